@@ -1,0 +1,66 @@
+"""What may be stored as a job's arguments and result: JSON that comes back equal."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tenant_slots.conf import app_settings
+from tenant_slots.decorators import TenantTask
+from tenant_slots.exceptions import ArgumentNotJSON, ArgumentsTooLarge
+
+
+def require_storable(task: TenantTask[..., Any], args: list[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises ArgumentNotJSON or ArgumentsTooLarge, naming the argument or the size in bytes."""
+    for name, value in _named(task, args, kwargs):
+        problem = json_problem(value)
+        if problem:
+            raise ArgumentNotJSON(argument=name, task=task.path, problem=problem)
+    size = len(json.dumps([args, kwargs]))
+    limit = app_settings.MAX_ARGS_BYTES
+    if size > limit:
+        raise ArgumentsTooLarge(task=task.path, size=size, limit=limit)
+
+
+def _named(task: TenantTask[..., Any], args: list[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    positional = list(task.signature.parameters)
+    names = [positional[i] if i < len(positional) else f"*args[{i}]" for i in range(len(args))]
+    return [*zip(names, args, strict=True), *kwargs.items()]
+
+
+def json_problem(value: Any) -> str:
+    """Why a value would not survive the way through JSON and a database column; empty when it does."""
+    if value is None or isinstance(value, (bool, int)):
+        return ""
+    if isinstance(value, str):
+        return _text_problem(value)
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else f"{value!r} is not a JSON number"
+    if isinstance(value, list):
+        return next(filter(None, map(json_problem, value)), "")
+    if isinstance(value, dict):
+        return _dict_problem(value)
+    hint = "; pass a list" if isinstance(value, (tuple, set, frozenset)) else "; pass its key or its text"
+    return f"it holds a {type(value).__name__}{hint}"
+
+
+def _text_problem(text: str) -> str:
+    if "\0" in text:
+        return "its text holds a NUL character, which PostgreSQL cannot store"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "its text holds half of a surrogate pair"
+    return ""
+
+
+def _dict_problem(value: dict[Any, Any]) -> str:
+    for key, item in value.items():
+        if not isinstance(key, str):
+            return f"it holds a dict with the key {key!r}; JSON keys are texts"
+        problem = _text_problem(key) or json_problem(item)
+        if problem:
+            return problem
+    return ""

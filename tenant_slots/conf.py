@@ -1,0 +1,55 @@
+"""The settings: ``TENANT_SLOTS`` in Django's settings, read at each use so that tests may override it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+from django.conf import settings
+
+T = TypeVar("T")
+
+
+class Setting(Generic[T]):
+    """One key of ``TENANT_SLOTS`` with its default."""
+
+    def __init__(self, default: T) -> None:
+        self.default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: object, owner: type) -> T:
+        value: T = configured().get(self.name, self.default)
+        return value
+
+
+class AppSettings:
+    """Times are in seconds."""
+
+    DEFAULT_MAX_JOB: Setting[int | Mapping[str, int] | str] = Setting(1)
+    AUTO_CREATE = Setting(True)
+    REQUIRE_TENANT = Setting(False)
+    DATABASE = Setting("default")
+    RESCHEDULE_DELAY = Setting(60)
+    BEAT_INTERVAL = Setting(5)
+    LEASE_TTL = Setting(20)
+    SWEEP_INTERVAL = Setting(5)
+    MAX_CRASHES = Setting(3)
+    ON_LOST_DATABASE = Setting("continue")
+    MAX_ARGS_BYTES = Setting(65536)
+    RETENTION = Setting(7 * 24 * 3600)
+    QUEUE_WEIGHTS: Setting[Mapping[str, int]] = Setting({})
+
+
+def configured() -> Mapping[str, Any]:
+    """What the project wrote, defaults not included."""
+    value: Mapping[str, Any] = getattr(settings, "TENANT_SLOTS", {})
+    return value
+
+
+def known_names() -> set[str]:
+    return {name for name, value in vars(AppSettings).items() if isinstance(value, Setting)}
+
+
+app_settings = AppSettings()

@@ -1,0 +1,120 @@
+"""The only file that talks to RQ queues: push an admitted job, remove it, stop it, put it off."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import django_rq
+from django.core.signals import setting_changed
+from django_rq.queues import get_result_ttl
+from redis.exceptions import RedisError
+from rq import Queue, Retry
+from rq.command import send_stop_job_command
+from rq.exceptions import InvalidJobOperation, NoSuchJobError
+from rq.job import Job
+
+from tenant_slots.conf import app_settings
+from tenant_slots.models import TenantJob
+
+logger = logging.getLogger("tenant_slots")
+
+RUNNER = "tenant_slots.runner.run_job"
+
+
+@functools.cache
+def queue_named(name: str) -> Queue:
+    """The RQ queue, one object per process: it keeps its connection and what it learnt of the server."""
+    queue: Queue = django_rq.get_queue(name)
+    return queue
+
+
+def _forget_queues(*, setting: str, **_: Any) -> None:
+    if setting in ("RQ", "RQ_QUEUES"):
+        queue_named.cache_clear()
+
+
+setting_changed.connect(_forget_queues)
+
+
+def push(jobs: Iterable[TenantJob]) -> None:
+    """Give admitted jobs to RQ. A Redis that cannot be reached is logged: the jobs keep their slots for the sweep."""
+    for job in jobs:
+        try:
+            if job.rq_job_id:
+                _bring_forward(job)
+            else:
+                _push_fresh(job)
+        except RedisError as error:
+            logger.warning("job %s is admitted but could not be pushed to RQ: %s", job.uuid, error)
+
+
+def remove(job: TenantJob) -> None:
+    """Take a job out of RQ that will not run."""
+    _tolerant(lambda: queue_named(job.tenant_queue.queue).remove(job.rq_id), job)
+    if rq_job := _fetched(job):
+        _tolerant(rq_job.cancel if job.rq_job_id else rq_job.delete, job)
+
+
+def stop(job: TenantJob) -> None:
+    """Ask the worker of a running job to kill it."""
+    queue = queue_named(job.tenant_queue.queue)
+    _tolerant(lambda: send_stop_job_command(queue.connection, job.rq_id, serializer=queue.serializer), job)
+
+
+def put_off(rq_job: Job) -> Retry:
+    """What a plain RQ job returns to run again ``RESCHEDULE_DELAY`` seconds later through RQ's scheduler.
+
+    RQ counts a returned Retry against the limit of the function's own Retry, and adds one after this returns.
+    Waiting is not failing, so the count is lowered by one here (RQ 2.12, ``Job._handle_retry_result``).
+    """
+    rq_job.number_of_retries = (rq_job.number_of_retries or 0) - 1
+    return Retry(max=sys.maxsize, interval=app_settings.RESCHEDULE_DELAY)
+
+
+def _push_fresh(job: TenantJob) -> None:
+    queue = queue_named(job.tenant_queue.queue)
+    options = job.options
+    queue.enqueue_job(
+        queue.create_job(
+            RUNNER,
+            args=(job.pk, job.attempt),
+            job_id=job.rq_id,
+            timeout=options.get("timeout"),
+            result_ttl=options.get("result_ttl", get_result_ttl(queue.name)),
+            failure_ttl=options.get("failure_ttl"),
+            meta=options.get("meta"),
+            description=options.get("description") or f"{job.task} for {job.tenant_queue.tenant!r}",
+        )
+    )
+
+
+def _bring_forward(job: TenantJob) -> None:
+    """Move a job that put itself off to the end of its queue.
+
+    Nothing to do when it is not in the scheduled registry: it is being put off at this very moment, or RQ's scheduler
+    has just taken it. It then finds its slot taken for it when it runs.
+    """
+    try:
+        queue_named(job.tenant_queue.queue).scheduled_job_registry.requeue(job.rq_id)
+    except (InvalidJobOperation, NoSuchJobError):
+        logger.info("RQ job %s got its slot before RQ had put it off", job.rq_id)
+
+
+def _fetched(job: TenantJob) -> Job | None:
+    queue = queue_named(job.tenant_queue.queue)
+    return _tolerant(lambda: queue.fetch_job(job.rq_id), job)
+
+
+def _tolerant(action: Any, job: TenantJob) -> Any:
+    """RQ's side of a job may already be gone, or out of reach; the row is the truth."""
+    try:
+        return action()
+    except (NoSuchJobError, InvalidJobOperation):
+        return None
+    except RedisError as error:
+        logger.warning("RQ's record of job %s could not be changed: %s", job.uuid, error)
+        return None

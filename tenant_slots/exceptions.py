@@ -1,0 +1,69 @@
+"""Every error of tenant_slots. A leaf's docstring is its message; its facts are attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class TenantSlotsError(Exception):
+    """Something went wrong in tenant_slots."""
+
+    def __init__(self, **facts: Any) -> None:
+        self.__dict__.update(facts)
+        super().__init__((self.__doc__ or "").format(**facts))
+
+
+class ImproperJob(TenantSlotsError):
+    """@tenant_job cannot be used on {name}: {problem}."""
+
+
+class UnknownJob(TenantSlotsError):
+    """{task!r} is not a function decorated with @tenant_job; deploy the code that defines it, or cancel the job."""
+
+
+class UnknownQueue(TenantSlotsError):
+    """Queue {queue!r} is not in RQ_QUEUES (it has: {known}); add it there or correct the name."""
+
+
+class InvalidSetting(TenantSlotsError):
+    """TENANT_SLOTS[{name!r}] is {value!r}: {problem}."""
+
+
+class InvalidLimit(TenantSlotsError):
+    """{value!r} is not a limit for tenant {tenant!r} on queue {queue!r}: give a whole number from 0 to {highest}."""
+
+
+class InvalidTenant(TenantSlotsError):
+    """{value!r} cannot be the tenant of {task}: {problem}."""
+
+
+class TenantMissing(TenantSlotsError):
+    """{task} was called without a tenant and TENANT_SLOTS["REQUIRE_TENANT"] is on; pass a tenant."""
+
+
+class InvalidOption(TenantSlotsError):
+    """{option}={value!r} is not possible for {task}: {problem}."""
+
+
+class ArgumentNotJSON(TenantSlotsError):
+    """Argument {argument!r} of {task} cannot be stored as JSON: {problem}."""
+
+
+class ArgumentsTooLarge(TenantSlotsError):
+    """The arguments of {task} take {size} bytes, more than TENANT_SLOTS["MAX_ARGS_BYTES"] = {limit}; pass a reference."""
+
+
+class UnknownTenantQueue(TenantSlotsError):
+    """Tenant {tenant!r} has no row for queue {queue!r} and TENANT_SLOTS["AUTO_CREATE"] is off; add it in the admin."""
+
+
+class TenantQueueInUse(TenantSlotsError):
+    """{tenant_queue} cannot be deleted: {holding} of its jobs hold a slot and {waiting} wait; cancel them or let them end."""
+
+
+class NotMigrated(TenantSlotsError):
+    """The tables of tenant_slots are missing in database {database!r}; run: python manage.py migrate --database {database}."""
+
+
+class NotRetryable(TenantSlotsError):
+    """Job {job} is {state}; only a failed or canceled job can be retried."""

@@ -1,0 +1,207 @@
+"""The waiting line: everything that moves a job without holding a slot."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from django.db import DatabaseError, IntegrityError, connections, transaction
+from django.utils import timezone
+
+from tenant_slots import dispatch, signals, slots, tenants
+from tenant_slots.arguments import require_storable
+from tenant_slots.conf import app_settings
+from tenant_slots.decorators import Call, TenantTask
+from tenant_slots.exceptions import NotMigrated, NotRetryable
+from tenant_slots.models import DatabaseNow, State, TenantJob, TenantQueue
+
+logger = logging.getLogger("tenant_slots")
+
+ROWS_PER_INSERT = 1000
+"""Keeps one INSERT of full-sized arguments under 100 MB; larger batches were not faster when measured."""
+
+
+def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Call]) -> list[TenantJob]:
+    """Store the jobs of these calls, all or none, and admit them when that commits."""
+    checked = [_checked(task, call) for call in calls]
+    with _clear_errors():
+        rows = _rows_of(task, {tenant for tenant, _ in checked})
+        jobs = [_bound(rows[tenant], job) for tenant, job in checked]
+        _insert(jobs)
+    for row in rows.values():
+        after_commit(partial(admit, row.pk))
+    after_commit(partial(_announce, jobs))
+    return jobs
+
+
+def admit(tenant_queue_id: int) -> None:
+    """Let the head of a tenant's line into its free slots, and push to RQ."""
+    push(slots.admit(tenant_queue_id))
+
+
+def push(admitted: list[TenantJob]) -> None:
+    """Hand admitted jobs to RQ once the admission is committed."""
+    if admitted:
+        after_commit(partial(dispatch.push, admitted))
+        after_commit(partial(_send, signals.jobs_admitted, jobs=admitted))
+
+
+def cancel(job: TenantJob) -> bool:
+    """See `TenantJob.cancel`."""
+    while True:
+        job.refresh_from_db()
+        if job.has_ended:
+            return False
+        if job.state == State.RUNNING:
+            return _ask_to_stop(job)
+        if _cancel_unstarted(job):
+            return True
+
+
+def retry(job: TenantJob) -> None:
+    """See `TenantJob.retry`."""
+    retryable = TenantJob.objects.filter(pk=job.pk, state__in=(State.FAILED, State.CANCELED), rq_job_id="")
+    fresh = {
+        "state": State.WAITING,
+        "crashes": 0,
+        "failures": 0,
+        "cancel_requested_at": None,
+        "ended_at": None,
+    }
+    if not retryable.update(**fresh):
+        job.refresh_from_db()
+        raise NotRetryable(
+            job=job.uuid, state=job.state if not job.rq_job_id else "RQ's own, to be requeued there"
+        )
+    after_commit(partial(admit, job.tenant_queue_id))
+    job.refresh_from_db()
+
+
+def join(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job_id: str) -> TenantJob:
+    """The place in line of a job that came through plain RQ: its own from an earlier try, else a new one at the end."""
+    placed = TenantJob.objects.filter(
+        rq_job_id=rq_job_id, state__in=(State.WAITING, State.QUEUED, State.RUNNING)
+    ).select_related("tenant_queue")
+    found: TenantJob | None = placed.first()
+    if found is None:
+        try:
+            with transaction.atomic(using=app_settings.DATABASE):
+                found = TenantJob.objects.create(
+                    tenant_queue=tenant_queue, task=task.path, rq_job_id=rq_job_id
+                )
+        except IntegrityError:
+            found = placed.get()
+    return found
+
+
+def end_signal(job: TenantJob, **changes: Any) -> None:
+    """Tell the receivers that a job left its slot with these changes."""
+    for name, value in changes.items():
+        if name in ("state", "error", "result"):
+            setattr(job, name, value)
+    if job.has_ended:
+        after_commit(partial(_send, signals.job_ended, job=job))
+    else:
+        after_commit(partial(_send, signals.job_put_back, job=job, reason=job.error))
+
+
+def after_commit(function: Callable[[], object]) -> None:
+    """Run when the current transaction of our database has committed, at once without one.
+
+    What was committed stands whatever happens here, so an error is logged and left to the sweep.
+    """
+
+    def run() -> None:
+        try:
+            function()
+        except Exception:
+            logger.exception("a step after a commit failed; the sweep will make up for it")
+
+    transaction.on_commit(run, using=app_settings.DATABASE)
+
+
+def _checked(task: TenantTask[..., Any], call: Call) -> tuple[str, TenantJob]:
+    args, kwargs = list(call[0]), dict(call[1])
+    tenant = tenants.tenant_of(task, tuple(args), kwargs)
+    require_storable(task, args, kwargs)
+    state = State.SCHEDULED if task.run_after and task.run_after > timezone.now() else State.WAITING
+    job = TenantJob(
+        task=task.path,
+        args=args,
+        kwargs=kwargs,
+        options=task.stored_options,
+        state=state,
+        priority=task.priority,
+        run_after=task.run_after,
+        key=task.key,
+    )
+    return tenant, job
+
+
+def _rows_of(task: TenantTask[..., Any], names: set[str]) -> dict[str, TenantQueue]:
+    return {tenant: tenants.tenant_queue_for(tenant, task.queue) for tenant in sorted(names)}
+
+
+def _bound(row: TenantQueue, job: TenantJob) -> TenantJob:
+    job.tenant_queue = row
+    return job
+
+
+def _insert(jobs: list[TenantJob]) -> None:
+    with transaction.atomic(using=app_settings.DATABASE):
+        TenantJob.objects.bulk_create(jobs, batch_size=ROWS_PER_INSERT)
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Turns "relation does not exist" into the one thing to do about it."""
+    try:
+        yield
+    except DatabaseError as error:
+        if _tables_are_missing():
+            raise NotMigrated(database=app_settings.DATABASE) from error
+        raise
+
+
+def _tables_are_missing() -> bool:
+    connection = connections[app_settings.DATABASE]
+    if connection.needs_rollback:
+        return False
+    return TenantJob._meta.db_table not in connection.introspection.table_names()
+
+
+def _cancel_unstarted(job: TenantJob) -> bool:
+    """False when the job moved on meanwhile."""
+    canceled = {"state": State.CANCELED, "ended_at": DatabaseNow()}
+    if job.state == State.QUEUED:
+        released = slots.release(job, states=(State.QUEUED,), **canceled)
+        push(released.admitted)
+        if released:
+            after_commit(partial(dispatch.remove, job))
+    else:
+        with slots.locked(job.tenant_queue_id):
+            unstarted = TenantJob.objects.filter(pk=job.pk, state__in=(State.SCHEDULED, State.WAITING))
+            released = slots.Release(done=bool(unstarted.update(**canceled)))
+        if released and job.rq_job_id:
+            after_commit(partial(dispatch.remove, job))
+    if released:
+        job.refresh_from_db()
+        end_signal(job, state=State.CANCELED)
+    return bool(released)
+
+
+def _ask_to_stop(job: TenantJob) -> bool:
+    TenantJob.objects.held_as(job).update(cancel_requested_at=DatabaseNow())
+    after_commit(partial(dispatch.stop, job))
+    return True
+
+
+def _announce(jobs: list[TenantJob]) -> None:
+    _send(signals.jobs_enqueued, jobs=jobs)
+
+
+def _send(signal: Any, **facts: Any) -> None:
+    signal.send_robust(sender=TenantJob, **facts)

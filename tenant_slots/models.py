@@ -1,0 +1,239 @@
+"""The two tables. What moves a row between states is in ``slots.py`` and ``line.py``."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from tenant_slots.conf import app_settings
+
+HIGHEST_LIMIT = 10_000
+"""More slots than any worker pool has; a number above it is a typing error."""
+
+
+class DatabaseNow(Now):
+    """The database's clock at this moment; ``Now`` is the start of the transaction on PostgreSQL."""
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="CLOCK_TIMESTAMP()", **context)
+
+
+class State(models.TextChoices):
+    SCHEDULED = "scheduled", _("scheduled")
+    WAITING = "waiting", _("waiting")
+    QUEUED = "queued", _("queued")
+    RUNNING = "running", _("running")
+    FINISHED = "finished", _("finished")
+    FAILED = "failed", _("failed")
+    CANCELED = "canceled", _("canceled")
+
+
+HOLDING = (State.QUEUED, State.RUNNING)
+ENDED = (State.FINISHED, State.FAILED, State.CANCELED)
+
+
+class TenantQueueQuerySet(models.QuerySet["TenantQueue"]):
+    def take(self, slots: int = 1) -> bool:
+        """The gate: take `slots` slots if that many are free, else change nothing."""
+        free = self.filter(paused=False, current_job__lte=F("max_job") - slots)
+        return bool(free.update(current_job=F("current_job") + slots))
+
+    def give_back(self) -> bool:
+        """Return one slot. False when the counter is already 0, which means a double release."""
+        return bool(self.filter(current_job__gt=0).update(current_job=F("current_job") - 1))
+
+
+class TenantJobQuerySet(models.QuerySet["TenantJob"]):
+    def scheduled(self) -> TenantJobQuerySet:
+        return self.filter(state=State.SCHEDULED)
+
+    def waiting(self) -> TenantJobQuerySet:
+        return self.filter(state=State.WAITING)
+
+    def queued(self) -> TenantJobQuerySet:
+        return self.filter(state=State.QUEUED)
+
+    def running(self) -> TenantJobQuerySet:
+        return self.filter(state=State.RUNNING)
+
+    def holding(self) -> TenantJobQuerySet:
+        """Jobs that hold a slot."""
+        return self.filter(state__in=HOLDING)
+
+    def not_started(self) -> TenantJobQuerySet:
+        """Jobs that no worker has begun."""
+        return self.filter(state__in=(State.SCHEDULED, State.WAITING, State.QUEUED))
+
+    def ended(self) -> TenantJobQuerySet:
+        return self.filter(state__in=ENDED)
+
+    def in_line(self) -> TenantJobQuerySet:
+        """The waiting jobs of a tenant, next one first."""
+        return self.waiting().order_by("-priority", "pk")
+
+    def held_as(self, job: TenantJob) -> TenantJobQuerySet:
+        """The job's row, only while this attempt of it still holds its slot."""
+        return self.holding().filter(pk=job.pk, attempt=job.attempt)
+
+
+class InConfiguredDatabase(models.Manager[Any]):
+    """Reads and writes in ``TENANT_SLOTS["DATABASE"]`` unless told otherwise."""
+
+    def get_queryset(self) -> models.QuerySet[Any]:
+        return super().get_queryset().using(self._db or app_settings.DATABASE)
+
+
+class TenantQueue(models.Model):
+    """How much one tenant may run at once on one queue, and how much it runs now."""
+
+    tenant = models.CharField(
+        _("tenant"), max_length=255, help_text=_("The key of the tenant in your project.")
+    )
+    queue = models.CharField(_("queue"), max_length=100, help_text=_("A queue of RQ_QUEUES."))
+    max_job = models.IntegerField(
+        _("limit"),
+        default=1,
+        validators=[MinValueValidator(0), MaxValueValidator(HIGHEST_LIMIT)],
+        help_text=_("How many jobs may run at once; 0 lets none start."),
+    )
+    current_job = models.IntegerField(_("in use"), default=0, editable=False)
+    paused = models.BooleanField(
+        _("paused"), default=False, help_text=_("While paused no job starts; running ones go on.")
+    )
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+
+    objects = InConfiguredDatabase.from_queryset(TenantQueueQuerySet)()
+
+    class Meta:
+        verbose_name = _("tenant queue")
+        verbose_name_plural = _("tenant queues")
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "queue"], name="tenant_slots_queue_unique"),
+            models.CheckConstraint(condition=Q(current_job__gte=0), name="tenant_slots_current_job_gte_0"),
+            models.CheckConstraint(condition=Q(max_job__gte=0), name="tenant_slots_max_job_gte_0"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tenant or _('no tenant')} on {self.queue}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Never writes `current_job` of an existing row: the value in memory is already old."""
+        if not self._state.adding and kwargs.get("update_fields") is None:
+            kwargs["update_fields"] = [
+                field.name
+                for field in self._meta.concrete_fields
+                if not field.primary_key and field.name != "current_job"
+            ]
+        super().save(*args, **kwargs)
+
+    @property
+    def free(self) -> int:
+        """Slots that a waiting job could take, as of when this row was read."""
+        return 0 if self.paused else max(0, self.max_job - self.current_job)
+
+
+class TenantJob(models.Model):
+    """One background job of one tenant, from enqueue to its end."""
+
+    uuid = models.UUIDField(_("id"), default=uuid.uuid4, unique=True, editable=False)
+    tenant_queue = models.ForeignKey(
+        TenantQueue, models.CASCADE, related_name="jobs", db_index=False, verbose_name=_("tenant queue")
+    )
+    task = models.CharField(_("task"), max_length=255)
+    args = models.JSONField(_("arguments"), default=list)
+    kwargs = models.JSONField(_("keyword arguments"), default=dict)
+    options = models.JSONField(
+        _("options"),
+        default=dict,
+        help_text=_("RQ options: timeout, result_ttl, failure_ttl, description, meta, retry."),
+    )
+    rq_job_id = models.CharField(
+        max_length=255,
+        default="",
+        help_text=_("Set when the job came through plain RQ: the id of its RQ job."),
+    )
+    state = models.CharField(_("state"), max_length=10, choices=State, default=State.WAITING)
+    attempt = models.PositiveIntegerField(
+        _("attempt"), default=0, help_text=_("Counted at each admission; fences an earlier run of the job.")
+    )
+    crashes = models.PositiveIntegerField(_("crashes"), default=0)
+    failures = models.PositiveIntegerField(_("failures"), default=0)
+    priority = models.IntegerField(_("priority"), default=0, help_text=_("A higher one goes first."))
+    run_after = models.DateTimeField(_("not before"), null=True)
+    key = models.CharField(_("key"), max_length=255, default="")
+    enqueued_at = models.DateTimeField(_("enqueued"), db_default=DatabaseNow())
+    admitted_at = models.DateTimeField(_("admitted"), null=True)
+    started_at = models.DateTimeField(_("started"), null=True)
+    ended_at = models.DateTimeField(_("ended"), null=True)
+    beat_at = models.DateTimeField(_("last beat"), null=True)
+    cancel_requested_at = models.DateTimeField(_("cancel requested"), null=True)
+    worker = models.CharField(_("worker"), max_length=255, default="")
+    result = models.JSONField(_("result"), null=True)
+    error = models.TextField(_("error"), default="")
+
+    objects = InConfiguredDatabase.from_queryset(TenantJobQuerySet)()
+
+    class Meta:
+        verbose_name = _("tenant job")
+        verbose_name_plural = _("tenant jobs")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["rq_job_id"],
+                condition=Q(state__in=[State.WAITING, State.QUEUED, State.RUNNING]) & ~Q(rq_job_id=""),
+                name="tenant_slots_one_per_rq_job",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                "tenant_queue",
+                F("priority").desc(),
+                "id",
+                condition=Q(state=State.WAITING),
+                name="tenant_slots_line",
+            ),
+            models.Index(
+                fields=["tenant_queue"], condition=Q(state__in=HOLDING), name="tenant_slots_holding"
+            ),
+            models.Index(
+                fields=["run_after"], condition=Q(state=State.SCHEDULED), name="tenant_slots_scheduled"
+            ),
+            models.Index(fields=["ended_at"], condition=Q(state__in=ENDED), name="tenant_slots_ended"),
+            models.Index(fields=["tenant_queue", "-id"], name="tenant_slots_history"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task} {self.uuid}"
+
+    @property
+    def rq_id(self) -> str:
+        """The id of this attempt's RQ job: a fresh one each time, unless the job came through plain RQ."""
+        return self.rq_job_id or f"{self.uuid}-{self.attempt}"
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
+
+    def cancel(self) -> bool:
+        """Take the job out of line, or stop it when it runs; False when it had already ended.
+
+        A running job is canceled once its process has really ended, so refresh before reading `state`.
+        """
+        from tenant_slots import line
+
+        return line.cancel(self)
+
+    def retry(self) -> None:
+        """Put a failed or canceled job back in its old place in line.
+
+        Raises:
+            NotRetryable: the job is in another state.
+        """
+        from tenant_slots import line
+
+        line.retry(self)

@@ -1,0 +1,68 @@
+"""Receivers of signals: the log, and what follows from a changed or deleted TenantQueue."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any
+
+from django.db.models.signals import post_save, pre_delete
+
+from tenant_slots import line, signals, slots
+from tenant_slots.exceptions import TenantQueueInUse
+from tenant_slots.models import State, TenantJob, TenantQueue
+
+logger = logging.getLogger("tenant_slots")
+
+
+def connect_all() -> None:
+    post_save.connect(admit_after_change, sender=TenantQueue)
+    pre_delete.connect(refuse_to_delete_in_use, sender=TenantQueue)
+    signals.jobs_enqueued.connect(log_enqueued)
+    signals.jobs_admitted.connect(log_admitted)
+    signals.job_started.connect(log_started)
+    signals.job_ended.connect(log_ended)
+    signals.job_put_back.connect(log_put_back)
+
+
+def admit_after_change(*, instance: TenantQueue, created: bool, raw: bool = False, **_: Any) -> None:
+    """A raised limit or a resume, from wherever it was saved, lets waiting jobs in as soon as it commits."""
+    if not created and not raw:
+        line.after_commit(partial(line.admit, instance.pk))
+
+
+def refuse_to_delete_in_use(*, instance: TenantQueue, **_: Any) -> None:
+    """Raises TenantQueueInUse while jobs hold its slots or wait for them."""
+    with slots.locked(instance.pk):
+        holding = instance.jobs.holding().count()
+        waiting = instance.jobs.filter(state__in=(State.SCHEDULED, State.WAITING)).count()
+    if holding or waiting:
+        raise TenantQueueInUse(tenant_queue=instance, holding=holding, waiting=waiting)
+
+
+def log_enqueued(*, jobs: list[TenantJob], **_: Any) -> None:
+    for job in jobs:
+        logger.debug("enqueued %s for %r", job, job.tenant_queue.tenant)
+
+
+def log_admitted(*, jobs: list[TenantJob], **_: Any) -> None:
+    for job in jobs:
+        logger.debug("admitted %s for %r", job, job.tenant_queue.tenant)
+
+
+def log_started(*, job: TenantJob, **_: Any) -> None:
+    logger.debug("started %s for %r", job, job.tenant_queue.tenant)
+
+
+def log_ended(*, job: TenantJob, **_: Any) -> None:
+    logger.log(
+        logging.WARNING if job.state == State.FAILED else logging.DEBUG,
+        "%s %s for %r",
+        job.state,
+        job,
+        job.tenant_queue.tenant,
+    )
+
+
+def log_put_back(*, job: TenantJob, reason: str, **_: Any) -> None:
+    logger.warning("%s goes back to %s: %s", job, job.state, reason.strip().rpartition("\n")[2])

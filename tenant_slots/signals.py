@@ -1,0 +1,24 @@
+"""Signals at the decision points; each is sent after the commit, and a failing receiver changes nothing.
+
+===================  ====================================  ===================================================
+signal               arguments                             sent when
+===================  ====================================  ===================================================
+``jobs_enqueued``    ``jobs``                              new jobs are committed
+``jobs_admitted``    ``jobs``                              waiting jobs got a slot
+``job_started``      ``job``                               a worker begins to run a job
+``job_ended``        ``job``                               a job is finished, failed or canceled
+``job_put_back``     ``job``, ``reason``                   a job goes back to wait: its worker died, or it retries
+===================  ====================================  ===================================================
+
+The sender is always ``TenantJob``.
+"""
+
+from __future__ import annotations
+
+from django.dispatch import Signal
+
+jobs_enqueued = Signal()
+jobs_admitted = Signal()
+job_started = Signal()
+job_ended = Signal()
+job_put_back = Signal()

@@ -1,0 +1,173 @@
+"""Which tenant, which row and which limit a call belongs to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.conf import settings
+from django.utils.module_loading import import_string
+
+from tenant_slots.conf import app_settings
+from tenant_slots.exceptions import (
+    InvalidLimit,
+    InvalidSetting,
+    InvalidTenant,
+    TenantMissing,
+    UnknownQueue,
+    UnknownTenantQueue,
+)
+from tenant_slots.models import HIGHEST_LIMIT, TenantQueue
+
+if TYPE_CHECKING:
+    from tenant_slots.decorators import TenantTask
+
+logger = logging.getLogger("tenant_slots")
+
+LONGEST_TENANT: int = TenantQueue._meta.get_field("tenant").max_length or 0
+
+
+NO_TENANT = ""
+"""The tenant of calls without one. Its row starts with the highest limit there is."""
+
+
+def tenant_of(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """The tenant of one call; `NO_TENANT` when it has none and may therefore run unlimited.
+
+    Raises:
+        InvalidTenant: it is not a text, number or UUID, or too long.
+        TenantMissing: there is none and ``REQUIRE_TENANT`` is on.
+        TypeError: the arguments do not fit the function.
+    """
+    value = _explicit_or_derived(task, args, kwargs)
+    if value is None or value == "":
+        if app_settings.REQUIRE_TENANT:
+            raise TenantMissing(task=task.path)
+        logger.warning("%s was called without a tenant and is not limited", task.path)
+        return NO_TENANT
+    return _checked(task, value)
+
+
+def _explicit_or_derived(
+    task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> object:
+    call = task.signature.bind(*args, **kwargs)
+    if task.explicit_tenant is not None:
+        return task.explicit_tenant
+    if callable(task.tenant):
+        return task.tenant(*args, **kwargs)
+    call.apply_defaults()
+    return call.arguments[task.tenant]
+
+
+def _checked(task: TenantTask[..., Any], value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int, UUID)):
+        raise InvalidTenant(value=value, task=task.path, problem="it must be a str, an int or a UUID")
+    tenant = str(value)
+    if len(tenant) > LONGEST_TENANT:
+        raise InvalidTenant(
+            value=f"{tenant[:40]}…",
+            task=task.path,
+            problem=f"it has {len(tenant)} characters, at most {LONGEST_TENANT} fit",
+        )
+    if "\0" in tenant or not _is_encodable(tenant):
+        raise InvalidTenant(
+            value=tenant, task=task.path, problem="it holds a character that databases cannot store"
+        )
+    return tenant
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def tenant_queue_for(tenant: str, queue: str) -> TenantQueue:
+    """The row of this tenant on this queue, made on first use.
+
+    Raises:
+        UnknownQueue: RQ has no such queue.
+        UnknownTenantQueue: there is no row and ``AUTO_CREATE`` is off.
+        InvalidLimit: ``DEFAULT_MAX_JOB`` gave something else than a limit.
+    """
+    require_queue(queue)
+    found: TenantQueue | None = TenantQueue.objects.filter(tenant=tenant, queue=queue).first()
+    if found is not None:
+        return found
+    if not app_settings.AUTO_CREATE:
+        raise UnknownTenantQueue(tenant=tenant, queue=queue)
+    created: TenantQueue
+    created, _ = TenantQueue.objects.get_or_create(
+        tenant=tenant, queue=queue, defaults={"max_job": default_max_job(tenant, queue)}
+    )
+    return created
+
+
+def require_queue(queue: str) -> None:
+    """Raises UnknownQueue unless the project's ``RQ_QUEUES`` has it."""
+    known = getattr(settings, "RQ_QUEUES", {})
+    if queue not in known:
+        raise UnknownQueue(queue=queue, known=", ".join(sorted(known)) or "none")
+
+
+def default_max_job(tenant: str, queue: str) -> int:
+    """The limit of a new row, from ``DEFAULT_MAX_JOB``: a number, one per queue (1 for others), or a callable's answer."""
+    if tenant == NO_TENANT:
+        return HIGHEST_LIMIT
+    configured = app_settings.DEFAULT_MAX_JOB
+    if isinstance(configured, Mapping):
+        limit: Any = configured.get(queue, 1)
+    elif isinstance(configured, str):
+        limit = imported_default_max_job(configured)(tenant, queue)
+    else:
+        limit = configured
+    return require_limit(limit, tenant, queue)
+
+
+def imported_default_max_job(path: str) -> Callable[[str, str], int]:
+    try:
+        function: Callable[[str, str], int] = import_string(path)
+    except ImportError as error:
+        raise InvalidSetting(
+            name="DEFAULT_MAX_JOB", value=path, problem=f"it cannot be imported ({error})"
+        ) from error
+    return function
+
+
+def is_limit(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= HIGHEST_LIMIT
+
+
+def require_limit(value: Any, tenant: str, queue: str) -> int:
+    """Raises InvalidLimit unless `value` is a whole number from 0 to ``HIGHEST_LIMIT``."""
+    if not is_limit(value):
+        raise InvalidLimit(value=value, tenant=tenant, queue=queue, highest=HIGHEST_LIMIT)
+    limit: int = value
+    return limit
+
+
+def set_limit(tenant_queue: TenantQueue, max_job: int) -> None:
+    """Change a limit; waiting jobs that now fit are admitted when the change commits. Lowering stops no job.
+
+    Raises:
+        InvalidLimit: `max_job` is not a whole number from 0 to ``HIGHEST_LIMIT``.
+    """
+    tenant_queue.max_job = require_limit(max_job, tenant_queue.tenant, tenant_queue.queue)
+    tenant_queue.save(update_fields=["max_job"])
+
+
+def pause(tenant_queue: TenantQueue) -> None:
+    """Let no further job of this tenant start; running ones go on."""
+    tenant_queue.paused = True
+    tenant_queue.save(update_fields=["paused"])
+
+
+def resume(tenant_queue: TenantQueue) -> None:
+    """Undo `pause`; waiting jobs are admitted when the change commits."""
+    tenant_queue.paused = False
+    tenant_queue.save(update_fields=["paused"])

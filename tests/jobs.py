@@ -1,0 +1,53 @@
+"""The jobs that tests enqueue. Each run appends lines to a history file, which an outside checker reads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from tenant_slots import tenant_job
+
+
+def note(history: str, *words: object) -> None:
+    """One line per event, written at once by O_APPEND so that processes do not tear each other's lines."""
+    line = " ".join(map(str, (time.time_ns(), os.getpid(), *words))) + "\n"
+    handle = os.open(history, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(handle, line.encode())
+    finally:
+        os.close(handle)
+
+
+@tenant_job("imports", tenant="tenant")
+def record(tenant: str, name: str, history: str, seconds: float = 0.0) -> str:
+    note(history, "start", tenant, name)
+    time.sleep(seconds)
+    note(history, "end", tenant, name)
+    return name
+
+
+@tenant_job("imports", tenant="tenant")
+def wait_for_file(tenant: str, name: str, history: str, path: str) -> None:
+    """Runs until a file exists, so that a test decides when."""
+    note(history, "start", tenant, name)
+    while not Path(path).exists():
+        time.sleep(0.01)
+    note(history, "end", tenant, name)
+
+
+@tenant_job("imports", tenant="tenant")
+def fail(tenant: str, message: str = "no such feed") -> None:
+    raise ValueError(message)
+
+
+@tenant_job("imports", tenant="tenant")
+def kill_self(tenant: str, history: str) -> None:
+    note(history, "start", tenant, "kill_self")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@tenant_job("reports", tenant=lambda *args, **kwargs: kwargs.get("tenant"))
+def add(a: int, b: int, tenant: str | int | None = None) -> int:
+    return a + b

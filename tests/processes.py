@@ -1,0 +1,85 @@
+"""Real worker processes, and waiting for what they do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import django_rq
+from django.conf import settings
+from django.db import connection
+from rq import Worker
+
+ROOT = Path(__file__).parent.parent
+
+
+def wait_until(condition: Callable[[], object], timeout: float = 30.0, message: str = "") -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(message or f"not true within {timeout} s: {condition}")
+        time.sleep(0.01)
+
+
+class Workers:
+    """The worker processes of one test."""
+
+    def __init__(self) -> None:
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        self,
+        count: int = 1,
+        *arguments: str,
+        queues: tuple[str, ...] = ("imports",),
+        worker_class: str | None = None,
+    ) -> list[subprocess.Popen[bytes]]:
+        """Start `count` processes and return when RQ knows them. `worker_class` "" means no setting at all."""
+        before = self._registered()
+        command = [sys.executable, "-W", "ignore", "manage.py", "rqworker", *queues, *arguments]
+        new = [subprocess.Popen(command, cwd=ROOT, env=environment(worker_class)) for _ in range(count)]
+        self.processes += new
+        wait_until(lambda: self._registered() >= before + count, message=f"{count} workers did not start")
+        return new
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        for process in self.processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    @staticmethod
+    def _registered() -> int:
+        return Worker.count(connection=django_rq.get_connection("default"))
+
+
+def environment(worker_class: str | None = None) -> dict[str, str]:
+    """The environment of a process that shall see the test database, not the one it was cloned from."""
+    values = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": test_database_url()}
+    values["REDIS_URL"] = settings.RQ_QUEUES["default"]["URL"]
+    if worker_class is not None:
+        values["TEST_WORKER_CLASS"] = worker_class
+    return values
+
+
+def test_database_url() -> str:
+    name = str(connection.settings_dict["NAME"])
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{name}"
+    scheme, _, rest = os.environ["DATABASE_URL"].partition("://")
+    server, _, database = rest.partition("/")
+    _, _, query = database.partition("?")
+    return f"{scheme}://{server}/{name}?{query}"
+
+
+test_database_url.__test__ = False  # type: ignore[attr-defined]

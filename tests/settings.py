@@ -1,0 +1,66 @@
+"""Settings of the test run; worker processes that tests start use them too."""
+
+from __future__ import annotations
+
+import os
+
+import dj_database_url
+
+from tests import servers
+
+servers.ensure()
+
+SECRET_KEY = "only for tests"
+USE_TZ = True
+ROOT_URLCONF = "tests.urls"
+ALLOWED_HOSTS = ["*"]
+STATIC_URL = "/static/"
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "tenant_slots",
+    "django_rq",
+    "tests",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+DATABASES = {"default": dj_database_url.parse(os.environ["DATABASE_URL"])}
+if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
+    DATABASES["default"]["OPTIONS"] = {
+        "transaction_mode": "IMMEDIATE",
+        "timeout": 30,
+        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+    }
+    # A file, because worker processes must see what a test writes.
+    DATABASES["default"]["TEST"] = {"NAME": f"{DATABASES['default']['NAME']}.test"}
+
+RQ_QUEUES = {
+    name: {"URL": os.environ["REDIS_URL"], "DEFAULT_TIMEOUT": 180}
+    for name in ("default", "imports", "imports_bulk", "reports")
+}
+RQ = {"WORKER_CLASS": os.environ.get("TEST_WORKER_CLASS", "tenant_slots.workers.TenantWorker")}
+if not RQ["WORKER_CLASS"]:
+    del RQ["WORKER_CLASS"]
