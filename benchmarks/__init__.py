@@ -1,0 +1,1 @@
+"""Measurements against plain django-rq on the same servers; see ``docs/benchmarks.md``."""

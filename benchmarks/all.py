@@ -1,0 +1,13 @@
+"""Every benchmark in turn, and one table."""
+
+from __future__ import annotations
+
+from benchmarks import bulk, cost, hand_over, killed_job, limits_hold, line_owner, noisy_neighbour
+from benchmarks.harness import common_options, finish, run, set_up
+
+MODULES = (limits_hold, noisy_neighbour, line_owner, hand_over, cost, bulk, killed_job)
+
+if __name__ == "__main__":
+    options = common_options()
+    environment = set_up()
+    finish([run(module.BENCHMARK, options) for module in MODULES], environment, options)
