@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tenant_slots.conf import app_settings
-from tenant_slots.decorators import TenantTask
 from tenant_slots.exceptions import ArgumentNotJSON, ArgumentsTooLarge
+
+if TYPE_CHECKING:
+    from tenant_slots.decorators import TenantTask
 
 
 def require_storable(task: TenantTask[..., Any], args: list[Any], kwargs: Mapping[str, Any]) -> None:

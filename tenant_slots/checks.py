@@ -1,1 +1,184 @@
-def register_all() -> None: ...
+"""System checks: what is wrong with a project's configuration, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings
+from django.core import checks
+from django.core.checks import CheckMessage, Error, Warning
+from django.utils.module_loading import import_string
+from rq.worker import BaseWorker
+
+from tenant_slots import conf
+from tenant_slots.conf import app_settings
+from tenant_slots.decorators import registered
+from tenant_slots.models import HIGHEST_LIMIT
+from tenant_slots.tenants import is_limit
+
+Problem = str | None
+
+RECOMMENDED_WORKER = "tenant_slots.workers.TenantWorker"
+
+
+def register_all() -> None:
+    for check in (check_settings, check_leases, check_database, check_apps, check_queues, check_worker_class):
+        checks.register(check, "tenant_slots")
+
+
+def check_settings(**_: Any) -> list[CheckMessage]:
+    """E001, E002, E003: the setting, its keys and its values."""
+    configured = getattr(settings, "TENANT_SLOTS", {})
+    if not isinstance(configured, Mapping):
+        return [Error("TENANT_SLOTS is not a dict.", hint="Write TENANT_SLOTS = {...}.", id="tenant_slots.E001")]
+    unknown = [
+        Error(
+            f"TENANT_SLOTS has an unknown key {name!r}.",
+            hint=f"The keys are: {', '.join(sorted(conf.known_names()))}.",
+            id="tenant_slots.E002",
+        )
+        for name in configured
+        if name not in conf.known_names()
+    ]
+    wrong = [
+        Error(f"TENANT_SLOTS[{name!r}] is {configured[name]!r}.", hint=problem, id="tenant_slots.E003")
+        for name, rule in RULES.items()
+        if name in configured and (problem := rule(configured[name]))
+    ]
+    return [*unknown, *wrong]
+
+
+def check_leases(**_: Any) -> list[CheckMessage]:
+    """E004: a lease that ends before its second beat is taken from a healthy job."""
+    beat, lease = app_settings.BEAT_INTERVAL, app_settings.LEASE_TTL
+    if _seconds(beat) or _seconds(lease) or lease >= 2 * beat:
+        return []
+    hint = f"Set LEASE_TTL to at least twice BEAT_INTERVAL: {2 * beat}."
+    return [Error(f"LEASE_TTL {lease} is too short for BEAT_INTERVAL {beat}.", hint=hint, id="tenant_slots.E004")]
+
+
+def check_database(**_: Any) -> list[CheckMessage]:
+    """E005, W001: the database that holds the slots."""
+    alias = app_settings.DATABASE
+    config = settings.DATABASES.get(alias)
+    if config is None:
+        hint = f"Name one of: {', '.join(settings.DATABASES)}."
+        return [
+            Error(f'TENANT_SLOTS["DATABASE"] is {alias!r}, not a key of DATABASES.', hint=hint, id="tenant_slots.E005")
+        ]
+    if config["ENGINE"].endswith("sqlite3") and config.get("OPTIONS", {}).get("transaction_mode") != "IMMEDIATE":
+        return [
+            Warning(
+                f"Workers will fail with 'database is locked' on the SQLite database {alias!r}.",
+                hint=f'Set DATABASES[{alias!r}]["OPTIONS"]["transaction_mode"] = "IMMEDIATE", or use PostgreSQL.',
+                id="tenant_slots.W001",
+            )
+        ]
+    return []
+
+
+def check_apps(**_: Any) -> list[CheckMessage]:
+    """E006: without django-rq there is no ``manage.py rqworker``."""
+    if apps.is_installed("django_rq"):
+        return []
+    hint = 'Add "django_rq" after "tenant_slots" in INSTALLED_APPS.'
+    return [Error("django_rq is not in INSTALLED_APPS.", hint=hint, id="tenant_slots.E006")]
+
+
+def check_queues(**_: Any) -> list[CheckMessage]:
+    """E007: queues of the decorated functions that are imported so far."""
+    known = getattr(settings, "RQ_QUEUES", {})
+    return [
+        Error(
+            f"{task.path} uses queue {task.queue!r}, which RQ_QUEUES does not have.",
+            hint=f"Add it to RQ_QUEUES, or use one of: {', '.join(sorted(known)) or 'none so far'}.",
+            obj=task.path,
+            id="tenant_slots.E007",
+        )
+        for task in registered.values()
+        if task.queue not in known
+    ]
+
+
+def check_worker_class(**_: Any) -> list[CheckMessage]:
+    """E008, W002: limits hold with any worker class; slots of killed jobs come back at once only with ours."""
+    configured = getattr(settings, "RQ", {}).get("WORKER_CLASS")
+    try:
+        worker_class = import_string(configured) if isinstance(configured, str) else configured
+    except ImportError as error:
+        return [Error(f'RQ["WORKER_CLASS"] cannot be imported: {error}.', id="tenant_slots.E008")]
+    if isinstance(worker_class, type) and issubclass(worker_class, BaseWorker) and _is_ours(worker_class):
+        return []
+    hint = f'Set RQ = {{"WORKER_CLASS": "{RECOMMENDED_WORKER}"}}.'
+    return [
+        Warning("The slot of a killed job comes back late with this worker class.", hint=hint, id="tenant_slots.W002")
+    ]
+
+
+def _is_ours(worker_class: type) -> bool:
+    return any(base.__module__ == "tenant_slots.workers" for base in worker_class.__mro__)
+
+
+def _seconds(value: object) -> Problem:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+        return "Give a number of seconds above 0."
+    return None
+
+
+def _flag(value: object) -> Problem:
+    return None if isinstance(value, bool) else "Give True or False."
+
+
+def _count(value: object) -> Problem:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return None if is_count else "Give a whole number, 0 or above."
+
+
+def _limit(value: object) -> Problem:
+    if isinstance(value, str):
+        return _importable(value)
+    limits = list(value.values()) if isinstance(value, Mapping) else [value]
+    if all(is_limit(limit) for limit in limits):
+        return None
+    return f"Give a number from 0 to {HIGHEST_LIMIT}, a dict of such numbers by queue, or the path of a callable."
+
+
+def _importable(path: str) -> Problem:
+    try:
+        return None if callable(import_string(path)) else f"{path} is not callable."
+    except ImportError as error:
+        return f"It cannot be imported: {error}."
+
+
+def _text(value: object) -> Problem:
+    return None if isinstance(value, str) else "Give the alias of a database."
+
+
+def _on_lost_database(value: object) -> Problem:
+    return None if value in ("continue", "stop") else 'Give "continue" or "stop".'
+
+
+def _weights(value: object) -> Problem:
+    valid = isinstance(value, Mapping) and all(
+        isinstance(weight, (int, float)) and not isinstance(weight, bool) and weight > 0 for weight in value.values()
+    )
+    return None if valid else "Give a dict of numbers above 0 by queue."
+
+
+RULES: dict[str, Callable[[object], Problem]] = {
+    "DEFAULT_MAX_JOB": _limit,
+    "AUTO_CREATE": _flag,
+    "REQUIRE_TENANT": _flag,
+    "DATABASE": _text,
+    "RESCHEDULE_DELAY": _seconds,
+    "BEAT_INTERVAL": _seconds,
+    "LEASE_TTL": _seconds,
+    "SWEEP_INTERVAL": _seconds,
+    "MAX_CRASHES": _count,
+    "ON_LOST_DATABASE": _on_lost_database,
+    "MAX_ARGS_BYTES": _count,
+    "RETENTION": _seconds,
+    "QUEUE_WEIGHTS": _weights,
+}

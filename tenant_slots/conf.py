@@ -43,9 +43,9 @@ class AppSettings:
 
 
 def configured() -> Mapping[str, Any]:
-    """What the project wrote, defaults not included."""
-    value: Mapping[str, Any] = getattr(settings, "TENANT_SLOTS", {})
-    return value
+    """What the project wrote, defaults not included. A system check reports what is not a dict."""
+    value = getattr(settings, "TENANT_SLOTS", {})
+    return value if isinstance(value, Mapping) else {}
 
 
 def known_names() -> set[str]:

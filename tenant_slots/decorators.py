@@ -12,11 +12,15 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 from django.utils.module_loading import import_string
 from rq import Retry
 
+from tenant_slots.arguments import json_problem
 from tenant_slots.exceptions import ImproperJob, InvalidOption, UnknownJob
 from tenant_slots.models import TenantJob
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
+
+HIGHEST_PRIORITY = 1_000_000
+LONGEST_KEY: int = TenantJob._meta.get_field("key").max_length or 0
 
 RQ_OPTIONS = ("timeout", "result_ttl", "failure_ttl", "description", "meta", "retry")
 
@@ -108,16 +112,9 @@ class TenantTask(Generic[P, R]):
         return replace(self, **given)
 
     def _check(self, given: Mapping[str, Any]) -> None:
-        kinds: dict[str, type] = {"priority": int, "run_after": datetime, "queue": str, "key": str}
         for option, value in given.items():
-            if option in kinds and (not isinstance(value, kinds[option]) or isinstance(value, bool)):
-                problem = f"it must be of type {kinds[option].__name__}"
+            if problem := _override_problem(option, value):
                 raise InvalidOption(option=option, value=value, task=self.path, problem=problem)
-        run_after = given.get("run_after")
-        if run_after is not None and run_after.tzinfo is None:
-            raise InvalidOption(
-                option="run_after", value=run_after, task=self.path, problem="it has no time zone"
-            )
 
 
 class TenantJobFunction(Protocol[P, R]):
@@ -152,7 +149,7 @@ def tenant_job(
     result_ttl: int | None = None,
     failure_ttl: int | None = None,
     description: str | None = None,
-    meta: Mapping[str, Any] | None = None,
+    meta: dict[str, Any] | None = None,
     retry: Retry | None = None,
 ) -> Callable[[Callable[P, R]], TenantJobFunction[P, R]]:
     """Give the jobs of a function one tenant's slots on one queue.
@@ -210,6 +207,23 @@ def resolve(path: str) -> TenantTask[..., Any]:
     return registered[path]
 
 
+def _override_problem(option: str, value: Any) -> str:
+    kinds: dict[str, type] = {"priority": int, "run_after": datetime, "queue": str, "key": str}
+    if option in kinds and not _is_a(value, kinds[option]):
+        return f"it must be of type {kinds[option].__name__}"
+    if option == "run_after" and value.tzinfo is None:
+        return "it has no time zone"
+    if option == "priority" and abs(value) > HIGHEST_PRIORITY:
+        return f"it must be from {-HIGHEST_PRIORITY} to {HIGHEST_PRIORITY}"
+    if option == "key" and (len(value) > LONGEST_KEY or "\0" in value):
+        return f"it must be a text of at most {LONGEST_KEY} characters without NUL"
+    return ""
+
+
+def _is_a(value: object, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
 def _require_usable(function: Any, queue: Any, tenant: Any) -> None:
     name = getattr(function, "__qualname__", repr(function))
     if not inspect.isfunction(function):
@@ -217,9 +231,7 @@ def _require_usable(function: Any, queue: Any, tenant: Any) -> None:
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise ImproperJob(name=name, problem="it is async; decorate a plain function")
     if inspect.isgeneratorfunction(function):
-        raise ImproperJob(
-            name=name, problem="it is a generator, which would never run; decorate a plain function"
-        )
+        raise ImproperJob(name=name, problem="it is a generator, which would never run; decorate a plain function")
     if "<" in function.__qualname__:
         raise ImproperJob(
             name=name, problem="a worker cannot import a lambda or a nested function; move it to its module"
@@ -237,9 +249,7 @@ def _require_tenant_argument(function: Callable[..., Any], name: str, tenant: An
     parameters = inspect.signature(function).parameters
     if tenant not in parameters:
         has = ", ".join(parameters) or "none"
-        raise ImproperJob(
-            name=name, problem=f"it has no argument {tenant!r} to take the tenant from (it has: {has})"
-        )
+        raise ImproperJob(name=name, problem=f"it has no argument {tenant!r} to take the tenant from (it has: {has})")
     if parameters[tenant].kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
         raise ImproperJob(name=name, problem=f"{tenant!r} collects several arguments; name a single one")
 
@@ -250,14 +260,14 @@ def _require_options(function: Callable[..., Any], options: Mapping[str, Any]) -
         "result_ttl": int,
         "failure_ttl": int,
         "description": str,
-        "meta": Mapping,
+        "meta": dict,
         "retry": Retry,
     }
     for option, value in options.items():
-        if not isinstance(value, kinds[option]) or isinstance(value, bool):
-            problem = f"it must be of type {kinds[option].__name__}"
+        problem = "" if _is_a(value, kinds[option]) else f"it must be of type {kinds[option].__name__}"
+        if option == "timeout" and value == 0:
+            problem = "give seconds, or -1 for no limit"
+        if option == "meta":
+            problem = problem or json_problem(value)
+        if problem:
             raise InvalidOption(option=option, value=value, task=function.__qualname__, problem=problem)
-    if options.get("timeout") == 0:
-        raise InvalidOption(
-            option="timeout", value=0, task=function.__qualname__, problem="give seconds, or -1 for no limit"
-        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import sys
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,7 +23,11 @@ from tenant_slots.models import TenantJob
 
 logger = logging.getLogger("tenant_slots")
 
-RUNNER = "tenant_slots.runner.run_job"
+RUNNER = "tenant_slots.run_job"
+"""The function of every RQ job of ours; see the package's ``__getattr__`` for why it is named there."""
+
+PUT_OFF_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16)
+"""Seconds between looks for a job that RQ is putting off; RQ needs about five milliseconds for it."""
 
 
 @functools.cache
@@ -95,13 +100,17 @@ def _push_fresh(job: TenantJob) -> None:
 def _bring_forward(job: TenantJob) -> None:
     """Move a job that put itself off to the end of its queue.
 
-    Nothing to do when it is not in the scheduled registry: it is being put off at this very moment, or RQ's scheduler
-    has just taken it. It then finds its slot taken for it when it runs.
+    It may not be in the scheduled registry yet: RQ writes it there a few milliseconds after the job has returned. Or
+    not any more: RQ's scheduler has just taken it, and it finds its slot taken for it when it runs.
     """
-    try:
-        queue_named(job.tenant_queue.queue).scheduled_job_registry.requeue(job.rq_id)
-    except (InvalidJobOperation, NoSuchJobError):
-        logger.info("RQ job %s got its slot before RQ had put it off", job.rq_id)
+    registry = queue_named(job.tenant_queue.queue).scheduled_job_registry
+    for pause in PUT_OFF_PAUSES:
+        try:
+            registry.requeue(job.rq_id)
+            return
+        except (InvalidJobOperation, NoSuchJobError):
+            time.sleep(pause)
+    logger.info("RQ job %s was not found among the scheduled ones; it runs when RQ delivers it", job.rq_id)
 
 
 def _fetched(job: TenantJob) -> Job | None:

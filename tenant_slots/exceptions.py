@@ -50,7 +50,7 @@ class ArgumentNotJSON(TenantSlotsError):
 
 
 class ArgumentsTooLarge(TenantSlotsError):
-    """The arguments of {task} take {size} bytes, more than TENANT_SLOTS["MAX_ARGS_BYTES"] = {limit}; pass a reference."""
+    """The arguments of {task} take {size} bytes; TENANT_SLOTS["MAX_ARGS_BYTES"] allows {limit}. Pass a reference."""
 
 
 class UnknownTenantQueue(TenantSlotsError):
@@ -58,11 +58,11 @@ class UnknownTenantQueue(TenantSlotsError):
 
 
 class TenantQueueInUse(TenantSlotsError):
-    """{tenant_queue} cannot be deleted: {holding} of its jobs hold a slot and {waiting} wait; cancel them or let them end."""
+    """{tenant_queue} cannot be deleted: {holding} jobs hold its slots and {waiting} wait. Cancel them or let them end."""
 
 
 class NotMigrated(TenantSlotsError):
-    """The tables of tenant_slots are missing in database {database!r}; run: python manage.py migrate --database {database}."""
+    """Database {database!r} lacks the tables of tenant_slots; run: python manage.py migrate --database {database}"""
 
 
 class NotRetryable(TenantSlotsError):

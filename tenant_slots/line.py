@@ -73,9 +73,7 @@ def retry(job: TenantJob) -> None:
     }
     if not retryable.update(**fresh):
         job.refresh_from_db()
-        raise NotRetryable(
-            job=job.uuid, state=job.state if not job.rq_job_id else "RQ's own, to be requeued there"
-        )
+        raise NotRetryable(job=job.uuid, state=job.state if not job.rq_job_id else "RQ's own, to be requeued there")
     after_commit(partial(admit, job.tenant_queue_id))
     job.refresh_from_db()
 
@@ -89,9 +87,7 @@ def join(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job_id: str) 
     if found is None:
         try:
             with transaction.atomic(using=app_settings.DATABASE):
-                found = TenantJob.objects.create(
-                    tenant_queue=tenant_queue, task=task.path, rq_job_id=rq_job_id
-                )
+                found = TenantJob.objects.create(tenant_queue=tenant_queue, task=task.path, rq_job_id=rq_job_id)
         except IntegrityError:
             found = placed.get()
     return found

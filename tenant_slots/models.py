@@ -92,9 +92,7 @@ class InConfiguredDatabase(models.Manager[Any]):
 class TenantQueue(models.Model):
     """How much one tenant may run at once on one queue, and how much it runs now."""
 
-    tenant = models.CharField(
-        _("tenant"), max_length=255, help_text=_("The key of the tenant in your project.")
-    )
+    tenant = models.CharField(_("tenant"), max_length=255, help_text=_("The key of the tenant in your project."))
     queue = models.CharField(_("queue"), max_length=100, help_text=_("A queue of RQ_QUEUES."))
     max_job = models.IntegerField(
         _("limit"),
@@ -197,12 +195,8 @@ class TenantJob(models.Model):
                 condition=Q(state=State.WAITING),
                 name="tenant_slots_line",
             ),
-            models.Index(
-                fields=["tenant_queue"], condition=Q(state__in=HOLDING), name="tenant_slots_holding"
-            ),
-            models.Index(
-                fields=["run_after"], condition=Q(state=State.SCHEDULED), name="tenant_slots_scheduled"
-            ),
+            models.Index(fields=["tenant_queue"], condition=Q(state__in=HOLDING), name="tenant_slots_holding"),
+            models.Index(fields=["run_after"], condition=Q(state=State.SCHEDULED), name="tenant_slots_scheduled"),
             models.Index(fields=["ended_at"], condition=Q(state__in=ENDED), name="tenant_slots_ended"),
             models.Index(fields=["tenant_queue", "-id"], name="tenant_slots_history"),
         ]

@@ -69,9 +69,7 @@ def _task_of(rq_job: Job) -> object:
         return None
 
 
-def _run_plain(
-    task: TenantTask[..., Any], rq_job: Job, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def _run_plain(task: TenantTask[..., Any], rq_job: Job, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     tenant = tenants.tenant_of(task, args, kwargs)
     if tenant == tenants.NO_TENANT:
         return task.function(*args, **kwargs)
@@ -79,9 +77,7 @@ def _run_plain(
     job = line.join(tenants.tenant_queue_for(tenant, task.queue), task, rq_job.id)
     if job.state == State.RUNNING:
         witness[0] = 0
-        logger.warning(
-            "RQ delivered job %s a second time while it runs; this delivery does nothing", rq_job.id
-        )
+        logger.warning("RQ delivered job %s a second time while it runs; this delivery does nothing", rq_job.id)
         return None
     if job.state == State.WAITING:
         _admit_for(job)

@@ -100,8 +100,7 @@ def _set_transaction_rules(alias: str) -> None:
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute(
-                "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; "
-                f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'"
+                f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'"
             )
 
 

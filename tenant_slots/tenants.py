@@ -50,9 +50,7 @@ def tenant_of(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping
     return _checked(task, value)
 
 
-def _explicit_or_derived(
-    task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> object:
+def _explicit_or_derived(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
     call = task.signature.bind(*args, **kwargs)
     if task.explicit_tenant is not None:
         return task.explicit_tenant
@@ -73,9 +71,7 @@ def _checked(task: TenantTask[..., Any], value: object) -> str:
             problem=f"it has {len(tenant)} characters, at most {LONGEST_TENANT} fit",
         )
     if "\0" in tenant or not _is_encodable(tenant):
-        raise InvalidTenant(
-            value=tenant, task=task.path, problem="it holds a character that databases cannot store"
-        )
+        raise InvalidTenant(value=tenant, task=task.path, problem="it holds a character that databases cannot store")
     return tenant
 
 
@@ -116,7 +112,11 @@ def require_queue(queue: str) -> None:
 
 
 def default_max_job(tenant: str, queue: str) -> int:
-    """The limit of a new row, from ``DEFAULT_MAX_JOB``: a number, one per queue (1 for others), or a callable's answer."""
+    """The limit of a new row, from ``DEFAULT_MAX_JOB``: a number, one per queue (else 1), or a callable's answer.
+
+    Raises:
+        InvalidLimit, InvalidSetting: it is not a limit, or its callable cannot be imported.
+    """
     if tenant == NO_TENANT:
         return HIGHEST_LIMIT
     configured = app_settings.DEFAULT_MAX_JOB
@@ -133,9 +133,7 @@ def imported_default_max_job(path: str) -> Callable[[str, str], int]:
     try:
         function: Callable[[str, str], int] = import_string(path)
     except ImportError as error:
-        raise InvalidSetting(
-            name="DEFAULT_MAX_JOB", value=path, problem=f"it cannot be imported ({error})"
-        ) from error
+        raise InvalidSetting(name="DEFAULT_MAX_JOB", value=path, problem=f"it cannot be imported ({error})") from error
     return function
 
 

@@ -51,3 +51,8 @@ def kill_self(tenant: str, history: str) -> None:
 @tenant_job("reports", tenant=lambda *args, **kwargs: kwargs.get("tenant"))
 def add(a: int, b: int, tenant: str | int | None = None) -> int:
     return a + b
+
+
+@tenant_job("reports", tenant="tenant")
+def count_down(tenant: str, left: int) -> int:
+    return left if left == 0 else count_down(tenant, left - 1)

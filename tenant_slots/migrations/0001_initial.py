@@ -20,9 +20,7 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
+                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
                 ),
                 (
                     "tenant",
@@ -67,9 +65,7 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(
                         condition=models.Q(("current_job__gte", 0)), name="tenant_slots_current_job_gte_0"
                     ),
-                    models.CheckConstraint(
-                        condition=models.Q(("max_job__gte", 0)), name="tenant_slots_max_job_gte_0"
-                    ),
+                    models.CheckConstraint(condition=models.Q(("max_job__gte", 0)), name="tenant_slots_max_job_gte_0"),
                 ],
             },
         ),
@@ -78,9 +74,7 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
+                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
                 ),
                 (
                     "uuid",
@@ -134,17 +128,13 @@ class Migration(migrations.Migration):
                 ("failures", models.PositiveIntegerField(default=0, verbose_name="failures")),
                 (
                     "priority",
-                    models.IntegerField(
-                        default=0, help_text="A higher one goes first.", verbose_name="priority"
-                    ),
+                    models.IntegerField(default=0, help_text="A higher one goes first.", verbose_name="priority"),
                 ),
                 ("run_after", models.DateTimeField(null=True, verbose_name="not before")),
                 ("key", models.CharField(default="", max_length=255, verbose_name="key")),
                 (
                     "enqueued_at",
-                    models.DateTimeField(
-                        db_default=tenant_slots.models.DatabaseNow(), verbose_name="enqueued"
-                    ),
+                    models.DateTimeField(db_default=tenant_slots.models.DatabaseNow(), verbose_name="enqueued"),
                 ),
                 ("admitted_at", models.DateTimeField(null=True, verbose_name="admitted")),
                 ("started_at", models.DateTimeField(null=True, verbose_name="started")),

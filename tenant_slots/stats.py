@@ -1,0 +1,104 @@
+"""What the tables say now: the one read side for the admin, the commands and metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import (
+    DateTimeField,
+    DurationField,
+    ExpressionWrapper,
+    F,
+    Func,
+    IntegerField,
+    OuterRef,
+    QuerySet,
+    Subquery,
+)
+from django.db.models.functions import Coalesce, Greatest
+
+from tenant_slots.models import DatabaseNow, TenantJob, TenantJobQuerySet, TenantQueue
+
+BUSIEST_FIRST = ("-waiting", "-current_job", "tenant", "queue")
+"""Longest line first, then most slots in use. For rows of `with_waiting`."""
+
+
+@dataclass(frozen=True)
+class QueueUsage:
+    """One tenant's slots and jobs on one queue, all as of one moment."""
+
+    tenant: str
+    queue: str
+    max_job: int
+    current_job: int
+    paused: bool
+    running: int
+    queued: int
+    waiting: int
+    scheduled: int
+    oldest_wait: float | None
+    """Seconds, by the database's clock, that the job has waited that became ready first; None when none waits."""
+
+
+def usage(*, tenant: str | None = None, queue: str | None = None) -> list[QueueUsage]:
+    """Every tenant queue, or those of a tenant or a queue, busiest first. One query."""
+    rows: QuerySet[TenantQueue] = TenantQueue.objects.all()
+    if tenant is not None:
+        rows = rows.filter(tenant=tenant)
+    if queue is not None:
+        rows = rows.filter(queue=queue)
+    jobs = _jobs_of_row()
+    counted = with_waiting(rows).annotate(
+        running=_count(jobs.running()),
+        queued=_count(jobs.queued()),
+        scheduled=_count(jobs.scheduled()),
+        oldest_wait=_oldest_wait(jobs),
+    )
+    fields = QueueUsage.__dataclass_fields__
+    return [QueueUsage(**_in_seconds(row)) for row in counted.order_by(*BUSIEST_FIRST).values(*fields)]
+
+
+def with_waiting(rows: QuerySet[TenantQueue]) -> QuerySet[Any]:
+    """The rows with `waiting`, the number of jobs in line."""
+    return rows.annotate(waiting=_count(_jobs_of_row().waiting()))
+
+
+def position_in_line(job: TenantJob) -> int | None:
+    """1 for the tenant's next job; None when the job does not wait now, whatever the given object says. One query."""
+    ahead = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("tenant_queue"))
+    # Two counts instead of one with OR, as each is one range of the index of the line.
+    place = (
+        1
+        + _count(ahead.filter(priority__gt=OuterRef("priority")))
+        + _count(ahead.filter(priority=OuterRef("priority"), pk__lt=OuterRef("pk")))
+    )
+    placed = TenantJob.objects.waiting().filter(pk=job.pk).annotate(place=place)
+    position: int | None = placed.values_list("place", flat=True).first()
+    return position
+
+
+def _jobs_of_row() -> TenantJobQuerySet:
+    jobs: TenantJobQuerySet = TenantJob.objects.filter(tenant_queue=OuterRef("pk"))
+    return jobs
+
+
+def _count(jobs: TenantJobQuerySet) -> Any:
+    """COUNT as a plain function: Django's aggregate would add a GROUP BY and answer NULL for none."""
+    count = Func(template="COUNT(*)", output_field=IntegerField())
+    return Subquery(jobs.order_by().values(count=count))
+
+
+def _oldest_wait(jobs: TenantJobQuerySet) -> Any:
+    """Counted from when a job could have started: one that was put off did not wait before its time."""
+    ready = Greatest("enqueued_at", Coalesce("run_after", "enqueued_at"))
+    oldest = Subquery(jobs.waiting().order_by().values(oldest=Func(ready, function="MIN")))
+    return ExpressionWrapper(
+        DatabaseNow() - ExpressionWrapper(oldest, output_field=DateTimeField()), output_field=DurationField()
+    )
+
+
+def _in_seconds(row: dict[str, Any]) -> dict[str, Any]:
+    wait: timedelta | None = row["oldest_wait"]
+    return {**row, "oldest_wait": None if wait is None else max(0.0, wait.total_seconds())}

@@ -1,0 +1,119 @@
+"""Real workers and real signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import django_rq
+import pytest
+from rq import Worker
+
+from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
+from tests import jobs
+from tests.history import History
+from tests.processes import Workers, wait_until
+
+
+def all_ended() -> bool:
+    return TenantJob.objects.exists() and not TenantJob.objects.exclude(state__in=ENDED).exists()
+
+
+def horse_of(history: History, name: str) -> int:
+    wait_until(lambda: name in history.started())
+    return next(event.pid for event in reversed(history.events()) if event.name == name)
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_killed_horse_gives_its_slot_back_and_its_job_runs_again(
+    workers: Workers, history: History, tmp_path: Path
+) -> None:
+    workers.start(1)
+    path = str(tmp_path / "go on")
+    stuck = jobs.wait_for_file.enqueue("acme", "stuck", history.path, path)
+    jobs.record.enqueue("acme", "next", history.path)
+    os.kill(horse_of(history, "stuck"), signal.SIGKILL)
+    wait_until(lambda: history.started().count("stuck") == 2)
+    Path(path).touch()
+    wait_until(all_ended)
+    stuck.refresh_from_db()
+    assert (stuck.state, stuck.attempt, stuck.crashes) == (State.FINISHED, 2, 1)
+    assert history.started() == ["stuck", "stuck", "next"]
+    assert TenantQueue.objects.get().current_job == 0
+
+
+def test_a_job_that_always_dies_fails_in_the_end(workers: Workers, history: History) -> None:
+    workers.start(1)
+    poison = jobs.kill_self.enqueue("acme", history.path)
+    after = jobs.record.enqueue("acme", "after", history.path)
+    wait_until(all_ended)
+    poison.refresh_from_db()
+    after.refresh_from_db()
+    assert (poison.state, poison.crashes) == (State.FAILED, 4)
+    assert poison.error.count("died") == 4
+    assert after.state == State.FINISHED
+
+
+def test_a_killed_worker_takes_its_horse_with_it(workers: Workers, history: History, tmp_path: Path) -> None:
+    (worker,) = workers.start(1)
+    jobs.wait_for_file.enqueue("acme", "orphan", history.path, str(tmp_path / "never"))
+    horse = horse_of(history, "orphan")
+    worker.kill()
+    worker.wait()
+    wait_until(lambda: gone(horse), timeout=5, message="the horse outlived its worker")
+
+
+def test_canceling_a_running_job_stops_it(workers: Workers, history: History, tmp_path: Path) -> None:
+    workers.start(1)
+    job = jobs.wait_for_file.enqueue("acme", "long", history.path, str(tmp_path / "never"))
+    after = jobs.record.enqueue("acme", "after", history.path)
+    horse = horse_of(history, "long")
+    assert job.cancel()
+    wait_until(all_ended)
+    job.refresh_from_db()
+    after.refresh_from_db()
+    assert job.state == State.CANCELED
+    assert gone(horse)
+    assert after.state == State.FINISHED
+
+
+@pytest.mark.parametrize("worker_class", ["", "rq.Worker", "rq.worker.SpawnWorker", "rq.SimpleWorker"])
+def test_rules_hold_under_any_worker_class(workers: Workers, history: History, worker_class: str) -> None:
+    """The gate is in the job; "" is a project without any WORKER_CLASS setting."""
+    TenantQueue.objects.create(tenant="b", queue="imports", max_job=2)
+    workers.start(3, worker_class=worker_class)
+    jobs.record.enqueue_many([(("ab"[n % 2], f"job{n}", history.path, 0.02), {}) for n in range(12)])
+    wait_until(all_ended, timeout=60)
+    assert sorted(history.started()) == sorted(f"job{n}" for n in range(12))
+    overlap = history.highest_overlap()
+    assert overlap["a"] == 1
+    assert overlap["b"] <= 2
+
+
+def test_plain_rq_jobs_wait_their_turn_on_stock_workers(workers: Workers, history: History) -> None:
+    """Without any setting of ours: ``rqworker imports --with-scheduler`` and a stock worker class."""
+    workers.start(3, "--with-scheduler", worker_class="")
+    queue = django_rq.get_queue("imports")
+    for n in range(6):
+        queue.enqueue(jobs.record, "acme", f"plain{n}", history.path, 0.1)
+        jobs.record.enqueue("acme", f"ours{n}", history.path, 0.02)
+    wait_until(lambda: TenantJob.objects.filter(state=State.FINISHED).count() == 12, timeout=50)
+    assert history.highest_overlap() == {"acme": 1}
+    assert len(history.started()) == 12
+    assert TenantQueue.objects.get().current_job == 0
+
+
+def test_jobs_that_are_not_tenants_run_as_ever(workers: Workers) -> None:
+    workers.start(1)
+    rq_job = django_rq.get_queue("imports").enqueue("operator.add", 1, 2)
+    wait_until(lambda: rq_job.return_value(refresh=True) == 3)
+    assert not TenantJob.objects.exists()
+    assert Worker.all(connection=django_rq.get_connection("imports"))[0].successful_job_count == 1

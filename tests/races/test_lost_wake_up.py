@@ -1,0 +1,122 @@
+"""Rule 4: a job that is enqueued while a slot is being released is never left beside the free slot."""
+
+from __future__ import annotations
+
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from tenant_slots import slots
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests.factories import counters_match, fresh, tenant_queue, waiting_job
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(
+        connection.vendor != "postgresql", reason="SQLite has one writer at a time, so this interleaving cannot happen"
+    ),
+]
+
+
+class ReleaseHeldOpen:
+    """A release in another thread that has found nobody waiting and has not committed yet."""
+
+    def __init__(self, job: TenantJob, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.looked, self.commit = Event(), Event()
+        original = slots._admit_heads
+        me = self
+
+        def look_then_hold(tenant_queue: TenantQueue) -> list[TenantJob]:
+            admitted = original(tenant_queue)
+            if not me.looked.is_set():
+                me.looked.set()
+                assert me.commit.wait(20)
+            return admitted
+
+        monkeypatch.setattr(slots, "_admit_heads", look_then_hold)
+        self.thread = Thread(target=self._release, args=(job,))
+
+    @staticmethod
+    def _release(job: TenantJob) -> None:
+        try:
+            slots.release(job, state=State.FINISHED)
+        finally:
+            connection.close()
+
+    def __enter__(self) -> ReleaseHeldOpen:
+        self.thread.start()
+        assert self.looked.wait(20)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.commit.set()
+        self.thread.join(20)
+
+
+def running_job(row: TenantQueue) -> TenantJob:
+    waiting_job(row)
+    (job,) = slots.admit(row.pk)
+    slots.start(job, worker="w")
+    return job
+
+
+def test_admit_waits_for_the_release_and_takes_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = tenant_queue(max_job=1)
+    running = running_job(row)
+    with ReleaseHeldOpen(running, monkeypatch) as release:
+        newcomer = waiting_job(row)
+        admission = Thread(target=lambda: (slots.admit(row.pk), connection.close()))
+        admission.start()
+        wait_until_blocked_on_lock()
+        release.commit.set()
+        admission.join(20)
+    assert fresh(newcomer).state == State.QUEUED
+    assert counters_match()
+
+
+def test_control_without_the_lock_the_job_is_stranded(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = tenant_queue(max_job=1)
+    running = running_job(row)
+    with ReleaseHeldOpen(running, monkeypatch):
+        newcomer = waiting_job(row)
+        assert not naive_admit(row)
+    assert fresh(newcomer).state == State.WAITING
+    assert fresh(row).current_job == 0, "the slot is free, the job waits, and nobody will come"
+
+
+def naive_admit(row: TenantQueue) -> bool:
+    """The conditional UPDATE alone, as the seed design had it."""
+    return TenantQueue.objects.filter(pk=row.pk).take()
+
+
+def wait_until_blocked_on_lock() -> None:
+    from tests.processes import wait_until
+
+    def somebody_waits() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+            return bool(cursor.fetchone()[0])
+
+    wait_until(somebody_waits)
+
+
+def test_enqueue_never_waits_for_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The insert's foreign key takes a share lock on the row's key, which the NO KEY lock lets through."""
+    row = tenant_queue(max_job=1)
+    running = running_job(row)
+    with ReleaseHeldOpen(running, monkeypatch), connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '2s'")
+        waiting_job(row)
+        cursor.execute("SET lock_timeout = 0")
+    assert TenantJob.objects.count() == 2
+
+
+def test_another_tenant_is_not_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 7: tenants do not touch."""
+    row, other = tenant_queue("acme"), tenant_queue("other")
+    running = running_job(row)
+    waiting_job(other)
+    with ReleaseHeldOpen(running, monkeypatch):
+        assert len(slots.admit(other.pk)) == 1

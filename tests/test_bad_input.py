@@ -1,0 +1,272 @@
+"""Every wrong use has one clear error, and nothing is stored half."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import django_rq
+import pytest
+from django.test import override_settings
+from rq import Retry
+
+from tenant_slots import exceptions, tenant_job
+from tenant_slots.models import TenantJob, TenantQueue
+from tests import jobs
+from tests.factories import in_rq, tenant_queue, work
+from tests.processes import ROOT
+
+
+async def coroutine(tenant: str) -> None: ...
+
+
+def generator(tenant: str) -> Any:
+    yield tenant
+
+
+def good(tenant: str, *rest: str, **more: str) -> None: ...
+
+
+class Holder:
+    def method(self, tenant: str) -> None: ...
+
+
+def nested() -> Any:
+    def inner(tenant: str) -> None: ...
+
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("function", "tenant", "problem"),
+    [
+        (coroutine, "tenant", "async"),
+        (generator, "tenant", "generator"),
+        (lambda tenant: None, "tenant", "lambda or a nested function"),
+        (nested(), "tenant", "lambda or a nested function"),
+        (Holder.method, "tenant", "method"),
+        (Holder, "tenant", "not a function"),
+        (len, "tenant", "not a function"),
+        (good, "tennant", "no argument 'tennant'"),
+        (good, None, "no argument None"),
+        (good, "rest", "collects several"),
+        (good, "more", "collects several"),
+    ],
+)
+def test_a_function_that_cannot_be_a_job_is_refused_at_import(function: Any, tenant: Any, problem: str) -> None:
+    with pytest.raises(exceptions.ImproperJob, match=problem):
+        tenant_job("imports", tenant=tenant)(function)
+
+
+@pytest.mark.parametrize("queue", ["", None, 3])
+def test_a_queue_that_is_no_name_is_refused_at_import(queue: Any) -> None:
+    with pytest.raises(exceptions.ImproperJob, match="queue"):
+        tenant_job(queue, tenant="tenant")(good)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"timeout": "1h"}, {"timeout": 0}, {"result_ttl": True}, {"failure_ttl": 1.5}, {"description": 3}, {"meta": []},
+     {"meta": {"when": object()}}, {"retry": 3}],
+)  # fmt: skip
+def test_an_option_with_a_wrong_value_is_refused_at_import(options: Any) -> None:
+    with pytest.raises(exceptions.InvalidOption, match=next(iter(options))):
+        tenant_job("imports", tenant="tenant", **options)(good)
+
+
+def test_right_options_are_accepted() -> None:
+    task = tenant_job(
+        "imports",
+        tenant="tenant",
+        timeout=-1,
+        result_ttl=0,
+        failure_ttl=5,
+        description="d",
+        meta={"a": 1},
+        retry=Retry(2),
+    )(good)
+    assert task.tenant_task.stored_options["retry"] == {"max": 2, "intervals": [0]}
+
+
+@pytest.mark.parametrize(
+    "override",
+    [{"priority": "high"}, {"priority": True}, {"run_after": "tomorrow"}, {"run_after": datetime(2030, 1, 1)},
+     {"queue": 3}, {"key": 7}, {"priority": 2**31}, {"key": "k" * 256}],
+)  # fmt: skip
+def test_using_refuses_a_wrong_value_before_anything_is_enqueued(override: Any) -> None:
+    with pytest.raises(exceptions.InvalidOption, match=next(iter(override))):
+        jobs.add.using(**override)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("argument", "value", "problem"),
+    [
+        ("message", object(), "a object"),
+        ("message", Decimal("1.5"), "Decimal"),
+        ("message", ("a", "b"), "pass a list"),
+        ("message", {"a"}, "pass a list"),
+        ("message", {1: "a"}, "keys are texts"),
+        ("message", [{"deep": [b"bytes"]}], "bytes"),
+        ("message", float("nan"), "not a JSON number"),
+        ("message", "NUL \0", "NUL"),
+        ("message", "\ud800", "surrogate"),
+    ],
+)
+def test_an_argument_that_is_not_json_is_refused_by_name(argument: str, value: Any, problem: str) -> None:
+    for call in (lambda: jobs.fail.enqueue("acme", **{argument: value}), lambda: jobs.fail.enqueue("acme", value)):
+        with pytest.raises(exceptions.ArgumentNotJSON, match=f"'{argument}'.*{problem}"):
+            call()
+    assert not TenantJob.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_enqueue_many_with_one_wrong_call_stores_nothing() -> None:
+    with pytest.raises(exceptions.ArgumentNotJSON):
+        jobs.fail.enqueue_many([(("acme",), {}), (("acme", object()), {})])
+    assert not TenantJob.objects.exists()
+    assert not TenantQueue.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_arguments_over_the_limit_are_refused_with_their_size() -> None:
+    with pytest.raises(exceptions.ArgumentsTooLarge, match="65536"):
+        jobs.fail.enqueue("acme", "x" * 70_000)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("tenant", "problem"),
+    [
+        ("t" * 256, "256 characters, at most 255"),
+        ("t" * 10_000, "10000 characters"),
+        ("NUL \0", "cannot store"),
+        ("\ud800", "cannot store"),
+        (True, "a str, an int or a UUID"),
+        (1.5, "a str, an int or a UUID"),
+        (["acme"], "a str, an int or a UUID"),
+    ],
+)
+def test_a_tenant_that_cannot_be_a_key_is_refused(tenant: Any, problem: str) -> None:
+    with pytest.raises(exceptions.InvalidTenant, match=problem):
+        jobs.add.enqueue(1, 2, tenant=tenant)
+    assert not TenantQueue.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_hostile_tenants_are_only_text() -> None:
+    hostile = ["<script>alert(1)</script>", "a'; DROP TABLE x; --", "\u202egnp.exe", "a\r\nb", "%s %(x)s {0}"]
+    for tenant in hostile:
+        jobs.add.enqueue(1, 2, tenant=tenant)
+    work()
+    assert set(TenantQueue.objects.values_list("tenant", flat=True)) == set(hostile)
+    assert set(TenantJob.objects.values_list("state", flat=True)) == {"finished"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_arguments_that_do_not_fit_the_function_are_refused() -> None:
+    with pytest.raises(TypeError, match="unexpected"):
+        jobs.fail.enqueue("acme", unexpected=1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_queue_that_rq_does_not_have_is_refused() -> None:
+    with pytest.raises(exceptions.UnknownQueue, match="'nowhere'.*imports"):
+        jobs.add.using(queue="nowhere").enqueue(1, 2, tenant="acme")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_missing_tenant_is_an_error_when_tenants_are_required() -> None:
+    with override_settings(TENANT_SLOTS={"REQUIRE_TENANT": True}), pytest.raises(exceptions.TenantMissing, match="add"):
+        jobs.add.enqueue(1, 2)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_unknown_tenant_is_an_error_when_rows_are_made_by_hand() -> None:
+    with override_settings(TENANT_SLOTS={"AUTO_CREATE": False}):
+        with pytest.raises(exceptions.UnknownTenantQueue, match="'acme'"):
+            jobs.add.enqueue(1, 2, tenant="acme")
+        tenant_queue("acme", queue="reports")
+        jobs.add.enqueue(1, 2, tenant="acme")
+    assert TenantJob.objects.count() == 1
+
+
+def limit_of(tenant: str, queue: str) -> Any:
+    return {"big": 7, "odd": "many"}.get(tenant, 2)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("default", "expected"), [(5, 5), ({"reports": 4}, 4), ({"imports": 4}, 1), ("tests.test_bad_input.limit_of", 7)]
+)
+def test_the_default_limit_is_a_number_or_one_per_queue_or_a_callable(default: Any, expected: int) -> None:
+    with override_settings(TENANT_SLOTS={"DEFAULT_MAX_JOB": default}):
+        jobs.add.enqueue(1, 2, tenant="big")
+    assert TenantQueue.objects.get().max_job == expected
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_callable_that_gives_no_limit_is_named_and_nothing_is_stored() -> None:
+    with override_settings(TENANT_SLOTS={"DEFAULT_MAX_JOB": "tests.test_bad_input.limit_of"}):
+        with pytest.raises(exceptions.InvalidLimit, match="'many'"):
+            jobs.add.enqueue(1, 2, tenant="odd")
+    assert not TenantQueue.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "task", ["os.system", "subprocess.run", "tests.jobs.note", "tests.jobs", "nowhere.at_all", "x", ""]
+)
+def test_a_forged_row_cannot_name_another_callable(task: str, tmp_path: Path) -> None:
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    TenantJob.objects.filter(pk=job.pk).update(task=task, args=[f"touch {tmp_path}/owned"], kwargs={})
+    work()
+    job.refresh_from_db()
+    assert job.state == "failed"
+    assert "UnknownJob" in job.error
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_forged_attempt_runs_nothing() -> None:
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    queue = django_rq.get_queue("reports")
+    queue.empty()
+    for attempt in (0, 2, 99):
+        queue.enqueue("tenant_slots.run_job", job.pk, attempt)
+    work()
+    job.refresh_from_db()
+    assert job.state == "queued"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_same_rq_job_delivered_five_times_runs_once() -> None:
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    queue = django_rq.get_queue("reports")
+    for _ in range(4):
+        queue.push_job_id(queue.job_ids[0])
+    assert in_rq("reports") == 5
+    work()
+    job.refresh_from_db()
+    assert (job.state, job.attempt, job.tenant_queue.current_job) == ("finished", 1, 0)
+
+
+def test_enqueue_before_migrate_says_what_to_run(tmp_path: Path) -> None:
+    code = (
+        "import django; django.setup()\n"
+        "from tests.jobs import add\n"
+        "from tenant_slots.exceptions import NotMigrated\n"
+        "try:\n    add.enqueue(1, 2, tenant='acme')\n"
+        "except NotMigrated as error:\n    print(error)\n"
+    )
+    from tests.processes import environment
+
+    values = {**environment(), "DATABASE_URL": f"sqlite:///{tmp_path}/empty.sqlite3"}
+    output = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=values, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "run: python manage.py migrate --database default" in output.stdout

@@ -1,0 +1,103 @@
+"""Every misconfiguration has one message that names it, and a right configuration has none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.core.checks import run_checks
+from django.test import override_settings
+
+from tenant_slots import conf
+from tenant_slots.checks import RULES
+from tenant_slots.decorators import registered
+from tests import jobs
+
+
+def ids() -> list[str]:
+    return [message.id or "" for message in run_checks(tags=["tenant_slots"])]
+
+
+def test_a_right_configuration_has_no_messages() -> None:
+    assert ids() == []
+
+
+def test_every_setting_has_a_rule() -> None:
+    assert set(RULES) == conf.known_names()
+
+
+@pytest.mark.parametrize(
+    ("configured", "expected"),
+    [
+        (["DEFAULT_MAX_JOB"], "tenant_slots.E001"),
+        ({"DEFAULT_MAX_JOBS": 1}, "tenant_slots.E002"),
+        ({"DEFAULT_MAX_JOB": -1}, "tenant_slots.E003"),
+        ({"DEFAULT_MAX_JOB": 10**6}, "tenant_slots.E003"),
+        ({"DEFAULT_MAX_JOB": True}, "tenant_slots.E003"),
+        ({"DEFAULT_MAX_JOB": {"imports": "two"}}, "tenant_slots.E003"),
+        ({"DEFAULT_MAX_JOB": "tests.nowhere.limit"}, "tenant_slots.E003"),
+        ({"AUTO_CREATE": "no"}, "tenant_slots.E003"),
+        ({"REQUIRE_TENANT": 1}, "tenant_slots.E003"),
+        ({"RESCHEDULE_DELAY": 0}, "tenant_slots.E003"),
+        ({"BEAT_INTERVAL": -5}, "tenant_slots.E003"),
+        ({"LEASE_TTL": "20"}, "tenant_slots.E003"),
+        ({"SWEEP_INTERVAL": None}, "tenant_slots.E003"),
+        ({"MAX_CRASHES": -1}, "tenant_slots.E003"),
+        ({"ON_LOST_DATABASE": "panic"}, "tenant_slots.E003"),
+        ({"MAX_ARGS_BYTES": 1.5}, "tenant_slots.E003"),
+        ({"RETENTION": "a week"}, "tenant_slots.E003"),
+        ({"QUEUE_WEIGHTS": {"imports": 0}}, "tenant_slots.E003"),
+        ({"LEASE_TTL": 6, "BEAT_INTERVAL": 5}, "tenant_slots.E004"),
+        ({"DATABASE": "nowhere"}, "tenant_slots.E005"),
+    ],
+)
+def test_a_wrong_setting_is_reported(configured: Any, expected: str) -> None:
+    with override_settings(TENANT_SLOTS=configured):
+        assert set(ids()) == {expected}
+
+
+def test_right_values_are_accepted() -> None:
+    right = {
+        "DEFAULT_MAX_JOB": {"imports": 2},
+        "LEASE_TTL": 2,
+        "BEAT_INTERVAL": 0.5,
+        "MAX_CRASHES": 0,
+        "ON_LOST_DATABASE": "stop",
+        "QUEUE_WEIGHTS": {"imports": 6, "reports": 0.5},
+    }
+    with override_settings(TENANT_SLOTS=right):
+        assert ids() == []
+
+
+def test_sqlite_without_immediate_transactions_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    databases = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "x", "OPTIONS": {}}}
+    monkeypatch.setattr(settings, "DATABASES", databases)
+    assert ids() == ["tenant_slots.W001"]
+
+
+def test_a_missing_django_rq_is_reported() -> None:
+    with override_settings(INSTALLED_APPS=[app for app in settings.INSTALLED_APPS if app != "django_rq"]):
+        assert ids() == ["tenant_slots.E006"]
+
+
+def test_a_job_on_an_unknown_queue_is_reported() -> None:
+    assert jobs.record.tenant_task.path in registered
+    with override_settings(RQ_QUEUES={"reports": {"URL": "redis://127.0.0.1/0"}}):
+        messages = run_checks(tags=["tenant_slots"])
+    assert {message.id for message in messages} == {"tenant_slots.E007"}
+    assert "tests.jobs.record" in {message.obj for message in messages}
+
+
+@pytest.mark.parametrize(
+    ("rq", "expected"),
+    [
+        ({}, ["tenant_slots.W002"]),
+        ({"WORKER_CLASS": "rq.SimpleWorker"}, ["tenant_slots.W002"]),
+        ({"WORKER_CLASS": "tests.nowhere.Worker"}, ["tenant_slots.E008"]),
+        ({"WORKER_CLASS": "tenant_slots.workers.TenantWorker"}, []),
+    ],
+)
+def test_the_worker_class_is_checked(rq: dict[str, str], expected: list[str]) -> None:
+    with override_settings(RQ=rq):
+        assert ids() == expected

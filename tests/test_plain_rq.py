@@ -1,0 +1,169 @@
+"""Jobs that come through plain RQ take a slot inside their function, whatever class the worker has."""
+
+from __future__ import annotations
+
+import django_rq
+import pytest
+from rq.job import JobStatus
+
+from tenant_slots import dispatch, runner, slots
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests import jobs
+from tests.factories import counters_match, fresh, in_rq, tenant_queue, work
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def scheduled() -> list[str]:
+    ids: list[str] = django_rq.get_queue("reports").scheduled_job_registry.get_job_ids()
+    return ids
+
+
+def test_a_plain_rq_job_takes_a_slot_and_gives_it_back() -> None:
+    rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
+    work()
+    assert rq_job.return_value() == 3
+    job = TenantJob.objects.get()
+    assert (job.state, job.rq_job_id, job.args) == (State.FINISHED, rq_job.id, [])
+    assert TenantQueue.objects.get().current_job == 0
+
+
+def test_a_plain_rq_job_named_by_text_takes_a_slot_too() -> None:
+    django_rq.get_queue("reports").enqueue("tests.jobs.add", 1, 2, tenant="acme")
+    work()
+    assert TenantJob.objects.get().state == State.FINISHED
+
+
+def test_a_plain_rq_job_that_raises_gives_its_slot_back() -> None:
+    rq_job = django_rq.get_queue("imports").enqueue(jobs.fail, "acme")
+    work()
+    assert rq_job.get_status() == JobStatus.FAILED
+    assert TenantJob.objects.get().state == State.FAILED
+    assert TenantQueue.objects.get().current_job == 0
+
+
+def test_a_busy_tenants_plain_job_puts_itself_off_without_counting_as_a_retry() -> None:
+    tenant_queue(queue="reports", max_job=0)
+    rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
+    work()
+    assert rq_job.get_status() == JobStatus.SCHEDULED
+    assert scheduled() == [rq_job.id]
+    rq_job.refresh()
+    assert not rq_job.number_of_retries
+    assert TenantJob.objects.get().state == State.WAITING
+
+
+def test_a_plain_job_is_brought_forward_when_its_turn_comes() -> None:
+    row = tenant_queue(queue="reports", max_job=0)
+    rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
+    work()
+    row.max_job = 1
+    row.save()
+    assert scheduled() == []
+    assert in_rq("reports") == 1
+    work()
+    assert rq_job.return_value(refresh=True) == 3
+    assert TenantQueue.objects.get().current_job == 0
+
+
+def test_plain_and_enqueued_jobs_stand_in_one_line() -> None:
+    row = tenant_queue(queue="reports", max_job=0)
+    first = jobs.add.enqueue(1, 0, tenant="acme")
+    django_rq.get_queue("reports").enqueue(jobs.add, 2, 0, tenant="acme")
+    work()
+    third = jobs.add.enqueue(3, 0, tenant="acme")
+    row.max_job = 1
+    row.save()
+    work()
+    ended = list(TenantJob.objects.order_by("ended_at").values_list("pk", "state"))
+    plain = TenantJob.objects.exclude(rq_job_id="").get()
+    assert ended == [(first.pk, "finished"), (plain.pk, "finished"), (third.pk, "finished")]
+
+
+def test_dependents_of_a_busy_job_do_not_fire_before_it_ran() -> None:
+    row = tenant_queue(queue="reports", max_job=0)
+    queue = django_rq.get_queue("reports")
+    parent = queue.enqueue(jobs.add, 1, 2, tenant="acme")
+    child = queue.enqueue(jobs.add, 3, 4, tenant="other", depends_on=parent)
+    work()
+    assert child.get_status() == JobStatus.DEFERRED
+    row.max_job = 1
+    row.save()
+    work()
+    assert child.return_value(refresh=True) == 7
+
+
+def test_a_call_inside_another_job_is_a_plain_call() -> None:
+    tenant_queue("inner", queue="reports", max_job=0)
+    rq_job = django_rq.get_queue("default").enqueue(calls_add, "inner")
+    work("default")
+    assert rq_job.return_value() == 3
+    assert not TenantJob.objects.exists()
+
+
+def calls_add(tenant: str) -> int:
+    return jobs.add(1, 2, tenant=tenant)
+
+
+def test_a_recursive_call_takes_one_slot() -> None:
+    rq_job = django_rq.get_queue("reports").enqueue(jobs.count_down, "acme", 3)
+    work()
+    assert rq_job.return_value() == 0
+    assert TenantJob.objects.count() == 1
+
+
+def test_a_plain_job_without_a_tenant_just_runs() -> None:
+    rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2)
+    work()
+    assert rq_job.return_value() == 3
+    assert not TenantJob.objects.exists()
+
+
+def test_a_second_delivery_of_a_running_plain_job_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = django_rq.get_queue("reports")
+    rq_job = queue.enqueue(jobs.add, 1, 2, tenant="acme")
+    row = tenant_queue(queue="reports", max_job=5)
+    TenantJob.objects.create(tenant_queue=row, task="tests.jobs.add", rq_job_id=rq_job.id)
+    (job,) = slots.admit(row.pk)
+    slots.start(job, worker="elsewhere")
+    work()
+    assert fresh(job).state == State.RUNNING
+    assert fresh(row).current_job == 1
+    assert TenantJob.objects.count() == 1
+
+
+def test_a_job_that_loses_the_race_for_its_slot_puts_itself_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "_admit_for", lambda job: None)
+    rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
+    work()
+    assert scheduled() == [rq_job.id]
+
+
+def test_a_job_that_gets_its_slot_while_rq_puts_it_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RQ writes the scheduled registry a moment after the job returned; the admission falls in between."""
+    row = tenant_queue(queue="reports", max_job=0)
+    queue = django_rq.get_queue("reports")
+    rq_job = queue.enqueue(jobs.add, 1, 2, tenant="acme")
+    work()
+    queue.scheduled_job_registry.remove(rq_job)
+    pauses = []
+
+    def rq_catches_up(seconds: float) -> None:
+        pauses.append(seconds)
+        queue.scheduled_job_registry.add(rq_job, ttl=60)
+
+    monkeypatch.setattr(dispatch.time, "sleep", rq_catches_up)
+    row.max_job = 1
+    row.save()
+    assert pauses == [dispatch.PUT_OFF_PAUSES[0]]
+    assert in_rq("reports") == 1
+
+
+def test_canceling_a_plain_job_in_line_takes_it_out_of_rq() -> None:
+    tenant_queue(queue="reports", max_job=0)
+    rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
+    work()
+    assert TenantJob.objects.get().cancel()
+    assert scheduled() == []
+    assert rq_job.get_status() == JobStatus.CANCELED
+    assert counters_match()

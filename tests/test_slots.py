@@ -1,0 +1,144 @@
+"""The algorithm, function by function."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from tenant_slots import slots
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests.factories import counters_match, fresh, tenant_queue, waiting_job
+
+pytestmark = pytest.mark.django_db
+
+
+def test_rule_1_the_gate_lets_in_as_many_as_are_free() -> None:
+    row = tenant_queue(max_job=2)
+    gate = TenantQueue.objects.filter(pk=row.pk)
+    assert [gate.take() for _ in range(3)] == [True, True, False]
+    assert fresh(row).current_job == 2
+
+
+def test_rule_1_the_gate_of_a_paused_tenant_is_shut() -> None:
+    row = tenant_queue(max_job=2, paused=True)
+    assert not TenantQueue.objects.filter(pk=row.pk).take()
+
+
+def test_rule_1_a_limit_of_zero_lets_nothing_start() -> None:
+    row = tenant_queue(max_job=0)
+    waiting_job(row)
+    assert slots.admit(row.pk) == []
+
+
+def test_rule_1_several_slots_are_taken_together_or_not_at_all() -> None:
+    row = tenant_queue(max_job=2)
+    assert not TenantQueue.objects.filter(pk=row.pk).take(3)
+    assert fresh(row).current_job == 0
+
+
+def test_rule_2_the_counter_moves_with_the_jobs() -> None:
+    row = tenant_queue(max_job=2)
+    for _ in range(3):
+        waiting_job(row)
+    admitted = slots.admit(row.pk)
+    assert [job.state for job in admitted] == [State.QUEUED, State.QUEUED]
+    assert fresh(row).current_job == 2
+    assert counters_match()
+
+
+def test_rule_3_a_second_release_changes_nothing() -> None:
+    row = tenant_queue(max_job=1)
+    waiting_job(row)
+    (job,) = slots.admit(row.pk)
+    assert slots.release(job, state=State.FINISHED)
+    assert not slots.release(job, state=State.FINISHED)
+    assert fresh(row).current_job == 0
+
+
+def test_rule_3_an_earlier_attempt_releases_nothing() -> None:
+    row = tenant_queue(max_job=1)
+    waiting_job(row)
+    (stale,) = slots.admit(row.pk)
+    slots.release(stale, state=State.WAITING)
+    current = TenantJob.objects.get(pk=stale.pk)
+    assert current.state == State.QUEUED
+    assert not slots.release(stale, state=State.FINISHED)
+    assert fresh(row).current_job == 1
+    assert fresh(current).state == State.QUEUED
+
+
+def test_rule_3_a_job_starts_once() -> None:
+    row = tenant_queue()
+    waiting_job(row)
+    (job,) = slots.admit(row.pk)
+    assert slots.start(job, worker="one")
+    assert not slots.start(job, worker="two")
+    assert fresh(job).worker == "one"
+
+
+def test_rule_3_the_counter_never_goes_below_zero() -> None:
+    row = tenant_queue()
+    assert not TenantQueue.objects.filter(pk=row.pk).give_back()
+    with pytest.raises(IntegrityError), transaction.atomic():
+        TenantQueue.objects.filter(pk=row.pk).update(current_job=-1)
+
+
+def test_rule_4_a_release_hands_its_slot_to_the_next_job() -> None:
+    row = tenant_queue(max_job=1)
+    first, second = waiting_job(row), waiting_job(row)
+    (admitted,) = slots.admit(row.pk)
+    assert admitted.pk == first.pk
+    released = slots.release(admitted, state=State.FINISHED)
+    assert [job.pk for job in released.admitted] == [second.pk]
+    assert fresh(row).current_job == 1
+    assert counters_match()
+
+
+def test_rule_5_priority_first_then_enqueue_order() -> None:
+    row = tenant_queue(max_job=4)
+    late, early, urgent, last = (waiting_job(row, priority=p) for p in (0, 0, 10, -1))
+    assert [job.pk for job in slots.admit(row.pk)] == [urgent.pk, late.pk, early.pk, last.pk]
+
+
+def test_lowering_a_limit_stops_no_job_and_drains() -> None:
+    row = tenant_queue(max_job=2)
+    for _ in range(3):
+        waiting_job(row)
+    first, second = slots.admit(row.pk)
+    TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
+    assert slots.release(first, state=State.FINISHED).admitted == []
+    assert fresh(row).current_job == 1
+    assert len(slots.release(second, state=State.FINISHED).admitted) == 1
+
+
+def test_a_hand_over_takes_a_fixed_number_of_queries() -> None:
+    row = tenant_queue(max_job=1)
+    for _ in range(3):
+        waiting_job(row)
+    (job,) = slots.admit(row.pk)
+    with CaptureQueriesContext(
+        connection,
+    ) as queries:
+        slots.release(job, state=State.FINISHED)
+    statements = [query["sql"] for query in queries if "SAVEPOINT" not in query["sql"]]
+    assert len(statements) == 6, statements
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="reads PostgreSQL's plan")
+def test_the_head_of_a_long_line_is_found_by_index() -> None:
+    row = tenant_queue()
+    TenantJob.objects.bulk_create([TenantJob(tenant_queue=row, task="t") for _ in range(2000)])
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE tenant_slots_tenantjob")
+    plan = row.jobs.in_line()[:1].explain()
+    assert "tenant_slots_line" in plan
+    assert "Sort" not in plan
+
+
+def test_saving_a_row_that_was_read_earlier_keeps_the_counter() -> None:
+    row = tenant_queue(max_job=3)
+    TenantQueue.objects.filter(pk=row.pk).take()
+    row.max_job = 5
+    row.save()
+    assert (fresh(row).max_job, row.current_job) == (5, 1)
