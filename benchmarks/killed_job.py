@@ -34,7 +34,7 @@ def measure(options: Namespace) -> Result:
 def _seconds_to_next_start(side: Side, workers: int) -> float:
     """From SIGKILL of the work-horse, whose process id is in its start line."""
     with phase(side) as current:
-        current.enqueue_many("hold", [("whale", f"job{n}", current.path("go")) for n in range(1 + MORE_WAITING)])
+        current.enqueue_many("hold", [("whale", f"job{n}", current.open_file) for n in range(1 + MORE_WAITING)])
         current.start_workers(workers)
         current.wait_until(lambda: len(current.runs()) == 1)
         killed = time.time_ns()

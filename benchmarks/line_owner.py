@@ -42,7 +42,8 @@ def _others_per_second(options: Namespace, waiting: int) -> float:
         _fill_line(current, options, waiting)
         current.open_gate(options.workers)
         current.wait_for_ends(options.ends, of=_is_other)
-        return options.ends * SECOND / (_ends_of_others(current)[options.ends - 1] - current.runs()[0].start)
+        took = _ends_of_others(current)[options.ends - 1] - current.runs()[0].start
+    return float(options.ends * SECOND / took)
 
 
 def _others_on_plain(options: Namespace) -> float:
@@ -54,7 +55,7 @@ def _others_on_plain(options: Namespace) -> float:
         current.wait_until(lambda: bool(current.runs()))
         first = current.runs()[0].start
         current.wait_until(lambda: current.runs()[-1].start - first >= options.plain_seconds * SECOND, pause=0.25)
-        return len(_ends_of_others(current)) / options.plain_seconds
+        return float(len(_ends_of_others(current)) / options.plain_seconds)
 
 
 def _fill_line(current: Phase, options: Namespace, waiting: int) -> None:

