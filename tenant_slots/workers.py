@@ -7,6 +7,7 @@ here: see at once that a horse died with a slot, and die together with it.
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import mmap
 import os
@@ -14,7 +15,7 @@ import signal
 import sys
 from typing import Any
 
-from django.db import connections
+from django.db import DatabaseError, connections
 from rq.job import Job, JobStatus
 from rq.queue import Queue
 from rq.worker import Worker
@@ -36,8 +37,17 @@ class TenantWorker(Worker):
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         super().bootstrap(*args, **kwargs)
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Do once what every horse would do again after its fork: imports, caches, the version of Redis."""
         for queue in self.queues:
-            dispatch.queue_named(queue.name).get_redis_server_version()  # horses inherit what it found out
+            dispatch.queue_named(queue.name).get_redis_server_version()
+        try:
+            runner.warm_up()
+        except DatabaseError:
+            logger.exception("the database could not be reached at start; jobs wait until it can")
+        gc.freeze()
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         self._witness[0] = 0
