@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from django import forms
 from django.conf import settings
@@ -14,9 +12,8 @@ from django.contrib import admin, messages
 from django.contrib.admin.actions import delete_selected
 from django.contrib.admin.models import LogEntry
 from django.core.exceptions import PermissionDenied
-from django.core.paginator import Paginator
 from django.db import router, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.text import capfirst
@@ -24,6 +21,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots import stats, tenants
+from tenant_slots.admin_lists import CappedPaginator, TenantFilter, search_jobs
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import TenantQueueInUse
 from tenant_slots.models import HIGHEST_LIMIT, State, TenantJob, TenantQueue
@@ -32,14 +30,9 @@ if TYPE_CHECKING:
     QueueModelAdmin = admin.ModelAdmin[TenantQueue]
     JobModelAdmin = admin.ModelAdmin[TenantJob]
     QueueModelForm = forms.ModelForm[TenantQueue]
-    JobPaginator = Paginator[TenantJob]
 else:
     QueueModelAdmin = JobModelAdmin = admin.ModelAdmin
     QueueModelForm = forms.ModelForm
-    JobPaginator = Paginator
-
-MOST_COUNTED = 10_000
-"""Jobs that the job list counts and pages through. Nobody pages further, and counting a million takes a while."""
 
 
 class TenantQueueForm(QueueModelForm):
@@ -80,7 +73,7 @@ class TenantQueueAdmin(QueueModelAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: TenantQueue | None = None) -> Any:
         return self.key + self.shown if obj else ()
 
-    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest | None, **kwargs: Any) -> Any:
+    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         if db_field.name == "queue":
             names = [(name, name) for name in getattr(settings, "RQ_QUEUES", {})]
             return forms.ChoiceField(choices=names, label=capfirst(db_field.verbose_name), help_text=db_field.help_text)
@@ -170,43 +163,6 @@ class TenantQueueAdmin(QueueModelAdmin):
             return None
 
 
-class TenantFilter(admin.SimpleListFilter):
-    """A field to type a tenant's key into, as a list of all tenants may be very long."""
-
-    title = _("tenant")
-    parameter_name = "tenant"
-    template = "admin/tenant_slots/text_filter.html"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[Any, str]]:
-        return []
-
-    def has_output(self) -> bool:
-        return True
-
-    def choices(self, changelist: Any) -> Iterator[Any]:
-        """One "choice" with what the template needs; `kept` are the other filters, search and order of the page."""
-        others = {name: values for name, values in changelist.filter_params.items() if name != self.parameter_name}
-        yield {
-            "name": self.parameter_name,
-            "value": self.value() or "",
-            "kept": [(name, value) for name, values in others.items() for value in values],
-            "selected": bool(self.value()),
-            "query_string": changelist.get_query_string(remove=[self.parameter_name]),
-        }
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        tenant = self.value()
-        if not tenant:
-            return queryset
-        return queryset.filter(tenant_queue__in=_row_ids(tenant))
-
-
-class CappedPaginator(JobPaginator):
-    @cached_property
-    def count(self) -> int:
-        return self.object_list.order_by()[:MOST_COUNTED].count()  # type: ignore[union-attr]
-
-
 @admin.register(TenantJob)
 class TenantJobAdmin(JobModelAdmin):
     list_display = ("uuid", "task", "tenant", "queue", "state", "enqueued_at", "started_at", "ended_at", "attempt")
@@ -253,14 +209,7 @@ class TenantJobAdmin(JobModelAdmin):
         return super().lookup_allowed(lookup, value, request)  # type: ignore[arg-type]
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
-        """An id is found by its index and a tenant among the tenants; only a task is compared job by job."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        if uuid := _uuid(term):  # which may be a tenant's key just as well
-            return queryset.filter(Q(uuid=uuid) | Q(tenant_queue__in=_row_ids(term))), False
-        rows = TenantQueue.objects.filter(tenant__icontains=term).values("pk")
-        return queryset.filter(Q(tenant_queue__in=rows) | Q(task__icontains=term)), False
+        return search_jobs(queryset, search_term.strip()), False
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -315,17 +264,3 @@ class TenantJobAdmin(JobModelAdmin):
         if count := outcomes["ended"]:
             text = ngettext("%(count)d job had already ended.", "%(count)d jobs had already ended.", count)
             self.message_user(request, text % {"count": count}, messages.WARNING)
-
-
-def _row_ids(tenant: str) -> list[int]:
-    """Fetched, not joined: with the numbers at hand PostgreSQL reads the tenant's jobs from their index."""
-    if "\0" in tenant:
-        return []
-    return list(TenantQueue.objects.filter(tenant=tenant).values_list("pk", flat=True))
-
-
-def _uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None

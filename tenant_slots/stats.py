@@ -10,7 +10,6 @@ from django.db.models import (
     DateTimeField,
     DurationField,
     ExpressionWrapper,
-    F,
     Func,
     IntegerField,
     OuterRef,
@@ -49,11 +48,11 @@ def usage(*, tenant: str | None = None, queue: str | None = None) -> list[QueueU
         rows = rows.filter(tenant=tenant)
     if queue is not None:
         rows = rows.filter(queue=queue)
-    jobs = _jobs_of_row()
+    jobs = jobs_of_row()
     counted = with_waiting(rows).annotate(
-        running=_count(jobs.running()),
-        queued=_count(jobs.queued()),
-        scheduled=_count(jobs.scheduled()),
+        running=count_of(jobs.running()),
+        queued=count_of(jobs.queued()),
+        scheduled=count_of(jobs.scheduled()),
         oldest_wait=_oldest_wait(jobs),
     )
     fields = QueueUsage.__dataclass_fields__
@@ -62,29 +61,35 @@ def usage(*, tenant: str | None = None, queue: str | None = None) -> list[QueueU
 
 def with_waiting(rows: QuerySet[TenantQueue]) -> QuerySet[Any]:
     """The rows with `waiting`, the number of jobs in line."""
-    return rows.annotate(waiting=_count(_jobs_of_row().waiting()))
+    return rows.annotate(waiting=count_of(jobs_of_row().waiting()))
 
 
 def position_in_line(job: TenantJob) -> int | None:
     """1 for the tenant's next job; None when the job does not wait now, whatever the given object says. One query."""
-    ahead = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("tenant_queue"))
-    # Two counts instead of one with OR, as each is one range of the index of the line.
-    place = (
-        1
-        + _count(ahead.filter(priority__gt=OuterRef("priority")))
-        + _count(ahead.filter(priority=OuterRef("priority"), pk__lt=OuterRef("pk")))
-    )
-    placed = TenantJob.objects.waiting().filter(pk=job.pk).annotate(place=place)
-    position: int | None = placed.values_list("place", flat=True).first()
+    position: int | None = placed(job).values_list("place", flat=True).first()
     return position
 
 
-def _jobs_of_row() -> TenantJobQuerySet:
+def placed(job: TenantJob) -> QuerySet[Any]:
+    """The job's row with its `place` in line; no row unless it waits.
+
+    Two counts instead of one with OR, as each is one range of the index of the line.
+    """
+    ahead = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("tenant_queue"))
+    more_urgent = ahead.filter(priority__gt=OuterRef("priority"))
+    earlier = ahead.filter(priority=OuterRef("priority"), pk__lt=OuterRef("pk"))
+    place = 1 + count_of(more_urgent) + count_of(earlier)
+    rows: QuerySet[Any] = TenantJob.objects.waiting().filter(pk=job.pk).annotate(place=place)
+    return rows
+
+
+def jobs_of_row() -> TenantJobQuerySet:
+    """The jobs of the TenantQueue that a query is about, for its subqueries."""
     jobs: TenantJobQuerySet = TenantJob.objects.filter(tenant_queue=OuterRef("pk"))
     return jobs
 
 
-def _count(jobs: TenantJobQuerySet) -> Any:
+def count_of(jobs: TenantJobQuerySet) -> Any:
     """COUNT as a plain function: Django's aggregate would add a GROUP BY and answer NULL for none."""
     count = Func(template="COUNT(*)", output_field=IntegerField())
     return Subquery(jobs.order_by().values(count=count))
