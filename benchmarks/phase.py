@@ -72,7 +72,7 @@ class Phase:
         """What ran so far, without the jobs of the gate."""
         return [run for run in history.read(self._history) if not run.tenant.startswith(GATE)]
 
-    def wait_for_ends(self, count: int, timeout: float = 600.0, of: Callable[[Run], bool] = bool) -> None:
+    def wait_for_ends(self, count: int, timeout: float = 600.0, of: Callable[[Run], bool] = lambda run: True) -> None:
         """Wait for the ends of `count` runs, looking seldom so as not to disturb them."""
         self.wait_until(lambda: len(history.ends(filter(of, self.runs()))) >= count, timeout, pause=0.25)
 
