@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import secrets
+import signal
 import socket
 import sys
 import tempfile
@@ -22,6 +23,8 @@ DIRECTORY = "TENANT_SLOTS_DEMO_DIRECTORY"
 EMBEDDED_DATABASE = "TENANT_SLOTS_DEMO_SQLITE"
 EMBEDDED_VALKEY_PORT = "TENANT_SLOTS_DEMO_VALKEY_PORT"
 WEB_PORT = "TENANT_SLOTS_DEMO_WEB_PORT"
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 NEEDED = ("rich", "dj_database_url")
 
@@ -86,6 +89,8 @@ def _variables(port: int | None) -> Mapping[str, str]:
 
 
 def _start_again(variables: Mapping[str, str]) -> None:
+    """A signal that comes before the second start is ready for it waits: the mask is kept, handlers are not."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **variables})  # noqa: S606

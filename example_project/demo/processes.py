@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from example_project.demo.environment import STOP_SIGNALS
 from example_project.demo.errors import DemoFailed, Stopped
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -33,6 +34,7 @@ class StopRequest:
         signal.signal(signal.SIGTERM, self._note)
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored under nohup
             signal.signal(signal.SIGHUP, self._note)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.number = self.number or number

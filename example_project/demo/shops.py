@@ -106,7 +106,7 @@ def clean(*users: str) -> None:
     # From the end of each line, so that no slot is handed on to a job that is canceled next.
     for job in unended().select_related("tenant_queue").order_by("-pk"):
         if job.state == State.RUNNING:
-            recovery.end_lost_run(job, "the demo ended", canceled=True)
+            recovery.end_lost_run(job, "the demo ended", state=State.CANCELED)
         else:
             job.cancel()
     TenantQueue.objects.filter(tenant__in=SLUGS).delete()
