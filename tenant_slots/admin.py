@@ -62,7 +62,9 @@ class TenantQueueAdmin(QueueModelAdmin):
     shown = ("usage", "waiting", "created_at")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantQueue]:
-        return stats.with_waiting(super().get_queryset(request))
+        # Not super(), which orders before there is a `waiting` to order by.
+        rows = stats.with_waiting(self.model._default_manager.get_queryset())
+        return rows.order_by(*self.get_ordering(request))
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         return stats.BUSIEST_FIRST
