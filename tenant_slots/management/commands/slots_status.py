@@ -71,12 +71,12 @@ def _cells(row: stats.QueueUsage) -> tuple[str, ...]:
         str(row.queued),
         str(row.waiting),
         str(row.scheduled),
-        _duration(row.oldest_wait),
+        duration(row.oldest_wait),
         "paused" if row.paused else "",
     )
 
 
-def _duration(seconds: float | None) -> str:
+def duration(seconds: float | None) -> str:
     """Two units are enough to see how long: ``12 s``, ``3 m 20 s``, ``5 h 4 m``, ``2 d 1 h``."""
     if seconds is None:
         return ""

@@ -1,0 +1,229 @@
+"""slots_status and slots_limit, as somebody at a terminal meets them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from tenant_slots.management.commands import slots_status
+from tenant_slots.management.commands._table import table
+from tenant_slots.models import State, TenantQueue
+from tests.factories import fresh, in_rq, tenant_queue, waiting_job
+from tests.processes import ROOT, environment
+
+pytestmark = pytest.mark.django_db
+committing = pytest.mark.django_db(transaction=True)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def status(*arguments: str, to: io.StringIO | None = None, **options: Any) -> str:
+    out = to or io.StringIO()
+    call_command("slots_status", *arguments, stdout=out, **options)
+    return out.getvalue()
+
+
+def limit(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command("slots_limit", *arguments, stdout=out)
+    return out.getvalue().strip()
+
+
+def run_limit(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "ignore", "manage.py", "slots_limit", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def small_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.setenv("LINES", "8")
+
+
+# --- slots_status --------------------------------------------------------------------------------------------------
+
+
+def test_the_table_shows_each_tenant_queue_busiest_first() -> None:
+    tenant_queue("idle", max_job=2, paused=True)
+    row = tenant_queue("acme", max_job=5, current_job=1)
+    waiting_job(row, state=State.RUNNING)
+    waiting_job(row, enqueued_at=timezone.now() - timedelta(seconds=200.5))
+
+    head, first, second = status().splitlines()
+
+    assert " ".join(head.split()) == "TENANT QUEUE IN USE RUNNING QUEUED WAITING SCHEDULED OLDEST WAIT PAUSED"
+    assert first.split() == ["acme", "imports", "1", "/", "5", "1", "0", "1", "0", "3", "m", "20", "s"]
+    assert second.split() == ["idle", "imports", "0", "/", "2", "0", "0", "0", "0", "paused"]
+
+
+def test_columns_are_aligned_whatever_the_names() -> None:
+    lines = table(("TENANT", "QUEUE", "N"), [("東京", "q", "1"), ("e\u0301", "q", "10"), ("plain", "q", "100")])
+    assert lines == ["TENANT  QUEUE    N", "東京    q        1", "e\u0301       q       10", "plain   q      100"]
+
+
+def test_a_hostile_name_can_neither_steer_the_terminal_nor_turn_the_line() -> None:
+    waiting_job(tenant_queue("\x1b[2Jred\r\n\u202etxet\x9b"))
+    line = status().splitlines()[1]
+    assert line.startswith("\\x1b[2Jred\\r\\n\\u202etxet\\x9b")
+    assert len(status().splitlines()) == 2
+
+
+@pytest.mark.usefixtures("small_screen")
+def test_a_long_name_is_shortened_to_the_width_of_the_terminal_but_not_in_a_pipe() -> None:
+    tenant_queue("x" * 200)
+    assert max(map(len, status(to=Terminal()).splitlines())) <= 90
+    assert "x" * 200 in status()
+
+
+def test_only_the_asked_queue_or_tenant_is_shown() -> None:
+    tenant_queue("acme"), tenant_queue("acme", queue="reports"), tenant_queue("beta")
+    assert len(status("--queue", "imports").splitlines()) == 3
+    assert len(status("--tenant", "acme").splitlines()) == 3
+    assert len(status("--tenant", "acme", "--queue", "reports").splitlines()) == 2
+    assert status("--tenant", "nobody") == "No tenant queue.\n"
+
+
+def test_json_holds_every_fact() -> None:
+    waiting_job(tenant_queue("a\x1bcme\u202e", max_job=3))
+    [row] = json.loads(status("--json"))["tenant_queues"]
+    wait = row.pop("oldest_wait")
+    assert 0 <= wait < 30
+    assert row == {
+        "tenant": "a\x1bcme\u202e",
+        "queue": "imports",
+        "max_job": 3,
+        "current_job": 0,
+        "paused": False,
+        "running": 0,
+        "queued": 0,
+        "waiting": 1,
+        "scheduled": 0,
+    }
+    assert json.loads(status("--json", "--tenant", "nobody")) == {"tenant_queues": []}
+
+
+def test_watch_repeats_until_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant_queue()
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    documents = [json.loads(line) for line in status("--json", "--watch").splitlines()]
+    assert len(documents) == 3
+    assert pauses == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.usefixtures("small_screen")
+def test_watch_shows_the_busiest_that_fit_on_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        tenant_queue(f"idle {number}")
+    waiting_job(tenant_queue("busy"))
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupt)
+    out = status("--watch", to=Terminal())
+    assert out.startswith(slots_status.CLEAR_SCREEN)
+    assert len(out.splitlines()) < 8
+    assert "busy" in out.splitlines()[1]
+    assert out.endswith("… and 16 more\n")
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "soon", "nan", "inf"])
+def test_an_interval_must_be_a_time(interval: str) -> None:
+    with pytest.raises(CommandError, match="is not a number of seconds"):
+        status("--watch", f"--interval={interval}")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, ""), (0.4, "0 s"), (59.9, "59 s"), (60, "1 m 0 s"), (3661, "1 h 1 m"), (180_000, "2 d 2 h")],
+)
+def test_a_wait_is_told_in_two_units(seconds: float | None, text: str) -> None:
+    assert slots_status.duration(seconds) == text
+
+
+@committing
+def test_ctrl_c_ends_a_real_watch_without_an_error() -> None:
+    tenant_queue()
+    command = [sys.executable, "-u", "-W", "ignore", "manage.py", "slots_status", "--watch", "--interval=0.1"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert process.stdout
+        assert process.stdout.readline().startswith(b"TENANT")
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, errors) == (0, b"")
+
+
+# --- slots_limit ---------------------------------------------------------------------------------------------------
+
+
+@committing
+def test_raising_a_limit_lets_waiting_jobs_in() -> None:
+    row = tenant_queue(max_job=0)
+    waiting_job(row), waiting_job(row)
+    assert limit("acme", "imports", "1") == "acme on imports: 0 → 1, 2 jobs were waiting"
+    assert (fresh(row).max_job, row.current_job, in_rq()) == (1, 1, 1)
+
+
+def test_a_missing_row_is_made_with_the_limit() -> None:
+    assert limit("acme", "imports", "4") == "acme on imports: 1 → 4, 0 jobs were waiting"
+    assert TenantQueue.objects.get().max_job == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("acme", "imports", "-1"), "-1 is not a limit for tenant 'acme'"),
+        (("acme", "imports", "abc"), "'abc' is not a limit"),
+        (("acme", "imports", "10001"), "10001 is not a limit"),
+        (("acme", "imports", "1.5"), "'1.5' is not a limit"),
+        (("acme", "nonsense", "1"), "Queue 'nonsense' is not in RQ_QUEUES"),
+        (("x" * 256, "imports", "1"), "255"),
+    ],
+)
+def test_a_wrong_argument_is_refused_and_nothing_is_made(arguments: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(CommandError, match=reason):
+        limit(*arguments)
+    assert not TenantQueue.objects.exists()
+
+
+def test_a_missing_row_stays_missing_when_the_project_makes_rows_itself(settings: Any) -> None:
+    settings.TENANT_SLOTS = {"AUTO_CREATE": False}
+    with pytest.raises(CommandError, match="AUTO_CREATE"):
+        limit("acme", "imports", "3")
+    assert not TenantQueue.objects.exists()
+
+
+@committing
+def test_a_refused_limit_exits_with_1_and_one_line() -> None:
+    refused = run_limit("acme", "imports", "-1")
+    assert refused.returncode == 1
+    assert refused.stdout == ""
+    assert refused.stderr.startswith("CommandError: -1 is not a limit")
+    assert len(refused.stderr.splitlines()) == 1
