@@ -16,7 +16,8 @@ from redis.exceptions import RedisError
 from rq import Queue, Retry
 from rq.command import send_stop_job_command
 from rq.exceptions import InvalidJobOperation, NoSuchJobError
-from rq.job import Job
+from rq.job import Job, JobStatus
+from rq.worker import Worker, WorkerStatus
 
 from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantJob
@@ -62,6 +63,54 @@ def remove(job: TenantJob) -> None:
     _tolerant(lambda: queue_named(job.tenant_queue.queue).remove(job.rq_id), job)
     if rq_job := _fetched(job):
         _tolerant(rq_job.cancel if job.rq_job_id else rq_job.delete, job)
+
+
+def missing(jobs: list[TenantJob]) -> list[TenantJob]:
+    """Those of the admitted jobs that are in no list of Redis where a worker would find them.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    names = {job.tenant_queue.queue for job in jobs}
+    present = {name: set(queue_named(name).job_ids) for name in names}
+    return [job for job in jobs if job.rq_id not in present[job.tenant_queue.queue]]
+
+
+def push_again(job: TenantJob) -> bool:
+    """Push a job that Redis lost. False when it cannot be: the arguments of a plain RQ job were only there.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    if not job.rq_job_id:
+        _push_fresh(job)
+        return True
+    queue = queue_named(job.tenant_queue.queue)
+    rq_job = queue.fetch_job(job.rq_id)
+    if rq_job is None:
+        return False
+    queue.scheduled_job_registry.remove(rq_job)
+    queue.push_job_id(rq_job.id)
+    return True
+
+
+def is_being_run(job: TenantJob) -> bool:
+    """Whether RQ believes that a stock worker runs the job: the slower signal, up to 90 s late.
+
+    The worker's record lives for a minute after its last beat, and a worker that has lost it to a FLUSHALL writes it
+    again with the next one. A record that names another job, or none while idle, means that this one's process died.
+    """
+    connection = queue_named(job.tenant_queue.queue).connection
+    worker = Worker.find_by_key(Worker.redis_worker_namespace_prefix + job.worker, connection=connection)
+    if worker is None or worker.get_state() == WorkerStatus.IDLE:
+        return False
+    return worker.get_current_job_id() in (None, job.rq_id)
+
+
+def was_stopped(job: TenantJob) -> bool:
+    """Whether RQ's stop command killed the job's process."""
+    rq_job = _fetched(job)
+    return rq_job is not None and rq_job.get_status(refresh=False) == JobStatus.STOPPED
 
 
 def stop(job: TenantJob) -> None:

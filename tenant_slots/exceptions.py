@@ -18,7 +18,7 @@ class ImproperJob(TenantSlotsError):
 
 
 class UnknownJob(TenantSlotsError):
-    """{task!r} is not a function decorated with @tenant_job; deploy the code that defines it, or cancel the job."""
+    """{task!r} is no function decorated with @tenant_job; deploy the code that has it, or cancel the job."""
 
 
 class UnknownQueue(TenantSlotsError):
@@ -54,11 +54,11 @@ class ArgumentsTooLarge(TenantSlotsError):
 
 
 class UnknownTenantQueue(TenantSlotsError):
-    """Tenant {tenant!r} has no row for queue {queue!r} and TENANT_SLOTS["AUTO_CREATE"] is off; add it in the admin."""
+    """Tenant {tenant!r} has no row for queue {queue!r} and AUTO_CREATE is off; add it in the admin."""
 
 
 class TenantQueueInUse(TenantSlotsError):
-    """{tenant_queue} cannot be deleted: {holding} jobs hold its slots and {waiting} wait. Cancel them or let them end."""
+    """{tenant_queue} cannot be deleted: {holding} jobs hold its slots and {waiting} wait. Let them end first."""
 
 
 class NotMigrated(TenantSlotsError):

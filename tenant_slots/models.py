@@ -172,6 +172,10 @@ class TenantJob(models.Model):
     beat_at = models.DateTimeField(_("last beat"), null=True)
     cancel_requested_at = models.DateTimeField(_("cancel requested"), null=True)
     worker = models.CharField(_("worker"), max_length=255, default="")
+    host = models.CharField(_("host"), max_length=100, default="")
+    pid = models.IntegerField(_("process"), default=0)
+    pid_started = models.BigIntegerField(default=0)
+    beats = models.BooleanField(default=False, help_text=_("Somebody beats for the process while it runs the job."))
     result = models.JSONField(_("result"), null=True)
     error = models.TextField(_("error"), default="")
 
@@ -231,3 +235,16 @@ class TenantJob(models.Model):
         from tenant_slots import line
 
         line.retry(self)
+
+
+class SweepClaim(models.Model):
+    """Who sweeps now: a row per kind of sweep, taken by a conditional UPDATE until a time of the database's clock."""
+
+    name = models.CharField(max_length=120, primary_key=True)
+    sweeper = models.CharField(max_length=255, default="")
+    until = models.DateTimeField()
+
+    objects = InConfiguredDatabase()
+
+    def __str__(self) -> str:
+        return self.name

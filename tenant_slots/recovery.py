@@ -4,31 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from tenant_slots import line, slots
+from tenant_slots import dispatch, holders, line, slots
 from tenant_slots.conf import app_settings
+from tenant_slots.holders import Liveness
 from tenant_slots.models import DatabaseNow, State, TenantJob
 
 
-def after_dead_horse(worker: str, *, stopped: bool) -> None:
-    """Free the slot of the job that a worker's dead work-horse left running.
-
-    Args:
-        worker: the name of the worker; it runs one job at a time.
-        stopped: RQ's stop command killed the horse.
-    """
-    for job in TenantJob.objects.running().filter(worker=worker).select_related("tenant_queue"):
-        end_lost_run(job, f"its process on worker {worker} died", canceled=stopped)
-
-
-def end_lost_run(job: TenantJob, reason: str, *, canceled: bool = False) -> bool:
+def end_lost_run(job: TenantJob, reason: str, *, state: State | None = None) -> bool:
     """Release the slot of a run that is known to be dead. False when somebody else already has.
 
     Args:
         job: the row as read while it held its slot.
         reason: what happened, for the job's error text.
-        canceled: the run was stopped on request.
+        state: what becomes of the job, when that is already decided; else it waits again or fails by the crash policy.
     """
-    changes = _next_state(job, reason, canceled=canceled or job.cancel_requested_at is not None)
+    changes = _changes(job, reason, state)
     released = slots.release(job, **changes)
     line.push(released.admitted)
     if released:
@@ -36,11 +26,36 @@ def end_lost_run(job: TenantJob, reason: str, *, canceled: bool = False) -> bool
     return bool(released)
 
 
-def _next_state(job: TenantJob, reason: str, *, canceled: bool) -> dict[str, Any]:
+def reclaim_if_dead(job: TenantJob) -> bool:
+    """End the run of a job whose process is certainly gone, by the operating system or by RQ."""
+    alive = holders.liveness(job)
+    if alive is Liveness.UNKNOWN and not job.beats and not dispatch.is_being_run(job):
+        alive = Liveness.DEAD
+    if alive is not Liveness.DEAD:
+        return False
+    return end_lost_run(job, story(job), state=State.CANCELED if dispatch.was_stopped(job) else None)
+
+
+def story(job: TenantJob) -> str:
+    """Where the lost run was."""
+    return f"process {job.pid} of worker {job.worker} died"
+
+
+def _changes(job: TenantJob, reason: str, state: State | None) -> dict[str, Any]:
     crashes = job.crashes + 1
-    story = f"{job.error}\nattempt {job.attempt}: {reason}".lstrip()
-    if canceled:
-        return {"state": State.CANCELED, "ended_at": DatabaseNow(), "error": story}
-    if crashes > app_settings.MAX_CRASHES or job.rq_job_id:
-        return {"state": State.FAILED, "ended_at": DatabaseNow(), "error": story, "crashes": crashes}
-    return {"state": State.WAITING, "error": story, "crashes": crashes}
+    decided = state or _by_policy(job, crashes)
+    changes: dict[str, Any] = {
+        "state": decided,
+        "crashes": crashes,
+        "error": f"{job.error}\nattempt {job.attempt}: {reason}".strip(),
+    }
+    if decided != State.WAITING:
+        changes["ended_at"] = DatabaseNow()
+    return changes
+
+
+def _by_policy(job: TenantJob, crashes: int) -> State:
+    if job.cancel_requested_at is not None:
+        return State.CANCELED
+    # The arguments of a plain RQ job are in Redis; running it again is up to RQ's own retry.
+    return State.FAILED if job.rq_job_id or crashes > app_settings.MAX_CRASHES else State.WAITING

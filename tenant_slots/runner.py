@@ -9,7 +9,7 @@ import logging
 import signal
 import time
 import traceback
-from collections.abc import Callable, Mapping, MutableSequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -19,10 +19,11 @@ from rq import Retry, get_current_job
 from rq.job import Job
 from rq.timeouts import BaseDeathPenalty
 
-from tenant_slots import dispatch, line, signals, slots, tenants
+from tenant_slots import dispatch, holders, line, recovery, signals, slots, tenants
 from tenant_slots.arguments import json_problem
 from tenant_slots.conf import app_settings
 from tenant_slots.decorators import TenantTask, resolve
+from tenant_slots.holders import Holder, this_process
 from tenant_slots.models import DatabaseNow, State, TenantJob, TenantQueue
 
 T = TypeVar("T")
@@ -35,19 +36,13 @@ PAUSES = (0.05, 0.1, 0.2, 0.5, *[1.0] * 29)
 ERROR_LENGTH = 20_000
 """Characters kept of an error, from its end, where a traceback says what happened."""
 
-witness: MutableSequence[int] = bytearray(1)
-"""1 while this process holds a slot or is about to take one. A worker puts memory here that it shares with its
-work-horse, and so knows whether a horse that ended still held one, without asking the database after every job."""
-
 _running_here: ContextVar[str] = ContextVar("tenant_slots_running_here", default="")
 
 
 def run_job(job_id: int, attempt: int) -> Any:
     """The function of every RQ job that `.enqueue()` leads to. Runs nothing when the attempt is not current."""
-    witness[0] = 1
     job = _persistently(lambda: _fetched(job_id))
     if job is None or job.attempt != attempt or not _start(job):
-        witness[0] = 0
         logger.warning(
             "attempt %s of job %s is not to be run: it ended, was canceled or runs elsewhere", attempt, job_id
         )
@@ -67,7 +62,7 @@ def warm_up() -> None:
     """Load what the first queries of a process load: a horse that is forked afterwards starts 25 ms sooner."""
     nobody = TenantJob(pk=0, attempt=0, tenant_queue_id=0)
     _fetched(0)
-    slots.start(nobody, worker="")
+    slots.start(nobody, this_process("", beats=False))
     with suppress(TenantQueue.DoesNotExist):
         slots.release(nobody, state=State.FINISHED, ended_at=DatabaseNow())
     connections[app_settings.DATABASE].close()
@@ -89,16 +84,15 @@ def _run_plain(task: TenantTask[..., Any], rq_job: Job, args: tuple[Any, ...], k
     tenant = tenants.tenant_of(task, args, kwargs)
     if tenant == tenants.NO_TENANT:
         return task.function(*args, **kwargs)
-    witness[0] = 1
     job = line.join(tenants.tenant_queue_for(tenant, task.queue), task, rq_job.id)
     if job.state == State.RUNNING:
-        witness[0] = 0
-        logger.warning("RQ delivered job %s a second time while it runs; this delivery does nothing", rq_job.id)
-        return None
+        if not recovery.reclaim_if_dead(job):
+            logger.warning("RQ delivered job %s a second time while it runs; this delivery does nothing", rq_job.id)
+            return None
+        job = line.join(job.tenant_queue, task, rq_job.id)
     if job.state == State.WAITING:
         _admit_for(job)
     if job.state != State.QUEUED or not _start(job):
-        witness[0] = 0
         return dispatch.put_off(rq_job)
     token = _running_here.set(rq_job.id)
     try:
@@ -116,10 +110,26 @@ def _admit_for(job: TenantJob) -> None:
 
 def _start(job: TenantJob) -> bool:
     rq_job = get_current_job()
-    started = _persistently(lambda: slots.start(job, worker=(rq_job and rq_job.worker_name) or ""))
-    if started:
-        signals.job_started.send_robust(sender=TenantJob, job=job)
-    return bool(started)
+    holder = this_process((rq_job and rq_job.worker_name) or "", beats=holders.this.beats)
+    holders.this.witness.taking(job)
+    if not _persistently(_starting(job, holder)):
+        holders.this.witness.idle()
+        return False
+    holders.this.witness.holding(job)
+    signals.job_started.send_robust(sender=TenantJob, job=job)
+    return True
+
+
+def _starting(job: TenantJob, holder: Holder) -> Callable[[], bool]:
+    """A start that may be tried again: the first try may have been committed although its answer was lost."""
+    tries = 0
+
+    def start() -> bool:
+        nonlocal tries
+        tries += 1
+        return slots.start(job, holder) or (tries > 1 and slots.is_run_by(job, holder))
+
+    return start
 
 
 def _run_in_slot(job: TenantJob, function: Callable[[], T]) -> T | None:
@@ -140,11 +150,12 @@ def _run_in_slot(job: TenantJob, function: Callable[[], T]) -> T | None:
 def _record_end(job: TenantJob, **changes: Any) -> None:
     if changes["state"] in (State.FINISHED, State.FAILED):
         changes["ended_at"] = DatabaseNow()
+    holders.this.witness.ending()
     released = _persistently(lambda: slots.release(job, **changes))
     if released is None:
         logger.error("the end of job %s could not be recorded; the sweep will find it", job.uuid)
         return
-    witness[0] = 0
+    holders.this.witness.idle()
     if not released:
         logger.warning("job %s ended after its slot had been taken away", job.uuid)
         return

@@ -8,9 +8,10 @@ signal               arguments                             sent when
 ``job_started``      ``job``                               a worker begins to run a job
 ``job_ended``        ``job``                               a job is finished, failed or canceled
 ``job_put_back``     ``job``, ``reason``                   a job goes back to wait: its worker died, or it retries
+``swept``            ``report``                            a sweep has repaired something
 ===================  ====================================  ===================================================
 
-The sender is always ``TenantJob``.
+The sender is ``TenantJob``, of ``swept`` ``TenantQueue``.
 """
 
 from __future__ import annotations
@@ -22,3 +23,4 @@ jobs_admitted = Signal()
 job_started = Signal()
 job_ended = Signal()
 job_put_back = Signal()
+swept = Signal()

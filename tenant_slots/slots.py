@@ -25,6 +25,7 @@ from django.db import connections, transaction
 from django.db.models import DateTimeField, ExpressionWrapper, F
 
 from tenant_slots.conf import app_settings
+from tenant_slots.holders import Holder
 from tenant_slots.models import HOLDING, DatabaseNow, State, TenantJob, TenantQueue
 
 LOCK_TIMEOUT_SECONDS = 5
@@ -48,15 +49,22 @@ def admit(tenant_queue_id: int) -> list[TenantJob]:
         return _admit_heads(tenant_queue)
 
 
-def start(job: TenantJob, worker: str) -> bool:
+def start(job: TenantJob, holder: Holder) -> bool:
     """Mark an admitted job as running. False: another run has it, or it was canceled; do not run it."""
     now = DatabaseNow()
-    started = (
-        TenantJob.objects.queued()
-        .filter(pk=job.pk, attempt=job.attempt)
-        .update(state=State.RUNNING, started_at=now, beat_at=now, worker=worker)
-    )
-    return bool(started)
+    admitted = TenantJob.objects.queued().filter(pk=job.pk, attempt=job.attempt)
+    return bool(admitted.update(state=State.RUNNING, started_at=now, beat_at=now, **holder.as_fields()))
+
+
+def is_run_by(job: TenantJob, holder: Holder) -> bool:
+    """Whether this very process is noted as running this attempt."""
+    running: bool = TenantJob.objects.running().filter(pk=job.pk, attempt=job.attempt, **holder.as_fields()).exists()
+    return running
+
+
+def beat(job_id: int, attempt: int) -> bool:
+    """Renew the lease of a running job. False: the lease is lost, another run may have begun."""
+    return bool(TenantJob.objects.running().filter(pk=job_id, attempt=attempt).update(beat_at=DatabaseNow()))
 
 
 def release(job: TenantJob, states: tuple[State, ...] = HOLDING, **changes: Any) -> Release:
@@ -75,7 +83,7 @@ def release(job: TenantJob, states: tuple[State, ...] = HOLDING, **changes: Any)
         return Release(done=True, admitted=_admit_heads(tenant_queue))
 
 
-def in_seconds(seconds: int) -> Any:
+def in_seconds(seconds: float) -> Any:
     """A time by the database's clock, for a field's new value."""
     return ExpressionWrapper(DatabaseNow() + timedelta(seconds=seconds), output_field=DateTimeField())
 

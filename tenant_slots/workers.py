@@ -1,7 +1,7 @@
-"""TenantWorker; the only file that overrides RQ (written against RQ 2.12).
+"""The worker classes; the only file that overrides RQ (written against RQ 2.12).
 
-The gate is in the job, so any worker class keeps the limits. What only the parent process of a work-horse can do is
-here: see at once that a horse died with a slot, and die together with it.
+The gate is in the job, so any worker class keeps the limits. What only a worker itself can do is here: beat the lease
+of its running job, see at once that a work-horse died with a slot, take the horse along when it dies, and sweep.
 """
 
 from __future__ import annotations
@@ -13,31 +13,63 @@ import mmap
 import os
 import signal
 import sys
+import threading
+import time
 from typing import Any
 
 from django.db import DatabaseError, connections
 from rq.job import Job, JobStatus
 from rq.queue import Queue
-from rq.worker import Worker
+from rq.timeouts import BaseTimeoutException
+from rq.worker import BaseWorker, SimpleWorker, Worker
 
-from tenant_slots import dispatch, recovery, runner
+from tenant_slots import dispatch, holders, recovery, runner, slots
+from tenant_slots.conf import app_settings
+from tenant_slots.holders import Phase, Witness
+from tenant_slots.models import State, TenantJob
+from tenant_slots.sweep import Sweeper
 
 logger = logging.getLogger("tenant_slots")
 
 PR_SET_PDEATHSIG = 1
 """From <sys/prctl.h>: the signal that this process gets when its parent dies."""
 
+GRACE_AFTER_TIMEOUT = 60
+"""Seconds after a job's timeout when RQ kills a work-horse that did not end itself (RQ 2.12, monitor_work_horse)."""
 
-class TenantWorker(Worker):
-    """RQ's forking worker that gives a slot back the moment a work-horse dies with it."""
+
+class BeatTimeout(BaseTimeoutException):
+    """The database did not answer a beat in time."""
+
+
+class Sweeping(BaseWorker):
+    """Sweeps between jobs, and while it waits for one."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._witness = mmap.mmap(-1, 1)
+        self.sweeper = Sweeper(self.name)
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         super().bootstrap(*args, **kwargs)
         self._warm_up()
+
+    @property
+    def dequeue_timeout(self) -> int:
+        """RQ blocks for minutes; a sweep is due sooner."""
+        return max(1, min(super().dequeue_timeout, int(app_settings.SWEEP_INTERVAL)))
+
+    @property
+    def connection_timeout(self) -> int:
+        return super().dequeue_timeout + 10
+
+    @property
+    def should_run_maintenance_tasks(self) -> bool:
+        return self.sweeper.is_due or super().should_run_maintenance_tasks
+
+    def run_maintenance_tasks(self) -> None:
+        if super().should_run_maintenance_tasks:
+            super().run_maintenance_tasks()
+        self.sweeper.sweep_if_due()
 
     def _warm_up(self) -> None:
         """Do once what every horse would do again after its fork: imports, caches, the version of Redis."""
@@ -47,26 +79,112 @@ class TenantWorker(Worker):
             runner.warm_up()
         except DatabaseError:
             logger.exception("the database could not be reached at start; jobs wait until it can")
-        gc.freeze()
+
+
+class TenantWorker(Sweeping, Worker):
+    """RQ's forking worker that beats the lease of its job and gives the slot back the moment a work-horse dies."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.witness = Witness(mmap.mmap(-1, Witness.layout.size))
+        self.job_monitoring_interval = max(1, int(app_settings.BEAT_INTERVAL))
+        self._last_contact = time.monotonic()
+
+    def bootstrap(self, *args: Any, **kwargs: Any) -> None:
+        super().bootstrap(*args, **kwargs)
+        gc.freeze()  # what is loaded by now is never garbage; horses need not look at it, and so not copy it
 
     def execute_job(self, job: Job, queue: Queue) -> None:
-        self._witness[0] = 0
+        self.witness.idle()
         connections.close_all()  # a horse must not inherit, and end, a session of ours
+        self._last_contact = began = time.monotonic()
         super().execute_job(job, queue)
-        if self._witness[0]:
-            self._recover_slot(job)
+        if self.witness.read()[2] is not Phase.IDLE:
+            self._recover_slot(job, seconds=time.monotonic() - began)
 
     def main_work_horse(self, job: Job, queue: Queue) -> None:
         _die_with(self.pid)
-        runner.witness = self._witness
+        holders.this.witness, holders.this.beats = self.witness, True
         super().main_work_horse(job, queue)
 
-    def _recover_slot(self, job: Job) -> None:
-        stopped = job.get_status(refresh=False) == JobStatus.STOPPED
+    def maintain_heartbeats(self, job: Job) -> None:
+        """Called by RQ while a horse runs, every `job_monitoring_interval` seconds."""
+        super().maintain_heartbeats(job)
+        self._beat()
+        self.sweeper.sweep_if_due()
+
+    def _beat(self) -> None:
+        job_id, attempt, phase = self.witness.read()
+        if phase is not Phase.HOLDING:
+            return
         try:
-            recovery.after_dead_horse(self.name, stopped=stopped)
-        except Exception:
+            with self.death_penalty_class(max(1, int(app_settings.LEASE_TTL / 4)), BeatTimeout):
+                kept = slots.beat(job_id, attempt)
+        except (DatabaseError, BeatTimeout) as error:
+            self._beat_failed(error)
+            return
+        self._last_contact = time.monotonic()
+        if not kept and self.witness.read() == (job_id, attempt, Phase.HOLDING):
+            logger.error("the lease of job %s is lost; ending its work-horse %s", job_id, self.horse_pid)
+            self.kill_horse()
+
+    def _beat_failed(self, error: Exception) -> None:
+        connections.close_all()
+        self.sweeper.contact.broken()
+        silent = time.monotonic() - self._last_contact
+        logger.warning("a beat failed, the database has been out of reach for %.0f s: %s", silent, error)
+        if app_settings.ON_LOST_DATABASE == "stop" and silent > app_settings.LEASE_TTL:
+            logger.error("ending work-horse %s, as ON_LOST_DATABASE says", self.horse_pid)
+            self.kill_horse()
+
+    def _recover_slot(self, job: Job, seconds: float) -> None:
+        """The horse ended without having released what it held."""
+        job_id, attempt, _ = self.witness.read()
+        try:
+            lost = TenantJob.objects.holding().select_related("tenant_queue").filter(pk=job_id, attempt=attempt).first()
+            if lost is not None:
+                recovery.end_lost_run(lost, recovery.story(lost), state=_decided(job, seconds))
+        except DatabaseError:
             logger.exception("the slot of RQ job %s could not be given back; the sweep will do it", job.id)
+            connections.close_all()
+
+
+class TenantSimpleWorker(Sweeping, SimpleWorker):
+    """RQ's worker without a fork; a thread beats the lease of the running job."""
+
+    def work(self, *args: Any, **kwargs: Any) -> bool:
+        stop = threading.Event()
+        thread = threading.Thread(target=_beat_until, args=(stop,), name="tenant_slots beats", daemon=True)
+        holders.this.beats = True
+        thread.start()
+        try:
+            return super().work(*args, **kwargs)
+        finally:
+            stop.set()
+            thread.join()
+            holders.this.beats = False
+
+
+def _beat_until(stop: threading.Event) -> None:
+    while not stop.wait(app_settings.BEAT_INTERVAL):
+        job_id, attempt, phase = holders.this.witness.read()
+        if phase is not Phase.HOLDING:
+            continue
+        try:
+            slots.beat(job_id, attempt)
+        except DatabaseError as error:
+            logger.warning("a beat failed: %s", error)
+            connections.close_all()
+    connections.close_all()
+
+
+def _decided(job: Job, seconds: float) -> State | None:
+    """What RQ did to the work-horse on purpose."""
+    if job.get_status(refresh=False) == JobStatus.STOPPED:
+        return State.CANCELED
+    if job.timeout and 0 < job.timeout <= seconds - GRACE_AFTER_TIMEOUT:
+        return State.FAILED
+    return None
 
 
 def _die_with(parent: int | None) -> None:

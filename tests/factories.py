@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from typing import Any
 
 import django_rq
 from rq import SimpleWorker
 
+from tenant_slots import holders, slots
+from tenant_slots.holders import Holder, this_process
 from tenant_slots.models import TenantJob, TenantQueue
 
 TASK = "tests.jobs.add"
@@ -23,6 +27,37 @@ def waiting_job(row: TenantQueue, **values: Any) -> TenantJob:
     """A job in line that nobody has tried to admit."""
     job: TenantJob = TenantJob.objects.create(tenant_queue=row, task=TASK, args=[1, 2], **values)
     return job
+
+
+def holder(worker: str = "worker", **values: Any) -> Holder:
+    """The process of this test as one that runs a job."""
+    return replace(this_process(worker, beats=True), **values)
+
+
+def another_process(worker: str = "elsewhere", **values: Any) -> Holder:
+    """A process of this host that lives, and is not this one."""
+    pid = os.getppid()
+    return holder(worker, **{"pid": pid, "pid_started": holders._started(pid), **values})
+
+
+def dead_process(worker: str = "dead", **values: Any) -> Holder:
+    """A process of this host whose pid now belongs to a younger one."""
+    return another_process(worker, **{"pid_started": 1, **values})
+
+
+def running_job(row: TenantQueue, by: Holder, **values: Any) -> TenantJob:
+    """A job that some process runs, or ran until it died."""
+    waiting_job(row, **values)
+    (job,) = slots.admit(row.pk)
+    assert slots.start(job, by)
+    job.refresh_from_db()
+    return job
+
+
+def age(job: TenantJob, **seconds: float) -> None:
+    """Move times of a job into the past."""
+    TenantJob.objects.filter(pk=job.pk).update(**{name: slots.in_seconds(-value) for name, value in seconds.items()})
+    job.refresh_from_db()
 
 
 def fresh(row: Any) -> Any:

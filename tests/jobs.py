@@ -7,6 +7,8 @@ import signal
 import time
 from pathlib import Path
 
+from rq import Retry
+
 from tenant_slots import tenant_job
 
 
@@ -56,3 +58,8 @@ def add(a: int, b: int, tenant: str | int | None = None) -> int:
 @tenant_job("reports", tenant="tenant")
 def count_down(tenant: str, left: int) -> int:
     return left if left == 0 else count_down(tenant, left - 1)
+
+
+@tenant_job("imports", tenant="tenant", retry=Retry(max=2, interval=[60, 0]))
+def flaky(tenant: str) -> None:
+    raise RuntimeError("flaky")

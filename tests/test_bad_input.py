@@ -175,7 +175,7 @@ def test_arguments_that_do_not_fit_the_function_are_refused() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_queue_that_rq_does_not_have_is_refused() -> None:
-    with pytest.raises(exceptions.UnknownQueue, match="'nowhere'.*imports"):
+    with pytest.raises(exceptions.UnknownQueue, match=r"'nowhere'.*imports"):
         jobs.add.using(queue="nowhere").enqueue(1, 2, tenant="acme")
 
 
@@ -211,9 +211,9 @@ def test_the_default_limit_is_a_number_or_one_per_queue_or_a_callable(default: A
 
 @pytest.mark.django_db(transaction=True)
 def test_a_callable_that_gives_no_limit_is_named_and_nothing_is_stored() -> None:
-    with override_settings(TENANT_SLOTS={"DEFAULT_MAX_JOB": "tests.test_bad_input.limit_of"}):
-        with pytest.raises(exceptions.InvalidLimit, match="'many'"):
-            jobs.add.enqueue(1, 2, tenant="odd")
+    configured = override_settings(TENANT_SLOTS={"DEFAULT_MAX_JOB": "tests.test_bad_input.limit_of"})
+    with configured, pytest.raises(exceptions.InvalidLimit, match="'many'"):
+        jobs.add.enqueue(1, 2, tenant="odd")
     assert not TenantQueue.objects.exists()
 
 

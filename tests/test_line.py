@@ -71,9 +71,9 @@ def test_a_job_that_raises_is_failed_with_its_traceback() -> None:
 
 
 def test_a_rollback_leaves_no_job() -> None:
-    with pytest.raises(ZeroDivisionError), transaction.atomic():
+    with transaction.atomic():
         jobs.add.enqueue(1, 2, tenant="acme")
-        _ = 1 / 0
+        transaction.set_rollback(True)
     assert not TenantJob.objects.exists()
     assert in_rq("reports") == 0
 
@@ -184,7 +184,7 @@ def test_a_finished_job_cannot_be_retried() -> None:
 def test_a_row_with_jobs_cannot_be_deleted() -> None:
     jobs.add.enqueue(1, 2, tenant="acme")
     jobs.add.enqueue(1, 2, tenant="acme")
-    with pytest.raises(TenantQueueInUse, match="1 jobs hold its slots and 1 wait"):
+    with pytest.raises(TenantQueueInUse, match=r"1 jobs hold its slots and 1 wait"):
         TenantQueue.objects.get().delete()
     with pytest.raises(TenantQueueInUse):
         TenantQueue.objects.all().delete()

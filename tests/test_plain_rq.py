@@ -9,7 +9,7 @@ from rq.job import JobStatus
 from tenant_slots import dispatch, runner, slots
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
-from tests.factories import counters_match, fresh, in_rq, tenant_queue, work
+from tests.factories import another_process, counters_match, fresh, in_rq, tenant_queue, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -125,7 +125,7 @@ def test_a_second_delivery_of_a_running_plain_job_does_nothing(monkeypatch: pyte
     row = tenant_queue(queue="reports", max_job=5)
     TenantJob.objects.create(tenant_queue=row, task="tests.jobs.add", rq_job_id=rq_job.id)
     (job,) = slots.admit(row.pk)
-    slots.start(job, worker="elsewhere")
+    slots.start(job, another_process())
     work()
     assert fresh(job).state == State.RUNNING
     assert fresh(row).current_job == 1

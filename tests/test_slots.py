@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from tenant_slots import slots
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.factories import counters_match, fresh, tenant_queue, waiting_job
+from tests.factories import counters_match, fresh, holder, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db
 
@@ -72,8 +72,8 @@ def test_rule_3_a_job_starts_once() -> None:
     row = tenant_queue()
     waiting_job(row)
     (job,) = slots.admit(row.pk)
-    assert slots.start(job, worker="one")
-    assert not slots.start(job, worker="two")
+    assert slots.start(job, holder("one"))
+    assert not slots.start(job, holder("two"))
     assert fresh(job).worker == "one"
 
 

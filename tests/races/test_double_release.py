@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from threading import Barrier, Thread
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_of_two_releases_one_wins() -> None:
         waiting_job(row)
         waiting_job(row)
         first, second = slots.admit(row.pk)
-        results = at_once(*[lambda: slots.release(first, state=State.FINISHED)] * 2)
+        results = at_once(*[partial(slots.release, first, state=State.FINISHED)] * 2)
         assert sorted(map(bool, results)) == [False, True]
         assert fresh(row).current_job == 1
         slots.release(second, state=State.FINISHED)

@@ -1,0 +1,262 @@
+"""Repair: makes good whatever a crash, a lost Redis or an operator left behind.
+
+Workers run it every ``SWEEP_INTERVAL`` seconds, one at a time; ``manage.py slots_sweep`` does so where all workers are
+stock ones. Each step first asks without locking, then locks one tenant at a time where there is something to do. Every
+change is conditional, so a step that meets a finishing job, or another sweep, changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from django.db import DatabaseError, IntegrityError, connections, transaction
+from django.db.models import Count, Exists, F, OuterRef
+from redis.exceptions import RedisError
+
+from tenant_slots import dispatch, holders, line, recovery, signals, slots
+from tenant_slots.conf import app_settings
+from tenant_slots.holders import Liveness
+from tenant_slots.models import DatabaseNow, State, SweepClaim, TenantJob, TenantQueue
+
+logger = logging.getLogger("tenant_slots")
+
+ROWS_PER_STEP = 1000
+"""Most rows that one step changes: a sweep stays short, the rest follows in the next one."""
+
+
+@dataclass
+class Report:
+    """What one sweep did; each number counts jobs, `repaired` counts tenants."""
+
+    reclaimed: int = 0
+    repushed: int = 0
+    promoted: int = 0
+    admitted: int = 0
+    repaired: int = 0
+    pruned: int = 0
+    left: list[str] = field(default_factory=list)
+    """Silent holders on this host that could not be killed, one sentence each."""
+
+    def __bool__(self) -> bool:
+        return any(asdict(self).values())
+
+
+class Contact:
+    """Since when this process has had unbroken contact with the database.
+
+    After an outage every lease looks expired, because nobody could beat. So a holder is called silent only by a sweeper
+    that could have seen its beats for the whole time.
+    """
+
+    def __init__(self) -> None:
+        self._since = self._last = time.monotonic()
+
+    def kept(self) -> None:
+        """The database answered. A longer pause than the lease allows proves nothing about the time between."""
+        now = time.monotonic()
+        if now - self._last > max(app_settings.LEASE_TTL / 2, 2 * app_settings.SWEEP_INTERVAL):
+            self._since = now
+        self._last = now
+
+    def broken(self) -> None:
+        self._since = self._last = time.monotonic()
+
+    def covers_a_lease(self) -> bool:
+        return time.monotonic() - self._since >= app_settings.LEASE_TTL
+
+
+class Sweeper:
+    """One process' part in sweeping."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.contact = Contact()
+        self._due = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._due
+
+    def sweep_if_due(self) -> Report | None:
+        """Sweep unless another process does, or has lately. Never raises: a worker must go on."""
+        if not self.is_due:
+            return None
+        self._due = time.monotonic() + app_settings.SWEEP_INTERVAL
+        try:
+            return self.sweep()
+        except (DatabaseError, RedisError) as error:
+            self.contact.broken()
+            connections[app_settings.DATABASE].close()
+            logger.warning("the sweep was given up, the next one goes on: %s", error)
+        except Exception:
+            logger.exception("the sweep failed")
+        return None
+
+    def sweep(self) -> Report | None:
+        """The local part, then the rest if no other process has claimed it. None when both were claimed."""
+        reports = []
+        for claim, steps in ((f"host {holders.this_host()}", LOCAL_STEPS), ("everywhere", STEPS)):
+            if _claim(claim, self.name):
+                reports.append(self._run(steps))
+                _done(claim, self.name)
+        self.contact.kept()
+        return _sum(reports) if reports else None
+
+    def _run(self, steps: Iterable[Step]) -> Report:
+        report = Report()
+        for step in steps:
+            step(report, self.contact)
+        if report:
+            logger.info("sweep: %s", ", ".join(f"{name} {value}" for name, value in asdict(report).items() if value))
+            signals.swept.send_robust(sender=TenantQueue, report=report)
+        return report
+
+
+def reclaim_local(report: Report, contact: Contact) -> None:
+    """Holders of this host whose process is gone: at once."""
+    for job in (
+        TenantJob.objects.running().filter(host=holders.this_host()).exclude(host="").select_related("tenant_queue")
+    ):
+        if holders.liveness(job) is Liveness.DEAD:
+            report.reclaimed += recovery.reclaim_if_dead(job)
+
+
+def reclaim_silent(report: Report, contact: Contact) -> None:
+    """Holders that have not beaten for a lease, and stock workers' jobs that RQ has given up."""
+    expired = DatabaseNow() - timedelta(seconds=app_settings.LEASE_TTL)
+    for job in TenantJob.objects.running().filter(beat_at__lt=expired).select_related("tenant_queue"):
+        if not job.beats:
+            report.reclaimed += recovery.reclaim_if_dead(job)
+        elif contact.covers_a_lease():
+            report.reclaimed += _reclaim_silent(job, report)
+
+
+def repush(report: Report, contact: Contact) -> None:
+    """Admitted jobs that Redis does not have. Pushing one that a worker has just taken is harmless: it starts once."""
+    overdue = DatabaseNow() - timedelta(seconds=app_settings.SWEEP_INTERVAL)
+    queued = TenantJob.objects.queued().filter(admitted_at__lt=overdue).defer("args", "kwargs", "result", "error")
+    missing = dispatch.missing(list(queued.select_related("tenant_queue").order_by("pk")))
+    for job in missing[:ROWS_PER_STEP]:
+        if dispatch.push_again(job):
+            report.repushed += 1
+        else:
+            report.reclaimed += recovery.end_lost_run(job, "RQ lost it with its arguments", state=State.FAILED)
+
+
+def promote(report: Report, contact: Contact) -> None:
+    """Scheduled jobs whose time has come."""
+    due = TenantJob.objects.scheduled().filter(run_after__lte=DatabaseNow()).order_by("run_after")
+    found = dict(due.values_list("pk", "tenant_queue_id")[:ROWS_PER_STEP])
+    if found:
+        report.promoted += TenantJob.objects.scheduled().filter(pk__in=found).update(state=State.WAITING)
+        for tenant_queue_id in set(found.values()):
+            line.admit(tenant_queue_id)
+
+
+def admit_stranded(report: Report, contact: Contact) -> None:
+    """Waiting jobs beside free slots: an admission that was cut off, or a limit that was changed by SQL."""
+    waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("pk"))
+    free = TenantQueue.objects.filter(Exists(waiting), paused=False, current_job__lt=F("max_job"))
+    for pk in free.values_list("pk", flat=True)[:ROWS_PER_STEP]:
+        admitted = slots.admit(pk)
+        line.push(admitted)
+        report.admitted += len(admitted)
+
+
+def repair_counters(report: Report, contact: Contact) -> None:
+    """Counters that differ from the rows they count. Only SQL from outside, or a bug, does that."""
+    for pk in wrong_counters()[:ROWS_PER_STEP]:
+        with slots.locked(pk) as row:
+            held = row.jobs.holding().count()
+            if row.current_job == held:
+                continue
+            TenantQueue.objects.filter(pk=pk).update(current_job=held)
+        logger.error("%s counted %s jobs in slots but held %s; repaired", row, row.current_job, held)
+        report.repaired += 1
+        line.admit(pk)
+
+
+def wrong_counters() -> list[int]:
+    """Primary keys of the tenant queues whose counter is wrong, each seen in one snapshot."""
+    holding = TenantJob.objects.holding().filter(tenant_queue=OuterRef("pk"))
+    counted = (
+        TenantJob.objects.holding()
+        .values("tenant_queue")
+        .annotate(held=Count("pk"))
+        .exclude(held=F("tenant_queue__current_job"))
+    )
+    idle = TenantQueue.objects.filter(~Exists(holding), current_job__gt=0)
+    return [*counted.values_list("tenant_queue", flat=True), *idle.values_list("pk", flat=True)]
+
+
+def prune(report: Report, contact: Contact) -> None:
+    """Ended jobs older than ``RETENTION``, and the claims of hosts that are gone."""
+    old = DatabaseNow() - timedelta(seconds=app_settings.RETENTION)
+    ended = TenantJob.objects.ended().filter(ended_at__lt=old).order_by("ended_at")
+    pks = list(ended.values_list("pk", flat=True)[:ROWS_PER_STEP])
+    if pks:
+        report.pruned, _ = TenantJob.objects.ended().filter(pk__in=pks).delete()
+    SweepClaim.objects.filter(until__lt=old).delete()
+
+
+Step = Callable[[Report, Contact], None]
+LOCAL_STEPS: tuple[Step, ...] = (reclaim_local,)
+STEPS: tuple[Step, ...] = (reclaim_silent, repush, promote, admit_stranded, repair_counters, prune)
+
+
+def _reclaim_silent(job: TenantJob, report: Report) -> bool:
+    """Kill first, then reclaim: a silent process on this host may wake up and go on."""
+    alive = holders.liveness(job)
+    if alive is Liveness.ALIVE:
+        if not holders.kill(job):
+            report.left.append(f"job {job.uuid}: process {job.pid} is alive, silent, and may not be killed")
+            return False
+        _wait_for_end(job)
+    return recovery.end_lost_run(job, f"worker {job.worker} was silent for {app_settings.LEASE_TTL} s")
+
+
+def _wait_for_end(job: TenantJob) -> None:
+    deadline = time.monotonic() + 2
+    while holders.liveness(job) is Liveness.ALIVE and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _claim(name: str, sweeper: str) -> bool:
+    """Become the only sweeper of this kind. The claim of one that died is free again after two intervals."""
+    until = slots.in_seconds(2 * app_settings.SWEEP_INTERVAL)
+    free = SweepClaim.objects.filter(name=name, until__lte=DatabaseNow())
+    if free.update(sweeper=sweeper, until=until):
+        return True
+    if SweepClaim.objects.filter(name=name).exists():
+        return False
+    try:
+        with transaction.atomic(using=app_settings.DATABASE):
+            SweepClaim.objects.create(name=name, sweeper=sweeper, until=until)
+    except IntegrityError:
+        return False
+    return True
+
+
+def _done(name: str, sweeper: str) -> None:
+    """Hand the claim back so that the next sweep comes after a whole interval."""
+    claimed = SweepClaim.objects.filter(name=name, sweeper=sweeper)
+    claimed.update(until=slots.in_seconds(app_settings.SWEEP_INTERVAL * 0.8))
+
+
+def _sum(reports: list[Report]) -> Report:
+    total = Report()
+    for report in reports:
+        for name, value in vars(report).items():
+            setattr(total, name, getattr(total, name) + value)
+    return total
+
+
+def run_now(sweeper: str) -> Report:
+    """One whole sweep, whoever else sweeps; for the command and the doctor."""
+    one: Any = Sweeper(sweeper)
+    return _sum([one._run(LOCAL_STEPS), one._run(STEPS)])

@@ -1,0 +1,315 @@
+"""The sweep repairs what is broken and touches nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from typing import Any
+
+import django_rq
+import pytest
+from django.db import DatabaseError, connection
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from tenant_slots import holders, signals, slots, sweep
+from tenant_slots.models import State, SweepClaim, TenantJob, TenantQueue
+from tenant_slots.sweep import Contact, Report, Sweeper
+from tests import jobs
+from tests.factories import (
+    age,
+    another_process,
+    counters_match,
+    dead_process,
+    fresh,
+    holder,
+    in_rq,
+    running_job,
+    tenant_queue,
+    waiting_job,
+    work,
+)
+from tests.processes import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class LongContact(Contact):
+    """A sweeper that has watched the database for long enough."""
+
+    def covers_a_lease(self) -> bool:
+        return True
+
+
+def sweep_now(contact: Contact | None = None) -> Report:
+    sweeper = Sweeper("test")
+    sweeper.contact = contact or LongContact()
+    SweepClaim.objects.update(until=slots.in_seconds(-1))
+    report = sweeper.sweep()
+    assert report is not None
+    return report
+
+
+def test_a_healthy_system_is_left_alone_and_no_row_is_locked() -> None:
+    row = tenant_queue(max_job=1)
+    running_job(row, another_process())
+    waiting_job(row)
+    sweep_now()
+    with CaptureQueriesContext(connection) as queries:
+        assert not sweep_now()
+    statements = [query["sql"] for query in queries]
+    assert not [sql for sql in statements if "FOR NO KEY UPDATE" in sql]
+    assert not [sql for sql in statements if sql.startswith("UPDATE") and "sweepclaim" not in sql]
+    assert len(statements) <= 20, statements
+
+
+def test_a_holder_whose_process_is_gone_is_reclaimed_at_once() -> None:
+    row = tenant_queue()
+    lost = running_job(row, dead_process())
+    assert sweep_now(Contact()).reclaimed == 1
+    assert (fresh(lost).state, lost.attempt, lost.crashes) == (State.QUEUED, 2, 1)
+    assert "process" in lost.error
+    assert counters_match()
+
+
+def test_a_reused_pid_does_not_hide_a_death() -> None:
+    row = tenant_queue()
+    lost = running_job(row, dead_process(pid=os.getpid()))
+    assert sweep_now().reclaimed == 1
+    assert fresh(lost).crashes == 1
+
+
+def test_a_living_holder_that_beats_is_left_alone() -> None:
+    row = tenant_queue()
+    job = running_job(row, another_process())
+    assert sweep_now().reclaimed == 0
+    assert fresh(job).state == State.RUNNING
+
+
+def test_a_silent_holder_of_another_host_is_reclaimed_after_its_lease() -> None:
+    row = tenant_queue()
+    job = running_job(row, holder("far", host="elsewhere"))
+    age(job, beat_at=19)
+    assert sweep_now().reclaimed == 0
+    age(job, beat_at=21)
+    assert sweep_now().reclaimed == 1
+
+
+def test_after_an_outage_nobody_is_called_silent_before_he_could_have_beaten() -> None:
+    row = tenant_queue()
+    job = running_job(row, holder("far", host="elsewhere"))
+    age(job, beat_at=3600)
+    assert sweep_now(Contact()).reclaimed == 0
+    assert fresh(job).state == State.RUNNING
+
+
+def test_contact_counts_from_the_last_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(sweep.time, "monotonic", lambda: now)
+    contact = Contact()
+    for _ in range(4):
+        now += 5
+        contact.kept()
+    assert contact.covers_a_lease()
+    contact.broken()
+    assert not contact.covers_a_lease()
+    now += 60
+    contact.kept()
+    assert not contact.covers_a_lease(), "a sweeper that was stopped has not watched"
+
+
+def test_a_silent_but_living_horse_of_this_host_is_killed_first() -> None:
+    row = tenant_queue()
+    horse = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)
+    os.kill(horse.pid, signal.SIGSTOP)
+    job = running_job(row, holder("stopped", pid=horse.pid, pid_started=holders._started(horse.pid)))
+    age(job, beat_at=21)
+    assert sweep_now().reclaimed == 1
+    assert horse.wait(5) == -signal.SIGKILL
+    assert fresh(job).attempt == 2
+
+
+def test_a_silent_holder_that_may_not_be_killed_is_reported_and_left() -> None:
+    row = tenant_queue()
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        job = running_job(row, holder("simple", pid=process.pid, pid_started=holders._started(process.pid)))
+        age(job, beat_at=21)
+        report = sweep_now()
+        assert report.reclaimed == 0
+        assert str(job.uuid) in report.left[0]
+        assert process.poll() is None
+        assert fresh(job).state == State.RUNNING
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_stock_workers_job_lives_as_long_as_rq_knows_its_worker() -> None:
+    row = tenant_queue()
+    job = running_job(row, holder("stock", host="elsewhere", beats=False))
+    age(job, beat_at=21)
+    redis = django_rq.get_connection("imports")
+    redis.hset("rq:worker:stock", mapping={"state": "busy", "current_job": job.rq_id, "queues": "imports"})
+    assert sweep_now().reclaimed == 0
+    redis.delete("rq:worker:stock")
+    assert sweep_now().reclaimed == 1
+
+
+@pytest.mark.parametrize("record", [{"state": "idle"}, {"state": "busy", "current_job": "another"}])
+def test_a_stock_worker_that_turned_to_something_else_has_lost_its_job(record: dict[str, str]) -> None:
+    row = tenant_queue()
+    job = running_job(row, holder("stock", host="elsewhere", beats=False))
+    age(job, beat_at=21)
+    django_rq.get_connection("imports").hset("rq:worker:stock", mapping={**record, "queues": "imports"})
+    assert sweep_now().reclaimed == 1
+
+
+def test_the_crash_policy_ends_a_poison_pill() -> None:
+    row = tenant_queue()
+    with override_settings(TENANT_SLOTS={"MAX_CRASHES": 2}):
+        job = running_job(row, dead_process())
+        for _ in range(2):
+            sweep_now()
+            assert slots.start(fresh(job), dead_process())
+        sweep_now()
+    assert (fresh(job).state, job.crashes) == (State.FAILED, 3)
+    assert [line.split(":")[0] for line in job.error.splitlines()] == ["attempt 1", "attempt 2", "attempt 3"]
+    assert counters_match()
+
+
+def test_a_lost_job_whose_cancel_was_asked_for_is_canceled() -> None:
+    row = tenant_queue()
+    job = running_job(row, dead_process())
+    assert job.cancel()
+    sweep_now()
+    assert fresh(job).state == State.CANCELED
+
+
+def test_jobs_that_redis_lost_are_pushed_again() -> None:
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    django_rq.get_connection("reports").flushall()
+    age(job, admitted_at=6)
+    assert sweep_now().repushed == 1
+    assert sweep_now().repushed == 0
+    work()
+    assert (fresh(job).state, job.attempt) == (State.FINISHED, 1)
+
+
+def test_a_job_that_was_admitted_a_moment_ago_is_not_pushed_again() -> None:
+    jobs.add.enqueue(1, 2, tenant="acme")
+    django_rq.get_connection("reports").flushall()
+    assert sweep_now().repushed == 0
+
+
+def test_a_plain_job_that_redis_lost_with_its_arguments_fails_and_frees_its_slot() -> None:
+    row = tenant_queue(queue="reports", max_job=0)
+    django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
+    work()
+    django_rq.get_connection("reports").flushall()
+    TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
+    slots.admit(row.pk)
+    job = TenantJob.objects.get()
+    age(job, admitted_at=6)
+    sweep_now()
+    assert fresh(job).state == State.FAILED
+    assert fresh(row).current_job == 0
+
+
+def test_scheduled_jobs_are_promoted_when_they_are_due() -> None:
+    job = jobs.add.using(run_after=timezone.now() + timedelta(hours=1)).enqueue(1, 2, tenant="acme")
+    assert sweep_now().promoted == 0
+    age(job, run_after=1)
+    assert sweep_now().promoted == 1
+    assert fresh(job).state == State.QUEUED
+
+
+def test_a_job_with_retries_left_waits_for_its_interval_without_a_slot() -> None:
+    job = jobs.flaky.enqueue("acme")
+    other = jobs.add.using(queue="imports").enqueue(1, 2, tenant="acme")
+    work()
+    assert fresh(job).state == State.SCHEDULED
+    assert fresh(other).state == State.FINISHED
+    age(job, run_after=1)
+    sweep_now()
+    work()
+    assert (fresh(job).state, job.failures, job.attempt) == (State.FAILED, 3, 3)
+    assert "flaky" in job.error
+
+
+def test_a_waiting_job_beside_a_free_slot_is_admitted() -> None:
+    row = tenant_queue()
+    job = waiting_job(row)
+    assert sweep_now().admitted == 1
+    assert fresh(job).state == State.QUEUED
+    assert in_rq() == 1
+
+
+@pytest.mark.parametrize("wrong", [0, 3])
+def test_a_wrong_counter_is_repaired_and_logged_as_an_error(wrong: int, caplog: pytest.LogCaptureFixture) -> None:
+    row = tenant_queue(max_job=1)
+    running_job(row, another_process())
+    TenantQueue.objects.filter(pk=row.pk).update(current_job=wrong)
+    assert sweep_now().repaired == 1
+    assert fresh(row).current_job == 1
+    assert [record.levelname for record in caplog.records if "repaired" in record.message] == ["ERROR"]
+
+
+def test_a_counter_without_any_holder_is_repaired() -> None:
+    row = tenant_queue(max_job=1, current_job=1)
+    job = waiting_job(row)
+    assert sweep_now().repaired == 1
+    assert fresh(job).state == State.QUEUED
+
+
+def test_ended_jobs_are_kept_for_the_retention_and_then_pruned() -> None:
+    row = tenant_queue()
+    old, young = (waiting_job(row, state=State.FINISHED, ended_at=timezone.now()) for _ in range(2))
+    age(old, ended_at=8 * 24 * 3600)
+    assert sweep_now().pruned == 1
+    assert list(TenantJob.objects.all()) == [young]
+
+
+def test_one_sweep_at_a_time() -> None:
+    first, second = Sweeper("first"), Sweeper("second")
+    assert first.sweep() is not None
+    assert second.sweep() is None
+
+
+def test_the_claim_of_a_sweeper_that_died_runs_out() -> None:
+    SweepClaim.objects.create(name="everywhere", sweeper="dead", until=slots.in_seconds(-1))
+    assert Sweeper("heir").sweep() is not None
+
+
+def test_a_sweep_that_fails_does_not_stop_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise DatabaseError("gone")
+
+    monkeypatch.setattr(sweep, "STEPS", (broken,))
+    assert Sweeper("worker").sweep_if_due() is None
+
+
+def test_a_sweep_that_repaired_something_says_so() -> None:
+    reports: list[Report] = []
+
+    def receive(report: Report, **_: Any) -> None:
+        reports.append(report)
+
+    signals.swept.connect(receive)
+    try:
+        sweep_now()
+        waiting_job(tenant_queue())
+        sweep_now()
+    finally:
+        signals.swept.disconnect(receive)
+    assert [report.admitted for report in reports] == [1]
+
+
+def test_an_idle_worker_sweeps(workers: Any) -> None:
+    workers.start(1)
+    job = waiting_job(tenant_queue(queue="imports"))
+    wait_until(lambda: fresh(job).state == State.FINISHED, timeout=20)
