@@ -7,8 +7,12 @@ import csv
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from example_project.catalogue.validation import KNOWN, REQUIRED, Invalid, Item, validated
+
+SHIPPED = Path(__file__).resolve().parent.parent / "feeds"
+"""The directory of the feeds that come with this project."""
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
 
@@ -54,6 +58,8 @@ def parse(content: bytes) -> ParsedFeed:
         UnreadableFeed: it is empty, no text, or lacks a column that every product needs.
     """
     text, encoding = decode(content)
+    if not text.strip(" ,;\t\r\n"):
+        raise UnreadableFeed("the file is empty")
     delimiter = find_delimiter(text)
     rows = _rows(text, delimiter)
     columns = _columns(rows)
@@ -74,10 +80,8 @@ def decode(content: bytes) -> tuple[str, str]:
     """The text and the encoding that it was in: what a byte order mark says, else UTF-8, else Latin-1.
 
     Raises:
-        UnreadableFeed: it is empty or no text.
+        UnreadableFeed: it is no text.
     """
-    if not content.strip():
-        raise UnreadableFeed("the file is empty")
     encoding = next((name for mark, name in BYTE_ORDER_MARKS.items() if content.startswith(mark)), "")
     if not encoding and b"\0" in content:
         raise UnreadableFeed("the file is not text; export it as CSV")

@@ -15,8 +15,6 @@ from example_project.catalogue import feeds
 from example_project.catalogue.models import Import, Product, Shop
 from example_project.catalogue.validation import Item
 
-SHIPPED_FEEDS = Path(__file__).resolve().parent.parent / "feeds"
-
 BATCH = 250
 """Rows per transaction: long enough to be cheap, short enough that nobody waits long for SQLite's write lock."""
 
@@ -57,7 +55,7 @@ def import_feed(shop: Shop, path: str, progress: Progress) -> dict[str, Any]:
 
 def find(path: str) -> Path:
     """The feed of a path: an uploaded one, else one that comes with the project."""
-    for directory in (Path(settings.MEDIA_ROOT), SHIPPED_FEEDS):
+    for directory in (Path(settings.MEDIA_ROOT), feeds.SHIPPED):
         if (directory / path).is_file():
             return directory / path
     raise FileNotFoundError(f"there is no feed {path!r}")

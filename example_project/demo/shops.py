@@ -9,7 +9,7 @@ from itertools import cycle, islice
 from django.contrib.auth import get_user_model
 from django.db.models import QuerySet
 
-from example_project.catalogue.imports import SHIPPED_FEEDS
+from example_project.catalogue import feeds
 from example_project.catalogue.models import Membership, PartnerProduct, Shop
 from example_project.catalogue.uploads import start_imports
 from tenant_slots import recovery
@@ -50,12 +50,12 @@ class Arrival:
     count: int
 
     def enqueue(self) -> None:
-        feeds = [(name, name) for name in islice(cycle(feed_names()), self.count)]
-        start_imports(Shop.objects.get(slug=self.shop.slug), feeds)
+        names = islice(cycle(feed_names()), self.count)
+        start_imports(Shop.objects.get(slug=self.shop.slug), [(name, name) for name in names])
 
 
 def feed_names() -> list[str]:
-    return sorted(path.name for path in SHIPPED_FEEDS.glob("*.csv"))
+    return sorted(path.name for path in feeds.SHIPPED.glob("*.csv"))
 
 
 def arrivals(big_imports: int) -> list[Arrival]:
