@@ -17,7 +17,7 @@ from tenant_slots.exceptions import ImproperJob, InvalidOption, UnknownJob
 from tenant_slots.models import TenantJob
 
 P = ParamSpec("P")
-R = TypeVar("R", covariant=True)
+R = TypeVar("R")
 
 HIGHEST_PRIORITY = 1_000_000
 LONGEST_KEY: int = TenantJob._meta.get_field("key").max_length or 0
@@ -100,7 +100,7 @@ class TenantTask(Generic[P, R]):
         Raises:
             InvalidOption: a value has the wrong type.
         """
-        changes = {
+        changes: dict[str, Any] = {
             "priority": priority,
             "run_after": run_after,
             "queue": queue,
@@ -180,7 +180,8 @@ def tenant_job(
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
             from tenant_slots import runner
 
-            return runner.call(task, args, kwargs)
+            result: R = runner.call(task, args, kwargs)
+            return result
 
         for name in ("enqueue", "delay", "enqueue_many", "using"):
             setattr(run, name, getattr(task, name))

@@ -164,7 +164,8 @@ def _bring_forward(job: TenantJob) -> None:
 
 def _fetched(job: TenantJob) -> Job | None:
     queue = queue_named(job.tenant_queue.queue)
-    return _tolerant(lambda: queue.fetch_job(job.rq_id), job)
+    found: Job | None = _tolerant(lambda: queue.fetch_job(job.rq_id), job)
+    return found
 
 
 def _tolerant(action: Any, job: TenantJob) -> Any:

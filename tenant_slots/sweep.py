@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
 from typing import Any
 
 from django.db import DatabaseError, IntegrityError, connections, transaction
@@ -21,7 +20,15 @@ from redis.exceptions import RedisError
 from tenant_slots import dispatch, holders, line, recovery, signals, slots
 from tenant_slots.conf import app_settings
 from tenant_slots.holders import Liveness
-from tenant_slots.models import DatabaseNow, State, SweepClaim, TenantJob, TenantQueue
+from tenant_slots.models import (
+    DatabaseNow,
+    State,
+    SweepClaim,
+    TenantJob,
+    TenantJobQuerySet,
+    TenantQueue,
+    TenantQueueQuerySet,
+)
 
 logger = logging.getLogger("tenant_slots")
 
@@ -89,7 +96,7 @@ class Sweeper:
         self._due = time.monotonic() + app_settings.SWEEP_INTERVAL
         try:
             return self.sweep()
-        except (DatabaseError, RedisError) as error:
+        except DatabaseError as error:
             self.contact.broken()
             connections[app_settings.DATABASE].close()
             logger.warning("the sweep was given up, the next one goes on: %s", error)
@@ -102,15 +109,19 @@ class Sweeper:
         reports = []
         for claim, steps in ((f"host {holders.this_host()}", LOCAL_STEPS), ("everywhere", STEPS)):
             if _claim(claim, self.name):
-                reports.append(self._run(steps))
+                reports.append(self.run(steps))
                 _done(claim, self.name)
         self.contact.kept()
         return _sum(reports) if reports else None
 
-    def _run(self, steps: Iterable[Step]) -> Report:
+    def run(self, steps: Iterable[Step]) -> Report:
+        """These steps now, whoever else sweeps."""
         report = Report()
         for step in steps:
-            step(report, self.contact)
+            try:
+                step(report, self.contact)
+            except RedisError as error:
+                logger.warning("the sweep cannot ask Redis, the rest of it goes on: %s", error)
         if report:
             logger.info("sweep: %s", ", ".join(f"{name} {value}" for name, value in asdict(report).items() if value))
             signals.swept.send_robust(sender=TenantQueue, report=report)
@@ -119,53 +130,67 @@ class Sweeper:
 
 def reclaim_local(report: Report, contact: Contact) -> None:
     """Holders of this host whose process is gone: at once."""
-    for job in (
-        TenantJob.objects.running().filter(host=holders.this_host()).exclude(host="").select_related("tenant_queue")
-    ):
-        if holders.liveness(job) is Liveness.DEAD:
-            report.reclaimed += recovery.reclaim_if_dead(job)
+    for job in dead_here():
+        report.reclaimed += recovery.reclaim_if_dead(job)
+
+
+def dead_here() -> list[TenantJob]:
+    here = TenantJob.objects.running().filter(host=holders.this_host()).exclude(host="")
+    return [job for job in here.select_related("tenant_queue") if holders.liveness(job) is Liveness.DEAD]
 
 
 def reclaim_silent(report: Report, contact: Contact) -> None:
     """Holders that have not beaten for a lease, and stock workers' jobs that RQ has given up."""
-    expired = DatabaseNow() - timedelta(seconds=app_settings.LEASE_TTL)
-    for job in TenantJob.objects.running().filter(beat_at__lt=expired).select_related("tenant_queue"):
+    for job in silent():
         if not job.beats:
             report.reclaimed += recovery.reclaim_if_dead(job)
         elif contact.covers_a_lease():
             report.reclaimed += _reclaim_silent(job, report)
 
 
+def silent() -> TenantJobQuerySet:
+    return TenantJob.objects.running().filter(beat_at__lt=_ago(app_settings.LEASE_TTL)).select_related("tenant_queue")
+
+
 def repush(report: Report, contact: Contact) -> None:
     """Admitted jobs that Redis does not have. Pushing one that a worker has just taken is harmless: it starts once."""
-    overdue = DatabaseNow() - timedelta(seconds=app_settings.SWEEP_INTERVAL)
-    queued = TenantJob.objects.queued().filter(admitted_at__lt=overdue).defer("args", "kwargs", "result", "error")
-    missing = dispatch.missing(list(queued.select_related("tenant_queue").order_by("pk")))
-    for job in missing[:ROWS_PER_STEP]:
+    for job in lost_in_redis()[:ROWS_PER_STEP]:
         if dispatch.push_again(job):
             report.repushed += 1
         else:
             report.reclaimed += recovery.end_lost_run(job, "RQ lost it with its arguments", state=State.FAILED)
 
 
+def lost_in_redis() -> list[TenantJob]:
+    """Raises RedisError when Redis cannot be asked."""
+    overdue = TenantJob.objects.queued().filter(admitted_at__lt=_ago(app_settings.SWEEP_INTERVAL)).order_by("pk")
+    return dispatch.missing(list(overdue.defer("args", "kwargs", "result", "error").select_related("tenant_queue")))
+
+
 def promote(report: Report, contact: Contact) -> None:
     """Scheduled jobs whose time has come."""
-    due = TenantJob.objects.scheduled().filter(run_after__lte=DatabaseNow()).order_by("run_after")
-    found = dict(due.values_list("pk", "tenant_queue_id")[:ROWS_PER_STEP])
+    found = dict(due().order_by("run_after").values_list("pk", "tenant_queue_id")[:ROWS_PER_STEP])
     if found:
         report.promoted += TenantJob.objects.scheduled().filter(pk__in=found).update(state=State.WAITING)
         for tenant_queue_id in set(found.values()):
             line.admit(tenant_queue_id)
 
 
+def due(seconds_ago: float = 0) -> TenantJobQuerySet:
+    return TenantJob.objects.scheduled().filter(run_after__lte=_ago(seconds_ago))
+
+
 def admit_stranded(report: Report, contact: Contact) -> None:
     """Waiting jobs beside free slots: an admission that was cut off, or a limit that was changed by SQL."""
-    waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("pk"))
-    free = TenantQueue.objects.filter(Exists(waiting), paused=False, current_job__lt=F("max_job"))
-    for pk in free.values_list("pk", flat=True)[:ROWS_PER_STEP]:
+    for pk in stranded().values_list("pk", flat=True)[:ROWS_PER_STEP]:
         admitted = slots.admit(pk)
         line.push(admitted)
         report.admitted += len(admitted)
+
+
+def stranded() -> TenantQueueQuerySet:
+    waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("pk"))
+    return TenantQueue.objects.filter(Exists(waiting), paused=False, current_job__lt=F("max_job"))
 
 
 def repair_counters(report: Report, contact: Contact) -> None:
@@ -196,7 +221,7 @@ def wrong_counters() -> list[int]:
 
 def prune(report: Report, contact: Contact) -> None:
     """Ended jobs older than ``RETENTION``, and the claims of hosts that are gone."""
-    old = DatabaseNow() - timedelta(seconds=app_settings.RETENTION)
+    old = _ago(app_settings.RETENTION)
     ended = TenantJob.objects.ended().filter(ended_at__lt=old).order_by("ended_at")
     pks = list(ended.values_list("pk", flat=True)[:ROWS_PER_STEP])
     if pks:
@@ -207,6 +232,10 @@ def prune(report: Report, contact: Contact) -> None:
 Step = Callable[[Report, Contact], None]
 LOCAL_STEPS: tuple[Step, ...] = (reclaim_local,)
 STEPS: tuple[Step, ...] = (reclaim_silent, repush, promote, admit_stranded, repair_counters, prune)
+
+
+def _ago(seconds: float) -> Any:
+    return slots.in_seconds(-seconds)
 
 
 def _reclaim_silent(job: TenantJob, report: Report) -> bool:
@@ -258,5 +287,5 @@ def _sum(reports: list[Report]) -> Report:
 
 def run_now(sweeper: str) -> Report:
     """One whole sweep, whoever else sweeps; for the command and the doctor."""
-    one: Any = Sweeper(sweeper)
-    return _sum([one._run(LOCAL_STEPS), one._run(STEPS)])
+    one = Sweeper(sweeper)
+    return _sum([one.run(LOCAL_STEPS), one.run(STEPS)])

@@ -68,7 +68,7 @@ class Sweeping(BaseWorker):
 
     def run_maintenance_tasks(self) -> None:
         if super().should_run_maintenance_tasks:
-            super().run_maintenance_tasks()
+            super().run_maintenance_tasks()  # type: ignore[no-untyped-call]
         self.sweeper.sweep_if_due()
 
     def _warm_up(self) -> None:

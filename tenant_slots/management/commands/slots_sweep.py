@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from tenant_slots.conf import app_settings
+from tenant_slots.sweep import Report, Sweeper, run_now
+
+
+class Command(BaseCommand):
+    help = "Repair what crashes left behind. Workers of tenant_slots do it by themselves; stock workers do not."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--loop", action="store_true", help="go on every SWEEP_INTERVAL seconds until Ctrl-C")
+
+    def handle(self, *args: Any, loop: bool, **options: Any) -> None:
+        name = f"slots_sweep {os.getpid()}"
+        if not loop:
+            self._print(run_now(name))
+            return
+        sweeper = Sweeper(name)
+        try:
+            while True:
+                if report := sweeper.sweep_if_due():
+                    self._print(report)
+                time.sleep(app_settings.SWEEP_INTERVAL)
+        except KeyboardInterrupt:
+            return
+
+    def _print(self, report: Report) -> None:
+        done = [f"{name} {value}" for name, value in asdict(report).items() if value and name != "left"]
+        self.stdout.write(", ".join(done) or "nothing to repair")
+        for sentence in report.left:
+            self.stderr.write(sentence)
