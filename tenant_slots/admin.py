@@ -185,7 +185,7 @@ class TenantJobAdmin(JobModelAdmin):
         ("tenant", "queue"),
         ("state", "position", "priority"),
         ("attempt", "failures", "crashes"),
-        "worker",
+        ("worker", "host"),
         ("enqueued_at", "run_after", "admitted_at"),
         ("started_at", "beat_at", "ended_at"),
         "cancel_requested_at",

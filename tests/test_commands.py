@@ -166,17 +166,15 @@ def test_a_wait_is_told_in_two_units(seconds: float | None, text: str) -> None:
 def test_ctrl_c_ends_a_real_watch_without_an_error() -> None:
     tenant_queue()
     command = [sys.executable, "-u", "-W", "ignore", "manage.py", "slots_status", "--watch", "--interval=0.1"]
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
-    try:
-        assert process.stdout
-        assert process.stdout.readline().startswith(b"TENANT")
-        os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
-    finally:
-        process.kill()
-        process.wait()
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, env=environment(), start_new_session=True, **pipes) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline().startswith(b"TENANT")
+            os.killpg(process.pid, signal.SIGINT)
+            _, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
     assert (process.returncode, errors) == (0, b"")
 
 
