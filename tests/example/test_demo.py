@@ -45,7 +45,10 @@ class DemoProcess:
         wait_until(said, timeout=60, message=f"the demo did not say {words!r}")
 
     def left(self) -> list[str]:
-        """The demo and its descendants that live, found by their environment: children inherit TMPDIR."""
+        """The demo and its descendants that live, found by the TMPDIR that they inherit, or by where they are.
+
+        Valkey writes its title over its environment, but stays in its directory.
+        """
         return [pid for pid in filter(str.isdigit, os.listdir("/proc")) if self._is_of_demo(pid)]
 
     def left_files(self) -> list[str]:
@@ -56,7 +59,8 @@ class DemoProcess:
 
     def _is_of_demo(self, pid: str) -> bool:
         try:
-            return f"TMPDIR={self.directory}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+            inherited = f"TMPDIR={self.directory}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+            return inherited or os.readlink(f"/proc/{pid}/cwd").startswith(str(self.directory))
         except OSError:
             return False
 
