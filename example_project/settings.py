@@ -1,15 +1,17 @@
-"""Settings of the example shop. Four environment variables change them; none is needed to look around.
+"""Settings of the example shop. A few environment variables change them; none is needed to look around.
 
-=================  ====================================================================
-``DATABASE_URL``   the database, such as ``postgres://user@host/name``; a file in ``var/``
-``REDIS_URL``      Redis or Valkey; ``redis://127.0.0.1:6379/0``
-``PARTNER_URL``    where changed products are sent; this very project
+=================  ==========================================================================
+``DATABASE_URL``   such as ``postgres://user@host/name``; else an SQLite file in ``var/``
+``REDIS_URL``      Redis or Valkey; else ``redis://127.0.0.1:6379/0``
+``PARTNER_URL``    where changed products are sent, with ``PARTNER_TOKEN``; else this project
+``MEDIA_ROOT``     where uploaded feeds are kept; else ``var/media``
 ``SECRET_KEY``     needed in production, with ``DEBUG=0`` and ``ALLOWED_HOSTS=a,b``
-=================  ====================================================================
+=================  ==========================================================================
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -102,5 +104,6 @@ RQ = {"WORKER_CLASS": "tenant_slots.workers.TenantWorker"}
 TENANT_SLOTS = {"DEFAULT_MAX_JOB": {"imports": 2}}
 
 PARTNER_URL = os.environ.get("PARTNER_URL", "http://127.0.0.1:8000/partner/")
-PARTNER_TOKEN = os.environ.get("PARTNER_TOKEN", SECRET_KEY)
+# The partner is this project too, so both sides can derive the token.
+PARTNER_TOKEN = os.environ.get("PARTNER_TOKEN") or hashlib.sha256(f"partner:{SECRET_KEY}".encode()).hexdigest()
 PARTNER_TIMEOUT = 10

@@ -54,6 +54,9 @@ class Child:
     def last_words(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
 
+    def obituary(self) -> str:
+        return f"{self.name} ended with code {self.process.returncode}. {self.last_words()}"
+
 
 class Processes:
     """Children in sessions of their own, so that a Ctrl-C reaches only the demo, which ends them in order."""
@@ -83,9 +86,12 @@ class Processes:
     def check(self) -> None:
         """Raises DemoFailed when a child has ended, Stopped when the demo is to end."""
         self.stop_request.check()
-        for child in self.children:
-            if child.process.poll() is not None:
-                raise DemoFailed(f"{child.name} ended with code {child.process.returncode}:\n{child.last_words()}")
+        if self._ended():
+            time.sleep(1.0)  # the first one noticed may have ended because another one did
+            raise DemoFailed("\n".join(child.obituary() for child in self._ended()))
+
+    def _ended(self) -> list[Child]:
+        return [child for child in self.children if child.process.poll() is not None]
 
     def wait_for(self, condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
         """Raises DemoFailed when it does not come true in time, and as `check`."""

@@ -75,8 +75,8 @@ class Demo:
     def _start_servers(self) -> None:
         self.console.print(f"Database: {connection.vendor}, Redis: {self._redis_name()}, {WORKERS} workers")
         if self.place.valkey_port:
-            arguments = ("-m", "example_project.demo.valkey", str(self.place.valkey_port), str(self.place.directory))
-            self.processes.start("valkey", *arguments)
+            data = str(self.place.directory / "data")
+            self.processes.start("valkey", "-m", "example_project.demo.valkey", str(self.place.valkey_port), data)
         self.processes.wait_for(_redis_answers, "Redis did not answer")
         _require_unused_queue()
         call_command("migrate", verbosity=0)

@@ -7,6 +7,7 @@ from collections import Counter
 from types import TracebackType
 
 from django.db.models import Count
+from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -18,7 +19,7 @@ from tenant_slots.models import State
 
 SECONDS_BETWEEN_LINES = 5.0
 
-WIDTH_ELSEWHERE = 110
+WIDTH_ELSEWHERE = 100
 """Columns of a file or a pipe, which have no width of their own."""
 
 STATES = (State.WAITING, State.QUEUED, State.RUNNING, State.FINISHED)
@@ -86,15 +87,35 @@ def console_for(console_file_is_terminal: bool) -> Console:
     return Console() if console_file_is_terminal else Console(width=WIDTH_ELSEWHERE)
 
 
-TOGETHER = "small shops together"
+TOGETHER = "small, together"
+
+
+HEADINGS = (
+    "jobs",
+    "max_job",
+    "over-\nlap",
+    "wait\np50",
+    "wait\np95",
+    "off:\njobs",
+    "over-\nlap",
+    "wait\np50",
+    "wait\np95",
+)
+"""Of the summary, broken so that it fits into 80 columns."""
 
 
 def summary(limited: dict[str, Figures], unlimited: dict[str, Figures]) -> Table:
     """Both phases side by side; the keys are the slugs and `TOGETHER`."""
-    table = Table(title="The same load with limits and with limits off; waits in seconds", title_justify="left")
+    table = Table(
+        title="With limits, and the same load with limits off; waits in seconds",
+        title_justify="left",
+        box=box.SIMPLE,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     table.add_column("shop", no_wrap=True)
-    for title in ("jobs", "max_job", "overlap", "wait p50", "p95", "off: jobs", "overlap", "wait p50", "p95"):
-        table.add_column(title, justify="right")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="right", no_wrap=True)
     for shop in shops.SHOPS:
         table.add_row(shop.name, *_cells(limited[shop.slug], str(shop.max_job)), *_cells(unlimited[shop.slug]))
     table.add_section()

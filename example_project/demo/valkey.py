@@ -19,7 +19,7 @@ def main(port: str, directory: str) -> None:
     with ValkeyServer(port=int(port), data_dir=Path(directory)) as server:
         while server.is_running():
             time.sleep(0.5)
-        raise SystemExit(f"Valkey ended:\n{server.log_path.read_text(errors='replace')}")
+        raise SystemExit("\n".join([*server.log_path.read_text(errors="replace").splitlines()[-5:], "Valkey ended."]))
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

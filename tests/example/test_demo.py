@@ -111,7 +111,8 @@ def test_a_crash_in_the_middle_leaves_nothing_and_says_why(demos: list[DemoProce
     demo.wait_for("finished")
     os.kill(demo.named("valkey-server")[0], signal.SIGKILL)
     assert demo.process.wait(60) == 1, demo.output
-    assert "CommandError" in demo.output
+    assert "CommandError: valkey ended with code 1" in demo.output
+    assert "Valkey ended." in demo.output
     assert (demo.left(), demo.left_files()) == ([], [])
 
 
@@ -131,6 +132,8 @@ def test_serve_keeps_the_site_up_and_tells_how_to_sign_in(demos: list[DemoProces
     password = re.search(r"password of each is (\S+)", demo.output)
     assert url
     assert password
+    static = urllib.request.build_opener().open(url[1].replace("/admin/", "/static/catalogue/job.js"), timeout=10)
+    assert b"data-job" in static.read()
     assert "Halyard Books" in signed_in(url[1].replace("/admin/", "/sign-in/"), "demo-halyard", password[1])
     assert "Tenant queues" in signed_in(f"{url[1]}login/?next=/admin/", "admin", password[1])
     demo.process.send_signal(signal.SIGINT)
