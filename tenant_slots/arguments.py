@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from tenant_slots.decorators import TenantTask
 
 
+LARGEST_INT_BITS = 10_000
+"""Python refuses to write integers of more than 4,300 digits, which is 14,000 bits, as text."""
+
+
 def require_storable(task: TenantTask[..., Any], args: list[Any], kwargs: Mapping[str, Any]) -> None:
     """Raises ArgumentNotJSON or ArgumentsTooLarge, naming the argument or the size in bytes."""
     for name, value in _named(task, args, kwargs):
@@ -34,14 +38,23 @@ def _named(task: TenantTask[..., Any], args: list[Any], kwargs: Mapping[str, Any
 
 def json_problem(value: Any) -> str:
     """Why a value would not survive the way through JSON and a database column; empty when it does."""
-    if value is None or isinstance(value, (bool, int)):
+    try:
+        return _problem(value)
+    except RecursionError:
+        return "it is nested too deeply, or holds itself"
+
+
+def _problem(value: Any) -> str:
+    if isinstance(value, int):
+        return "" if value.bit_length() <= LARGEST_INT_BITS else "it holds a number of thousands of digits"
+    if value is None:
         return ""
     if isinstance(value, str):
         return _text_problem(value)
     if isinstance(value, float):
         return "" if math.isfinite(value) else f"{value!r} is not a JSON number"
     if isinstance(value, list):
-        return next(filter(None, map(json_problem, value)), "")
+        return next(filter(None, map(_problem, value)), "")
     if isinstance(value, dict):
         return _dict_problem(value)
     hint = "; pass a list" if isinstance(value, (tuple, set, frozenset)) else "; pass its key or its text"
@@ -62,7 +75,7 @@ def _dict_problem(value: dict[Any, Any]) -> str:
     for key, item in value.items():
         if not isinstance(key, str):
             return f"it holds a dict with the key {key!r}; JSON keys are texts"
-        problem = _text_problem(key) or json_problem(item)
+        problem = _text_problem(key) or _problem(item)
         if problem:
             return problem
     return ""

@@ -34,7 +34,7 @@ class InvalidLimit(TenantSlotsError):
 
 
 class InvalidTenant(TenantSlotsError):
-    """{value!r} cannot be the tenant of {task}: {problem}."""
+    """{value!r} cannot be a tenant: {problem}."""
 
 
 class TenantMissing(TenantSlotsError):

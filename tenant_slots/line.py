@@ -27,13 +27,12 @@ ROWS_PER_INSERT = 1000
 def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Call]) -> list[TenantJob]:
     """Store the jobs of these calls, all or none, and admit them when that commits."""
     checked = [_checked(task, call) for call in calls]
-    with _clear_errors():
-        rows = _rows_of(task, {tenant for tenant, _ in checked})
-        jobs = [_bound(rows[tenant], job) for tenant, job in checked]
-        _insert(jobs)
-    for row in rows.values():
+    with naming_missing_tables():
+        rows = _stored(task, checked)
+    jobs = [job for _, job in checked]
+    after_commit(partial(_send, signals.jobs_enqueued, jobs=jobs))
+    for row in rows:
         after_commit(partial(admit, row.pk))
-    after_commit(partial(_announce, jobs))
     return jobs
 
 
@@ -137,22 +136,29 @@ def _checked(task: TenantTask[..., Any], call: Call) -> tuple[str, TenantJob]:
     return tenant, job
 
 
-def _rows_of(task: TenantTask[..., Any], names: set[str]) -> dict[str, TenantQueue]:
-    return {tenant: tenants.tenant_queue_for(tenant, task.queue) for tenant in sorted(names)}
+def _stored(task: TenantTask[..., Any], checked: list[tuple[str, TenantJob]]) -> list[TenantQueue]:
+    """The rows of the tenants, once the jobs are in the database."""
+    try:
+        return _insert(task, checked)
+    except IntegrityError:
+        # Somebody deleted a tenant's row between our reading it and our commit. A second look makes it anew.
+        if connections[app_settings.DATABASE].in_atomic_block:
+            raise
+        return _insert(task, checked)
 
 
-def _bound(row: TenantQueue, job: TenantJob) -> TenantJob:
-    job.tenant_queue = row
-    return job
-
-
-def _insert(jobs: list[TenantJob]) -> None:
+def _insert(task: TenantTask[..., Any], checked: list[tuple[str, TenantJob]]) -> list[TenantQueue]:
+    names = sorted({tenant for tenant, _ in checked})
+    rows = {tenant: tenants.tenant_queue_for(tenant, task.queue) for tenant in names}
+    for tenant, job in checked:
+        job.tenant_queue, job.pk = rows[tenant], None
     with transaction.atomic(using=app_settings.DATABASE):
-        TenantJob.objects.bulk_create(jobs, batch_size=ROWS_PER_INSERT)
+        TenantJob.objects.bulk_create([job for _, job in checked], batch_size=ROWS_PER_INSERT)
+    return list(rows.values())
 
 
 @contextmanager
-def _clear_errors() -> Iterator[None]:
+def naming_missing_tables() -> Iterator[None]:
     """Turns "relation does not exist" into the one thing to do about it."""
     try:
         yield
@@ -193,10 +199,6 @@ def _ask_to_stop(job: TenantJob) -> bool:
     TenantJob.objects.held_as(job).update(cancel_requested_at=DatabaseNow())
     after_commit(partial(dispatch.stop, job))
     return True
-
-
-def _announce(jobs: list[TenantJob]) -> None:
-    _send(signals.jobs_enqueued, jobs=jobs)
 
 
 def _send(signal: Any, **facts: Any) -> None:

@@ -122,6 +122,8 @@ class TenantQueue(models.Model):
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Never writes `current_job` of an existing row: the value in memory is already old."""
+        if self._state.db is None:
+            kwargs.setdefault("using", app_settings.DATABASE)
         if not self._state.adding and kwargs.get("update_fields") is None:
             kwargs["update_fields"] = [
                 field.name
@@ -201,6 +203,7 @@ class TenantJob(models.Model):
             ),
             models.Index(fields=["tenant_queue"], condition=Q(state__in=HOLDING), name="tenant_slots_holding"),
             models.Index(fields=["run_after"], condition=Q(state=State.SCHEDULED), name="tenant_slots_scheduled"),
+            models.Index(fields=["tenant_queue"], condition=Q(state=State.SCHEDULED), name="tenant_slots_put_off"),
             models.Index(fields=["ended_at"], condition=Q(state__in=ENDED), name="tenant_slots_ended"),
             models.Index(fields=["tenant_queue", "-id"], name="tenant_slots_history"),
         ]

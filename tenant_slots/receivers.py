@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db.models.signals import post_save, pre_delete
 
-from tenant_slots import line, signals, slots
+from tenant_slots import line, signals
 from tenant_slots.exceptions import TenantQueueInUse
 from tenant_slots.models import State, TenantJob, TenantQueue
 
@@ -32,10 +32,14 @@ def admit_after_change(*, instance: TenantQueue, created: bool, raw: bool = Fals
 
 
 def refuse_to_delete_in_use(*, instance: TenantQueue, **_: Any) -> None:
-    """Raises TenantQueueInUse while jobs hold its slots or wait for them."""
-    with slots.locked(instance.pk):
-        holding = instance.jobs.holding().count()
-        waiting = instance.jobs.filter(state__in=(State.SCHEDULED, State.WAITING)).count()
+    """Raises TenantQueueInUse while jobs hold its slots or wait for them.
+
+    FOR UPDATE, unlike all other locks on this row: an enqueue that commits from here on finds its foreign key gone and
+    makes the row anew, instead of being deleted with it.
+    """
+    list(TenantQueue.objects.select_for_update().filter(pk=instance.pk))
+    holding = instance.jobs.holding().count()
+    waiting = instance.jobs.filter(state__in=(State.SCHEDULED, State.WAITING)).count()
     if holding or waiting:
         raise TenantQueueInUse(tenant_queue=instance, holding=holding, waiting=waiting)
 

@@ -5,16 +5,16 @@ Recording never changes the outcome of a job: it is tried for half a minute, the
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from django.db import InterfaceError, OperationalError, connections
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
 from rq import Retry, get_current_job
 from rq.job import Job
 from rq.timeouts import BaseDeathPenalty
@@ -24,7 +24,7 @@ from tenant_slots.arguments import json_problem
 from tenant_slots.conf import app_settings
 from tenant_slots.decorators import TenantTask, resolve
 from tenant_slots.holders import Holder, this_process
-from tenant_slots.models import DatabaseNow, State, TenantJob, TenantQueue
+from tenant_slots.models import DatabaseNow, State, TenantJob
 
 T = TypeVar("T")
 
@@ -35,6 +35,9 @@ PAUSES = (0.05, 0.1, 0.2, 0.5, *[1.0] * 29)
 
 ERROR_LENGTH = 20_000
 """Characters kept of an error, from its end, where a traceback says what happened."""
+
+RESULT_BYTES = 1024 * 1024
+"""Largest result kept in a row: a page that lists jobs should never have to read more."""
 
 _running_here: ContextVar[str] = ContextVar("tenant_slots_running_here", default="")
 
@@ -63,8 +66,7 @@ def warm_up() -> None:
     nobody = TenantJob(pk=0, attempt=0, tenant_queue_id=0)
     _fetched(0)
     slots.start(nobody, this_process("", beats=False))
-    with suppress(TenantQueue.DoesNotExist):
-        slots.release(nobody, state=State.FINISHED, ended_at=DatabaseNow())
+    slots.release(nobody, state=State.FINISHED, ended_at=DatabaseNow())
     connections[app_settings.DATABASE].close()
 
 
@@ -84,21 +86,28 @@ def _run_plain(task: TenantTask[..., Any], rq_job: Job, args: tuple[Any, ...], k
     tenant = tenants.tenant_of(task, args, kwargs)
     if tenant == tenants.NO_TENANT:
         return task.function(*args, **kwargs)
-    job = line.join(tenants.tenant_queue_for(tenant, task.queue), task, rq_job.id)
-    if job.state == State.RUNNING:
-        if not recovery.reclaim_if_dead(job):
-            logger.warning("RQ delivered job %s a second time while it runs; this delivery does nothing", rq_job.id)
-            return None
-        job = line.join(job.tenant_queue, task, rq_job.id)
-    if job.state == State.WAITING:
-        _admit_for(job)
-    if job.state != State.QUEUED or not _start(job):
+    job = _persistently(lambda: _joined(task, tenant, rq_job.id))
+    if job is not None and job.state == State.RUNNING:
+        logger.warning("RQ delivered job %s a second time while it runs; this delivery does nothing", rq_job.id)
+        return None
+    if job is None or job.state != State.QUEUED or not _start(job):
         return dispatch.put_off(rq_job)
     token = _running_here.set(rq_job.id)
     try:
         return _run_in_slot(job, lambda: task.function(*args, **kwargs))
     finally:
         _running_here.reset(token)
+
+
+def _joined(task: TenantTask[..., Any], tenant: str, rq_job_id: str) -> TenantJob:
+    """The job in its tenant's line, after the line has had a chance to move."""
+    row = tenants.tenant_queue_for(tenant, task.queue)
+    job = line.join(row, task, rq_job_id)
+    if job.state == State.RUNNING and recovery.reclaim_if_dead(job):
+        job = line.join(row, task, rq_job_id)
+    if job.state == State.WAITING:
+        _admit_for(job)
+    return job
 
 
 def _admit_for(job: TenantJob) -> None:
@@ -151,7 +160,7 @@ def _record_end(job: TenantJob, **changes: Any) -> None:
     if changes["state"] in (State.FINISHED, State.FAILED):
         changes["ended_at"] = DatabaseNow()
     holders.this.witness.ending()
-    released = _persistently(lambda: slots.release(job, **changes))
+    released = _persistently(lambda: _release(job, changes))
     if released is None:
         logger.error("the end of job %s could not be recorded; the sweep will find it", job.uuid)
         return
@@ -161,6 +170,17 @@ def _record_end(job: TenantJob, **changes: Any) -> None:
         return
     line.push(released.admitted)
     line.end_signal(job, **changes)
+
+
+def _release(job: TenantJob, changes: dict[str, Any]) -> slots.Release:
+    try:
+        return slots.release(job, **changes)
+    except (OperationalError, InterfaceError):
+        raise
+    except DatabaseError:
+        logger.exception("the result or error of job %s cannot be stored; its end is", job.uuid)
+        bare = {name: value for name, value in changes.items() if name not in ("result", "error")}
+        return slots.release(job, **bare)
 
 
 def _after_error(job: TenantJob, error: BaseException) -> dict[str, Any]:
@@ -189,8 +209,14 @@ def _after_retry(job: TenantJob, most: int, intervals: list[int], error: str) ->
 
 
 def _storable(result: Any) -> Any:
-    """The result if it is JSON; RQ keeps any other one in Redis for ``result_ttl`` seconds."""
-    return None if json_problem(result) else result
+    """The result if it is JSON of a sensible size; RQ keeps any one in Redis for ``result_ttl`` seconds."""
+    problem = json_problem(result)
+    if not problem and len(json.dumps(result)) > RESULT_BYTES:
+        problem = f"it takes more than {RESULT_BYTES} bytes"
+    if problem:
+        logger.info("the result is kept by RQ only: %s", problem)
+        return None
+    return result
 
 
 def _persistently(action: Callable[[], T]) -> T | None:

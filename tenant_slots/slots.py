@@ -75,6 +75,13 @@ def release(job: TenantJob, states: tuple[State, ...] = HOLDING, **changes: Any)
         states: the states in which the job may be; in another one nothing changes.
         changes: the new field values, among them `state`.
     """
+    try:
+        return _release(job, states, changes)
+    except TenantQueue.DoesNotExist:
+        return Release(done=False)
+
+
+def _release(job: TenantJob, states: tuple[State, ...], changes: dict[str, Any]) -> Release:
     with locked(job.tenant_queue_id) as tenant_queue:
         if not TenantJob.objects.held_as(job).filter(state__in=states).update(**changes):
             return Release(done=False)

@@ -47,7 +47,7 @@ def tenant_of(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping
             raise TenantMissing(task=task.path)
         logger.warning("%s was called without a tenant and is not limited", task.path)
         return NO_TENANT
-    return _checked(task, value)
+    return require_tenant(value)
 
 
 def _explicit_or_derived(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
@@ -60,18 +60,16 @@ def _explicit_or_derived(task: TenantTask[..., Any], args: tuple[Any, ...], kwar
     return call.arguments[task.tenant]
 
 
-def _checked(task: TenantTask[..., Any], value: object) -> str:
+def require_tenant(value: object) -> str:
+    """The key of a tenant as a row keeps it. Raises InvalidTenant unless it is a short text, a number or a UUID."""
     if isinstance(value, bool) or not isinstance(value, (str, int, UUID)):
-        raise InvalidTenant(value=value, task=task.path, problem="it must be a str, an int or a UUID")
+        raise InvalidTenant(value=value, problem="it must be a str, an int or a UUID")
     tenant = str(value)
     if len(tenant) > LONGEST_TENANT:
-        raise InvalidTenant(
-            value=f"{tenant[:40]}…",
-            task=task.path,
-            problem=f"it has {len(tenant)} characters, at most {LONGEST_TENANT} fit",
-        )
+        problem = f"it has {len(tenant)} characters, at most {LONGEST_TENANT} fit"
+        raise InvalidTenant(value=f"{tenant[:40]}…", problem=problem)
     if "\0" in tenant or not _is_encodable(tenant):
-        raise InvalidTenant(value=tenant, task=task.path, problem="it holds a character that databases cannot store")
+        raise InvalidTenant(value=tenant, problem="it holds a character that databases cannot store")
     return tenant
 
 
@@ -87,11 +85,13 @@ def tenant_queue_for(tenant: str, queue: str) -> TenantQueue:
     """The row of this tenant on this queue, made on first use.
 
     Raises:
+        InvalidTenant: the tenant cannot be a key.
         UnknownQueue: RQ has no such queue.
         UnknownTenantQueue: there is no row and ``AUTO_CREATE`` is off.
         InvalidLimit: ``DEFAULT_MAX_JOB`` gave something else than a limit.
     """
     require_queue(queue)
+    require_tenant(tenant)
     found: TenantQueue | None = TenantQueue.objects.filter(tenant=tenant, queue=queue).first()
     if found is not None:
         return found

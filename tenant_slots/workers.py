@@ -18,6 +18,7 @@ import time
 from typing import Any
 
 from django.db import DatabaseError, connections
+from redis.exceptions import RedisError
 from rq.job import Job, JobStatus
 from rq.queue import Queue
 from rq.timeouts import BaseTimeoutException
@@ -109,7 +110,10 @@ class TenantWorker(Sweeping, Worker):
 
     def maintain_heartbeats(self, job: Job) -> None:
         """Called by RQ while a horse runs, every `job_monitoring_interval` seconds."""
-        super().maintain_heartbeats(job)
+        try:
+            super().maintain_heartbeats(job)
+        except RedisError as error:
+            logger.warning("Redis is out of reach, the running job goes on: %s", error)
         self._beat()
         self.sweeper.sweep_if_due()
 

@@ -7,9 +7,11 @@ import signal
 import time
 from pathlib import Path
 
+from django.db import transaction
 from rq import Retry
 
 from tenant_slots import tenant_job
+from tenant_slots.models import TenantJob, TenantQueue
 
 
 def note(history: str, *words: object) -> None:
@@ -63,3 +65,28 @@ def count_down(tenant: str, left: int) -> int:
 @tenant_job("imports", tenant="tenant", retry=Retry(max=2, interval=[60, 0]))
 def flaky(tenant: str) -> None:
     raise RuntimeError("flaky")
+
+
+@tenant_job("imports", tenant="tenant")
+def odd_result(tenant: str, kind: str) -> object:
+    recursive: list[object] = []
+    recursive.append(recursive)
+    return {"object": {1, 2}, "huge": "x" * 2_000_000, "recursive": recursive, "nul": "\0"}[kind]
+
+
+@tenant_job("imports", tenant="tenant")
+def fail_with_nul(tenant: str) -> None:
+    raise ValueError("bad \0 byte")
+
+
+@tenant_job("imports", tenant="tenant")
+def leaves_transaction_open(tenant: str) -> None:
+    transaction.set_autocommit(False)
+    list(TenantQueue.objects.all())
+
+
+@tenant_job("imports", tenant="tenant")
+def deletes_its_row(tenant: str) -> None:
+    row = TenantQueue.objects.filter(tenant=tenant)
+    TenantJob.objects.filter(tenant_queue__in=row)._raw_delete(row.db)
+    row._raw_delete(row.db)

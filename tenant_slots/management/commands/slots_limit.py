@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from tenant_slots import stats, tenants
+from tenant_slots import line, stats, tenants
 from tenant_slots.exceptions import TenantSlotsError
 from tenant_slots.management.commands._table import printable
-from tenant_slots.models import TenantQueue
 
 
 class Command(BaseCommand):
@@ -23,17 +21,15 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, tenant: str, queue: str, max_job: str, **options: Any) -> None:
         try:
-            self.stdout.write(printable(change_limit(tenant, queue, max_job)))
+            with line.naming_missing_tables():
+                self.stdout.write(printable(change_limit(tenant, queue, max_job)))
         except TenantSlotsError as error:
             raise CommandError(printable(str(error))) from error
-        except ValidationError as error:
-            raise CommandError(f"TENANT: {' '.join(error.messages)}") from error
 
 
 def change_limit(tenant: str, queue: str, text: str) -> str:
     """Set the limit and say what changed. A wrong limit is refused before a missing row is made."""
     limit = tenants.require_limit(_number(text), tenant, queue)
-    TenantQueue._meta.get_field("tenant").run_validators(tenant)
     row = tenants.tenant_queue_for(tenant, queue)
     before, waiting = row.max_job, sum(usage.waiting for usage in stats.usage(tenant=tenant, queue=queue))
     tenants.set_limit(row, limit)

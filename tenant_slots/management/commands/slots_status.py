@@ -9,9 +9,10 @@ from argparse import ArgumentTypeError
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from tenant_slots import stats
+from tenant_slots import line, stats
+from tenant_slots.exceptions import TenantSlotsError
 from tenant_slots.management.commands._table import table
 
 HEAD = ("TENANT", "QUEUE", "IN USE", "RUNNING", "QUEUED", "WAITING", "SCHEDULED", "OLDEST WAIT", "PAUSED")
@@ -33,13 +34,16 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            self._show(**options)
+            with line.naming_missing_tables():
+                self._show(**options)
             while options["watch"]:
                 time.sleep(options["interval"])
                 self._show(**options)
         except KeyboardInterrupt:
             if not options["watch"]:
                 raise
+        except TenantSlotsError as error:
+            raise CommandError(str(error)) from error
 
     def _show(self, *, tenant: str | None, queue: str | None, json: bool, watch: bool, **_: Any) -> None:
         rows = stats.usage(tenant=tenant, queue=queue)

@@ -1,0 +1,139 @@
+"""Recording the end never changes how a job ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import DataError, OperationalError, connection
+
+from tenant_slots import runner, signals, slots
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests import jobs
+from tests.factories import counters_match, fresh, work
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_database_that_answers_late_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "PAUSES", (0, 0, 0))
+    original, failures = slots.release, [OperationalError("gone"), OperationalError("still gone")]
+
+    def release(*args: Any, **kwargs: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(slots, "release", release)
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    work()
+    assert (fresh(job).state, job.result) == (State.FINISHED, 3)
+
+
+def test_a_start_whose_answer_was_lost_is_still_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "PAUSES", (0, 0))
+    original, lose = slots.start, [True]
+
+    def start(*args: Any) -> bool:
+        started = original(*args)
+        if lose.pop() if lose else False:
+            raise OperationalError("committed, but nobody heard")
+        return started
+
+    monkeypatch.setattr(slots, "start", start)
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    work()
+    assert (fresh(job).state, job.attempt) == (State.FINISHED, 1)
+
+
+def test_an_end_that_cannot_be_recorded_is_left_to_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "PAUSES", (0,))
+
+    def release(*_: Any, **__: Any) -> Any:
+        raise OperationalError("gone for good")
+
+    monkeypatch.setattr(slots, "release", release)
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    work()
+    assert fresh(job).state == State.RUNNING
+
+
+def test_a_result_that_the_database_refuses_does_not_fail_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = slots.release
+
+    def release(job: TenantJob, **changes: Any) -> Any:
+        if "result" in changes:
+            raise DataError("no such thing")
+        return original(job, **changes)
+
+    monkeypatch.setattr(slots, "release", release)
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    work()
+    assert (fresh(job).state, job.result) == (State.FINISHED, None)
+
+
+@pytest.mark.parametrize("kind", ["object", "huge", "recursive", "nul"])
+def test_a_result_that_is_not_storable_stays_with_rq(kind: str) -> None:
+    job = jobs.odd_result.enqueue("acme", kind)
+    work()
+    assert (fresh(job).state, job.result) == (State.FINISHED, None)
+
+
+def test_an_error_with_a_nul_character_is_kept() -> None:
+    job = jobs.fail.enqueue("acme", "bad \\0 byte".replace("\\0", "/0"))
+    TenantJob.objects.filter(pk=job.pk).update(task="tests.jobs.fail_with_nul", args=["acme"])
+    work()
+    assert (fresh(job).state, "bad \\0 byte" in job.error) == (State.FAILED, True)
+
+
+def test_a_function_that_leaves_a_transaction_open_does_not_swallow_its_end() -> None:
+    job = jobs.leaves_transaction_open.enqueue("acme")
+    work()
+    connection.close()
+    assert fresh(job).state == State.FINISHED
+    assert counters_match()
+
+
+def test_a_row_that_was_deleted_while_its_job_ran_does_not_fail_the_job() -> None:
+    job = jobs.deletes_its_row.enqueue("acme")
+    work()
+    assert not TenantJob.objects.filter(pk=job.pk).exists()
+    assert not TenantQueue.objects.exists()
+
+
+def test_a_failing_receiver_changes_nothing() -> None:
+    def receiver(**_: Any) -> None:
+        raise RuntimeError("receiver")
+
+    for signal in (signals.jobs_enqueued, signals.jobs_admitted, signals.job_started, signals.job_ended):
+        signal.connect(receiver)
+    try:
+        job = jobs.add.enqueue(1, 2, tenant="acme")
+        work()
+    finally:
+        for signal in (signals.jobs_enqueued, signals.jobs_admitted, signals.job_started, signals.job_ended):
+            signal.disconnect(receiver)
+    assert fresh(job).state == State.FINISHED
+
+
+def test_signals_tell_a_jobs_story_in_order() -> None:
+    story: list[str] = []
+
+    def note(signal: Any, **_: Any) -> None:
+        story.append(names[signal])
+
+    names = {
+        signals.jobs_enqueued: "enqueued",
+        signals.jobs_admitted: "admitted",
+        signals.job_started: "started",
+        signals.job_ended: "ended",
+    }
+    for signal in names:
+        signal.connect(note)
+    try:
+        jobs.add.enqueue(1, 2, tenant="acme")
+        work()
+    finally:
+        for signal in names:
+            signal.disconnect(note)
+    assert story == ["enqueued", "admitted", "started", "ended"]
