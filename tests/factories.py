@@ -70,10 +70,18 @@ def in_rq(queue: str = "imports") -> int:
     return len(django_rq.get_queue(queue))
 
 
+class DeafWorker(SimpleWorker):
+    """Takes no commands: ending the thread that listens for them takes RQ a second."""
+
+    def subscribe(self) -> None: ...
+
+    def unsubscribe(self) -> None: ...
+
+
 def work(*queues: str) -> None:
     """Run everything that is in RQ, in this process."""
     names = queues or ("imports", "reports")
-    SimpleWorker([django_rq.get_queue(name) for name in names]).work(burst=True, logging_level="ERROR")
+    DeafWorker([django_rq.get_queue(name) for name in names]).work(burst=True, logging_level="ERROR")
 
 
 def counters_match() -> bool:
