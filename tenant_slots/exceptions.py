@@ -53,6 +53,14 @@ class ArgumentsTooLarge(TenantSlotsError):
     """The arguments of {task} take {size} bytes; TENANT_SLOTS["MAX_ARGS_BYTES"] allows {limit}. Pass a reference."""
 
 
+class StaleVersion(TenantSlotsError):
+    """{tenant_queue} has been changed since you read it; its limit is {max_job} now. Look again, then decide."""
+
+
+class TimeHasPassed(TenantSlotsError):
+    """{until} has passed already; give a time to come."""
+
+
 class UnknownTenantQueue(TenantSlotsError):
     """Tenant {tenant!r} has no row for queue {queue!r} and AUTO_CREATE is off; add it in the admin."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -36,6 +37,18 @@ class State(models.TextChoices):
 
 HOLDING = (State.QUEUED, State.RUNNING)
 ENDED = (State.FINISHED, State.FAILED, State.CANCELED)
+
+
+class LimitSource(models.TextChoices):
+    """Where a limit comes from, a temporary override aside."""
+
+    UNRECORDED = "", _("set before this was recorded")
+    DEFAULT = "default", _("default")
+    SET = "set", _("set")
+
+
+GUARDED = frozenset({"max_job", "paused", "override_until", "resume_at"})
+"""Saving one of these raises `TenantQueue.version`."""
 
 
 class TenantQueueQuerySet(models.QuerySet["TenantQueue"]):
@@ -104,6 +117,34 @@ class TenantQueue(models.Model):
     paused = models.BooleanField(
         _("paused"), default=False, help_text=_("While paused no job starts; running ones go on.")
     )
+    resume_at = models.DateTimeField(
+        _("resume at"), null=True, blank=True, help_text=_("A pause ends by itself then; empty: it does not.")
+    )
+    version = models.PositiveIntegerField(
+        _("version"),
+        default=0,
+        db_default=0,
+        editable=False,
+        help_text=_("Counts the changes of limit and pause, so that nobody overwrites one that they have not seen."),
+    )
+    limit_source = models.CharField(
+        _("origin of the limit"),
+        max_length=10,
+        choices=LimitSource,
+        default=LimitSource.DEFAULT,
+        db_default=LimitSource.UNRECORDED,
+        blank=True,
+        editable=False,
+    )
+    limit_set_by = models.CharField(_("limit set by"), max_length=150, default="", db_default="", editable=False)
+    override_until = models.DateTimeField(
+        _("override until"), null=True, blank=True, help_text=_("The limit before comes back then.")
+    )
+    override_by = models.CharField(_("override by"), max_length=150, default="", db_default="", editable=False)
+    limit_before_override = models.IntegerField(_("limit before the override"), null=True, editable=False)
+    limit_history = models.JSONField(
+        null=True, editable=False, help_text=_("For charts: [time of a change, limit before it], oldest first.")
+    )
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
 
     objects = InConfiguredDatabase.from_queryset(TenantQueueQuerySet)()
@@ -111,6 +152,12 @@ class TenantQueue(models.Model):
     class Meta:
         verbose_name = _("tenant queue")
         verbose_name_plural = _("tenant queues")
+        indexes = [
+            models.Index(
+                fields=["override_until"], condition=Q(override_until__isnull=False), name="tenant_slots_overrides"
+            ),
+            models.Index(fields=["resume_at"], condition=Q(resume_at__isnull=False), name="tenant_slots_resumes"),
+        ]
         constraints = [
             models.UniqueConstraint(fields=["tenant", "queue"], name="tenant_slots_queue_unique"),
             models.CheckConstraint(condition=Q(current_job__gte=0), name="tenant_slots_current_job_gte_0"),
@@ -121,16 +168,33 @@ class TenantQueue(models.Model):
         return f"{self.tenant or _('no tenant')} on {self.queue}"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Never writes `current_job` of an existing row: the value in memory is already old."""
+        """Never writes `current_job` of an existing row: the value in memory is already old. Counts `version` up."""
         if self._state.db is None:
             kwargs.setdefault("using", app_settings.DATABASE)
-        if not self._state.adding and kwargs.get("update_fields") is None:
-            kwargs["update_fields"] = [
-                field.name
-                for field in self._meta.concrete_fields
-                if not field.primary_key and field.name != "current_job"
-            ]
-        super().save(*args, **kwargs)
+        if self._state.adding:
+            super().save(*args, **kwargs)
+            return
+        fields = self._fields_to_save(kwargs.get("update_fields"))
+        if fields & GUARDED:
+            self._save_as_next_version(*args, **{**kwargs, "update_fields": fields | {"version"}})
+        else:
+            super().save(*args, **{**kwargs, "update_fields": fields})
+
+    def _fields_to_save(self, asked: Iterable[str] | None) -> set[str]:
+        if asked is not None:
+            return set(asked)
+        never = {"current_job", "version"}
+        return {field.name for field in self._meta.concrete_fields if not field.primary_key} - never
+
+    def _save_as_next_version(self, *args: Any, **kwargs: Any) -> None:
+        before = self.version
+        self.version = F("version") + 1
+        try:
+            super().save(*args, **kwargs)
+        except BaseException:
+            self.version = before
+            raise
+        self.refresh_from_db(fields=["version"])
 
     @property
     def free(self) -> int:

@@ -10,6 +10,7 @@ from django.db.models.signals import post_save, pre_delete
 
 from tenant_slots import line, signals
 from tenant_slots.exceptions import TenantQueueInUse
+from tenant_slots.limits import Change
 from tenant_slots.models import State, TenantJob, TenantQueue
 
 logger = logging.getLogger("tenant_slots")
@@ -23,6 +24,7 @@ def connect_all() -> None:
     signals.job_started.connect(log_started)
     signals.job_ended.connect(log_ended)
     signals.job_put_back.connect(log_put_back)
+    signals.limit_changed.connect(log_limit_changed)
 
 
 def admit_after_change(*, instance: TenantQueue, created: bool, raw: bool = False, **_: Any) -> None:
@@ -65,6 +67,19 @@ def log_ended(*, job: TenantJob, **_: Any) -> None:
         job.state,
         job,
         job.tenant_queue.tenant,
+    )
+
+
+def log_limit_changed(*, tenant_queue: TenantQueue, change: Change, **_: Any) -> None:
+    logger.info(
+        "%s of %r on %s: %s → %s by %r%s",
+        change.what,
+        tenant_queue.tenant,
+        tenant_queue.queue,
+        change.old,
+        change.new,
+        change.by,
+        f": {change.reason!r}" if change.reason else "",
     )
 
 

@@ -9,9 +9,11 @@ signal               arguments                             sent when
 ``job_ended``        ``job``                               a job is finished, failed or canceled
 ``job_put_back``     ``job``, ``reason``                   a job goes back to wait: its worker died, or it retries
 ``swept``            ``report``                            a sweep has repaired something
+``limit_changed``    ``tenant_queue``, ``change``          a function of ``tenants.py`` changed a limit or a pause
 ===================  ====================================  ===================================================
 
-The sender is ``TenantJob``, of ``swept`` ``TenantQueue``.
+The sender is ``TenantJob``, of ``swept`` and ``limit_changed`` ``TenantQueue``. A ``change`` is a ``limits.Change``:
+``what`` (``"limit"`` or ``"paused"``), ``old``, ``new``, ``by``, ``reason`` and ``until``.
 """
 
 from __future__ import annotations
@@ -24,3 +26,4 @@ job_started = Signal()
 job_ended = Signal()
 job_put_back = Signal()
 swept = Signal()
+limit_changed = Signal()

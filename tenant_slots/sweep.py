@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,8 +18,9 @@ from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.db.models import Count, Exists, F, OuterRef
 from redis.exceptions import RedisError
 
-from tenant_slots import dispatch, holders, line, recovery, signals, slots
+from tenant_slots import dispatch, holders, line, recovery, signals, slots, tenants
 from tenant_slots.conf import app_settings
+from tenant_slots.exceptions import StaleVersion
 from tenant_slots.holders import Liveness
 from tenant_slots.models import (
     DatabaseNow,
@@ -36,10 +38,16 @@ ROWS_PER_STEP = 1000
 """Most rows that one step changes: a sweep stays short, the rest follows in the next one."""
 
 
+SWEEP = "sweep"
+"""Who changed a limit, as receivers of ``limit_changed`` are told."""
+
+
 @dataclass
 class Report:
-    """What one sweep did; each number counts jobs, `repaired` counts tenants."""
+    """What one sweep did; the numbers count jobs, but `put_back`, `resumed` and `repaired` tenant queues."""
 
+    put_back: int = 0
+    resumed: int = 0
     reclaimed: int = 0
     repushed: int = 0
     promoted: int = 0
@@ -126,6 +134,24 @@ class Sweeper:
             logger.info("sweep: %s", ", ".join(f"{name} {value}" for name, value in asdict(report).items() if value))
             signals.swept.send_robust(sender=TenantQueue, report=report)
         return report
+
+
+def put_back_overrides(report: Report, contact: Contact) -> None:
+    """Limits whose time is over. Saving one admits what waits; one that was changed meanwhile is left."""
+    over = TenantQueue.objects.filter(override_until__lte=DatabaseNow()).order_by("override_until")
+    for row in over[:ROWS_PER_STEP]:
+        with suppress(StaleVersion):
+            tenants.end_override(row, by=SWEEP, reason="its time is over", version=row.version)
+            report.put_back += 1
+
+
+def resume_paused(report: Report, contact: Contact) -> None:
+    """Pauses whose time is over."""
+    over = TenantQueue.objects.filter(resume_at__lte=DatabaseNow()).order_by("resume_at")
+    for row in over[:ROWS_PER_STEP]:
+        with suppress(StaleVersion):
+            tenants.resume(row, by=SWEEP, reason="its time is over", version=row.version)
+            report.resumed += 1
 
 
 def reclaim_local(report: Report, contact: Contact) -> None:
@@ -231,7 +257,16 @@ def prune(report: Report, contact: Contact) -> None:
 
 Step = Callable[[Report, Contact], None]
 LOCAL_STEPS: tuple[Step, ...] = (reclaim_local,)
-STEPS: tuple[Step, ...] = (reclaim_silent, repush, promote, admit_stranded, repair_counters, prune)
+STEPS: tuple[Step, ...] = (
+    put_back_overrides,
+    resume_paused,
+    reclaim_silent,
+    repush,
+    promote,
+    admit_stranded,
+    repair_counters,
+    prune,
+)
 
 
 def _ago(seconds: float) -> Any:

@@ -1,25 +1,29 @@
-"""Which tenant, which row and which limit a call belongs to."""
+"""Which tenant, which row and which limit a call belongs to, and the changes of that limit."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.conf import settings
+from django.utils import timezone
 from django.utils.module_loading import import_string
 
+from tenant_slots import limits
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import (
     InvalidLimit,
     InvalidSetting,
     InvalidTenant,
     TenantMissing,
+    TimeHasPassed,
     UnknownQueue,
     UnknownTenantQueue,
 )
-from tenant_slots.models import HIGHEST_LIMIT, TenantQueue
+from tenant_slots.models import HIGHEST_LIMIT, LimitSource, TenantQueue
 
 if TYPE_CHECKING:
     from tenant_slots.decorators import TenantTask
@@ -149,23 +153,95 @@ def require_limit(value: Any, tenant: str, queue: str) -> int:
     return limit
 
 
-def set_limit(tenant_queue: TenantQueue, max_job: int) -> None:
-    """Change a limit; waiting jobs that now fit are admitted when the change commits. Lowering stops no job.
+def set_limit(
+    tenant_queue: TenantQueue, max_job: int, *, by: str = "", reason: str = "", version: int | None = None
+) -> None:
+    """Change a limit, for good; waiting jobs that now fit are admitted when the change commits. Lowering stops no job.
+
+    Args:
+        tenant_queue: the row; afterwards it has the values that are stored now.
+        by, reason: for the log and the signal.
+        version: what `tenant_queue.version` was when whoever decides looked at it; None to change it in any case.
 
     Raises:
         InvalidLimit: `max_job` is not a whole number from 0 to ``HIGHEST_LIMIT``.
+        StaleVersion: another change came first; nothing is changed.
     """
-    tenant_queue.max_job = require_limit(max_job, tenant_queue.tenant, tenant_queue.queue)
-    tenant_queue.save(update_fields=["max_job"])
+    require_limit(max_job, tenant_queue.tenant, tenant_queue.queue)
+    with limits.changing(tenant_queue, by, reason, version) as row:
+        _end_override(row)
+        row.max_job, row.limit_source, row.limit_set_by = max_job, LimitSource.SET, by
 
 
-def pause(tenant_queue: TenantQueue) -> None:
-    """Let no further job of this tenant start; running ones go on."""
-    tenant_queue.paused = True
-    tenant_queue.save(update_fields=["paused"])
+def set_override(
+    tenant_queue: TenantQueue,
+    max_job: int,
+    until: datetime,
+    *,
+    by: str = "",
+    reason: str = "",
+    version: int | None = None,
+) -> None:
+    """Change a limit until a time; then the sweep puts the limit back that was there before. See `set_limit`.
+
+    Raises:
+        TimeHasPassed: `until` is not in the future.
+        InvalidLimit, StaleVersion: as `set_limit`.
+    """
+    require_limit(max_job, tenant_queue.tenant, tenant_queue.queue)
+    _require_future(until)
+    with limits.changing(tenant_queue, by, reason, version) as row:
+        if row.override_until is None:
+            row.limit_before_override = row.max_job
+        row.max_job, row.override_until, row.override_by = max_job, until, by
 
 
-def resume(tenant_queue: TenantQueue) -> None:
+def end_override(tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version: int | None = None) -> None:
+    """Put the limit back that was there before the override. Does nothing when there is none."""
+    with limits.changing(tenant_queue, by, reason, version) as row:
+        if row.limit_before_override is not None:
+            row.max_job = row.limit_before_override
+        _end_override(row)
+
+
+def reset_to_default(tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version: int | None = None) -> None:
+    """Give a row the limit that a new one would get. See `set_limit`."""
+    default = default_max_job(tenant_queue.tenant, tenant_queue.queue)
+    with limits.changing(tenant_queue, by, reason, version) as row:
+        _end_override(row)
+        row.max_job, row.limit_source, row.limit_set_by = default, LimitSource.DEFAULT, ""
+
+
+def pause(
+    tenant_queue: TenantQueue,
+    *,
+    until: datetime | None = None,
+    by: str = "",
+    reason: str = "",
+    version: int | None = None,
+) -> None:
+    """Let no further job of this tenant start; running ones go on. With `until` the sweep resumes it then.
+
+    Raises:
+        TimeHasPassed: `until` is not in the future.
+        StaleVersion: another change came first; nothing is changed.
+    """
+    if until is not None:
+        _require_future(until)
+    with limits.changing(tenant_queue, by, reason, version) as row:
+        row.paused, row.resume_at = True, until
+
+
+def resume(tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version: int | None = None) -> None:
     """Undo `pause`; waiting jobs are admitted when the change commits."""
-    tenant_queue.paused = False
-    tenant_queue.save(update_fields=["paused"])
+    with limits.changing(tenant_queue, by, reason, version) as row:
+        row.paused, row.resume_at = False, None
+
+
+def _end_override(row: TenantQueue) -> None:
+    row.override_until, row.override_by, row.limit_before_override = None, "", None
+
+
+def _require_future(until: datetime) -> None:
+    if until <= timezone.now():
+        raise TimeHasPassed(until=until)

@@ -32,7 +32,7 @@ def change_limit(tenant: str, queue: str, text: str) -> str:
     limit = tenants.require_limit(_number(text), tenant, queue)
     row = tenants.tenant_queue_for(tenant, queue)
     before, waiting = row.max_job, sum(usage.waiting for usage in stats.usage(tenant=tenant, queue=queue))
-    tenants.set_limit(row, limit)
+    tenants.set_limit(row, limit, by="slots_limit")
     return f"{row}: {before} → {limit}, {waiting} {'job was' if waiting == 1 else 'jobs were'} waiting"
 
 
