@@ -126,7 +126,7 @@ class TenantQueueAdmin(QueueModelAdmin):
         self,
         request: HttpRequest,
         rows: QuerySet[TenantQueue],
-        change: Callable[[TenantQueue], None],
+        change: Callable[[TenantQueue], object],
         log_message: str,
     ) -> int:
         """Changes the rows in a transaction each, as none may hold several tenants' rows. Returns how many."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import django_rq
+from django.conf import settings
 from django.core.signals import setting_changed
 from django_rq.queues import get_result_ttl
 from redis.exceptions import RedisError
@@ -127,6 +128,29 @@ def put_off(rq_job: Job) -> Retry:
     """
     rq_job.number_of_retries = (rq_job.number_of_retries or 0) - 1
     return Retry(max=sys.maxsize, interval=app_settings.RESCHEDULE_DELAY)
+
+
+def workers_alive() -> int | None:
+    """How many workers listen on the project's queues and have beaten lately; None when Redis cannot be asked."""
+    try:
+        return sum(_alive(queue_named(name)) for name in _one_queue_per_server())
+    except RedisError as error:
+        logger.warning("the workers cannot be counted: %s", error)
+        return None
+
+
+def _one_queue_per_server() -> list[str]:
+    servers: dict[tuple[Any, ...], str] = {}
+    for name in getattr(settings, "RQ_QUEUES", {}):
+        options = queue_named(name).connection.connection_pool.connection_kwargs
+        servers.setdefault((options.get("host"), options.get("port"), options.get("path"), options.get("db")), name)
+    return list(servers.values())
+
+
+def _alive(queue: Queue) -> int:
+    """A worker that was killed stays in RQ's set for a while, but its record expires."""
+    keys = Worker.all_keys(connection=queue.connection)
+    return int(queue.connection.exists(*keys)) if keys else 0
 
 
 def _push_fresh(job: TenantJob) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -48,9 +47,10 @@ class Change:
     """When the sweep takes it back, if it does."""
 
 
-@contextmanager
-def changing(tenant_queue: TenantQueue, by: str, reason: str, version: int | None) -> Iterator[TenantQueue]:
-    """The row as it is stored, locked; what the caller sets on it is saved, and known to `tenant_queue` afterwards.
+def change(
+    tenant_queue: TenantQueue, apply: Callable[[TenantQueue], None], by: str, reason: str, version: int | None
+) -> list[Change]:
+    """Save what `apply` sets on the row as it is stored, locked; `tenant_queue` has the stored values afterwards.
 
     Raises:
         StaleVersion: the row's version is not `version`.
@@ -59,12 +59,14 @@ def changing(tenant_queue: TenantQueue, by: str, reason: str, version: int | Non
         if version is not None and row.version != version:
             raise StaleVersion(tenant_queue=row, max_job=row.max_job, version=row.version)
         before = _values(row)
-        yield row
+        apply(row)
         row.limit_set_by, row.override_by = row.limit_set_by[:LONGEST_NAME], row.override_by[:LONGEST_NAME]
         _save(row, before)
-        for change in _changes(row, before, by, reason):
-            transaction.on_commit(partial(_tell, row, change), using=app_settings.DATABASE, robust=True)
+        changes = list(_changes(row, before, by, reason))
+        for one in changes:
+            transaction.on_commit(partial(_tell, row, one), using=app_settings.DATABASE, robust=True)
     _copy(row, tenant_queue)
+    return changes
 
 
 def _values(row: TenantQueue) -> dict[str, Any]:

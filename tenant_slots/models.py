@@ -9,10 +9,11 @@ from typing import Any
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.functions import Now
+from django.db.models.functions import Coalesce, Greatest, Now
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.conf import app_settings
+from tenant_slots.time_buckets import ago
 
 HIGHEST_LIMIT = 10_000
 """More slots than any worker pool has; a number above it is a typing error."""
@@ -37,6 +38,9 @@ class State(models.TextChoices):
 
 HOLDING = (State.QUEUED, State.RUNNING)
 ENDED = (State.FINISHED, State.FAILED, State.CANCELED)
+
+READY_AT = Greatest("enqueued_at", Coalesce("run_after", "enqueued_at"))
+"""From when a job could have started: one that was put off did not wait before its time."""
 
 
 class LimitSource(models.TextChoices):
@@ -82,6 +86,13 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
     def not_started(self) -> TenantJobQuerySet:
         """Jobs that no worker has begun."""
         return self.filter(state__in=(State.SCHEDULED, State.WAITING, State.QUEUED))
+
+    def silent(self) -> TenantJobQuerySet:
+        """Running jobs whose lease has run out.
+
+        Of a stock worker's jobs, which nobody beats for, silence says nothing.
+        """
+        return self.running().filter(beats=True, beat_at__lt=ago(app_settings.LEASE_TTL))
 
     def ended(self) -> TenantJobQuerySet:
         return self.filter(state__in=ENDED)
@@ -152,6 +163,13 @@ class TenantQueue(models.Model):
     class Meta:
         verbose_name = _("tenant queue")
         verbose_name_plural = _("tenant queues")
+        permissions = [
+            ("pause_tenantqueue", _("Can pause tenant queue")),
+            ("resume_tenantqueue", _("Can resume tenant queue")),
+            ("set_limit_tenantqueue", _("Can set the limit of tenant queue")),
+            ("cancel_waiting_tenantqueue", _("Can cancel the waiting jobs of tenant queue")),
+            ("export_tenantqueue", _("Can export tenant queue")),
+        ]
         indexes = [
             models.Index(
                 fields=["override_until"], condition=Q(override_until__isnull=False), name="tenant_slots_overrides"
@@ -250,6 +268,14 @@ class TenantJob(models.Model):
     class Meta:
         verbose_name = _("tenant job")
         verbose_name_plural = _("tenant jobs")
+        permissions = [
+            ("view_job_arguments", _("Can view the arguments of tenant job")),
+            ("stop_tenantjob", _("Can stop running tenant job")),
+            ("retry_tenantjob", _("Can retry failed tenant job")),
+            ("release_tenantjob", _("Can release the stuck slot of tenant job")),
+            ("force_release_tenantjob", _("Can release the slot of tenant job whose lease is alive")),
+            ("export_tenantjob", _("Can export tenant job")),
+        ]
         constraints = [
             models.UniqueConstraint(
                 fields=["rq_job_id"],
@@ -270,6 +296,10 @@ class TenantJob(models.Model):
             models.Index(fields=["tenant_queue"], condition=Q(state=State.SCHEDULED), name="tenant_slots_put_off"),
             models.Index(fields=["ended_at"], condition=Q(state__in=ENDED), name="tenant_slots_ended"),
             models.Index(fields=["tenant_queue", "-id"], name="tenant_slots_history"),
+            models.Index("tenant_queue", READY_AT, condition=Q(state=State.WAITING), name="tenant_slots_longest_wait"),
+            models.Index(
+                fields=["tenant_queue", "ended_at"], condition=Q(state__in=ENDED), name="tenant_slots_ended_of_row"
+            ),
         ]
 
     def __str__(self) -> str:

@@ -16,9 +16,8 @@ from django.db.models import (
     QuerySet,
     Subquery,
 )
-from django.db.models.functions import Coalesce, Greatest
 
-from tenant_slots.models import DatabaseNow, TenantJob, TenantJobQuerySet, TenantQueue
+from tenant_slots.models import READY_AT, DatabaseNow, TenantJob, TenantJobQuerySet, TenantQueue
 
 BUSIEST_FIRST = ("-waiting", "-current_job", "tenant", "queue")
 """Longest line first, then most slots in use. For rows of `with_waiting`."""
@@ -53,7 +52,7 @@ def usage(*, tenant: str | None = None, queue: str | None = None) -> list[QueueU
         running=count_of(jobs.running()),
         queued=count_of(jobs.queued()),
         scheduled=count_of(jobs.scheduled()),
-        oldest_wait=_oldest_wait(jobs),
+        oldest_wait=oldest_wait(jobs),
     )
     fields = QueueUsage.__dataclass_fields__
     return [QueueUsage(**_in_seconds(row)) for row in counted.order_by(*BUSIEST_FIRST).values(*fields)]
@@ -95,15 +94,16 @@ def count_of(jobs: TenantJobQuerySet) -> Any:
     return Subquery(jobs.order_by().values(count=count))
 
 
-def _oldest_wait(jobs: TenantJobQuerySet) -> Any:
-    """Counted from when a job could have started: one that was put off did not wait before its time."""
-    ready = Greatest("enqueued_at", Coalesce("run_after", "enqueued_at"))
-    oldest = Subquery(jobs.waiting().order_by().values(oldest=Func(ready, function="MIN")))
-    return ExpressionWrapper(
-        DatabaseNow() - ExpressionWrapper(oldest, output_field=DateTimeField()), output_field=DurationField()
-    )
+def oldest_wait(jobs: TenantJobQuerySet) -> Any:
+    """For how long the job has waited that became ready first, read from an index."""
+    oldest = Subquery(jobs.waiting().order_by(READY_AT).values(oldest=READY_AT)[:1], output_field=DateTimeField())
+    return ExpressionWrapper(DatabaseNow() - oldest, output_field=DurationField())
+
+
+def seconds(time: timedelta | None) -> float | None:
+    """Never negative: two clocks may differ a little."""
+    return None if time is None else max(0.0, time.total_seconds())
 
 
 def _in_seconds(row: dict[str, Any]) -> dict[str, Any]:
-    wait: timedelta | None = row["oldest_wait"]
-    return {**row, "oldest_wait": None if wait is None else max(0.0, wait.total_seconds())}
+    return {**row, "oldest_wait": seconds(row["oldest_wait"])}

@@ -23,6 +23,7 @@ from tenant_slots.exceptions import (
     UnknownQueue,
     UnknownTenantQueue,
 )
+from tenant_slots.limits import Change
 from tenant_slots.models import HIGHEST_LIMIT, LimitSource, TenantQueue
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def require_limit(value: Any, tenant: str, queue: str) -> int:
 
 def set_limit(
     tenant_queue: TenantQueue, max_job: int, *, by: str = "", reason: str = "", version: int | None = None
-) -> None:
+) -> list[Change]:
     """Change a limit, for good; waiting jobs that now fit are admitted when the change commits. Lowering stops no job.
 
     Args:
@@ -163,14 +164,20 @@ def set_limit(
         by, reason: for the log and the signal.
         version: what `tenant_queue.version` was when whoever decides looked at it; None to change it in any case.
 
+    Returns:
+        What really changed, as the signal ``limit_changed`` tells it.
+
     Raises:
         InvalidLimit: `max_job` is not a whole number from 0 to ``HIGHEST_LIMIT``.
         StaleVersion: another change came first; nothing is changed.
     """
     require_limit(max_job, tenant_queue.tenant, tenant_queue.queue)
-    with limits.changing(tenant_queue, by, reason, version) as row:
+
+    def apply(row: TenantQueue) -> None:
         _end_override(row)
         row.max_job, row.limit_source, row.limit_set_by = max_job, LimitSource.SET, by
+
+    return limits.change(tenant_queue, apply, by, reason, version)
 
 
 def set_override(
@@ -181,7 +188,7 @@ def set_override(
     by: str = "",
     reason: str = "",
     version: int | None = None,
-) -> None:
+) -> list[Change]:
     """Change a limit until a time; then the sweep puts the limit back that was there before. See `set_limit`.
 
     Raises:
@@ -190,26 +197,39 @@ def set_override(
     """
     require_limit(max_job, tenant_queue.tenant, tenant_queue.queue)
     _require_future(until)
-    with limits.changing(tenant_queue, by, reason, version) as row:
+
+    def apply(row: TenantQueue) -> None:
         if row.override_until is None:
             row.limit_before_override = row.max_job
         row.max_job, row.override_until, row.override_by = max_job, until, by
 
+    return limits.change(tenant_queue, apply, by, reason, version)
 
-def end_override(tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version: int | None = None) -> None:
+
+def end_override(
+    tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version: int | None = None
+) -> list[Change]:
     """Put the limit back that was there before the override. Does nothing when there is none."""
-    with limits.changing(tenant_queue, by, reason, version) as row:
+
+    def apply(row: TenantQueue) -> None:
         if row.limit_before_override is not None:
             row.max_job = row.limit_before_override
         _end_override(row)
 
+    return limits.change(tenant_queue, apply, by, reason, version)
 
-def reset_to_default(tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version: int | None = None) -> None:
+
+def reset_to_default(
+    tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version: int | None = None
+) -> list[Change]:
     """Give a row the limit that a new one would get. See `set_limit`."""
     default = default_max_job(tenant_queue.tenant, tenant_queue.queue)
-    with limits.changing(tenant_queue, by, reason, version) as row:
+
+    def apply(row: TenantQueue) -> None:
         _end_override(row)
         row.max_job, row.limit_source, row.limit_set_by = default, LimitSource.DEFAULT, ""
+
+    return limits.change(tenant_queue, apply, by, reason, version)
 
 
 def pause(
@@ -219,7 +239,7 @@ def pause(
     by: str = "",
     reason: str = "",
     version: int | None = None,
-) -> None:
+) -> list[Change]:
     """Let no further job of this tenant start; running ones go on. With `until` the sweep resumes it then.
 
     Raises:
@@ -228,14 +248,20 @@ def pause(
     """
     if until is not None:
         _require_future(until)
-    with limits.changing(tenant_queue, by, reason, version) as row:
+
+    def apply(row: TenantQueue) -> None:
         row.paused, row.resume_at = True, until
 
+    return limits.change(tenant_queue, apply, by, reason, version)
 
-def resume(tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version: int | None = None) -> None:
+
+def resume(tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
     """Undo `pause`; waiting jobs are admitted when the change commits."""
-    with limits.changing(tenant_queue, by, reason, version) as row:
+
+    def apply(row: TenantQueue) -> None:
         row.paused, row.resume_at = False, None
+
+    return limits.change(tenant_queue, apply, by, reason, version)
 
 
 def _end_override(row: TenantQueue) -> None:
