@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from django import forms
@@ -16,61 +15,74 @@ from django.db import router, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots import stats, tenants
-from tenant_slots.admin_lists import CappedPaginator, TenantFilter, search_jobs
-from tenant_slots.conf import app_settings
+from tenant_slots import (
+    admin_actions,
+    admin_arguments,
+    admin_audit,
+    admin_cells,
+    admin_detail,
+    admin_export,
+    admin_job_actions,
+    admin_queue_actions,
+    stats,
+)
+from tenant_slots.admin_limits import LimitEditing, TenantQueueForm
+from tenant_slots.admin_lists import CappedPaginator, Restricted, TenantFilter, search_jobs
+from tenant_slots.admin_live import LiveList, QueueFilter, StateFilter
 from tenant_slots.exceptions import TenantQueueInUse
 from tenant_slots.models import HIGHEST_LIMIT, State, TenantJob, TenantQueue
 
 if TYPE_CHECKING:
     QueueModelAdmin = admin.ModelAdmin[TenantQueue]
     JobModelAdmin = admin.ModelAdmin[TenantJob]
-    QueueModelForm = forms.ModelForm[TenantQueue]
 else:
     QueueModelAdmin = JobModelAdmin = admin.ModelAdmin
-    QueueModelForm = forms.ModelForm
-
-
-class TenantQueueForm(QueueModelForm):
-    """Carries the values that it was loaded with, so that only what this person changed counts as changed."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if self.instance._state.adding:
-            self.instance._state.db = app_settings.DATABASE  # where it is looked for duplicates, and saved
-            return
-        for name, field in self.fields.items():
-            # Somebody who posts without having loaded the form means the values as compared with the row.
-            field.show_hidden_initial = not self.is_bound or self.add_initial_prefix(name) in self.data
 
 
 @admin.register(TenantQueue)
-class TenantQueueAdmin(QueueModelAdmin):
+class TenantQueueAdmin(LimitEditing, LiveList, QueueModelAdmin):
     """Never give this class `list_editable`: saving the list would write back every limit that it shows."""
 
     form = TenantQueueForm
-    list_display = ("tenant_name", "queue", "usage", "waiting", "paused")
-    list_filter = ("queue", "paused")
+    list_display = (
+        "tenant_name", "queue", "state", "usage", "running", "queued", "waiting", "oldest_wait", "start_delay",
+        "failed", "activity", "origin", "edit",
+    )  # fmt: skip
+    list_filter = (StateFilter, QueueFilter)
     search_fields = ("tenant",)
-    actions = ("pause", "resume", "delete_selected")
-    editable = ("max_job", "paused")
+    search_help_text = _("A part of a tenant")
+    show_facets = admin.ShowFacets.NEVER
+    show_full_result_count = False
+    actions = ("pause", "resume", "set_limit", "cancel_waiting", "export", "delete_selected")
+    editable = ("max_job", "override_until", "paused", "resume_at", "reason", "seen_version")
     key = ("tenant", "queue")
-    shown = ("usage", "waiting", "created_at")
+    added = ("max_job", "paused")
+    shown = ("usage", "waiting", "origin", "created_at")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantQueue]:
         # Not super(), which orders before there is a `waiting` to order by.
-        rows = stats.with_waiting(self.model._default_manager.get_queryset())
+        own = self.tenant_queues_for(request)
+        rows = stats.with_waiting(self.model._default_manager.get_queryset() if own is None else own)
         return rows.order_by(*self.get_ordering(request))
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         return stats.BUSIEST_FIRST
 
+    def get_list_display(self, request: HttpRequest) -> Any:
+        return [name for name in self.list_display if name != "edit" or self.has_set_limit_permission(request)]
+
     def get_fields(self, request: HttpRequest, obj: TenantQueue | None = None) -> Any:
-        return self.key + self.editable + (self.shown if obj else ())
+        if obj is None:
+            return self.key + self.added
+        if self.has_change_permission(request, obj):
+            return self.key + self.editable + self.shown
+        return self.key + tuple(name for name in self.editable if name not in ("reason", "seen_version")) + self.shown
 
     def get_readonly_fields(self, request: HttpRequest, obj: TenantQueue | None = None) -> Any:
         return self.key + self.shown if obj else ()
@@ -83,60 +95,80 @@ class TenantQueueAdmin(QueueModelAdmin):
             kwargs |= {"min_value": 0, "max_value": HIGHEST_LIMIT}
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
-    def save_model(self, request: HttpRequest, obj: TenantQueue, form: Any, change: bool) -> None:
-        """Writes only what was changed here, so that it reverts nothing that another person changed meanwhile."""
-        if not change:
-            super().save_model(request, obj, form, change)
-            return
-        stored = {field.name for field in obj._meta.concrete_fields}
-        obj.save(update_fields=stored.intersection(form.changed_data))
+    def change_view(self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
+        context = {**self._detail(request, object_id), **(extra_context or {})}
+        return super().change_view(request, object_id, form_url, context)
 
-    @admin.display(description=_("tenant"), ordering="tenant")
-    def tenant_name(self, row: TenantQueue) -> str:
-        return row.tenant or gettext("no tenant")
+    def _detail(self, request: HttpRequest, object_id: str) -> dict[str, Any]:
+        row = self.get_object(request, object_id)
+        if row is None or not self.has_view_permission(request, row):
+            return {}
+        span = admin_detail.SPANS.get(request.GET.get("span", ""), admin_detail.SPANS["1h"])
+        jobs_seen = request.user.has_perm("tenant_slots.view_tenantjob")
+        context: dict[str, Any] = {
+            "slots_span": span,
+            "slots_spans": admin_detail.SPANS.values(),
+            "slots_charts": admin_detail.charts_of(row, span),
+            "slots_holders": admin_detail.holders_of(row),
+            "slots_line": admin_detail.line_of(row),
+            "slots_history": admin_audit.history_of(row),
+            "slots_job_url": f"{self.admin_site.name}:tenant_slots_tenantjob_change" if jobs_seen else "",
+        }
+        if self.has_set_limit_permission(request, row):
+            context |= {"slots_limit_url": self._url("limit", row), "slots_reset_url": self._url("reset", row)}
+        return context
 
-    @admin.display(description=_("in use"), ordering="current_job")
-    def usage(self, row: TenantQueue) -> str:
-        return f"{row.current_job} / {row.max_job}"
+    def _url(self, page: str, row: TenantQueue) -> str:
+        opts = self.opts
+        return reverse(f"{self.admin_site.name}:{opts.app_label}_{opts.model_name}_{page}", args=[row.pk])
 
-    @admin.display(description=_("waiting"), ordering="waiting")
-    def waiting(self, row: Any) -> int:
-        waiting: int = row.waiting
-        return waiting
-
-    @admin.action(permissions=["change"], description=_("Pause selected tenant queues"))
-    def pause(self, request: HttpRequest, queryset: QuerySet[TenantQueue]) -> None:
-        count = self._apply(request, queryset.filter(paused=False), tenants.pause, gettext("Paused."))
-        self.message_user(
-            request,
-            ngettext("%(count)d tenant queue was paused.", "%(count)d tenant queues were paused.", count)
-            % {"count": count},
+    @admin.display(description=_("edit"))
+    def edit(self, row: TenantQueue) -> SafeString:
+        cell = self._cells(row)[f"{row.pk}.edit"]
+        return format_html(
+            '<a href="{}" data-slots="{}.edit" data-slots-edit="{}"{}>{}</a>',
+            self._url("limit", row),
+            row.pk,
+            str(row),
+            admin_cells.attributes(cell),
+            gettext("Set limit"),
         )
 
-    @admin.action(permissions=["change"], description=_("Resume selected tenant queues"))
-    def resume(self, request: HttpRequest, queryset: QuerySet[TenantQueue]) -> None:
-        count = self._apply(request, queryset.filter(paused=True), tenants.resume, gettext("Resumed."))
-        self.message_user(
-            request,
-            ngettext("%(count)d tenant queue was resumed.", "%(count)d tenant queues were resumed.", count)
-            % {"count": count},
-        )
+    def has_pause_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, "pause") or self.has_change_permission(request)
 
-    def _apply(
-        self,
-        request: HttpRequest,
-        rows: QuerySet[TenantQueue],
-        change: Callable[[TenantQueue], object],
-        log_message: str,
-    ) -> int:
-        """Changes the rows in a transaction each, as none may hold several tenants' rows. Returns how many."""
-        if not self.has_change_permission(request):
-            raise PermissionDenied
-        changed = list(rows)
-        for row in changed:
-            change(row)
-            self.log_change(request, row, log_message)
-        return len(changed)
+    def has_resume_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, "resume") or self.has_change_permission(request)
+
+    def has_cancel_waiting_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, "cancel_waiting")
+
+    def has_export_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, "export")
+
+    def _may(self, request: HttpRequest, what: str) -> bool:
+        allowed: bool = request.user.has_perm(f"tenant_slots.{what}_tenantqueue")
+        return allowed
+
+    @admin.action(permissions=["pause"], description=_("Pause selected tenant queues"))
+    def pause(self, request: HttpRequest, queryset: QuerySet[TenantQueue]) -> HttpResponse | None:
+        return admin_actions.run(self, request, queryset, admin_queue_actions.PAUSE)
+
+    @admin.action(permissions=["resume"], description=_("Resume selected tenant queues"))
+    def resume(self, request: HttpRequest, queryset: QuerySet[TenantQueue]) -> HttpResponse | None:
+        return admin_actions.run(self, request, queryset, admin_queue_actions.RESUME)
+
+    @admin.action(permissions=["set_limit"], description=_("Set the limit of selected tenant queues"))
+    def set_limit(self, request: HttpRequest, queryset: QuerySet[TenantQueue]) -> HttpResponse | None:
+        return admin_actions.run(self, request, queryset, admin_queue_actions.SET_LIMIT)
+
+    @admin.action(permissions=["cancel_waiting"], description=_("Cancel the waiting jobs of selected tenant queues"))
+    def cancel_waiting(self, request: HttpRequest, queryset: QuerySet[TenantQueue]) -> HttpResponse | None:
+        return admin_actions.run(self, request, queryset, admin_queue_actions.CANCEL_WAITING)
+
+    @admin.action(permissions=["export"], description=_("Export selected tenant queues as CSV"))
+    def export(self, request: HttpRequest, queryset: QuerySet[TenantQueue]) -> Any:
+        return admin_export.export(self, request, admin_export.QUEUE_FIELDS, admin_export.queue_rows(queryset))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Counts the jobs that go with their row instead of listing them: there may be a million."""
@@ -166,7 +198,7 @@ class TenantQueueAdmin(QueueModelAdmin):
 
 
 @admin.register(TenantJob)
-class TenantJobAdmin(JobModelAdmin):
+class TenantJobAdmin(Restricted, JobModelAdmin):
     list_display = ("uuid", "task", "tenant", "queue", "state", "enqueued_at", "started_at", "ended_at", "attempt")
     list_filter = ("state", ("tenant_queue__queue", admin.AllValuesFieldListFilter), TenantFilter)
     list_select_related = ("tenant_queue",)
@@ -177,37 +209,43 @@ class TenantJobAdmin(JobModelAdmin):
     show_facets = admin.ShowFacets.NEVER  # nor count them
     show_full_result_count = False
     paginator = CappedPaginator
-    actions = ("cancel",)
-    private = ("args", "kwargs")
+    actions = ("cancel", "stop", "retry", "release", "export")
+    private = ("args", "kwargs", "options", "result")
+    """Nobody can search or filter by these: a hidden value could be guessed letter by letter."""
+    secret = ("arguments", "keyword_arguments")
     fields = (
         "uuid",
         ("task", "key"),
         ("tenant", "queue"),
         ("state", "position", "priority"),
+        "why_waiting",
         ("attempt", "failures", "crashes"),
         ("worker", "host"),
         ("enqueued_at", "run_after", "admitted_at"),
         ("started_at", "beat_at", "ended_at"),
         "cancel_requested_at",
-        "args",
-        "kwargs",
-        "result",
+        "arguments",
+        "keyword_arguments",
+        "shown_result",
         "error",
     )
-    readonly_fields = ("tenant", "queue", "position")
+    readonly_fields = ("tenant", "queue", "position", "why_waiting", "arguments", "keyword_arguments", "shown_result")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantJob]:
-        return super().get_queryset(request).defer("args", "kwargs", "options", "result", "error")
+        jobs = super().get_queryset(request).defer("args", "kwargs", "options", "result", "error")
+        own = self.tenant_queues_for(request)
+        return jobs if own is None else jobs.filter(tenant_queue__in=own.order_by().values("pk"))
 
     def get_fields(self, request: HttpRequest, obj: TenantJob | None = None) -> Any:
-        if self.has_view_arguments_permission(request):
-            return self.fields
-        return [name for name in self.fields if name not in self.private]
+        left_out = set() if self.has_view_arguments_permission(request) else {*self.secret}
+        if obj is None or obj.state not in (State.SCHEDULED, State.WAITING, State.QUEUED):
+            left_out.add("why_waiting")
+        return [name for name in self.fields if name not in left_out]
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Who may not see the arguments may not guess them with ``?kwargs__token__startswith=a`` either."""
+        """Nobody guesses what is hidden with ``?kwargs__token__startswith=a``."""
         if lookup.split("__")[0] in self.private:
-            return request is not None and self.has_view_arguments_permission(request)
+            return False
         return super().lookup_allowed(lookup, value, request)  # type: ignore[arg-type]
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
@@ -227,7 +265,26 @@ class TenantJobAdmin(JobModelAdmin):
         return super().has_change_permission(request)
 
     def has_view_arguments_permission(self, request: HttpRequest) -> bool:
-        return super().has_change_permission(request)
+        return self._may(request, "view_job_arguments")
+
+    def has_stop_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, "stop_tenantjob")
+
+    def has_retry_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, "retry_tenantjob")
+
+    def has_release_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, "release_tenantjob") or self.has_force_release_permission(request)
+
+    def has_force_release_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, "force_release_tenantjob")
+
+    def has_export_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, "export_tenantjob")
+
+    def _may(self, request: HttpRequest, codename: str) -> bool:
+        allowed: bool = request.user.has_perm(f"tenant_slots.{codename}")
+        return allowed
 
     @admin.display(description=_("tenant"))
     def tenant(self, job: TenantJob) -> str:
@@ -240,6 +297,38 @@ class TenantJobAdmin(JobModelAdmin):
     @admin.display(description=_("position in line"))
     def position(self, job: TenantJob) -> int | None:
         return stats.position_in_line(job)
+
+    @admin.display(description=_("why is this job waiting?"))
+    def why_waiting(self, job: TenantJob) -> SafeString:
+        return format_html_join(SafeString("<br>"), "{}", ((text,) for text in admin_detail.why_waiting(job)))
+
+    @admin.display(description=_("arguments"))
+    def arguments(self, job: TenantJob) -> SafeString:
+        return format_html("<pre>{}</pre>", admin_arguments.shown_args(job))
+
+    @admin.display(description=_("keyword arguments"))
+    def keyword_arguments(self, job: TenantJob) -> SafeString:
+        return format_html("<pre>{}</pre>", admin_arguments.shown_kwargs(job))
+
+    @admin.display(description=_("result"))
+    def shown_result(self, job: TenantJob) -> SafeString:
+        return format_html("<pre>{}</pre>", admin_arguments.shown_result(job))
+
+    @admin.action(permissions=["stop"], description=_("Stop selected running jobs"))
+    def stop(self, request: HttpRequest, queryset: QuerySet[TenantJob]) -> HttpResponse | None:
+        return admin_actions.run(self, request, queryset, admin_job_actions.STOP)
+
+    @admin.action(permissions=["retry"], description=_("Retry selected failed jobs"))
+    def retry(self, request: HttpRequest, queryset: QuerySet[TenantJob]) -> HttpResponse | None:
+        return admin_actions.run(self, request, queryset, admin_job_actions.RETRY)
+
+    @admin.action(permissions=["release"], description=_("Release the stuck slots of selected jobs"))
+    def release(self, request: HttpRequest, queryset: QuerySet[TenantJob]) -> HttpResponse | None:
+        return admin_actions.run(self, request, queryset, admin_job_actions.RELEASE)
+
+    @admin.action(permissions=["export"], description=_("Export selected tenant jobs as CSV"))
+    def export(self, request: HttpRequest, queryset: QuerySet[TenantJob]) -> Any:
+        return admin_export.export(self, request, admin_export.JOB_FIELDS, admin_export.job_rows(queryset))
 
     @admin.action(permissions=["cancel"], description=_("Cancel selected tenant jobs"))
     def cancel(self, request: HttpRequest, queryset: QuerySet[TenantJob]) -> None:

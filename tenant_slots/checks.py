@@ -167,6 +167,11 @@ def _weights(value: object) -> Problem:
     return None if valid else "Give a dict of numbers above 0 by queue."
 
 
+def _names(value: object) -> Problem:
+    valid = isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(name, str) for name in value)
+    return None if valid else "Give a list of names of arguments."
+
+
 RULES: dict[str, Callable[[object], Problem]] = {
     "DEFAULT_MAX_JOB": _limit,
     "AUTO_CREATE": _flag,
@@ -181,4 +186,5 @@ RULES: dict[str, Callable[[object], Problem]] = {
     "MAX_ARGS_BYTES": _count,
     "RETENTION": _seconds,
     "QUEUE_WEIGHTS": _weights,
+    "HIDDEN_ARGUMENTS": _names,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from django.conf import settings
@@ -40,6 +40,7 @@ class AppSettings:
     MAX_ARGS_BYTES = Setting(65536)
     RETENTION = Setting(7 * 24 * 3600)
     QUEUE_WEIGHTS: Setting[Mapping[str, int]] = Setting({})
+    HIDDEN_ARGUMENTS: Setting[Sequence[str]] = Setting(("password", "token", "secret", "api_key", "authorization"))
 
 
 def configured() -> Mapping[str, Any]:

@@ -60,6 +60,18 @@ def cancel(job: TenantJob) -> bool:
             return True
 
 
+def cancel_waiting(tenant_queue: TenantQueue, *, up_to: int) -> int:
+    """Take a tenant's waiting jobs out of line, those that were enqueued later than the job `up_to` aside.
+
+    Returns:
+        How many. A job that got a slot meanwhile is not one of them.
+    """
+    canceled = 0
+    while chunk := _cancel_chunk(tenant_queue, up_to):
+        canceled += len(chunk)
+    return canceled
+
+
 def retry(job: TenantJob) -> None:
     """See `TenantJob.retry`."""
     retryable = TenantJob.objects.filter(pk=job.pk, state__in=(State.FAILED, State.CANCELED), rq_job_id="")
@@ -193,6 +205,20 @@ def _cancel_unstarted(job: TenantJob) -> bool:
         job.refresh_from_db()
         end_signal(job, state=State.CANCELED)
     return bool(released)
+
+
+def _cancel_chunk(tenant_queue: TenantQueue, up_to: int) -> list[TenantJob]:
+    with slots.locked(tenant_queue.pk) as row:
+        line = row.jobs.waiting().filter(pk__lte=up_to).defer("args", "kwargs", "result", "error")
+        jobs = list(line.order_by("pk")[:ROWS_PER_INSERT])
+        ended = {"state": State.CANCELED, "ended_at": DatabaseNow()}
+        TenantJob.objects.waiting().filter(pk__in=[job.pk for job in jobs]).update(**ended)
+    for job in jobs:
+        job.tenant_queue = row
+        if job.rq_job_id:
+            after_commit(partial(dispatch.remove, job))
+        end_signal(job, state=State.CANCELED)
+    return jobs
 
 
 def _ask_to_stop(job: TenantJob) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 from tenant_slots import dispatch, holders, line, slots
@@ -59,3 +60,31 @@ def _by_policy(job: TenantJob, crashes: int) -> State:
         return State.CANCELED
     # The arguments of a plain RQ job are in Redis; running it again is up to RQ's own retry.
     return State.FAILED if job.rq_job_id or crashes > app_settings.MAX_CRASHES else State.WAITING
+
+
+class ByHand(Enum):
+    """What came of a release by hand."""
+
+    RELEASED = "released"
+    ALIVE = "alive"
+    """The lease of the run is alive, or its process is and cannot be killed from here."""
+    GONE = "gone"
+    """The job held no slot any more, or another run of it does."""
+
+
+def release_by_hand(job: TenantJob, reason: str, *, force: bool = False) -> ByHand:
+    """Take the slot from a run that is stuck; its job goes on by the crash policy.
+
+    Args:
+        job: the row as whoever decides saw it; another attempt than that is left alone.
+        force: take it although the lease is alive. The job then fails, because its run may still go on, and whatever
+            that run does from now on changes nothing.
+    """
+    if force:
+        return ByHand.RELEASED if end_lost_run(job, reason, state=State.FAILED) else ByHand.GONE
+    held = TenantJob.objects.held_as(job)
+    if not held.silent().exists():
+        return ByHand.ALIVE if held.exists() else ByHand.GONE
+    if holders.liveness(job) is Liveness.ALIVE and not holders.kill(job):
+        return ByHand.ALIVE
+    return ByHand.RELEASED if end_lost_run(job, reason) else ByHand.GONE

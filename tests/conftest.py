@@ -5,6 +5,7 @@ from pathlib import Path
 
 import django_rq
 import pytest
+from django.test import Client
 
 from tests.history import History
 from tests.processes import Workers
@@ -13,6 +14,31 @@ from tests.processes import Workers
 @pytest.fixture(autouse=True)
 def _empty_redis() -> None:
     django_rq.get_connection("default").flushdb()
+
+
+@pytest.fixture
+def boss(db: None) -> Client:
+    return _signed_in(superuser=True)
+
+
+@pytest.fixture
+def viewer(db: None) -> Client:
+    return _signed_in("view_tenantqueue", "view_tenantjob")
+
+
+def _signed_in(*permissions: str, superuser: bool = False) -> Client:
+    from tests.admin_site import signed_in  # its models exist only once Django is set up
+
+    return signed_in(*permissions, superuser=superuser)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_shared() -> None:
+    """What one test's viewers were shown is not shown to the next one's."""
+    from tenant_slots.admin_live import shared_rows, shared_tiles
+
+    shared_rows.clear()
+    shared_tiles.clear()
 
 
 @pytest.fixture

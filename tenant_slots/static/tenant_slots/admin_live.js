@@ -1,0 +1,233 @@
+/* The live list: polls its figures, and edits a limit in place. It changes texts and attributes, nothing else. */
+(function () {
+    "use strict";
+
+    const SLOWEST = 60;
+    const KEY = "tenant-slots-every";
+
+    function apply(cells) {
+        for (const element of document.querySelectorAll("[data-slots]")) {
+            const cell = cells[element.dataset.slots];
+            if (cell) {
+                applyTo(element, cell);
+            }
+        }
+    }
+
+    function applyTo(element, cell) {
+        if (cell.text !== undefined && element.textContent !== cell.text) {
+            element.textContent = cell.text;
+        }
+        for (const [name, value] of Object.entries(cell.attrs || {})) {
+            if (element.getAttribute(name) !== value) {
+                element.setAttribute(name, value);
+            }
+        }
+    }
+
+    function rowsOnPage() {
+        const keys = [...document.querySelectorAll("[data-slots]")].map((element) => element.dataset.slots);
+        return [...new Set(keys.map((key) => key.split(".")[0]).filter((pk) => /^\d+$/.test(pk)))];
+    }
+
+    function filled(text, values) {
+        return text.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? values[name] : whole));
+    }
+
+    class Poller {
+        constructor(board) {
+            this.board = board;
+            this.chosen = document.getElementById("slots-every");
+            this.age = document.getElementById("slots-updated");
+            this.stale = document.getElementById("slots-stale");
+            this.updated = Date.now();
+            this.failures = 0;
+            this.etag = "";
+            this.stopped = false;
+        }
+
+        start() {
+            const kept = stored();
+            if ([...this.chosen.options].some((option) => option.value === kept)) {
+                this.chosen.value = kept;
+            }
+            this.chosen.addEventListener("change", () => {
+                store(this.chosen.value);
+                this.failures = 0;
+                this.plan(0);
+            });
+            document.addEventListener("visibilitychange", () => this.plan(0));
+            window.setInterval(() => this.tellAge(), 1000);
+            this.plan();
+            this.tellAge();
+        }
+
+        every() {
+            return Number(this.chosen.value);
+        }
+
+        plan(seconds) {
+            window.clearTimeout(this.timer);
+            if (this.stopped || document.hidden || !this.every()) {
+                return;
+            }
+            const pause = Math.min(SLOWEST, this.every() * 2 ** this.failures);
+            this.timer = window.setTimeout(() => this.poll(), 1000 * (seconds === undefined ? pause : seconds));
+        }
+
+        async poll() {
+            const query = new URLSearchParams({ rows: rowsOnPage().join(","), every: this.chosen.value });
+            try {
+                const answer = await fetch(`${this.board.dataset.url}?${query}`, {
+                    headers: { Accept: "application/json", "If-None-Match": this.etag },
+                    cache: "no-store",
+                    redirect: "manual",
+                });
+                await this.take(answer);
+            } catch (error) {
+                this.fail(this.board.dataset.noAnswer);
+            }
+            this.plan();
+        }
+
+        async take(answer) {
+            if (answer.type === "opaqueredirect" || answer.status === 403) {
+                this.stopped = true;
+                this.fail(this.board.dataset.signedOut);
+                return;
+            }
+            if (answer.status === 200) {
+                apply((await answer.json()).cells);
+                this.etag = answer.headers.get("ETag") || "";
+            } else if (answer.status !== 304) {
+                throw new Error(String(answer.status));
+            }
+            this.failures = 0;
+            this.updated = Date.now();
+            this.stale.textContent = "";
+            this.board.removeAttribute("data-is-stale");
+            this.tellAge();
+        }
+
+        fail(reason) {
+            this.failures += 1;
+            const time = new Date(this.updated).toLocaleTimeString(document.documentElement.lang || undefined);
+            this.stale.textContent = filled(this.board.dataset.stale, { time: time, reason: reason });
+            this.board.setAttribute("data-is-stale", "yes");
+        }
+
+        tellAge() {
+            const seconds = Math.round((Date.now() - this.updated) / 1000);
+            const texts = this.board.dataset;
+            const running = seconds < 1 ? texts.just : filled(texts.updated, { seconds: seconds });
+            this.age.textContent = this.every() && !this.stopped ? running : texts.off;
+        }
+    }
+
+    function stored() {
+        try {
+            return window.localStorage.getItem(KEY);
+        } catch (error) {
+            return null;
+        }
+    }
+
+    function store(value) {
+        try {
+            window.localStorage.setItem(KEY, value);
+        } catch (error) {
+            /* A browser that keeps nothing polls at the interval of the page. */
+        }
+    }
+
+    class LimitDialog {
+        constructor(dialog) {
+            this.dialog = dialog;
+            this.form = document.getElementById("slots-limit-form");
+            this.number = document.getElementById("slots-max-job");
+            this.effect = document.getElementById("slots-effect");
+            this.error = document.getElementById("slots-dialog-error");
+        }
+
+        start() {
+            document.addEventListener("click", (event) => {
+                const link = event.target.closest("a[data-slots-edit]");
+                if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+                    event.preventDefault();
+                    this.open(link);
+                }
+            });
+            this.number.addEventListener("input", () => this.tellEffect());
+            this.form.addEventListener("submit", (event) => {
+                event.preventDefault();
+                this.send();
+            });
+            document.getElementById("slots-close").addEventListener("click", () => this.dialog.close());
+        }
+
+        open(link) {
+            this.link = link;
+            this.form.reset();
+            this.show("");
+            document.getElementById("slots-dialog-row").textContent = link.dataset.slotsEdit;
+            document.getElementById("slots-version").value = link.dataset.version;
+            this.number.value = link.dataset.limit;
+            this.tellEffect();
+            this.dialog.showModal();
+            this.number.select();
+        }
+
+        tellEffect() {
+            const running = Number(this.link.dataset.running);
+            const limit = Number(this.number.value);
+            const values = { running: running, limit: limit, over: running - limit };
+            const texts = this.form.dataset;
+            this.effect.textContent = this.number.value === "" ? "" : filled(running > limit ? texts.some : texts.none, values);
+        }
+
+        async send() {
+            try {
+                const answer = await fetch(this.link.href, {
+                    method: "POST",
+                    body: new FormData(this.form),
+                    headers: { Accept: "application/json" },
+                    redirect: "manual",
+                });
+                this.take(answer, await answer.json());
+            } catch (error) {
+                this.show(this.form.dataset.failed);
+            }
+        }
+
+        take(answer, data) {
+            if (answer.status === 409) {
+                this.show(data.message);
+                document.getElementById("slots-version").value = data.theirs.version;
+            } else if (data.errors) {
+                this.show(Object.values(data.errors).flat().join(" "));
+            } else if (answer.ok) {
+                apply(data.cells);
+                this.dialog.close();
+                this.link.focus();
+            } else {
+                throw new Error(String(answer.status));
+            }
+        }
+
+        show(text) {
+            this.error.textContent = text;
+            this.error.hidden = !text;
+        }
+    }
+
+    document.addEventListener("DOMContentLoaded", () => {
+        const board = document.getElementById("slots-live");
+        const dialog = document.getElementById("slots-dialog");
+        if (board) {
+            new Poller(board).start();
+        }
+        if (dialog && dialog.showModal) {
+            new LimitDialog(dialog).start();
+        }
+    });
+})();
