@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks import bulk, cost, hand_over, killed_job, limits_hold, line_owner, noisy_neighbour
+from benchmarks import admin_list, bulk, cost, hand_over, killed_job, limits_hold, line_owner, noisy_neighbour
 from benchmarks.harness import common_options, finish, run, set_up
 
-MODULES = (limits_hold, noisy_neighbour, line_owner, hand_over, cost, bulk, killed_job)
+MODULES = (limits_hold, noisy_neighbour, line_owner, hand_over, cost, bulk, killed_job, admin_list)
 
 if __name__ == "__main__":
     options = common_options()

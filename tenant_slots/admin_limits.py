@@ -16,7 +16,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots import admin_audit, admin_cells, live, tenants
-from tenant_slots.admin_live import shared_rows
+from tenant_slots.admin_live import forget_shared, shared_rows
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.limits import Change
@@ -165,7 +165,7 @@ class LimitEditing(Base):
         form.changes = changes_of_form(request, obj, form)
         if any(one.what == "limit" for one in form.changes):
             self.message_user(request, admin_cells.effect_of(obj.max_job, obj.current_job))
-        shared_rows.clear()
+        forget_shared()
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
         if add:
@@ -197,6 +197,7 @@ class LimitEditing(Base):
     def _limited(self, request: HttpRequest, row: TenantQueue) -> HttpResponse:
         effect = admin_cells.effect_of(row.max_job, row.current_job)
         fresh = live.rows([row.pk])
+        forget_shared()
         shared_rows.put(fresh)
         if wants_json(request):
             return JsonResponse({"effect": effect, "cells": admin_cells.of_row(fresh[row.pk])})

@@ -36,7 +36,8 @@ MOST_ROWS = 500
 """Rows that one poll may ask for."""
 
 shared_rows: Shared[int, Row] = Shared(seconds=1)
-shared_tiles: Shared[str, Tiles] = Shared(seconds=1)
+shared_tiles: Shared[str, Tiles] = Shared(seconds=5)
+"""Longer, because adding up all waiting jobs takes as long as a page of rows, and a sum moves little in that time."""
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -183,6 +184,12 @@ class LiveList(Restricted, Base):
             row.cells = admin_cells.of_row(found)
         cells: admin_cells.Cells = row.cells
         return cells
+
+
+def forget_shared() -> None:
+    """After a change by a viewer, who wants to see it at once."""
+    shared_rows.clear()
+    shared_tiles.clear()
 
 
 def clamped(asked: str | None) -> int:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from tenant_slots import admin_audit, line, tenants
 from tenant_slots.admin_actions import DONE, Confirmed, CountForm, SeenForm, seen
 from tenant_slots.admin_limits import LimitForm, ReasonForm, future_field, name_of, set_limit
-from tenant_slots.admin_live import shared_rows
+from tenant_slots.admin_live import forget_shared
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.models import TenantJob, TenantQueue
 
@@ -79,7 +79,7 @@ def _changed(model_admin: Any, request: HttpRequest, row: TenantQueue, change: A
     except StaleVersion:
         return CHANGED_MEANWHILE
     admin_audit.log_changes(model_admin, request, row, changes)
-    shared_rows.clear()
+    forget_shared()
     return DONE if changes else UNCHANGED
 
 
@@ -89,7 +89,7 @@ def _cancel_waiting(model_admin: Any, request: HttpRequest, row: TenantQueue, va
         return UNCHANGED
     what = gettext("waiting jobs canceled:")
     admin_audit.note(model_admin, request, row, what, new=str(count), reason=values["reason"])
-    shared_rows.clear()
+    forget_shared()
     return DONE
 
 

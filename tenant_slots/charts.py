@@ -11,7 +11,8 @@ HEIGHT = 24
 
 def line(values: Sequence[float], highest: float, height: int = HEIGHT) -> str:
     """The ``points`` of a polyline."""
-    return " ".join(f"{x},{_y(value, highest, height)}" for x, value in enumerate(values))
+    heights = {value: _y(value, highest, height) for value in set(values)}
+    return " ".join([f"{x},{heights[value]}" for x, value in enumerate(values)])
 
 
 def steps(values: Sequence[float], highest: float, height: int = HEIGHT) -> str:

@@ -35,10 +35,9 @@ def _signed_in(*permissions: str, superuser: bool = False) -> Client:
 @pytest.fixture(autouse=True)
 def _nothing_shared() -> None:
     """What one test's viewers were shown is not shown to the next one's."""
-    from tenant_slots.admin_live import shared_rows, shared_tiles
+    from tenant_slots.admin_live import forget_shared
 
-    shared_rows.clear()
-    shared_tiles.clear()
+    forget_shared()
 
 
 @pytest.fixture

@@ -1,0 +1,220 @@
+"""How long does the server take for the admin's live list of very many tenants?"""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Any
+
+from benchmarks.harness import Benchmark, Size, main
+from benchmarks.phase import phase
+from benchmarks.report import Bar, Result, milliseconds
+
+ADMIN: dict[str, Any] = {
+    "INSTALLED_APPS": [
+        "django.contrib.admin",
+        "django.contrib.auth",
+        "django.contrib.contenttypes",
+        "django.contrib.messages",
+        "django.contrib.sessions",
+        "django.contrib.staticfiles",
+        "tenant_slots",
+        "django_rq",
+    ],
+    "MIDDLEWARE": [
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.middleware.csrf.CsrfViewMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.messages.middleware.MessageMiddleware",
+    ],
+    "TEMPLATES": [
+        {
+            "BACKEND": "django.template.backends.django.DjangoTemplates",
+            "APP_DIRS": True,
+            "OPTIONS": {
+                "context_processors": [
+                    "django.template.context_processors.request",
+                    "django.contrib.auth.context_processors.auth",
+                    "django.contrib.messages.context_processors.messages",
+                ]
+            },
+        }
+    ],
+    "ROOT_URLCONF": "benchmarks.admin_urls",
+    "STATIC_URL": "/static/",
+    "ALLOWED_HOSTS": ["testserver"],
+}
+
+ROWS_ON_A_PAGE = 100
+"""Django's default."""
+
+LIST = "/admin/tenant_slots/tenantqueue/"
+
+
+def measure(options: Namespace) -> Result:
+    from django.core.management import call_command
+    from django.test.utils import override_settings
+
+    with override_settings(**ADMIN):
+        call_command("migrate", verbosity=0)
+        with phase(options.side):
+            _fill(options.tenants, options.jobs, options.waiting)
+            return _measured(options)
+
+
+def _measured(options: Namespace) -> Result:
+    from tenant_slots import stats
+    from tenant_slots.admin_live import shared_rows, shared_tiles
+    from tenant_slots.models import TenantQueue
+
+    client = _staff()
+    busiest = stats.with_waiting(TenantQueue.objects.all()).order_by(*stats.BUSIEST_FIRST)
+    page = [str(row.pk) for row in busiest[:ROWS_ON_A_PAGE]]
+    poll = f"{LIST}live/?rows={','.join(page)}"
+
+    def first_poll_of_a_second() -> None:
+        shared_rows.clear()
+        client.get(poll)
+
+    def first_poll_of_five_seconds() -> None:
+        shared_tiles.clear()
+        first_poll_of_a_second()
+
+    def fresh_list() -> None:
+        shared_tiles.clear()
+        client.get(LIST)
+
+    queries = _queries(fresh_list)
+    lists, polls = (_seconds(action, options.rounds) for action in (fresh_list, first_poll_of_a_second))
+    filters = {
+        state: milliseconds(median(_seconds(partial(client.get, LIST, {"state": state}), 3)))
+        for state in ("backlogged", "at_limit", "stale", "idle")
+    }
+    return Result(
+        [
+            Bar("queries of the list page", queries, "<=", 12),
+            Bar("server time of the list page, median", milliseconds(median(lists)), "<=", 300, "ms"),
+            Bar("server time of the first poll of a second, median", milliseconds(median(polls)), "<=", 50, "ms"),
+        ],
+        {
+            "rows on the page": len(page),
+            "slowest list page, ms": milliseconds(max(lists)),
+            "slowest poll, ms": milliseconds(max(polls)),
+            "the first poll of five seconds, which adds up all rows for the tiles, median, ms": milliseconds(
+                median(_seconds(first_poll_of_five_seconds, options.rounds))
+            ),
+            "a poll that is shared, median, ms": milliseconds(
+                median(_seconds(lambda: client.get(poll), options.rounds))
+            ),
+            "list filtered by state, median, ms": filters,
+        },
+    )
+
+
+def _staff() -> Any:
+    """Signed in with single permissions, which cost two queries more than a superuser's."""
+    from django.contrib.auth.models import Permission, User
+    from django.test import Client
+
+    user = User.objects.create(username="staff", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__endswith="tenantqueue"))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def _queries(action: Callable[[], object]) -> int:
+    from django.db import connection
+    from django.test.utils import CaptureQueriesContext
+
+    action()
+    with CaptureQueriesContext(connection) as captured:
+        action()
+    return len(captured)
+
+
+def _seconds(action: Callable[[], object], rounds: int) -> list[float]:
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - began)
+    return times
+
+
+def _fill(tenants: int, jobs: int, waiting: int) -> None:
+    """Half of the waiting jobs are spread evenly, a quarter of the tenants run jobs, and the last hour was busy."""
+    running, lately = tenants // 2, jobs // 50
+    _make_tenants(tenants)
+    _make_jobs(tenants, waiting // 2, "waiting", crowd=1)
+    _make_jobs(tenants, waiting - waiting // 2, "waiting", crowd=tenants // 100 or 1)
+    _make_jobs(tenants, running, "running", crowd=2, started=300)
+    _make_jobs(tenants, lately, "finished", crowd=3, started=3600, ended=60)
+    _make_jobs(tenants, lately, "failed", crowd=1, started=86400, ended=60)
+    _make_jobs(tenants, jobs - waiting - running - 2 * lately, "finished", crowd=1, started=6 * 86400, ended=60)
+    _count_holders()
+
+
+def _make_tenants(count: int) -> None:
+    _execute(
+        "INSERT INTO tenant_slots_tenantqueue (tenant, queue, max_job, current_job, paused, created_at)"
+        " SELECT 'tenant ' || n, 'bench', 1 + n %% 5, 0, n %% 50 = 0, now() FROM generate_series(1, %s) n",
+        [count],
+    )
+
+
+def _make_jobs(tenants: int, count: int, state: str, crowd: int, started: int | None = None, ended: int = 0) -> None:
+    """`count` jobs of every `crowd`-th tenant; times are random, at most so many seconds ago."""
+    _execute(
+        "INSERT INTO tenant_slots_tenantjob (uuid, tenant_queue_id, task, args, kwargs, options, rq_job_id, state,"
+        " attempt, crashes, failures, priority, key, enqueued_at, admitted_at, started_at, ended_at, beat_at, worker,"
+        " host, pid, pid_started, beats, error)"
+        " SELECT gen_random_uuid(), row.id, 'shop.jobs.import_feed', '[]', '{\"path\": \"feed.csv\"}', '{}', '', %s,"
+        " 1, 0, 0, 0, '', at - random() * interval '10 minutes', at, at,"
+        " CASE WHEN %s > 0 THEN at + random() * (now() - at) END, now(), 'worker', 'host', 1, 1, true, ''"
+        " FROM (SELECT n, now() - random() * %s * interval '1 second' AS at FROM generate_series(1, %s) n) jobs"
+        " JOIN (SELECT id, row_number() OVER (ORDER BY id) AS number FROM tenant_slots_tenantqueue) row"
+        " ON row.number = 1 + (jobs.n::bigint * %s) %% %s",
+        [state, ended, started or 7200, count, crowd, tenants],
+    )
+    if started is None:
+        _execute(
+            "UPDATE tenant_slots_tenantjob SET attempt = 0, admitted_at = NULL, started_at = NULL, beat_at = NULL"
+            " WHERE state = %s AND attempt = 1",
+            [state],
+        )
+
+
+def _count_holders() -> None:
+    _execute(
+        "UPDATE tenant_slots_tenantqueue row SET current_job = (SELECT count(*) FROM tenant_slots_tenantjob job"
+        " WHERE job.tenant_queue_id = row.id AND job.state IN ('queued', 'running'))"
+    )
+    _execute("VACUUM ANALYZE tenant_slots_tenantjob")
+    _execute("VACUUM ANALYZE tenant_slots_tenantqueue")
+
+
+def _execute(statement: str, values: list[Any] | None = None) -> None:
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+
+
+BENCHMARK = Benchmark(
+    name="admin_list",
+    question="How long does the server take for the admin's live list of very many tenants?",
+    sizes={
+        "tenants": Size(10_000, "tenant queues", smoke=200),
+        "jobs": Size(1_000_000, "jobs in all states", smoke=5000),
+        "waiting": Size(200_000, "of these, jobs that wait", smoke=1000),
+        "rounds": Size(10, "times that each page is asked for", smoke=3),
+    },
+    measure=measure,
+)
+
+if __name__ == "__main__":
+    main(BENCHMARK)
