@@ -32,7 +32,7 @@ from tenant_slots import (
     admin_queue_actions,
     stats,
 )
-from tenant_slots.admin_limits import LimitEditing, TenantQueueForm
+from tenant_slots.admin_limits import LimitEditing, TenantQueueForm, moment_field
 from tenant_slots.admin_lists import CappedPaginator, Restricted, TenantFilter, search_jobs
 from tenant_slots.admin_live import LiveList, QueueFilter, StateFilter
 from tenant_slots.exceptions import TenantQueueInUse
@@ -51,8 +51,8 @@ class TenantQueueAdmin(LimitEditing, LiveList, QueueModelAdmin):
 
     form = TenantQueueForm
     list_display = (
-        "tenant_name", "queue", "state", "usage", "running", "queued", "waiting", "oldest_wait", "start_delay",
-        "failed", "activity", "origin", "edit",
+        "tenant_name", "queue", "state", "usage", "edit", "waiting", "oldest_wait", "start_delay", "failed", "activity",
+        "running", "queued", "origin",
     )  # fmt: skip
     list_filter = (StateFilter, QueueFilter)
     search_fields = ("tenant",)
@@ -91,6 +91,8 @@ class TenantQueueAdmin(LimitEditing, LiveList, QueueModelAdmin):
         if db_field.name == "queue":
             names = [(name, name) for name in getattr(settings, "RQ_QUEUES", {})]
             return forms.ChoiceField(choices=names, label=capfirst(db_field.verbose_name), help_text=db_field.help_text)
+        if db_field.name in ("override_until", "resume_at"):
+            return moment_field(label=capfirst(db_field.verbose_name), help_text=db_field.help_text)
         if db_field.name == "max_job":
             kwargs |= {"min_value": 0, "max_value": HIGHEST_LIMIT}
         return super().formfield_for_dbfield(db_field, request, **kwargs)

@@ -20,6 +20,7 @@ from tenant_slots.time_buckets import PeriodsAgo, ago
 
 SHOWN_IN_LINE = 50
 SHOWN_HOLDERS = 100
+HOLDERS_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -174,10 +175,15 @@ def _what_is_ahead(row: TenantQueue) -> list[str]:
     if not row.max_job:
         return [gettext("The limit is 0: no job starts until it is raised.")]
     return [
-        gettext("%(used)d of %(limit)d slots are in use.") % {"used": row.current_job, "limit": row.max_job}
-        + " "
-        + gettext("It starts when those before it have started and a slot is free.")
+        gettext("%(used)d of %(limit)d slots are in use.") % {"used": row.current_job, "limit": row.max_job},
+        *_who_holds_them(row),
+        gettext("It starts when those before it have started and a slot is free."),
     ]
+
+
+def _who_holds_them(row: TenantQueue) -> list[str]:
+    names = [f"{job} ({job.worker})" if job.worker else str(job) for job, _ in holders_of(row)[:HOLDERS_NAMED]]
+    return [gettext("They are held by: %(jobs)s.") % {"jobs": ", ".join(names)}] if names else []
 
 
 def _estimate(row: TenantQueue, position: int) -> str:

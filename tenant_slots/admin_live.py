@@ -125,7 +125,8 @@ class LiveList(Restricted, Base):
     @admin.display(description=_("tenant"), ordering="tenant")
     def tenant_name(self, row: TenantQueue) -> Any:
         # <bdi> keeps the marks of a right-to-left name from turning its surroundings round.
-        return format_html('<bdi class="slots-name">{}</bdi>', row.tenant or _("no tenant"))
+        name = row.tenant or _("no tenant")
+        return format_html('<bdi class="slots-name">{}</bdi><small class="slots-queue">{}</small>', name, row.queue)
 
     @admin.display(description=_("state"))
     def state(self, row: TenantQueue) -> SafeString:

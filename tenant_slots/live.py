@@ -46,7 +46,7 @@ class QueueState(TextChoices):
 
     STALE = "stale", _("Stale")
     PAUSED = "paused", _("Paused")
-    OVER = "over", _("Over limit \N{EN DASH} draining")
+    OVER = "over", _("Over limit – draining")  # noqa: RUF001  a dash, as printed
     BACKLOGGED = "backlogged", _("Backlogged")
     AT_LIMIT = "at_limit", _("At limit")
     ACTIVE = "active", _("Active")

@@ -28,7 +28,9 @@ INSTALLED_APPS = [
     "tests",
 ]
 MIDDLEWARE = [
+    "tests.csp.ContentSecurityPolicy",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",

@@ -61,7 +61,7 @@ def test_the_longest_line_is_on_top(boss: Client) -> None:
         ("q=cme", {"acme"}),
         ("queue=reports", {"beta"}),
         ("paused__exact=1", {"gamma"}),
-        ("o=5.-4.3", {"acme", "beta", "gamma"}),
+        ("o=6.-4.3", {"acme", "beta", "gamma"}),
     ],
 )
 def test_the_list_can_be_searched_filtered_and_sorted(boss: Client, query: str, found: set[str]) -> None:

@@ -1,0 +1,267 @@
+"""The live list as staff see it: it updates by itself, limits are edited in it, and it breaks in no browser setting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.contrib.sessions.models import Session
+from django.test import Client
+from playwright.sync_api import expect
+
+from tenant_slots import tenants
+from tenant_slots.models import State, TenantQueue
+from tests.admin_site import QUEUES, change_page, signed_in
+from tests.factories import another_process, fresh, running_job, tenant_queue, waiting_job
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HOSTILE = ["<script>alert(1)</script>", "a\r\nb", "\u202egnp.exe", "x" * 200, "שלום עולם"]
+
+
+@pytest.fixture(autouse=True)
+def _two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody wants to wait for five seconds in a test."""
+    from tenant_slots.admin_live import shared_tiles
+
+    monkeypatch.setattr(shared_tiles, "seconds", 1)
+
+
+def fast(page: Any) -> Any:
+    page.select_option("#slots-every", "2")
+    return page
+
+
+def busy() -> TenantQueue:
+    row = tenant_queue("acme", max_job=3)
+    for number in range(3):
+        running_job(row, another_process(f"worker-{number}"))
+    waiting_job(row), waiting_job(row)
+    tenant_queue("paused", paused=True), tenant_queue("over", max_job=1, current_job=2), tenant_queue("idle")
+    return fresh(row)
+
+
+def place(page: Any, row: TenantQueue, name: str) -> Any:
+    return page.locator(f'[data-slots="{row.pk}.{name}"]')
+
+
+def test_the_list_updates_without_a_reload(boss: Client, open_page: Any) -> None:
+    row = busy()
+    page = fast(open_page(boss, QUEUES))
+    page.evaluate("window.notReloaded = true")
+    expect(place(page, row, "usage")).to_have_text("3 / 3")
+    order = page.locator(".slots-name").all_text_contents()
+
+    tenants.set_limit(row, 5)
+    waiting_job(TenantQueue.objects.get(tenant="idle"))
+
+    expect(place(page, row, "usage")).to_have_text("5 / 5")
+    expect(place(page, row, "state")).to_have_text("At limit")
+    expect(place(page, row, "meter")).to_have_attribute("max", "5")
+    expect(page.locator('[data-slots="tile.slots"]')).to_have_text("7 / 7")
+    assert page.locator(".slots-name").all_text_contents() == order
+    assert page.evaluate("window.notReloaded")
+
+
+def test_an_update_leaves_checked_boxes_focus_and_an_open_dialog_alone(boss: Client, open_page: Any) -> None:
+    row = busy()
+    page = fast(open_page(boss, QUEUES))
+    page.locator("input.action-select").first.check()
+    place(page, row, "edit").click()
+    page.fill("#slots-reason", "half writ")
+    tenants.pause(TenantQueue.objects.get(tenant="idle"))
+
+    expect(place(page, TenantQueue.objects.get(tenant="idle"), "state")).to_have_text("Paused")
+
+    expect(page.locator("#slots-dialog")).to_be_visible()
+    expect(page.locator("#slots-reason")).to_be_focused()
+    expect(page.locator("#slots-reason")).to_have_value("half writ")
+    expect(page.locator("input.action-select").first).to_be_checked()
+
+
+def test_a_limit_is_edited_in_place_and_waiting_jobs_start(boss: Client, open_page: Any) -> None:
+    row = busy()
+    page = open_page(boss, QUEUES)
+    place(page, row, "edit").click()
+    page.fill("#slots-max-job", "1")
+    expect(page.locator("#slots-effect")).to_have_text("Running 3, limit 1: 2 will finish, none is stopped.")
+    page.fill("#slots-max-job", "4")
+    page.fill("#slots-reason", "big import")
+    page.keyboard.press("Enter")
+    expect(page.locator("#slots-dialog")).to_be_hidden()
+    expect(place(page, row, "usage")).to_have_text("4 / 4")
+    expect(place(page, row, "edit")).to_be_focused()
+    assert row.jobs.filter(state=State.QUEUED).count() == 1
+
+
+def test_a_conflict_shows_both_values_and_is_decided_by_a_second_click(boss: Client, open_page: Any) -> None:
+    row = busy()
+    page = open_page(boss, QUEUES)
+    place(page, row, "edit").click()
+    tenants.set_limit(row, 7)
+    page.fill("#slots-max-job", "4")
+    page.locator("#slots-limit-form input[type=submit]").click()
+    expect(page.locator("#slots-dialog-error")).to_contain_text("Their limit: 7. Yours: 4.")
+    assert fresh(row).max_job == 7
+    page.locator("#slots-limit-form input[type=submit]").click()
+    expect(page.locator("#slots-dialog")).to_be_hidden()
+    assert fresh(row).max_job == 4
+
+
+def test_a_hidden_tab_does_not_poll(boss: Client, open_page: Any) -> None:
+    tenant_queue()
+    page = fast(open_page(boss, QUEUES))
+    polls: list[str] = []
+    page.on("request", lambda request: polls.append(request.url) if "/live/" in request.url else None)
+    page.evaluate(
+        "Object.defineProperty(document, 'hidden', {get: () => true, configurable: true});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    page.wait_for_timeout(500)  # what was on its way has arrived
+    polls.clear()
+    page.wait_for_timeout(3000)
+    assert polls == []
+    page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for_timeout(1000)
+    assert polls
+
+
+def test_a_server_that_fails_makes_the_page_stale_and_is_asked_less_often(boss: Client, open_page: Any) -> None:
+    tenant_queue()
+    page = open_page(boss, QUEUES)
+    asked: list[str] = []
+    page.route("**/live/**", lambda route: (asked.append("x"), route.fulfill(status=500))[1])
+    fast(page)
+    expect(page.locator("#slots-stale")).to_contain_text("Stale since")
+    page.wait_for_timeout(5000)
+    assert len(asked) <= 2
+    page.unroute("**/live/**")
+    expect(page.locator("#slots-stale")).to_have_text("", timeout=20_000)
+
+
+def test_a_viewer_who_is_signed_out_is_told_and_polls_no_more(boss: Client, open_page: Any) -> None:
+    tenant_queue()
+    page = open_page(boss, QUEUES)
+    polls: list[str] = []
+    page.on("request", lambda request: polls.append(request.url) if "/live/?" in request.url else None)
+    Session.objects.all().delete()
+    fast(page)
+    expect(page.locator("#slots-stale")).to_contain_text("you are signed out")
+    page.wait_for_timeout(3000)
+    assert len(polls) == 1
+
+
+def test_off_is_off_and_is_remembered(boss: Client, open_page: Any) -> None:
+    tenant_queue()
+    page = open_page(boss, QUEUES)
+    page.select_option("#slots-every", "0")
+    expect(page.locator("#slots-updated")).to_have_text("not updating")
+    page.reload()
+    expect(page.locator("#slots-every")).to_have_value("0")
+
+
+def test_a_viewer_has_nothing_to_edit(viewer: Client, open_page: Any) -> None:
+    row = busy()
+    page = open_page(viewer, QUEUES)
+    expect(place(page, row, "state")).to_be_visible()
+    assert place(page, row, "edit").count() == 0
+    assert page.locator("select[name=action]").count() == 0
+
+
+def test_a_pause_asks_first_and_shows_in_the_list(open_page: Any) -> None:
+    operator = signed_in("view_tenantqueue", "pause_tenantqueue")
+    row = tenant_queue("acme")
+    page = open_page(operator, QUEUES)
+    page.locator("input.action-select").first.check()
+    page.select_option("select[name=action]", "pause")
+    page.locator("button[name=index]").click()
+    expect(page.locator("#content")).to_contain_text("acme on imports: running 0, limit 1, waiting 0")
+    page.fill("input[name=reason]", "feeds are broken")
+    page.locator(".submit-row input[type=submit]").click()
+    expect(place(page, row, "state")).to_have_text("Paused")
+
+
+def test_without_javascript_the_link_leads_to_a_form(boss: Client, open_page: Any) -> None:
+    row = tenant_queue("acme")
+    page = open_page(boss, QUEUES, java_script_enabled=False)
+    place(page, row, "edit").click()
+    page.fill("input[name=max_job]", "4")
+    page.locator(".submit-row input[type=submit]").click()
+    expect(page.locator(".messagelist")).to_contain_text("Acme on imports: limit 4.")
+    assert fresh(row).max_job == 4
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["list", "detail", "limit", "job"])
+def test_axe_finds_nothing_serious(boss: Client, open_page: Any, path: str, scheme: Any) -> None:
+    row = busy()
+    job = row.jobs.waiting().first()
+    paths = {"list": QUEUES, "detail": change_page(row), "limit": f"{QUEUES}{row.pk}/limit/", "job": change_page(job)}
+    page = open_page(boss, paths[path], color_scheme=scheme)
+    if path == "list":
+        place(page, row, "edit").click()
+        assert_accessible(page)
+        page.keyboard.press("Escape")
+    assert_accessible(page)
+
+
+def assert_accessible(page: Any) -> None:
+    """No serious finding in what is ours; the rest of the page is Django's."""
+    violations = page.evaluate("window.violations")
+    places = {"include": [["#content"]], "exclude": [["#changelist-search"], ["#changelist-filter"]]}
+    found = Axe().run(page, context=places)
+    page.evaluate("before => { window.violations = before; }", violations)  # axe tries a style of its own
+    serious = [
+        f"{violation['id']}: {node['html'][:200]}"
+        for violation in found.response["violations"]
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
+    ]
+    assert not serious, "\n".join(serious)
+
+
+@pytest.mark.parametrize("path", ["list", "detail"])
+def test_a_narrow_screen_does_not_scroll_sideways(boss: Client, open_page: Any, path: str) -> None:
+    row = tenant_queue("x" * 200)
+    waiting_job(row)
+    page = open_page(boss, QUEUES if path == "list" else change_page(row), viewport={"width": 360, "height": 740})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_hostile_names_are_text_and_keep_the_layout(boss: Client, open_page: Any) -> None:
+    for name in HOSTILE:
+        tenant_queue(name)
+    page = open_page(boss, QUEUES, viewport={"width": 1600, "height": 900})
+    page.on("dialog", lambda dialog: pytest.fail(f"a script ran: {dialog.message}"))
+    assert "<script>alert(1)</script>" in page.locator(".slots-name").all_text_contents()
+    widths = page.locator(".slots-name").evaluate_all("all => all.map(one => one.getBoundingClientRect().width)")
+    assert max(widths) < 400
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1600
+
+
+def test_a_right_to_left_page_is_laid_out_from_the_right(boss: Client, open_page: Any) -> None:
+    busy()
+    page = open_page(boss, QUEUES, locale="he-IL")
+    assert page.locator("html").get_attribute("dir") == "rtl"
+    tiles = page.locator(".slots-tile").evaluate_all("all => all.map(one => one.getBoundingClientRect().left)")
+    assert tiles[0] > tiles[1]
+
+
+@pytest.mark.parametrize("options", [{"forced_colors": "active"}, {"reduced_motion": "reduce"}])
+def test_states_can_be_told_apart_without_colour(boss: Client, open_page: Any, options: Any) -> None:
+    row = busy()
+    page = open_page(boss, QUEUES, **options)
+    expect(place(page, row, "state")).to_have_text("Backlogged")
+    icons = page.locator(".slots-pill").evaluate_all("all => all.map(one => getComputedStyle(one, '::before').content)")
+    assert len(set(icons)) == 4
+    assert place(page, row, "state").evaluate("one => getComputedStyle(one).borderTopWidth") == "1px"
+
+
+def test_the_focus_can_be_seen(boss: Client, open_page: Any) -> None:
+    row = busy()
+    page = open_page(boss, QUEUES)
+    place(page, row, "edit").focus()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    assert place(page, row, "edit").evaluate("one => getComputedStyle(one).outlineStyle") == "solid"
