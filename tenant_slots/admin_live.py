@@ -20,7 +20,7 @@ from tenant_slots import admin_cells, live
 from tenant_slots.admin_lists import Restricted
 from tenant_slots.live import QueueState, Row, Tiles
 from tenant_slots.models import TenantQueue
-from tenant_slots.shared import Shared
+from tenant_slots.snapshots import Shared
 
 if TYPE_CHECKING:
     Base = admin.ModelAdmin[TenantQueue]

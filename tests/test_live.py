@@ -14,7 +14,7 @@ from django.utils import timezone
 from tenant_slots import live
 from tenant_slots.live import QueueState
 from tenant_slots.models import State, TenantQueue
-from tenant_slots.shared import Shared
+from tenant_slots.snapshots import Shared
 from tests.factories import tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db
