@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import sys
 import time
@@ -31,16 +30,24 @@ PUT_OFF_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16)
 """Seconds between looks for a job that RQ is putting off; RQ needs about five milliseconds for it."""
 
 
-@functools.cache
+_queues: dict[str, Queue] = {}
+
+
 def queue_named(name: str) -> Queue:
     """The RQ queue, one object per process: it keeps its connection and what it learnt of the server."""
-    queue: Queue = django_rq.get_queue(name)
-    return queue
+    if name not in _queues:
+        _queues[name] = django_rq.get_queue(name)
+    return _queues[name]
+
+
+def use_queue(queue: Queue) -> None:
+    """Push to this queue through the worker's own connection."""
+    _queues[queue.name] = queue
 
 
 def _forget_queues(*, setting: str, **_: Any) -> None:
     if setting in ("RQ", "RQ_QUEUES"):
-        queue_named.cache_clear()
+        _queues.clear()
 
 
 setting_changed.connect(_forget_queues)

@@ -240,19 +240,10 @@ def _ago(seconds: float) -> Any:
 
 def _reclaim_silent(job: TenantJob, report: Report) -> bool:
     """Kill first, then reclaim: a silent process on this host may wake up and go on."""
-    alive = holders.liveness(job)
-    if alive is Liveness.ALIVE:
-        if not holders.kill(job):
-            report.left.append(f"job {job.uuid}: process {job.pid} is alive, silent, and may not be killed")
-            return False
-        _wait_for_end(job)
+    if holders.liveness(job) is Liveness.ALIVE and not holders.kill(job):
+        report.left.append(f"job {job.uuid}: process {job.pid} is alive, silent, and may not be killed")
+        return False
     return recovery.end_lost_run(job, f"worker {job.worker} was silent for {app_settings.LEASE_TTL} s")
-
-
-def _wait_for_end(job: TenantJob) -> None:
-    deadline = time.monotonic() + 2
-    while holders.liveness(job) is Liveness.ALIVE and time.monotonic() < deadline:
-        time.sleep(0.01)
 
 
 def _claim(name: str, sweeper: str) -> bool:

@@ -24,10 +24,10 @@ from rq.queue import Queue
 from rq.timeouts import BaseTimeoutException
 from rq.worker import BaseWorker, SimpleWorker, Worker
 
-from tenant_slots import dispatch, holders, recovery, runner, slots
+from tenant_slots import dispatch, recording, recovery, shared, slots
 from tenant_slots.conf import app_settings
-from tenant_slots.holders import Phase, Witness
 from tenant_slots.models import State, TenantJob
+from tenant_slots.shared import Outbox, Phase, Witness
 from tenant_slots.sweep import Sweeper
 
 logger = logging.getLogger("tenant_slots")
@@ -73,21 +73,28 @@ class Sweeping(BaseWorker):
         self.sweeper.sweep_if_due()
 
     def _warm_up(self) -> None:
-        """Do once what every horse would do again after its fork: imports, caches, the version of Redis."""
+        """Learn once what every job needs: the version of Redis, what the first query loads."""
         for queue in self.queues:
-            dispatch.queue_named(queue.name).get_redis_server_version()
+            dispatch.use_queue(queue)
+            queue.get_redis_server_version()
         try:
-            runner.warm_up()
+            recording.warm_up()
         except DatabaseError:
             logger.exception("the database could not be reached at start; jobs wait until it can")
 
 
 class TenantWorker(Sweeping, Worker):
-    """RQ's forking worker that beats the lease of its job and gives the slot back the moment a work-horse dies."""
+    """RQ's forking worker, which keeps a connection to the database that its work-horses then need not open.
+
+    It starts a job before the fork and records its end after it, beats its lease meanwhile, and gives the slot back the
+    moment a work-horse dies.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.witness = Witness(mmap.mmap(-1, Witness.layout.size))
+        self.witness = shared.this.witness = Witness(mmap.mmap(-1, Witness.layout.size))
+        self.outbox = Outbox()
+        shared.this.beats = True
         self.job_monitoring_interval = max(1, int(app_settings.BEAT_INTERVAL))
         self._last_contact = time.monotonic()
 
@@ -96,16 +103,33 @@ class TenantWorker(Sweeping, Worker):
         gc.freeze()  # what is loaded by now is never garbage; horses need not look at it, and so not copy it
 
     def execute_job(self, job: Job, queue: Queue) -> None:
-        self.witness.idle()
-        connections.close_all()  # a horse must not inherit, and end, a session of ours
         self._last_contact = began = time.monotonic()
+        self.outbox.empty()
+        started = self._begin(job)
+        shared.this.started = started
         super().execute_job(job, queue)
-        if self.witness.read()[2] is not Phase.IDLE:
+        outcome = self.outbox.take()
+        if started is not None and outcome is not None:
+            recording.end(started, outcome)
+        elif self.witness.read()[2] is not Phase.IDLE:
             self._recover_slot(job, seconds=time.monotonic() - began)
+
+    def _begin(self, job: Job) -> TenantJob | None:
+        """Start a job of ours here, where there is a connection. A refused one is left to the horse to refuse."""
+        self.witness.idle()
+        if job.func_name != dispatch.RUNNER:
+            return None
+        job_id, attempt = job.args
+        return recording.begin(job_id, attempt, self.name)
+
+    def fork_work_horse(self, job: Job, queue: Queue) -> None:
+        _close_what_cannot_be_inherited()
+        super().fork_work_horse(job, queue)
 
     def main_work_horse(self, job: Job, queue: Queue) -> None:
         _die_with(self.pid)
-        holders.this.witness, holders.this.beats = self.witness, True
+        _forget_inherited_connections()
+        shared.this.outbox = self.outbox if shared.this.started else None
         super().main_work_horse(job, queue)
 
     def maintain_heartbeats(self, job: Job) -> None:
@@ -159,19 +183,19 @@ class TenantSimpleWorker(Sweeping, SimpleWorker):
     def work(self, *args: Any, **kwargs: Any) -> bool:
         stop = threading.Event()
         thread = threading.Thread(target=_beat_until, args=(stop,), name="tenant_slots beats", daemon=True)
-        holders.this.beats = True
+        shared.this.beats = True
         thread.start()
         try:
             return super().work(*args, **kwargs)
         finally:
             stop.set()
             thread.join()
-            holders.this.beats = False
+            shared.this.beats = False
 
 
 def _beat_until(stop: threading.Event) -> None:
     while not stop.wait(app_settings.BEAT_INTERVAL):
-        job_id, attempt, phase = holders.this.witness.read()
+        job_id, attempt, phase = shared.this.witness.read()
         if phase is not Phase.HOLDING:
             continue
         try:
@@ -189,6 +213,26 @@ def _decided(job: Job, seconds: float) -> State | None:
     if job.timeout and 0 < job.timeout <= seconds - GRACE_AFTER_TIMEOUT:
         return State.FAILED
     return None
+
+
+_inherited: list[Any] = []
+
+
+def _close_what_cannot_be_inherited() -> None:
+    """Only PostgreSQL's client can be left alone in a child; SQLite keeps locks and maps by process."""
+    for connection in connections.all(initialized_only=True):
+        if connection.vendor != "postgresql" or connection.alias != app_settings.DATABASE:
+            connection.close()
+
+
+def _forget_inherited_connections() -> None:
+    """A horse must not use, and above all not close, its worker's session: that would end it for the worker too.
+
+    The objects are kept, so that nothing is closed when they are collected either.
+    """
+    for connection in connections.all(initialized_only=True):
+        _inherited.append(connection)
+        del connections[connection.alias]
 
 
 def _die_with(parent: int | None) -> None:
