@@ -66,7 +66,7 @@ def push(jobs: Iterable[TenantJob]) -> None:
 
 
 def remove(job: TenantJob) -> None:
-    """Take a job out of RQ that will not run."""
+    """Take a job out of RQ that will not run. One that never was there costs a look."""
     _tolerant(lambda: queue_named(job.tenant_queue.queue).remove(job.rq_id), job)
     if rq_job := _fetched(job):
         _tolerant(rq_job.cancel if job.rq_job_id else rq_job.delete, job)

@@ -6,7 +6,7 @@ import functools
 import os
 import signal
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,10 @@ class Holder:
     """Another process or thread beats for it, so that silence means something."""
 
     def as_fields(self) -> dict[str, Any]:
-        return asdict(self)
+        return vars(self)
+
+
+HOLDER_FIELDS = tuple(field.name for field in fields(Holder))
 
 
 def this_process(worker: str, *, beats: bool) -> Holder:

@@ -177,22 +177,23 @@ def _tables_are_missing() -> bool:
 
 def _cancel_unstarted(job: TenantJob) -> bool:
     """False when the job moved on meanwhile."""
-    canceled = {"state": State.CANCELED, "ended_at": DatabaseNow()}
     if job.state == State.QUEUED:
-        released = slots.release(job, states=(State.QUEUED,), **canceled)
+        released = slots.release(job, states=(State.QUEUED,), state=State.CANCELED)
         push(released.admitted)
-        if released:
-            after_commit(partial(dispatch.remove, job))
+        done = released.done
     else:
-        with slots.locked(job.tenant_queue_id):
-            unstarted = TenantJob.objects.filter(pk=job.pk, state__in=(State.SCHEDULED, State.WAITING))
-            released = slots.Release(done=bool(unstarted.update(**canceled)))
-        if released and job.rq_job_id:
-            after_commit(partial(dispatch.remove, job))
-    if released:
+        done = _leave_line(job)
+    if done:
+        after_commit(partial(dispatch.remove, job))
         job.refresh_from_db()
         end_signal(job, state=State.CANCELED)
-    return bool(released)
+    return done
+
+
+def _leave_line(job: TenantJob) -> bool:
+    with slots.locked(job.tenant_queue_id):
+        unstarted = TenantJob.objects.filter(pk=job.pk, state__in=(State.SCHEDULED, State.WAITING))
+        return bool(unstarted.update(state=State.CANCELED, ended_at=DatabaseNow()))
 
 
 def _ask_to_stop(job: TenantJob) -> bool:

@@ -13,16 +13,19 @@ from typing import Any, TypeVar
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
 from tenant_slots import line, shared, signals, slots
+from tenant_slots.compiled import Statement
 from tenant_slots.conf import app_settings
 from tenant_slots.holders import Holder, this_process
-from tenant_slots.models import ENDED, DatabaseNow, TenantJob
+from tenant_slots.models import State, TenantJob
 
 T = TypeVar("T")
 
 Outcome = dict[str, Any]
-"""New field values of a job that leaves its slot, as JSON; `retry_in` is in seconds."""
+"""New field values of a job that leaves its slot, as JSON, and `later` as in `slots.release`."""
 
 logger = logging.getLogger("tenant_slots")
+
+JOB = Statement(lambda: TenantJob.objects.filter(pk=slots.PK))
 
 PAUSES = (0.05, 0.1, 0.2, 0.5, *[1.0] * 29)
 """Seconds between tries to record something: together the half minute that a database needs to restart."""
@@ -33,10 +36,10 @@ def begin(job_id: int, attempt: int, worker: str) -> TenantJob | None:
 
     None when this attempt is not to be run: it ended, was canceled or runs elsewhere.
     """
-    job = persistently(lambda: _fetched(job_id))
-    if job is None or job.attempt != attempt or not start(job, worker):
-        return None
-    return job
+    for job in persistently(lambda: JOB.rows(pk=job_id)) or []:
+        if job.attempt == attempt and start(job, worker):
+            return job  # type: ignore[no-any-return]
+    return None
 
 
 def start(job: TenantJob, worker: str) -> bool:
@@ -53,7 +56,7 @@ def start(job: TenantJob, worker: str) -> bool:
 def end(job: TenantJob, outcome: Outcome) -> None:
     """Record how a job ended, and push the one that got its slot."""
     shared.this.witness.ending()
-    released = persistently(lambda: _release(job, _as_changes(outcome)))
+    released = persistently(lambda: _release(job, outcome))
     if released is None:
         logger.error("the end of job %s could not be recorded; the sweep will find it", job.uuid)
         return
@@ -68,9 +71,9 @@ def end(job: TenantJob, outcome: Outcome) -> None:
 def warm_up() -> None:
     """Load what the first queries of a process load; work-horses that are forked afterwards have it."""
     nobody = TenantJob(pk=0, attempt=0, tenant_queue_id=0)
-    _fetched(0)
+    JOB.rows(pk=0)
     slots.start(nobody, this_process("", beats=False))
-    slots.release(nobody, **_as_changes({"state": ENDED[0]}))
+    slots.release(nobody, state=State.FINISHED)
 
 
 def persistently(action: Callable[[], T]) -> T | None:
@@ -86,11 +89,6 @@ def persistently(action: Callable[[], T]) -> T | None:
     return None
 
 
-def _fetched(job_id: int) -> TenantJob | None:
-    job: TenantJob | None = TenantJob.objects.select_related("tenant_queue").filter(pk=job_id).first()
-    return job
-
-
 def _starting(job: TenantJob, holder: Holder) -> Callable[[], bool]:
     """A start that may be tried again: the first try may have been committed although its answer was lost."""
     tries = 0
@@ -103,23 +101,14 @@ def _starting(job: TenantJob, holder: Holder) -> Callable[[], bool]:
     return start
 
 
-def _as_changes(outcome: Outcome) -> dict[str, Any]:
-    changes = {name: value for name, value in outcome.items() if name != "retry_in"}
-    if outcome["state"] in ENDED:
-        changes["ended_at"] = DatabaseNow()
-    if "retry_in" in outcome:
-        changes["run_after"] = slots.in_seconds(outcome["retry_in"])
-    return changes
-
-
-def _release(job: TenantJob, changes: dict[str, Any]) -> slots.Release:
+def _release(job: TenantJob, outcome: Outcome) -> slots.Release:
     try:
-        return slots.release(job, **changes)
+        return slots.release(job, **outcome)
     except (OperationalError, InterfaceError):
         raise
     except DatabaseError:
         logger.exception("the result or error of job %s cannot be stored; its end is", job.uuid)
-        bare = {name: value for name, value in changes.items() if name not in ("result", "error")}
+        bare = {name: value for name, value in outcome.items() if name not in ("result", "error")}
         return slots.release(job, **bare)
 
 

@@ -146,7 +146,7 @@ def _after_retry(job: TenantJob, most: int, intervals: list[int], error: str) ->
         "state": State.SCHEDULED,
         "error": error,
         "failures": failures,
-        "retry_in": seconds,
+        "later": seconds,
     }
 
 

@@ -18,6 +18,7 @@ import time
 from typing import Any
 
 from django.db import DatabaseError, connections
+from django.utils.module_loading import import_string
 from redis.exceptions import RedisError
 from rq.job import Job, JobStatus
 from rq.queue import Queue
@@ -34,6 +35,8 @@ logger = logging.getLogger("tenant_slots")
 
 PR_SET_PDEATHSIG = 1
 """From <sys/prctl.h>: the signal that this process gets when its parent dies."""
+
+LIBC = ctypes.CDLL(None)
 
 GRACE_AFTER_TIMEOUT = 60
 """Seconds after a job's timeout when RQ kills a work-horse that did not end itself (RQ 2.12, monitor_work_horse)."""
@@ -73,7 +76,8 @@ class Sweeping(BaseWorker):
         self.sweeper.sweep_if_due()
 
     def _warm_up(self) -> None:
-        """Learn once what every job needs: the version of Redis, what the first query loads."""
+        """Learn once what every job needs: the runner, the version of Redis, what the first query loads."""
+        import_string(dispatch.RUNNER)
         for queue in self.queues:
             dispatch.use_queue(queue)
             queue.get_redis_server_version()
@@ -239,6 +243,6 @@ def _die_with(parent: int | None) -> None:
     """Have the kernel kill this horse when its worker dies, so that no job runs unseen (Linux only)."""
     if not sys.platform.startswith("linux"):
         return
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)  # it died between the fork and the line above
