@@ -196,3 +196,18 @@ def test_a_row_whose_jobs_have_ended_can_be_deleted_with_them() -> None:
     work()
     TenantQueue.objects.get().delete()
     assert not TenantJob.objects.exists()
+
+
+def test_many_jobs_at_once_are_stored_like_single_ones() -> None:
+    """On PostgreSQL they go another way, which must leave the same rows."""
+    job = jobs.add.using(priority=3, key="user-7").enqueue(0, 1, tenant="acme")
+    stored = jobs.add.using(priority=3, key="user-7").enqueue_many([((n, 1), {"tenant": "acme"}) for n in range(150)])
+    names = [field.attname for field in TenantJob._meta.concrete_fields]
+    own = {"id", "uuid", "args", "enqueued_at", "state", "attempt", "admitted_at"}
+    assert [j.args[0] for j in TenantJob.objects.order_by("pk")[1:]] == list(range(150))
+    assert [j.pk for j in stored] == sorted(j.pk for j in stored)
+    last = TenantJob.objects.get(pk=stored[-1].pk)
+    fresh(job)
+    assert {n: getattr(last, n) for n in names if n not in own} == {n: getattr(job, n) for n in names if n not in own}
+    assert last.enqueued_at == stored[-1].enqueued_at >= job.enqueued_at
+    stored[-1].refresh_from_db()
