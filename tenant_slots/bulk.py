@@ -36,7 +36,7 @@ def _copy(jobs: list[TenantJob]) -> None:
     fields = [field for field in TenantJob._meta.concrete_fields if field.column in COLUMNS]
     with connection.cursor() as cursor:
         _give_keys(cursor, jobs)
-        with cursor.copy(f"COPY {table} ({', '.join(field.column for field in fields)}) FROM STDIN") as copy:
+        with cursor.copy(f"COPY {table} ({', '.join(str(field.column) for field in fields)}) FROM STDIN") as copy:
             for job in jobs:
                 copy.write_row([field.get_db_prep_save(getattr(job, field.attname), connection) for field in fields])
     for job in jobs:

@@ -101,10 +101,24 @@ class TenantWorker(Sweeping, Worker):
         shared.this.beats = True
         self.job_monitoring_interval = max(1, int(app_settings.BEAT_INTERVAL))
         self._last_contact = time.monotonic()
+        self._next_heartbeat = 0.0
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         super().bootstrap(*args, **kwargs)
+        gc.collect()
         gc.freeze()  # what is loaded by now is never garbage; horses need not look at it, and so not copy it
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
+        """RQ beats three times around every job for a record that lives for a minute; once a second is enough."""
+        now = time.monotonic()
+        if timeout is not None or pipeline is not None or now >= self._next_heartbeat:
+            self._next_heartbeat = now + 1
+            super().heartbeat(timeout, pipeline)
+
+    def set_state(self, state: str, pipeline: Any = None) -> None:
+        """RQ says twice after every job that the worker is idle."""
+        if pipeline is not None or state != self.get_state():
+            super().set_state(state, pipeline)
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         self._last_contact = began = time.monotonic()
