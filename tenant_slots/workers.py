@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from django.db import DatabaseError, connections
@@ -27,6 +28,7 @@ from rq.worker import BaseWorker, SimpleWorker, Worker
 
 from tenant_slots import dispatch, recording, recovery, shared, slots
 from tenant_slots.conf import app_settings
+from tenant_slots.decorators import registered, resolve
 from tenant_slots.models import State, TenantJob
 from tenant_slots.shared import Outbox, Phase, Witness
 from tenant_slots.sweep import Sweeper
@@ -138,7 +140,10 @@ class TenantWorker(Sweeping, Worker):
         if job.func_name != dispatch.RUNNER:
             return None
         job_id, attempt = job.args
-        return recording.begin(job_id, attempt, self.name)
+        started = recording.begin(job_id, attempt, self.name)
+        if started is not None:
+            _import_once(started.task)
+        return started
 
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
         _close_what_cannot_be_inherited()
@@ -231,6 +236,14 @@ def _decided(job: Job, seconds: float) -> State | None:
     if job.timeout and 0 < job.timeout <= seconds - GRACE_AFTER_TIMEOUT:
         return State.FAILED
     return None
+
+
+def _import_once(task: str) -> None:
+    """Import a function's module here, so that not every horse has to. What goes wrong is the horse's to report."""
+    if task not in registered:
+        with suppress(Exception):
+            resolve(task)
+        gc.freeze()
 
 
 _inherited: list[Any] = []
