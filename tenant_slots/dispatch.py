@@ -67,7 +67,7 @@ def push(jobs: Iterable[TenantJob]) -> None:
 
 def remove(job: TenantJob) -> None:
     """Take a job out of RQ that will not run. One that never was there costs a look."""
-    _tolerant(lambda: queue_named(job.tenant_queue.queue).remove(job.rq_id), job)
+    _tolerant(lambda: queue_named(job.rq_queue_name).remove(job.rq_id), job)
     if rq_job := _fetched(job):
         _tolerant(rq_job.cancel if job.rq_job_id else rq_job.delete, job)
 
@@ -78,9 +78,9 @@ def missing(jobs: list[TenantJob]) -> list[TenantJob]:
     Raises:
         RedisError: Redis cannot be asked.
     """
-    names = {job.tenant_queue.queue for job in jobs}
+    names = {job.rq_queue_name for job in jobs}
     present = {name: set(queue_named(name).job_ids) for name in names}
-    return [job for job in jobs if job.rq_id not in present[job.tenant_queue.queue]]
+    return [job for job in jobs if job.rq_id not in present[job.rq_queue_name]]
 
 
 def push_again(job: TenantJob) -> bool:
@@ -92,7 +92,7 @@ def push_again(job: TenantJob) -> bool:
     if not job.rq_job_id:
         _push_fresh(job)
         return True
-    queue = queue_named(job.tenant_queue.queue)
+    queue = queue_named(job.rq_queue_name)
     rq_job = queue.fetch_job(job.rq_id)
     if rq_job is None:
         return False
@@ -107,7 +107,7 @@ def is_being_run(job: TenantJob) -> bool:
     The worker's record lives for a minute after its last beat, and a worker that has lost it to a FLUSHALL writes it
     again with the next one. A record that names another job, or none while idle, means that this one's process died.
     """
-    connection = queue_named(job.tenant_queue.queue).connection
+    connection = queue_named(job.rq_queue_name).connection
     worker = Worker.find_by_key(Worker.redis_worker_namespace_prefix + job.worker, connection=connection)
     if worker is None or worker.get_state() == WorkerStatus.IDLE:
         return False
@@ -122,7 +122,7 @@ def was_stopped(job: TenantJob) -> bool:
 
 def stop(job: TenantJob) -> None:
     """Ask the worker of a running job to kill it."""
-    queue = queue_named(job.tenant_queue.queue)
+    queue = queue_named(job.rq_queue_name)
     _tolerant(lambda: send_stop_job_command(queue.connection, job.rq_id, serializer=queue.serializer), job)
 
 
@@ -137,7 +137,7 @@ def put_off(rq_job: Job) -> Retry:
 
 
 def _push_fresh(job: TenantJob) -> None:
-    queue = queue_named(job.tenant_queue.queue)
+    queue = queue_named(job.rq_queue_name)
     options = job.options
     queue.enqueue_job(
         queue.create_job(
@@ -159,7 +159,7 @@ def _bring_forward(job: TenantJob) -> None:
     It may not be in the scheduled registry yet: RQ writes it there a few milliseconds after the job has returned. Or
     not any more: RQ's scheduler has just taken it, and it finds its slot taken for it when it runs.
     """
-    registry = queue_named(job.tenant_queue.queue).scheduled_job_registry
+    registry = queue_named(job.rq_queue_name).scheduled_job_registry
     for pause in PUT_OFF_PAUSES:
         try:
             registry.requeue(job.rq_id)
@@ -170,7 +170,7 @@ def _bring_forward(job: TenantJob) -> None:
 
 
 def _fetched(job: TenantJob) -> Job | None:
-    queue = queue_named(job.tenant_queue.queue)
+    queue = queue_named(job.rq_queue_name)
     found: Job | None = _tolerant(lambda: queue.fetch_job(job.rq_id), job)
     return found
 

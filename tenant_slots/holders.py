@@ -19,7 +19,7 @@ class Liveness(Enum):
     ALIVE = "alive"
     DEAD = "dead"
     UNKNOWN = "unknown"
-    """It is on another host."""
+    """It is on another host, or belongs to another user who hides it."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,10 @@ def liveness(job: TenantJob) -> Liveness:
         return Liveness.UNKNOWN
     if job.pid == os.getpid() and shared.this.witness.read()[:2] != (job.pk, job.attempt):
         return Liveness.DEAD
-    return Liveness.ALIVE if _started(job.pid) == job.pid_started else Liveness.DEAD
+    started = _started(job.pid)
+    if started is None and _is_hidden(job.pid):
+        return Liveness.UNKNOWN
+    return Liveness.ALIVE if started == job.pid_started else Liveness.DEAD
 
 
 def is_local(job: TenantJob) -> bool:
@@ -84,10 +87,8 @@ def kill(job: TenantJob) -> bool:
             os.killpg(horse, signal.SIGKILL)
         if not horses:
             os.kill(job.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
+    except OSError:
+        return liveness(job) is Liveness.DEAD
     _wait_for_end(horses or [job.pid])
     return True
 
@@ -111,3 +112,14 @@ def _started(pid: int) -> int | None:
         return None
     state, *fields = stat.rpartition(")")[2].split()
     return None if state in "ZX" else int(fields[18])
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether a process exists that /proc does not show: its mount option hidepid hides those of other users."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except ProcessLookupError:
+        return False
+    return not Path(f"/proc/{pid}").exists()

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.utils import timezone
+from rq.job import Job
 
 from tenant_slots import bulk, dispatch, signals, slots, tenants
 from tenant_slots.arguments import require_storable
@@ -51,9 +52,7 @@ def cancel(job: TenantJob) -> bool:
         job.refresh_from_db()
         if job.has_ended:
             return False
-        if job.state == State.RUNNING:
-            return _ask_to_stop(job)
-        if _cancel_unstarted(job):
+        if _ask_to_stop(job) if job.state == State.RUNNING else _cancel_unstarted(job):
             return True
 
 
@@ -74,30 +73,31 @@ def retry(job: TenantJob) -> None:
     job.refresh_from_db()
 
 
-def join(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job_id: str) -> TenantJob:
+def join(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job) -> TenantJob:
     """The place in line of a job that came through plain RQ: its own from an earlier try, else a new one at the end."""
     placed = TenantJob.objects.filter(
-        rq_job_id=rq_job_id, state__in=(State.WAITING, State.QUEUED, State.RUNNING)
+        rq_job_id=rq_job.id, state__in=(State.WAITING, State.QUEUED, State.RUNNING)
     ).select_related("tenant_queue")
     found: TenantJob | None = placed.first()
     if found is None:
         try:
             with transaction.atomic(using=app_settings.DATABASE):
-                found = TenantJob.objects.create(tenant_queue=tenant_queue, task=task.path, rq_job_id=rq_job_id)
+                found = TenantJob.objects.create(
+                    tenant_queue=tenant_queue, task=task.path, rq_job_id=rq_job.id, rq_queue=rq_job.origin
+                )
         except IntegrityError:
             found = placed.get()
     return found
 
 
-def end_signal(job: TenantJob, **changes: Any) -> None:
-    """Tell the receivers that a job left its slot with these changes."""
-    for name, value in changes.items():
-        if name in ("state", "error", "result"):
-            setattr(job, name, value)
+def end_signal(job: TenantJob, state: State | None, error: str = "") -> None:
+    """Tell the receivers where a job went that left its slot or the line."""
+    job.state = state or job.state
+    job.error = error
     if job.has_ended:
         after_commit(partial(_send, signals.job_ended, job=job))
     else:
-        after_commit(partial(_send, signals.job_put_back, job=job, reason=job.error))
+        after_commit(partial(_send, signals.job_put_back, job=job, reason=error))
 
 
 def after_commit(function: Callable[[], object]) -> None:
@@ -177,13 +177,13 @@ def _cancel_unstarted(job: TenantJob) -> bool:
     if job.state == State.QUEUED:
         released = slots.release(job, states=(State.QUEUED,), state=State.CANCELED)
         push(released.admitted)
-        done = released.done
+        done = bool(released)
     else:
         done = _leave_line(job)
     if done:
         after_commit(partial(dispatch.remove, job))
         job.refresh_from_db()
-        end_signal(job, state=State.CANCELED)
+        end_signal(job, State.CANCELED, job.error)
     return done
 
 
@@ -194,7 +194,9 @@ def _leave_line(job: TenantJob) -> bool:
 
 
 def _ask_to_stop(job: TenantJob) -> bool:
-    TenantJob.objects.held_as(job).update(cancel_requested_at=DatabaseNow())
+    """False when the job ended, or went back to wait, meanwhile."""
+    if not TenantJob.objects.held_as(job).update(cancel_requested_at=DatabaseNow()):
+        return False
     after_commit(partial(dispatch.stop, job))
     return True
 

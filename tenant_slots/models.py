@@ -159,6 +159,9 @@ class TenantJob(models.Model):
         db_default="",
         help_text=_("Set when the job came through plain RQ: the id of its RQ job."),
     )
+    rq_queue = models.CharField(
+        max_length=100, default="", db_default="", help_text=_("The queue of RQ, where it is not the tenant queue's.")
+    )
     state = models.CharField(_("state"), max_length=10, choices=State, default=State.WAITING)
     attempt = models.PositiveIntegerField(
         _("attempt"),
@@ -221,6 +224,10 @@ class TenantJob(models.Model):
     def rq_id(self) -> str:
         """The id of this attempt's RQ job: a fresh one each time, unless the job came through plain RQ."""
         return self.rq_job_id or f"{self.uuid}-{self.attempt}"
+
+    @property
+    def rq_queue_name(self) -> str:
+        return self.rq_queue or self.tenant_queue.queue
 
     @property
     def has_ended(self) -> bool:

@@ -65,7 +65,7 @@ def end(job: TenantJob, outcome: Outcome) -> None:
         logger.warning("job %s ended after its slot had been taken away", job.uuid)
         return
     line.push(released.admitted)
-    line.end_signal(job, **outcome)
+    line.end_signal(job, released.state, outcome.get("error", ""))
 
 
 def warm_up() -> None:

@@ -22,7 +22,7 @@ def end_lost_run(job: TenantJob, reason: str, *, state: State | None = None) -> 
     released = slots.release(job, **changes)
     line.push(released.admitted)
     if released:
-        line.end_signal(job, **changes)
+        line.end_signal(job, released.state, changes["error"])
     return bool(released)
 
 
@@ -38,7 +38,7 @@ def reclaim_if_dead(job: TenantJob) -> bool:
 
 def story(job: TenantJob) -> str:
     """Where the lost run was."""
-    return f"process {job.pid} of worker {job.worker} died"
+    return f"its process under worker {job.worker} died"
 
 
 def _changes(job: TenantJob, reason: str, state: State | None) -> dict[str, Any]:

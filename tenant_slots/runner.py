@@ -71,7 +71,7 @@ def _run_plain(task: TenantTask[..., Any], rq_job: Job, args: tuple[Any, ...], k
     tenant = tenants.tenant_of(task, args, kwargs)
     if tenant == tenants.NO_TENANT:
         return task.function(*args, **kwargs)
-    job = recording.persistently(lambda: _joined(task, tenant, rq_job.id))
+    job = recording.persistently(lambda: _joined(task, tenant, rq_job))
     if job is not None and job.state == State.RUNNING:
         logger.warning("RQ delivered job %s a second time while it runs; this delivery does nothing", rq_job.id)
         return None
@@ -84,12 +84,12 @@ def _run_plain(task: TenantTask[..., Any], rq_job: Job, args: tuple[Any, ...], k
         _running_here.reset(token)
 
 
-def _joined(task: TenantTask[..., Any], tenant: str, rq_job_id: str) -> TenantJob:
+def _joined(task: TenantTask[..., Any], tenant: str, rq_job: Job) -> TenantJob:
     """The job in its tenant's line, after the line has had a chance to move."""
     row = tenants.tenant_queue_for(tenant, task.queue)
-    job = line.join(row, task, rq_job_id)
+    job = line.join(row, task, rq_job)
     if job.state == State.RUNNING and recovery.reclaim_if_dead(job):
-        job = line.join(row, task, rq_job_id)
+        job = line.join(row, task, rq_job)
     if job.state == State.WAITING:
         _admit_for(job)
     return job

@@ -75,24 +75,28 @@ def next_in_line(slots: int) -> Statement:
 
 @functools.cache
 def leaving(states: tuple[State, ...], ends: bool, later: bool, values: tuple[str, ...]) -> Statement:
-    """A job leaves its slot, which it must hold in one of these states."""
+    """A job leaves its slot, which it must hold in one of these states. One that is to be canceled ends."""
+    holding = TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, state__in=states)
+    if not ends:
+        holding = holding.filter(cancel_requested_at=None)
     changes: dict[str, Any] = dict(fields_of(TenantJob, values))
     if ends:
         changes["ended_at"] = DatabaseNow()
     if later:
         changes["run_after"] = _from_now(Parameter("later", DurationField()))
-    return Statement(lambda: TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, state__in=states), **changes)
+    return Statement(lambda: holding, **changes)
 
 
 @dataclass(frozen=True)
 class Release:
-    """What one release did. Falsy when the slot was not the caller's any more."""
+    """What one release did. Falsy when it did nothing."""
 
-    done: bool
+    state: State | None
+    """Where the job went; None when the slot was not the caller's any more."""
     admitted: list[TenantJob] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return self.done
+        return self.state is not None
 
 
 def admit(tenant_queue_id: int) -> list[TenantJob]:
@@ -128,13 +132,14 @@ def release(job: TenantJob, states: tuple[State, ...] = HOLDING, later: float | 
     """
     try:
         with locked(job.tenant_queue_id) as tenant_queue:
-            if not _leave(job, states, later, values):
-                return Release(done=False)
+            state = _leave(job, states, later, values)
+            if state is None:
+                return Release(state)
             if GIVE_BACK.update(pk=tenant_queue.pk):
                 tenant_queue.current_job -= 1
-            return Release(done=True, admitted=_admit_heads(tenant_queue))
+            return Release(state, _admit_heads(tenant_queue))
     except TenantQueue.DoesNotExist:
-        return Release(done=False)
+        return Release(None)
 
 
 def in_seconds(seconds: float) -> Any:
@@ -184,7 +189,17 @@ def _admit_heads(tenant_queue: TenantQueue) -> list[TenantJob]:
     return heads
 
 
-def _leave(job: TenantJob, states: tuple[State, ...], later: float | None, values: dict[str, Any]) -> bool:
+def _leave(job: TenantJob, states: tuple[State, ...], later: float | None, values: dict[str, Any]) -> State | None:
+    if _update(job, states, later, values):
+        return State(values["state"])
+    if values["state"] in ENDED:
+        return None
+    canceled = {**values, "state": State.CANCELED}
+    wanted = TenantJob.objects.filter(pk=job.pk, attempt=job.attempt).exclude(cancel_requested_at=None)
+    return State.CANCELED if wanted.exists() and _update(job, states, None, canceled) else None
+
+
+def _update(job: TenantJob, states: tuple[State, ...], later: float | None, values: dict[str, Any]) -> bool:
     statement = leaving(states, values["state"] in ENDED, later is not None, tuple(values))
     duration = timedelta(seconds=later or 0)
     return bool(statement.update(pk=job.pk, attempt=job.attempt, later=duration, **values))

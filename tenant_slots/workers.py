@@ -23,12 +23,12 @@ from django.utils.module_loading import import_string
 from redis.exceptions import RedisError
 from rq.job import Job, JobStatus
 from rq.queue import Queue
-from rq.timeouts import BaseTimeoutException
 from rq.worker import BaseWorker, SimpleWorker, Worker
 
-from tenant_slots import dispatch, recording, recovery, shared, slots
+from tenant_slots import dispatch, recording, recovery, shared
 from tenant_slots.conf import app_settings
 from tenant_slots.decorators import registered, resolve
+from tenant_slots.leases import Lease
 from tenant_slots.models import State, TenantJob
 from tenant_slots.shared import Outbox, Phase, Witness
 from tenant_slots.sweep import Sweeper
@@ -42,10 +42,6 @@ LIBC = ctypes.CDLL(None)
 
 GRACE_AFTER_TIMEOUT = 60
 """Seconds after a job's timeout when RQ kills a work-horse that did not end itself (RQ 2.12, monitor_work_horse)."""
-
-
-class BeatTimeout(BaseTimeoutException):
-    """The database did not answer a beat in time."""
 
 
 class Sweeping(BaseWorker):
@@ -102,7 +98,7 @@ class TenantWorker(Sweeping, Worker):
         self.outbox = Outbox()
         shared.this.beats = True
         self.job_monitoring_interval = max(1, int(app_settings.BEAT_INTERVAL))
-        self._last_contact = time.monotonic()
+        self.lease = Lease(self.witness, self.kill_horse)
         self._next_heartbeat = 0.0
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
@@ -123,7 +119,8 @@ class TenantWorker(Sweeping, Worker):
             super().set_state(state, pipeline)
 
     def execute_job(self, job: Job, queue: Queue) -> None:
-        self._last_contact = began = time.monotonic()
+        began = time.monotonic()
+        self.lease.renewed()
         self.outbox.empty()
         started = self._begin(job)
         shared.this.started = started
@@ -161,32 +158,9 @@ class TenantWorker(Sweeping, Worker):
             super().maintain_heartbeats(job)
         except RedisError as error:
             logger.warning("Redis is out of reach, the running job goes on: %s", error)
-        self._beat()
+        if not self.lease.beat():
+            self.sweeper.contact.broken()
         self.sweeper.sweep_if_due()
-
-    def _beat(self) -> None:
-        job_id, attempt, phase = self.witness.read()
-        if phase is not Phase.HOLDING:
-            return
-        try:
-            with self.death_penalty_class(max(1, int(app_settings.LEASE_TTL / 4)), BeatTimeout):
-                kept = slots.beat(job_id, attempt)
-        except (DatabaseError, BeatTimeout) as error:
-            self._beat_failed(error)
-            return
-        self._last_contact = time.monotonic()
-        if not kept and self.witness.read() == (job_id, attempt, Phase.HOLDING):
-            logger.error("the lease of job %s is lost; ending its work-horse %s", job_id, self.horse_pid)
-            self.kill_horse()
-
-    def _beat_failed(self, error: Exception) -> None:
-        connections.close_all()
-        self.sweeper.contact.broken()
-        silent = time.monotonic() - self._last_contact
-        logger.warning("a beat failed, the database has been out of reach for %.0f s: %s", silent, error)
-        if app_settings.ON_LOST_DATABASE == "stop" and silent > app_settings.LEASE_TTL:
-            logger.error("ending work-horse %s, as ON_LOST_DATABASE says", self.horse_pid)
-            self.kill_horse()
 
     def _recover_slot(self, job: Job, seconds: float) -> None:
         """The horse ended without having released what it held."""
@@ -217,15 +191,10 @@ class TenantSimpleWorker(Sweeping, SimpleWorker):
 
 
 def _beat_until(stop: threading.Event) -> None:
+    """Without a work-horse, the only way to end a run whose lease is lost is to end this process."""
+    lease = Lease(shared.this.witness, lambda: os.kill(os.getpid(), signal.SIGKILL))
     while not stop.wait(app_settings.BEAT_INTERVAL):
-        job_id, attempt, phase = shared.this.witness.read()
-        if phase is not Phase.HOLDING:
-            continue
-        try:
-            slots.beat(job_id, attempt)
-        except DatabaseError as error:
-            logger.warning("a beat failed: %s", error)
-            connections.close_all()
+        lease.beat()
     connections.close_all()
 
 

@@ -137,3 +137,11 @@ def test_signals_tell_a_jobs_story_in_order() -> None:
         for signal in names:
             signal.disconnect(note)
     assert story == ["enqueued", "admitted", "started", "ended"]
+
+
+def test_a_job_whose_cancel_was_asked_for_does_not_retry() -> None:
+    job = jobs.cancels_itself.enqueue("acme")
+    work()
+    assert (fresh(job).state, job.attempt) == (State.CANCELED, 1)
+    assert job.ended_at is not None
+    assert counters_match()

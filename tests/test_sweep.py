@@ -341,3 +341,15 @@ def test_an_idle_worker_sweeps(workers: Any) -> None:
     workers.start(1)
     job = waiting_job(tenant_queue(queue="imports"))
     wait_until(lambda: fresh(job).state == State.FINISHED, timeout=20)
+
+
+def test_a_process_that_proc_hides_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = running_job(tenant_queue(), another_process())
+
+    def not_permitted(*_: Any) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(holders, "_started", lambda pid: None)
+    monkeypatch.setattr(os, "kill", not_permitted)
+    assert holders.liveness(job) is holders.Liveness.UNKNOWN
+    assert sweep_now().reclaimed == 0
