@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterable
 from typing import Any
+from uuid import UUID
 
 import django_rq
 from django.core.signals import setting_changed
@@ -19,7 +20,7 @@ from rq.job import Job, JobStatus
 from rq.worker import Worker, WorkerStatus
 
 from tenant_slots.conf import app_settings
-from tenant_slots.models import TenantJob
+from tenant_slots.models import TenantJob, rq_id_of
 
 logger = logging.getLogger("tenant_slots")
 
@@ -72,15 +73,24 @@ def remove(job: TenantJob) -> None:
         _tolerant(rq_job.cancel if job.rq_job_id else rq_job.delete, job)
 
 
-def missing(jobs: list[TenantJob]) -> list[TenantJob]:
-    """Those of the admitted jobs that are in no list of Redis where a worker would find them.
+def missing(jobs: Iterable[tuple[int, UUID, int, str, str, str]]) -> list[int]:
+    """The primary keys of those admitted jobs that are in no list of Redis where a worker would find them.
+
+    Args:
+        jobs: pk, uuid, attempt, rq_job_id, rq_queue and the tenant queue's queue of each.
 
     Raises:
         RedisError: Redis cannot be asked.
     """
-    names = {job.rq_queue_name for job in jobs}
-    present = {name: set(queue_named(name).job_ids) for name in names}
-    return [job for job in jobs if job.rq_id not in present[job.rq_queue_name]]
+    present: dict[str, set[str]] = {}
+    lost = []
+    for pk, uuid, attempt, rq_job_id, rq_queue, queue in jobs:
+        name = rq_queue or queue
+        if name not in present:
+            present[name] = set(queue_named(name).job_ids)
+        if rq_id_of(uuid, attempt, rq_job_id) not in present[name]:
+            lost.append(pk)
+    return lost
 
 
 def push_again(job: TenantJob) -> bool:

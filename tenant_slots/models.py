@@ -49,6 +49,11 @@ class TenantQueueQuerySet(models.QuerySet["TenantQueue"]):
         return bool(self.filter(current_job__gt=0).update(current_job=F("current_job") - 1))
 
 
+def rq_id_of(job: uuid.UUID, attempt: int, rq_job_id: str) -> str:
+    """The id of an attempt's RQ job: a fresh one each time, unless the job came through plain RQ."""
+    return rq_job_id or f"{job}-{attempt}"
+
+
 class TenantJobQuerySet(models.QuerySet["TenantJob"]):
     def scheduled(self) -> TenantJobQuerySet:
         return self.filter(state=State.SCHEDULED)
@@ -222,8 +227,7 @@ class TenantJob(models.Model):
 
     @property
     def rq_id(self) -> str:
-        """The id of this attempt's RQ job: a fresh one each time, unless the job came through plain RQ."""
-        return self.rq_job_id or f"{self.uuid}-{self.attempt}"
+        return rq_id_of(self.uuid, self.attempt, self.rq_job_id)
 
     @property
     def rq_queue_name(self) -> str:

@@ -162,9 +162,11 @@ def repush(report: Report, contact: Contact) -> None:
 
 
 def lost_in_redis() -> list[TenantJob]:
-    """Raises RedisError when Redis cannot be asked."""
-    overdue = TenantJob.objects.queued().filter(admitted_at__lt=_ago(app_settings.SWEEP_INTERVAL)).order_by("pk")
-    return dispatch.missing(list(overdue.defer("args", "kwargs", "result", "error").select_related("tenant_queue")))
+    """Raises RedisError when Redis cannot be asked. Looks at names first: usually nothing is lost."""
+    overdue = TenantJob.objects.queued().filter(admitted_at__lt=_ago(app_settings.SWEEP_INTERVAL))
+    names = overdue.values_list("pk", "uuid", "attempt", "rq_job_id", "rq_queue", "tenant_queue__queue")
+    lost = dispatch.missing(names)
+    return list(overdue.filter(pk__in=lost).select_related("tenant_queue").order_by("pk")) if lost else []
 
 
 def promote(report: Report, contact: Contact) -> None:
