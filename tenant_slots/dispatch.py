@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterable
@@ -26,6 +27,9 @@ logger = logging.getLogger("tenant_slots")
 
 RUNNER = "tenant_slots.run_job"
 """The function of every RQ job of ours; see the package's ``__getattr__`` for why it is named there."""
+
+RQ_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{1,9})")
+"""See `models.rq_id_of`."""
 
 PUT_OFF_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16)
 """Seconds between looks for a job that RQ is putting off; RQ needs about five milliseconds for it."""
@@ -93,6 +97,12 @@ def missing(jobs: Iterable[tuple[int, UUID, int, str, str, str]]) -> list[int]:
     return lost
 
 
+def named_by(rq_job_id: str) -> tuple[UUID, int] | None:
+    """UUID and attempt of the job that an RQ id of ours names; None for any other id."""
+    match = RQ_ID.fullmatch(rq_job_id)
+    return (UUID(match[1]), int(match[2])) if match else None
+
+
 def push_again(job: TenantJob) -> bool:
     """Push a job that Redis lost. False when it cannot be: the arguments of a plain RQ job were only there.
 
@@ -152,7 +162,7 @@ def _push_fresh(job: TenantJob) -> None:
     queue.enqueue_job(
         queue.create_job(
             RUNNER,
-            args=(job.pk, job.attempt),
+            args=(str(job.uuid), job.attempt),
             job_id=job.rq_id,
             timeout=options.get("timeout"),
             result_ttl=options.get("result_ttl", get_result_ttl(queue.name)),

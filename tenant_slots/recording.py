@@ -9,11 +9,13 @@ import logging
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
+from uuid import UUID
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db.models import UUIDField
 
 from tenant_slots import line, shared, signals, slots
-from tenant_slots.compiled import Statement
+from tenant_slots.compiled import Parameter, Statement
 from tenant_slots.conf import app_settings
 from tenant_slots.holders import Holder, this_process
 from tenant_slots.models import State, TenantJob
@@ -25,18 +27,18 @@ Outcome = dict[str, Any]
 
 logger = logging.getLogger("tenant_slots")
 
-JOB = Statement(lambda: TenantJob.objects.filter(pk=slots.PK))
+JOB = Statement(lambda: TenantJob.objects.filter(uuid=Parameter("uuid", UUIDField())))
 
 PAUSES = (0.05, 0.1, 0.2, 0.5, *[1.0] * 29)
 """Seconds between tries to record something: together the half minute that a database needs to restart."""
 
 
-def begin(job_id: int, attempt: int, worker: str) -> TenantJob | None:
+def begin(uuid: UUID, attempt: int, worker: str) -> TenantJob | None:
     """Mark an admitted job as running in this process, or in the work-horse that it is about to fork.
 
     None when this attempt is not to be run: it ended, was canceled or runs elsewhere.
     """
-    for job in persistently(lambda: JOB.rows(pk=job_id)) or []:
+    for job in persistently(lambda: JOB.rows(uuid=uuid)) or []:
         if job.attempt == attempt and start(job, worker):
             return job  # type: ignore[no-any-return]
     return None
@@ -71,7 +73,7 @@ def end(job: TenantJob, outcome: Outcome) -> None:
 def warm_up() -> None:
     """Load what the first queries of a process load; work-horses that are forked afterwards have it."""
     nobody = TenantJob(pk=0, attempt=0, tenant_queue_id=0)
-    JOB.rows(pk=0)
+    JOB.rows(uuid=nobody.uuid)
     slots.start(nobody, this_process("", beats=False))
     slots.release(nobody, state=State.FINISHED)
 

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, TypeVar
+from uuid import UUID
 
 from rq import Retry, get_current_job
 from rq.job import Job
@@ -33,11 +34,17 @@ RESULT_BYTES = 1024 * 1024
 _running_here: ContextVar[str] = ContextVar("tenant_slots_running_here", default="")
 
 
-def run_job(job_id: int, attempt: int) -> Any:
-    """The function of every RQ job that `.enqueue()` leads to. Runs nothing when the attempt is not current."""
-    job = _started_by_worker(job_id, attempt) or recording.begin(job_id, attempt, _worker_name())
+def run_job(job_id: str, attempt: int) -> Any:
+    """The function of every RQ job that `.enqueue()` leads to. Runs nothing when the attempt is not current.
+
+    Args:
+        job_id: the job's UUID.
+        attempt: the fence: what the job's row must say too.
+    """
+    uuid = UUID(job_id)
+    job = _started_by_worker(uuid, attempt) or recording.begin(uuid, attempt, _worker_name())
     if job is None:
-        logger.warning("attempt %s of job %s is not to be run: it ended, was canceled or runs", attempt, job_id)
+        logger.warning("attempt %s of job %s is not to be run: it ended, was canceled or runs", attempt, uuid)
         return None
     return _run_in_slot(job, lambda: resolve(job.task).function(*job.args, **job.kwargs))
 
@@ -50,9 +57,9 @@ def call(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
     return _run_plain(task, rq_job, args, kwargs)
 
 
-def _started_by_worker(job_id: int, attempt: int) -> TenantJob | None:
+def _started_by_worker(uuid: UUID, attempt: int) -> TenantJob | None:
     job, shared.this.started = shared.this.started, None
-    return job if job is not None and (job.pk, job.attempt) == (job_id, attempt) else None
+    return job if job is not None and (job.uuid, job.attempt) == (uuid, attempt) else None
 
 
 def _worker_name() -> str:

@@ -94,15 +94,15 @@ class TenantWorker(Sweeping, Worker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.witness = shared.this.witness = Witness(mmap.mmap(-1, Witness.layout.size))
+        self.witness = Witness(mmap.mmap(-1, Witness.layout.size))
         self.outbox = Outbox()
-        shared.this.beats = True
         self.job_monitoring_interval = max(1, int(app_settings.BEAT_INTERVAL))
         self.lease = Lease(self.witness, self.kill_horse)
         self._next_heartbeat = 0.0
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         super().bootstrap(*args, **kwargs)
+        shared.this.witness, shared.this.beats = self.witness, True
         gc.collect()
         gc.freeze()  # what is loaded by now is never garbage; horses need not look at it, and so not copy it
 
@@ -122,25 +122,39 @@ class TenantWorker(Sweeping, Worker):
         began = time.monotonic()
         self.lease.renewed()
         self.outbox.empty()
-        started = self._begin(job)
-        shared.this.started = started
-        super().execute_job(job, queue)
+        started = shared.this.started = self._begin(job)
+        try:
+            super().execute_job(job, queue)
+        finally:
+            # Also when RQ gives up because it has lost Redis: what has ended is to be recorded all the same.
+            self._end_horse()
+            self._settle(job, started, seconds=time.monotonic() - began)
+
+    def _begin(self, job: Job) -> TenantJob | None:
+        """Start a job of ours here, where there is a connection. A refused one is left to the horse to refuse.
+
+        Its RQ id says which one it is. RQ leaves it to the horse to unpickle what is in Redis, and so do we.
+        """
+        self.witness.idle()
+        named = dispatch.named_by(job.id)
+        started = recording.begin(*named, self.name) if named else None
+        if started is not None:
+            _import_once(started.task)
+        return started
+
+    def _end_horse(self) -> None:
+        """A horse that RQ stopped watching before it ended would go on without a worker."""
+        if self.horse_pid:
+            self.kill_horse()
+            self.wait_for_horse()
+            self._horse_pid = 0
+
+    def _settle(self, job: Job, started: TenantJob | None, seconds: float) -> None:
         outcome = self.outbox.take()
         if started is not None and outcome is not None:
             recording.end(started, outcome)
         elif self.witness.read()[2] is not Phase.IDLE:
-            self._recover_slot(job, seconds=time.monotonic() - began)
-
-    def _begin(self, job: Job) -> TenantJob | None:
-        """Start a job of ours here, where there is a connection. A refused one is left to the horse to refuse."""
-        self.witness.idle()
-        if job.func_name != dispatch.RUNNER:
-            return None
-        job_id, attempt = job.args
-        started = recording.begin(job_id, attempt, self.name)
-        if started is not None:
-            _import_once(started.task)
-        return started
+            self._recover_slot(job, seconds)
 
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
         _close_what_cannot_be_inherited()
@@ -161,6 +175,13 @@ class TenantWorker(Sweeping, Worker):
         if not self.lease.beat():
             self.sweeper.contact.broken()
         self.sweeper.sweep_if_due()
+
+    def set_current_job_working_time(self, current_job_working_time: float, pipeline: Any = None) -> None:
+        """Called by RQ before each of the above, and after the end of the horse."""
+        try:
+            super().set_current_job_working_time(current_job_working_time, pipeline)
+        except RedisError as error:
+            logger.warning("Redis is out of reach: %s", error)
 
     def _recover_slot(self, job: Job, seconds: float) -> None:
         """The horse ended without having released what it held."""

@@ -51,7 +51,7 @@ def test_the_rq_job_names_task_and_tenant_but_no_arguments() -> None:
     (rq_job,) = django_rq.get_queue("imports").jobs
     assert fresh(job).rq_id == rq_job.id
     assert rq_job.func_name == "tenant_slots.run_job"
-    assert list(rq_job.args) == [job.pk, 1]
+    assert list(rq_job.args) == [str(job.uuid), 1]
     assert rq_job.description == "tests.jobs.fail for 'acme'"
 
 
@@ -152,7 +152,7 @@ def test_canceling_a_queued_job_hands_its_slot_on() -> None:
     first, second = (jobs.add.enqueue(n, 0, tenant="acme") for n in range(2))
     assert first.cancel()
     assert fresh(second).state == State.QUEUED
-    assert [job.args[0] for job in django_rq.get_queue("reports").jobs] == [second.pk]
+    assert [job.args[0] for job in django_rq.get_queue("reports").jobs] == [str(second.uuid)]
     assert counters_match()
 
 
