@@ -10,9 +10,7 @@ def main() -> None:
     try:
         from django.core.management import execute_from_command_line
     except ImportError as error:
-        raise SystemExit(
-            'Django is not installed in this Python. Run: python -m pip install -e ".[demo]"'
-        ) from error
+        raise SystemExit('Django is not installed in this Python. Run: python -m pip install -e ".[demo]"') from error
     execute_from_command_line(sys.argv)
 
 
