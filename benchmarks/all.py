@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
-from benchmarks import admin_list, bulk, cost, hand_over, killed_job, limits_hold, line_owner, noisy_neighbour
+from benchmarks import (
+    admin_list,
+    bulk,
+    cost,
+    dead_worker,
+    hand_over,
+    killed_job,
+    limits_hold,
+    line_owner,
+    noisy_neighbour,
+    sweep_cost,
+)
 from benchmarks.harness import common_options, finish, run, set_up
 
-MODULES = (limits_hold, noisy_neighbour, line_owner, hand_over, cost, bulk, killed_job, admin_list)
+MODULES = (
+    limits_hold,
+    noisy_neighbour,
+    line_owner,
+    hand_over,
+    cost,
+    bulk,
+    killed_job,
+    dead_worker,
+    sweep_cost,
+    admin_list,
+)
 
 if __name__ == "__main__":
     options = common_options()

@@ -89,6 +89,16 @@ class Phase:
         """Seconds from enqueue to start."""
         return [(run.start - self.enqueued[run.name]) / history.SECOND for run in self.runs() if of(run)]
 
+    @property
+    def first_worker(self) -> int:
+        """Process id of the worker that was started first."""
+        return self._processes[0].pid
+
+    def kill_first_worker(self) -> None:
+        process = self._processes.pop(0)
+        process.kill()
+        process.wait()
+
     def stop_workers(self) -> None:
         for process in self._processes:
             process.terminate()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterable
 from typing import Any
+from uuid import UUID
 
 import django_rq
 from django.conf import settings
@@ -21,27 +22,38 @@ from rq.job import Job, JobStatus
 from rq.worker import Worker, WorkerStatus
 
 from tenant_slots.conf import app_settings
-from tenant_slots.models import TenantJob
+from tenant_slots.models import TenantJob, rq_id_of
 
 logger = logging.getLogger("tenant_slots")
 
 RUNNER = "tenant_slots.run_job"
 """The function of every RQ job of ours; see the package's ``__getattr__`` for why it is named there."""
 
+RQ_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{1,9})")
+"""See `models.rq_id_of`."""
+
 PUT_OFF_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16)
 """Seconds between looks for a job that RQ is putting off; RQ needs about five milliseconds for it."""
 
 
-@functools.cache
+_queues: dict[str, Queue] = {}
+
+
 def queue_named(name: str) -> Queue:
     """The RQ queue, one object per process: it keeps its connection and what it learnt of the server."""
-    queue: Queue = django_rq.get_queue(name)
-    return queue
+    if name not in _queues:
+        _queues[name] = django_rq.get_queue(name)
+    return _queues[name]
+
+
+def use_queue(queue: Queue) -> None:
+    """Push to this queue through the worker's own connection."""
+    _queues[queue.name] = queue
 
 
 def _forget_queues(*, setting: str, **_: Any) -> None:
     if setting in ("RQ", "RQ_QUEUES"):
-        queue_named.cache_clear()
+        _queues.clear()
 
 
 setting_changed.connect(_forget_queues)
@@ -60,21 +72,36 @@ def push(jobs: Iterable[TenantJob]) -> None:
 
 
 def remove(job: TenantJob) -> None:
-    """Take a job out of RQ that will not run."""
-    _tolerant(lambda: queue_named(job.tenant_queue.queue).remove(job.rq_id), job)
+    """Take a job out of RQ that will not run. One that never was there costs a look."""
+    _tolerant(lambda: queue_named(job.rq_queue_name).remove(job.rq_id), job)
     if rq_job := _fetched(job):
         _tolerant(rq_job.cancel if job.rq_job_id else rq_job.delete, job)
 
 
-def missing(jobs: list[TenantJob]) -> list[TenantJob]:
-    """Those of the admitted jobs that are in no list of Redis where a worker would find them.
+def missing(jobs: Iterable[tuple[int, UUID, int, str, str, str]]) -> list[int]:
+    """The primary keys of those admitted jobs that are in no list of Redis where a worker would find them.
+
+    Args:
+        jobs: pk, uuid, attempt, rq_job_id, rq_queue and the tenant queue's queue of each.
 
     Raises:
         RedisError: Redis cannot be asked.
     """
-    names = {job.tenant_queue.queue for job in jobs}
-    present = {name: set(queue_named(name).job_ids) for name in names}
-    return [job for job in jobs if job.rq_id not in present[job.tenant_queue.queue]]
+    present: dict[str, set[str]] = {}
+    lost = []
+    for pk, uuid, attempt, rq_job_id, rq_queue, queue in jobs:
+        name = rq_queue or queue
+        if name not in present:
+            present[name] = set(queue_named(name).job_ids)
+        if rq_id_of(uuid, attempt, rq_job_id) not in present[name]:
+            lost.append(pk)
+    return lost
+
+
+def named_by(rq_job_id: str) -> tuple[UUID, int] | None:
+    """UUID and attempt of the job that an RQ id of ours names; None for any other id."""
+    match = RQ_ID.fullmatch(rq_job_id)
+    return (UUID(match[1]), int(match[2])) if match else None
 
 
 def push_again(job: TenantJob) -> bool:
@@ -86,7 +113,7 @@ def push_again(job: TenantJob) -> bool:
     if not job.rq_job_id:
         _push_fresh(job)
         return True
-    queue = queue_named(job.tenant_queue.queue)
+    queue = queue_named(job.rq_queue_name)
     rq_job = queue.fetch_job(job.rq_id)
     if rq_job is None:
         return False
@@ -101,7 +128,7 @@ def is_being_run(job: TenantJob) -> bool:
     The worker's record lives for a minute after its last beat, and a worker that has lost it to a FLUSHALL writes it
     again with the next one. A record that names another job, or none while idle, means that this one's process died.
     """
-    connection = queue_named(job.tenant_queue.queue).connection
+    connection = queue_named(job.rq_queue_name).connection
     worker = Worker.find_by_key(Worker.redis_worker_namespace_prefix + job.worker, connection=connection)
     if worker is None or worker.get_state() == WorkerStatus.IDLE:
         return False
@@ -116,7 +143,7 @@ def was_stopped(job: TenantJob) -> bool:
 
 def stop(job: TenantJob) -> None:
     """Ask the worker of a running job to kill it."""
-    queue = queue_named(job.tenant_queue.queue)
+    queue = queue_named(job.rq_queue_name)
     _tolerant(lambda: send_stop_job_command(queue.connection, job.rq_id, serializer=queue.serializer), job)
 
 
@@ -154,12 +181,12 @@ def _alive(queue: Queue) -> int:
 
 
 def _push_fresh(job: TenantJob) -> None:
-    queue = queue_named(job.tenant_queue.queue)
+    queue = queue_named(job.rq_queue_name)
     options = job.options
     queue.enqueue_job(
         queue.create_job(
             RUNNER,
-            args=(job.pk, job.attempt),
+            args=(str(job.uuid), job.attempt),
             job_id=job.rq_id,
             timeout=options.get("timeout"),
             result_ttl=options.get("result_ttl", get_result_ttl(queue.name)),
@@ -176,7 +203,7 @@ def _bring_forward(job: TenantJob) -> None:
     It may not be in the scheduled registry yet: RQ writes it there a few milliseconds after the job has returned. Or
     not any more: RQ's scheduler has just taken it, and it finds its slot taken for it when it runs.
     """
-    registry = queue_named(job.tenant_queue.queue).scheduled_job_registry
+    registry = queue_named(job.rq_queue_name).scheduled_job_registry
     for pause in PUT_OFF_PAUSES:
         try:
             registry.requeue(job.rq_id)
@@ -187,7 +214,7 @@ def _bring_forward(job: TenantJob) -> None:
 
 
 def _fetched(job: TenantJob) -> Job | None:
-    queue = queue_named(job.tenant_queue.queue)
+    queue = queue_named(job.rq_queue_name)
     found: Job | None = _tolerant(lambda: queue.fetch_job(job.rq_id), job)
     return found
 

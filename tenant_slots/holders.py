@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import signal
-import struct
-from dataclasses import asdict, dataclass, field
-from enum import Enum, IntEnum
+import time
+from dataclasses import dataclass, fields
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from tenant_slots import shared
 from tenant_slots.models import TenantJob
 
 
@@ -18,7 +19,7 @@ class Liveness(Enum):
     ALIVE = "alive"
     DEAD = "dead"
     UNKNOWN = "unknown"
-    """It is on another host."""
+    """It is on another host, or belongs to another user who hides it."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,10 @@ class Holder:
     """Another process or thread beats for it, so that silence means something."""
 
     def as_fields(self) -> dict[str, Any]:
-        return asdict(self)
+        return vars(self)
+
+
+HOLDER_FIELDS = tuple(field.name for field in fields(Holder))
 
 
 def this_process(worker: str, *, beats: bool) -> Holder:
@@ -58,9 +62,12 @@ def liveness(job: TenantJob) -> Liveness:
     """Whether the process that started the job still exists, and has not turned to something else."""
     if not is_local(job):
         return Liveness.UNKNOWN
-    if job.pid == os.getpid() and this.witness.read()[:2] != (job.pk, job.attempt):
+    if job.pid == os.getpid() and shared.this.witness.read()[:2] != (job.pk, job.attempt):
         return Liveness.DEAD
-    return Liveness.ALIVE if _started(job.pid) == job.pid_started else Liveness.DEAD
+    started = _started(job.pid)
+    if started is None and _is_hidden(job.pid):
+        return Liveness.UNKNOWN
+    return Liveness.ALIVE if started == job.pid_started else Liveness.DEAD
 
 
 def is_local(job: TenantJob) -> bool:
@@ -68,19 +75,33 @@ def is_local(job: TenantJob) -> bool:
 
 
 def kill(job: TenantJob) -> bool:
-    """SIGKILL the process group of a local job's work-horse; False when that is not possible or not safe.
+    """SIGKILL what runs a local job: the work-horses of a forking worker with their process groups, else the process.
 
-    Only a work-horse leads a group of its own. A process that shares its group, such as a SimpleWorker, is left.
+    False when the operating system does not allow it, or when it would be this process.
     """
     if liveness(job) is not Liveness.ALIVE or job.pid == os.getpid():
         return False
     try:
-        if os.getpgid(job.pid) != job.pid:
-            return False
-        os.killpg(job.pid, signal.SIGKILL)
-    except (PermissionError, ProcessLookupError):
-        return False
+        horses = [pid for pid in _children(job.pid) if os.getpgid(pid) == pid]
+        for horse in horses:
+            os.killpg(horse, signal.SIGKILL)
+        if not horses:
+            os.kill(job.pid, signal.SIGKILL)
+    except OSError:
+        return liveness(job) is Liveness.DEAD
+    _wait_for_end(horses or [job.pid])
     return True
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _wait_for_end(pids: list[int]) -> None:
+    """A killed process ends as soon as the kernel runs it; two seconds are for a machine that is very busy."""
+    deadline = time.monotonic() + 2
+    while any(_started(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def _started(pid: int) -> int | None:
@@ -93,55 +114,12 @@ def _started(pid: int) -> int | None:
     return None if state in "ZX" else int(fields[18])
 
 
-class Phase(IntEnum):
-    IDLE = 0
-    TAKING = 1
-    HOLDING = 2
-    ENDING = 3
-
-
-class Witness:
-    """A few bytes in which a process notes which slot it holds.
-
-    A worker shares them with its work-horse. So it knows which lease to beat, and whether a horse that ended still held
-    a slot, without asking the database about every job.
-    """
-
-    layout = struct.Struct("=qqB")
-
-    def __init__(self, memory: Any = None) -> None:
-        self._memory: Any = bytearray(self.layout.size) if memory is None else memory
-
-    def taking(self, job: TenantJob) -> None:
-        """The job may get its slot from now on."""
-        self._write(job.pk, job.attempt, Phase.TAKING)
-
-    def holding(self, job: TenantJob) -> None:
-        self._write(job.pk, job.attempt, Phase.HOLDING)
-
-    def ending(self) -> None:
-        """The slot is being released: from now on a row that is not ours any more is no reason to die."""
-        pk, attempt, _ = self.read()
-        self._write(pk, attempt, Phase.ENDING)
-
-    def idle(self) -> None:
-        self._write(0, 0, Phase.IDLE)
-
-    def read(self) -> tuple[int, int, Phase]:
-        """Primary key and attempt of the job, and where it stands."""
-        pk, attempt, phase = self.layout.unpack_from(self._memory)
-        return pk, attempt, Phase(phase)
-
-    def _write(self, pk: int, attempt: int, phase: Phase) -> None:
-        self.layout.pack_into(self._memory, 0, pk, attempt, phase)
-
-
-@dataclass
-class Process:
-    """What the worker class has arranged for the process that runs jobs."""
-
-    witness: Witness = field(default_factory=Witness)
-    beats: bool = False
-
-
-this = Process()
+def _is_hidden(pid: int) -> bool:
+    """Whether a process exists that /proc does not show: its mount option hidepid hides those of other users."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except ProcessLookupError:
+        return False
+    return not Path(f"/proc/{pid}").exists()

@@ -10,8 +10,9 @@ from typing import Any
 
 from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.utils import timezone
+from rq.job import Job
 
-from tenant_slots import dispatch, signals, slots, tenants
+from tenant_slots import bulk, dispatch, signals, slots, tenants
 from tenant_slots.arguments import require_storable
 from tenant_slots.conf import app_settings
 from tenant_slots.decorators import Call, TenantTask
@@ -20,8 +21,8 @@ from tenant_slots.models import DatabaseNow, State, TenantJob, TenantQueue
 
 logger = logging.getLogger("tenant_slots")
 
-ROWS_PER_INSERT = 1000
-"""Keeps one INSERT of full-sized arguments under 100 MB; larger batches were not faster when measured."""
+JOBS_PER_STEP = 1000
+"""Most jobs that leave the line in one transaction, so that the tenant's row is not locked for long."""
 
 
 def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Call]) -> list[TenantJob]:
@@ -54,9 +55,7 @@ def cancel(job: TenantJob) -> bool:
         job.refresh_from_db()
         if job.has_ended:
             return False
-        if job.state == State.RUNNING:
-            return _ask_to_stop(job)
-        if _cancel_unstarted(job):
+        if _ask_to_stop(job) if job.state == State.RUNNING else _cancel_unstarted(job):
             return True
 
 
@@ -89,30 +88,31 @@ def retry(job: TenantJob) -> None:
     job.refresh_from_db()
 
 
-def join(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job_id: str) -> TenantJob:
+def join(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job) -> TenantJob:
     """The place in line of a job that came through plain RQ: its own from an earlier try, else a new one at the end."""
     placed = TenantJob.objects.filter(
-        rq_job_id=rq_job_id, state__in=(State.WAITING, State.QUEUED, State.RUNNING)
+        rq_job_id=rq_job.id, state__in=(State.WAITING, State.QUEUED, State.RUNNING)
     ).select_related("tenant_queue")
     found: TenantJob | None = placed.first()
     if found is None:
         try:
             with transaction.atomic(using=app_settings.DATABASE):
-                found = TenantJob.objects.create(tenant_queue=tenant_queue, task=task.path, rq_job_id=rq_job_id)
+                found = TenantJob.objects.create(
+                    tenant_queue=tenant_queue, task=task.path, rq_job_id=rq_job.id, rq_queue=rq_job.origin
+                )
         except IntegrityError:
             found = placed.get()
     return found
 
 
-def end_signal(job: TenantJob, **changes: Any) -> None:
-    """Tell the receivers that a job left its slot with these changes."""
-    for name, value in changes.items():
-        if name in ("state", "error", "result"):
-            setattr(job, name, value)
+def end_signal(job: TenantJob, state: State | None, error: str = "") -> None:
+    """Tell the receivers where a job went that left its slot or the line."""
+    job.state = state or job.state
+    job.error = error
     if job.has_ended:
         after_commit(partial(_send, signals.job_ended, job=job))
     else:
-        after_commit(partial(_send, signals.job_put_back, job=job, reason=job.error))
+        after_commit(partial(_send, signals.job_put_back, job=job, reason=error))
 
 
 def after_commit(function: Callable[[], object]) -> None:
@@ -165,7 +165,7 @@ def _insert(task: TenantTask[..., Any], checked: list[tuple[str, TenantJob]]) ->
     for tenant, job in checked:
         job.tenant_queue, job.pk = rows[tenant], None
     with transaction.atomic(using=app_settings.DATABASE):
-        TenantJob.objects.bulk_create([job for _, job in checked], batch_size=ROWS_PER_INSERT)
+        bulk.insert([job for _, job in checked])
     return list(rows.values())
 
 
@@ -189,40 +189,43 @@ def _tables_are_missing() -> bool:
 
 def _cancel_unstarted(job: TenantJob) -> bool:
     """False when the job moved on meanwhile."""
-    canceled = {"state": State.CANCELED, "ended_at": DatabaseNow()}
     if job.state == State.QUEUED:
-        released = slots.release(job, states=(State.QUEUED,), **canceled)
+        released = slots.release(job, states=(State.QUEUED,), state=State.CANCELED)
         push(released.admitted)
-        if released:
-            after_commit(partial(dispatch.remove, job))
+        done = bool(released)
     else:
-        with slots.locked(job.tenant_queue_id):
-            unstarted = TenantJob.objects.filter(pk=job.pk, state__in=(State.SCHEDULED, State.WAITING))
-            released = slots.Release(done=bool(unstarted.update(**canceled)))
-        if released and job.rq_job_id:
-            after_commit(partial(dispatch.remove, job))
-    if released:
+        done = _leave_line(job)
+    if done:
+        after_commit(partial(dispatch.remove, job))
         job.refresh_from_db()
-        end_signal(job, state=State.CANCELED)
-    return bool(released)
+        end_signal(job, State.CANCELED, job.error)
+    return done
+
+
+def _leave_line(job: TenantJob) -> bool:
+    with slots.locked(job.tenant_queue_id):
+        unstarted = TenantJob.objects.filter(pk=job.pk, state__in=(State.SCHEDULED, State.WAITING))
+        return bool(unstarted.update(state=State.CANCELED, ended_at=DatabaseNow()))
 
 
 def _cancel_chunk(tenant_queue: TenantQueue, up_to: int) -> list[TenantJob]:
     with slots.locked(tenant_queue.pk) as row:
         line = row.jobs.waiting().filter(pk__lte=up_to).defer("args", "kwargs", "result", "error")
-        jobs = list(line.order_by("pk")[:ROWS_PER_INSERT])
+        jobs = list(line.order_by("pk")[:JOBS_PER_STEP])
         ended = {"state": State.CANCELED, "ended_at": DatabaseNow()}
         TenantJob.objects.waiting().filter(pk__in=[job.pk for job in jobs]).update(**ended)
     for job in jobs:
         job.tenant_queue = row
         if job.rq_job_id:
             after_commit(partial(dispatch.remove, job))
-        end_signal(job, state=State.CANCELED)
+        end_signal(job, State.CANCELED)
     return jobs
 
 
 def _ask_to_stop(job: TenantJob) -> bool:
-    TenantJob.objects.held_as(job).update(cancel_requested_at=DatabaseNow())
+    """False when the job ended, or went back to wait, meanwhile."""
+    if not TenantJob.objects.held_as(job).update(cancel_requested_at=DatabaseNow()):
+        return False
     after_commit(partial(dispatch.stop, job))
     return True
 

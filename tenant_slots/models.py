@@ -66,6 +66,11 @@ class TenantQueueQuerySet(models.QuerySet["TenantQueue"]):
         return bool(self.filter(current_job__gt=0).update(current_job=F("current_job") - 1))
 
 
+def rq_id_of(job: uuid.UUID, attempt: int, rq_job_id: str) -> str:
+    """The id of an attempt's RQ job: a fresh one each time, unless the job came through plain RQ."""
+    return rq_job_id or f"{job}-{attempt}"
+
+
 class TenantJobQuerySet(models.QuerySet["TenantJob"]):
     def scheduled(self) -> TenantJobQuerySet:
         return self.filter(state=State.SCHEDULED)
@@ -238,14 +243,21 @@ class TenantJob(models.Model):
     rq_job_id = models.CharField(
         max_length=255,
         default="",
+        db_default="",
         help_text=_("Set when the job came through plain RQ: the id of its RQ job."),
+    )
+    rq_queue = models.CharField(
+        max_length=100, default="", db_default="", help_text=_("The queue of RQ, where it is not the tenant queue's.")
     )
     state = models.CharField(_("state"), max_length=10, choices=State, default=State.WAITING)
     attempt = models.PositiveIntegerField(
-        _("attempt"), default=0, help_text=_("Counted at each admission; fences an earlier run of the job.")
+        _("attempt"),
+        default=0,
+        db_default=0,
+        help_text=_("Counted at each admission; fences an earlier run of the job."),
     )
-    crashes = models.PositiveIntegerField(_("crashes"), default=0)
-    failures = models.PositiveIntegerField(_("failures"), default=0)
+    crashes = models.PositiveIntegerField(_("crashes"), default=0, db_default=0)
+    failures = models.PositiveIntegerField(_("failures"), default=0, db_default=0)
     priority = models.IntegerField(_("priority"), default=0, help_text=_("A higher one goes first."))
     run_after = models.DateTimeField(_("not before"), null=True)
     key = models.CharField(_("key"), max_length=255, default="")
@@ -255,13 +267,15 @@ class TenantJob(models.Model):
     ended_at = models.DateTimeField(_("ended"), null=True)
     beat_at = models.DateTimeField(_("last beat"), null=True)
     cancel_requested_at = models.DateTimeField(_("cancel requested"), null=True)
-    worker = models.CharField(_("worker"), max_length=255, default="")
-    host = models.CharField(_("host"), max_length=100, default="")
-    pid = models.IntegerField(_("process"), default=0)
-    pid_started = models.BigIntegerField(default=0)
-    beats = models.BooleanField(default=False, help_text=_("Somebody beats for the process while it runs the job."))
+    worker = models.CharField(_("worker"), max_length=255, default="", db_default="")
+    host = models.CharField(_("host"), max_length=100, default="", db_default="")
+    pid = models.IntegerField(_("process"), default=0, db_default=0)
+    pid_started = models.BigIntegerField(default=0, db_default=0)
+    beats = models.BooleanField(
+        default=False, db_default=False, help_text=_("Somebody beats for the process while it runs the job.")
+    )
     result = models.JSONField(_("result"), null=True)
-    error = models.TextField(_("error"), default="")
+    error = models.TextField(_("error"), default="", db_default="")
 
     objects = InConfiguredDatabase.from_queryset(TenantJobQuerySet)()
 
@@ -307,8 +321,11 @@ class TenantJob(models.Model):
 
     @property
     def rq_id(self) -> str:
-        """The id of this attempt's RQ job: a fresh one each time, unless the job came through plain RQ."""
-        return self.rq_job_id or f"{self.uuid}-{self.attempt}"
+        return rq_id_of(self.uuid, self.attempt, self.rq_job_id)
+
+    @property
+    def rq_queue_name(self) -> str:
+        return self.rq_queue or self.tenant_queue.queue
 
     @property
     def has_ended(self) -> bool:

@@ -47,27 +47,24 @@ def refuse_to_delete_in_use(*, instance: TenantQueue, **_: Any) -> None:
 
 
 def log_enqueued(*, jobs: list[TenantJob], **_: Any) -> None:
-    for job in jobs:
+    for job in jobs if logger.isEnabledFor(logging.DEBUG) else ():
         logger.debug("enqueued %s for %r", job, job.tenant_queue.tenant)
 
 
 def log_admitted(*, jobs: list[TenantJob], **_: Any) -> None:
-    for job in jobs:
+    for job in jobs if logger.isEnabledFor(logging.DEBUG) else ():
         logger.debug("admitted %s for %r", job, job.tenant_queue.tenant)
 
 
 def log_started(*, job: TenantJob, **_: Any) -> None:
-    logger.debug("started %s for %r", job, job.tenant_queue.tenant)
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("started %s for %r", job, job.tenant_queue.tenant)
 
 
 def log_ended(*, job: TenantJob, **_: Any) -> None:
-    logger.log(
-        logging.WARNING if job.state == State.FAILED else logging.DEBUG,
-        "%s %s for %r",
-        job.state,
-        job,
-        job.tenant_queue.tenant,
-    )
+    level = logging.WARNING if job.state == State.FAILED else logging.DEBUG
+    if logger.isEnabledFor(level):
+        logger.log(level, "%s %s for %r", job.state, job, job.tenant_queue.tenant)
 
 
 def log_limit_changed(*, tenant_queue: TenantQueue, change: Change, **_: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from tenant_slots import dispatch, holders, line, slots
 from tenant_slots.conf import app_settings
 from tenant_slots.holders import Liveness
-from tenant_slots.models import DatabaseNow, State, TenantJob
+from tenant_slots.models import State, TenantJob
 
 
 def end_lost_run(job: TenantJob, reason: str, *, state: State | None = None) -> bool:
@@ -23,7 +23,7 @@ def end_lost_run(job: TenantJob, reason: str, *, state: State | None = None) -> 
     released = slots.release(job, **changes)
     line.push(released.admitted)
     if released:
-        line.end_signal(job, **changes)
+        line.end_signal(job, released.state, changes["error"])
     return bool(released)
 
 
@@ -39,20 +39,17 @@ def reclaim_if_dead(job: TenantJob) -> bool:
 
 def story(job: TenantJob) -> str:
     """Where the lost run was."""
-    return f"process {job.pid} of worker {job.worker} died"
+    return f"its process under worker {job.worker} died"
 
 
 def _changes(job: TenantJob, reason: str, state: State | None) -> dict[str, Any]:
     crashes = job.crashes + 1
     decided = state or _by_policy(job, crashes)
-    changes: dict[str, Any] = {
+    return {
         "state": decided,
         "crashes": crashes,
         "error": f"{job.error}\nattempt {job.attempt}: {reason}".strip(),
     }
-    if decided != State.WAITING:
-        changes["ended_at"] = DatabaseNow()
-    return changes
 
 
 def _by_policy(job: TenantJob, crashes: int) -> State:

@@ -1,37 +1,29 @@
-"""What RQ calls: take note of the start, run the function, record how it ended.
-
-Recording never changes the outcome of a job: it is tried for half a minute, then left to the sweep.
-"""
+"""What RQ calls: find the function, run it in the job's slot, say how it ended."""
 
 from __future__ import annotations
 
 import json
 import logging
 import signal
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, TypeVar
+from uuid import UUID
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connections
 from rq import Retry, get_current_job
 from rq.job import Job
 from rq.timeouts import BaseDeathPenalty
 
-from tenant_slots import dispatch, holders, line, recovery, signals, slots, tenants
+from tenant_slots import dispatch, line, recording, recovery, shared, slots, tenants
 from tenant_slots.arguments import json_problem
-from tenant_slots.conf import app_settings
 from tenant_slots.decorators import TenantTask, resolve
-from tenant_slots.holders import Holder, this_process
-from tenant_slots.models import DatabaseNow, State, TenantJob
+from tenant_slots.models import State, TenantJob
+from tenant_slots.recording import Outcome
 
 T = TypeVar("T")
 
 logger = logging.getLogger("tenant_slots")
-
-PAUSES = (0.05, 0.1, 0.2, 0.5, *[1.0] * 29)
-"""Seconds between tries to record something: together the half minute that a database needs to restart."""
 
 ERROR_LENGTH = 20_000
 """Characters kept of an error, from its end, where a traceback says what happened."""
@@ -42,13 +34,17 @@ RESULT_BYTES = 1024 * 1024
 _running_here: ContextVar[str] = ContextVar("tenant_slots_running_here", default="")
 
 
-def run_job(job_id: int, attempt: int) -> Any:
-    """The function of every RQ job that `.enqueue()` leads to. Runs nothing when the attempt is not current."""
-    job = _persistently(lambda: _fetched(job_id))
-    if job is None or job.attempt != attempt or not _start(job):
-        logger.warning(
-            "attempt %s of job %s is not to be run: it ended, was canceled or runs elsewhere", attempt, job_id
-        )
+def run_job(job_id: str, attempt: int) -> Any:
+    """The function of every RQ job that `.enqueue()` leads to. Runs nothing when the attempt is not current.
+
+    Args:
+        job_id: the job's UUID.
+        attempt: the fence: what the job's row must say too.
+    """
+    uuid = UUID(job_id)
+    job = _started_by_worker(uuid, attempt) or recording.begin(uuid, attempt, _worker_name())
+    if job is None:
+        logger.warning("attempt %s of job %s is not to be run: it ended, was canceled or runs", attempt, uuid)
         return None
     return _run_in_slot(job, lambda: resolve(job.task).function(*job.args, **job.kwargs))
 
@@ -61,18 +57,14 @@ def call(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
     return _run_plain(task, rq_job, args, kwargs)
 
 
-def warm_up() -> None:
-    """Load what the first queries of a process load: a horse that is forked afterwards starts 25 ms sooner."""
-    nobody = TenantJob(pk=0, attempt=0, tenant_queue_id=0)
-    _fetched(0)
-    slots.start(nobody, this_process("", beats=False))
-    slots.release(nobody, state=State.FINISHED, ended_at=DatabaseNow())
-    connections[app_settings.DATABASE].close()
+def _started_by_worker(uuid: UUID, attempt: int) -> TenantJob | None:
+    job, shared.this.started = shared.this.started, None
+    return job if job is not None and (job.uuid, job.attempt) == (uuid, attempt) else None
 
 
-def _fetched(job_id: int) -> TenantJob | None:
-    job: TenantJob | None = TenantJob.objects.select_related("tenant_queue").filter(pk=job_id).first()
-    return job
+def _worker_name() -> str:
+    rq_job = get_current_job()
+    return (rq_job and rq_job.worker_name) or ""
 
 
 def _task_of(rq_job: Job) -> object:
@@ -86,11 +78,11 @@ def _run_plain(task: TenantTask[..., Any], rq_job: Job, args: tuple[Any, ...], k
     tenant = tenants.tenant_of(task, args, kwargs)
     if tenant == tenants.NO_TENANT:
         return task.function(*args, **kwargs)
-    job = _persistently(lambda: _joined(task, tenant, rq_job.id))
+    job = recording.persistently(lambda: _joined(task, tenant, rq_job))
     if job is not None and job.state == State.RUNNING:
         logger.warning("RQ delivered job %s a second time while it runs; this delivery does nothing", rq_job.id)
         return None
-    if job is None or job.state != State.QUEUED or not _start(job):
+    if job is None or job.state != State.QUEUED or not recording.start(job, _worker_name()):
         return dispatch.put_off(rq_job)
     token = _running_here.set(rq_job.id)
     try:
@@ -99,12 +91,12 @@ def _run_plain(task: TenantTask[..., Any], rq_job: Job, args: tuple[Any, ...], k
         _running_here.reset(token)
 
 
-def _joined(task: TenantTask[..., Any], tenant: str, rq_job_id: str) -> TenantJob:
+def _joined(task: TenantTask[..., Any], tenant: str, rq_job: Job) -> TenantJob:
     """The job in its tenant's line, after the line has had a chance to move."""
     row = tenants.tenant_queue_for(tenant, task.queue)
-    job = line.join(row, task, rq_job_id)
+    job = line.join(row, task, rq_job)
     if job.state == State.RUNNING and recovery.reclaim_if_dead(job):
-        job = line.join(row, task, rq_job_id)
+        job = line.join(row, task, rq_job)
     if job.state == State.WAITING:
         _admit_for(job)
     return job
@@ -117,73 +109,30 @@ def _admit_for(job: TenantJob) -> None:
     job.refresh_from_db(fields=["state", "attempt"])
 
 
-def _start(job: TenantJob) -> bool:
-    rq_job = get_current_job()
-    holder = this_process((rq_job and rq_job.worker_name) or "", beats=holders.this.beats)
-    holders.this.witness.taking(job)
-    if not _persistently(_starting(job, holder)):
-        holders.this.witness.idle()
-        return False
-    holders.this.witness.holding(job)
-    signals.job_started.send_robust(sender=TenantJob, job=job)
-    return True
-
-
-def _starting(job: TenantJob, holder: Holder) -> Callable[[], bool]:
-    """A start that may be tried again: the first try may have been committed although its answer was lost."""
-    tries = 0
-
-    def start() -> bool:
-        nonlocal tries
-        tries += 1
-        return slots.start(job, holder) or (tries > 1 and slots.is_run_by(job, holder))
-
-    return start
-
-
 def _run_in_slot(job: TenantJob, function: Callable[[], T]) -> T | None:
     try:
         result = function()
         _disarm_timeout()
     except BaseException as error:
         _disarm_timeout()
-        _record_end(job, **_after_error(job, error))
+        _hand_in(job, _after_error(job, error))
         raise
     if isinstance(result, Retry) and not job.rq_job_id:
-        _record_end(job, **_after_retry(job, result.max, result.intervals, "the job asked to run again"))
+        _hand_in(job, _after_retry(job, result.max, result.intervals, "the job asked to run again"))
         return None
-    _record_end(job, state=State.FINISHED, result=_storable(result))
+    _hand_in(job, {"state": State.FINISHED, "result": _storable(result)})
     return result
 
 
-def _record_end(job: TenantJob, **changes: Any) -> None:
-    if changes["state"] in (State.FINISHED, State.FAILED):
-        changes["ended_at"] = DatabaseNow()
-    holders.this.witness.ending()
-    released = _persistently(lambda: _release(job, changes))
-    if released is None:
-        logger.error("the end of job %s could not be recorded; the sweep will find it", job.uuid)
-        return
-    holders.this.witness.idle()
-    if not released:
-        logger.warning("job %s ended after its slot had been taken away", job.uuid)
-        return
-    line.push(released.admitted)
-    line.end_signal(job, **changes)
+def _hand_in(job: TenantJob, outcome: Outcome) -> None:
+    """Leave the outcome to the worker where it has started the job, else record it here."""
+    if shared.this.outbox is not None and not job.rq_job_id:
+        shared.this.outbox.put(outcome)
+    else:
+        recording.end(job, outcome)
 
 
-def _release(job: TenantJob, changes: dict[str, Any]) -> slots.Release:
-    try:
-        return slots.release(job, **changes)
-    except (OperationalError, InterfaceError):
-        raise
-    except DatabaseError:
-        logger.exception("the result or error of job %s cannot be stored; its end is", job.uuid)
-        bare = {name: value for name, value in changes.items() if name not in ("result", "error")}
-        return slots.release(job, **bare)
-
-
-def _after_error(job: TenantJob, error: BaseException) -> dict[str, Any]:
+def _after_error(job: TenantJob, error: BaseException) -> Outcome:
     text = "".join(traceback.format_exception(error)).replace("\0", "\\0")
     text = text.encode(errors="backslashreplace").decode()[-ERROR_LENGTH:]
     retry = None if job.rq_job_id else job.options.get("retry")
@@ -192,7 +141,7 @@ def _after_error(job: TenantJob, error: BaseException) -> dict[str, Any]:
     return _after_retry(job, retry["max"], retry["intervals"], text)
 
 
-def _after_retry(job: TenantJob, most: int, intervals: list[int], error: str) -> dict[str, Any]:
+def _after_retry(job: TenantJob, most: int, intervals: list[int], error: str) -> Outcome:
     """What becomes of a job that is to run again: at most `most` more times, after the next of `intervals` seconds."""
     failures = job.failures + 1
     if failures > most:
@@ -204,7 +153,7 @@ def _after_retry(job: TenantJob, most: int, intervals: list[int], error: str) ->
         "state": State.SCHEDULED,
         "error": error,
         "failures": failures,
-        "run_after": slots.in_seconds(seconds),
+        "later": seconds,
     }
 
 
@@ -217,26 +166,6 @@ def _storable(result: Any) -> Any:
         logger.info("the result is kept by RQ only: %s", problem)
         return None
     return result
-
-
-def _persistently(action: Callable[[], T]) -> T | None:
-    """The action's answer; None when the database stayed out of reach for the sum of `PAUSES`."""
-    for pause in PAUSES:
-        try:
-            _leave_users_transaction()
-            return action()
-        except (OperationalError, InterfaceError) as error:
-            logger.warning("the database did not answer, trying again: %s", error)
-            connections[app_settings.DATABASE].close()
-            time.sleep(pause)
-    return None
-
-
-def _leave_users_transaction() -> None:
-    """A function that switched autocommit off and left work behind must not swallow what we record."""
-    connection = connections[app_settings.DATABASE]
-    if connection.connection is not None and not connection.autocommit and not connection.in_atomic_block:
-        connection.close()
 
 
 def _disarm_timeout() -> None:

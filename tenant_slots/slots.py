@@ -11,10 +11,13 @@ A job *holds a slot* exactly while it is ``queued`` or ``running``; ``current_jo
    still uncommitted, and a job waits beside a free slot.
 5. Order: priority, then enqueue order; no row is ever passed over.
 6. Every function here only touches the database. The caller pushes what was admitted to RQ after the commit.
+
+The statements stand first, in the order in which a job meets them; the functions below say when each one runs.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,25 +25,78 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import connections, transaction
-from django.db.models import DateTimeField, ExpressionWrapper, F
+from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, IntegerField
 
+from tenant_slots.compiled import Parameter, Statement, fields_of
 from tenant_slots.conf import app_settings
-from tenant_slots.holders import Holder
-from tenant_slots.models import HOLDING, DatabaseNow, State, TenantJob, TenantQueue
+from tenant_slots.holders import HOLDER_FIELDS, Holder
+from tenant_slots.models import ENDED, HOLDING, DatabaseNow, State, TenantJob, TenantQueue
 
 LOCK_TIMEOUT_SECONDS = 5
 """How long to wait for a tenant's row. Ours is held for milliseconds; only a stuck foreign transaction takes longer."""
 
+PK = Parameter("pk", IntegerField())
+ATTEMPT = Parameter("attempt", IntegerField())
+SLOTS = Parameter("slots", IntegerField())
+
+LOCK = Statement(lambda: TenantQueue.objects.select_for_update(no_key=True).filter(pk=PK))
+
+TAKE = Statement(
+    lambda: TenantQueue.objects.filter(pk=PK, paused=False, current_job__lte=F("max_job") - SLOTS),
+    current_job=F("current_job") + SLOTS,
+)
+
+CLAIM = Statement(
+    lambda: TenantJob.objects.waiting().filter(pk=PK),
+    state=State.QUEUED,
+    attempt=F("attempt") + 1,
+    admitted_at=DatabaseNow(),
+)
+
+START = Statement(
+    lambda: TenantJob.objects.queued().filter(pk=PK, attempt=ATTEMPT),
+    state=State.RUNNING,
+    started_at=DatabaseNow(),
+    beat_at=DatabaseNow(),
+    **fields_of(TenantJob, HOLDER_FIELDS),
+)
+
+BEAT = Statement(lambda: TenantJob.objects.running().filter(pk=PK, attempt=ATTEMPT), beat_at=DatabaseNow())
+
+GIVE_BACK = Statement(lambda: TenantQueue.objects.filter(pk=PK, current_job__gt=0), current_job=F("current_job") - 1)
+
+
+@functools.cache
+def next_in_line(slots: int) -> Statement:
+    """The next jobs in line, without their arguments: nobody needs them before the start."""
+    line = TenantJob.objects.filter(tenant_queue=PK).in_line().defer("args", "kwargs", "result", "error")
+    return Statement(lambda: line[:slots])
+
+
+@functools.cache
+def leaving(states: tuple[State, ...], ends: bool, later: bool, values: tuple[str, ...]) -> Statement:
+    """A job leaves its slot, which it must hold in one of these states. One that is to be canceled ends."""
+    holding = TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, state__in=states)
+    if not ends:
+        holding = holding.filter(cancel_requested_at=None)
+    changes: dict[str, Any] = dict(fields_of(TenantJob, values))
+    if ends:
+        changes["ended_at"] = DatabaseNow()
+    if later:
+        changes["run_after"] = _from_now(Parameter("later", DurationField()))
+    return Statement(lambda: holding, **changes)
+
 
 @dataclass(frozen=True)
 class Release:
-    """What one release did. Falsy when the slot was not the caller's any more."""
+    """What one release did. Falsy when it did nothing."""
 
-    done: bool
+    state: State | None
+    """Where the job went; None when the slot was not the caller's any more."""
     admitted: list[TenantJob] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return self.done
+        return self.state is not None
 
 
 def admit(tenant_queue_id: int) -> list[TenantJob]:
@@ -51,9 +107,7 @@ def admit(tenant_queue_id: int) -> list[TenantJob]:
 
 def start(job: TenantJob, holder: Holder) -> bool:
     """Mark an admitted job as running. False: another run has it, or it was canceled; do not run it."""
-    now = DatabaseNow()
-    admitted = TenantJob.objects.queued().filter(pk=job.pk, attempt=job.attempt)
-    return bool(admitted.update(state=State.RUNNING, started_at=now, beat_at=now, **holder.as_fields()))
+    return bool(START.update(pk=job.pk, attempt=job.attempt, **holder.as_fields()))
 
 
 def is_run_by(job: TenantJob, holder: Holder) -> bool:
@@ -64,35 +118,33 @@ def is_run_by(job: TenantJob, holder: Holder) -> bool:
 
 def beat(job_id: int, attempt: int) -> bool:
     """Renew the lease of a running job. False: the lease is lost, another run may have begun."""
-    return bool(TenantJob.objects.running().filter(pk=job_id, attempt=attempt).update(beat_at=DatabaseNow()))
+    return bool(BEAT.update(pk=job_id, attempt=attempt))
 
 
-def release(job: TenantJob, states: tuple[State, ...] = HOLDING, **changes: Any) -> Release:
+def release(job: TenantJob, states: tuple[State, ...] = HOLDING, later: float | None = None, **values: Any) -> Release:
     """Move a job out of its slot, which goes to the next job in line within the same transaction.
 
     Args:
         job: as this process started it; its `attempt` is the fence.
         states: the states in which the job may be; in another one nothing changes.
-        changes: the new field values, among them `state`.
+        later: seconds from now to the job's new `run_after`.
+        values: the new field values, among them `state`.
     """
     try:
-        return _release(job, states, changes)
+        with locked(job.tenant_queue_id) as tenant_queue:
+            state = _leave(job, states, later, values)
+            if state is None:
+                return Release(state)
+            if GIVE_BACK.update(pk=tenant_queue.pk):
+                tenant_queue.current_job -= 1
+            return Release(state, _admit_heads(tenant_queue))
     except TenantQueue.DoesNotExist:
-        return Release(done=False)
-
-
-def _release(job: TenantJob, states: tuple[State, ...], changes: dict[str, Any]) -> Release:
-    with locked(job.tenant_queue_id) as tenant_queue:
-        if not TenantJob.objects.held_as(job).filter(state__in=states).update(**changes):
-            return Release(done=False)
-        if _row(tenant_queue).give_back():
-            tenant_queue.current_job -= 1
-        return Release(done=True, admitted=_admit_heads(tenant_queue))
+        return Release(None)
 
 
 def in_seconds(seconds: float) -> Any:
-    """A time by the database's clock, for a field's new value."""
-    return ExpressionWrapper(DatabaseNow() + timedelta(seconds=seconds), output_field=DateTimeField())
+    """A time by the database's clock, for a field's new value or a comparison."""
+    return _from_now(timedelta(seconds=seconds))
 
 
 @contextmanager
@@ -100,13 +152,19 @@ def locked(tenant_queue_id: int) -> Iterator[TenantQueue]:
     """A transaction that holds the tenant's row.
 
     NO KEY, because enqueue's foreign key takes a share lock on the key and must never wait for this.
+
+    Raises:
+        TenantQueue.DoesNotExist: the row was deleted.
     """
     alias = app_settings.DATABASE
     outermost = not connections[alias].in_atomic_block
     with transaction.atomic(using=alias):
         if outermost:
             _set_transaction_rules(alias)
-        yield TenantQueue.objects.select_for_update(no_key=True).get(pk=tenant_queue_id)
+        found = LOCK.rows(pk=tenant_queue_id)
+        if not found:
+            raise TenantQueue.DoesNotExist(f"TenantQueue {tenant_queue_id} was deleted")
+        yield found[0]
 
 
 def _set_transaction_rules(alias: str) -> None:
@@ -119,28 +177,33 @@ def _set_transaction_rules(alias: str) -> None:
             )
 
 
-def _row(tenant_queue: TenantQueue) -> Any:
-    return TenantQueue.objects.filter(pk=tenant_queue.pk)
-
-
 def _admit_heads(tenant_queue: TenantQueue) -> list[TenantJob]:
-    heads = _heads(tenant_queue)
-    if not heads or not _row(tenant_queue).take(len(heads)):
-        return []
-    TenantJob.objects.waiting().filter(pk__in=[job.pk for job in heads]).update(
-        state=State.QUEUED, attempt=F("attempt") + 1, admitted_at=DatabaseNow()
-    )
-    for job in heads:
-        job.state, job.attempt = State.QUEUED, job.attempt + 1
-    return heads
-
-
-def _heads(tenant_queue: TenantQueue) -> list[TenantJob]:
-    """As many of the next jobs as there are free slots, without their arguments: nobody needs them here."""
     if not tenant_queue.free:
         return []
-    line = tenant_queue.jobs.in_line().defer("args", "kwargs", "result", "error")
-    heads: list[TenantJob] = list(line[: tenant_queue.free])
+    heads: list[TenantJob] = next_in_line(tenant_queue.free).rows(pk=tenant_queue.pk)
+    if not heads or not TAKE.update(pk=tenant_queue.pk, slots=len(heads)):
+        return []
     for job in heads:
-        job.tenant_queue = tenant_queue
+        CLAIM.update(pk=job.pk)
+        job.tenant_queue, job.state, job.attempt = tenant_queue, State.QUEUED, job.attempt + 1
     return heads
+
+
+def _leave(job: TenantJob, states: tuple[State, ...], later: float | None, values: dict[str, Any]) -> State | None:
+    if _update(job, states, later, values):
+        return State(values["state"])
+    if values["state"] in ENDED:
+        return None
+    canceled = {**values, "state": State.CANCELED}
+    wanted = TenantJob.objects.filter(pk=job.pk, attempt=job.attempt).exclude(cancel_requested_at=None)
+    return State.CANCELED if wanted.exists() and _update(job, states, None, canceled) else None
+
+
+def _update(job: TenantJob, states: tuple[State, ...], later: float | None, values: dict[str, Any]) -> bool:
+    statement = leaving(states, values["state"] in ENDED, later is not None, tuple(values))
+    duration = timedelta(seconds=later or 0)
+    return bool(statement.update(pk=job.pk, attempt=job.attempt, later=duration, **values))
+
+
+def _from_now(duration: Any) -> Any:
+    return ExpressionWrapper(DatabaseNow() + duration, output_field=DateTimeField())

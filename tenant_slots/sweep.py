@@ -188,9 +188,11 @@ def repush(report: Report, contact: Contact) -> None:
 
 
 def lost_in_redis() -> list[TenantJob]:
-    """Raises RedisError when Redis cannot be asked."""
-    overdue = TenantJob.objects.queued().filter(admitted_at__lt=_ago(app_settings.SWEEP_INTERVAL)).order_by("pk")
-    return dispatch.missing(list(overdue.defer("args", "kwargs", "result", "error").select_related("tenant_queue")))
+    """Raises RedisError when Redis cannot be asked. Looks at names first: usually nothing is lost."""
+    overdue = TenantJob.objects.queued().filter(admitted_at__lt=_ago(app_settings.SWEEP_INTERVAL))
+    names = overdue.values_list("pk", "uuid", "attempt", "rq_job_id", "rq_queue", "tenant_queue__queue")
+    lost = dispatch.missing(names)
+    return list(overdue.filter(pk__in=lost).select_related("tenant_queue").order_by("pk")) if lost else []
 
 
 def promote(report: Report, contact: Contact) -> None:
@@ -275,19 +277,10 @@ def _ago(seconds: float) -> Any:
 
 def _reclaim_silent(job: TenantJob, report: Report) -> bool:
     """Kill first, then reclaim: a silent process on this host may wake up and go on."""
-    alive = holders.liveness(job)
-    if alive is Liveness.ALIVE:
-        if not holders.kill(job):
-            report.left.append(f"job {job.uuid}: process {job.pid} is alive, silent, and may not be killed")
-            return False
-        _wait_for_end(job)
+    if holders.liveness(job) is Liveness.ALIVE and not holders.kill(job):
+        report.left.append(f"job {job.uuid}: process {job.pid} is alive, silent, and may not be killed")
+        return False
     return recovery.end_lost_run(job, f"worker {job.worker} was silent for {app_settings.LEASE_TTL} s")
-
-
-def _wait_for_end(job: TenantJob) -> None:
-    deadline = time.monotonic() + 2
-    while holders.liveness(job) is Liveness.ALIVE and time.monotonic() < deadline:
-        time.sleep(0.01)
 
 
 def _claim(name: str, sweeper: str) -> bool:

@@ -15,19 +15,22 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from django.db import DatabaseError, connections
+from django.utils.module_loading import import_string
 from redis.exceptions import RedisError
 from rq.job import Job, JobStatus
 from rq.queue import Queue
-from rq.timeouts import BaseTimeoutException
 from rq.worker import BaseWorker, SimpleWorker, Worker
 
-from tenant_slots import dispatch, holders, recovery, runner, slots
+from tenant_slots import dispatch, recording, recovery, shared
 from tenant_slots.conf import app_settings
-from tenant_slots.holders import Phase, Witness
+from tenant_slots.decorators import registered, resolve
+from tenant_slots.leases import Lease
 from tenant_slots.models import State, TenantJob
+from tenant_slots.shared import Outbox, Phase, Witness
 from tenant_slots.sweep import Sweeper
 
 logger = logging.getLogger("tenant_slots")
@@ -35,12 +38,10 @@ logger = logging.getLogger("tenant_slots")
 PR_SET_PDEATHSIG = 1
 """From <sys/prctl.h>: the signal that this process gets when its parent dies."""
 
+LIBC = ctypes.CDLL(None)
+
 GRACE_AFTER_TIMEOUT = 60
 """Seconds after a job's timeout when RQ kills a work-horse that did not end itself (RQ 2.12, monitor_work_horse)."""
-
-
-class BeatTimeout(BaseTimeoutException):
-    """The database did not answer a beat in time."""
 
 
 class Sweeping(BaseWorker):
@@ -73,39 +74,96 @@ class Sweeping(BaseWorker):
         self.sweeper.sweep_if_due()
 
     def _warm_up(self) -> None:
-        """Do once what every horse would do again after its fork: imports, caches, the version of Redis."""
+        """Learn once what every job needs: the runner, the version of Redis, what the first query loads."""
+        import_string(dispatch.RUNNER)
         for queue in self.queues:
-            dispatch.queue_named(queue.name).get_redis_server_version()
+            dispatch.use_queue(queue)
+            queue.get_redis_server_version()
         try:
-            runner.warm_up()
+            recording.warm_up()
         except DatabaseError:
             logger.exception("the database could not be reached at start; jobs wait until it can")
 
 
 class TenantWorker(Sweeping, Worker):
-    """RQ's forking worker that beats the lease of its job and gives the slot back the moment a work-horse dies."""
+    """RQ's forking worker, which keeps a connection to the database that its work-horses then need not open.
+
+    It starts a job before the fork and records its end after it, beats its lease meanwhile, and gives the slot back the
+    moment a work-horse dies.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.witness = Witness(mmap.mmap(-1, Witness.layout.size))
+        self.outbox = Outbox()
         self.job_monitoring_interval = max(1, int(app_settings.BEAT_INTERVAL))
-        self._last_contact = time.monotonic()
+        self.lease = Lease(self.witness, self.kill_horse)
+        self._next_heartbeat = 0.0
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         super().bootstrap(*args, **kwargs)
+        shared.this.witness, shared.this.beats = self.witness, True
+        gc.collect()
         gc.freeze()  # what is loaded by now is never garbage; horses need not look at it, and so not copy it
 
+    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
+        """RQ beats three times around every job for a record that lives for a minute; once a second is enough."""
+        now = time.monotonic()
+        if timeout is not None or pipeline is not None or now >= self._next_heartbeat:
+            self._next_heartbeat = now + 1
+            super().heartbeat(timeout, pipeline)
+
+    def set_state(self, state: str, pipeline: Any = None) -> None:
+        """RQ says twice after every job that the worker is idle."""
+        if pipeline is not None or state != self.get_state():
+            super().set_state(state, pipeline)
+
     def execute_job(self, job: Job, queue: Queue) -> None:
+        began = time.monotonic()
+        self.lease.renewed()
+        self.outbox.empty()
+        started = shared.this.started = self._begin(job)
+        try:
+            super().execute_job(job, queue)
+        finally:
+            # Also when RQ gives up because it has lost Redis: what has ended is to be recorded all the same.
+            self._end_horse()
+            self._settle(job, started, seconds=time.monotonic() - began)
+
+    def _begin(self, job: Job) -> TenantJob | None:
+        """Start a job of ours here, where there is a connection. A refused one is left to the horse to refuse.
+
+        Its RQ id says which one it is. RQ leaves it to the horse to unpickle what is in Redis, and so do we.
+        """
         self.witness.idle()
-        connections.close_all()  # a horse must not inherit, and end, a session of ours
-        self._last_contact = began = time.monotonic()
-        super().execute_job(job, queue)
-        if self.witness.read()[2] is not Phase.IDLE:
-            self._recover_slot(job, seconds=time.monotonic() - began)
+        named = dispatch.named_by(job.id)
+        started = recording.begin(*named, self.name) if named else None
+        if started is not None:
+            _import_once(started.task)
+        return started
+
+    def _end_horse(self) -> None:
+        """A horse that RQ stopped watching before it ended would go on without a worker."""
+        if self.horse_pid:
+            self.kill_horse()
+            self.wait_for_horse()
+            self._horse_pid = 0
+
+    def _settle(self, job: Job, started: TenantJob | None, seconds: float) -> None:
+        outcome = self.outbox.take()
+        if started is not None and outcome is not None:
+            recording.end(started, outcome)
+        elif self.witness.read()[2] is not Phase.IDLE:
+            self._recover_slot(job, seconds)
+
+    def fork_work_horse(self, job: Job, queue: Queue) -> None:
+        _close_what_cannot_be_inherited()
+        super().fork_work_horse(job, queue)
 
     def main_work_horse(self, job: Job, queue: Queue) -> None:
         _die_with(self.pid)
-        holders.this.witness, holders.this.beats = self.witness, True
+        _forget_inherited_connections()
+        shared.this.outbox = self.outbox if shared.this.started else None
         super().main_work_horse(job, queue)
 
     def maintain_heartbeats(self, job: Job) -> None:
@@ -114,32 +172,16 @@ class TenantWorker(Sweeping, Worker):
             super().maintain_heartbeats(job)
         except RedisError as error:
             logger.warning("Redis is out of reach, the running job goes on: %s", error)
-        self._beat()
+        if not self.lease.beat():
+            self.sweeper.contact.broken()
         self.sweeper.sweep_if_due()
 
-    def _beat(self) -> None:
-        job_id, attempt, phase = self.witness.read()
-        if phase is not Phase.HOLDING:
-            return
+    def set_current_job_working_time(self, current_job_working_time: float, pipeline: Any = None) -> None:
+        """Called by RQ before each of the above, and after the end of the horse."""
         try:
-            with self.death_penalty_class(max(1, int(app_settings.LEASE_TTL / 4)), BeatTimeout):
-                kept = slots.beat(job_id, attempt)
-        except (DatabaseError, BeatTimeout) as error:
-            self._beat_failed(error)
-            return
-        self._last_contact = time.monotonic()
-        if not kept and self.witness.read() == (job_id, attempt, Phase.HOLDING):
-            logger.error("the lease of job %s is lost; ending its work-horse %s", job_id, self.horse_pid)
-            self.kill_horse()
-
-    def _beat_failed(self, error: Exception) -> None:
-        connections.close_all()
-        self.sweeper.contact.broken()
-        silent = time.monotonic() - self._last_contact
-        logger.warning("a beat failed, the database has been out of reach for %.0f s: %s", silent, error)
-        if app_settings.ON_LOST_DATABASE == "stop" and silent > app_settings.LEASE_TTL:
-            logger.error("ending work-horse %s, as ON_LOST_DATABASE says", self.horse_pid)
-            self.kill_horse()
+            super().set_current_job_working_time(current_job_working_time, pipeline)
+        except RedisError as error:
+            logger.warning("Redis is out of reach: %s", error)
 
     def _recover_slot(self, job: Job, seconds: float) -> None:
         """The horse ended without having released what it held."""
@@ -159,26 +201,21 @@ class TenantSimpleWorker(Sweeping, SimpleWorker):
     def work(self, *args: Any, **kwargs: Any) -> bool:
         stop = threading.Event()
         thread = threading.Thread(target=_beat_until, args=(stop,), name="tenant_slots beats", daemon=True)
-        holders.this.beats = True
+        shared.this.beats = True
         thread.start()
         try:
             return super().work(*args, **kwargs)
         finally:
             stop.set()
             thread.join()
-            holders.this.beats = False
+            shared.this.beats = False
 
 
 def _beat_until(stop: threading.Event) -> None:
+    """Without a work-horse, the only way to end a run whose lease is lost is to end this process."""
+    lease = Lease(shared.this.witness, lambda: os.kill(os.getpid(), signal.SIGKILL))
     while not stop.wait(app_settings.BEAT_INTERVAL):
-        job_id, attempt, phase = holders.this.witness.read()
-        if phase is not Phase.HOLDING:
-            continue
-        try:
-            slots.beat(job_id, attempt)
-        except DatabaseError as error:
-            logger.warning("a beat failed: %s", error)
-            connections.close_all()
+        lease.beat()
     connections.close_all()
 
 
@@ -191,10 +228,38 @@ def _decided(job: Job, seconds: float) -> State | None:
     return None
 
 
+def _import_once(task: str) -> None:
+    """Import a function's module here, so that not every horse has to. What goes wrong is the horse's to report."""
+    if task not in registered:
+        with suppress(Exception):
+            resolve(task)
+        gc.freeze()
+
+
+_inherited: list[Any] = []
+
+
+def _close_what_cannot_be_inherited() -> None:
+    """Only PostgreSQL's client can be left alone in a child; SQLite keeps locks and maps by process."""
+    for connection in connections.all(initialized_only=True):
+        if connection.vendor != "postgresql" or connection.alias != app_settings.DATABASE:
+            connection.close()
+
+
+def _forget_inherited_connections() -> None:
+    """A horse must not use, and above all not close, its worker's session: that would end it for the worker too.
+
+    The objects are kept, so that nothing is closed when they are collected either.
+    """
+    for connection in connections.all(initialized_only=True):
+        _inherited.append(connection)
+        del connections[connection.alias]
+
+
 def _die_with(parent: int | None) -> None:
     """Have the kernel kill this horse when its worker dies, so that no job runs unseen (Linux only)."""
     if not sys.platform.startswith("linux"):
         return
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)  # it died between the fork and the line above

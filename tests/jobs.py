@@ -90,3 +90,9 @@ def deletes_its_row(tenant: str) -> None:
     row = TenantQueue.objects.filter(tenant=tenant)
     TenantJob.objects.filter(tenant_queue__in=row)._raw_delete(row.db)
     row._raw_delete(row.db)
+
+
+@tenant_job("imports", tenant="tenant", retry=Retry(max=3))
+def cancels_itself(tenant: str) -> None:
+    TenantJob.objects.get(tenant_queue__tenant=tenant).cancel()
+    raise RuntimeError("and then it fails")

@@ -27,10 +27,11 @@ def wait_until(condition: Callable[[], object], timeout: float = 30.0, message: 
 
 
 class Workers:
-    """The worker processes of one test."""
+    """The worker processes of one test; `variables` are added to their environment."""
 
-    def __init__(self) -> None:
+    def __init__(self, **variables: str) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.variables = variables
 
     def start(
         self,
@@ -42,7 +43,8 @@ class Workers:
         """Start `count` processes and return when RQ knows them. `worker_class` "" means no setting at all."""
         before = self._registered()
         command = [sys.executable, "-W", "ignore", "manage.py", "rqworker", *queues, *arguments]
-        new = [subprocess.Popen(command, cwd=ROOT, env=environment(worker_class)) for _ in range(count)]
+        values = {**environment(worker_class), **self.variables}
+        new = [subprocess.Popen(command, cwd=ROOT, env=values) for _ in range(count)]
         self.processes += new
         wait_until(lambda: self._registered() >= before + count, message=f"{count} workers did not start")
         return new

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import dj_database_url
@@ -66,3 +67,5 @@ RQ_QUEUES = {
 RQ = {"WORKER_CLASS": os.environ.get("TEST_WORKER_CLASS", "tenant_slots.workers.TenantWorker")}
 if not RQ["WORKER_CLASS"]:
     del RQ["WORKER_CLASS"]
+if "TEST_TENANT_SLOTS" in os.environ:
+    TENANT_SLOTS = json.loads(os.environ["TEST_TENANT_SLOTS"])

@@ -108,7 +108,7 @@ def test_canceling_what_waits_takes_the_typed_count_and_spares_later_and_running
 
 
 def test_a_long_line_is_canceled_in_parts(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenant_slots.line.ROWS_PER_INSERT", 2)
+    monkeypatch.setattr("tenant_slots.line.JOBS_PER_STEP", 2)
     row = tenant_queue(max_job=0)
     for _ in range(5):
         waiting_job(row)

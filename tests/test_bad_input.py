@@ -237,7 +237,7 @@ def test_a_forged_attempt_runs_nothing() -> None:
     queue = django_rq.get_queue("reports")
     queue.empty()
     for attempt in (0, 2, 99):
-        queue.enqueue("tenant_slots.run_job", job.pk, attempt)
+        queue.enqueue("tenant_slots.run_job", str(job.uuid), attempt)
     work()
     job.refresh_from_db()
     assert job.state == "queued"

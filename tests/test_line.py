@@ -51,7 +51,7 @@ def test_the_rq_job_names_task_and_tenant_but_no_arguments() -> None:
     (rq_job,) = django_rq.get_queue("imports").jobs
     assert fresh(job).rq_id == rq_job.id
     assert rq_job.func_name == "tenant_slots.run_job"
-    assert list(rq_job.args) == [job.pk, 1]
+    assert list(rq_job.args) == [str(job.uuid), 1]
     assert rq_job.description == "tests.jobs.fail for 'acme'"
 
 
@@ -152,7 +152,7 @@ def test_canceling_a_queued_job_hands_its_slot_on() -> None:
     first, second = (jobs.add.enqueue(n, 0, tenant="acme") for n in range(2))
     assert first.cancel()
     assert fresh(second).state == State.QUEUED
-    assert [job.args[0] for job in django_rq.get_queue("reports").jobs] == [second.pk]
+    assert [job.args[0] for job in django_rq.get_queue("reports").jobs] == [str(second.uuid)]
     assert counters_match()
 
 
@@ -196,3 +196,18 @@ def test_a_row_whose_jobs_have_ended_can_be_deleted_with_them() -> None:
     work()
     TenantQueue.objects.get().delete()
     assert not TenantJob.objects.exists()
+
+
+def test_many_jobs_at_once_are_stored_like_single_ones() -> None:
+    """On PostgreSQL they go another way, which must leave the same rows."""
+    job = jobs.add.using(priority=3, key="user-7").enqueue(0, 1, tenant="acme")
+    stored = jobs.add.using(priority=3, key="user-7").enqueue_many([((n, 1), {"tenant": "acme"}) for n in range(150)])
+    names = [field.attname for field in TenantJob._meta.concrete_fields]
+    own = {"id", "uuid", "args", "enqueued_at", "state", "attempt", "admitted_at"}
+    assert [j.args[0] for j in TenantJob.objects.order_by("pk")[1:]] == list(range(150))
+    assert [j.pk for j in stored] == sorted(j.pk for j in stored)
+    last = TenantJob.objects.get(pk=stored[-1].pk)
+    fresh(job)
+    assert {n: getattr(last, n) for n in names if n not in own} == {n: getattr(job, n) for n in names if n not in own}
+    assert last.enqueued_at == stored[-1].enqueued_at >= job.enqueued_at
+    stored[-1].refresh_from_db()

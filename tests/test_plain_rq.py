@@ -167,3 +167,15 @@ def test_canceling_a_plain_job_in_line_takes_it_out_of_rq() -> None:
     assert scheduled() == []
     assert rq_job.get_status() == JobStatus.CANCELED
     assert counters_match()
+
+
+def test_a_plain_job_may_come_through_another_queue_than_the_decorators() -> None:
+    row = tenant_queue(queue="reports", max_job=0)
+    rq_job = django_rq.get_queue("imports").enqueue(jobs.add, 1, 2, tenant="acme")
+    work()
+    row.max_job = 1
+    row.save()
+    assert in_rq("imports") == 1
+    work()
+    assert rq_job.return_value(refresh=True) == 3
+    assert TenantJob.objects.get().state == State.FINISHED

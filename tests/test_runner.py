@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import DataError, OperationalError, connection
 
-from tenant_slots import runner, signals, slots
+from tenant_slots import recording, signals, slots
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
 from tests.factories import counters_match, fresh, work
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_database_that_answers_late_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "PAUSES", (0, 0, 0))
+    monkeypatch.setattr(recording, "PAUSES", (0, 0, 0))
     original, failures = slots.release, [OperationalError("gone"), OperationalError("still gone")]
 
     def release(*args: Any, **kwargs: Any) -> Any:
@@ -31,7 +31,7 @@ def test_a_database_that_answers_late_is_asked_again(monkeypatch: pytest.MonkeyP
 
 
 def test_a_start_whose_answer_was_lost_is_still_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "PAUSES", (0, 0))
+    monkeypatch.setattr(recording, "PAUSES", (0, 0))
     original, lose = slots.start, [True]
 
     def start(*args: Any) -> bool:
@@ -47,7 +47,7 @@ def test_a_start_whose_answer_was_lost_is_still_ours(monkeypatch: pytest.MonkeyP
 
 
 def test_an_end_that_cannot_be_recorded_is_left_to_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "PAUSES", (0,))
+    monkeypatch.setattr(recording, "PAUSES", (0,))
 
     def release(*_: Any, **__: Any) -> Any:
         raise OperationalError("gone for good")
@@ -137,3 +137,11 @@ def test_signals_tell_a_jobs_story_in_order() -> None:
         for signal in names:
             signal.disconnect(note)
     assert story == ["enqueued", "admitted", "started", "ended"]
+
+
+def test_a_job_whose_cancel_was_asked_for_does_not_retry() -> None:
+    job = jobs.cancels_itself.enqueue("acme")
+    work()
+    assert (fresh(job).state, job.attempt) == (State.CANCELED, 1)
+    assert job.ended_at is not None
+    assert counters_match()

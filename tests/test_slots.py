@@ -117,9 +117,7 @@ def test_a_hand_over_takes_a_fixed_number_of_queries() -> None:
     for _ in range(3):
         waiting_job(row)
     (job,) = slots.admit(row.pk)
-    with CaptureQueriesContext(
-        connection,
-    ) as queries:
+    with CaptureQueriesContext(connection) as queries:
         slots.release(job, state=State.FINISHED)
     statements = [query["sql"] for query in queries if "SAVEPOINT" not in query["sql"]]
     assert len(statements) == 6, statements

@@ -122,24 +122,52 @@ def test_contact_counts_from_the_last_failure(monkeypatch: pytest.MonkeyPatch) -
     assert not contact.covers_a_lease(), "a sweeper that was stopped has not watched"
 
 
-def test_a_silent_but_living_horse_of_this_host_is_killed_first() -> None:
-    row = tenant_queue()
-    horse = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)
-    os.kill(horse.pid, signal.SIGSTOP)
-    job = running_job(row, holder("stopped", pid=horse.pid, pid_started=holders._started(horse.pid)))
+def sleeping_process(**options: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], **options)
+
+
+def silent_job_of(pid: int) -> TenantJob:
+    job = running_job(tenant_queue(), holder("silent", pid=pid, pid_started=holders._started(pid)))
     age(job, beat_at=21)
+    return job
+
+
+def test_a_silent_but_living_process_of_this_host_is_killed_first() -> None:
+    process = sleeping_process()
+    os.kill(process.pid, signal.SIGSTOP)
+    job = silent_job_of(process.pid)
     assert sweep_now().reclaimed == 1
-    assert horse.wait(5) == -signal.SIGKILL
+    assert process.wait(5) == -signal.SIGKILL
     assert fresh(job).attempt == 2
 
 
-def test_a_silent_holder_that_may_not_be_killed_is_reported_and_left() -> None:
-    row = tenant_queue()
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+def test_of_a_silent_forking_worker_only_the_horse_is_killed() -> None:
+    code = "import os, time\npid = os.fork()\nif not pid: os.setpgrp()\nprint(pid, flush=True)\ntime.sleep(600)"
+    worker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     try:
-        job = running_job(row, holder("simple", pid=process.pid, pid_started=holders._started(process.pid)))
-        age(job, beat_at=21)
-        report = sweep_now()
+        assert worker.stdout is not None
+        (horse,) = {int(worker.stdout.readline()), int(worker.stdout.readline())} - {0}
+        os.kill(worker.pid, signal.SIGSTOP)
+        silent_job_of(worker.pid)
+        assert sweep_now().reclaimed == 1
+        assert holders._started(horse) is None
+        assert worker.poll() is None
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+def test_a_silent_holder_that_may_not_be_killed_is_reported_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = sleeping_process()
+
+    def forbidden(*_: Any) -> None:
+        raise PermissionError
+
+    try:
+        job = silent_job_of(process.pid)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "kill", forbidden)
+            report = sweep_now()
         assert report.reclaimed == 0
         assert str(job.uuid) in report.left[0]
         assert process.poll() is None
@@ -313,3 +341,15 @@ def test_an_idle_worker_sweeps(workers: Any) -> None:
     workers.start(1)
     job = waiting_job(tenant_queue(queue="imports"))
     wait_until(lambda: fresh(job).state == State.FINISHED, timeout=20)
+
+
+def test_a_process_that_proc_hides_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = running_job(tenant_queue(), another_process())
+
+    def not_permitted(*_: Any) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(holders, "_started", lambda pid: None)
+    monkeypatch.setattr(os, "kill", not_permitted)
+    assert holders.liveness(job) is holders.Liveness.UNKNOWN
+    assert sweep_now().reclaimed == 0

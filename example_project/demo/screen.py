@@ -110,6 +110,7 @@ def summary(limited: dict[str, Figures], unlimited: dict[str, Figures]) -> Table
         title="With limits, and the same load with limits off; waits in seconds",
         title_justify="left",
         box=box.SIMPLE,
+        show_edge=False,
         pad_edge=False,
         collapse_padding=True,
     )

@@ -85,7 +85,10 @@ def test_canceling_a_running_job_stops_it(workers: Workers, history: History, tm
     assert after.state == State.FINISHED
 
 
-@pytest.mark.parametrize("worker_class", ["", "rq.Worker", "rq.worker.SpawnWorker", "rq.SimpleWorker"])
+@pytest.mark.parametrize(
+    "worker_class",
+    ["", "rq.Worker", "rq.worker.SpawnWorker", "rq.SimpleWorker", "tenant_slots.workers.TenantSimpleWorker"],
+)
 def test_rules_hold_under_any_worker_class(workers: Workers, history: History, worker_class: str) -> None:
     """The gate is in the job; "" is a project without any WORKER_CLASS setting."""
     TenantQueue.objects.create(tenant="b", queue="imports", max_job=2)

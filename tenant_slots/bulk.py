@@ -1,0 +1,53 @@
+"""Many new jobs at once: by COPY on PostgreSQL, which takes a third of the time of Django's bulk_create."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connections
+
+from tenant_slots.conf import app_settings
+from tenant_slots.models import TenantJob
+
+COPY_FROM = 100
+"""Rows from which COPY is faster; below it the extra query for the keys outweighs it."""
+
+ROWS_PER_INSERT = 1000
+"""Keeps one INSERT of full-sized arguments under 100 MB."""
+
+COLUMNS = (
+    "id", "uuid", "tenant_queue_id", "task", "args", "kwargs", "options", "state", "priority", "run_after", "key",
+    "enqueued_at",
+)  # fmt: skip
+"""All others of a new job have their database default."""
+
+
+def insert(jobs: list[TenantJob]) -> None:
+    """Store new jobs in their order and give them their keys. The caller is in a transaction."""
+    if connections[app_settings.DATABASE].vendor == "postgresql" and len(jobs) >= COPY_FROM:
+        _copy(jobs)
+    else:
+        TenantJob.objects.bulk_create(jobs, batch_size=ROWS_PER_INSERT)
+
+
+def _copy(jobs: list[TenantJob]) -> None:
+    connection = connections[app_settings.DATABASE]
+    table = connection.ops.quote_name(TenantJob._meta.db_table)
+    fields = [field for field in TenantJob._meta.concrete_fields if field.column in COLUMNS]
+    with connection.cursor() as cursor:
+        _give_keys(cursor, jobs)
+        with cursor.copy(f"COPY {table} ({', '.join(str(field.column) for field in fields)}) FROM STDIN") as copy:
+            for job in jobs:
+                copy.write_row([field.get_db_prep_save(getattr(job, field.attname), connection) for field in fields])
+    for job in jobs:
+        job._state.adding, job._state.db = False, connection.alias
+
+
+def _give_keys(cursor: Any, jobs: list[TenantJob]) -> None:
+    """COPY returns nothing, so the keys and the time come first."""
+    cursor.execute(
+        "SELECT nextval(pg_get_serial_sequence(%s, 'id')), clock_timestamp() FROM generate_series(1, %s)",
+        [TenantJob._meta.db_table, len(jobs)],
+    )
+    for job, (key, now) in zip(jobs, cursor.fetchall(), strict=True):
+        job.pk, job.enqueued_at = key, now

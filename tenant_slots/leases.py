@@ -1,0 +1,70 @@
+"""Beating: how a worker keeps the lease of its running job, and notices that it has lost it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from django.db import DatabaseError, connections
+from rq.timeouts import BaseTimeoutException, UnixSignalDeathPenalty
+
+from tenant_slots import slots
+from tenant_slots.conf import app_settings
+from tenant_slots.shared import Phase, Witness
+
+logger = logging.getLogger("tenant_slots")
+
+
+class BeatTimeout(BaseTimeoutException):
+    """The database did not answer a beat in time."""
+
+
+class Lease:
+    """Renews the lease of the job that a witness names; ends the run when the lease is known to be lost."""
+
+    def __init__(self, witness: Witness, end_run: Callable[[], object]) -> None:
+        self._witness = witness
+        self._end_run = end_run
+        self.renewed()
+
+    def renewed(self) -> None:
+        self._last_contact = time.monotonic()
+
+    def beat(self) -> bool:
+        """False when the database could not be reached, which is not a lost lease: see ``ON_LOST_DATABASE``."""
+        job_id, attempt, phase = self._witness.read()
+        if phase is not Phase.HOLDING:
+            self.renewed()
+            return True
+        try:
+            with _time_limit():
+                kept = slots.beat(job_id, attempt)
+        except (DatabaseError, BeatTimeout) as error:
+            self._failed(error)
+            return False
+        self.renewed()
+        if not kept and self._witness.read() == (job_id, attempt, Phase.HOLDING):
+            logger.error("the lease of job %s is lost, its run is ended here", job_id)
+            self._end_run()
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        connections.close_all()
+        silent = time.monotonic() - self._last_contact
+        logger.warning("a beat failed, the database has been out of reach for %.0f s: %s", silent, error)
+        if app_settings.ON_LOST_DATABASE == "stop" and silent > app_settings.LEASE_TTL:
+            logger.error("the run is ended, as ON_LOST_DATABASE says")
+            self._end_run()
+
+
+def _time_limit() -> AbstractContextManager[object]:
+    """A quarter of a lease for one beat, where a signal can interrupt it: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return nullcontext()
+    limit: AbstractContextManager[object] = UnixSignalDeathPenalty(  # type: ignore[no-untyped-call]
+        max(1, int(app_settings.LEASE_TTL / 4)), BeatTimeout
+    )
+    return limit

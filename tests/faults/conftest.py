@@ -1,0 +1,121 @@
+"""Real workers with short leases, and an observer who objects to every breach of I1 to I7."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import override_settings
+
+from tests.faults.observer import Observer, open_runs
+from tests.faults.servers import Postgres, Valkey, django_on_database, django_on_redis
+from tests.processes import ROOT, Workers, environment
+
+SHORT = {"BEAT_INTERVAL": 1, "LEASE_TTL": 2, "SWEEP_INTERVAL": 1, "RESCHEDULE_DELAY": 1}
+
+
+class FaultWorkers(Workers):
+    """Workers of a test that may leave them in any state; at its end they are killed, not asked."""
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.wait()
+
+    def kill(self, index: int = 0, number: int = signal.SIGKILL) -> None:
+        self.processes[index].send_signal(number)
+        if number == signal.SIGKILL:
+            self.processes[index].wait()
+
+    def start_unasked(self, count: int = 1) -> list[subprocess.Popen[bytes]]:
+        """Start processes without waiting for them, as what supervises workers does. The caller keeps them."""
+        command = [sys.executable, "-W", "ignore", "manage.py", "rqworker", "imports"]
+        values = {**environment(), **self.variables}
+        return [subprocess.Popen(command, cwd=ROOT, env=values) for _ in range(count)]
+
+    def with_sabotage(self, plan: str, armed: Path) -> str:
+        """The worker class that does what the plan says, once, when `armed` exists."""
+        self.variables |= {"TEST_SABOTAGE": plan, "TEST_SABOTAGE_FILE": str(armed)}
+        return "tests.faults.workers.SabotagedWorker"
+
+
+@pytest.fixture(autouse=True)
+def _short_leases() -> Iterator[None]:
+    with override_settings(TENANT_SLOTS=SHORT):
+        yield
+
+
+@pytest.fixture
+def workers(transactional_db: None) -> Iterator[FaultWorkers]:
+    started = FaultWorkers(TEST_TENANT_SLOTS=json.dumps(SHORT))
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def observer(transactional_db: None, tmp_path: Path) -> Iterator[Observer]:
+    """Ends the jobs that still run, then asks for the breaches."""
+    with Observer(tmp_path / "history") as watching:
+        yield watching
+    breaches = watching.breaches()
+    for run in open_runs(watching.path):
+        os.kill(run.pid, signal.SIGKILL) if run.pid != os.getpid() else None
+    assert not breaches, "\n".join(breaches)
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Path]:
+    """A file that `hold` jobs wait for; touch it to let them end."""
+    path = tmp_path / "door"
+    yield path
+    path.touch()
+
+
+@pytest.fixture(scope="module")
+def _module_postgres() -> Iterator[Postgres]:
+    if connection.vendor != "postgresql":
+        pytest.skip("restarts PostgreSQL, and this run is on SQLite")
+    server = Postgres()
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def postgres(transactional_db: None, _module_postgres: Postgres, workers: FaultWorkers) -> Iterator[Postgres]:
+    """A PostgreSQL of this module's own; Django and the workers of the test use it through its proxy."""
+    _module_postgres.proxy.heal()
+    _module_postgres.empty()
+    workers.variables["DATABASE_URL"] = _module_postgres.url
+    with django_on_database(_module_postgres.url):
+        yield _module_postgres
+        workers.stop()
+        _module_postgres.proxy.heal()
+
+
+@pytest.fixture(scope="module")
+def _module_valkey() -> Iterator[Valkey]:
+    server = Valkey()
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def valkey(_module_valkey: Valkey, workers: FaultWorkers) -> Iterator[Valkey]:
+    """A Valkey of this module's own; Django and the workers of the test use it through its proxy."""
+    client: Any = _module_valkey.client()
+    client.flushall()
+    client.config_set("maxmemory", 0)
+    workers.variables["REDIS_URL"] = _module_valkey.url
+    with django_on_redis(_module_valkey.url):
+        yield _module_valkey
+        workers.stop()
+        _module_valkey.proxy.heal()

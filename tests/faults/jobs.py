@@ -1,0 +1,120 @@
+"""Jobs that end badly, each in one way. All of them write to the observer's history."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rq import Retry
+
+from tenant_slots import tenant_job
+from tenant_slots.models import TenantJob
+from tests.faults.observer import observed
+
+LONGEST = 60
+"""Seconds after which a job that a test has forgotten ends by itself."""
+
+
+@tenant_job("imports", tenant="tenant")
+def quick(tenant: str, name: str, history: str, seconds: float = 0.0) -> None:
+    with observed(history, tenant, name):
+        time.sleep(seconds)
+
+
+@tenant_job("imports", tenant="tenant")
+def hold(tenant: str, name: str, history: str, path: str) -> None:
+    """Runs until a file exists."""
+    with observed(history, tenant, name):
+        wait_for(path)
+
+
+def wait_for(path: str) -> None:
+    deadline = time.monotonic() + LONGEST
+    while not Path(path).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+@tenant_job("imports", tenant="tenant")
+def die(tenant: str, name: str, history: str, how: str) -> None:
+    with observed(history, tenant, name):
+        DEATHS[how]()
+
+
+def _run_out_of_memory() -> None:
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**24, used + 2**24))
+    hoard = []
+    while True:
+        hoard.append(bytearray(2**20))
+
+
+DEATHS: dict[str, Any] = {
+    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "os._exit(0)": lambda: os._exit(0),
+    "os._exit(1)": lambda: os._exit(1),
+    "segfault": lambda: ctypes.string_at(0),
+    "abort": os.abort,
+    "sys.exit": lambda: sys.exit(3),
+    "out of memory": _run_out_of_memory,
+}
+
+
+@tenant_job("imports", tenant="tenant")
+def keep_the_gil(tenant: str, name: str, history: str, seconds: int) -> None:
+    """No other thread of this process runs meanwhile: ctypes.PyDLL does not release the interpreter's lock."""
+    with observed(history, tenant, name):
+        ctypes.PyDLL(None).sleep(seconds)
+
+
+@tenant_job("imports", tenant="tenant", timeout=1)
+def too_slow(tenant: str, name: str, history: str) -> None:
+    with observed(history, tenant, name):
+        time.sleep(LONGEST)
+
+
+@tenant_job("imports", tenant="tenant", timeout=1)
+def swallow_the_timeout(tenant: str, name: str, history: str, path: str) -> None:
+    with observed(history, tenant, name):
+        try:
+            time.sleep(LONGEST)
+        except Exception:
+            wait_for(path)
+
+
+@tenant_job("imports", tenant="tenant")
+def ask_again(tenant: str, name: str, history: str, times: int) -> Retry | None:
+    """Returns RQ's Retry until it ran `times` times."""
+    with observed(history, tenant, name):
+        again = TenantJob.objects.get(args__1=name).failures + 1 < times
+        return Retry(max=times) if again else None
+
+
+@tenant_job("imports", tenant="tenant", retry=Retry(max=3))
+def cancel_self_and_raise(tenant: str, name: str, history: str) -> None:
+    with observed(history, tenant, name):
+        assert TenantJob.objects.get(args__1=name).cancel()
+        raise RuntimeError("raised after the cancel")
+
+
+@tenant_job("imports", tenant="tenant", retry=Retry(max=1, interval=1))
+def raise_once(tenant: str, name: str, history: str) -> None:
+    with observed(history, tenant, name):
+        if not TenantJob.objects.get(args__1=name).failures:
+            raise RuntimeError("the first time")
+
+
+def raise_on_success(*_: Any) -> None:
+    raise RuntimeError("the callback is broken")
+
+
+def not_a_tenants(history: str, name: str, path: str) -> None:
+    """A job of plain RQ: the control."""
+    with observed(history, "plain", name):
+        wait_for(path)

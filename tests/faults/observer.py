@@ -1,0 +1,238 @@
+"""The outside observer: what jobs wrote about themselves, and what a watcher of the tables saw, against I1 to I7.
+
+A run looks around when it starts: it counts the other runs of its tenant whose processes are really running at this
+moment. So a killed run needs no line of its own, and nobody has to guess when it died.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from django.db import Error, connection
+
+from tenant_slots.models import ENDED, TenantJob, TenantQueue
+from tests.jobs import note
+from tests.processes import wait_until
+
+PROMISE = 10.0
+"""Seconds until a dead job's slot is back where another worker lives on the host."""
+
+SAME_ADMISSION = 0.1
+"""Seconds between the times that one admission of several jobs writes."""
+
+
+@dataclass(frozen=True)
+class Event:
+    nanoseconds: int
+    pid: int
+    ticks: int
+    kind: str
+    tenant: str
+    name: str
+
+
+@contextmanager
+def observed(history: str, tenant: str, name: str) -> Iterator[None]:
+    """A run of a job, with a line when it starts, one for whom it met, and one when it ends."""
+    ticks = ticks_of("self")[1]
+    note(history, ticks, "start", tenant, name)
+    others = [run for run in open_runs(history) if (run.tenant, run.name) != (tenant, name) and run.tenant == tenant]
+    note(history, ticks, f"beside-{len(others)}", tenant, name)
+    if sum((run.tenant, run.name) == (tenant, name) for run in open_runs(history)) > 1:
+        note(history, ticks, "twice", tenant, name)
+    try:
+        yield
+    finally:
+        note(history, ticks, "end", tenant, name)
+
+
+def events(history: str) -> list[Event]:
+    path = Path(history)
+    lines = path.read_text().splitlines() if path.exists() else []
+    parsed = [Event(int(ns), int(pid), int(ticks), *rest) for ns, pid, ticks, *rest in map(str.split, lines)]
+    return sorted(parsed, key=lambda event: event.nanoseconds)
+
+
+def open_runs(history: str) -> list[Event]:
+    """The runs that have begun, have not ended, and whose processes run now."""
+    latest: dict[tuple[int, int, str], Event] = {}
+    for event in events(history):
+        if event.kind in ("start", "end"):
+            latest[event.pid, event.ticks, event.name] = event
+    return [event for event in latest.values() if event.kind == "start" and runs(event.pid, event.ticks)]
+
+
+def runs(pid: int, ticks: int) -> bool:
+    """Whether this very process is running; a stopped or dead one does nothing."""
+    state, started = ticks_of(pid)
+    return started == ticks and state not in "TtZX"
+
+
+def ticks_of(pid: int | str) -> tuple[str, int]:
+    """State and start of a process; a process that is gone has the state X."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return "X", 0
+    return state, int(fields[18])
+
+
+class Observer:
+    """Watches one test; `breaches` is what it has against it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.limits: dict[str, int] = {}
+        """Highest limits of tenants whose limit was lowered meanwhile; else the row's limit counts."""
+        self.fenced: set[str] = set()
+        """Jobs that may start again before their first process has been told that it lost its lease."""
+        self.watched: list[str] = []
+        self.samples = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._since: dict[tuple[str, object], float] = {}
+
+    def __enter__(self) -> Observer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(5)  # its session may be one that a test has left without an answer
+
+    def events(self) -> list[Event]:
+        return events(self.path)
+
+    def starts(self, name: str = "") -> list[Event]:
+        return [event for event in self.events() if event.kind == "start" and name in ("", event.name)]
+
+    def started(self) -> list[str]:
+        """Names in the order of their starts."""
+        return [event.name for event in self.starts()]
+
+    def ended(self, name: str) -> bool:
+        return any(event.kind == "end" and event.name == name for event in self.events())
+
+    def process_of(self, name: str, run: int = 1) -> int:
+        """Waits for the nth run of a job; its process."""
+        wait_until(lambda: len(self.starts(name)) >= run, message=f"run {run} of {name} did not start")
+        return self.starts(name)[run - 1].pid
+
+    def wait_for_all(self, timeout: float = 40.0) -> None:
+        """I3: every committed enqueue ends."""
+        wait_until(all_ended, timeout, f"I3: these jobs have not ended after {timeout} s: {unended()}")
+
+    def breaches(self) -> list[str]:
+        return [
+            *self.watched,
+            *self._overlaps(),
+            *self._twice(),
+            *self._unexplained_runs(),
+            *self._out_of_order(),
+            *self._wrong_counters(),
+        ]
+
+    def _overlaps(self) -> Iterator[str]:
+        limits = {row.tenant: row.max_job for row in TenantQueue.objects.all()} | self.limits
+        for event in self.events():
+            if event.kind.startswith("beside-"):
+                together = 1 + int(event.kind.removeprefix("beside-"))
+                if together > limits.get(event.tenant, together):
+                    yield f"I1: {together} jobs of {event.tenant} ran at once when {event.name} started"
+
+    def _twice(self) -> Iterator[str]:
+        for event in self.events():
+            if event.kind == "twice" and event.name not in self.fenced:
+                yield f"I4: {event.name} started while an earlier run of it was running"
+
+    def _unexplained_runs(self) -> Iterator[str]:
+        explained = {
+            name: 1 + crashes + failures
+            for name, crashes, failures in TenantJob.objects.values_list("args__1", "crashes", "failures")
+        }
+        for name, count in Counter(self.started()).items():
+            if count > explained.get(name, count):
+                yield f"I4: {name} ran {count} times, of which {explained[name]} are explained"
+
+    def _out_of_order(self) -> Iterator[str]:
+        last: dict[tuple[int, int], tuple[float, str]] = {}
+        first_admissions = TenantJob.objects.filter(attempt=1, admitted_at__isnull=False, rq_job_id="", run_after=None)
+        for job in first_admissions.order_by("pk"):
+            line, when = (job.tenant_queue_id, job.priority), job.admitted_at.timestamp()
+            before, other = last.get(line, (0.0, ""))
+            if when < before - SAME_ADMISSION:
+                yield f"I5: {job} was admitted {before - when:.1f} s before {other}, which was enqueued earlier"
+            last[line] = max((when, str(job)), (before, other))
+
+    def _wrong_counters(self) -> Iterator[str]:
+        for tenant, current, _, _, held, _ in snapshot():
+            if current != held:
+                yield f"I6: {tenant} counts {current} and holds {held}"
+
+    def _watch(self) -> None:
+        try:
+            while not self._stop.wait(0.05):
+                try:
+                    self._look()
+                except Error:  # the database is what the test has taken away
+                    connection.close()
+                    self._since.clear()
+        finally:
+            connection.close()
+
+    def _look(self) -> None:
+        seen = set()
+        for tenant, current, limit, paused, held, waiting in snapshot():
+            if current != held:
+                self._once(f"I6: {tenant} counted {current} and held {held} in one snapshot")
+            if waiting and current < limit and not paused:
+                seen.add(("I7: jobs waited beside a free slot of", tenant))
+        self.samples += 1
+        seen |= {("I2: a slot was held by a dead process of job", pk) for pk in self._held_by_nothing()}
+        self._time(seen)
+
+    def _held_by_nothing(self) -> list[int]:
+        running = TenantJob.objects.running().exclude(host="").values_list("pk", "pid", "pid_started", "host")
+        return [pk for pk, pid, ticks, _ in running if ticks_of(pid)[1] != ticks or ticks_of(pid)[0] in "ZX"]
+
+    def _time(self, seen: set[tuple[str, object]]) -> None:
+        now = time.monotonic()
+        self._since = {what: self._since.get(what, now) for what in seen}
+        for (what, whose), since in self._since.items():
+            if now - since > PROMISE:
+                self._once(f"{what} {whose} for more than {PROMISE:.0f} s")
+
+    def _once(self, breach: str) -> None:
+        if breach not in self.watched:
+            self.watched.append(breach)
+
+
+SNAPSHOT = """
+    SELECT tenant, current_job, max_job, paused,
+        (SELECT count(*) FROM tenant_slots_tenantjob WHERE tenant_queue_id = q.id AND state IN ('queued', 'running')),
+        (SELECT count(*) FROM tenant_slots_tenantjob WHERE tenant_queue_id = q.id AND state = 'waiting')
+    FROM tenant_slots_tenantqueue q
+"""
+
+
+def snapshot() -> list[tuple[Any, ...]]:
+    """Tenant, counter, limit, paused, jobs that hold, jobs that wait: by one statement, so of one moment."""
+    with connection.cursor() as cursor:
+        cursor.execute(SNAPSHOT)
+        return list(cursor.fetchall())
+
+
+def all_ended() -> bool:
+    return TenantJob.objects.exists() and not TenantJob.objects.exclude(state__in=ENDED).exists()
+
+
+def unended() -> list[tuple[str, str, int]]:
+    jobs = TenantJob.objects.exclude(state__in=ENDED)
+    return list(jobs.values_list("task", "state", "attempt")[:10])

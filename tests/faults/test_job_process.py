@@ -1,0 +1,206 @@
+"""The process that runs a job ends badly, or does not end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import django_rq
+import pytest
+from rq import Callback
+from rq.job import JobStatus
+
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests.factories import counters_match, fresh
+from tests.faults import jobs
+from tests.faults.conftest import FaultWorkers
+from tests.faults.observer import Observer, all_ended
+from tests.processes import wait_until
+
+IMPATIENT = "tests.faults.workers.ImpatientWorker"
+
+
+def test_i2_i3_sigkill_of_a_horse_gives_its_slot_back_within_two_seconds(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    workers.start()
+    lost = jobs.hold.enqueue("acme", "lost", observer.path, str(door))
+    horse = observer.process_of("lost")
+    killed = time.monotonic()
+    os.kill(horse, signal.SIGKILL)
+    observer.process_of("lost", run=2)
+    assert time.monotonic() - killed < 2
+    door.touch()
+    observer.wait_for_all()
+    assert (fresh(lost).state, lost.attempt, lost.crashes) == (State.FINISHED, 2, 1)
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "os._exit(0)", "os._exit(1)", "segfault", "abort"])
+def test_i1_i3_a_job_whose_process_dies_is_tried_four_times_and_then_fails(
+    workers: FaultWorkers, observer: Observer, how: str
+) -> None:
+    workers.start()
+    poison = jobs.die.enqueue("acme", "poison", observer.path, how)
+    after = jobs.quick.enqueue("acme", "after", observer.path)
+    observer.wait_for_all()
+    assert observer.started() == ["poison"] * 4 + ["after"]
+    assert (fresh(poison).state, poison.crashes) == (State.FAILED, 4)
+    assert poison.error.count("died") == 4
+    assert fresh(after).state == State.FINISHED
+    assert counters_match()
+
+
+@pytest.mark.parametrize("how", ["sys.exit", "out of memory"])
+def test_i2_i3_a_job_that_ends_itself_fails_once(workers: FaultWorkers, observer: Observer, how: str) -> None:
+    workers.start()
+    job = jobs.die.enqueue("acme", "ends", observer.path, how)
+    after = jobs.quick.enqueue("acme", "after", observer.path)
+    observer.wait_for_all()
+    assert (fresh(job).state, job.attempt, job.crashes) == (State.FAILED, 1, 0)
+    assert {"sys.exit": "SystemExit: 3", "out of memory": "MemoryError"}[how] in job.error
+    assert fresh(after).state == State.FINISHED
+
+
+def test_i2_i3_i4_sigterm_to_the_whole_group_puts_the_job_back_for_another_worker(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    """systemd's default; KillMode=mixed spares the horse."""
+    (first,) = workers.start()
+    job = jobs.hold.enqueue("acme", "interrupted", observer.path, str(door))
+    horse = observer.process_of("interrupted")
+    first.terminate()
+    os.kill(horse, signal.SIGTERM)
+    assert first.wait(15) == 0
+    assert counters_match()
+    workers.start()
+    observer.process_of("interrupted", run=2)
+    door.touch()
+    observer.wait_for_all()
+    assert fresh(job).state == State.FINISHED
+
+
+def test_i2_i3_a_timeout_fails_the_job_and_frees_its_slot(workers: FaultWorkers, observer: Observer) -> None:
+    workers.start()
+    slow = jobs.too_slow.enqueue("acme", "slow", observer.path)
+    after = jobs.quick.enqueue("acme", "after", observer.path)
+    observer.wait_for_all(20)
+    assert (fresh(slow).state, slow.attempt) == (State.FAILED, 1)
+    assert "JobTimeoutException" in slow.error
+    assert fresh(after).state == State.FINISHED
+
+
+def test_i1_i3_a_swallowed_timeout_ends_with_the_kill_of_rq_and_the_job_fails(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    workers.start(worker_class=IMPATIENT)
+    deaf = jobs.swallow_the_timeout.enqueue("acme", "deaf", observer.path, str(door))
+    after = jobs.quick.enqueue("acme", "after", observer.path)
+    observer.wait_for_all(20)
+    assert (fresh(deaf).state, deaf.attempt) == (State.FAILED, 1)
+    assert not observer.ended("deaf")
+    assert fresh(after).state == State.FINISHED
+
+
+def test_i1_a_swallowed_timeout_keeps_its_slot_until_the_job_really_ends(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    workers.start(2)
+    deaf = jobs.swallow_the_timeout.enqueue("acme", "deaf", observer.path, str(door))
+    jobs.quick.enqueue("acme", "after", observer.path)
+    observer.process_of("deaf")
+    wait_until(lambda: deaf_for(deaf) > 3)
+    assert observer.started() == ["deaf"]
+    door.touch()
+    observer.wait_for_all()
+    assert fresh(deaf).state == State.FINISHED
+
+
+def deaf_for(job: TenantJob) -> float:
+    beat, started = TenantJob.objects.filter(pk=job.pk).values_list("beat_at", "started_at").get()
+    return float((beat - started).total_seconds())
+
+
+def test_i2_a_raising_on_success_changes_nothing_in_the_row(workers: FaultWorkers, observer: Observer) -> None:
+    workers.start()
+    queue = django_rq.get_queue("imports")
+    rq_job = queue.enqueue(jobs.quick, "acme", "plain", observer.path, on_success=Callback(jobs.raise_on_success))
+    wait_until(lambda: rq_job.get_status() == JobStatus.FAILED)
+    assert TenantJob.objects.get().state == State.FINISHED
+    assert TenantQueue.objects.get().current_job == 0
+
+
+def test_i3_a_returned_retry_runs_the_job_again_in_its_slot(workers: FaultWorkers, observer: Observer) -> None:
+    workers.start()
+    job = jobs.ask_again.enqueue("acme", "again", observer.path, 3)
+    observer.wait_for_all()
+    assert (fresh(job).state, job.attempt, job.failures) == (State.FINISHED, 3, 2)
+    assert observer.started() == ["again"] * 3
+
+
+def test_i3_a_retry_with_an_interval_needs_no_scheduler(workers: FaultWorkers, observer: Observer) -> None:
+    workers.start()
+    job = jobs.raise_once.enqueue("acme", "flaky", observer.path)
+    jobs.quick.enqueue("acme", "meanwhile", observer.path)
+    observer.wait_for_all()
+    assert observer.started() == ["flaky", "meanwhile", "flaky"]
+    assert fresh(job).state == State.FINISHED
+
+
+def test_i1_i4_a_job_that_keeps_the_gil_for_longer_than_its_lease_runs_once(
+    workers: FaultWorkers, observer: Observer
+) -> None:
+    workers.start(2)
+    job = jobs.keep_the_gil.enqueue("acme", "deaf", observer.path, 6)
+    jobs.quick.enqueue("acme", "after", observer.path)
+    observer.wait_for_all()
+    assert observer.started() == ["deaf", "after"]
+    assert (fresh(job).state, job.attempt) == (State.FINISHED, 1)
+
+
+def test_i1_i4_under_a_simple_worker_such_a_job_is_reported_and_left(workers: FaultWorkers, observer: Observer) -> None:
+    """Its beating thread cannot run, and its process may not be killed: the slot stays with it."""
+    workers.start(1, worker_class="tenant_slots.workers.TenantSimpleWorker")
+    workers.start(1)
+    for name in ("first", "second"):  # each worker takes one
+        jobs.keep_the_gil.enqueue(name, name, observer.path, 5)
+    jobs.quick.enqueue("first", "after-first", observer.path)
+    observer.wait_for_all()
+    assert sorted(observer.started()) == ["after-first", "first", "second"]
+
+
+def test_i3_i4_a_horse_that_dies_after_its_last_line_and_before_its_release_runs_again(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path
+) -> None:
+    """At least once: the work was done, and nobody could know."""
+    armed = tmp_path / "armed"
+    workers.start(worker_class=workers.with_sabotage("tenant_slots.slots:release before SIGKILL", armed))
+    armed.touch()
+    jobs.quick.enqueue("acme", "unlucky", observer.path)
+    observer.wait_for_all()
+    assert observer.started() == ["unlucky", "unlucky"]
+
+
+def test_i3_i4_i7_a_horse_that_dies_between_its_release_and_the_push_runs_once(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path
+) -> None:
+    """The next job has its slot, and Redis does not know: the sweep pushes it."""
+    armed = tmp_path / "armed"
+    workers.start(worker_class=workers.with_sabotage("tenant_slots.slots:release after SIGKILL", armed))
+    armed.touch()
+    jobs.quick.enqueue_many([(("acme", name, observer.path), {}) for name in ("unlucky", "next")])
+    wait_until(all_ended)
+    assert observer.started() == ["unlucky", "next"]
+
+
+def test_i2_i4_a_horse_that_dies_while_it_takes_note_of_its_start_is_seen_by_its_worker(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path
+) -> None:
+    armed = tmp_path / "armed"
+    workers.start(worker_class=workers.with_sabotage("tenant_slots.slots:start after SIGKILL", armed))
+    armed.touch()
+    job = jobs.quick.enqueue("acme", "unlucky", observer.path)
+    observer.wait_for_all()
+    assert (fresh(job).state, job.attempt, job.crashes) == (State.FINISHED, 2, 1)
+    assert observer.started() == ["unlucky"]

@@ -1,0 +1,248 @@
+"""What people do: in the product, in django-rq's admin, and with SQL."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import django_rq
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.urls import reverse
+from rq.command import send_stop_job_command
+from rq.job import Job, JobStatus
+
+from tenant_slots import dispatch
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests.factories import counters_match, fresh, in_rq, tenant_queue, waiting_job, work
+from tests.faults import jobs
+from tests.faults.conftest import SHORT, FaultWorkers
+from tests.faults.observer import Observer, all_ended
+from tests.processes import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def rq_job_of(job: TenantJob) -> Job:
+    rq_job = dispatch.queue_named("imports").fetch_job(fresh(job).rq_id)
+    assert rq_job is not None
+    return rq_job
+
+
+def sentinel_passes(observer: Observer) -> None:
+    """Another tenant's job that takes longer than a lease: whatever the sweep would do wrong, it has done by then."""
+    job = jobs.quick.enqueue("sentinel", "sentinel", observer.path, SHORT["LEASE_TTL"] + 1.0)
+    wait_until(lambda: fresh(job).has_ended)
+
+
+def test_i3_i6_canceling_waiting_and_queued_jobs(observer: Observer) -> None:
+    queued, waiting = jobs.quick.enqueue_many([(("acme", name, observer.path), {}) for name in ("queued", "waiting")])
+    last = jobs.quick.enqueue("acme", "last", observer.path)
+    assert waiting.cancel()
+    assert queued.cancel()
+    assert not queued.cancel()
+    assert counters_match()
+    work("imports")
+    assert observer.started() == ["last"]
+    assert [fresh(job).state for job in (queued, waiting, last)] == [State.CANCELED, State.CANCELED, State.FINISHED]
+
+
+def test_i2_i3_canceling_a_running_job_frees_its_slot_when_it_has_ended(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    workers.start()
+    job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    after = jobs.quick.enqueue("acme", "after", observer.path)
+    observer.process_of("long")
+    assert job.cancel()
+    observer.wait_for_all()
+    assert (fresh(job).state, fresh(after).state) == (State.CANCELED, State.FINISHED)
+    assert observer.started() == ["long", "after"]
+
+
+def test_i3_a_canceled_job_that_raises_before_it_is_stopped_is_not_tried_again(
+    workers: FaultWorkers, observer: Observer
+) -> None:
+    """It has retries left, and somebody was told that it is canceled."""
+    workers.start(1, worker_class="tenant_slots.workers.TenantSimpleWorker")  # nothing stops it there
+    job = jobs.cancel_self_and_raise.enqueue("acme", "raises", observer.path)
+    observer.wait_for_all()
+    assert observer.started() == ["raises"]
+    assert fresh(job).state in (State.CANCELED, State.FAILED)
+
+
+def test_i2_i3_rqs_stop_command_cancels_the_job(workers: FaultWorkers, observer: Observer, door: Path) -> None:
+    workers.start()
+    job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    jobs.quick.enqueue("acme", "after", observer.path)
+    observer.process_of("long")
+    send_stop_job_command(dispatch.queue_named("imports").connection, fresh(job).rq_id)
+    observer.wait_for_all()
+    assert fresh(job).state == State.CANCELED
+    assert observer.started() == ["long", "after"]
+
+
+def delete(job: Job) -> None:
+    job.delete()
+
+
+def empty(job: Job) -> None:
+    dispatch.queue_named(job.origin).empty()
+
+
+def requeue(job: Job) -> None:
+    job.set_status(JobStatus.FAILED)
+    job.failed_job_registry.add(job, 100)
+    job.requeue()
+
+
+def enqueue_again(job: Job) -> None:
+    """django-rq's "Enqueue" action."""
+    dispatch.queue_named(job.origin).enqueue_job(job)
+
+
+def cancel_in_rq(job: Job) -> None:
+    job.cancel()
+
+
+ACTIONS = [delete, empty, requeue, enqueue_again, cancel_in_rq]
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_i1_i3_i4_what_the_admin_of_django_rq_does_to_a_queued_job(
+    workers: FaultWorkers, observer: Observer, action: Callable[[Job], None]
+) -> None:
+    job = jobs.quick.enqueue("acme", "queued", observer.path)
+    jobs.quick.enqueue("acme", "waiting", observer.path)
+    action(rq_job_of(job))
+    workers.start(2)
+    observer.wait_for_all()
+    assert observer.started() == ["queued", "waiting"]
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_i1_i3_i4_what_the_admin_of_django_rq_does_to_a_running_job(
+    workers: FaultWorkers, observer: Observer, door: Path, action: Callable[[Job], None]
+) -> None:
+    workers.start(2)
+    job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    waiting = jobs.quick.enqueue("acme", "waiting", observer.path)
+    observer.process_of("long")
+    action(rq_job_of(job))
+    sentinel_passes(observer)
+    assert observer.started() == ["long", "sentinel"]
+    assert (fresh(job).state, fresh(waiting).state) == (State.RUNNING, State.WAITING)
+    door.touch()
+    observer.wait_for_all()
+    assert fresh(job).state == State.FINISHED
+
+
+@pytest.fixture
+def admin(transactional_db: None) -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    return client
+
+
+def test_i1_i4_the_buttons_of_django_rqs_admin_themselves(
+    admin: Client, workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    workers.start(2)
+    job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    observer.process_of("long")
+    index = list(django_rq.utils.get_statistics()["queues"])
+    number = next(place for place, queue in enumerate(index) if queue["name"] == "imports")
+    rq_id = fresh(job).rq_id
+    for button in ("django_rq:enqueue_job", "django_rq:delete_job"):
+        assert admin.post(reverse(button, args=[number, rq_id])).status_code in (200, 302)
+    assert admin.post(reverse("django_rq:clear", args=[number])).status_code in (200, 302)
+    sentinel_passes(observer)
+    assert observer.started() == ["long", "sentinel"]
+    door.touch()
+    observer.wait_for_all()
+    assert fresh(job).state == State.FINISHED
+
+
+def test_i3_a_dependency_chain_at_a_limit_of_one(workers: FaultWorkers, observer: Observer) -> None:
+    """Plain RQ: each link fires when the one before has really run, not when it put itself off."""
+    workers.start(2, "--with-scheduler")
+    queue = django_rq.get_queue("imports")
+    previous = None
+    for name in ("first", "second", "third"):
+        previous = queue.enqueue(jobs.quick, "acme", name, observer.path, 0.1, depends_on=previous)
+    jobs.quick.enqueue("acme", "ours", observer.path, 0.1)
+    wait_until(lambda: TenantJob.objects.filter(state=State.FINISHED).count() == 4)
+    assert [name for name in observer.started() if name != "ours"] == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize("wrong", [0, 5])
+def test_i6_i7_a_counter_set_wrong_by_sql_is_repaired_while_jobs_run(
+    workers: FaultWorkers, observer: Observer, door: Path, wrong: int
+) -> None:
+    workers.start(2)
+    jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    observer.process_of("long")
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE tenant_slots_tenantqueue SET current_job = %s", [wrong])
+    wait_until(counters_match, 10, "the sweep did not repair the counter")
+    door.touch()
+    jobs.quick.enqueue("acme", "after", observer.path)
+    observer.wait_for_all()
+    observer.watched = [breach for breach in observer.watched if "I6" not in breach]  # that was us
+
+
+def test_i3_i8_a_tenants_row_that_is_deleted_by_sql_while_its_job_runs(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    (worker,) = workers.start()
+    jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    observer.process_of("long")
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM tenant_slots_tenantjob")
+        cursor.execute("DELETE FROM tenant_slots_tenantqueue")
+    door.touch()
+    jobs.quick.enqueue("other", "other", observer.path)
+    observer.wait_for_all()
+    assert worker.poll() is None
+
+
+def test_i3_a_retry_with_an_interval_needs_no_scheduler_and_holds_no_slot(observer: Observer) -> None:
+    job = jobs.raise_once.enqueue("acme", "flaky", observer.path)
+    other = jobs.quick.enqueue("acme", "other", observer.path)
+    work("imports")
+    assert (fresh(job).state, fresh(other).state) == (State.SCHEDULED, State.FINISHED)
+    assert counters_match()
+
+
+def test_i3_i5_retrying_a_failed_job_takes_its_old_place(observer: Observer) -> None:
+    row = tenant_queue("acme", max_job=0)
+    failed = waiting_job(row, state=State.FAILED, error="once")
+    later = jobs.quick.enqueue("acme", "later", observer.path)
+    TenantJob.objects.filter(pk=failed.pk).update(
+        task="tests.faults.jobs.quick", args=["acme", "failed", observer.path]
+    )
+    failed.retry()
+    row.max_job = 1
+    row.save()
+    work("imports")
+    assert observer.started() == ["failed", "later"]
+    assert fresh(later).state == State.FINISHED
+
+
+def test_i3_stopping_every_worker_and_starting_them_again(workers: FaultWorkers, observer: Observer) -> None:
+    jobs.quick.enqueue_many([((tenant, f"{tenant}{n}", observer.path, 0.05), {}) for tenant in "ab" for n in range(10)])
+    workers.start(2)
+    wait_until(lambda: len(observer.started()) > 5)
+    for index in range(2):
+        workers.kill(index, signal.SIGTERM)
+    for process in workers.processes:
+        assert process.wait(15) == 0
+    assert counters_match()
+    workers.start(2)
+    wait_until(all_ended)
+    assert len(observer.started()) == 20
+    assert in_rq() == 0
+    assert TenantQueue.objects.filter(current_job=0).count() == 2

@@ -1,0 +1,380 @@
+"""PostgreSQL restarts, is away, loses an answer, or is held up by somebody else's transaction."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import InterfaceError, InternalError, OperationalError, connection, transaction
+
+from tenant_slots import runner, slots, sweep
+from tenant_slots import workers as worker_classes
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests.factories import counters_match, dead_process, fresh, holder, running_job, tenant_queue, waiting_job, work
+from tests.faults import jobs
+from tests.faults.conftest import SHORT, FaultWorkers
+from tests.faults.observer import Observer, all_ended, ticks_of
+from tests.faults.servers import Postgres
+from tests.processes import test_database_url as database_url
+from tests.processes import wait_until
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="is about sessions and restarts of PostgreSQL"),
+]
+
+COMMIT = b"COMMIT\0"
+"""As the statement is sent; READ COMMITTED is another one."""
+
+SIMPLE = "tenant_slots.workers.TenantSimpleWorker"
+
+
+def enqueue_some(observer: Observer, count: int, tenants: str = "abc", seconds: float = 0.05) -> None:
+    calls = [((tenants[n % len(tenants)], f"job{n}", observer.path, seconds), {}) for n in range(count)]
+    jobs.quick.enqueue_many(calls)
+
+
+def test_i1_i3_i4_i6_immediate_restarts_under_load(
+    postgres: Postgres, workers: FaultWorkers, observer: Observer
+) -> None:
+    tenant_queue("a", max_job=2)
+    workers.start(3)
+    enqueue_some(observer, 90)
+    for done in (10, 30):
+        wait_until(lambda done=done: len(observer.started()) >= done)
+        postgres.restart("immediate")
+    connection.close()
+    observer.wait_for_all(60)
+    assert set(observer.started()) == {f"job{n}" for n in range(90)}
+
+
+def test_i2_i3_i4_away_while_a_job_ends(
+    postgres: Postgres, workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    """The end is recorded when the database is back, and an outage alone reclaims nobody."""
+    workers.start(2)
+    job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    after = jobs.quick.enqueue("acme", "after", observer.path)
+    observer.process_of("long")
+    postgres.stop()
+    door.touch()
+    stopped = time.monotonic()
+    wait_until(lambda: observer.ended("long") and time.monotonic() - stopped > 3 * SHORT["LEASE_TTL"])
+    postgres.start()
+    connection.close()
+    observer.wait_for_all()
+    assert (fresh(job).state, job.attempt, job.crashes) == (State.FINISHED, 1, 0)
+    assert fresh(after).state == State.FINISHED
+    assert observer.started() == ["long", "after"]
+
+
+def test_i1_i4_away_for_longer_than_a_lease_while_a_job_runs_on_another_host(
+    postgres: Postgres, workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    workers.start(1, worker_class="tests.faults.workers.ElsewhereWorker")
+    job = jobs.hold.enqueue("acme", "far", observer.path, str(door))
+    observer.process_of("far")
+    workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+    postgres.stop()
+    stopped = time.monotonic()
+    wait_until(lambda: time.monotonic() - stopped > 2 * SHORT["LEASE_TTL"])
+    postgres.start()
+    connection.close()
+    sentinel = jobs.quick.enqueue("sentinel", "sentinel", observer.path, 2.0 * SHORT["LEASE_TTL"])
+    wait_until(lambda: fresh(sentinel).has_ended)
+    assert (fresh(job).state, job.attempt) == (State.RUNNING, 1)
+    door.touch()
+    observer.wait_for_all()
+
+
+def test_i3_workers_that_start_while_it_is_away_work_when_it_is_back(
+    postgres: Postgres, workers: FaultWorkers, observer: Observer
+) -> None:
+    enqueue_some(observer, 3)
+    connection.close()
+    postgres.proxy.cut()
+    workers.start()
+    postgres.proxy.heal()
+    observer.wait_for_all()
+
+
+def test_i1_i4_the_other_host_loses_its_network_and_its_run_is_fenced_when_it_is_back(
+    postgres: Postgres, workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    """A partition without a word: no session is closed, no statement is answered."""
+    observer.fenced.add("far")
+    workers.start(1, worker_class="tests.faults.workers.ElsewhereWorker")
+    job = jobs.hold.enqueue("acme", "far", observer.path, str(door))
+    horse = observer.process_of("far")
+    wait_until(lambda: fresh(job).beat_at > job.started_at, message="the first beat did not come")
+    with reaching_directly(postgres):
+        workers.variables["DATABASE_URL"] = postgres.direct_url
+        postgres.proxy.black_hole()
+        workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+        observer.process_of("far", run=2)
+        postgres.proxy.heal()
+        wait_until(lambda: ticks_of(horse)[0] in "ZX", 15, "the stale run goes on although the network is back")
+        assert (fresh(job).state, job.attempt) == (State.RUNNING, 2)
+        door.touch()
+        observer.wait_for_all()
+
+
+@contextmanager
+def reaching_directly(postgres: Postgres) -> Iterator[None]:
+    from tests.faults.servers import django_on_database
+
+    with django_on_database(postgres.direct_url):
+        yield
+
+
+def test_i2_i7_a_black_hole_during_a_sweep_does_not_stop_an_idle_worker_for_long(
+    postgres: Postgres, workers: FaultWorkers, observer: Observer
+) -> None:
+    """Its session is dead without knowing it. Other sessions work, and Redis does too."""
+    workers.start()
+    wait_until(lambda: postgres.run("SELECT 1 FROM tenant_slots_sweepclaim"))
+    postgres.proxy.black_hole()
+    with reaching_directly(postgres):
+        slept = time.monotonic()
+        wait_until(lambda: time.monotonic() - slept > 2 * SHORT["SWEEP_INTERVAL"] + 1)
+        postgres.proxy.forget()
+        postgres.proxy.heal()
+        enqueue_some(observer, 1)
+        wait_until(all_ended, 20, "the worker waits for an answer that will never come")
+
+
+@pytest.mark.parametrize("moment", ["admit", "release", "start"])
+def test_i3_i4_i6_a_reply_to_commit_that_is_lost(
+    postgres: Postgres, workers: FaultWorkers, observer: Observer, moment: str
+) -> None:
+    """It was committed and nobody was told: a second try must not do it twice."""
+    row = tenant_queue("acme", max_job=1)
+    job = waiting_job(row)
+    waiting_job(row)
+    if moment == "admit":
+        postgres.proxy.lose_answer_to(COMMIT)
+        with pytest.raises(OperationalError):
+            slots.admit(row.pk)
+        connection.close()
+        assert slots.admit(row.pk) == []
+        assert fresh(row).current_job == 1
+    elif moment == "start":
+        (job,) = slots.admit(row.pk)
+        postgres.proxy.lose_answer_to(b"UPDATE")
+        assert runner._start(job)
+        assert fresh(job).state == State.RUNNING
+    else:
+        (job,) = slots.admit(row.pk)
+        slots.start(job, holder())
+        postgres.proxy.lose_answer_to(COMMIT)
+        runner._record_end(job, state=State.FINISHED)
+        assert fresh(job).state == State.FINISHED
+        assert fresh(row).current_job == 1, "the slot was handed on once"
+    assert postgres.proxy.lost.wait(5)
+    assert counters_match()
+
+
+@pytest.mark.parametrize("function", ["take", "update of the job"])
+def test_i3_i6_a_backend_terminated_inside_admit_changes_nothing(
+    observer: Observer, workers: FaultWorkers, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    terminate_before(monkeypatch, "take" if function == "take" else "waiting")
+    jobs.quick.enqueue("acme", "survivor", observer.path)
+    connection.close()
+    assert counters_match()
+    assert TenantJob.objects.get().state == State.WAITING
+    monkeypatch.undo()
+    workers.start()
+    observer.wait_for_all()
+
+
+def test_i2_i3_i6_a_backend_terminated_inside_release_is_tried_again(
+    observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.quick.enqueue_many([(("acme", name, observer.path), {}) for name in ("one", "two")])
+    terminate_before(monkeypatch, "give_back")
+    work("imports")
+    assert all_ended()
+    assert observer.started() == ["one", "two"]
+
+
+def terminate_before(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """End our own session the next time that a queryset's method is called inside a transaction."""
+    from tenant_slots.models import TenantJobQuerySet, TenantQueueQuerySet
+
+    owner: Any = TenantJobQuerySet if hasattr(TenantJobQuerySet, method) else TenantQueueQuerySet
+    original = getattr(owner, method)
+    done = threading.Event()
+
+    def replacement(self: Any, *args: Any) -> Any:
+        if connection.in_atomic_block and not done.is_set():
+            done.set()
+            with pytest.raises(OperationalError), connection.cursor() as cursor:
+                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        return original(self, *args)
+
+    monkeypatch.setattr(owner, method, replacement)
+
+
+@contextmanager
+def another_session() -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database_url()) as session:
+        yield session
+
+
+@contextmanager
+def idle_transaction_on(row: TenantQueue) -> Iterator[None]:
+    """Somebody's forgotten psql window."""
+    with another_session() as session:
+        session.execute("SELECT 1 FROM tenant_slots_tenantqueue WHERE id = %s FOR UPDATE", [row.pk])
+        yield
+        session.rollback()
+
+
+def test_i8_an_idle_transaction_on_one_tenants_row_does_not_touch_the_others(
+    workers: FaultWorkers, observer: Observer
+) -> None:
+    stuck, others = tenant_queue("stuck"), [tenant_queue(name) for name in "abc"]
+    workers.start(2)
+    with idle_transaction_on(stuck):
+        job = waiting_job(stuck)
+        arguments = ["stuck", "stuck", observer.path]
+        TenantJob.objects.filter(pk=job.pk).update(task="tests.faults.jobs.quick", args=arguments)
+        enqueue_some(observer, 30, seconds=0.01)
+        started = time.monotonic()
+        wait_until(lambda: len(observer.started()) == 30, 20)
+        assert time.monotonic() - started < 8, "other tenants waited for the lock on one tenant's row"
+    observer.wait_for_all()
+    assert len(others) == 3
+
+
+def test_i2_i8_the_sweep_repairs_other_tenants_while_one_row_is_locked() -> None:
+    """The locked tenant comes first in every step, and the sweep is not to give up at it, nor to wait for long."""
+    stuck, other = tenant_queue("stuck"), tenant_queue("other")
+    running_job(stuck, dead_process())
+    lost = running_job(other, dead_process())
+    stranded = waiting_job(tenant_queue("third"))
+    sweeper = sweep.Sweeper("test")
+    with idle_transaction_on(stuck):
+        started = time.monotonic()
+        sweeper.sweep_if_due()
+        seconds = time.monotonic() - started
+        assert fresh(lost).attempt == 2, "I8: the lock on one tenant's row kept another tenant's slot"
+        assert fresh(stranded).state == State.QUEUED
+        assert seconds < 3, f"the sweep, and with it its worker, waited {seconds:.1f} s"
+
+
+def test_i6_callers_at_repeatable_read_enqueue_and_cancel(observer: Observer) -> None:
+    with repeatable_read(), transaction.atomic():
+        jobs.quick.enqueue("acme", "inside", observer.path)
+    with repeatable_read():
+        outside = jobs.quick.enqueue("acme", "outside", observer.path)
+        assert outside.cancel()
+    work("imports")
+    assert observer.started() == ["inside"]
+    assert counters_match()
+
+
+def test_i3_i6_a_repeatable_read_transaction_older_than_a_release_still_admits_on_commit(observer: Observer) -> None:
+    row = tenant_queue("acme")
+    waiting_job(row)
+    (first,) = slots.admit(row.pk)
+    with repeatable_read(), transaction.atomic():
+        assert TenantQueue.objects.get().current_job == 1
+        with ThreadPoolExecutor(1) as other:
+            other.submit(in_own_session(lambda: slots.release(first, state=State.FINISHED))).result()
+        job = jobs.quick.enqueue("acme", "late", observer.path)
+    assert fresh(job).state == State.QUEUED
+    assert counters_match()
+
+
+def in_own_session(action: Any) -> Any:
+    def run() -> Any:
+        try:
+            return action()
+        finally:
+            connection.close()
+
+    return run
+
+
+@contextmanager
+def repeatable_read() -> Iterator[None]:
+    connection.ensure_connection()
+    connection.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    try:
+        yield
+    finally:
+        connection.close()
+
+
+def test_i3_a_stale_connection_in_a_simple_worker(
+    postgres: Postgres, workers: FaultWorkers, observer: Observer
+) -> None:
+    """It keeps its session from job to job; a restart ends that between two jobs."""
+    workers.start(1, worker_class=SIMPLE)
+    jobs.quick.enqueue("acme", "before", observer.path)
+    observer.wait_for_all()
+    postgres.restart("fast")
+    connection.close()
+    jobs.quick.enqueue("acme", "after", observer.path)
+    observer.wait_for_all()
+    assert observer.started() == ["before", "after"]
+    assert fresh(TenantJob.objects.get(args__1="after")).attempt == 1
+
+
+def test_i2_a_fork_with_an_open_connection_does_not_end_its_parents_session(
+    workers: FaultWorkers, observer: Observer
+) -> None:
+    """A horse that dies or ends must leave the session that its worker beats through alone."""
+    workers.start()
+    for n in range(5):
+        jobs.quick.enqueue("acme", f"job{n}", observer.path)
+    jobs.die.enqueue("b", "dies", observer.path, "os._exit(1)")
+    observer.wait_for_all()
+    held = jobs.quick.enqueue("acme", "beats", observer.path, 3.0 * SHORT["LEASE_TTL"])
+    observer.wait_for_all()
+    assert (fresh(held).attempt, held.crashes) == (1, 0)
+
+
+@pytest.mark.parametrize("error", [OperationalError, InterfaceError, InternalError])
+def test_i3_no_kind_of_database_error_ends_a_worker_that_beats(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """InterfaceError: psycopg2 when the session is gone. InternalError: a failover that left us on a standby."""
+    worker = worker_classes.TenantWorker([], connection=__import__("django_rq").get_connection("imports"))
+    job = running_job(tenant_queue(), holder())
+    worker.witness.holding(job)
+
+    def broken(*_: Any) -> bool:
+        raise error("the session is gone")
+
+    monkeypatch.setattr(slots, "beat", broken)
+    worker._beat()
+
+
+@pytest.mark.parametrize("error", [OperationalError, InterfaceError, InternalError])
+def test_i2_i4_the_end_of_a_job_is_recorded_after_any_kind_of_database_error(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    row = tenant_queue()
+    waiting_job(row)
+    (job,) = slots.admit(row.pk)
+    slots.start(job, holder())
+    original, failures = slots.release, [error("the first time"), error("the second time")]
+
+    def release(*args: Any, **changes: Any) -> slots.Release:
+        if failures:
+            raise failures.pop()
+        return original(*args, **changes)
+
+    monkeypatch.setattr(slots, "release", release)
+    runner._record_end(job, state=State.FINISHED)
+    assert fresh(job).state == State.FINISHED

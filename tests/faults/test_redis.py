@@ -1,0 +1,285 @@
+"""Redis forgets, is away, or answers nothing. The rows are the truth, and Redis is filled again from them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import django_rq
+import pytest
+from rq.registry import StartedJobRegistry
+from rq.utils import now as rq_now
+
+from tenant_slots import dispatch, line
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests.factories import counters_match, fresh, in_rq
+from tests.faults import jobs
+from tests.faults.conftest import SHORT, FaultWorkers
+from tests.faults.observer import Observer, all_ended
+from tests.faults.servers import Valkey, django_on_redis
+from tests.processes import wait_until
+
+
+def flushall() -> None:
+    django_rq.get_connection("imports").flushall()
+
+
+def enqueue_some(observer: Observer, *names: str, tenant: str = "acme", seconds: float = 0.0) -> list[TenantJob]:
+    return jobs.quick.enqueue_many([((tenant, name, observer.path, seconds), {}) for name in names])
+
+
+def test_i3_flushall_while_idle(workers: FaultWorkers, observer: Observer) -> None:
+    workers.start()
+    flushall()
+    enqueue_some(observer, "one", "two")
+    observer.wait_for_all()
+
+
+def test_i3_i5_i7_flushall_while_jobs_are_queued(workers: FaultWorkers, observer: Observer) -> None:
+    TenantQueue.objects.create(tenant="acme", queue="imports", max_job=2)
+    enqueue_some(observer, "one", "two", "three")
+    flushall()
+    workers.start()
+    observer.wait_for_all()
+    assert sorted(observer.started()) == ["one", "three", "two"]
+
+
+def test_i1_i3_i4_flushall_while_a_job_runs(workers: FaultWorkers, observer: Observer, door: Path) -> None:
+    workers.start(2)
+    jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    enqueue_some(observer, "next")
+    observer.process_of("long")
+    flushall()
+    sentinel = enqueue_some(observer, "sentinel", tenant="sentinel", seconds=2.0 * SHORT["LEASE_TTL"])[0]
+    wait_until(lambda: fresh(sentinel).has_ended)
+    assert observer.started() == ["long", "sentinel"]
+    door.touch()
+    observer.wait_for_all()
+    assert counters_match()
+
+
+def test_i1_i4_flushall_does_not_start_the_job_of_a_stock_worker_on_another_host_again(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    """A stock worker writes its record again with its next beat, which is up to 30 seconds away."""
+    workers.start(1, worker_class="tests.faults.workers.StockElsewhereWorker")
+    jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    observer.process_of("long")
+    flushall()
+    workers.start(2, worker_class="tenant_slots.workers.TenantWorker")
+    sentinel = enqueue_some(observer, "sentinel", tenant="sentinel", seconds=3.0 * SHORT["LEASE_TTL"])[0]
+    wait_until(lambda: fresh(sentinel).has_ended)
+    assert observer.started().count("long") == 1, "I4: the job was started again while its first run goes on"
+    door.touch()
+    observer.wait_for_all()
+
+
+def test_i3_a_running_job_can_still_be_canceled_after_flushall(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    """RQ's stop command needs the record of the job that was just lost."""
+    workers.start()
+    job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    observer.process_of("long")
+    flushall()
+    assert job.cancel()
+    wait_until(
+        lambda: fresh(job).state == State.CANCELED, 10, "cancel() said yes, and the job runs on: RQ had lost its record"
+    )
+
+
+def test_i3_enqueue_works_while_redis_is_down_and_the_push_follows(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer
+) -> None:
+    valkey.stop()
+    (job,) = enqueue_some(observer, "early")
+    assert (fresh(job).state, job.attempt) == (State.QUEUED, 1)
+    valkey.start()
+    workers.start()
+    observer.wait_for_all()
+    assert observer.started() == ["early"]
+
+
+def test_i8_enqueueing_many_while_redis_is_down_takes_no_longer_than_enqueueing_one(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer
+) -> None:
+    """The caller is a web request: what cannot be pushed is not tried once for each job."""
+    TenantQueue.objects.create(tenant="acme", queue="imports", max_job=40)
+    valkey.stop()
+    with django_on_redis(valkey.direct_url):
+        one = seconds_to_enqueue(observer, ["one"], tenant="other")
+        many = seconds_to_enqueue(observer, [f"job{n}" for n in range(10)])
+        valkey.start()
+    assert many < 2 * one + 2, f"enqueueing one took {one:.1f} s, ten took {many:.1f} s"
+    workers.start(2)
+    observer.wait_for_all()
+
+
+def seconds_to_enqueue(observer: Observer, names: list[str], tenant: str = "acme") -> float:
+    started = time.monotonic()
+    enqueue_some(observer, *names, tenant=tenant)
+    return time.monotonic() - started
+
+
+def test_i2_i3_redis_down_while_a_job_ends_releases_its_slot_in_the_database_first(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    workers.start()
+    job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    after = enqueue_some(observer, "after")[0]
+    observer.process_of("long")
+    valkey.stop()
+    door.touch()
+    wait_until(lambda: fresh(job).state == State.FINISHED, message="the slot waits for Redis")
+    assert fresh(after).state == State.QUEUED
+    valkey.start()
+    workers.start()
+    observer.wait_for_all()
+    assert observer.started() == ["long", "after"]
+
+
+def test_i1_i2_i3_redis_down_until_rq_gives_up_leaves_nothing_behind(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    """RQ 2.12 quits a busy worker about 11 s after it lost Redis; its horse goes with it."""
+    (worker,) = workers.start()
+    job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    horse = observer.process_of("long")
+    valkey.stop()
+    worker.wait(40)
+    wait_until(lambda: not Path(f"/proc/{horse}").exists())
+    valkey.start()
+    workers.start()
+    observer.process_of("long", run=2)
+    door.touch()
+    observer.wait_for_all()
+    assert fresh(job).crashes == 1
+
+
+def test_i3_idle_workers_outlive_a_restart_of_redis(valkey: Valkey, workers: FaultWorkers, observer: Observer) -> None:
+    (worker,) = workers.start()
+    valkey.stop()
+    valkey.start()
+    enqueue_some(observer, "one", "two")
+    observer.wait_for_all()
+    assert worker.poll() is None
+
+
+def test_i3_i7_a_process_that_dies_after_its_commit_and_before_its_push_leaves_the_job_to_the_sweep(
+    workers: FaultWorkers, observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatch, "push", lambda jobs: None)
+        enqueue_some(observer, "unpushed")
+    with monkeypatch.context() as patch:
+        patch.setattr(line, "admit", lambda pk: None)
+        enqueue_some(observer, "unadmitted", tenant="other")
+    assert in_rq() == 0
+    workers.start()
+    observer.wait_for_all()
+    assert sorted(observer.started()) == ["unadmitted", "unpushed"]
+
+
+def test_i3_i4_a_push_whose_answer_is_lost_runs_the_job_once(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer
+) -> None:
+    """The client sends it again, so that RQ has the id twice."""
+    dispatch.queue_named("imports").get_redis_server_version()
+    valkey.proxy.lose_answer_to(b"PUSH")
+    (job,) = enqueue_some(observer, "twice")
+    assert valkey.proxy.lost.wait(5)
+    workers.start(2)
+    observer.wait_for_all()
+    assert observer.started() == ["twice"]
+    assert fresh(job).attempt == 1
+
+
+def test_i3_redis_out_of_memory_refuses_the_push_and_the_job_waits_for_room(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer
+) -> None:
+    client: Any = valkey.client()
+    client.config_set("maxmemory", 1)
+    (job,) = enqueue_some(observer, "refused")
+    assert fresh(job).state == State.QUEUED
+    client.config_set("maxmemory", 0)
+    workers.start()
+    observer.wait_for_all()
+    assert observer.started() == ["refused"]
+
+
+def test_i3_a_redis_that_answers_nothing_for_a_while(valkey: Valkey, workers: FaultWorkers, observer: Observer) -> None:
+    workers.start()
+    valkey.proxy.black_hole()
+    busy = ThreadPoolExecutor(1)
+    try:
+        enqueued = busy.submit(_enqueue_one, observer)
+        wait_until(TenantJob.objects.queued().exists, message="the commit waits for Redis")
+        assert not enqueued.done()
+    finally:
+        valkey.proxy.heal()
+        busy.shutdown()
+    observer.wait_for_all()
+
+
+def _enqueue_one(observer: Observer) -> None:
+    from django.db import connection
+
+    try:
+        enqueue_some(observer, "patient")
+    finally:
+        connection.close()
+
+
+def test_i1_i4_the_same_rq_id_pushed_five_times_runs_once(workers: FaultWorkers, observer: Observer) -> None:
+    (job,) = enqueue_some(observer, "five", seconds=0.3)
+    queue = django_rq.get_queue("imports")
+    for _ in range(4):
+        queue.push_job_id(fresh(job).rq_id)
+    workers.start(2)
+    observer.wait_for_all()
+    wait_until(lambda: in_rq() == 0)
+    assert observer.started() == ["five"]
+
+
+def test_i1_i4_a_stale_entry_of_the_started_registry_and_two_cleanups_start_no_second_run(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    """RQ takes the entry for an abandoned job 90 s after its last beat; django-rq cleans up at every page view."""
+    workers.start(2)
+    job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    observer.process_of("long")
+    registry = StartedJobRegistry("imports", connection=django_rq.get_connection("imports"))
+    for execution in registry.connection.zrange(registry.key, 0, -1):
+        registry.connection.zadd(registry.key, {execution: rq_now().timestamp() - 100})
+    with ThreadPoolExecutor(2) as cleaners:
+        list(cleaners.map(lambda _: registry.cleanup(), range(2)))
+    rq_job = django_rq.get_queue("imports").fetch_job(fresh(job).rq_id)
+    assert rq_job is not None
+    rq_job.requeue()
+    rq_job.requeue() if rq_job.get_status() == "failed" else None
+    wait_until(lambda: in_rq() == 0)
+    enqueue_some(observer, "sentinel", tenant="sentinel", seconds=1.0)
+    wait_until(lambda: observer.ended("sentinel"))
+    assert observer.started().count("long") == 1
+    door.touch()
+    observer.wait_for_all()
+    assert fresh(job).state == State.FINISHED
+
+
+def test_i2_i3_a_horse_killed_while_redis_is_away_is_run_again(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    workers.start()
+    jobs.hold.enqueue("acme", "both", observer.path, str(door))
+    horse = observer.process_of("both")
+    valkey.stop()
+    os.kill(horse, signal.SIGKILL)
+    door.touch()
+    valkey.start()
+    workers.start()
+    wait_until(all_ended, 30)
+    assert len(observer.starts("both")) == 2

@@ -1,0 +1,292 @@
+"""The process that supervises jobs dies, is stopped, or is told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tenant_slots import holders
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests.factories import counters_match, fresh
+from tests.faults import jobs
+from tests.faults.conftest import SHORT, FaultWorkers
+from tests.faults.observer import Observer, ticks_of
+from tests.processes import ROOT, Workers, environment, wait_until
+
+ELSEWHERE = "tests.faults.workers.ElsewhereWorker"
+THREE_QUEUES = ("imports_bulk", "imports", "reports")
+
+
+def is_gone(pid: int) -> bool:
+    return ticks_of(pid)[0] in "ZX"
+
+
+def test_i2_i3_i4_a_killed_worker_takes_its_horse_along_and_another_runs_the_job(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    workers.start()
+    job = jobs.hold.enqueue("acme", "orphan", observer.path, str(door))
+    horse = observer.process_of("orphan")
+    workers.start()
+    workers.kill(0)
+    wait_until(lambda: is_gone(horse), timeout=5, message="the horse outlived its worker")
+    observer.process_of("orphan", run=2)
+    door.touch()
+    observer.wait_for_all()
+    assert (fresh(job).state, job.crashes) == (State.FINISHED, 1)
+
+
+def test_i2_i3_a_worker_that_is_killed_on_another_host_loses_its_job_after_its_lease(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    workers.start(1, worker_class=ELSEWHERE)
+    job = jobs.hold.enqueue("acme", "far", observer.path, str(door))
+    observer.process_of("far")
+    workers.start()
+    workers.kill(0)
+    observer.process_of("far", run=2)
+    door.touch()
+    observer.wait_for_all()
+    assert fresh(job).crashes == 1
+    assert "silent" in job.error
+
+
+def test_i2_i3_i4_a_worker_of_this_host_stopped_past_its_lease_is_killed_before_its_job_runs_elsewhere(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    (stale,) = workers.start()
+    job = jobs.hold.enqueue("acme", "stopped", observer.path, str(door))
+    horse = observer.process_of("stopped")
+    stop(stale.pid, horse)
+    workers.start()
+    observer.process_of("stopped", run=2)
+    assert is_gone(horse)
+    stale.send_signal(signal.SIGCONT)
+    door.touch()
+    observer.wait_for_all()
+    assert (fresh(job).attempt, job.state) == (2, State.FINISHED)
+
+
+def test_i1_i3_i4_a_worker_of_another_host_stopped_past_its_lease_ends_itself_and_releases_nothing(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    (stale,) = workers.start(1, worker_class=ELSEWHERE)
+    job = jobs.hold.enqueue("acme", "stale", observer.path, str(door))
+    horse = observer.process_of("stale")
+    stop(stale.pid, horse)
+    workers.start()
+    observer.process_of("stale", run=2)
+    resume(stale.pid, horse)
+    wait_until(lambda: is_gone(horse), timeout=5, message="the stale run did not end itself")
+    assert fresh(TenantQueue.objects.get()).current_job == 1
+    assert (fresh(job).state, job.attempt) == (State.RUNNING, 2)
+    door.touch()
+    observer.wait_for_all()
+    assert job.crashes == 1
+
+
+def test_i1_i4_a_stale_run_that_finishes_before_its_worker_notices_releases_nothing(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    (stale,) = workers.start(1, worker_class=ELSEWHERE)
+    job = jobs.hold.enqueue("acme", "stale", observer.path, str(door))
+    waiting = jobs.quick.enqueue("acme", "waiting", observer.path)
+    horse = observer.process_of("stale")
+    stop(stale.pid, horse)
+    workers.start()
+    second = observer.process_of("stale", run=2)
+    os.kill(second, signal.SIGSTOP)
+    door.touch()
+    os.kill(horse, signal.SIGCONT)
+    wait_until(lambda: is_gone(horse))
+    assert (fresh(job).state, job.attempt) == (State.RUNNING, 2)
+    assert fresh(waiting).state == State.WAITING
+    os.kill(second, signal.SIGCONT)
+    observer.wait_for_all()
+
+
+def stop(*pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+
+
+def resume(*pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("queues", [("imports",), THREE_QUEUES], ids=["one queue", "three queues"])
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGTERM"])
+def test_i2_i3_a_worker_that_ends_between_pop_and_start_loses_nothing(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, queues: tuple[str, ...], number: str
+) -> None:
+    """With several queues RQ 2.12 pops the id without a trace; with one it leaves it in its intermediate list."""
+    armed = tmp_path / "armed"
+    armed.touch()
+    plan = f"rq.worker:BaseWorker.prepare_execution before {number}"
+    (unlucky,) = workers.start(1, queues=queues, worker_class=workers.with_sabotage(plan, armed))
+    job = jobs.quick.enqueue("acme", "popped", observer.path)
+    unlucky.wait(20)
+    workers.start()
+    observer.wait_for_all()
+    assert (fresh(job).state, job.attempt, job.crashes) == (State.FINISHED, 1, 0)
+    assert observer.started() == ["popped"]
+
+
+def test_i3_i4_a_warm_stop_lets_the_job_end(workers: FaultWorkers, observer: Observer, door: Path) -> None:
+    (worker,) = workers.start()
+    job = jobs.hold.enqueue("acme", "last", observer.path, str(door))
+    after = jobs.quick.enqueue("acme", "after", observer.path)
+    observer.process_of("last")
+    worker.terminate()
+    wait_until(lambda: beats_after_stop(job), message="a worker that stops warmly must go on beating")
+    door.touch()
+    assert worker.wait(10) == 0
+    assert (fresh(job).state, job.crashes) == (State.FINISHED, 0)
+    assert fresh(after).state == State.QUEUED
+    workers.start()
+    observer.wait_for_all()
+
+
+def beats_after_stop(job: TenantJob) -> bool:
+    beat, started = TenantJob.objects.filter(pk=job.pk).values_list("beat_at", "started_at").get()
+    return bool((beat - started).total_seconds() > SHORT["LEASE_TTL"] + 1)
+
+
+def test_i2_i3_a_cold_stop_gives_the_job_back(workers: FaultWorkers, observer: Observer, door: Path) -> None:
+    """RQ ignores a second signal within a second of the first."""
+    (worker,) = workers.start()
+    job = jobs.hold.enqueue("acme", "cut-off", observer.path, str(door))
+    horse = observer.process_of("cut-off")
+    worker.terminate()
+
+    def ended_after_another_signal() -> bool:
+        worker.terminate()
+        return worker.poll() is not None
+
+    wait_until(ended_after_another_signal)
+    assert is_gone(horse)
+    workers.start()
+    observer.process_of("cut-off", run=2)
+    door.touch()
+    observer.wait_for_all()
+    assert fresh(job).state == State.FINISHED
+
+
+def test_i2_a_sigterm_that_arrives_during_a_sweep_ends_the_worker(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path
+) -> None:
+    armed = tmp_path / "armed"
+    plan = "tenant_slots.sweep:_done before SIGTERM"
+    (worker,) = workers.start(1, worker_class=workers.with_sabotage(plan, armed))
+    armed.touch()
+    wait_until(armed.with_suffix(".done").exists)
+    try:
+        assert worker.wait(8) == 0
+    except subprocess.TimeoutExpired:
+        pytest.fail("the worker goes on after SIGTERM: the sweep swallowed RQ's StopRequested")
+
+
+def test_i2_i7_a_worker_that_is_killed_while_it_sweeps_holds_up_the_others_for_no_longer_than_the_promise(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, door: Path
+) -> None:
+    """Its claim to be the only sweeper runs out. The intervals are the default ones: the promise is about those."""
+    workers.variables["TEST_TENANT_SLOTS"] = "{}"
+    armed = tmp_path / "armed"
+    sweeper_class = workers.with_sabotage("tenant_slots.sweep:_done before SIGKILL", armed)
+    workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+    jobs.hold.enqueue("acme", "lost", observer.path, str(door))
+    horse = observer.process_of("lost")
+    (sweeper,) = workers.start(1, worker_class=sweeper_class)
+    armed.touch()
+    os.kill(workers.processes[0].pid, signal.SIGSTOP)
+    sweeper.wait(20)
+    workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+    workers.kill(0)
+    wait_until(lambda: is_gone(horse))
+    wait_until(
+        lambda: len(observer.starts("lost")) == 2,
+        timeout=10.5,
+        message="I2: the slot of a dead job was not back within 10 s, because a dead sweeper's claim outlives that",
+    )
+    door.touch()
+    observer.wait_for_all()
+
+
+def test_i3_a_killed_pool_manager_leaves_workers_that_go_on(observer: Observer, workers: FaultWorkers) -> None:
+    command = [sys.executable, "-W", "ignore", "manage.py", "rqworker-pool", "imports", "--num-workers", "2"]
+    values = {**environment("rq.Worker"), **workers.variables}
+    before = Workers._registered()
+    pool = subprocess.Popen(command, cwd=ROOT, env=values, start_new_session=True)
+    try:
+        wait_until(lambda: Workers._registered() >= before + 2, message="the pool did not start")
+        jobs.quick.enqueue("acme", "before", observer.path)
+        observer.wait_for_all()
+        pool.kill()
+        pool.wait()
+        jobs.quick.enqueue_many([((tenant, f"after-{tenant}", observer.path), {}) for tenant in "abc"])
+        observer.wait_for_all()
+    finally:
+        os.killpg(pool.pid, signal.SIGKILL)
+    assert counters_match()
+
+
+@pytest.mark.parametrize("worker_class", ["rq.Worker", "rq.worker.SpawnWorker"])
+def test_i2_i3_a_stock_worker_and_its_horse_that_are_killed_are_swept_up_by_ours(
+    workers: FaultWorkers, observer: Observer, door: Path, worker_class: str
+) -> None:
+    workers.start(1, worker_class=worker_class)
+    job = jobs.hold.enqueue("acme", "stock", observer.path, str(door))
+    horse = observer.process_of("stock")
+    workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+    workers.kill(0)
+    os.kill(horse, signal.SIGKILL)
+    observer.process_of("stock", run=2)
+    door.touch()
+    observer.wait_for_all()
+    assert fresh(job).crashes == 1
+
+
+def test_i4_the_orphan_of_a_killed_stock_worker_keeps_its_slot_until_it_ends(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    """Nothing ties a stock worker's horse to it. The process lives, so its job is not started again."""
+    workers.start(1, worker_class="rq.Worker")
+    job = jobs.hold.enqueue("acme", "orphan", observer.path, str(door))
+    waiting = jobs.quick.enqueue("acme", "waiting", observer.path)
+    observer.process_of("orphan")
+    workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+    workers.kill(0)
+    sentinel = jobs.quick.enqueue("sentinel", "sentinel", observer.path, 2 * SHORT["LEASE_TTL"])
+    wait_until(lambda: fresh(sentinel).has_ended)
+    assert (fresh(job).state, fresh(waiting).state) == (State.RUNNING, State.WAITING)
+    door.touch()
+    observer.wait_for_all()
+    assert observer.started().count("orphan") == 1
+
+
+@pytest.mark.parametrize(
+    "worker_class", ["rq.SimpleWorker", "tenant_slots.workers.TenantSimpleWorker"], ids=["stock", "ours"]
+)
+def test_i2_i3_a_killed_simple_worker_gives_its_slot_back(
+    workers: FaultWorkers, observer: Observer, door: Path, worker_class: str
+) -> None:
+    workers.start(1, worker_class=worker_class)
+    job = jobs.hold.enqueue("acme", "lost", observer.path, str(door))
+    observer.process_of("lost")
+    workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+    workers.kill(0)
+    observer.process_of("lost", run=2)
+    door.touch()
+    observer.wait_for_all()
+    assert fresh(job).crashes == 1
+
+
+def test_the_host_of_a_test_worker_is_really_another_one() -> None:
+    """Else the tests above would prove nothing."""
+    assert holders.this_host() not in ("", "another host")

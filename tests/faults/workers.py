@@ -1,0 +1,89 @@
+"""Worker classes with a place to fail at. The product has no hooks for this: they replace its functions."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import rq
+
+from tenant_slots import holders, workers
+from tenant_slots.workers import TenantWorker
+
+
+class ElsewhereWorker(TenantWorker):
+    """As if it ran on another host: nobody here may look at its pids."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        holders.this_host = lambda: "another host"  # type: ignore[assignment]
+        super().__init__(*args, **kwargs)
+
+
+class StockElsewhereWorker(rq.Worker):
+    """RQ's own class, as if on another host."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        holders.this_host = lambda: "another host"  # type: ignore[assignment]
+        super().__init__(*args, **kwargs)
+
+
+class ImpatientWorker(TenantWorker):
+    """RQ kills a work-horse 60 seconds after its timeout; this one has seen them pass already."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        workers.GRACE_AFTER_TIMEOUT = 0
+
+    def set_current_job_working_time(self, seconds: float, *args: Any, **kwargs: Any) -> None:
+        super().set_current_job_working_time(seconds and seconds + 60, *args, **kwargs)
+
+
+class SabotagedWorker(TenantWorker):
+    """Does TEST_SABOTAGE, "before" or "after" a function, once: "module:function before SIGKILL"."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        sabotage(os.environ["TEST_SABOTAGE"], Path(os.environ["TEST_SABOTAGE_FILE"]))
+        super().__init__(*args, **kwargs)
+
+
+class SabotagedStockWorker(rq.Worker):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        sabotage(os.environ["TEST_SABOTAGE"], Path(os.environ["TEST_SABOTAGE_FILE"]))
+        super().__init__(*args, **kwargs)
+
+
+def sabotage(plan: str, armed: Path) -> None:
+    target, moment, action = plan.split()
+    module, _, path = target.partition(":")
+    *owners, name = path.split(".")
+    owner = functools.reduce(getattr, owners, importlib.import_module(module))
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        if moment == "before":
+            _act_once(action, armed)
+        result = original(*args, **kwargs)
+        if moment == "after":
+            _act_once(action, armed)
+        return result
+
+    setattr(owner, name, replacement)
+
+
+def _act_once(action: str, armed: Path) -> None:
+    """Only the process that takes the file away acts."""
+    try:
+        armed.rename(armed.with_suffix(".done"))
+    except FileNotFoundError:
+        return
+    if action == "pause":
+        while not armed.with_suffix(".go").exists():
+            time.sleep(0.01)
+    else:
+        os.kill(os.getpid(), signal.Signals[action])

@@ -1,0 +1,272 @@
+"""Every interleaving of small systems: admit, start, finish, crash, sweep, cancel and a stale finisher, step by step.
+
+The model is the protocol of ``slots.py`` in plain Python. A transaction under the tenant's row lock is one step, as the
+lock makes it; what the protocol does between transactions (push, deliver, run) is a step of its own, so that anything
+may come in between. Variants that leave out one rule are the controls: the search finds where they break.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Run:
+    """A process that runs an attempt of a job."""
+
+    job: int
+    attempt: int
+    alive: bool = True
+    fenced: bool = False
+    """Its lease is lost; it ends itself when it next beats, and until then may still try to finish."""
+
+
+@dataclass(frozen=True)
+class Job:
+    state: str = "absent"
+    attempt: int = 0
+    crashes: int = 0
+
+
+@dataclass(frozen=True)
+class System:
+    jobs: tuple[Job, ...]
+    limit: int
+    counter: int = 0
+    redis: frozenset[tuple[int, int]] = frozenset()
+    runs: frozenset[Run] = frozenset()
+    handed: tuple[tuple[int, int], ...] = ()
+    """Admitted and committed, but not pushed yet."""
+    faults: int = 0
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The rules; each can be left out."""
+
+    fence: bool = True
+    gate: bool = True
+    together: bool = True
+    dead_only: bool = True
+    sweep: bool = True
+    most_faults: int = 2
+    most_crashes: int = 2
+
+    def steps(self, system: System) -> Iterator[tuple[str, System]]:
+        for number, job in enumerate(system.jobs):
+            yield from self.steps_of_job(system, number, job)
+        for attempt in system.redis:
+            yield from self.deliveries(system, attempt)
+        for run in system.runs:
+            yield from self.steps_of_run(system, run)
+        yield from self.steps_of_system(system)
+
+    def steps_of_job(self, system: System, number: int, job: Job) -> Iterator[tuple[str, System]]:
+        if job.state == "absent" and all(other.state != "absent" for other in system.jobs[:number]):
+            enqueued = with_job(system, number, replace(job, state="waiting"))
+            yield f"enqueue {number}", self.admit(enqueued)
+            if system.faults < self.most_faults:
+                yield f"enqueue {number}, die before admit", fault(enqueued)
+        if job.state == "waiting":
+            yield f"cancel waiting {number}", with_job(system, number, replace(job, state="canceled"))
+        if job.state == "queued":
+            yield f"cancel queued {number}", self.release(system, number, job.attempt, "canceled", ("queued",))
+
+    def deliveries(self, system: System, delivered: tuple[int, int]) -> Iterator[tuple[str, System]]:
+        number, attempt = delivered
+        taken = replace(system, redis=system.redis - {delivered})
+        yield f"deliver {number}/{attempt}", self.start(taken, number, attempt)
+        if system.faults < self.most_faults:
+            yield f"deliver {number}/{attempt} twice", fault(self.start(system, number, attempt))
+            yield f"lose {number}/{attempt} between pop and start", fault(taken)
+
+    def start(self, system: System, number: int, attempt: int) -> System:
+        job = system.jobs[number]
+        if self.fence and (job.state, job.attempt) != ("queued", attempt):
+            return system
+        started = with_job(system, number, replace(job, state="running"))
+        return replace(started, runs=system.runs | {Run(number, attempt)})
+
+    def steps_of_run(self, system: System, run: Run) -> Iterator[tuple[str, System]]:
+        if run.alive:
+            ended = replace(system, runs=system.runs - {run})
+            finished = self.release(ended, run.job, run.attempt, "finished", ("queued", "running"))
+            yield f"finish {run.job}/{run.attempt}", finished
+            if system.faults < self.most_faults:
+                dead = system.runs - {run} | {replace(run, alive=False)}
+                yield f"kill {run.job}/{run.attempt}", fault(replace(system, runs=dead))
+                if not run.fenced:
+                    yield f"silence {run.job}/{run.attempt}", fault(self.reclaim_silent(system, run))
+        if run.fenced:
+            yield f"beat of stale {run.job}/{run.attempt}", replace(system, runs=system.runs - {run})
+
+    def reclaim_silent(self, system: System, run: Run) -> System:
+        """A holder of another host that did not beat: it is fenced, and may still be running."""
+        fenced = replace(system, runs=system.runs - {run} | {replace(run, fenced=True)})
+        return self.put_back(fenced, run)
+
+    def put_back(self, system: System, run: Run) -> System:
+        job = system.jobs[run.job]
+        if (job.state, job.attempt) != ("running", run.attempt):
+            return system
+        state = "waiting" if job.crashes < self.most_crashes else "failed"
+        crashed = with_job(system, run.job, replace(job, crashes=job.crashes + 1))
+        return self.release(crashed, run.job, run.attempt, state, ("running",))
+
+    def steps_of_system(self, system: System) -> Iterator[tuple[str, System]]:
+        if system.handed:
+            first, *rest = system.handed
+            pushed = replace(system, handed=tuple(rest), redis=system.redis | {first})
+            yield f"push {first}", pushed
+            if system.faults < self.most_faults:
+                yield f"die before push of {first}", fault(replace(system, handed=tuple(rest)))
+        if system.redis and system.faults < self.most_faults:
+            yield "FLUSHALL", fault(replace(system, redis=frozenset()))
+        if self.sweep:
+            swept = self.sweep_once(system)
+            if swept != system:
+                yield "sweep", swept
+
+    def sweep_once(self, system: System) -> System:
+        for run in sorted(system.runs, key=str):
+            if not run.alive or not self.dead_only:
+                without = replace(system, runs=system.runs - {run}) if not run.alive else system
+                system = self.put_back(without, run)
+        known = system.redis | set(system.handed)
+        queued = [(number, job.attempt) for number, job in enumerate(system.jobs) if job.state == "queued"]
+        lost = frozenset(queued) - known
+        return self.admit(replace(system, redis=system.redis | lost))
+
+    def admit(self, system: System) -> System:
+        waiting = [number for number, job in enumerate(system.jobs) if job.state == "waiting"]
+        for number in waiting:
+            if self.gate and system.counter >= system.limit:
+                break
+            job = system.jobs[number]
+            admitted = replace(job, state="queued", attempt=job.attempt + 1)
+            system = replace(
+                with_job(system, number, admitted),
+                counter=system.counter + 1,
+                handed=(*system.handed, (number, admitted.attempt)),
+            )
+        return system
+
+    def release(self, system: System, number: int, attempt: int, state: str, expected: tuple[str, ...]) -> System:
+        job = system.jobs[number]
+        if self.fence and (job.attempt != attempt or job.state not in expected):
+            return system
+        counter = system.counter - 1 if self.together else system.counter
+        return self.admit(replace(with_job(system, number, replace(job, state=state)), counter=max(0, counter)))
+
+
+def with_job(system: System, number: int, job: Job) -> System:
+    return replace(system, jobs=(*system.jobs[:number], job, *system.jobs[number + 1 :]))
+
+
+def fault(system: System) -> System:
+    return replace(system, faults=system.faults + 1)
+
+
+def breach(system: System) -> str:
+    """What is wrong in this state, whatever comes next."""
+    held = sum(job.state in ("queued", "running") for job in system.jobs)
+    if system.counter != held:
+        return f"I6: counted {system.counter}, held {held}"
+    if held > system.limit:
+        return f"I1: {held} hold slots of {system.limit}"
+    running = [run for run in system.runs if run.alive and not run.fenced]
+    if len(running) > system.limit:
+        return f"I1: {len(running)} run at once"
+    if len({run.job for run in running}) < len(running):
+        return "I4: a job runs twice at once"
+    if any(job.state == "waiting" for job in system.jobs) and held < system.limit and not system.faults:
+        return "I7: a job waits beside a free slot, and nothing failed"
+    return ""
+
+
+def stuck(system: System) -> str:
+    """What is wrong in a state from which no step leads on."""
+    unended = [job for job in system.jobs if job.state not in ("finished", "failed", "canceled")]
+    return f"I3: {unended} never end" if unended else ""
+
+
+def first_breach(protocol: Protocol, start: System) -> tuple[str, int]:
+    """Searches all states that can be reached; the first breach with the way to it, and how many states there were."""
+    came_from: dict[System, tuple[System, str] | None] = {start: None}
+    frontier = deque([start])
+    while frontier:
+        system = frontier.popleft()
+        steps = list(protocol.steps(system))
+        wrong = breach(system) or ("" if steps else stuck(system))
+        if wrong:
+            return f"{wrong} after: {'; '.join(way_to(system, came_from))}", len(came_from)
+        for name, following in steps:
+            if following not in came_from:
+                came_from[following] = (system, name)
+                frontier.append(following)
+    return "", len(came_from)
+
+
+def way_to(system: System, came_from: dict[System, tuple[System, str] | None]) -> list[str]:
+    names = []
+    while (step := came_from[system]) is not None:
+        system, name = step
+        names.append(name)
+    return names[::-1]
+
+
+SYSTEMS = {
+    "one job": System(jobs=(Job(),), limit=1),
+    "two jobs, one slot": System(jobs=(Job(), Job()), limit=1),
+    "two jobs, two slots": System(jobs=(Job(), Job()), limit=2),
+    "three jobs, two slots": System(jobs=(Job(), Job(), Job()), limit=2),
+}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_i1_i3_i4_i6_i7_hold_in_every_state_that_can_be_reached(name: str) -> None:
+    faults = 4 if len(SYSTEMS[name].jobs) < 3 else 3
+    wrong, states = first_breach(Protocol(most_faults=faults), SYSTEMS[name])
+    assert wrong == ""
+    assert states > 100
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_job_can_still_end_from_every_state(name: str) -> None:
+    """No state is a trap from which only endless circles lead: I3 for a system that is repaired at last."""
+    protocol = Protocol(most_faults=1)
+    seen, frontier = {SYSTEMS[name]}, [SYSTEMS[name]]
+    leads_to: dict[System, set[System]] = {}
+    while frontier:
+        system = frontier.pop()
+        leads_to[system] = {following for _, following in protocol.steps(system)}
+        new = leads_to[system] - seen
+        seen |= new
+        frontier += new
+    good = {system for system in seen if not stuck(system)}
+    changed = True
+    while changed:
+        before = len(good)
+        good |= {system for system in seen if leads_to[system] & good}
+        changed = len(good) > before
+    assert good == seen
+
+
+@pytest.mark.parametrize(
+    ("left_out", "finds"),
+    [
+        ({"fence": False}, ("I1", "I4", "I6")),
+        ({"gate": False}, ("I1",)),
+        ({"together": False}, ("I6",)),
+        ({"dead_only": False}, ("I1", "I4")),
+        ({"sweep": False}, ("I3",)),
+    ],
+    ids=["no fence", "no gate", "counter apart from the row", "reclaims the living", "no sweep"],
+)
+def test_control_without_a_rule_the_search_finds_the_breach(left_out: dict[str, bool], finds: tuple[str, ...]) -> None:
+    wrong, _ = first_breach(Protocol(**left_out), SYSTEMS["two jobs, one slot"])
+    assert wrong.startswith(finds), wrong

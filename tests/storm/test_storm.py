@@ -1,0 +1,153 @@
+"""Everything at once, for minutes: kill -9 of horses and workers, FLUSHALL, immediate restarts of PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.db import Error, close_old_connections, connection
+from django.test import override_settings
+
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests.faults import jobs
+from tests.faults.conftest import SHORT, FaultWorkers
+from tests.faults.observer import Observer, events, open_runs, runs, snapshot
+from tests.faults.servers import Postgres, Valkey
+from tests.processes import wait_until
+
+MINUTES = float(os.environ["STORM_MINUTES"])
+SEED = int(os.environ.get("STORM_SEED") or random.SystemRandom().randrange(10**6))
+
+LIMITS = {"a": 1, "b": 1, "c": 1, "d": 2, "e": 2, "f": 3}
+WORKERS = 4
+BACKLOG = 60
+"""Jobs that are kept waiting, so that there is always something to go wrong."""
+
+KILL, FLUSH, RESTART = 0.5, 20.0, 60.0
+"""Seconds between two of a kind."""
+
+
+@pytest.fixture(autouse=True)
+def _many_lives() -> Iterator[None]:
+    """A job that the storm kills again and again is no poison pill."""
+    with override_settings(TENANT_SLOTS=SETTINGS):
+        yield
+
+
+SETTINGS = {**SHORT, "MAX_CRASHES": 1000}
+
+
+class Storm:
+    def __init__(self, postgres: Postgres, valkey: Valkey, workers: FaultWorkers, observer: Observer) -> None:
+        self.postgres, self.valkey, self.workers, self.observer = postgres, valkey, workers, observer
+        self.chance = random.Random(SEED)
+        self.enqueued: set[str] = set()
+        self.done: Counter[str] = Counter()
+
+    def rage(self, seconds: float) -> None:
+        began = time.monotonic()
+        due = {self.kill: KILL, self.flush: FLUSH, self.restart: RESTART}
+        last = dict.fromkeys(due, began)
+        while time.monotonic() - began < seconds:
+            for action, interval in due.items():
+                if time.monotonic() - last[action] >= interval:
+                    last[action] = time.monotonic()
+                    action()
+            self.top_up()
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """A horse or, one time in four, a whole worker, which somebody starts again."""
+        if self.chance.random() < 0.25:
+            self.replace_worker(self.chance.randrange(WORKERS))
+            return
+        horses = open_runs(self.observer.path)
+        if horses:
+            victim = self.chance.choice(horses)
+            if runs(victim.pid, victim.ticks):
+                os.kill(victim.pid, signal.SIGKILL)
+                self.done["horses killed"] += 1
+
+    def replace_worker(self, index: int) -> None:
+        self.workers.processes[index].kill()
+        self.workers.processes[index].wait()
+        self.start_in_place(index)
+        self.done["workers killed"] += 1
+
+    def start_in_place(self, index: int) -> None:
+        (self.workers.processes[index],) = self.workers.start_unasked()
+
+    def flush(self) -> None:
+        self.valkey.client().flushall()  # type: ignore[attr-defined]
+        self.done["FLUSHALL"] += 1
+
+    def restart(self) -> None:
+        self.postgres.restart("immediate")
+        connection.close()
+        self.done["PostgreSQL restarts"] += 1
+
+    def top_up(self) -> None:
+        self.revive()
+        try:
+            missing = BACKLOG - TenantJob.objects.waiting().count()
+            if missing > BACKLOG / 2:
+                self.enqueue(missing)
+        except Error:
+            connection.close()
+
+    def revive(self) -> None:
+        """A worker may end by itself when Redis is gone, as RQ's do; what supervises it starts it again."""
+        for index, process in enumerate(self.workers.processes):
+            if process.poll() is not None:
+                self.start_in_place(index)
+                self.done["workers that ended"] += 1
+
+    def enqueue(self, count: int) -> None:
+        calls = []
+        for _ in range(count):
+            tenant = self.chance.choice(list(LIMITS))
+            name = f"{tenant}{len(self.enqueued) + len(calls)}"
+            calls.append(((tenant, name, self.observer.path, self.chance.choice((0.02, 0.1, 0.5))), {}))
+        before = {str(arguments[1]) for arguments, _ in calls}
+        jobs.quick.enqueue_many(calls)
+        self.enqueued |= before
+
+    def calm(self, seconds: float) -> None:
+        def all_ended() -> bool:
+            self.revive()
+            close_old_connections()
+            return not TenantJob.objects.exclude(state__in=[State.FINISHED]).exists()
+
+        wait_until(all_ended, seconds, "I3: jobs are left after the storm")
+
+
+def test_i1_to_i7_hold_in_a_storm(
+    postgres: Postgres, valkey: Valkey, workers: FaultWorkers, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import json
+
+    workers.variables["TEST_TENANT_SLOTS"] = json.dumps(SETTINGS)
+    for tenant, limit in LIMITS.items():
+        TenantQueue.objects.create(tenant=tenant, queue="imports", max_job=limit)
+    with Observer(tmp_path / "history") as observer:
+        storm = Storm(postgres, valkey, workers, observer)
+        with capfd.disabled():
+            sys.stderr.write(f"\nstorm of {MINUTES:g} minutes with STORM_SEED={SEED}\n")
+        workers.processes += workers.start_unasked(WORKERS)
+        storm.rage(MINUTES * 60)
+        storm.calm(120)
+        storm.done |= {"jobs": len(storm.enqueued), "runs": len(observer.starts()), "snapshots": observer.samples}
+        with capfd.disabled():
+            sys.stderr.write(f"{dict(storm.done)}\n")
+        breaches = observer.breaches()
+    finished = {event.name for event in events(observer.path) if event.kind == "end"}
+    assert storm.enqueued <= finished, f"I3: {len(storm.enqueued - finished)} jobs are lost"
+    assert not breaches, "\n".join(breaches)
+    assert all(current == held == 0 for _, current, _, _, held, _ in snapshot())

@@ -1,0 +1,140 @@
+"""The documentation names everything that users meet, its links lead somewhere, and its code is Python."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+from django.dispatch import Signal
+
+from tenant_slots import checks, conf, exceptions, signals, tenant_job
+from tenant_slots.decorators import TenantTask
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+PAGES = sorted([README, ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+REFERENCE = (ROOT / "docs" / "reference.md").read_text()
+COMMANDS = [
+    path.stem
+    for path in (ROOT / "tenant_slots" / "management" / "commands").glob("*.py")
+    if not path.stem.startswith("_")
+]
+
+DEMO_COMMAND = 'python -m pip install -e ".[demo]" && python manage.py demo'
+TEST_COMMAND = "python -m pip install tox && tox"
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, *languages: str) -> list[str]:
+    return [code for language, code in FENCE.findall(page.read_text()) if language in languages]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def missing_from_reference(names: set[str]) -> list[str]:
+    return sorted(name for name in names if f"`{name}`" not in REFERENCE)
+
+
+def test_the_reference_names_every_setting_with_its_default() -> None:
+    assert missing_from_reference(conf.known_names()) == []
+    for name in conf.known_names():
+        default = vars(conf.AppSettings)[name].default
+        shown = f'"{default}"' if isinstance(default, str) else str(default)
+        row = re.search(rf"^\| `{name}` \|[^|]*\| `(.*?)` \|", REFERENCE, re.MULTILINE)
+        assert row, f"docs/reference.md has no row for the setting {name}"
+        assert row[1] == shown, f"docs/reference.md gives another default for {name}"
+
+
+def test_the_reference_names_every_system_check_and_no_other() -> None:
+    in_code = set(re.findall(r"tenant_slots\.[EW]\d{3}", inspect.getsource(checks)))
+    in_reference = set(re.findall(r"tenant_slots\.[EW]\d{3}", REFERENCE))
+    assert in_code
+    assert in_code == in_reference
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_reference_names_every_command_with_its_options(command: str) -> None:
+    assert f"### `{command}" in REFERENCE
+    section = REFERENCE.partition(f"### `{command}")[2].partition("\n##")[0]
+    source = (ROOT / "tenant_slots" / "management" / "commands" / f"{command}.py").read_text()
+    options = re.findall(r'add_argument\(\s*"(--[\w-]+)"', source)
+    assert [option for option in options if f"`{option}" not in section] == []
+
+
+def test_the_reference_names_every_signal() -> None:
+    names = {name for name, value in vars(signals).items() if isinstance(value, Signal)}
+    assert names
+    assert missing_from_reference(names) == []
+
+
+def test_the_reference_names_every_exception() -> None:
+    names = {
+        name
+        for name, value in vars(exceptions).items()
+        if isinstance(value, type) and issubclass(value, exceptions.TenantSlotsError)
+    }
+    assert names
+    assert missing_from_reference(names) == []
+
+
+def test_the_reference_names_every_option_of_the_decorator_and_of_using() -> None:
+    using = set(inspect.signature(TenantTask.using).parameters) - {"self"}
+    options = set(inspect.signature(tenant_job).parameters) | using
+    assert [name for name in sorted(options) if f"| `{name}` |" not in REFERENCE] == []
+
+
+def test_the_readme_has_exactly_the_two_commands() -> None:
+    commands = [line for code in blocks(README, "sh", "console", "bash", "") for line in code.splitlines() if line]
+    assert commands == [DEMO_COMMAND, TEST_COMMAND]
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    assert TEST_COMMAND in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_relative_links_lead_to_a_file_and_a_heading(page: Path) -> None:
+    broken = []
+    for target in LINK.findall(FENCE.sub("", page.read_text())):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        if not linked.is_file() or (anchor and anchor not in anchors(linked)):
+            broken.append(target)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_python_blocks_compile(page: Path) -> None:
+    for code in blocks(page, "python", "py"):
+        compile(code, name_of(page), "exec")
+
+
+def test_every_page_is_reachable_from_the_readme() -> None:
+    seen, todo = set(), [README]
+    while todo:
+        page = todo.pop()
+        seen.add(page)
+        links = (target.partition("#")[0] for target in LINK.findall(page.read_text()) if "://" not in target)
+        found = {(page.parent / link).resolve() for link in links if link.endswith(".md")}
+        todo += [linked for linked in found if linked not in seen and linked.is_file()]
+    assert [name_of(page) for page in PAGES if page.resolve() not in seen] == []
+
+
+@pytest.mark.django_db
+def test_no_migration_is_missing() -> None:
+    call_command("makemigrations", "tenant_slots", check_changes=True, dry_run=True, verbosity=0)
