@@ -158,7 +158,7 @@ def test_control_a_release_that_does_not_ask_who_owns_the_slot_is_found(monkeypa
             TenantJob.objects.filter(pk=job.pk).update(**changes)
             TenantQueue.objects.filter(pk=row.pk).give_back()
             row.refresh_from_db()
-            return slots.Release(done=True, admitted=slots._admit_heads(row))
+            return slots.Release(State(changes["state"]), slots._admit_heads(row))
 
     monkeypatch.setattr(slots, "release", release)
     with pytest.raises(AssertionError):
