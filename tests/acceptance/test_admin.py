@@ -1,0 +1,28 @@
+"""What staff do in the admin reaches real workers at once."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from tenant_slots.models import State
+from tests import jobs
+from tests.admin_site import QUEUES
+from tests.factories import tenant_queue
+from tests.history import History
+from tests.processes import Workers, wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_jobs_start_within_a_second_after_their_limit_was_raised(
+    boss: Client, workers: Workers, history: History
+) -> None:
+    row = tenant_queue(max_job=0)
+    workers.start()
+    job = jobs.record.enqueue("acme", "first", history.path)
+    assert job.state == State.WAITING
+
+    boss.post(f"{QUEUES}{row.pk}/limit/", {"max_job": 1, "version": 0}, headers={"Accept": "application/json"})
+
+    wait_until(lambda: history.started() == ["first"], timeout=1, message="it did not start within a second")
