@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import Count, F, Window
+from django.db.models import Count, F, Q, Window
 from django.db.models.functions import RowNumber
 from django.utils import formats, timezone
 from django.utils.translation import gettext, ngettext
@@ -44,11 +44,11 @@ SPANS = {
 
 
 def charts_of(row: TenantQueue, span: Span) -> list[Chart]:
-    """Four queries, however many jobs."""
+    """Four queries, however many jobs: what ran, what waited and waits, how long."""
     moments = moments_of(span)
     ran = live.activity([row.pk], span.periods, span.seconds)[row.pk]
     limits = live.limits_back(row.max_job, row.limit_history, span.periods, span.seconds)
-    delays = {percent: delays_of(row, span, percent) for percent in (50, 95)}
+    delays = delays_of(row, span)
     return [
         Chart(
             gettext("Running, waiting and limit"),
@@ -101,8 +101,8 @@ def waited(row: TenantQueue, span: Span) -> list[int]:
     return points
 
 
-def delays_of(row: TenantQueue, span: Span, percent: int) -> list[float | None]:
-    """A percentile of the start delays of each period, nearest rank, in seconds."""
+def delays_of(row: TenantQueue, span: Span) -> dict[int, list[float | None]]:
+    """The p50 and p95 of the start delays of each period, nearest rank, in seconds. One query."""
     back = span.periods * span.seconds
     period = PeriodsAgo("started_at", span.seconds)
     started = live.lately([row.pk], back).filter(attempt=1, started_at__gt=ago(back)).annotate(period=period)
@@ -111,11 +111,16 @@ def delays_of(row: TenantQueue, span: Span, percent: int) -> list[float | None]:
         rank=Window(RowNumber(), partition_by=F("period"), order_by=F("delay").asc()),
         count=Window(Count("pk"), partition_by=F("period")),
     )
-    chosen = dict(ranked.filter(rank=live.nearest_rank(percent)).values_list("period", "delay"))
-    return [
-        None if back not in chosen else round(stats.seconds(chosen[back]) or 0.0, 3)
-        for back in range(span.periods, -1, -1)
-    ]
+    chosen = ranked.filter(Q(rank=live.nearest_rank(50)) | Q(rank=live.nearest_rank(95)))
+    found: dict[int, list[float]] = {}
+    for moment, _rank, delay in chosen.order_by("period", "rank").values_list("period", "rank", "delay"):
+        found.setdefault(moment, []).append(round(stats.seconds(delay) or 0.0, 3))
+    moments = range(span.periods, -1, -1)
+    # Of one job both are the same row.
+    return {
+        50: [found[moment][0] if moment in found else None for moment in moments],
+        95: [found[moment][-1] if moment in found else None for moment in moments],
+    }
 
 
 def holders_of(row: TenantQueue) -> list[tuple[TenantJob, bool]]:

@@ -68,6 +68,10 @@ class ReasonForm(forms.Form):
     reason = reason_field()
 
 
+class ResetForm(ReasonForm):
+    version = forms.IntegerField(widget=forms.HiddenInput)
+
+
 class TenantQueueForm(QueueModelForm):
     """Carries the values and the version that it was loaded with, so that it reverts nothing that it does not show."""
 
@@ -147,14 +151,19 @@ class LimitEditing(Base):
         """Give the row the default limit, after a page that says which one it is."""
         row = self._row_to_limit(request, object_id)
         default = tenants.default_max_job(row.tenant, row.queue)
-        form = ReasonForm(request.POST if request.method == "POST" else None)
+        form = ResetForm(request.POST if request.method == "POST" else None, initial={"version": row.version})
+        status = 200
         if request.method == "POST" and form.is_valid():
-            changes = tenants.reset_to_default(row, by=name_of(request), reason=form.cleaned_data["reason"])
-            admin_audit.log_changes(self, request, row, changes)
-            return self._limited(request, row)
+            try:
+                changes = tenants.reset_to_default(row, by=name_of(request), **form.cleaned_data)
+            except StaleVersion as error:
+                status = refused(form, error, default)
+            else:
+                admin_audit.log_changes(self, request, row, changes)
+                return self._limited(request, row)
         text = gettext("The limit becomes %(limit)s, the default.") % {"limit": default}
         effects = [text, admin_cells.effect_of(default, row.current_job)]
-        return self._page(request, row, form, gettext("Reset the limit to the default"), effects)
+        return self._page(request, row, form, gettext("Reset the limit to the default"), effects, status)
 
     def save_model(self, request: HttpRequest, obj: TenantQueue, form: Any, change: bool) -> None:
         """Writes only what was changed here, and only while nobody else has changed the row since."""
@@ -211,9 +220,8 @@ class LimitEditing(Base):
             theirs = {"max_job": error.max_job, "version": error.version}
             yours = {"max_job": form.cleaned_data["max_job"]}
             return JsonResponse({"message": text, "theirs": theirs, "yours": yours}, status=CONFLICT)
-        form.add_error(None, text)
-        form.data = {**form.data.dict(), "version": str(error.version)}  # type: ignore[attr-defined]
-        return self._limit_page(request, error.tenant_queue, form, status=CONFLICT)
+        status = refused(form, error, form.cleaned_data["max_job"])
+        return self._limit_page(request, error.tenant_queue, form, status)
 
     def _limit_page(self, request: HttpRequest, row: TenantQueue, form: LimitForm, status: int = 200) -> HttpResponse:
         text = gettext("The limit is %(limit)s (%(origin)s).") % {
@@ -244,6 +252,13 @@ class LimitEditing(Base):
             "back": list_page(self),
         }
         return TemplateResponse(request, "admin/tenant_slots/confirm.html", context, status=status)
+
+
+def refused(form: forms.Form, error: Any, yours: int) -> int:
+    """Show both values; who sends the form again has seen them. Returns the status of the answer."""
+    form.add_error(None, conflict_text(error.max_job, yours))
+    form.data = {**form.data.dict(), "version": str(error.version)}  # type: ignore[attr-defined]
+    return CONFLICT
 
 
 def set_limit(

@@ -112,7 +112,9 @@ def test_a_limit_is_reset_after_a_page_that_says_to_what(boss: Client) -> None:
     url = f"{QUEUES}{row.pk}/reset/"
     assert "The limit becomes 4, the default." in boss.get(url).content.decode()
     assert fresh(row).max_job == 9
-    boss.post(url, {"reason": "trial is over"})
+    assert boss.post(url, {"reason": "trial is over", "version": 5}).status_code == 409
+    assert fresh(row).max_job == 9
+    boss.post(url, {"reason": "trial is over", "version": 0})
     assert (fresh(row).max_job, row.limit_source) == (4, LimitSource.DEFAULT)
     assert LogEntry.objects.get().get_change_message() == "Changed limit: 9 → 4 (trial is over)."
 
