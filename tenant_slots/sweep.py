@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.db.models import Count, Exists, F, OuterRef
@@ -23,7 +22,6 @@ from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.holders import Liveness
 from tenant_slots.models import (
-    DatabaseNow,
     State,
     SweepClaim,
     TenantJob,
@@ -31,6 +29,7 @@ from tenant_slots.models import (
     TenantQueue,
     TenantQueueQuerySet,
 )
+from tenant_slots.time_buckets import ago
 
 logger = logging.getLogger("tenant_slots")
 
@@ -138,7 +137,7 @@ class Sweeper:
 
 def put_back_overrides(report: Report, contact: Contact) -> None:
     """Limits whose time is over. Saving one admits what waits; one that was changed meanwhile is left."""
-    over = TenantQueue.objects.filter(override_until__lte=DatabaseNow()).order_by("override_until")
+    over = TenantQueue.objects.filter(override_until__lte=ago(0)).order_by("override_until")
     for row in over[:ROWS_PER_STEP]:
         with suppress(StaleVersion):
             tenants.end_override(row, by=SWEEP, reason="its time is over", version=row.version)
@@ -147,7 +146,7 @@ def put_back_overrides(report: Report, contact: Contact) -> None:
 
 def resume_paused(report: Report, contact: Contact) -> None:
     """Pauses whose time is over."""
-    over = TenantQueue.objects.filter(resume_at__lte=DatabaseNow()).order_by("resume_at")
+    over = TenantQueue.objects.filter(resume_at__lte=ago(0)).order_by("resume_at")
     for row in over[:ROWS_PER_STEP]:
         with suppress(StaleVersion):
             tenants.resume(row, by=SWEEP, reason="its time is over", version=row.version)
@@ -175,7 +174,7 @@ def reclaim_silent(report: Report, contact: Contact) -> None:
 
 
 def silent() -> TenantJobQuerySet:
-    return TenantJob.objects.running().filter(beat_at__lt=_ago(app_settings.LEASE_TTL)).select_related("tenant_queue")
+    return TenantJob.objects.running().filter(beat_at__lt=ago(app_settings.LEASE_TTL)).select_related("tenant_queue")
 
 
 def repush(report: Report, contact: Contact) -> None:
@@ -189,7 +188,7 @@ def repush(report: Report, contact: Contact) -> None:
 
 def lost_in_redis() -> list[TenantJob]:
     """Raises RedisError when Redis cannot be asked. Looks at names first: usually nothing is lost."""
-    overdue = TenantJob.objects.queued().filter(admitted_at__lt=_ago(app_settings.SWEEP_INTERVAL))
+    overdue = TenantJob.objects.queued().filter(admitted_at__lt=ago(app_settings.SWEEP_INTERVAL))
     names = overdue.values_list("pk", "uuid", "attempt", "rq_job_id", "rq_queue", "tenant_queue__queue")
     lost = dispatch.missing(names)
     return list(overdue.filter(pk__in=lost).select_related("tenant_queue").order_by("pk")) if lost else []
@@ -205,7 +204,7 @@ def promote(report: Report, contact: Contact) -> None:
 
 
 def due(seconds_ago: float = 0) -> TenantJobQuerySet:
-    return TenantJob.objects.scheduled().filter(run_after__lte=_ago(seconds_ago))
+    return TenantJob.objects.scheduled().filter(run_after__lte=ago(seconds_ago))
 
 
 def admit_stranded(report: Report, contact: Contact) -> None:
@@ -249,7 +248,7 @@ def wrong_counters() -> list[int]:
 
 def prune(report: Report, contact: Contact) -> None:
     """Ended jobs older than ``RETENTION``, and the claims of hosts that are gone."""
-    old = _ago(app_settings.RETENTION)
+    old = ago(app_settings.RETENTION)
     ended = TenantJob.objects.ended().filter(ended_at__lt=old).order_by("ended_at")
     pks = list(ended.values_list("pk", flat=True)[:ROWS_PER_STEP])
     if pks:
@@ -271,10 +270,6 @@ STEPS: tuple[Step, ...] = (
 )
 
 
-def _ago(seconds: float) -> Any:
-    return slots.in_seconds(-seconds)
-
-
 def _reclaim_silent(job: TenantJob, report: Report) -> bool:
     """Kill first, then reclaim: a silent process on this host may wake up and go on."""
     if holders.liveness(job) is Liveness.ALIVE and not holders.kill(job):
@@ -286,7 +281,7 @@ def _reclaim_silent(job: TenantJob, report: Report) -> bool:
 def _claim(name: str, sweeper: str) -> bool:
     """Become the only sweeper of this kind. The claim of one that died is free again after two intervals."""
     until = slots.in_seconds(2 * app_settings.SWEEP_INTERVAL)
-    free = SweepClaim.objects.filter(name=name, until__lte=DatabaseNow())
+    free = SweepClaim.objects.filter(name=name, until__lte=ago(0))
     if free.update(sweeper=sweeper, until=until):
         return True
     if SweepClaim.objects.filter(name=name).exists():

@@ -2,13 +2,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import django_rq
 import pytest
+from django.db.backends.postgresql.operations import DatabaseOperations
 from django.test import Client
 
 from tests.history import History
 from tests.processes import Workers
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quick_flush() -> Iterator[None]:
+    """TRUNCATE gives every table new files, which takes a quarter of a second a test; a few rows are deleted sooner."""
+
+    def sql_flush(self: DatabaseOperations, style: Any, tables: list[str], **_: Any) -> list[str]:
+        return [f"DELETE FROM {self.quote_name(table)};" for table in tables]  # noqa: S608 - names of our tables
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DatabaseOperations, "sql_flush", sql_flush)
+        yield
 
 
 @pytest.fixture(autouse=True)
