@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from django.test import override_settings
 
 from tests.faults.observer import Observer, open_runs
 from tests.faults.servers import Postgres, Valkey, django_on_database, django_on_redis
-from tests.processes import ROOT, Workers, environment
+from tests.processes import ROOT, Workers, environment, wait_until
 
 SHORT = {"BEAT_INTERVAL": 1, "LEASE_TTL": 2, "SWEEP_INTERVAL": 1, "RESCHEDULE_DELAY": 1}
 
@@ -27,9 +28,12 @@ class FaultWorkers(Workers):
 
     def stop(self) -> None:
         for process in self.processes:
+            children = _children(process.pid)  # RQ's scheduler among them, which outlives a killed worker
             process.kill()
-        for process in self.processes:
             process.wait()
+            for child in children:
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
 
     def kill(self, index: int = 0, number: int = signal.SIGKILL) -> None:
         self.processes[index].send_signal(number)
@@ -46,6 +50,30 @@ class FaultWorkers(Workers):
         """The worker class that does what the plan says, once, when `armed` exists."""
         self.variables |= {"TEST_SABOTAGE": plan, "TEST_SABOTAGE_FILE": str(armed)}
         return "tests.faults.workers.SabotagedWorker"
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nobody_is_left(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """The server needs a moment to notice that a killed worker is gone; until then its database cannot be dropped."""
+    yield
+    if connection.vendor == "postgresql":
+        with django_db_blocker.unblock():
+            wait_until(_only_session, 10, "a process that a test started still uses the test database")
+
+
+def _only_session() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        return bool(cursor.fetchone()[0] == 0)
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +139,7 @@ def _module_valkey() -> Iterator[Valkey]:
 @pytest.fixture
 def valkey(_module_valkey: Valkey, workers: FaultWorkers) -> Iterator[Valkey]:
     """A Valkey of this module's own; Django and the workers of the test use it through its proxy."""
+    _module_valkey.start()
     client: Any = _module_valkey.client()
     client.flushall()
     client.config_set("maxmemory", 0)

@@ -115,7 +115,8 @@ class Valkey:
 
     def start(self) -> None:
         """Comes back on its port, empty: it keeps nothing on disk."""
-        self._start(self.port)
+        if not self._server.is_running():
+            self._start(self.port)
 
     def end(self) -> None:
         self.proxy.close()

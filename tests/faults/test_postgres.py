@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -14,9 +15,10 @@ import psycopg
 import pytest
 from django.db import InterfaceError, InternalError, OperationalError, connection, transaction
 
-from tenant_slots import runner, slots, sweep
-from tenant_slots import workers as worker_classes
+from tenant_slots import recording, slots, sweep
+from tenant_slots.leases import Lease
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.shared import Witness
 from tests.factories import counters_match, dead_process, fresh, holder, running_job, tenant_queue, waiting_job, work
 from tests.faults import jobs
 from tests.faults.conftest import SHORT, FaultWorkers
@@ -168,24 +170,24 @@ def test_i3_i4_i6_a_reply_to_commit_that_is_lost(
     elif moment == "start":
         (job,) = slots.admit(row.pk)
         postgres.proxy.lose_answer_to(b"UPDATE")
-        assert runner._start(job)
+        assert recording.start(job, "worker")
         assert fresh(job).state == State.RUNNING
     else:
         (job,) = slots.admit(row.pk)
         slots.start(job, holder())
         postgres.proxy.lose_answer_to(COMMIT)
-        runner._record_end(job, state=State.FINISHED)
+        recording.end(job, {"state": State.FINISHED})
         assert fresh(job).state == State.FINISHED
         assert fresh(row).current_job == 1, "the slot was handed on once"
     assert postgres.proxy.lost.wait(5)
     assert counters_match()
 
 
-@pytest.mark.parametrize("function", ["take", "update of the job"])
+@pytest.mark.parametrize("statement", ["TAKE", "CLAIM"])
 def test_i3_i6_a_backend_terminated_inside_admit_changes_nothing(
-    observer: Observer, workers: FaultWorkers, monkeypatch: pytest.MonkeyPatch, function: str
+    observer: Observer, workers: FaultWorkers, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
-    terminate_before(monkeypatch, "take" if function == "take" else "waiting")
+    terminate_before(monkeypatch, statement)
     jobs.quick.enqueue("acme", "survivor", observer.path)
     connection.close()
     assert counters_match()
@@ -195,32 +197,31 @@ def test_i3_i6_a_backend_terminated_inside_admit_changes_nothing(
     observer.wait_for_all()
 
 
+@pytest.mark.parametrize("statement", ["GIVE_BACK", "CLAIM"])
 def test_i2_i3_i6_a_backend_terminated_inside_release_is_tried_again(
-    observer: Observer, monkeypatch: pytest.MonkeyPatch
+    observer: Observer, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
     jobs.quick.enqueue_many([(("acme", name, observer.path), {}) for name in ("one", "two")])
-    terminate_before(monkeypatch, "give_back")
+    terminate_before(monkeypatch, statement)
     work("imports")
     assert all_ended()
     assert observer.started() == ["one", "two"]
 
 
-def terminate_before(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    """End our own session the next time that a queryset's method is called inside a transaction."""
-    from tenant_slots.models import TenantJobQuerySet, TenantQueueQuerySet
-
-    owner: Any = TenantJobQuerySet if hasattr(TenantJobQuerySet, method) else TenantQueueQuerySet
-    original = getattr(owner, method)
+def terminate_before(monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
+    """End our own session the next time that one of the statements of ``slots.py`` is to be executed."""
+    original = getattr(slots, statement).update
     done = threading.Event()
 
-    def replacement(self: Any, *args: Any) -> Any:
-        if connection.in_atomic_block and not done.is_set():
+    def replacement(**values: Any) -> int:
+        if not done.is_set():
             done.set()
             with pytest.raises(OperationalError), connection.cursor() as cursor:
                 cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
-        return original(self, *args)
+        changed: int = original(**values)
+        return changed
 
-    monkeypatch.setattr(owner, method, replacement)
+    monkeypatch.setattr(getattr(slots, statement), "update", replacement)
 
 
 @contextmanager
@@ -231,9 +232,9 @@ def another_session() -> Iterator[psycopg.Connection[Any]]:
 
 @contextmanager
 def idle_transaction_on(row: TenantQueue) -> Iterator[None]:
-    """Somebody's forgotten psql window."""
+    """Somebody's forgotten psql window, with an UPDATE in it."""
     with another_session() as session:
-        session.execute("SELECT 1 FROM tenant_slots_tenantqueue WHERE id = %s FOR UPDATE", [row.pk])
+        session.execute("UPDATE tenant_slots_tenantqueue SET max_job = max_job WHERE id = %s", [row.pk])
         yield
         session.rollback()
 
@@ -330,6 +331,26 @@ def test_i3_a_stale_connection_in_a_simple_worker(
     assert fresh(TenantJob.objects.get(args__1="after")).attempt == 1
 
 
+def test_i1_i4_a_finished_job_whose_end_cannot_be_recorded_for_longer_than_a_lease_runs_once(
+    workers: FaultWorkers, observer: Observer
+) -> None:
+    """Somebody's transaction holds the tenant's row meanwhile. The worker lives, waits, and goes on beating."""
+    patient = {**SHORT, "LEASE_TTL": 8}
+    workers.variables["TEST_TENANT_SLOTS"] = json.dumps(patient)
+    row = tenant_queue("acme")
+    workers.start(2)
+    job = jobs.quick.enqueue("acme", "done", observer.path, 0.5)
+    observer.process_of("done")
+    with idle_transaction_on(row):
+        wait_until(lambda: observer.ended("done"))
+        sentinel = jobs.quick.enqueue("sentinel", "sentinel", observer.path, 14.0)
+        wait_until(lambda: fresh(sentinel).has_ended)
+    observer.wait_for_all()
+    assert all(process.poll() is None for process in workers.processes)
+    assert observer.started().count("done") == 1
+    assert (fresh(job).state, job.crashes) == (State.FINISHED, 0)
+
+
 def test_i2_a_fork_with_an_open_connection_does_not_end_its_parents_session(
     workers: FaultWorkers, observer: Observer
 ) -> None:
@@ -349,15 +370,16 @@ def test_i3_no_kind_of_database_error_ends_a_worker_that_beats(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     """InterfaceError: psycopg2 when the session is gone. InternalError: a failover that left us on a standby."""
-    worker = worker_classes.TenantWorker([], connection=__import__("django_rq").get_connection("imports"))
-    job = running_job(tenant_queue(), holder())
-    worker.witness.holding(job)
+    ended: list[str] = []
+    lease = Lease(Witness(), lambda: ended.append("run"))
+    lease._witness.holding(running_job(tenant_queue(), holder()))
 
     def broken(*_: Any) -> bool:
         raise error("the session is gone")
 
     monkeypatch.setattr(slots, "beat", broken)
-    worker._beat()
+    assert lease.beat() is False
+    assert not ended
 
 
 @pytest.mark.parametrize("error", [OperationalError, InterfaceError, InternalError])
@@ -376,5 +398,5 @@ def test_i2_i4_the_end_of_a_job_is_recorded_after_any_kind_of_database_error(
         return original(*args, **changes)
 
     monkeypatch.setattr(slots, "release", release)
-    runner._record_end(job, state=State.FINISHED)
+    recording.end(job, {"state": State.FINISHED})
     assert fresh(job).state == State.FINISHED

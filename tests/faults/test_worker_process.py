@@ -128,7 +128,7 @@ def test_i2_i3_a_worker_that_ends_between_pop_and_start_loses_nothing(
     """With several queues RQ 2.12 pops the id without a trace; with one it leaves it in its intermediate list."""
     armed = tmp_path / "armed"
     armed.touch()
-    plan = f"rq.worker:BaseWorker.prepare_execution before {number}"
+    plan = f"tenant_slots.workers:TenantWorker.execute_job before {number}"
     (unlucky,) = workers.start(1, queues=queues, worker_class=workers.with_sabotage(plan, armed))
     job = jobs.quick.enqueue("acme", "popped", observer.path)
     unlucky.wait(20)
@@ -136,6 +136,52 @@ def test_i2_i3_a_worker_that_ends_between_pop_and_start_loses_nothing(
     observer.wait_for_all()
     assert (fresh(job).state, job.attempt, job.crashes) == (State.FINISHED, 1, 0)
     assert observer.started() == ["popped"]
+
+
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize(
+    "moment",
+    ["tenant_slots.slots:start after", "rq.worker:BaseWorker.prepare_execution before"],
+    ids=["while it takes note of the start", "before the fork"],
+)
+def test_i2_i3_i4_a_worker_that_ends_after_the_start_and_before_the_fork_leaves_the_job_to_another(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, moment: str, number: str
+) -> None:
+    armed = tmp_path / "armed"
+    (unlucky,) = workers.start(1, worker_class=workers.with_sabotage(f"{moment} {number}", armed))
+    workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+    jobs.quick.enqueue_many([((f"warm{n}", f"warm{n}", observer.path, 0.3), {}) for n in range(2)])
+    observer.wait_for_all()
+    armed.touch()
+    held = [jobs.quick.enqueue(tenant, tenant, observer.path, 0.3) for tenant in "ab"]  # one for each worker
+    unlucky.wait(20)
+    observer.wait_for_all()
+    assert sorted(name for name in observer.started() if "warm" not in name) == ["a", "b"]
+    assert {fresh(job).state for job in held} == {State.FINISHED}
+
+
+@pytest.mark.parametrize(
+    ("moment", "runs"),
+    [("before SIGKILL", 2), ("after SIGKILL", 1), ("before SIGTERM", 1), ("after SIGTERM", 1)],
+)
+def test_i2_i3_i4_a_worker_that_ends_while_it_records_the_end_of_a_job(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, door: Path, moment: str, runs: int
+) -> None:
+    """Killed before the release it could tell nobody. A SIGTERM is a polite question: what was done stays done."""
+    armed = tmp_path / "armed"
+    (unlucky,) = workers.start(1, worker_class=workers.with_sabotage(f"tenant_slots.slots:release {moment}", armed))
+    jobs.hold.enqueue("acme", "done", observer.path, str(door))
+    jobs.quick.enqueue("acme", "next", observer.path)
+    observer.process_of("done")
+    armed.touch()
+    door.touch()
+    try:
+        unlucky.wait(10)
+    except subprocess.TimeoutExpired:
+        pytest.fail("the worker goes on after SIGTERM")
+    workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+    observer.wait_for_all()
+    assert observer.started() == ["done"] * runs + ["next"]
 
 
 def test_i3_i4_a_warm_stop_lets_the_job_end(workers: FaultWorkers, observer: Observer, door: Path) -> None:
