@@ -122,6 +122,12 @@ def push_again(job: TenantJob) -> bool:
     return True
 
 
+def has_worker_record(job: TenantJob) -> bool:
+    """Whether RQ knows the worker that runs the job at all."""
+    connection = queue_named(job.tenant_queue.queue).connection
+    return bool(connection.exists(Worker.redis_worker_namespace_prefix + job.worker))
+
+
 def is_being_run(job: TenantJob) -> bool:
     """Whether RQ believes that a stock worker runs the job: the slower signal, up to 90 s late.
 

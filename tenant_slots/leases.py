@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 from rq.timeouts import BaseTimeoutException, UnixSignalDeathPenalty
 
 from tenant_slots import slots
@@ -40,9 +40,9 @@ class Lease:
             self.renewed()
             return True
         try:
-            with _time_limit():
+            with time_limit(app_settings.LEASE_TTL / 4, BeatTimeout):
                 kept = slots.beat(job_id, attempt)
-        except (DatabaseError, BeatTimeout) as error:
+        except (Error, BeatTimeout) as error:
             self._failed(error)
             return False
         self.renewed()
@@ -50,6 +50,16 @@ class Lease:
             logger.error("the lease of job %s is lost, its run is ended here", job_id)
             self._end_run()
         return True
+
+    def is_canceled(self) -> bool:
+        """Whether somebody has asked for the end of the run."""
+        job_id, attempt, phase = self._witness.read()
+        try:
+            with time_limit(app_settings.LEASE_TTL / 4, BeatTimeout):
+                return phase is Phase.HOLDING and slots.is_cancel_requested(job_id, attempt)
+        except (Error, BeatTimeout) as error:
+            self._failed(error)
+            return False
 
     def _failed(self, error: Exception) -> None:
         connections.close_all()
@@ -60,11 +70,11 @@ class Lease:
             self._end_run()
 
 
-def _time_limit() -> AbstractContextManager[object]:
-    """A quarter of a lease for one beat, where a signal can interrupt it: in the main thread."""
+def time_limit(seconds: float, error: type[BaseTimeoutException]) -> AbstractContextManager[object]:
+    """Raises `error` after `seconds`, where a signal can do so: in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         return nullcontext()
     limit: AbstractContextManager[object] = UnixSignalDeathPenalty(  # type: ignore[no-untyped-call]
-        max(1, int(app_settings.LEASE_TTL / 4)), BeatTimeout
+        max(1, int(seconds)), error
     )
     return limit

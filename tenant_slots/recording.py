@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db import DatabaseError, Error, InterfaceError, InternalError, OperationalError, connections
 from django.db.models import UUIDField
 
 from tenant_slots import line, shared, signals, slots
@@ -28,6 +29,9 @@ Outcome = dict[str, Any]
 logger = logging.getLogger("tenant_slots")
 
 JOB = Statement(lambda: TenantJob.objects.filter(uuid=Parameter("uuid", UUIDField())))
+
+PASSING = (OperationalError, InterfaceError, InternalError)
+"""What a database answers while it restarts or fails over: InternalError is a standby's refusal to write."""
 
 PAUSES = (0.05, 0.1, 0.2, 0.5, *[1.0] * 29)
 """Seconds between tries to record something: together the half minute that a database needs to restart."""
@@ -58,7 +62,7 @@ def start(job: TenantJob, worker: str) -> bool:
 def end(job: TenantJob, outcome: Outcome) -> None:
     """Record how a job ended, and push the one that got its slot."""
     shared.this.witness.ending()
-    released = persistently(lambda: _release(job, outcome))
+    released = persistently(lambda: _release(job, outcome), between=lambda: _keep_lease(job))
     if released is None:
         logger.error("the end of job %s could not be recorded; the sweep will find it", job.uuid)
         return
@@ -78,17 +82,24 @@ def warm_up() -> None:
     slots.release(nobody, state=State.FINISHED)
 
 
-def persistently(action: Callable[[], T]) -> T | None:
+def persistently(action: Callable[[], T], between: Callable[[], object] = lambda: None) -> T | None:
     """The action's answer; None when the database stayed out of reach for the sum of `PAUSES`."""
     for pause in PAUSES:
         try:
             _leave_users_transaction()
             return action()
-        except (OperationalError, InterfaceError) as error:
+        except PASSING as error:
             logger.warning("the database did not answer, trying again: %s", error)
             connections[app_settings.DATABASE].close()
+            between()
             time.sleep(pause)
     return None
+
+
+def _keep_lease(job: TenantJob) -> None:
+    """The tenant's row may be locked by somebody for longer than a lease; the job has ended and is not to run again."""
+    with suppress(Error):
+        slots.beat(job.pk, job.attempt)
 
 
 def _starting(job: TenantJob, holder: Holder) -> Callable[[], bool]:
@@ -106,7 +117,7 @@ def _starting(job: TenantJob, holder: Holder) -> Callable[[], bool]:
 def _release(job: TenantJob, outcome: Outcome) -> slots.Release:
     try:
         return slots.release(job, **outcome)
-    except (OperationalError, InterfaceError):
+    except PASSING:
         raise
     except DatabaseError:
         logger.exception("the result or error of job %s cannot be stored; its end is", job.uuid)

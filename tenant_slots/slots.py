@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -34,6 +35,9 @@ from tenant_slots.models import ENDED, HOLDING, DatabaseNow, State, TenantJob, T
 
 LOCK_TIMEOUT_SECONDS = 5
 """How long to wait for a tenant's row. Ours is held for milliseconds; only a stuck foreign transaction takes longer."""
+
+patience: ContextVar[float] = ContextVar("tenant_slots_patience", default=LOCK_TIMEOUT_SECONDS)
+"""Seconds to wait for a tenant's row here. A sweep waits less: it comes again and has other tenants to see to."""
 
 PK = Parameter("pk", IntegerField())
 ATTEMPT = Parameter("attempt", IntegerField())
@@ -121,6 +125,13 @@ def beat(job_id: int, attempt: int) -> bool:
     return bool(BEAT.update(pk=job_id, attempt=attempt))
 
 
+def is_cancel_requested(job_id: int, attempt: int) -> bool:
+    """Whether a running job is to be stopped."""
+    running = TenantJob.objects.running().filter(pk=job_id, attempt=attempt)
+    asked: bool = running.exclude(cancel_requested_at=None).exists()
+    return asked
+
+
 def release(job: TenantJob, states: tuple[State, ...] = HOLDING, later: float | None = None, **values: Any) -> Release:
     """Move a job out of its slot, which goes to the next job in line within the same transaction.
 
@@ -171,10 +182,9 @@ def _set_transaction_rules(alias: str) -> None:
     """READ COMMITTED, because a stricter level fails where waiting for the lock is what we want."""
     connection = connections[alias]
     if connection.vendor == "postgresql":
+        limit = int(patience.get() * 1000)
         with connection.cursor() as cursor:
-            cursor.execute(
-                f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'"
-            )
+            cursor.execute(f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '{limit}ms'")
 
 
 def _admit_heads(tenant_queue: TenantQueue) -> list[TenantJob]:

@@ -12,15 +12,19 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import TypeVar
 
-from django.db import DatabaseError, IntegrityError, connections, transaction
+from django.db import Error, IntegrityError, OperationalError, connections, transaction
 from django.db.models import Count, Exists, F, OuterRef
 from redis.exceptions import RedisError
+from rq.timeouts import BaseTimeoutException
 
 from tenant_slots import dispatch, holders, line, recovery, signals, slots, tenants
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.holders import Liveness
+from tenant_slots.leases import time_limit
 from tenant_slots.models import (
     State,
     SweepClaim,
@@ -31,7 +35,21 @@ from tenant_slots.models import (
 )
 from tenant_slots.time_buckets import ago
 
+T = TypeVar("T")
+
 logger = logging.getLogger("tenant_slots")
+
+LOCK_NOT_AVAILABLE = "55P03"
+"""PostgreSQL's SQLSTATE of a lock_timeout that ran out."""
+
+LOCK_TIMEOUT_SECONDS = 0.2
+"""How long one tenant's locked row may hold up a sweep."""
+
+CLAIMED_SHARE = 0.8
+"""Of the interval, how long a claim lasts: a little less, so that it is free when the next sweep is due."""
+
+ABSENCE_SECONDS = 90
+"""Seconds for which RQ must know nothing of a stock worker: a FLUSHALL takes its record, and it beats every 30."""
 
 ROWS_PER_STEP = 1000
 """Most rows that one step changes: a sweep stays short, the rest follows in the next one."""
@@ -60,6 +78,10 @@ class Report:
         return any(asdict(self).values())
 
 
+class SweepTimeout(BaseTimeoutException):
+    """The database did not answer in time; its session may be dead without knowing it."""
+
+
 class Contact:
     """Since when this process has had unbroken contact with the database.
 
@@ -69,6 +91,16 @@ class Contact:
 
     def __init__(self) -> None:
         self._since = self._last = time.monotonic()
+        self._absent: dict[tuple[int, int], float] = {}
+
+    def absent_for(self, job: TenantJob) -> float:
+        """Seconds since this process first found that RQ does not know the job's worker."""
+        now = time.monotonic()
+        self._absent = {key: since for key, since in self._absent.items() if now - since < 3600}
+        return now - self._absent.setdefault((job.pk, job.attempt), now)
+
+    def present(self, job: TenantJob) -> None:
+        self._absent.pop((job.pk, job.attempt), None)
 
     def kept(self) -> None:
         """The database answered. A longer pause than the lease allows proves nothing about the time between."""
@@ -102,8 +134,9 @@ class Sweeper:
             return None
         self._due = time.monotonic() + app_settings.SWEEP_INTERVAL
         try:
-            return self.sweep()
-        except DatabaseError as error:
+            with time_limit(app_settings.LEASE_TTL / 2, SweepTimeout):
+                return self.sweep()
+        except (Error, SweepTimeout) as error:
             self.contact.broken()
             connections[app_settings.DATABASE].close()
             logger.warning("the sweep was given up, the next one goes on: %s", error)
@@ -140,8 +173,8 @@ def put_back_overrides(report: Report, contact: Contact) -> None:
     over = TenantQueue.objects.filter(override_until__lte=ago(0)).order_by("override_until")
     for row in over[:ROWS_PER_STEP]:
         with suppress(StaleVersion):
-            tenants.end_override(row, by=SWEEP, reason="its time is over", version=row.version)
-            report.put_back += 1
+            end = partial(tenants.end_override, row, by=SWEEP, reason="its time is over", version=row.version)
+            report.put_back += _unless_locked(end) is not None
 
 
 def resume_paused(report: Report, contact: Contact) -> None:
@@ -149,14 +182,14 @@ def resume_paused(report: Report, contact: Contact) -> None:
     over = TenantQueue.objects.filter(resume_at__lte=ago(0)).order_by("resume_at")
     for row in over[:ROWS_PER_STEP]:
         with suppress(StaleVersion):
-            tenants.resume(row, by=SWEEP, reason="its time is over", version=row.version)
-            report.resumed += 1
+            resume = partial(tenants.resume, row, by=SWEEP, reason="its time is over", version=row.version)
+            report.resumed += _unless_locked(resume) is not None
 
 
 def reclaim_local(report: Report, contact: Contact) -> None:
     """Holders of this host whose process is gone: at once."""
     for job in dead_here():
-        report.reclaimed += recovery.reclaim_if_dead(job)
+        report.reclaimed += bool(_unless_locked(partial(recovery.reclaim_if_dead, job)))
 
 
 def dead_here() -> list[TenantJob]:
@@ -168,9 +201,10 @@ def reclaim_silent(report: Report, contact: Contact) -> None:
     """Holders that have not beaten for a lease, and stock workers' jobs that RQ has given up."""
     for job in silent():
         if not job.beats:
-            report.reclaimed += recovery.reclaim_if_dead(job)
+            if _may_be_judged(job, contact):
+                report.reclaimed += bool(_unless_locked(partial(recovery.reclaim_if_dead, job)))
         elif contact.covers_a_lease():
-            report.reclaimed += _reclaim_silent(job, report)
+            report.reclaimed += bool(_unless_locked(partial(_reclaim_silent, job, report)))
 
 
 def silent() -> TenantJobQuerySet:
@@ -183,7 +217,8 @@ def repush(report: Report, contact: Contact) -> None:
         if dispatch.push_again(job):
             report.repushed += 1
         else:
-            report.reclaimed += recovery.end_lost_run(job, "RQ lost it with its arguments", state=State.FAILED)
+            fail = partial(recovery.end_lost_run, job, "RQ lost it with its arguments", state=State.FAILED)
+            report.reclaimed += bool(_unless_locked(fail))
 
 
 def lost_in_redis() -> list[TenantJob]:
@@ -200,7 +235,7 @@ def promote(report: Report, contact: Contact) -> None:
     if found:
         report.promoted += TenantJob.objects.scheduled().filter(pk__in=found).update(state=State.WAITING)
         for tenant_queue_id in set(found.values()):
-            line.admit(tenant_queue_id)
+            _unless_locked(partial(line.admit, tenant_queue_id))
 
 
 def due(seconds_ago: float = 0) -> TenantJobQuerySet:
@@ -210,7 +245,7 @@ def due(seconds_ago: float = 0) -> TenantJobQuerySet:
 def admit_stranded(report: Report, contact: Contact) -> None:
     """Waiting jobs beside free slots: an admission that was cut off, or a limit that was changed by SQL."""
     for pk in stranded().values_list("pk", flat=True)[:ROWS_PER_STEP]:
-        admitted = slots.admit(pk)
+        admitted = _unless_locked(partial(slots.admit, pk)) or []
         line.push(admitted)
         report.admitted += len(admitted)
 
@@ -223,14 +258,18 @@ def stranded() -> TenantQueueQuerySet:
 def repair_counters(report: Report, contact: Contact) -> None:
     """Counters that differ from the rows they count. Only SQL from outside, or a bug, does that."""
     for pk in wrong_counters()[:ROWS_PER_STEP]:
-        with slots.locked(pk) as row:
-            held = row.jobs.holding().count()
-            if row.current_job == held:
-                continue
-            TenantQueue.objects.filter(pk=pk).update(current_job=held)
-        logger.error("%s counted %s jobs in slots but held %s; repaired", row, row.current_job, held)
-        report.repaired += 1
-        line.admit(pk)
+        report.repaired += bool(_unless_locked(partial(_repair_counter, pk)))
+
+
+def _repair_counter(pk: int) -> bool:
+    with slots.locked(pk) as row:
+        held = row.jobs.holding().count()
+        if row.current_job == held:
+            return False
+        TenantQueue.objects.filter(pk=pk).update(current_job=held)
+    logger.error("%s counted %s jobs in slots but held %s; repaired", row, row.current_job, held)
+    line.admit(pk)
+    return True
 
 
 def wrong_counters() -> list[int]:
@@ -270,6 +309,28 @@ STEPS: tuple[Step, ...] = (
 )
 
 
+def _unless_locked(change: Callable[[], T]) -> T | None:
+    """One tenant's change; None when somebody holds its row. The next sweep comes to it, the others do not wait."""
+    token = slots.patience.set(LOCK_TIMEOUT_SECONDS)
+    try:
+        return change()
+    except OperationalError as error:
+        if getattr(error.__cause__, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+            raise
+        logger.warning("the sweep leaves out one tenant, whose row is locked: %s", error)
+        return None
+    finally:
+        slots.patience.reset(token)
+
+
+def _may_be_judged(job: TenantJob, contact: Contact) -> bool:
+    """Whether to believe what RQ says of a stock worker: no record proves nothing before it has been gone for long."""
+    if dispatch.has_worker_record(job):
+        contact.present(job)
+        return True
+    return holders.liveness(job) is Liveness.DEAD or contact.absent_for(job) >= ABSENCE_SECONDS
+
+
 def _reclaim_silent(job: TenantJob, report: Report) -> bool:
     """Kill first, then reclaim: a silent process on this host may wake up and go on."""
     if holders.liveness(job) is Liveness.ALIVE and not holders.kill(job):
@@ -279,8 +340,8 @@ def _reclaim_silent(job: TenantJob, report: Report) -> bool:
 
 
 def _claim(name: str, sweeper: str) -> bool:
-    """Become the only sweeper of this kind. The claim of one that died is free again after two intervals."""
-    until = slots.in_seconds(2 * app_settings.SWEEP_INTERVAL)
+    """Become the only sweeper of this kind. The claim of one that died is free again for the next sweep."""
+    until = slots.in_seconds(app_settings.SWEEP_INTERVAL * CLAIMED_SHARE)
     free = SweepClaim.objects.filter(name=name, until__lte=ago(0))
     if free.update(sweeper=sweeper, until=until):
         return True
@@ -297,7 +358,7 @@ def _claim(name: str, sweeper: str) -> bool:
 def _done(name: str, sweeper: str) -> None:
     """Hand the claim back so that the next sweep comes after a whole interval."""
     claimed = SweepClaim.objects.filter(name=name, sweeper=sweeper)
-    claimed.update(until=slots.in_seconds(app_settings.SWEEP_INTERVAL * 0.8))
+    claimed.update(until=slots.in_seconds(app_settings.SWEEP_INTERVAL * CLAIMED_SHARE))
 
 
 def _sum(reports: list[Report]) -> Report:

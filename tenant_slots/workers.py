@@ -11,16 +11,19 @@ import gc
 import logging
 import mmap
 import os
+import select
 import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 from django.utils.module_loading import import_string
 from redis.exceptions import RedisError
+from rq.exceptions import StopRequested
 from rq.job import Job, JobStatus
 from rq.queue import Queue
 from rq.worker import BaseWorker, SimpleWorker, Worker
@@ -50,6 +53,7 @@ class Sweeping(BaseWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.sweeper = Sweeper(self.name)
+        self._busy_with_bookkeeping = False
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         super().bootstrap(*args, **kwargs)
@@ -71,7 +75,31 @@ class Sweeping(BaseWorker):
     def run_maintenance_tasks(self) -> None:
         if super().should_run_maintenance_tasks:
             super().run_maintenance_tasks()  # type: ignore[no-untyped-call]
-        self.sweeper.sweep_if_due()
+        with self._undisturbed():
+            self.sweeper.sweep_if_due()
+        if self._stop_requested:
+            raise StopRequested
+
+    def _shutdown(self) -> None:
+        """RQ raises StopRequested wherever a worker is that it does not think busy (RQ 2.12).
+
+        That would end a recording halfway, or be swallowed by what must go on after any error.
+        """
+        try:
+            super()._shutdown()  # type: ignore[no-untyped-call]
+        except StopRequested:
+            if not self._busy_with_bookkeeping:
+                raise
+            self._stop_requested = True
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """A stop that is asked for meanwhile comes after this."""
+        self._busy_with_bookkeeping = True
+        try:
+            yield
+        finally:
+            self._busy_with_bookkeeping = False
 
     def _warm_up(self) -> None:
         """Learn once what every job needs: the runner, the version of Redis, what the first query loads."""
@@ -81,7 +109,7 @@ class Sweeping(BaseWorker):
             queue.get_redis_server_version()
         try:
             recording.warm_up()
-        except DatabaseError:
+        except Error:
             logger.exception("the database could not be reached at start; jobs wait until it can")
 
 
@@ -119,6 +147,10 @@ class TenantWorker(Sweeping, Worker):
             super().set_state(state, pipeline)
 
     def execute_job(self, job: Job, queue: Queue) -> None:
+        with self._undisturbed():
+            self._execute(job, queue)
+
+    def _execute(self, job: Job, queue: Queue) -> None:
         began = time.monotonic()
         self.lease.renewed()
         self.outbox.empty()
@@ -156,6 +188,15 @@ class TenantWorker(Sweeping, Worker):
         elif self.witness.read()[2] is not Phase.IDLE:
             self._recover_slot(job, seconds)
 
+    def wait_for_horse(self) -> Any:
+        """As RQ, with a look once a second at what signals came.
+
+        After SIGSTOP and SIGCONT the kernel may give RQ's alarm to RQ's pubsub thread. Python then keeps it for the
+        main thread, which sleeps in wait4 and would beat no more.
+        """
+        _wait_for_exit(self.horse_pid)
+        return super().wait_for_horse()
+
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
         _close_what_cannot_be_inherited()
         super().fork_work_horse(job, queue)
@@ -174,6 +215,8 @@ class TenantWorker(Sweeping, Worker):
             logger.warning("Redis is out of reach, the running job goes on: %s", error)
         if not self.lease.beat():
             self.sweeper.contact.broken()
+        elif self.lease.is_canceled():
+            self.kill_horse()  # RQ's stop command has not reached it: a FLUSHALL took the record that it needs
         self.sweeper.sweep_if_due()
 
     def set_current_job_working_time(self, current_job_working_time: float, pipeline: Any = None) -> None:
@@ -190,7 +233,7 @@ class TenantWorker(Sweeping, Worker):
             lost = TenantJob.objects.holding().select_related("tenant_queue").filter(pk=job_id, attempt=attempt).first()
             if lost is not None:
                 recovery.end_lost_run(lost, recovery.story(lost), state=_decided(job, seconds))
-        except DatabaseError:
+        except Error:
             logger.exception("the slot of RQ job %s could not be given back; the sweep will do it", job.id)
             connections.close_all()
 
@@ -234,6 +277,22 @@ def _import_once(task: str) -> None:
         with suppress(Exception):
             resolve(task)
         gc.freeze()
+
+
+def _wait_for_exit(pid: int) -> None:
+    if not pid or not hasattr(os, "pidfd_open"):
+        return
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        exited = select.poll()
+        exited.register(descriptor, select.POLLIN)
+        while not exited.poll(1000):
+            pass
+    finally:
+        os.close(descriptor)
 
 
 _inherited: list[Any] = []
