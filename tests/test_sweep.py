@@ -142,7 +142,7 @@ def test_a_silent_but_living_process_of_this_host_is_killed_first() -> None:
 
 
 def test_of_a_silent_forking_worker_only_the_horse_is_killed() -> None:
-    code = "import os, time\npid = os.fork()\nif not pid: os.setpgrp()\nprint(pid, flush=True)\ntime.sleep(600)"
+    code = "import os, time\npid = os.fork()\nif not pid: os.setpgrp()\nos.write(1, b'%d\\n' % pid)\ntime.sleep(600)"
     worker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     try:
         assert worker.stdout is not None
