@@ -43,7 +43,13 @@ PK = Parameter("pk", IntegerField())
 ATTEMPT = Parameter("attempt", IntegerField())
 SLOTS = Parameter("slots", IntegerField())
 
-LOCK = Statement(lambda: TenantQueue.objects.select_for_update(no_key=True).filter(pk=PK))
+LOCKED = ("tenant", "queue", "max_job", "current_job", "paused")
+"""What is read of a tenant's row while it is locked; Django fetches anything else when it is asked for."""
+
+ADMITTED = ("uuid", "tenant_queue", "task", "options", "rq_job_id", "rq_queue", "state", "attempt")
+"""What a push to RQ needs to know of a job."""
+
+LOCK = Statement(lambda: TenantQueue.objects.select_for_update(no_key=True).filter(pk=PK).only(*LOCKED))
 
 TAKE = Statement(
     lambda: TenantQueue.objects.filter(pk=PK, paused=False, current_job__lte=F("max_job") - SLOTS),
@@ -72,8 +78,8 @@ GIVE_BACK = Statement(lambda: TenantQueue.objects.filter(pk=PK, current_job__gt=
 
 @functools.cache
 def next_in_line(slots: int) -> Statement:
-    """The next jobs in line, without their arguments: nobody needs them before the start."""
-    line = TenantJob.objects.filter(tenant_queue=PK).in_line().defer("args", "kwargs", "result", "error")
+    """The next jobs in line."""
+    line = TenantJob.objects.filter(tenant_queue=PK).in_line().only(*ADMITTED)
     return Statement(lambda: line[:slots])
 
 

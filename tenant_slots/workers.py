@@ -220,7 +220,9 @@ class TenantWorker(Sweeping, Worker):
         self.sweeper.sweep_if_due()
 
     def set_current_job_working_time(self, current_job_working_time: float, pipeline: Any = None) -> None:
-        """Called by RQ before each of the above, and after the end of the horse."""
+        """Called by RQ before each of the above, and after the end of the horse, where mostly nothing has changed."""
+        if pipeline is None and current_job_working_time == self.current_job_working_time:
+            return
         try:
             super().set_current_job_working_time(current_job_working_time, pipeline)
         except RedisError as error:
