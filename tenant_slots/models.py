@@ -56,14 +56,9 @@ GUARDED = frozenset({"max_job", "paused", "override_until", "resume_at"})
 
 
 class TenantQueueQuerySet(models.QuerySet["TenantQueue"]):
-    def take(self, slots: int = 1) -> bool:
-        """The gate: take `slots` slots if that many are free, else change nothing."""
-        free = self.filter(paused=False, current_job__lte=F("max_job") - slots)
-        return bool(free.update(current_job=F("current_job") + slots))
-
-    def give_back(self) -> bool:
-        """Return one slot. False when the counter is already 0, which means a double release."""
-        return bool(self.filter(current_job__gt=0).update(current_job=F("current_job") - 1))
+    def with_free(self, slots: Any) -> TenantQueueQuerySet:
+        """Rows that have so many slots free."""
+        return self.filter(paused=False, current_job__lte=F("max_job") - slots)
 
 
 def rq_id_of(job: uuid.UUID, attempt: int, rq_job_id: str) -> str:

@@ -52,7 +52,7 @@ ADMITTED = ("uuid", "tenant_queue", "task", "options", "rq_job_id", "rq_queue", 
 LOCK = Statement(lambda: TenantQueue.objects.select_for_update(no_key=True).filter(pk=PK).only(*LOCKED))
 
 TAKE = Statement(
-    lambda: TenantQueue.objects.filter(pk=PK, paused=False, current_job__lte=F("max_job") - SLOTS),
+    lambda: TenantQueue.objects.filter(pk=PK).with_free(SLOTS),
     current_job=F("current_job") + SLOTS,
 )
 

@@ -15,14 +15,13 @@ pytestmark = pytest.mark.django_db
 
 def test_rule_1_the_gate_lets_in_as_many_as_are_free() -> None:
     row = tenant_queue(max_job=2)
-    gate = TenantQueue.objects.filter(pk=row.pk)
-    assert [gate.take() for _ in range(3)] == [True, True, False]
+    assert [slots.TAKE.update(pk=row.pk, slots=1) for _ in range(3)] == [1, 1, 0]
     assert fresh(row).current_job == 2
 
 
 def test_rule_1_the_gate_of_a_paused_tenant_is_shut() -> None:
     row = tenant_queue(max_job=2, paused=True)
-    assert not TenantQueue.objects.filter(pk=row.pk).take()
+    assert not slots.TAKE.update(pk=row.pk, slots=1)
 
 
 def test_rule_1_a_limit_of_zero_lets_nothing_start() -> None:
@@ -33,7 +32,7 @@ def test_rule_1_a_limit_of_zero_lets_nothing_start() -> None:
 
 def test_rule_1_several_slots_are_taken_together_or_not_at_all() -> None:
     row = tenant_queue(max_job=2)
-    assert not TenantQueue.objects.filter(pk=row.pk).take(3)
+    assert not slots.TAKE.update(pk=row.pk, slots=3)
     assert fresh(row).current_job == 0
 
 
@@ -79,7 +78,7 @@ def test_rule_3_a_job_starts_once() -> None:
 
 def test_rule_3_the_counter_never_goes_below_zero() -> None:
     row = tenant_queue()
-    assert not TenantQueue.objects.filter(pk=row.pk).give_back()
+    assert not slots.GIVE_BACK.update(pk=row.pk)
     with pytest.raises(IntegrityError), transaction.atomic():
         TenantQueue.objects.filter(pk=row.pk).update(current_job=-1)
 
@@ -136,7 +135,7 @@ def test_the_head_of_a_long_line_is_found_by_index() -> None:
 
 def test_saving_a_row_that_was_read_earlier_keeps_the_counter() -> None:
     row = tenant_queue(max_job=3)
-    TenantQueue.objects.filter(pk=row.pk).take()
+    slots.TAKE.update(pk=row.pk, slots=1)
     row.max_job = 5
     row.save()
     assert (fresh(row).max_job, row.current_job) == (5, 1)

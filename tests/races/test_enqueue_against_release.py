@@ -112,7 +112,7 @@ def naive_admit(row: TenantQueue) -> None:
     """The conditional UPDATE is exact, and answers "full" while the release next to it is not committed."""
     with transaction.atomic():
         head = row.jobs.in_line().first()
-        if head is not None and TenantQueue.objects.filter(pk=row.pk).take():
+        if head is not None and slots.TAKE.update(pk=row.pk, slots=1):
             TenantJob.objects.filter(pk=head.pk).update(state=State.QUEUED, attempt=1)
 
 
@@ -125,7 +125,7 @@ def naive_release(job: TenantJob) -> None:
         if head is not None:
             TenantJob.objects.filter(pk=head.pk).update(state=State.QUEUED, attempt=1)
         else:
-            TenantQueue.objects.filter(pk=row.pk).give_back()
+            slots.GIVE_BACK.update(pk=row.pk)
 
 
 def test_no_job_is_stranded_in_2000_rounds() -> None:

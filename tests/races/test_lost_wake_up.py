@@ -88,7 +88,7 @@ def test_control_without_the_lock_the_job_is_stranded(monkeypatch: pytest.Monkey
 
 def naive_admit(row: TenantQueue) -> bool:
     """The conditional UPDATE alone, as the seed design had it."""
-    return TenantQueue.objects.filter(pk=row.pk).take()
+    return bool(slots.TAKE.update(pk=row.pk, slots=1))
 
 
 def wait_until_blocked_on_lock() -> None:
