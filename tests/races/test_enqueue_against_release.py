@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from django.db import connection, transaction
+from django.db.models import F
 
 from tenant_slots import slots
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -112,7 +113,9 @@ def naive_admit(row: TenantQueue) -> None:
     """The conditional UPDATE is exact, and answers "full" while the release next to it is not committed."""
     with transaction.atomic():
         head = row.jobs.in_line().first()
-        if head is not None and slots.TAKE.update(pk=row.pk, slots=1):
+        if head is not None and TenantQueue.objects.filter(pk=row.pk).with_free(1).update(
+            current_job=F("current_job") + 1
+        ):
             TenantJob.objects.filter(pk=head.pk).update(state=State.QUEUED, attempt=1)
 
 
@@ -125,7 +128,7 @@ def naive_release(job: TenantJob) -> None:
         if head is not None:
             TenantJob.objects.filter(pk=head.pk).update(state=State.QUEUED, attempt=1)
         else:
-            slots.GIVE_BACK.update(pk=row.pk)
+            TenantQueue.objects.filter(pk=row.pk).update(current_job=F("current_job") - 1)
 
 
 def test_no_job_is_stranded_in_2000_rounds() -> None:
