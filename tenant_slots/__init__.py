@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tenant_slots.busy import Reschedule as Reschedule
     from tenant_slots.decorators import tenant_job as tenant_job
+    from tenant_slots.throttling import Throttle as Throttle
 
-__all__ = ["tenant_job"]
+__all__ = ["Reschedule", "Throttle", "tenant_job"]
+
+MODULES = {"Reschedule": "busy", "Throttle": "throttling", "run_job": "runner", "tenant_job": "decorators"}
+"""Where the names of this package are defined; `run_job` is what RQ calls."""
 
 
 def __getattr__(name: str) -> object:
     # Models cannot be imported while Django loads its apps, and this package is one of them.
-    if name == "tenant_job":
-        _set_up_django()
-        from tenant_slots.decorators import tenant_job
-
-        return tenant_job
-    if name == "run_job":
-        _set_up_django()
-        from tenant_slots.runner import run_job
-
-        return run_job
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _set_up_django()
+    return getattr(import_module(f"tenant_slots.{MODULES[name]}"), name)
 
 
 def _set_up_django() -> None:

@@ -16,8 +16,8 @@ ROWS_PER_INSERT = 1000
 """Keeps one INSERT of full-sized arguments under 100 MB."""
 
 COLUMNS = (
-    "id", "uuid", "tenant_queue_id", "task", "args", "kwargs", "options", "state", "priority", "run_after", "key",
-    "enqueued_at",
+    "id", "uuid", "tenant_queue_id", "task", "args", "kwargs", "options", "rq_queue", "state", "priority", "run_after",
+    "key", "unique_key", "object_model", "object_pk", "enqueued_at",
 )  # fmt: skip
 """All others of a new job have their database default."""
 

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from django.utils.module_loading import import_string
 from rq import Retry
 
-from tenant_slots.arguments import json_problem
-from tenant_slots.exceptions import ImproperJob, InvalidOption, UnknownJob
+from tenant_slots.busy import WAIT, OnBusy
+from tenant_slots.exceptions import ImproperJob, UnknownJob
 from tenant_slots.models import TenantJob
+from tenant_slots.options import OWN_OPTIONS, RQ_OPTIONS, require_argument, require_options, require_overrides
+from tenant_slots.throttling import Throttle
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-HIGHEST_PRIORITY = 1_000_000
-LONGEST_KEY: int = TenantJob._meta.get_field("key").max_length or 0
-
-RQ_OPTIONS = ("timeout", "result_ttl", "failure_ttl", "description", "meta", "retry")
 
 Call = tuple[Iterable[Any], Mapping[str, Any]]
 
@@ -35,10 +32,17 @@ class TenantTask(Generic[P, R]):
     queue: str
     tenant: str | Callable[..., object]
     options: Mapping[str, Any] = field(default_factory=dict)
+    on_busy: OnBusy = WAIT
+    throttle: Sequence[Throttle] = ()
+    unique_for: timedelta | None = None
+    unique_key: Callable[..., object] | None = None
+    key: str | Callable[..., object] | None = None
     explicit_tenant: str | int | None = None
+    explicit_key: str | None = None
+    explicit_queue: bool = False
+    """The caller chose the queue; no throttle moves the job from there."""
     priority: int = 0
     run_after: datetime | None = None
-    key: str = ""
 
     @functools.cached_property
     def path(self) -> str:
@@ -95,7 +99,7 @@ class TenantTask(Generic[P, R]):
             run_after: an aware time before which the job does not start.
             queue: another queue of RQ_QUEUES, with that queue's slots.
             tenant: the tenant, instead of what the decorator derives.
-            key: a name within the tenant, such as a user's id.
+            key: a name within the tenant, such as a user's id, instead of what the decorator derives.
 
         Raises:
             InvalidOption: a value has the wrong type.
@@ -105,16 +109,11 @@ class TenantTask(Generic[P, R]):
             "run_after": run_after,
             "queue": queue,
             "explicit_tenant": tenant,
-            "key": key,
+            "explicit_key": key,
         }
         given = {name: value for name, value in changes.items() if value is not None}
-        self._check(given)
-        return replace(self, **given)
-
-    def _check(self, given: Mapping[str, Any]) -> None:
-        for option, value in given.items():
-            if problem := _override_problem(option, value):
-                raise InvalidOption(option=option, value=value, task=self.path, problem=problem)
+        require_overrides(self.path, given)
+        return replace(self, **given, explicit_queue=self.explicit_queue or queue is not None)
 
 
 class TenantJobFunction(Protocol[P, R]):
@@ -151,6 +150,11 @@ def tenant_job(
     description: str | None = None,
     meta: dict[str, Any] | None = None,
     retry: Retry | None = None,
+    on_busy: OnBusy | None = None,
+    throttle: Sequence[Throttle] | None = None,
+    unique_for: timedelta | None = None,
+    unique_key: Callable[..., object] | None = None,
+    key: str | Callable[..., object] | None = None,
 ) -> Callable[[Callable[P, R]], TenantJobFunction[P, R]]:
     """Give the jobs of a function one tenant's slots on one queue.
 
@@ -164,17 +168,29 @@ def tenant_job(
         description: shown by RQ instead of "task for tenant"; RQ logs it, so put no secret there.
         meta: RQ's meta for every run.
         retry: how often and after how many seconds a job that raised runs again.
+        on_busy: what a job does that finds no free slot: ``"wait"`` in line (the default), ``"discard"`` (it is
+            canceled), a `Reschedule`, or a callable that gets the job and its tenant queue and returns one of these.
+        throttle: rules by which a tenant's jobs go to slower RQ queues; of several that apply, the last one.
+        unique_for: for how long after a job was enqueued an identical one (function, tenant, arguments) is not stored
+            a second time while the first has not ended.
+        unique_key: a callable that is given the call's arguments and returns what makes two jobs identical, as text.
+        key: the name of the function's argument that is the key, or a callable that is given the call's arguments:
+            who within the tenant a job is for, see `TenantQueue.max_job_per_key`.
 
     Raises:
         ImproperJob: the function cannot be a job, at import time.
+        InvalidOption: an option has the wrong type or range, at import time.
     """
-    given = locals()
-    options = {name: given[name] for name in RQ_OPTIONS if given[name] is not None}
+    given = {name: value for name, value in locals().items() if value is not None}
+    rq_options = {name: given[name] for name in RQ_OPTIONS if name in given}
+    own_options = {name: given[name] for name in OWN_OPTIONS if name in given}
 
     def decorate(function: Callable[P, R]) -> TenantJobFunction[P, R]:
         _require_usable(function, queue, tenant)
-        _require_options(function, options)
-        task = TenantTask(function, queue, tenant, options)
+        require_options(function.__qualname__, {**rq_options, **own_options})
+        if isinstance(key, str):
+            require_argument(function, "key", key)
+        task = TenantTask(function, queue, tenant, rq_options, **own_options)
 
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -208,23 +224,6 @@ def resolve(path: str) -> TenantTask[..., Any]:
     return registered[path]
 
 
-def _override_problem(option: str, value: Any) -> str:
-    kinds: dict[str, type] = {"priority": int, "run_after": datetime, "queue": str, "key": str}
-    if option in kinds and not _is_a(value, kinds[option]):
-        return f"it must be of type {kinds[option].__name__}"
-    if option == "run_after" and value.tzinfo is None:
-        return "it has no time zone"
-    if option == "priority" and abs(value) > HIGHEST_PRIORITY:
-        return f"it must be from {-HIGHEST_PRIORITY} to {HIGHEST_PRIORITY}"
-    if option == "key" and (len(value) > LONGEST_KEY or "\0" in value):
-        return f"it must be a text of at most {LONGEST_KEY} characters without NUL"
-    return ""
-
-
-def _is_a(value: object, kind: type) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
-
-
 def _require_usable(function: Any, queue: Any, tenant: Any) -> None:
     name = getattr(function, "__qualname__", repr(function))
     if not inspect.isfunction(function):
@@ -241,34 +240,5 @@ def _require_usable(function: Any, queue: Any, tenant: Any) -> None:
         raise ImproperJob(name=name, problem="it is a method; decorate a function of a module")
     if not isinstance(queue, str) or not queue:
         raise ImproperJob(name=name, problem=f"the queue is {queue!r}; give the name of a queue of RQ_QUEUES")
-    _require_tenant_argument(function, name, tenant)
-
-
-def _require_tenant_argument(function: Callable[..., Any], name: str, tenant: Any) -> None:
-    if callable(tenant):
-        return
-    parameters = inspect.signature(function).parameters
-    if tenant not in parameters:
-        has = ", ".join(parameters) or "none"
-        raise ImproperJob(name=name, problem=f"it has no argument {tenant!r} to take the tenant from (it has: {has})")
-    if parameters[tenant].kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-        raise ImproperJob(name=name, problem=f"{tenant!r} collects several arguments; name a single one")
-
-
-def _require_options(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    kinds: dict[str, type] = {
-        "timeout": int,
-        "result_ttl": int,
-        "failure_ttl": int,
-        "description": str,
-        "meta": dict,
-        "retry": Retry,
-    }
-    for option, value in options.items():
-        problem = "" if _is_a(value, kinds[option]) else f"it must be of type {kinds[option].__name__}"
-        if option == "timeout" and value == 0:
-            problem = "give seconds, or -1 for no limit"
-        if option == "meta":
-            problem = problem or json_problem(value)
-        if problem:
-            raise InvalidOption(option=option, value=value, task=function.__qualname__, problem=problem)
+    if not callable(tenant):
+        require_argument(function, "tenant", tenant)

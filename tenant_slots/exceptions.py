@@ -37,6 +37,10 @@ class InvalidTenant(TenantSlotsError):
     """{value!r} cannot be a tenant: {problem}."""
 
 
+class InvalidKey(TenantSlotsError):
+    """{value!r} cannot be the key of a job of {task}: {problem}."""
+
+
 class TenantMissing(TenantSlotsError):
     """{task} was called without a tenant and TENANT_SLOTS["REQUIRE_TENANT"] is on; pass a tenant."""
 

@@ -143,7 +143,7 @@ def _checked(task: TenantTask[..., Any], call: Call) -> tuple[str, TenantJob]:
         state=state,
         priority=task.priority,
         run_after=task.run_after,
-        key=task.key,
+        key=tenants.key_of(task, tuple(args), kwargs),
     )
     return tenant, job
 

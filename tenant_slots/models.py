@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import F, Q, Value
 from django.db.models.functions import Coalesce, Greatest, Now
 from django.utils.translation import gettext_lazy as _
 
@@ -46,7 +46,7 @@ READY_AT = Greatest("enqueued_at", Coalesce("run_after", "enqueued_at"))
 class LimitSource(models.TextChoices):
     """Where a limit comes from, a temporary override aside."""
 
-    UNRECORDED = "", _("set before this was recorded")
+    UNRECORDED = "", _("not recorded")
     DEFAULT = "default", _("default")
     SET = "set", _("set")
 
@@ -125,6 +125,19 @@ class TenantQueue(models.Model):
         help_text=_("How many jobs may run at once; 0 lets none start."),
     )
     current_job = models.IntegerField(_("in use"), default=0, editable=False)
+    max_job_per_key = models.IntegerField(
+        _("limit per key"),
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(HIGHEST_LIMIT)],
+        help_text=_("How many jobs with the same key, such as one user's, may run at once; empty: no such limit."),
+    )
+    max_waiting = models.PositiveIntegerField(
+        _("longest line"),
+        null=True,
+        blank=True,
+        help_text=_("How many jobs may wait; more are refused when they are enqueued. Empty: any number."),
+    )
     paused = models.BooleanField(
         _("paused"), default=False, help_text=_("While paused no job starts; running ones go on.")
     )
@@ -180,6 +193,9 @@ class TenantQueue(models.Model):
             models.UniqueConstraint(fields=["tenant", "queue"], name="tenant_slots_queue_unique"),
             models.CheckConstraint(condition=Q(current_job__gte=0), name="tenant_slots_current_job_gte_0"),
             models.CheckConstraint(condition=Q(max_job__gte=0), name="tenant_slots_max_job_gte_0"),
+            models.CheckConstraint(
+                condition=Q(max_job_per_key=None) | Q(max_job_per_key__gte=1), name="tenant_slots_per_key_gte_1"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -256,6 +272,25 @@ class TenantJob(models.Model):
     priority = models.IntegerField(_("priority"), default=0, help_text=_("A higher one goes first."))
     run_after = models.DateTimeField(_("not before"), null=True)
     key = models.CharField(_("key"), max_length=255, default="")
+    unique_key = models.CharField(
+        max_length=64,
+        default="",
+        db_default="",
+        help_text=_("Set while an identical job is not to be stored: a digest of what makes them identical."),
+    )
+    object_model = models.CharField(
+        _("model"), max_length=255, default="", db_default="", help_text=_("Of a model's method: app_label.model.")
+    )
+    object_pk = models.CharField(_("object"), max_length=255, default="", db_default="")
+    progress = models.JSONField(
+        _("progress"), null=True, help_text=_('What the job last reported: {"done": 40, "total": 100}.')
+    )
+    stats = models.JSONField(
+        _("statistics"),
+        default=dict,
+        db_default=Value({}, models.JSONField()),
+        help_text=_("What the job last reported, by name."),
+    )
     enqueued_at = models.DateTimeField(_("enqueued"), db_default=DatabaseNow())
     admitted_at = models.DateTimeField(_("admitted"), null=True)
     started_at = models.DateTimeField(_("started"), null=True)
@@ -291,6 +326,11 @@ class TenantJob(models.Model):
                 condition=Q(state__in=[State.WAITING, State.QUEUED, State.RUNNING]) & ~Q(rq_job_id=""),
                 name="tenant_slots_one_per_rq_job",
             ),
+            models.UniqueConstraint(
+                fields=["unique_key"],
+                condition=~Q(unique_key="") & ~Q(state__in=ENDED),
+                name="tenant_slots_one_per_unique_key",
+            ),
         ]
         indexes = [
             models.Index(
@@ -298,6 +338,7 @@ class TenantJob(models.Model):
                 F("priority").desc(),
                 "id",
                 condition=Q(state=State.WAITING),
+                include=["key"],
                 name="tenant_slots_line",
             ),
             models.Index(fields=["tenant_queue"], condition=Q(state__in=HOLDING), name="tenant_slots_holding"),

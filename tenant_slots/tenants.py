@@ -15,6 +15,7 @@ from django.utils.module_loading import import_string
 from tenant_slots import limits
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import (
+    InvalidKey,
     InvalidLimit,
     InvalidSetting,
     InvalidTenant,
@@ -25,6 +26,7 @@ from tenant_slots.exceptions import (
 )
 from tenant_slots.limits import Change
 from tenant_slots.models import HIGHEST_LIMIT, LimitSource, TenantQueue
+from tenant_slots.options import key_problem
 
 if TYPE_CHECKING:
     from tenant_slots.decorators import TenantTask
@@ -56,13 +58,38 @@ def tenant_of(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping
 
 
 def _explicit_or_derived(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
-    call = task.signature.bind(*args, **kwargs)
+    task.signature.bind(*args, **kwargs)
     if task.explicit_tenant is not None:
         return task.explicit_tenant
-    if callable(task.tenant):
-        return task.tenant(*args, **kwargs)
+    return _argument_or_answer(task, task.tenant, args, kwargs)
+
+
+def key_of(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Who within the tenant a call is for; "" for nobody in particular.
+
+    Raises:
+        InvalidKey: what the decorator's ``key`` gave is not a short text, a number or a UUID.
+    """
+    if task.explicit_key is not None:
+        return task.explicit_key
+    value = None if task.key is None else _argument_or_answer(task, task.key, args, kwargs)
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, (str, int, UUID)):
+        raise InvalidKey(value=value, task=task.path, problem="it must be a str, an int or a UUID")
+    if problem := key_problem(str(value)):
+        raise InvalidKey(value=value, task=task.path, problem=problem)
+    return str(value)
+
+
+def _argument_or_answer(
+    task: TenantTask[..., Any], source: str | Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> object:
+    if callable(source):
+        return source(*args, **kwargs)
+    call = task.signature.bind(*args, **kwargs)
     call.apply_defaults()
-    return call.arguments[task.tenant]
+    return call.arguments[source]
 
 
 def require_tenant(value: object) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from django.db import connection
-from django.db.migrations.executor import MigrationExecutor
 from django.test import override_settings
 from django.utils import timezone
 
@@ -209,16 +208,13 @@ def test_old_limits_are_kept_for_the_charts_and_not_for_ever(monkeypatch: pytest
     assert [before for _, before in fresh(row).limit_history] == [2, 3]
 
 
-def test_rows_from_before_the_migration_keep_their_limit_and_do_not_claim_an_origin() -> None:
-    executor = MigrationExecutor(connection)
-    try:
-        executor.migrate([("tenant_slots", "0001_initial")])
-        old = executor.loader.project_state([("tenant_slots", "0001_initial")]).apps.get_model(
-            "tenant_slots", "TenantQueue"
+def test_a_row_that_sql_from_outside_has_made_does_not_claim_an_origin() -> None:
+    table = connection.ops.quote_name(TenantQueue._meta.db_table)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {table} (tenant, queue, max_job, current_job, paused, created_at)"  # noqa: S608 - our table
+            " VALUES ('acme', 'imports', 7, 0, %s, CURRENT_TIMESTAMP)",
+            [False],
         )
-        old.objects.create(tenant="acme", queue="imports", max_job=7)
-    finally:
-        executor = MigrationExecutor(connection)
-        executor.migrate(executor.loader.graph.leaf_nodes("tenant_slots"))
     row = TenantQueue.objects.get()
     assert (row.max_job, row.version, row.limit_source) == (7, 0, LimitSource.UNRECORDED)

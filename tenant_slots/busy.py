@@ -1,0 +1,56 @@
+"""What becomes of a job whose tenant has no free slot for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tenant_slots.exceptions import InvalidOption
+
+if TYPE_CHECKING:
+    from tenant_slots.models import TenantJob, TenantQueue
+
+WAIT, DISCARD = "wait", "discard"
+
+
+@dataclass(frozen=True)
+class Reschedule:
+    """Leave the line and ask for a slot again later.
+
+    Args:
+        seconds: until the next try.
+        jitter: the share of `seconds` by which a try may come earlier or later, so that jobs which were enqueued
+            together do not come back together.
+
+    Raises:
+        InvalidOption: a value has the wrong type or is out of range.
+    """
+
+    seconds: float
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.seconds) or self.seconds <= 0:
+            self._refuse("seconds", "it must be a number of seconds above 0")
+        if not _is_number(self.jitter) or not 0 <= self.jitter <= 1:
+            self._refuse("jitter", "it must be from 0 to 1")
+
+    def _refuse(self, option: str, problem: str) -> None:
+        raise InvalidOption(option=option, value=getattr(self, option), task="Reschedule", problem=problem)
+
+
+Policy = str | Reschedule
+OnBusy = Policy | Callable[["TenantJob", "TenantQueue"], Policy]
+
+
+def on_busy_problem(value: object) -> str:
+    return "" if is_policy(value) or callable(value) else f'give "{WAIT}", "{DISCARD}", a Reschedule or a callable'
+
+
+def is_policy(value: object) -> bool:
+    return value in (WAIT, DISCARD) if isinstance(value, str) else isinstance(value, Reschedule)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
