@@ -88,7 +88,8 @@ def _measured(options: Namespace) -> Result:
         client.get(LIST)
 
     queries = _queries(fresh_list)
-    lists, polls = (_seconds(action, options.rounds) for action in (fresh_list, first_poll_of_a_second))
+    actions = (fresh_list, first_poll_of_a_second, first_poll_of_five_seconds)
+    lists, polls, polls_with_tiles = (_seconds(action, options.rounds) for action in actions)
     filters = {
         state: milliseconds(median(_seconds(partial(client.get, LIST, {"state": state}), 3)))
         for state in ("backlogged", "at_limit", "stale", "idle")
@@ -97,15 +98,19 @@ def _measured(options: Namespace) -> Result:
         [
             Bar("queries of the list page", queries, "<=", 12),
             Bar("server time of the list page, median", milliseconds(median(lists)), "<=", 300, "ms"),
-            Bar("server time of the first poll of a second, median", milliseconds(median(polls)), "<=", 50, "ms"),
+            Bar(
+                "server time of the first poll of five seconds, which adds up all rows for the tiles, median",
+                milliseconds(median(polls_with_tiles)),
+                "<=",
+                50,
+                "ms",
+            ),
         ],
         {
             "rows on the page": len(page),
             "slowest list page, ms": milliseconds(max(lists)),
-            "slowest poll, ms": milliseconds(max(polls)),
-            "the first poll of five seconds, which adds up all rows for the tiles, median, ms": milliseconds(
-                median(_seconds(first_poll_of_five_seconds, options.rounds))
-            ),
+            "slowest poll of these, ms": milliseconds(max(polls_with_tiles)),
+            "the first poll of another second, median, ms": milliseconds(median(polls)),
             "a poll that is shared, median, ms": milliseconds(
                 median(_seconds(lambda: client.get(poll), options.rounds))
             ),

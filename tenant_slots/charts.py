@@ -17,13 +17,13 @@ def line(values: Sequence[float], highest: float, height: int = HEIGHT) -> str:
 
 def steps(values: Sequence[float], highest: float, height: int = HEIGHT) -> str:
     """The same, level between two points and upright at a change, with no point that a straight line does not need."""
+    heights = {value: _y(value, highest, height) for value in set(values)}
     points: list[str] = []
     for x, value in enumerate(values):
-        y = _y(value, highest, height)
         if x and value != values[x - 1]:
-            points += [f"{x},{_y(values[x - 1], highest, height)}", f"{x},{y}"]
+            points += [f"{x},{heights[values[x - 1]]}", f"{x},{heights[value]}"]
         elif x in (0, len(values) - 1):
-            points.append(f"{x},{y}")
+            points.append(f"{x},{heights[value]}")
     return " ".join(points)
 
 

@@ -1,17 +1,20 @@
 """Django's statements, compiled once per process.
 
 To build a QuerySet and its SQL takes Django five times the processor time of running it. The few statements that run
-for every job are therefore written as ever, with named parameters in place of values, and compiled at their first use.
+for every job, or for every poll of the admin's live list, are therefore written as ever, with named parameters in place
+of values, and compiled at their first use.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.db import connections
-from django.db.models import Expression, Field, Model, QuerySet
+from django.db.models import BooleanField, Expression, Field, Func, JSONField, Model, QuerySet
+from django.db.models.expressions import Col
 from django.db.models.sql import UpdateQuery
 
 from tenant_slots.conf import app_settings
@@ -31,6 +34,29 @@ class Parameter(Expression):
         return self.output_field.get_db_prep_save(value, connection)
 
 
+class Keys(Parameter):
+    """A list of primary keys that is given when the statement runs."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, JSONField())
+
+    def prepared(self, value: Any, connection: Any) -> Any:
+        return list(value) if connection.vendor == "postgresql" else json.dumps(list(value))
+
+
+class IsOneOf(Func):
+    """Whether a key is one of `Keys`: ``IN`` with a text that does not depend on their number."""
+
+    output_field = BooleanField()
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="%(expressions)s)", arg_joiner=" = ANY(", **context)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        joiner = " IN (SELECT value FROM json_each("
+        return self.as_sql(compiler, connection, template="%(expressions)s))", arg_joiner=joiner, **context)
+
+
 def fields_of(model: type[Model], names: Sequence[str]) -> dict[str, Parameter]:
     """Parameters for these fields of a model, under the fields' names."""
     fields = {field.name: field for field in model._meta.concrete_fields}
@@ -48,7 +74,7 @@ class Compiled:
 
 
 class Statement:
-    """A SELECT of plain columns of one model or, with `changes`, an UPDATE.
+    """A SELECT or, with `changes`, an UPDATE.
 
     Args:
         build: makes the QuerySet.
@@ -69,12 +95,22 @@ class Statement:
         return changed
 
     def rows(self, **values: Any) -> list[Any]:
-        """The selected rows as instances of the model."""
+        """The selected rows as instances of the model; for a SELECT of plain columns of one model."""
         alias = app_settings.DATABASE
-        with connections[alias].cursor() as cursor:
+        compiled = self._compiled(alias)
+        return [compiled.model.from_db(alias, compiled.columns, row) for row in self.lists(**values)]
+
+    def lists(self, **values: Any) -> list[list[Any]]:
+        """The selected values of each row, in the order of ``values_list``."""
+        alias = app_settings.DATABASE
+        connection = connections[alias]
+        with connection.cursor() as cursor:
             cursor.execute(*self._bound(alias, values))
-            found = cursor.fetchall()
-        return [self._instance(alias, list(row)) for row in found]
+            found = [list(row) for row in cursor.fetchall()]
+        for position, convert, expression in self._compiled(alias).converters:
+            for row in found:
+                row[position] = convert(row[position], expression, connection)
+        return found
 
     def _bound(self, alias: str, values: dict[str, Any]) -> tuple[str, list[Any]]:
         compiled = self._compiled(alias)
@@ -83,12 +119,6 @@ class Statement:
             given.prepared(values[given.name], connection) if isinstance(given, Parameter) else given
             for given in compiled.parameters
         ]
-
-    def _instance(self, alias: str, row: list[Any]) -> Any:
-        compiled = self._compiled(alias)
-        for position, convert, expression in compiled.converters:
-            row[position] = convert(row[position], expression, connections[alias])
-        return compiled.model.from_db(alias, compiled.columns, row)
 
     def _compiled(self, alias: str) -> Compiled:
         if alias not in self._by_alias:
@@ -111,5 +141,5 @@ class Statement:
             for position, (found, expression) in compiler.get_converters(expressions).items()
             for convert in found
         )
-        columns = tuple(expression.target.attname for expression in expressions)
+        columns = tuple(expression.target.attname for expression in expressions if isinstance(expression, Col))
         return Compiled(sql, tuple(parameters), queryset.model, columns, converters)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from itertools import accumulate
 from typing import Any
 
 from django.db.models import (
@@ -20,6 +22,7 @@ from django.db.models import (
     Max,
     Q,
     QuerySet,
+    Subquery,
     Sum,
     TextChoices,
     Value,
@@ -31,7 +34,9 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots import dispatch, stats
-from tenant_slots.models import ENDED, READY_AT, State, TenantJob, TenantQueue
+from tenant_slots.compiled import IsOneOf, Keys, Statement
+from tenant_slots.conf import app_settings
+from tenant_slots.models import ENDED, READY_AT, State, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.time_buckets import PeriodsAgo, ago
 
 MINUTES = 60
@@ -39,6 +44,10 @@ MINUTES = 60
 
 DELAY_WINDOW = 15 * 60
 """Seconds of starts that the start delay is measured over."""
+
+
+PKS = Keys("pks")
+"""Of the tenant queues that a compiled statement is asked about."""
 
 
 class QueueState(TextChoices):
@@ -100,9 +109,21 @@ class Tiles:
     """None when Redis cannot be asked."""
 
 
+class CountInOneProcess(Subquery):
+    """A count that PostgreSQL does not share out: to start parallel workers takes longer than to count 200,000 rows.
+
+    It is the LIMIT that keeps it from that. No table has so many rows.
+    """
+
+    template = "(SELECT COUNT(*) FROM (%(subquery)s) AS counted)"
+
+    def __init__(self, jobs: TenantJobQuerySet) -> None:
+        super().__init__(jobs.order_by().values(one=Value(1))[: 2**62], output_field=IntegerField())
+
+
 def rows(pks: Sequence[int]) -> dict[int, Row]:
     """These tenant queues by primary key. Three queries, however many rows."""
-    found = {row["pk"]: row for row in _measured(TenantQueue.objects.filter(pk__in=pks))}
+    found = {row["pk"]: row for row in _measured(pks)}
     delays, running = start_delays(pks), activity(pks)
     for pk, row in found.items():
         row["start_delay"] = delays.get(pk)
@@ -113,25 +134,51 @@ def rows(pks: Sequence[int]) -> dict[int, Row]:
 
 def tiles(queues: QuerySet[TenantQueue] | None = None) -> Tiles:
     """All tenant queues together, or these ones. One query."""
-    limited = ~Q(tenant="")
-    jobs = TenantJob.objects.all()
     if queues is None:
-        queues = TenantQueue.objects.all()
+        found = dict(zip(SUMMED, _compiled_sums(app_settings.LEASE_TTL).lists()[0], strict=True))
     else:
-        jobs = jobs.filter(tenant_queue__in=queues.order_by().values("pk"))
-    # Max, because `waiting` and `stale` have one answer for all rows; the database asks for it once.
-    found = queues.order_by().aggregate(
-        in_use=Coalesce(Sum("current_job", filter=limited), 0),
-        capacity=Coalesce(Sum("max_job", filter=limited & Q(paused=False)), 0),
-        at_limit=Count("pk", filter=Q(current_job__gte=F("max_job"), current_job__gt=0)),
-        waiting=Coalesce(Max(stats.count_of(jobs.waiting())), 0),
-        stale=Coalesce(Max(stats.count_of(jobs.silent())), 0),
-        oldest_wait=Max(stats.oldest_wait(stats.jobs_of_row())),
-    )
+        jobs = TenantJob.objects.filter(tenant_queue__in=queues.order_by().values("pk"))
+        found = queues.order_by().aggregate(**_sums(jobs, oldest_among=stats.jobs_of_row()))
     return Tiles(
         **{**found, "oldest_wait": stats.seconds(found["oldest_wait"])},
         workers=dispatch.workers_alive(),
     )
+
+
+SUMMED = [field.name for field in fields(Tiles) if field.name != "workers"]
+
+
+@functools.cache
+def _compiled_sums(lease_ttl: float) -> Statement:
+    """One for each ``LEASE_TTL``, which `silent` puts into it."""
+    return Statement(sums_of_all)
+
+
+def sums_of_all() -> QuerySet[Any]:
+    """One row with the values of `SUMMED`. The constant makes all tenant queues one group."""
+    jobs = TenantJob.objects.all()
+    sums = TenantQueue.objects.order_by().values(all=Value(1)).annotate(**_sums(jobs, oldest_among=jobs))
+    return sums.values_list(*SUMMED)
+
+
+def _sums(jobs: Any, oldest_among: Any) -> dict[str, Any]:
+    """What the tiles add up.
+
+    Args:
+        jobs: those of the rows.
+        oldest_among: where to look for the one that waits longest: among all it is the first of an index; among those
+            of some rows it is looked for row by row.
+    """
+    limited = ~Q(tenant="")
+    # Max, because what does not depend on the row has one answer for all; the database asks for it once.
+    return {
+        "in_use": Coalesce(Sum("current_job", filter=limited), 0),
+        "capacity": Coalesce(Sum("max_job", filter=limited & Q(paused=False)), 0),
+        "at_limit": Count("pk", filter=Q(current_job__gte=F("max_job"), current_job__gt=0)),
+        "waiting": Coalesce(Max(CountInOneProcess(jobs.waiting())), 0),
+        "stale": Coalesce(Max(stats.count_of(jobs.silent())), 0),
+        "oldest_wait": Max(stats.oldest_wait(oldest_among)),
+    }
 
 
 def with_state(rows: QuerySet[Any]) -> QuerySet[Any]:
@@ -160,12 +207,17 @@ def state_of_row() -> Any:
 
 def start_delays(pks: Sequence[int], percent: int = 95) -> dict[int, float]:
     """Seconds from ready to first start by tenant queue, nearest rank, over `DELAY_WINDOW`. One query."""
-    started = lately(pks, DELAY_WINDOW).filter(attempt=1, started_at__gt=ago(DELAY_WINDOW))
+    return {pk: stats.seconds(time) or 0.0 for pk, time in _start_delays(percent).lists(pks=pks)}
+
+
+@functools.cache
+def _start_delays(percent: int) -> Statement:
+    jobs = ran_lately(TenantJob.objects.filter(IsOneOf("tenant_queue", PKS)), DELAY_WINDOW)
+    started = jobs.filter(attempt=1, started_at__gt=ago(DELAY_WINDOW))
     rank = Window(RowNumber(), partition_by=F("tenant_queue_id"), order_by=F("delay").asc())
     count = Window(Count("pk"), partition_by=F("tenant_queue_id"))
     ranked = started.annotate(delay=delay(), rank=rank, count=count)
-    chosen = ranked.filter(rank=nearest_rank(percent))
-    return {pk: stats.seconds(time) or 0.0 for pk, time in chosen.values_list("tenant_queue_id", "delay")}
+    return Statement(lambda: ranked.filter(rank=nearest_rank(percent)).values_list("tenant_queue_id", "delay"))
 
 
 def delay() -> Any:
@@ -179,9 +231,14 @@ def nearest_rank(percent: int) -> Any:
 
 
 def lately(pks: Sequence[int], seconds: float) -> Any:
-    """Jobs that ran within the last `seconds`: running ones, and ended ones by the index of their row."""
+    """Jobs of these tenant queues that ran within the last `seconds`."""
+    return ran_lately(TenantJob.objects.filter(tenant_queue__in=pks), seconds)
+
+
+def ran_lately(jobs: Any, seconds: float) -> Any:
+    """Those that ran within the last `seconds`: running ones, and ended ones by the index of their row."""
     ended = Q(state__in=ENDED, ended_at__gt=ago(seconds))
-    return TenantJob.objects.filter(Q(state=State.RUNNING) | ended, tenant_queue__in=pks, started_at__isnull=False)
+    return jobs.filter(Q(state=State.RUNNING) | ended, started_at__isnull=False)
 
 
 def activity(pks: Sequence[int], periods: int = MINUTES, seconds: int = 60) -> dict[int, tuple[int, ...]]:
@@ -189,46 +246,56 @@ def activity(pks: Sequence[int], periods: int = MINUTES, seconds: int = 60) -> d
 
     A job that was put back counts from its last start only, as its row keeps no other.
     """
-    counted = (
-        lately(pks, periods * seconds)
-        .order_by()
-        .values_list("tenant_queue_id", PeriodsAgo("started_at", seconds), PeriodsAgo("ended_at", seconds))
-        .annotate(jobs=Count("pk"))
-    )
     changes: dict[int, Counter[int]] = defaultdict(Counter)
-    for pk, started, ended, jobs in counted:
+    for pk, started, ended, jobs in _activity(periods, seconds).lists(pks=pks):
         # It ran at the moments from `started` periods ago to the last one before it ended.
         changes[pk][min(started, periods)] += jobs
         changes[pk][-1 if ended is None else ended] -= jobs
     return {pk: _summed(changes[pk], periods) for pk in pks}
 
 
+@functools.cache
+def _activity(periods: int, seconds: int) -> Statement:
+    jobs = ran_lately(TenantJob.objects.filter(IsOneOf("tenant_queue", PKS)), periods * seconds).order_by()
+    moments = jobs.values_list("tenant_queue_id", PeriodsAgo("started_at", seconds), PeriodsAgo("ended_at", seconds))
+    return Statement(lambda: moments.annotate(jobs=Count("pk")))
+
+
 def limits_back(
     max_job: int, history: Iterable[Sequence[float]] | None, periods: int = MINUTES, seconds: int = 60
 ) -> tuple[int, ...]:
     """The limit at the moments of `activity`, from the changes that the row keeps."""
+    if not history:
+        return (max_job,) * (periods + 1)
     now = timezone.now().timestamp()
-    changes = [(now - moment, int(before)) for moment, before in history or ()]
+    changes = [(now - moment, int(before)) for moment, before in history]
     moments = range(periods, -1, -1)
     return tuple(next((before for age, before in changes if age < moment * seconds), max_job) for moment in moments)
 
 
 def _summed(changes: Mapping[int, int], periods: int) -> tuple[int, ...]:
-    running, points = 0, []
-    for moment in range(periods, -1, -1):
-        running += changes.get(moment, 0)
-        points.append(max(0, running))
-    return tuple(points)
+    running = accumulate(changes.get(moment, 0) for moment in range(periods, -1, -1))
+    return tuple([max(0, jobs) for jobs in running])
 
 
-def _measured(queues: QuerySet[Any]) -> list[dict[str, Any]]:
+MEASURED = [field.name for field in fields(Row) if field.name not in ("start_delay", "activity", "limits")]
+
+
+def _measured(pks: Sequence[int]) -> list[dict[str, Any]]:
+    rows = _figures(app_settings.LEASE_TTL).lists(pks=pks)
+    measured = [dict(zip(MEASURED, row, strict=True)) for row in rows]
+    return [{**row, "oldest_wait": stats.seconds(row["oldest_wait"])} for row in measured]
+
+
+@functools.cache
+def _figures(lease_ttl: float) -> Statement:
+    """One for each ``LEASE_TTL``, which `silent` puts into it."""
     jobs = stats.jobs_of_row()
-    measured = with_state(stats.with_waiting(queues)).annotate(
+    measured = with_state(stats.with_waiting(TenantQueue.objects.filter(IsOneOf("pk", PKS)))).annotate(
         running=stats.count_of(jobs.running()),
         queued=stats.count_of(jobs.queued()),
         failed=stats.count_of(jobs.filter(state=State.FAILED, ended_at__gt=ago(3600)).ended()),
         stale=stats.count_of(jobs.silent()),
         oldest_wait=stats.oldest_wait(jobs),
     )
-    names = [field.name for field in fields(Row) if field.name not in ("start_delay", "activity", "limits")]
-    return [{**row, "oldest_wait": stats.seconds(row["oldest_wait"])} for row in measured.values(*names)]
+    return Statement(lambda: measured.values_list(*MEASURED))

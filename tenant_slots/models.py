@@ -347,6 +347,7 @@ class TenantJob(models.Model):
             models.Index(fields=["ended_at"], condition=Q(state__in=ENDED), name="tenant_slots_ended"),
             models.Index(fields=["tenant_queue", "-id"], name="tenant_slots_history"),
             models.Index("tenant_queue", READY_AT, condition=Q(state=State.WAITING), name="tenant_slots_longest_wait"),
+            models.Index(READY_AT, condition=Q(state=State.WAITING), name="tenant_slots_oldest_wait"),
             models.Index(
                 fields=["tenant_queue", "ended_at"], condition=Q(state__in=ENDED), name="tenant_slots_ended_of_row"
             ),

@@ -143,6 +143,20 @@ def test_tiles_of_some_rows_count_no_others() -> None:
     assert live.tiles(TenantQueue.objects.filter(tenant="mine")).waiting == 1
 
 
+def test_another_lease_time_counts_from_the_next_poll_on(settings: Any) -> None:
+    queue = tenant_queue()
+    runs(queue, beat_at=ago(seconds=30))
+    counted = []
+    for seconds in (20, 60, 20):
+        settings.TENANT_SLOTS = {"LEASE_TTL": seconds}
+        counted.append((row_of(queue).stale, row_of(queue).state == QueueState.STALE, live.tiles().stale))
+    assert counted == [(1, True, 1), (0, False, 0), (1, True, 1)]
+
+
+def test_no_row_is_nothing_to_show() -> None:
+    assert live.rows([]) == {}
+
+
 def test_twenty_askers_at_once_cost_one_computation() -> None:
     asked: list[list[int]] = []
     entered, go_on = threading.Event(), threading.Event()

@@ -364,6 +364,13 @@ class Migration(migrations.Migration):
                         name="tenant_slots_longest_wait",
                     ),
                     models.Index(
+                        django.db.models.functions.comparison.Greatest(
+                            "enqueued_at", django.db.models.functions.comparison.Coalesce("run_after", "enqueued_at")
+                        ),
+                        condition=models.Q(("state", "waiting")),
+                        name="tenant_slots_oldest_wait",
+                    ),
+                    models.Index(
                         condition=models.Q(("state__in", ("finished", "failed", "canceled"))),
                         fields=["tenant_queue", "ended_at"],
                         name="tenant_slots_ended_of_row",
