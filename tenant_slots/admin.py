@@ -201,6 +201,9 @@ class TenantQueueAdmin(LimitEditing, LiveList, QueueModelAdmin):
 
 @admin.register(TenantJob)
 class TenantJobAdmin(Restricted, JobModelAdmin):
+    class Media:
+        css = {"all": ("tenant_slots/admin.css",)}
+
     list_display = ("uuid", "task", "tenant", "queue", "state", "enqueued_at", "started_at", "ended_at", "attempt")
     list_filter = ("state", ("tenant_queue__queue", admin.AllValuesFieldListFilter), TenantFilter)
     list_select_related = ("tenant_queue",)

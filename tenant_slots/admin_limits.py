@@ -33,10 +33,18 @@ CONFLICT = 409
 
 LONGEST_REASON = 200
 
+STYLED = "slots-input"
+"""The class of our own inputs, which a theme that replaces the widgets of model fields knows nothing of."""
+
 
 def reason_field() -> forms.CharField:
+    widget = forms.TextInput(attrs={"class": STYLED})
     return forms.CharField(
-        label=_("Reason"), max_length=LONGEST_REASON, required=False, help_text=_("Kept in the history.")
+        label=_("Reason"),
+        max_length=LONGEST_REASON,
+        required=False,
+        help_text=_("Kept in the history."),
+        widget=widget,
     )
 
 
@@ -46,7 +54,7 @@ def future_field(label: Any, help_text: Any) -> forms.DateTimeField:
 
 def moment_field(label: Any, help_text: Any, **options: Any) -> forms.DateTimeField:
     """One input with one label, which the browser helps with; Django's two have a label for none of them."""
-    widget = forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
+    widget = forms.DateTimeInput(attrs={"type": "datetime-local", "class": STYLED}, format="%Y-%m-%dT%H:%M")
     return forms.DateTimeField(label=label, required=False, help_text=help_text, widget=widget, **options)
 
 
@@ -58,7 +66,12 @@ def require_future(time: datetime) -> None:
 class LimitForm(forms.Form):
     """A number, how long it is to last, why, and which version of the row the person has seen."""
 
-    max_job = forms.IntegerField(label=_("Limit"), min_value=0, max_value=HIGHEST_LIMIT)
+    max_job = forms.IntegerField(
+        label=_("Limit"),
+        min_value=0,
+        max_value=HIGHEST_LIMIT,
+        widget=forms.NumberInput(attrs={"class": STYLED}),
+    )
     until = future_field(_("Until"), _("The limit of now comes back then. Empty: the new one stays."))
     reason = reason_field()
     version = forms.IntegerField(widget=forms.HiddenInput)

@@ -1,4 +1,11 @@
 from django.contrib import admin
 from django.urls import include, path
 
-urlpatterns = [path("admin/", admin.site.urls), path("django-rq/", include("django_rq.urls"))]
+from tests.theme.site import ours_first, theirs_first
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("ours_first/", ours_first.urls),
+    path("theirs_first/", theirs_first.urls),
+    path("django-rq/", include("django_rq.urls")),
+]
