@@ -1,0 +1,162 @@
+"""Many limits at once, from a file: read it, compare it with the rows, change what differs."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from django.db import DatabaseError
+
+from tenant_slots import limits, tenants
+from tenant_slots.conf import app_settings
+from tenant_slots.exceptions import TenantSlotsError, UnknownTenantQueue
+from tenant_slots.models import LimitSource, TenantQueue
+
+TENANT, LIMIT = "tenant", "limit"
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one line of the file wants."""
+
+    number: int
+    tenant: str
+    max_job: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a line cannot be applied."""
+
+    line: int
+    problem: str
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A row whose limit differs from what its line wants."""
+
+    line: Line
+    row: TenantQueue
+    old: int
+
+
+@dataclass
+class Difference:
+    """What applying the lines would do, or has done."""
+
+    changed: list[Changed] = field(default_factory=list)
+    new: list[Line] = field(default_factory=list)
+    unchanged: int = 0
+
+
+def read(file: Iterable[str], queue: str) -> tuple[list[Line], list[Problem]]:
+    """The good lines and what is wrong with the others. The file is CSV with the columns ``tenant`` and ``limit``.
+
+    Raises:
+        UnicodeDecodeError: the file is not UTF-8.
+        UnknownQueue: RQ has no such queue.
+    """
+    tenants.require_queue(queue)
+    lines: dict[str, Line] = {}
+    problems: list[Problem] = []
+    for number, values in _records(file, problems):
+        try:
+            line = _line(number, values, queue)
+        except (TenantSlotsError, ValueError) as error:
+            problems.append(Problem(number, str(error)))
+            continue
+        if line.tenant in lines:
+            first = lines[line.tenant].number
+            problems.append(Problem(number, f"tenant {line.tenant!r} is on line {first} already; keep one of them"))
+        else:
+            lines[line.tenant] = line
+    return list(lines.values()), problems
+
+
+def compare(lines: Iterable[Line], queue: str) -> Difference:
+    """One query. A row with the wanted limit counts as changed while the limit is a temporary one."""
+    rows = {row.tenant: row for row in TenantQueue.objects.filter(queue=queue).iterator()}
+    difference = Difference()
+    for line in lines:
+        row = rows.get(line.tenant)
+        if row is None:
+            difference.new.append(line)
+        elif row.max_job != line.max_job or row.override_until is not None:
+            difference.changed.append(Changed(line, row, row.max_job))
+        else:
+            difference.unchanged += 1
+    return difference
+
+
+def missing_rows(new: Iterable[Line], queue: str) -> list[Problem]:
+    """Lines of tenants that have no row, where none may be made."""
+    if app_settings.AUTO_CREATE:
+        return []
+    return [Problem(line.number, str(UnknownTenantQueue(tenant=line.tenant, queue=queue))) for line in new]
+
+
+def apply(difference: Difference, queue: str, *, by: str, reason: str) -> tuple[Difference, list[Problem]]:
+    """What was done, each tenant in a transaction of its own, and what failed. To do it again does the rest."""
+    done = Difference(unchanged=difference.unchanged)
+    problems: list[Problem] = []
+    for changed in difference.changed:
+        with _noting(problems, changed.line):
+            tenants.set_limit(changed.row, changed.line.max_job, by=by, reason=reason)
+            done.changed.append(changed)
+    for line in difference.new:
+        with _noting(problems, line):
+            _make(line, queue, by, reason)
+            done.new.append(line)
+    return done, problems
+
+
+@contextmanager
+def _noting(problems: list[Problem], line: Line) -> Iterator[None]:
+    """One row that cannot be had, which a stuck transaction may hold, keeps no other from its limit."""
+    try:
+        yield
+    except (TenantSlotsError, TenantQueue.DoesNotExist, DatabaseError) as error:
+        problems.append(Problem(line.number, str(error).strip()))
+
+
+def _make(line: Line, queue: str, by: str, reason: str) -> None:
+    """A row with its limit from the start, unless a job came first, which has made it with another one."""
+    values = {"max_job": line.max_job, "limit_source": LimitSource.SET, "limit_set_by": by[: limits.LONGEST_NAME]}
+    row, is_new = TenantQueue.objects.get_or_create(tenant=line.tenant, queue=queue, defaults=values)
+    if not is_new:
+        tenants.set_limit(row, line.max_job, by=by, reason=reason)
+
+
+def _records(file: Iterable[str], problems: list[Problem]) -> Iterator[tuple[int, dict[str, str]]]:
+    reader = csv.DictReader(file, skipinitialspace=True, strict=True)
+    try:
+        names = [name.strip().lower() for name in reader.fieldnames or ()]
+        if missing := [name for name in (TENANT, LIMIT) if names.count(name) != 1]:
+            problems.append(Problem(1, f"the head of the file must name the column {missing[0]} once: tenant,limit"))
+            return
+        reader.fieldnames = names
+        for values in reader:
+            yield reader.line_num, values
+    except csv.Error as error:
+        problems.append(Problem(reader.line_num, f"this is not CSV: {error}"))
+
+
+def _line(number: int, values: dict[str, str], queue: str) -> Line:
+    """Raises ValueError or a TenantSlotsError for what is wrong with it."""
+    if None in values or None in values.values():
+        raise ValueError(f"it has not as many columns as the head, {len(values.keys() - {None})}")
+    tenant = tenants.require_tenant(values[TENANT].strip())
+    if not tenant:
+        raise ValueError("the tenant is missing")
+    return Line(number, tenant, tenants.require_limit(number_or_text(values[LIMIT]), tenant, queue))
+
+
+def number_or_text(text: str) -> int | str:
+    """The number, or the text itself for the error to show."""
+    try:
+        return int(text)
+    except ValueError:
+        return text

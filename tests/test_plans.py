@@ -1,0 +1,246 @@
+"""slots_limit --tenant-file: many limits at once, all lines checked before any is applied."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from tenant_slots import tenants
+from tenant_slots.models import LimitSource, TenantQueue
+from tenant_slots.signals import limit_changed
+from tests.factories import fresh, in_rq, tenant_queue, waiting_job
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> Any:
+    """``plans(text, *options)`` runs the command on a file with this text; gives its output and errors."""
+
+    def run(text: str | bytes, *options: str, queue: str = "imports") -> tuple[str, str]:
+        file = tmp_path / "plans.csv"
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        out, errors = io.StringIO(), io.StringIO()
+        try:
+            call_command(
+                "slots_limit", "--queue", queue, "--tenant-file", str(file), *options, stdout=out, stderr=errors
+            )
+        except CommandError as error:
+            error.out, error.errors = out.getvalue(), errors.getvalue()  # type: ignore[attr-defined]
+            raise
+        return out.getvalue(), errors.getvalue()
+
+    return run
+
+
+def limits() -> dict[str, int]:
+    return dict(TenantQueue.objects.order_by("tenant").values_list("tenant", "max_job"))
+
+
+def refused(plans: Any, text: str | bytes, *options: str) -> str:
+    """The listed lines; nothing may have changed."""
+    before = limits()
+    with pytest.raises(CommandError) as raised:
+        plans(text, *options)
+    assert limits() == before
+    errors: str = raised.value.errors or str(raised.value)
+    return errors
+
+
+def test_limits_are_changed_made_and_left(plans: Any) -> None:
+    tenant_queue("acme", max_job=1), tenant_queue("beta", max_job=5)
+    tenant_queue("acme", queue="reports", max_job=9)
+    out, errors = plans("tenant,limit\nacme,4\nbeta,5\ngamma,2\n")
+    assert out.splitlines() == ["acme: 1 → 4", "gamma: new, 2", "1 changed, 1 new, 1 unchanged"]
+    assert errors == ""
+    assert {(row.tenant, row.queue): row.max_job for row in TenantQueue.objects.all()} == {
+        ("acme", "imports"): 4,
+        ("acme", "reports"): 9,
+        ("beta", "imports"): 5,
+        ("gamma", "imports"): 2,
+    }
+
+
+def test_a_second_run_changes_nothing(plans: Any) -> None:
+    text = "tenant,limit\nacme,4\nbeta,5\n"
+    plans(text)
+    versions = list(TenantQueue.objects.values_list("version", flat=True))
+    assert plans(text)[0] == "0 changed, 0 new, 2 unchanged\n"
+    assert list(TenantQueue.objects.values_list("version", flat=True)) == versions
+
+
+def test_a_dry_run_says_what_would_change_and_changes_nothing(plans: Any) -> None:
+    tenant_queue("acme", max_job=1)
+    out, _ = plans("tenant,limit\nacme,4\ngamma,2\n", "--dry-run")
+    assert out.splitlines() == ["acme: 1 → 4", "gamma: new, 2", "would be: 1 changed, 1 new, 0 unchanged"]
+    assert limits() == {"acme": 1}
+
+
+def test_every_bad_line_is_listed_and_no_line_is_applied(plans: Any) -> None:
+    tenant_queue("acme", max_job=1)
+    lines = [
+        "tenant,limit",
+        "acme,4",
+        "beta,many",
+        "gamma,-1",
+        ",3",
+        "acme,5",
+        "delta",
+        "x,1,2",
+        "y" * 256 + ",1",
+        "z,",
+    ]
+    errors = refused(plans, "\n".join(lines))
+    assert [line.partition(":")[0] for line in errors.splitlines()] == [f"line {number}" for number in range(3, 11)]
+    for reason in ("'many' is not a limit", "-1 is not", "is missing", "on line 2 already", "as many columns", "255"):
+        assert reason in errors
+
+
+def test_the_failure_counts_the_wrong_lines(plans: Any) -> None:
+    with pytest.raises(CommandError, match="1 line is wrong; nothing was changed"):
+        plans("tenant,limit\nacme,no\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufefftenant,limit\r\nacme,4\r\n",
+        "limit,tenant\n4,acme\n",
+        "Tenant , Limit\n acme , 4 \n",
+        'name,tenant,limit\n"Acme, Inc.","acme",4\n',
+        "tenant,limit\n\nacme,4\n\n",
+    ],
+)
+def test_the_file_may_be_written_as_spreadsheets_do(plans: Any, text: str) -> None:
+    plans(text)
+    assert limits() == {"acme": 4}
+
+
+@pytest.mark.parametrize("text", ["acme,4\n", "", "tenant;limit\nacme;4\n", "tenant,tenant,limit\na,b,1\n"])
+def test_a_file_without_its_head_is_refused(plans: Any, text: str) -> None:
+    assert "line 1: the head of the file must name the column" in refused(plans, text)
+
+
+@pytest.mark.parametrize("text", ['tenant,limit\n"acme,4\n', 'tenant,limit\n"ac"me,4\n'])
+def test_what_is_not_csv_is_refused(plans: Any, text: str) -> None:
+    assert "this is not CSV" in refused(plans, text)
+
+
+def test_a_file_that_is_not_utf8_or_missing_is_refused(plans: Any) -> None:
+    assert "cannot be read" in refused(plans, "tenant,limit\nj\u00f6rg,1\n".encode("latin-1"))
+    with pytest.raises(CommandError, match="cannot be read"):
+        call_command("slots_limit", "--queue", "imports", "--tenant-file", "/nowhere.csv")
+
+
+def test_a_tenant_without_a_row_is_a_bad_line_where_none_is_made(plans: Any, settings: Any) -> None:
+    settings.TENANT_SLOTS = {"AUTO_CREATE": False}
+    tenant_queue("acme", max_job=1)
+    assert refused(plans, "tenant,limit\nacme,4\nbeta,2\n").startswith("line 3: Tenant 'beta' has no row")
+
+
+def test_an_unknown_queue_is_refused(plans: Any) -> None:
+    with pytest.raises(CommandError, match="'nonsense' is not in RQ_QUEUES"):
+        plans("tenant,limit\nacme,4\n", queue="nonsense")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["acme"],
+        ["acme", "imports"],
+        ["--queue", "imports"],
+        ["--tenant-file", "plans.csv"],
+        ["acme", "imports", "3", "--dry-run"],
+        ["acme", "imports", "3", "--json"],
+        ["acme", "imports", "3", "--queue", "imports", "--tenant-file", "plans.csv"],
+    ],
+)
+def test_it_is_either_one_tenant_or_a_file(arguments: list[str]) -> None:
+    with pytest.raises(CommandError, match="give either TENANT QUEUE N, or --queue QUEUE and --tenant-file FILE"):
+        call_command("slots_limit", *arguments)
+
+
+def test_json_has_the_same_facts(plans: Any) -> None:
+    tenant_queue("acme", max_job=1), tenant_queue("beta", max_job=5)
+    out, _ = plans("tenant,limit\nacme,4\nbeta,5\ngamma,2\n", "--json")
+    assert json.loads(out) == {
+        "changed": [{"tenant": "acme", "old": 1, "new": 4}],
+        "new": [{"tenant": "gamma", "new": 2}],
+        "unchanged": 1,
+        "errors": [],
+    }
+    with pytest.raises(CommandError) as raised:
+        plans("tenant,limit\nacme,no\n", "--json")
+    [error] = json.loads(raised.value.out)["errors"]
+    assert error["line"] == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_and_why_are_told_and_kept(plans: Any) -> None:
+    heard: list[Any] = []
+
+    def listen(change: Any, **_: Any) -> None:
+        heard.append((change.old, change.new, change.by, change.reason))
+
+    row = tenant_queue("acme", max_job=1)
+    limit_changed.connect(listen)
+    try:
+        plans("tenant,limit\nacme,4\nbeta,2\n", "--by", "billing", "--reason", "new plans")
+        call_command("slots_limit", "acme", "imports", "5", "--by", "eve", "--reason", "sale", stdout=io.StringIO())
+    finally:
+        limit_changed.disconnect(listen)
+    assert heard == [(1, 4, "billing", "new plans"), (4, 5, "eve", "sale")]
+    assert (fresh(row).limit_set_by, row.limit_source) == ("eve", LimitSource.SET)
+    beta = TenantQueue.objects.get(tenant="beta")
+    assert (beta.limit_set_by, beta.limit_source) == ("billing", LimitSource.SET)
+
+
+def test_a_temporary_limit_ends_even_where_the_number_is_the_same(plans: Any) -> None:
+    row = tenant_queue("acme", max_job=1)
+    tenants.set_override(row, 4, timezone.now() + timedelta(hours=1))
+    assert plans("tenant,limit\nacme,4\n")[0].startswith("acme: 4 → 4")
+    assert (fresh(row).max_job, row.override_until) == (4, None)
+
+
+def test_what_is_unchanged_costs_one_query_together(plans: Any) -> None:
+    TenantQueue.objects.bulk_create(TenantQueue(tenant=str(n), queue="imports", max_job=3) for n in range(10_000))
+    lines = "".join(f"{n},3\n" for n in range(10_000))
+    with CaptureQueriesContext(connection) as captured:
+        assert plans(f"tenant,limit\n{lines}")[0] == "0 changed, 0 new, 10000 unchanged\n"
+    assert len(captured) == 1
+
+
+def test_a_row_that_cannot_be_had_is_reported_and_the_others_are_changed(
+    plans: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant_queue("acme", max_job=1), tenant_queue("beta", max_job=1)
+    real = tenants.set_limit
+
+    def set_limit(row: TenantQueue, *args: Any, **facts: Any) -> Any:
+        if row.tenant == "acme":
+            raise OperationalError("canceling statement due to lock timeout")
+        return real(row, *args, **facts)
+
+    monkeypatch.setattr(tenants, "set_limit", set_limit)
+    with pytest.raises(CommandError, match="1 line is not applied, the others are") as raised:
+        plans("tenant,limit\nacme,4\nbeta,4\n")
+    assert raised.value.errors == "line 2: canceling statement due to lock timeout\n"
+    assert limits() == {"acme": 1, "beta": 4}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_waiting_jobs_that_fit_start_at_once(plans: Any) -> None:
+    row = tenant_queue("acme", max_job=0)
+    waiting_job(row), waiting_job(row), waiting_job(row)
+    plans("tenant,limit\nacme,2\n")
+    assert (fresh(row).current_job, in_rq()) == (2, 2)
