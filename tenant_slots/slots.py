@@ -9,7 +9,7 @@ A job *holds a slot* exactly while it is ``queued`` or ``running``; ``current_jo
 4. No lost wake-up: whoever admits or releases locks the tenant's row first, and a release hands its slot
    straight to the next job in the same transaction. Without the lock the gate answers "full" while a release is
    still uncommitted, and a job waits beside a free slot.
-5. Order: priority, then enqueue order; no row is ever passed over.
+5. Order: priority, then enqueue order; no row is ever passed over, but for one whose key is at its cap.
 6. Every function here only touches the database. The caller pushes what was admitted to RQ after the commit.
 
 The statements stand first, in the order in which a job meets them; the functions below say when each one runs.
@@ -28,6 +28,7 @@ from typing import Any
 from django.db import connections, transaction
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, IntegerField
 
+from tenant_slots import key_caps
 from tenant_slots.compiled import Parameter, Statement, fields_of
 from tenant_slots.conf import app_settings
 from tenant_slots.holders import HOLDER_FIELDS, Holder
@@ -43,7 +44,7 @@ PK = Parameter("pk", IntegerField())
 ATTEMPT = Parameter("attempt", IntegerField())
 SLOTS = Parameter("slots", IntegerField())
 
-LOCKED = ("tenant", "queue", "max_job", "current_job", "paused")
+LOCKED = ("tenant", "queue", "max_job", "max_job_per_key", "current_job", "paused")
 """What is read of a tenant's row while it is locked; Django fetches anything else when it is asked for."""
 
 ADMITTED = ("uuid", "tenant_queue", "task", "options", "rq_job_id", "rq_queue", "state", "attempt")
@@ -196,13 +197,20 @@ def _set_transaction_rules(alias: str) -> None:
 def _admit_heads(tenant_queue: TenantQueue) -> list[TenantJob]:
     if not tenant_queue.free:
         return []
-    heads: list[TenantJob] = next_in_line(tenant_queue.free).rows(pk=tenant_queue.pk)
+    heads = _heads(tenant_queue)
     if not heads or not TAKE.update(pk=tenant_queue.pk, slots=len(heads)):
         return []
     for job in heads:
         CLAIM.update(pk=job.pk)
         job.tenant_queue, job.state, job.attempt = tenant_queue, State.QUEUED, job.attempt + 1
     return heads
+
+
+def _heads(tenant_queue: TenantQueue) -> list[TenantJob]:
+    if tenant_queue.max_job_per_key is None:
+        return next_in_line(tenant_queue.free).rows(pk=tenant_queue.pk)
+    heads = key_caps.heads(tenant_queue, tenant_queue.free)
+    return list(TenantJob.objects.in_line().filter(pk__in=heads).only(*ADMITTED)) if heads else []
 
 
 def _leave(job: TenantJob, states: tuple[State, ...], later: float | None, values: dict[str, Any]) -> State | None:
