@@ -68,16 +68,16 @@ class Statement:
             changed: int = cursor.rowcount
         return changed
 
-    def rows(self, preamble: str = "", **values: Any) -> list[Any]:
+    def rows(self, before: Sequence[str] = (), **values: Any) -> list[Any]:
         """The selected rows as instances of the model.
 
         Args:
-            preamble: statements without parameters and results to execute before.
+            before: statements without parameters to execute first.
             values: of the parameters.
         """
         alias = app_settings.DATABASE
         with connections[alias].cursor() as cursor:
-            _execute(cursor, preamble, *self._bound(alias, values))
+            _execute(cursor, before, *self._bound(alias, values))
             found = cursor.fetchall()
         return [self._instance(alias, list(row)) for row in found]
 
@@ -120,11 +120,12 @@ class Statement:
         return Compiled(sql, tuple(parameters), queryset.model, columns, converters)
 
 
-def _execute(cursor: Any, preamble: str, sql: str, parameters: list[Any]) -> None:
+def _execute(cursor: Any, before: Sequence[str], sql: str, parameters: list[Any]) -> None:
     """In one round trip, unless the server binds the parameters: it then takes one statement at a time."""
-    if preamble and cursor.db.settings_dict["OPTIONS"].get("server_side_binding"):
-        cursor.execute(preamble)
-        preamble = ""
-    cursor.execute(f"{preamble}{sql}", parameters)
-    while cursor.description is None:
+    if before and cursor.db.settings_dict["OPTIONS"].get("server_side_binding"):
+        for statement in before:
+            cursor.execute(statement)
+        before = ()
+    cursor.execute("; ".join((*before, sql)), parameters)
+    for _ in before:
         cursor.nextset()

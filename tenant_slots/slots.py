@@ -182,7 +182,7 @@ def locked(tenant_queue_id: int) -> Iterator[TenantQueue]:
         TenantQueue.DoesNotExist: the row was deleted.
     """
     alias = app_settings.DATABASE
-    rules = "" if connections[alias].in_atomic_block else _transaction_rules(alias)
+    rules = () if connections[alias].in_atomic_block else _transaction_rules(alias)
     with transaction.atomic(using=alias):
         found = LOCK.rows(rules, pk=tenant_queue_id)
         if not found:
@@ -190,12 +190,12 @@ def locked(tenant_queue_id: int) -> Iterator[TenantQueue]:
         yield found[0]
 
 
-def _transaction_rules(alias: str) -> str:
+def _transaction_rules(alias: str) -> tuple[str, ...]:
     """READ COMMITTED, because a stricter level fails where waiting for the lock is what we want."""
     if connections[alias].vendor != "postgresql":
-        return ""
+        return ()
     limit = int(patience.get() * 1000)
-    return f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '{limit}ms'; "
+    return "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", f"SET LOCAL lock_timeout = '{limit}ms'"
 
 
 def _admit_heads(tenant_queue: TenantQueue) -> list[TenantJob]:
