@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from tenant_slots import exceptions
 from tenant_slots.models import State, TenantJob
 from tests import jobs
-from tests.factories import fresh, tenant_queue
+from tests.factories import fresh, many_waiting, tenant_queue
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -85,7 +85,8 @@ def test_a_look_at_the_line_is_one_query_and_only_where_there_is_a_limit(max_wai
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="reads PostgreSQL's plan")
 def test_the_look_at_the_line_reads_an_index_and_counts_nothing() -> None:
     row = tenant_queue(max_job=0)
-    TenantJob.objects.bulk_create([TenantJob(tenant_queue=row, task="t") for _ in range(3000)])
+    many_waiting(row, 3000)
+    many_waiting(tenant_queue("others"), 20000)
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE tenant_slots_tenantjob")
     with CaptureQueriesContext(connection) as queries:

@@ -14,7 +14,7 @@ from hypothesis.extra.django import TestCase
 from tenant_slots import doctor, exceptions, key_caps, slots, sweep, tenant_job
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
-from tests.factories import counters_match, fresh, tenant_queue, waiting_job
+from tests.factories import counters_match, fresh, many_waiting, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db
 
@@ -127,9 +127,8 @@ def test_a_cap_of_zero_would_be_a_pause_and_is_refused() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_those_who_are_passed_over_are_read_from_the_index_of_the_line() -> None:
     row, others = tenant_queue(max_job=2, max_job_per_key=1), tenant_queue("others")
-    for tenant_queue_id, number in ((row.pk, 3000), (others.pk, 20000)):
-        waiting = [TenantJob(tenant_queue_id=tenant_queue_id, task="t", key="ann") for _ in range(number)]
-        TenantJob.objects.bulk_create(waiting)
+    many_waiting(row, 3000, key="ann")
+    many_waiting(others, 20000, key="ann")
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE tenant_slots_tenantjob")
     plan = row.jobs.in_line().exclude(key__in=["ann"]).values_list("pk", "key")[:1].explain()

@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from tenant_slots import slots
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.factories import counters_match, fresh, holder, tenant_queue, waiting_job
+from tests.factories import counters_match, fresh, holder, many_waiting, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db
 
@@ -125,7 +125,7 @@ def test_a_hand_over_takes_a_fixed_number_of_queries() -> None:
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="reads PostgreSQL's plan")
 def test_the_head_of_a_long_line_is_found_by_index() -> None:
     row = tenant_queue()
-    TenantJob.objects.bulk_create([TenantJob(tenant_queue=row, task="t") for _ in range(2000)])
+    many_waiting(row, 2000)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE tenant_slots_tenantjob")
     plan = row.jobs.in_line()[:1].explain()
