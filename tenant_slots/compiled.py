@@ -8,7 +8,7 @@ of values, and compiled at their first use.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +81,7 @@ class Statement:
         changes: the new values by field.
     """
 
-    def __init__(self, build: Callable[[], QuerySet[Any]], **changes: Any) -> None:
+    def __init__(self, build: Callable[[], QuerySet[Any]], changes: Mapping[str, Any] | None = None) -> None:
         self._build = build
         self._changes = changes
         self._by_alias: dict[str, Compiled] = {}
@@ -94,18 +94,23 @@ class Statement:
             changed: int = cursor.rowcount
         return changed
 
-    def rows(self, **values: Any) -> list[Any]:
-        """The selected rows as instances of the model; for a SELECT of plain columns of one model."""
+    def rows(self, before: Sequence[str] = (), **values: Any) -> list[Any]:
+        """The selected rows as instances of the model; for a SELECT of plain columns of one model.
+
+        Args:
+            before: statements without parameters to execute first.
+            values: of the parameters.
+        """
         alias = app_settings.DATABASE
         compiled = self._compiled(alias)
-        return [compiled.model.from_db(alias, compiled.columns, row) for row in self.lists(**values)]
+        return [compiled.model.from_db(alias, compiled.columns, row) for row in self.lists(before, **values)]
 
-    def lists(self, **values: Any) -> list[list[Any]]:
-        """The selected values of each row, in the order of ``values_list``."""
+    def lists(self, before: Sequence[str] = (), **values: Any) -> list[list[Any]]:
+        """The selected values of each row, in the order of ``values_list``. See `rows`."""
         alias = app_settings.DATABASE
         connection = connections[alias]
         with connection.cursor() as cursor:
-            cursor.execute(*self._bound(alias, values))
+            _execute(cursor, before, *self._bound(alias, values))
             found = [list(row) for row in cursor.fetchall()]
         for position, convert, expression in self._compiled(alias).converters:
             for row in found:
@@ -127,7 +132,7 @@ class Statement:
 
     def _compile_update(self, alias: str) -> Compiled:
         query: Any = self._build().query.chain(UpdateQuery)
-        query.add_update_values(self._changes)
+        query.add_update_values(dict(self._changes or {}))
         sql, parameters = query.get_compiler(alias).as_sql()
         return Compiled(sql, tuple(parameters))
 
@@ -143,3 +148,14 @@ class Statement:
         )
         columns = tuple(expression.target.attname for expression in expressions if isinstance(expression, Col))
         return Compiled(sql, tuple(parameters), queryset.model, columns, converters)
+
+
+def _execute(cursor: Any, before: Sequence[str], sql: str, parameters: list[Any]) -> None:
+    """In one round trip, unless the server binds the parameters: it then takes one statement at a time."""
+    if before and cursor.db.settings_dict["OPTIONS"].get("server_side_binding"):
+        for statement in before:
+            cursor.execute(statement)
+        before = ()
+    cursor.execute("; ".join((*before, sql)), parameters)
+    for _ in before:
+        cursor.nextset()
