@@ -45,6 +45,13 @@ else:
     QueueModelAdmin = JobModelAdmin = admin.ModelAdmin
 
 
+def in_use(error: TenantQueueInUse) -> str:
+    """The error in the viewer's language."""
+    return gettext(
+        "%(row)s cannot be deleted: %(holding)s jobs hold its slots and %(waiting)s wait. Let them end first."
+    ) % {"row": error.tenant_queue, "holding": error.holding, "waiting": error.waiting}
+
+
 @admin.register(TenantQueue)
 class TenantQueueAdmin(LimitEditing, LiveList, QueueModelAdmin):
     """Never give this class `list_editable`: saving the list would write back every limit that it shows."""
@@ -59,10 +66,12 @@ class TenantQueueAdmin(LimitEditing, LiveList, QueueModelAdmin):
     search_help_text = _("A part of a tenant")
     show_facets = admin.ShowFacets.NEVER
     show_full_result_count = False
-    actions = ("pause", "resume", "set_limit", "cancel_waiting", "export", "delete_selected")
-    editable = ("max_job", "override_until", "paused", "resume_at", "reason", "seen_version")
+    actions = ("pause", "resume", "set_limit", "cancel_waiting", "retry_failed", "export", "delete_selected")
+    editable = (
+        "max_job", "override_until", "max_job_per_key", "max_waiting", "paused", "resume_at", "reason", "seen_version",
+    )  # fmt: skip
     key = ("tenant", "queue")
-    added = ("max_job", "paused")
+    added = ("max_job", "max_job_per_key", "max_waiting", "paused")
     shown = ("usage", "waiting", "origin", "created_at")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantQueue]:
@@ -145,6 +154,10 @@ class TenantQueueAdmin(LimitEditing, LiveList, QueueModelAdmin):
     def has_cancel_waiting_permission(self, request: HttpRequest) -> bool:
         return self._may(request, "cancel_waiting")
 
+    def has_retry_failed_permission(self, request: HttpRequest) -> bool:
+        allowed: bool = request.user.has_perm("tenant_slots.retry_tenantjob")
+        return allowed
+
     def has_export_permission(self, request: HttpRequest) -> bool:
         return self._may(request, "export")
 
@@ -168,6 +181,10 @@ class TenantQueueAdmin(LimitEditing, LiveList, QueueModelAdmin):
     def cancel_waiting(self, request: HttpRequest, queryset: QuerySet[TenantQueue]) -> HttpResponse | None:
         return admin_actions.run(self, request, queryset, admin_queue_actions.CANCEL_WAITING)
 
+    @admin.action(permissions=["retry_failed"], description=_("Retry the failed jobs of selected tenant queues"))
+    def retry_failed(self, request: HttpRequest, queryset: QuerySet[TenantQueue]) -> HttpResponse | None:
+        return admin_actions.run(self, request, queryset, admin_queue_actions.RETRY_FAILED)
+
     @admin.action(permissions=["export"], description=_("Export selected tenant queues as CSV"))
     def export(self, request: HttpRequest, queryset: QuerySet[TenantQueue]) -> Any:
         return admin_export.export(self, request, admin_export.QUEUE_FIELDS, admin_export.queue_rows(queryset))
@@ -183,7 +200,7 @@ class TenantQueueAdmin(LimitEditing, LiveList, QueueModelAdmin):
         try:
             return super().delete_view(request, object_id, extra_context)
         except TenantQueueInUse as error:
-            self.message_user(request, str(error), messages.ERROR)
+            self.message_user(request, in_use(error), messages.ERROR)
             opts = self.opts
             change_page = f"{self.admin_site.name}:{opts.app_label}_{opts.model_name}_change"
             return HttpResponseRedirect(reverse(change_page, args=[object_id]))
@@ -195,7 +212,7 @@ class TenantQueueAdmin(LimitEditing, LiveList, QueueModelAdmin):
             with transaction.atomic(using=router.db_for_write(LogEntry)):
                 return delete_selected(self, request, queryset)
         except TenantQueueInUse as error:
-            self.message_user(request, str(error), messages.ERROR)
+            self.message_user(request, in_use(error), messages.ERROR)
             return None
 
 
@@ -204,7 +221,10 @@ class TenantJobAdmin(Restricted, JobModelAdmin):
     class Media:
         css = {"all": ("tenant_slots/admin.css",)}
 
-    list_display = ("uuid", "task", "tenant", "queue", "state", "enqueued_at", "started_at", "ended_at", "attempt")
+    list_display = (
+        "uuid", "task", "tenant", "key", "queue", "state", "priority", "enqueued_at", "started_at", "ended_at",
+        "attempt", "target",
+    )  # fmt: skip
     list_filter = ("state", ("tenant_queue__queue", admin.AllValuesFieldListFilter), TenantFilter)
     list_select_related = ("tenant_queue",)
     search_fields = ("uuid", "tenant_queue__tenant", "task")
@@ -214,13 +234,13 @@ class TenantJobAdmin(Restricted, JobModelAdmin):
     show_facets = admin.ShowFacets.NEVER  # nor count them
     show_full_result_count = False
     paginator = CappedPaginator
-    actions = ("cancel", "stop", "retry", "release", "export")
-    private = ("args", "kwargs", "options", "result")
+    actions = ("cancel", "stop", "retry", "set_priority", "release", "export")
+    private = ("args", "kwargs", "options", "result", "error")
     """Nobody can search or filter by these: a hidden value could be guessed letter by letter."""
-    secret = ("arguments", "keyword_arguments")
+    secret = ("arguments", "keyword_arguments", "error")
     fields = (
         "uuid",
-        ("task", "key"),
+        ("task", "target", "key"),
         ("tenant", "queue"),
         ("state", "position", "priority"),
         "why_waiting",
@@ -233,8 +253,12 @@ class TenantJobAdmin(Restricted, JobModelAdmin):
         "keyword_arguments",
         "shown_result",
         "error",
+        "last_line_of_error",
     )
-    readonly_fields = ("tenant", "queue", "position", "why_waiting", "arguments", "keyword_arguments", "shown_result")
+    readonly_fields = (
+        "tenant", "queue", "target", "position", "why_waiting", "arguments", "keyword_arguments", "shown_result",
+        "last_line_of_error",
+    )  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantJob]:
         jobs = super().get_queryset(request).defer("args", "kwargs", "options", "result", "error")
@@ -242,7 +266,7 @@ class TenantJobAdmin(Restricted, JobModelAdmin):
         return jobs if own is None else jobs.filter(tenant_queue__in=own.order_by().values("pk"))
 
     def get_fields(self, request: HttpRequest, obj: TenantJob | None = None) -> Any:
-        left_out = set() if self.has_view_arguments_permission(request) else {*self.secret}
+        left_out = {"last_line_of_error"} if self.has_view_arguments_permission(request) else {*self.secret}
         if obj is None or obj.state not in (State.SCHEDULED, State.WAITING, State.QUEUED):
             left_out.add("why_waiting")
         return [name for name in self.fields if name not in left_out]
@@ -278,6 +302,9 @@ class TenantJobAdmin(Restricted, JobModelAdmin):
     def has_retry_permission(self, request: HttpRequest) -> bool:
         return self._may(request, "retry_tenantjob")
 
+    def has_prioritize_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, "prioritize_tenantjob")
+
     def has_release_permission(self, request: HttpRequest) -> bool:
         return self._may(request, "release_tenantjob") or self.has_force_release_permission(request)
 
@@ -297,7 +324,12 @@ class TenantJobAdmin(Restricted, JobModelAdmin):
 
     @admin.display(description=_("queue"))
     def queue(self, job: TenantJob) -> str:
-        return job.tenant_queue.queue
+        own, lane = job.tenant_queue.queue, job.rq_queue_name
+        return own if own == lane else f"{own} → {lane}"
+
+    @admin.display(description=_("object"), empty_value="")
+    def target(self, job: TenantJob) -> str:
+        return f"{job.object_model} {job.object_pk}".strip()
 
     @admin.display(description=_("position in line"))
     def position(self, job: TenantJob) -> int | None:
@@ -319,6 +351,11 @@ class TenantJobAdmin(Restricted, JobModelAdmin):
     def shown_result(self, job: TenantJob) -> SafeString:
         return format_html("<pre>{}</pre>", admin_arguments.shown_result(job))
 
+    @admin.display(description=_("last line of the error"))
+    def last_line_of_error(self, job: TenantJob) -> str:
+        """For who may not see arguments: a traceback may hold some."""
+        return job.error.strip().rpartition("\n")[2]
+
     @admin.action(permissions=["stop"], description=_("Stop selected running jobs"))
     def stop(self, request: HttpRequest, queryset: QuerySet[TenantJob]) -> HttpResponse | None:
         return admin_actions.run(self, request, queryset, admin_job_actions.STOP)
@@ -326,6 +363,10 @@ class TenantJobAdmin(Restricted, JobModelAdmin):
     @admin.action(permissions=["retry"], description=_("Retry selected failed jobs"))
     def retry(self, request: HttpRequest, queryset: QuerySet[TenantJob]) -> HttpResponse | None:
         return admin_actions.run(self, request, queryset, admin_job_actions.RETRY)
+
+    @admin.action(permissions=["prioritize"], description=_("Change the priority of selected waiting jobs"))
+    def set_priority(self, request: HttpRequest, queryset: QuerySet[TenantJob]) -> HttpResponse | None:
+        return admin_actions.run(self, request, queryset, admin_job_actions.SET_PRIORITY)
 
     @admin.action(permissions=["release"], description=_("Release the stuck slots of selected jobs"))
     def release(self, request: HttpRequest, queryset: QuerySet[TenantJob]) -> HttpResponse | None:

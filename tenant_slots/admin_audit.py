@@ -15,6 +15,7 @@ from django.http import HttpRequest
 from django.utils import formats, timezone
 from django.utils.translation import gettext
 
+from tenant_slots import limits
 from tenant_slots.limits import Change
 from tenant_slots.models import TenantQueue
 
@@ -55,11 +56,18 @@ def in_words(change: Change) -> dict[str, str]:
     if change.what == "paused":
         yes, no = gettext("paused"), gettext("not paused")
         names = {"what": gettext("pause"), "old": yes if change.old else no, "new": yes if change.new else no}
+    elif change.what in limits.CAPS:
+        what = gettext("limit per key") if change.what == "max_job_per_key" else gettext("longest line")
+        names = {"what": what, "old": _cap(change.old), "new": _cap(change.new)}
     else:
         names = {"what": gettext("limit"), "old": str(change.old), "new": str(change.new)}
     if change.until:
         names["new"] += " " + gettext("until %(time)s") % {"time": moment(change.until)}
     return names
+
+
+def _cap(value: int | None) -> str:
+    return gettext("none") if value is None else str(value)
 
 
 def moment(time: datetime) -> str:

@@ -12,7 +12,7 @@ from django.utils import formats, timezone
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots import dispatch, live, stats
+from tenant_slots import dispatch, key_caps, live, stats
 from tenant_slots.admin_cells import duration
 from tenant_slots.charts import Chart, Series
 from tenant_slots.models import READY_AT, State, TenantJob, TenantQueue
@@ -143,7 +143,8 @@ def why_waiting(job: TenantJob) -> list[str]:
     if job.state == State.SCHEDULED and job.run_after is not None:
         time = formats.date_format(timezone.localtime(job.run_after), "DATETIME_FORMAT")
         return [
-            gettext("It joins the line at %(time)s: that is what was asked for, or its next retry.") % {"time": time}
+            gettext("It is out of line until %(time)s: as was asked for, for a retry, or for its next try for a slot.")
+            % {"time": time}
         ]
     if job.state == State.QUEUED:
         return _why_queued()
@@ -153,6 +154,7 @@ def why_waiting(job: TenantJob) -> list[str]:
     return [
         gettext("It is number %(position)d in the line of %(row)s.") % {"position": position, "row": row},
         *_what_is_ahead(row),
+        *_others_of_its_key(job),
         _estimate(row, position),
     ]
 
@@ -189,6 +191,18 @@ def _what_is_ahead(row: TenantQueue) -> list[str]:
 def _who_holds_them(row: TenantQueue) -> list[str]:
     names = [f"{job} ({job.worker})" if job.worker else str(job) for job, _ in holders_of(row)[:HOLDERS_NAMED]]
     return [gettext("They are held by: %(jobs)s.") % {"jobs": ", ".join(names)}] if names else []
+
+
+def _others_of_its_key(job: TenantJob) -> list[str]:
+    if not key_caps.is_passed_over(job):
+        return []
+    holders = job.tenant_queue.jobs.holding().filter(key=job.key).order_by("pk")
+    text = gettext(
+        "It is passed over until one of them ends: the limit per key is %(limit)s, and these hold slots for the same "
+        "key, %(key)s: %(jobs)s."
+    )
+    names = ", ".join(map(str, holders.only("task", "uuid")[:HOLDERS_NAMED]))
+    return [text % {"limit": job.tenant_queue.max_job_per_key, "key": job.key, "jobs": names}]
 
 
 def _estimate(row: TenantQueue, position: int) -> str:

@@ -11,9 +11,10 @@ from django.utils.translation import gettext_lazy as _
 
 from tenant_slots import admin_audit, recovery
 from tenant_slots.admin_actions import DONE, Confirmed
-from tenant_slots.admin_limits import ReasonForm, name_of, reason_field
+from tenant_slots.admin_limits import STYLED, ReasonForm, name_of, reason_field
 from tenant_slots.exceptions import NotRetryable
 from tenant_slots.models import State, TenantJob
+from tenant_slots.options import HIGHEST_PRIORITY
 from tenant_slots.recovery import ByHand
 
 OTHER_STATE = "other state"
@@ -37,6 +38,18 @@ class ReleaseForm(forms.Form):
         return cleaned
 
 
+class PriorityForm(ReasonForm):
+    priority = forms.IntegerField(
+        label=_("Priority"),
+        min_value=-HIGHEST_PRIORITY,
+        max_value=HIGHEST_PRIORITY,
+        help_text=_("A higher one goes first among the waiting jobs of a tenant queue."),
+        widget=forms.NumberInput(attrs={"class": STYLED}),
+    )
+
+    field_order = ("priority", "reason")
+
+
 def describe(job: TenantJob) -> str:
     return f"{job} · {job.tenant_queue} · {job.get_state_display()}"
 
@@ -56,6 +69,14 @@ def _retry(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[
         return OTHER_STATE
     after = str(job.get_state_display())
     admin_audit.note(model_admin, request, job, gettext("retry"), before, after, values["reason"])
+    return DONE
+
+
+def _set_priority(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
+    before = str(job.priority)
+    if not job.set_priority(values["priority"]):
+        return OTHER_STATE
+    admin_audit.note(model_admin, request, job, gettext("priority"), before, str(job.priority), values["reason"])
     return DONE
 
 
@@ -94,6 +115,20 @@ def _not_failed(count: int) -> str:
     ) % {"count": count}
 
 
+def _moved(count: int) -> str:
+    return ngettext(
+        "The priority of %(count)d job was changed.", "The priority of %(count)d jobs was changed.", count
+    ) % {"count": count}
+
+
+def _not_waiting(count: int) -> str:
+    return ngettext(
+        "%(count)d job was left: it does not wait any more.",
+        "%(count)d jobs were left: they do not wait any more.",
+        count,
+    ) % {"count": count}
+
+
 def _released(count: int) -> str:
     return ngettext("%(count)d slot was released.", "%(count)d slots were released.", count) % {"count": count}
 
@@ -112,6 +147,14 @@ STOP = Confirmed(
     "stop", _("Stop running jobs"), ReasonForm, _stop, describe, {DONE: _stopping, OTHER_STATE: _not_running}
 )
 RETRY = Confirmed("retry", _("Retry jobs"), ReasonForm, _retry, describe, {DONE: _retried, OTHER_STATE: _not_failed})
+SET_PRIORITY = Confirmed(
+    "prioritize",
+    _("Change the priority"),
+    PriorityForm,
+    _set_priority,
+    describe,
+    {DONE: _moved, OTHER_STATE: _not_waiting},
+)
 RELEASE = Confirmed(
     "release",
     _("Release stuck slots"),

@@ -299,6 +299,10 @@ def changes_of_form(request: HttpRequest, row: TenantQueue, form: TenantQueueFor
             until = values["override_until"]
             changes += set_limit(request, row, max_job=values["max_job"], until=until, **_without_by(facts))
         facts["version"] = row.version
+    for name, change in (("max_job_per_key", tenants.set_max_job_per_key), ("max_waiting", tenants.set_max_waiting)):
+        if name in changed:
+            changes += change(row, values[name], **facts)
+            facts["version"] = row.version
     if changed & {"paused", "resume_at"}:
         if values["paused"]:
             changes += tenants.pause(row, until=values["resume_at"], **facts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django import forms
 from django.db.models import Max
 from django.http import HttpRequest
 from django.utils.translation import gettext, ngettext
@@ -13,8 +14,11 @@ from tenant_slots import admin_audit, line, tenants
 from tenant_slots.admin_actions import DONE, Confirmed, CountForm, SeenForm, seen
 from tenant_slots.admin_limits import LimitForm, ReasonForm, future_field, name_of, set_limit
 from tenant_slots.admin_live import forget_shared
-from tenant_slots.exceptions import StaleVersion
+from tenant_slots.exceptions import StaleVersion, TenantSlotsError
 from tenant_slots.models import TenantJob, TenantQueue
+
+RETRIED_AT_ONCE = 500
+"""Failed jobs of a tenant queue that one click puts back, one by one, while somebody waits for the page."""
 
 CHANGED_MEANWHILE = "changed meanwhile"
 UNCHANGED = "unchanged"
@@ -26,6 +30,10 @@ class PauseForm(SeenForm, ReasonForm):
 
 class ResumeForm(SeenForm, ReasonForm):
     pass
+
+
+class RetryForm(ReasonForm):
+    up_to = forms.IntegerField(widget=forms.HiddenInput)
 
 
 class BulkLimitForm(SeenForm, LimitForm):
@@ -93,6 +101,39 @@ def _cancel_waiting(model_admin: Any, request: HttpRequest, row: TenantQueue, va
     return DONE
 
 
+def describe_failed(row: Any) -> str:
+    failed = line.retryable(row).count()
+    text = ngettext("%(row)s: %(count)d failed job", "%(row)s: %(count)d failed jobs", failed)
+    if failed > RETRIED_AT_ONCE:
+        text = gettext("%(row)s: %(count)d failed jobs, the first %(most)d of them")
+    return text % {"row": row, "count": failed, "most": RETRIED_AT_ONCE}
+
+
+def _retry_failed(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
+    failed = line.retryable(row).filter(pk__lte=values["up_to"]).order_by("pk")
+    count = sum(map(_retried, failed[:RETRIED_AT_ONCE]))
+    if not count:
+        return UNCHANGED
+    what = gettext("failed jobs retried:")
+    admin_audit.note(model_admin, request, row, what, new=str(count), reason=values["reason"])
+    forget_shared()
+    return DONE
+
+
+def _retried(job: TenantJob) -> bool:
+    try:
+        job.retry()
+    except TenantSlotsError:  # it was retried by somebody else, or a new one like it waits
+        return False
+    return True
+
+
+def _failed_up_to(rows: Any) -> dict[str, Any]:
+    """The last job there is: one that fails after the page was shown is not retried."""
+    last = TenantJob.objects.filter(tenant_queue__in=[row.pk for row in rows]).aggregate(last=Max("pk"))["last"]
+    return {"up_to": last or 0}
+
+
 def _waiting_of(rows: Any) -> dict[str, Any]:
     """How many wait now, and the last of them: a job that is enqueued after the page was shown is not canceled."""
     waiting = TenantJob.objects.waiting().filter(tenant_queue__in=[row.pk for row in rows])
@@ -139,11 +180,28 @@ def _emptied(count: int) -> str:
     ) % {"count": count}
 
 
+def _in_line_again(count: int) -> str:
+    return ngettext(
+        "The failed jobs of %(count)d tenant queue are in line again.",
+        "The failed jobs of %(count)d tenant queues are in line again.",
+        count,
+    ) % {"count": count}
+
+
 LEFT = {CHANGED_MEANWHILE: _left, UNCHANGED: _as_it_was}
 
 PAUSE = Confirmed("pause", _("Pause"), PauseForm, _pause, describe, {DONE: _paused, **LEFT}, seen)
 RESUME = Confirmed("resume", _("Resume"), ResumeForm, _resume, describe, {DONE: _resumed, **LEFT}, seen)
 SET_LIMIT = Confirmed("set_limit", _("Set limit"), BulkLimitForm, _set_limit, describe, {DONE: _limited, **LEFT}, seen)
+RETRY_FAILED = Confirmed(
+    "retry_failed",
+    _("Retry failed jobs"),
+    RetryForm,
+    _retry_failed,
+    describe_failed,
+    {DONE: _in_line_again, **LEFT},
+    _failed_up_to,
+)
 CANCEL_WAITING = Confirmed(
     "cancel_waiting",
     _("Cancel waiting jobs"),

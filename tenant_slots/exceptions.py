@@ -30,7 +30,7 @@ class InvalidSetting(TenantSlotsError):
 
 
 class InvalidLimit(TenantSlotsError):
-    """{value!r} is not a limit for tenant {tenant!r} on queue {queue!r}: give a whole number from 0 to {highest}."""
+    """{value!r} is not a limit for tenant {tenant!r} on queue {queue!r}: give an integer from {lowest} to {highest}."""
 
 
 class InvalidTenant(TenantSlotsError):
@@ -75,6 +75,10 @@ class TenantQueueFull(TenantSlotsError):
 
 class TenantQueueInUse(TenantSlotsError):
     """{tenant_queue} cannot be deleted: {holding} jobs hold its slots and {waiting} wait. Let them end first."""
+
+    tenant_queue: Any
+    holding: int
+    waiting: int
 
 
 class NotMigrated(TenantSlotsError):

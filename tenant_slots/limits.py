@@ -16,8 +16,12 @@ from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.models import TenantQueue
 
+CAPS = ("max_job_per_key", "max_waiting")
+"""Changed by themselves: neither an override nor the default has a say in them."""
+
 CHANGEABLE = (
     "max_job",
+    *CAPS,
     "paused",
     "resume_at",
     "limit_source",
@@ -38,9 +42,9 @@ class Change:
     """One change of a limit or a pause."""
 
     what: str
-    """``"limit"`` or ``"paused"``."""
-    old: int | bool
-    new: int | bool
+    """``"limit"``, ``"paused"``, ``"max_job_per_key"`` or ``"max_waiting"``."""
+    old: int | bool | None
+    new: int | bool | None
     by: str
     reason: str
     until: datetime | None
@@ -56,6 +60,7 @@ def change(
         StaleVersion: the row's version is not `version`.
     """
     with slots.locked(tenant_queue.pk) as row:
+        row.refresh_from_db(fields=row.get_deferred_fields())
         if version is not None and row.version != version:
             raise StaleVersion(tenant_queue=row, max_job=row.max_job, version=row.version)
         before = _values(row)
@@ -88,6 +93,9 @@ def _changes(row: TenantQueue, before: dict[str, Any], by: str, reason: str) -> 
         yield Change("limit", before["max_job"], row.max_job, by, reason, row.override_until)
     if (row.paused, row.resume_at) != (before["paused"], before["resume_at"]):
         yield Change("paused", before["paused"], row.paused, by, reason, row.resume_at)
+    for name in CAPS:
+        if getattr(row, name) != before[name]:
+            yield Change(name, before[name], getattr(row, name), by, reason, None)
 
 
 def _copy(row: TenantQueue, to: TenantQueue) -> None:

@@ -109,6 +109,12 @@ def retry(job: TenantJob) -> None:
     job.refresh_from_db()
 
 
+def retryable(tenant_queue: TenantQueue) -> Any:
+    """The failed jobs of a tenant queue that `TenantJob.retry` takes, without their arguments and results."""
+    failed = tenant_queue.jobs.filter(state=State.FAILED, rq_job_id="")
+    return failed.defer("args", "kwargs", "options", "result", "error")
+
+
 def join(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job) -> TenantJob:
     """The place in line of a job that came through plain RQ: its own from an earlier try, else a new one at the end."""
     placed = TenantJob.objects.exclude(state__in=ENDED).filter(rq_job_id=rq_job.id).select_related("tenant_queue")

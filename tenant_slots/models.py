@@ -51,7 +51,7 @@ class LimitSource(models.TextChoices):
     SET = "set", _("set")
 
 
-GUARDED = frozenset({"max_job", "paused", "override_until", "resume_at"})
+GUARDED = frozenset({"max_job", "max_job_per_key", "max_waiting", "paused", "override_until", "resume_at"})
 """Saving one of these raises `TenantQueue.version`."""
 
 
@@ -316,6 +316,7 @@ class TenantJob(models.Model):
             ("view_job_arguments", _("Can view the arguments of tenant job")),
             ("stop_tenantjob", _("Can stop running tenant job")),
             ("retry_tenantjob", _("Can retry failed tenant job")),
+            ("prioritize_tenantjob", _("Can change the priority of waiting tenant job")),
             ("release_tenantjob", _("Can release the stuck slot of tenant job")),
             ("force_release_tenantjob", _("Can release the slot of tenant job whose lease is alive")),
             ("export_tenantjob", _("Can export tenant job")),

@@ -36,6 +36,9 @@ logger = logging.getLogger("tenant_slots")
 LONGEST_TENANT: int = TenantQueue._meta.get_field("tenant").max_length or 0
 
 
+LONGEST_LINE = 2**31 - 1
+"""What the column of ``max_waiting`` holds."""
+
 NO_TENANT = ""
 """The tenant of calls without one. Its row starts with the highest limit there is."""
 
@@ -176,9 +179,16 @@ def is_limit(value: object) -> bool:
 def require_limit(value: Any, tenant: str, queue: str) -> int:
     """Raises InvalidLimit unless `value` is a whole number from 0 to ``HIGHEST_LIMIT``."""
     if not is_limit(value):
-        raise InvalidLimit(value=value, tenant=tenant, queue=queue, highest=HIGHEST_LIMIT)
+        raise InvalidLimit(value=value, tenant=tenant, queue=queue, lowest=0, highest=HIGHEST_LIMIT)
     limit: int = value
     return limit
+
+
+def _require_cap(value: Any, row: TenantQueue, lowest: int, highest: int) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        raise InvalidLimit(value=value, tenant=row.tenant, queue=row.queue, lowest=lowest, highest=highest)
 
 
 def set_limit(
@@ -255,6 +265,50 @@ def reset_to_default(
     def apply(row: TenantQueue) -> None:
         _end_override(row)
         row.max_job, row.limit_source, row.limit_set_by = default, LimitSource.DEFAULT, ""
+
+    return limits.change(tenant_queue, apply, by, reason, version)
+
+
+def set_max_job_per_key(
+    tenant_queue: TenantQueue,
+    max_job_per_key: int | None,
+    *,
+    by: str = "",
+    reason: str = "",
+    version: int | None = None,
+) -> list[Change]:
+    """Change how many jobs with the same key may hold a slot at once; None for no such limit. See `set_limit`.
+
+    Raises:
+        InvalidLimit: it is neither None nor a whole number from 1 to ``HIGHEST_LIMIT``.
+        StaleVersion: another change came first; nothing is changed.
+    """
+    _require_cap(max_job_per_key, tenant_queue, 1, HIGHEST_LIMIT)
+
+    def apply(row: TenantQueue) -> None:
+        row.max_job_per_key = max_job_per_key
+
+    return limits.change(tenant_queue, apply, by, reason, version)
+
+
+def set_max_waiting(
+    tenant_queue: TenantQueue,
+    max_waiting: int | None,
+    *,
+    by: str = "",
+    reason: str = "",
+    version: int | None = None,
+) -> list[Change]:
+    """Change how many jobs may wait; None for any number. What waits already stays. See `set_limit`.
+
+    Raises:
+        InvalidLimit: it is neither None nor a whole number from 0 to ``LONGEST_LINE``.
+        StaleVersion: another change came first; nothing is changed.
+    """
+    _require_cap(max_waiting, tenant_queue, 0, LONGEST_LINE)
+
+    def apply(row: TenantQueue) -> None:
+        row.max_waiting = max_waiting
 
     return limits.change(tenant_queue, apply, by, reason, version)
 

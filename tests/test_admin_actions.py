@@ -49,8 +49,8 @@ def history() -> list[str]:
 
 @pytest.mark.parametrize(
     ("url", "action"),
-    [(QUEUES, "pause"), (QUEUES, "set_limit"), (QUEUES, "cancel_waiting"), (JOBS, "stop"), (JOBS, "retry"),
-     (JOBS, "release")],
+    [(QUEUES, "pause"), (QUEUES, "set_limit"), (QUEUES, "cancel_waiting"), (QUEUES, "retry_failed"), (JOBS, "stop"),
+     (JOBS, "retry"), (JOBS, "release")],
 )  # fmt: skip
 def test_the_page_in_between_lists_what_is_touched_and_changes_nothing(boss: Client, url: str, action: str) -> None:
     row = tenant_queue("acme")
@@ -210,10 +210,38 @@ OWN = [
     (QUEUES, "cancel_waiting", "cancel_waiting_tenantqueue"),
     (QUEUES, "export", "export_tenantqueue"),
     (JOBS, "stop", "stop_tenantjob"),
+    (QUEUES, "retry_failed", "retry_tenantjob"),
     (JOBS, "retry", "retry_tenantjob"),
+    (JOBS, "set_priority", "prioritize_tenantjob"),
     (JOBS, "release", "release_tenantjob"),
     (JOBS, "export", "export_tenantjob"),
 ]
+
+
+def test_the_failed_jobs_of_tenant_queues_are_retried_together(boss: Client) -> None:
+    row, other = tenant_queue(max_job=0), tenant_queue("other", max_job=0)
+    failed = [waiting_job(row, state=State.FAILED) for _ in range(3)]
+    canceled, of_rq = waiting_job(row, state=State.CANCELED), waiting_job(row, state=State.FAILED, rq_job_id="x")
+    others = waiting_job(other, state=State.FAILED)
+    page, sent = asked(boss, QUEUES, "retry_failed", row)
+    assert "3 failed jobs" in page.content.decode()
+    later = waiting_job(row, state=State.FAILED)
+    response = boss.post(QUEUES, {**sent, "reason": "the partner is back"}, follow=True)
+    assert messages_of(response) == ["The failed jobs of 1 tenant queue are in line again."]
+    assert {fresh(job).state for job in failed} == {State.WAITING}
+    assert {fresh(job).state for job in (later, of_rq, others)} == {State.FAILED}
+    assert fresh(canceled).state == State.CANCELED
+    assert history() == ["Changed failed jobs retried: 3 (the partner is back)."]
+
+
+def test_so_many_failed_jobs_are_retried_at_once_and_no_more(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenant_slots.admin_queue_actions.RETRIED_AT_ONCE", 2)
+    row = tenant_queue(max_job=0)
+    first, second, third = (waiting_job(row, state=State.FAILED) for _ in range(3))
+    page, sent = asked(boss, QUEUES, "retry_failed", row)
+    assert "the first 2 of them" in page.content.decode()
+    boss.post(QUEUES, sent, follow=True)
+    assert [fresh(job).state for job in (first, second, third)] == [State.WAITING, State.WAITING, State.FAILED]
 
 
 @pytest.mark.parametrize(("url", "action", "permission"), OWN)
@@ -222,7 +250,7 @@ def test_each_action_has_a_permission_of_its_own(url: str, action: str, permissi
     waiting_job(tenant_queue())
     assert actions_offered(client, url) == {action}
     other = JOBS if url == QUEUES else QUEUES
-    assert actions_offered(client, other) == set()
+    assert actions_offered(client, other) == {name for at, name, needed in OWN if (at, needed) == (other, permission)}
 
 
 @pytest.mark.parametrize(("url", "action", "permission"), OWN)

@@ -138,7 +138,7 @@ def test_a_job_behind_a_pause_or_a_limit_of_zero_says_so(values: Any, text: str)
 
 def test_other_states_say_what_they_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     row = tenant_queue()
-    assert "It joins the line at" in why(waiting_job(row, state=State.SCHEDULED, run_after=timezone.now()))
+    assert "It is out of line until" in why(waiting_job(row, state=State.SCHEDULED, run_after=timezone.now()))
     queued = waiting_job(row, state=State.QUEUED)
     for workers, text in [(None, "Redis cannot be asked"), (0, "no worker is alive"), (2, "2 are alive")]:
         monkeypatch.setattr(dispatch, "workers_alive", lambda workers=workers: workers)

@@ -325,6 +325,7 @@ class Migration(migrations.Migration):
                     ("view_job_arguments", "Can view the arguments of tenant job"),
                     ("stop_tenantjob", "Can stop running tenant job"),
                     ("retry_tenantjob", "Can retry failed tenant job"),
+                    ("prioritize_tenantjob", "Can change the priority of waiting tenant job"),
                     ("release_tenantjob", "Can release the stuck slot of tenant job"),
                     ("force_release_tenantjob", "Can release the slot of tenant job whose lease is alive"),
                     ("export_tenantjob", "Can export tenant job"),
