@@ -22,7 +22,7 @@ from rq.job import Job, JobStatus
 from rq.worker import Worker, WorkerStatus
 
 from tenant_slots.conf import app_settings
-from tenant_slots.models import TenantJob, rq_id_of
+from tenant_slots.models import TenantJob, rq_id_of, rq_queue_of
 
 logger = logging.getLogger("tenant_slots")
 
@@ -90,7 +90,7 @@ def missing(jobs: Iterable[tuple[int, UUID, int, str, str, str]]) -> list[int]:
     present: dict[str, set[str]] = {}
     lost = []
     for pk, uuid, attempt, rq_job_id, rq_queue, queue in jobs:
-        name = rq_queue or queue
+        name = rq_queue_of(rq_queue, queue)
         if name not in present:
             present[name] = set(queue_named(name).job_ids)
         if rq_id_of(uuid, attempt, rq_job_id) not in present[name]:
@@ -124,7 +124,7 @@ def push_again(job: TenantJob) -> bool:
 
 def has_worker_record(job: TenantJob) -> bool:
     """Whether RQ knows the worker that runs the job at all."""
-    connection = queue_named(job.tenant_queue.queue).connection
+    connection = queue_named(job.rq_queue_name).connection
     return bool(connection.exists(Worker.redis_worker_namespace_prefix + job.worker))
 
 

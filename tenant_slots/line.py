@@ -12,7 +12,7 @@ from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.utils import timezone
 from rq.job import Job
 
-from tenant_slots import bulk, dispatch, signals, slots, tenants
+from tenant_slots import bulk, dispatch, lanes, signals, slots, tenants
 from tenant_slots.arguments import require_storable
 from tenant_slots.conf import app_settings
 from tenant_slots.decorators import Call, TenantTask
@@ -28,6 +28,7 @@ JOBS_PER_STEP = 1000
 def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Call]) -> list[TenantJob]:
     """Store the jobs of these calls, all or none, and admit them when that commits."""
     checked = [_checked(task, call) for call in calls]
+    lanes.choose(task, checked)
     with naming_missing_tables():
         rows = _stored(task, checked)
     jobs = [job for _, job in checked]

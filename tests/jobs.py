@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 
 from django.db import transaction
 from rq import Retry
 
-from tenant_slots import tenant_job
+from tenant_slots import Throttle, tenant_job
 from tenant_slots.models import TenantJob, TenantQueue
 
 
@@ -96,3 +97,21 @@ def deletes_its_row(tenant: str) -> None:
 def cancels_itself(tenant: str) -> None:
     TenantJob.objects.get(tenant_queue__tenant=tenant).cancel()
     raise RuntimeError("and then it fails")
+
+
+@tenant_job(
+    "imports",
+    tenant="tenant",
+    retry=Retry(max=1),
+    throttle=[
+        Throttle(threshold=3, per=timedelta(hours=1), queue="imports_throttled"),
+        Throttle(threshold=2, per=timedelta(minutes=1), queue="imports_slow"),
+    ],
+)
+def throttled(tenant: str | None, name: str = "", history: str = "", seconds: float = 0.0, problem: str = "") -> None:
+    if history:
+        note(history, "start", tenant, name)
+        time.sleep(seconds)
+        note(history, "end", tenant, name)
+    if problem:
+        raise RuntimeError(problem)
