@@ -38,7 +38,8 @@ def _starts(options: Namespace, queues: list[str]) -> Counter[str]:
         _fill(current, counts)
         current.start_workers(options.workers, *WEIGHTS)
         current.wait_for_ends(options.jobs + options.workers)
-        starts = Counter(run.tenant for run in current.runs()[: options.jobs])
+        starts = Counter(dict.fromkeys(queues, 0))
+        starts.update(run.tenant for run in current.runs()[: options.jobs])
     empty = [name for name, count in starts.items() if count >= counts[name]]
     if empty:
         raise SystemExit(f"{empty[0]} became empty while starts were counted, so its share means nothing.")

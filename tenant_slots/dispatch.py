@@ -20,6 +20,7 @@ from rq.command import send_stop_job_command
 from rq.exceptions import InvalidJobOperation, NoSuchJobError
 from rq.job import Job, JobStatus
 from rq.worker import Worker, WorkerStatus
+from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
 from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantJob, rq_id_of, rq_queue_of
@@ -169,6 +170,18 @@ def workers_alive() -> int | None:
         return sum(_alive(queue_named(name)) for name in _one_queue_per_server())
     except RedisError as error:
         logger.warning("the workers cannot be counted: %s", error)
+        return None
+
+
+def workers_listening(name: str) -> int | None:
+    """How many of these listen on one queue; None when Redis cannot be asked."""
+    try:
+        queue = queue_named(name)
+        # RQ's own Worker.all_keys(queue=...) takes an empty queue for none (RQ 2.12).
+        keys = queue.connection.smembers(WORKERS_BY_QUEUE_KEY % queue.name)
+        return int(queue.connection.exists(*keys)) if keys else 0
+    except RedisError as error:
+        logger.warning("the workers of queue %s cannot be counted: %s", name, error)
         return None
 
 

@@ -61,7 +61,7 @@ _warned: set[str] = set()
 
 
 def choose(task: TenantTask[..., Any], jobs: Iterable[tuple[str, TenantJob]]) -> None:
-    """Count new jobs, each with its tenant, and set `rq_queue` of those that are over a threshold. Call it once a job.
+    """Count new jobs, each with its tenant, once, and set `rq_queue` of those that are over a threshold.
 
     A Redis that cannot be asked is logged: the jobs keep to their own queue.
 
@@ -119,6 +119,6 @@ def _count(task: TenantTask[..., Any], enqueues: Iterable[tuple[str, int]]) -> l
 
 
 def _lane(rules: Sequence[Throttle], before: Sequence[int]) -> str:
-    """The queue of the last rule that a job is over which had so many before it in each window; "" for its own."""
+    """The queue of the last rule that is exceeded by a job with so many before it in each window; "" for its own."""
     over = [rule.queue for rule, count in zip(rules, before, strict=True) if count >= rule.threshold]
     return over[-1] if over else ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -23,7 +25,7 @@ from tenant_slots.decorators import TenantTask
 from tenant_slots.exceptions import UnknownQueue
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
-from tests.factories import age, counters_match, fresh, holder, in_rq, tenant_queue, work
+from tests.factories import DeafWorker, age, counters_match, fresh, holder, in_rq, tenant_queue, work
 from tests.test_sweep import sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -352,6 +354,25 @@ def test_a_worker_of_a_lane_is_looked_for_on_the_lanes_server() -> None:
         pytest.raises(RedisError),
     ):
         dispatch.has_worker_record(job)
+
+
+def test_only_workers_that_listen_on_the_lane_count_as_those_a_job_waits_for(boss: Any) -> None:
+    job = always_slow(jobs.throttled).enqueue("acme")
+    page = f"/admin/tenant_slots/tenantjob/{job.pk}/change/"
+    with listening("imports"):
+        assert "no worker of queue imports_slow is alive" in boss.get(page).content.decode()
+    with listening("imports", SLOW):
+        assert "1 is alive" in boss.get(page).content.decode()
+
+
+@contextmanager
+def listening(*queues: str) -> Iterator[None]:
+    worker = DeafWorker([django_rq.get_queue(name) for name in queues])
+    worker.register_birth()
+    try:
+        yield
+    finally:
+        worker.register_death()
 
 
 def test_the_admin_shows_the_lane_of_a_job(boss: Any) -> None:
