@@ -201,6 +201,7 @@ def test_any_number_of_jobs_and_tenants_is_one_round_trip_to_redis(monkeypatch: 
 
 def test_what_redis_keeps_is_bounded_by_the_highest_threshold() -> None:
     jobs.throttled.enqueue_many([(("acme",), {}) for _ in range(20)])
+    jobs.throttled.enqueue("acme")
     assert counted() == 3
 
 
