@@ -9,6 +9,7 @@ enqueue, so they are not counted.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -24,6 +25,9 @@ logger = logging.getLogger("tenant_slots")
 
 JOBS_PER_CALL = 1000
 """Most jobs that one run of the script counts: Redis serves nobody else meanwhile."""
+
+REST_SECONDS = 10
+"""How long Redis is not asked again after it gave no answer: redis-py may try for seconds, and the caller waits."""
 
 COUNT = """
 -- KEYS: the enqueues. ARGV: how many more there are, how many to keep, then the window of each rule in microseconds.
@@ -59,11 +63,14 @@ return before
 _warned: set[str] = set()
 """The functions that were called without a tenant although their jobs are to be throttled."""
 
+_ask_again: dict[str, float] = {}
+"""By queue, when its Redis may be asked again, by this process's monotonic clock."""
+
 
 def choose(task: TenantTask[..., Any], jobs: Iterable[tuple[str, TenantJob]]) -> None:
     """Count new jobs, each with its tenant, once, and set `rq_queue` of those that are over a threshold.
 
-    A Redis that cannot be asked is logged: the jobs keep to their own queue.
+    A Redis that cannot be asked is logged, and not asked again for a while: jobs keep to their own queue.
 
     Raises:
         UnknownQueue: a rule names a queue that RQ does not have.
@@ -72,20 +79,26 @@ def choose(task: TenantTask[..., Any], jobs: Iterable[tuple[str, TenantJob]]) ->
         return
     for rule in task.throttle:
         tenants.require_queue(rule.queue)
-    chunks = list(_chunks(_with_tenant(task, jobs)))
-    try:
-        counts = _count(task, [(tenant, len(chunk)) for tenant, chunk in chunks])
-    except RedisError as error:
-        logger.warning("%s is not throttled now, its jobs keep to queue %s: %s", task.path, task.queue, error)
+    if time.monotonic() < _ask_again.get(task.queue, 0):
         return
-    for (_, chunk), before in zip(chunks, counts, strict=True):
-        for position, job in enumerate(chunk):
-            job.rq_queue = _lane(task.throttle, [count + position for count in before])
+    try:
+        _choose(task, list(_chunks(_with_tenant(task, jobs))))
+    except RedisError as error:
+        _ask_again[task.queue] = time.monotonic() + REST_SECONDS
+        text = "for %s s no job of queue %s is throttled, as Redis could not count those of %s: %s"
+        logger.warning(text, REST_SECONDS, task.queue, task.path, error)
 
 
 def key_of(task: TenantTask[..., Any], tenant: str) -> str:
     """Where Redis keeps the enqueues. The tenant, which may hold any character, comes last."""
     return f"tenant_slots:enqueued:{task.path}:{tenant}"
+
+
+def _choose(task: TenantTask[..., Any], chunks: list[tuple[str, list[TenantJob]]]) -> None:
+    counts = _count(task, [(tenant, len(chunk)) for tenant, chunk in chunks])
+    for (_, chunk), before in zip(chunks, counts, strict=True):
+        for position, job in enumerate(chunk):
+            job.rq_queue = _lane(task.throttle, [count + position for count in before])
 
 
 def _with_tenant(task: TenantTask[..., Any], jobs: Iterable[tuple[str, TenantJob]]) -> Iterator[tuple[str, TenantJob]]:

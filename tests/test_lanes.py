@@ -18,7 +18,7 @@ from django.db import IntegrityError, transaction
 from django.test import override_settings
 from django.utils import timezone
 from redis.client import Pipeline
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, TimeoutError
 
 from tenant_slots import Throttle, bulk, dispatch, lanes, recovery, slots
 from tenant_slots.decorators import TenantTask
@@ -35,6 +35,11 @@ OWN, THROTTLED, SLOW = "", "imports_throttled", "imports_slow"
 
 HOUR = timedelta(hours=1)
 DEAD_REDIS = {name: {"URL": "redis://127.0.0.1:1/0"} for name in settings.RQ_QUEUES}
+
+
+@pytest.fixture(autouse=True)
+def _redis_may_be_asked() -> None:
+    lanes._ask_again.clear()
 
 
 def key(tenant: str = "acme", task: TenantTask[..., Any] = jobs.throttled.tenant_task) -> str:
@@ -307,7 +312,28 @@ def test_a_redis_that_is_down_stops_no_enqueue(caplog: pytest.LogCaptureFixture)
     with override_settings(RQ_QUEUES=DEAD_REDIS), caplog.at_level(logging.WARNING, "tenant_slots"):
         enqueued = jobs.throttled.enqueue_many([(("acme",), {}) for _ in range(5)])
     assert {fresh(job).rq_queue for job in enqueued} == {OWN}
-    assert "tests.jobs.throttled is not throttled now, its jobs keep to queue imports" in caplog.text
+    assert "for 10 s no job of queue imports is throttled" in caplog.text
+
+
+def test_a_redis_that_gave_no_answer_is_not_asked_at_every_enqueue(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def no_answer(task: TenantTask[..., Any], *_: object) -> Any:
+        asked.append(task.queue)
+        raise TimeoutError("no answer for 5 seconds")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lanes, "_count", no_answer)
+        for _ in range(3):
+            jobs.throttled.enqueue("acme")
+    assert asked == ["imports"]
+    let_rest_pass()
+    assert [jobs.throttled.enqueue("acme").rq_queue for _ in range(3)] == [OWN, OWN, SLOW]
+
+
+def let_rest_pass() -> None:
+    for queue in lanes._ask_again:
+        lanes._ask_again[queue] -= lanes.REST_SECONDS
 
 
 def test_a_lane_that_rq_does_not_have_is_refused_before_anything_is_counted_or_stored() -> None:
