@@ -7,12 +7,15 @@ import re
 import sys
 import time
 from collections.abc import Iterable
+from datetime import datetime
+from math import ceil
 from typing import Any
 from uuid import UUID
 
 import django_rq
 from django.conf import settings
 from django.core.signals import setting_changed
+from django.utils import timezone
 from django_rq.queues import get_result_ttl
 from redis.exceptions import RedisError
 from rq import Queue, Retry
@@ -154,14 +157,15 @@ def stop(job: TenantJob) -> None:
     _tolerant(lambda: send_stop_job_command(queue.connection, job.rq_id, serializer=queue.serializer), job)
 
 
-def put_off(rq_job: Job) -> Retry:
-    """What a plain RQ job returns to run again ``RESCHEDULE_DELAY`` seconds later through RQ's scheduler.
+def put_off(rq_job: Job, until: datetime | None = None) -> Retry:
+    """What a plain RQ job returns to run again at a time, ``RESCHEDULE_DELAY`` seconds later without one.
 
     RQ counts a returned Retry against the limit of the function's own Retry, and adds one after this returns.
     Waiting is not failing, so the count is lowered by one here (RQ 2.12, ``Job._handle_retry_result``).
     """
     rq_job.number_of_retries = (rq_job.number_of_retries or 0) - 1
-    return Retry(max=sys.maxsize, interval=app_settings.RESCHEDULE_DELAY)
+    seconds = (until - timezone.now()).total_seconds() if until else app_settings.RESCHEDULE_DELAY
+    return Retry(max=sys.maxsize, interval=max(1, ceil(seconds)))
 
 
 def workers_alive() -> int | None:

@@ -329,7 +329,7 @@ class TenantJob(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["rq_job_id"],
-                condition=Q(state__in=[State.WAITING, State.QUEUED, State.RUNNING]) & ~Q(rq_job_id=""),
+                condition=~Q(state__in=ENDED) & ~Q(rq_job_id=""),
                 name="tenant_slots_one_per_rq_job",
             ),
             models.UniqueConstraint(
@@ -381,6 +381,19 @@ class TenantJob(models.Model):
         from tenant_slots import line
 
         return line.cancel(self)
+
+    def set_priority(self, priority: int) -> bool:
+        """Move the job in its tenant's line; False when it is not scheduled or waiting any more.
+
+        Args:
+            priority: from -1,000,000 to 1,000,000; a higher one goes first.
+
+        Raises:
+            InvalidOption: it is not such a number.
+        """
+        from tenant_slots import line
+
+        return line.set_priority(self, priority)
 
     def retry(self) -> None:
         """Put a failed or canceled job back in its old place in line.

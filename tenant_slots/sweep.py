@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import TypeVar
 
 from django.db import Error, IntegrityError, OperationalError, connections, transaction
@@ -20,7 +21,7 @@ from django.db.models import Count, Exists, F, OuterRef
 from redis.exceptions import RedisError
 from rq.timeouts import BaseTimeoutException
 
-from tenant_slots import dispatch, holders, line, recovery, signals, slots, tenants
+from tenant_slots import dispatch, holders, key_caps, line, recovery, signals, slots, tenants
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.holders import Liveness
@@ -31,7 +32,6 @@ from tenant_slots.models import (
     TenantJob,
     TenantJobQuerySet,
     TenantQueue,
-    TenantQueueQuerySet,
 )
 from tenant_slots.time_buckets import ago
 
@@ -231,11 +231,17 @@ def lost_in_redis() -> list[TenantJob]:
 
 def promote(report: Report, contact: Contact) -> None:
     """Scheduled jobs whose time has come."""
-    found = dict(due().order_by("run_after").values_list("pk", "tenant_queue_id")[:ROWS_PER_STEP])
+    found = list(due().order_by("run_after").only("tenant_queue_id", "task", "uuid", "attempt")[:ROWS_PER_STEP])
     if found:
-        report.promoted += TenantJob.objects.scheduled().filter(pk__in=found).update(state=State.WAITING)
-        for tenant_queue_id in set(found.values()):
-            _unless_locked(partial(line.admit, tenant_queue_id))
+        pks = [job.pk for job in found]
+        report.promoted += TenantJob.objects.scheduled().filter(pk__in=pks).update(state=State.WAITING)
+    for row, jobs in groupby(sorted(found, key=_row_of), _row_of):
+        _unless_locked(partial(line.admit, row))
+        _unless_locked(partial(line.turn_away, row, list(jobs)))
+
+
+def _row_of(job: TenantJob) -> int:
+    return job.tenant_queue_id
 
 
 def due(seconds_ago: float = 0) -> TenantJobQuerySet:
@@ -244,15 +250,18 @@ def due(seconds_ago: float = 0) -> TenantJobQuerySet:
 
 def admit_stranded(report: Report, contact: Contact) -> None:
     """Waiting jobs beside free slots: an admission that was cut off, or a limit that was changed by SQL."""
-    for pk in stranded().values_list("pk", flat=True)[:ROWS_PER_STEP]:
-        admitted = _unless_locked(partial(slots.admit, pk)) or []
+    for row in stranded():
+        admitted = _unless_locked(partial(slots.admit, row.pk)) or []
         line.push(admitted)
         report.admitted += len(admitted)
 
 
-def stranded() -> TenantQueueQuerySet:
+def stranded() -> list[TenantQueue]:
+    """Tenant queues where a job waits that could run. Whether a cap by key keeps it is not a matter for SQL."""
     waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("pk"))
-    return TenantQueue.objects.filter(Exists(waiting), paused=False, current_job__lt=F("max_job"))
+    rows = TenantQueue.objects.filter(Exists(waiting), paused=False, current_job__lt=F("max_job"))
+    capped = rows.exclude(max_job_per_key=None)
+    return [*rows.filter(max_job_per_key=None)[:ROWS_PER_STEP], *(row for row in capped if key_caps.heads(row, 1))]
 
 
 def repair_counters(report: Report, contact: Contact) -> None:

@@ -132,7 +132,7 @@ class TenantWorker(Sweeping, Worker):
         self.outbox = Outbox()
         self.job_monitoring_interval = max(1, int(app_settings.BEAT_INTERVAL))
         self.lease = Lease(self.witness, self.kill_horse)
-        self._next_heartbeat = 0.0
+        self._next_heartbeat = self._next_suspension_check = 0.0
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         super().bootstrap(*args, **kwargs)
@@ -151,6 +151,13 @@ class TenantWorker(Sweeping, Worker):
         """RQ says twice after every job that the worker is idle."""
         if pipeline is not None or state != self.get_state():
             super().set_state(state, pipeline)
+
+    def check_for_suspension(self, burst: bool) -> None:
+        """RQ asks before every job whether ``rq suspend`` was called; once a second is enough."""
+        now = time.monotonic()
+        if now >= self._next_suspension_check:
+            self._next_suspension_check = now + 1
+            super().check_for_suspension(burst)
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         with self._undisturbed():

@@ -11,7 +11,7 @@ from pathlib import Path
 from django.db import transaction
 from rq import Retry
 
-from tenant_slots import Throttle, tenant_job
+from tenant_slots import Reschedule, Throttle, tenant_job
 from tenant_slots.models import TenantJob, TenantQueue
 
 
@@ -97,6 +97,29 @@ def deletes_its_row(tenant: str) -> None:
 def cancels_itself(tenant: str) -> None:
     TenantJob.objects.get(tenant_queue__tenant=tenant).cancel()
     raise RuntimeError("and then it fails")
+
+
+@tenant_job("imports", tenant="tenant", on_busy="discard")
+def only_now(tenant: str) -> str:
+    return "ran"
+
+
+@tenant_job("imports", tenant="tenant", on_busy=Reschedule(60, jitter=0.5))
+def later(tenant: str) -> str:
+    return "ran"
+
+
+@tenant_job("imports", tenant="tenant", on_busy=lambda job, row: job.kwargs["on_busy"] if row.max_job else "discard")
+def decides(tenant: str, on_busy: str = "wait") -> str:
+    return "ran"
+
+
+@tenant_job("imports", tenant="tenant", key="user")
+def for_user(tenant: str, user: str | int | None, name: str = "", history: str = "", seconds: float = 0.0) -> None:
+    if history:
+        note(history, "start", tenant, f"{user}/{name}")
+        time.sleep(seconds)
+        note(history, "end", tenant, f"{user}/{name}")
 
 
 @tenant_job(
