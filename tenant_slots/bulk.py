@@ -43,7 +43,7 @@ def _copy(jobs: list[TenantJob]) -> None:
     connection = connections[app_settings.DATABASE]
     table = connection.ops.quote_name(TenantJob._meta.db_table)
     fields = [field for field in TenantJob._meta.concrete_fields if field.column in COLUMNS]
-    if jobs[0].pk is None:
+    if not jobs[0].pk:
         _give_keys(jobs)
     command = f"COPY {table} ({', '.join(str(field.column) for field in fields)}) FROM STDIN"
     with connection.wrap_database_errors, connection.cursor() as cursor, cursor.copy(command) as copy:

@@ -23,7 +23,7 @@ def completed(result: Any) -> Any:
 
     RQ too would run a coroutine that a job returns (2.12, ``Job._execute``), but after the job has given its slot back.
     """
-    return _run(result) if asyncio.iscoroutine(result) else result
+    return _run(result) if isinstance(result, Coroutine) else result
 
 
 def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -171,10 +171,11 @@ def _forget_elsewhere(old: QuerySet[TenantJob], keys: list[int]) -> None:
     """In a session of this thread's own. What the caller's transaction made or locked is left to that."""
     connection = connections[app_settings.DATABASE]
     try:
-        with connection.cursor() as cursor:
-            cursor.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_MS}ms'")
-        with suppress(OperationalError):
-            _forget_each(old, keys)
+        for key in keys:
+            with suppress(OperationalError), transaction.atomic(using=connection.alias):
+                with connection.cursor() as cursor:
+                    cursor.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_MS}ms'")
+                _forget_each(old, [key])
     finally:
         connection.close()
 

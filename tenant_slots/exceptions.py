@@ -42,7 +42,7 @@ class InvalidKey(TenantSlotsError):
 
 
 class InvalidObject(TenantSlotsError):
-    """{task} cannot be enqueued for {object!r}: {problem}."""
+    """{task} cannot be enqueued for this {model}: {problem}."""
 
 
 class ObjectGone(TenantSlotsError):

@@ -115,12 +115,13 @@ def object_fields(task: TenantTask[..., Any], args: Sequence[Any]) -> dict[str, 
     if not args or not isinstance(args[0], owner):
         raise TypeError(f"{task.path} needs a {owner.__name__} as its first argument")
     instance = args[0]
+    model = instance._meta.label_lower
     if instance.pk is None or instance._state.adding:
-        raise InvalidObject(object=instance, task=task.path, problem="it is not saved; save it first")
+        raise InvalidObject(model=model, task=task.path, problem="it is not saved; save it first")
     key = instance._meta.pk.value_to_string(instance)
     if problem := _key_problem(key):
-        raise InvalidObject(object=instance, task=task.path, problem=problem)
-    return {"object_model": instance._meta.label_lower, "object_pk": key}
+        raise InvalidObject(model=model, task=task.path, problem=problem)
+    return {"object_model": model, "object_pk": key}
 
 
 def object_of(task: TenantTask[..., Any], job: TenantJob) -> tuple[()] | tuple[Model]:

@@ -366,6 +366,20 @@ def test_an_old_job_that_the_caller_has_locked_does_not_block_the_caller() -> No
 
 
 @on_postgresql
+def test_a_transaction_that_cannot_see_the_first_one_is_refused_a_second_and_goes_on() -> None:
+    tenant_queue()
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        assert not TenantJob.objects.exists()
+        (first,) = at_once(lambda: jobs.import_once.enqueue("acme"))
+        with pytest.raises(IntegrityError, match="unique_key"):
+            jobs.import_once.enqueue("acme")
+        assert not TenantJob.objects.exists()
+    assert TenantJob.objects.get() == first
+
+
+@on_postgresql
 def test_the_look_for_identical_jobs_uses_the_index() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET enable_seqscan = off")

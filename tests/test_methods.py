@@ -101,7 +101,7 @@ def test_an_object_that_is_not_saved_is_refused_and_nothing_is_stored() -> None:
     deleted = Report.objects.create(tenant="acme")
     deleted.delete()
     for report in (Report(tenant="acme"), Export(tenant="acme"), deleted):
-        with pytest.raises(exceptions.InvalidObject, match=r"execute cannot be enqueued for .*: it is not saved"):
+        with pytest.raises(exceptions.InvalidObject, match=r"for this reports_app\.\w+: it is not saved"):
             report.execute.enqueue()
     assert not TenantJob.objects.exists()
 
