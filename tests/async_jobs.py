@@ -86,6 +86,22 @@ async def sleep_too_long(tenant: str, how: str, trace: str) -> None:
             file.write("cleaned up")
 
 
+async def _note_when_canceled(trace: str) -> None:
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        with open(trace, "a") as file:
+            file.write(f"{await TenantJob.objects.running().acount()} in its slot")
+        raise
+
+
+@tenant_job("reports", tenant="tenant")
+async def leave_a_task_behind(tenant: str, trace: str) -> str:
+    task = asyncio.create_task(_note_when_canceled(trace))
+    await asyncio.sleep(0)
+    return task.get_name()
+
+
 async def view(request: HttpRequest) -> JsonResponse:
     job = await count_running.aenqueue("acme")
     many = await count_running.aenqueue_many([(("acme",), {}), (("umbrella",), {})])

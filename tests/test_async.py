@@ -105,6 +105,14 @@ def test_a_coroutine_over_its_timeout_is_ended_wherever_it_is(how: str, tmp_path
     assert counters_match()
 
 
+def test_a_task_that_a_coroutine_leaves_behind_is_canceled_before_the_slot_is_given_back(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    job = async_jobs.leave_a_task_behind.enqueue("acme", str(trace))
+    work()
+    assert fresh(job).state == State.FINISHED
+    assert trace.read_text() == "1 in its slot"
+
+
 def test_an_async_view_enqueues_cancels_and_retries() -> None:
     tenant_queue(queue="reports", max_job=0)
     with override_settings(ROOT_URLCONF="tests.async_jobs"):
