@@ -27,23 +27,27 @@ def completed(result: Any) -> Any:
 
 
 def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        return _run_under_alarm(coroutine)
+    finally:
+        # asgiref's thread for the ORM calls of coroutines lives on in a worker that does not fork.
+        asyncio.run(sync_to_async(close_old_connections)())
+
+
+def _run_under_alarm(coroutine: Coroutine[Any, Any, Any]) -> Any:
     alarm = _Alarm()
     try:
         with asyncio.Runner() as runner, alarm.armed():
-            return runner.run(_supervised(coroutine, alarm))
+            return runner.run(_known_to(alarm, coroutine))
     except asyncio.CancelledError:
         if alarm.error is not None:
             raise alarm.error from None
         raise
 
 
-async def _supervised(coroutine: Coroutine[Any, Any, Any], alarm: _Alarm) -> Any:
+async def _known_to(alarm: _Alarm, coroutine: Coroutine[Any, Any, Any]) -> Any:
     alarm.task = asyncio.current_task()
-    try:
-        return await coroutine
-    finally:
-        # The thread for the coroutine's ORM calls lives on in a worker that does not fork.
-        await sync_to_async(close_old_connections)()
+    return await coroutine
 
 
 class _Alarm:
