@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
@@ -404,6 +405,14 @@ class TenantJob(models.Model):
         from tenant_slots import line
 
         line.retry(self)
+
+    async def acancel(self) -> bool:
+        """`cancel` for async code."""
+        return await sync_to_async(self.cancel)()
+
+    async def aretry(self) -> None:
+        """`retry` for async code."""
+        await sync_to_async(self.retry)()
 
 
 class SweepClaim(models.Model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -138,3 +139,23 @@ def throttled(tenant: str | None, name: str = "", history: str = "", seconds: fl
         note(history, "end", tenant, name)
     if problem:
         raise RuntimeError(problem)
+
+
+@tenant_job("imports", tenant="tenant", unique_for=timedelta(minutes=10))
+def import_once(tenant: str, path: str = "feed.csv", *parts: str, deep: bool = False, **more: object) -> str:
+    return path
+
+
+@tenant_job("imports", tenant="tenant", unique_for=timedelta(minutes=10), unique_key=lambda tenant, path, **_: path)
+def import_path_once(tenant: str, path: object, note: str = "") -> object:
+    return path
+
+
+@tenant_job("imports", tenant="tenant")
+async def record_async(tenant: str, name: str, history: str, path: str = "") -> str:
+    note(history, "start", tenant, name)
+    while path and not Path(path).exists():
+        await asyncio.sleep(0.01)
+    await TenantQueue.objects.acount()
+    note(history, "end", tenant, name)
+    return name

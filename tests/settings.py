@@ -27,6 +27,7 @@ INSTALLED_APPS = [
     "tenant_slots",
     "django_rq",
     "tests",
+    "tests.reports_app",
 ]
 MIDDLEWARE = [
     "tests.csp.ContentSecurityPolicy",

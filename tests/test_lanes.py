@@ -408,3 +408,35 @@ def test_the_admin_shows_the_lane_of_a_job(boss: Any) -> None:
     assert "imports → imports_slow" in boss.get("/admin/tenant_slots/tenantjob/").content.decode()
     assert "imports → imports_slow" in boss.get(f"/admin/tenant_slots/tenantjob/{job.pk}/change/").content.decode()
     assert "→ imports" not in boss.get(f"/admin/tenant_slots/tenantjob/{own.pk}/change/").content.decode()
+
+
+def unique(function: Any, *rules: Throttle) -> TenantTask[..., Any]:
+    return replace(with_rules(function, *rules), unique_for=HOUR)
+
+
+def test_a_duplicate_is_not_counted() -> None:
+    task = unique(jobs.import_once, Throttle(5, HOUR, SLOW))
+    task.enqueue_many([(("acme",), {})] * 4)
+    task.enqueue("acme")
+    task.enqueue("acme", "another.csv")
+    assert counted_of(task) == 2
+
+
+def test_a_job_whose_insert_is_tried_again_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = unique(jobs.import_once, Throttle(5, HOUR, SLOW))
+    insert = bulk.insert
+    tries: list[int] = []
+
+    def lose_once(new: list[TenantJob]) -> None:
+        tries.append(len(new))
+        if len(tries) == 1:
+            raise IntegrityError("somebody else was first")
+        insert(new)
+
+    monkeypatch.setattr(bulk, "insert", lose_once)
+    task.enqueue("acme")
+    assert (tries, counted_of(task)) == ([1, 1], 1)
+
+
+def counted_of(task: TenantTask[..., Any]) -> int:
+    return int(django_rq.get_connection("imports").zcard(key(task=task)))

@@ -18,8 +18,12 @@ from tenant_slots.conf import AppSettings, known_names
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
 from tests.processes import ROOT, environment
+from tests.reports_app.models import Report
 
-OPTIONAL = ["timeout", "result_ttl", "failure_ttl", "description", "meta", "retry", "throttle"]
+OPTIONAL = [
+    *("timeout", "result_ttl", "failure_ttl", "description", "meta", "retry"),
+    *("on_busy", "throttle", "unique_for", "unique_key", "key"),
+]
 
 DEFAULTS = {
     "DEFAULT_MAX_JOB": 1,
@@ -66,10 +70,12 @@ def test_a_decorated_function_stays_an_importable_function() -> None:
     assert list(parameters(jobs.record)) == ["tenant", "name", "history", "seconds"]
 
 
-@pytest.mark.parametrize("name", ["enqueue", "delay", "enqueue_many", "using"])
+@pytest.mark.parametrize("name", ["enqueue", "delay", "enqueue_many", "using", "aenqueue", "aenqueue_many"])
 def test_a_decorated_function_and_what_using_returns_can_enqueue(name: str) -> None:
     assert callable(getattr(jobs.record, name))
     assert callable(getattr(jobs.record.using(priority=1), name))
+    for method in (Report.execute, Report().execute, Report().execute.using(priority=1)):
+        assert callable(getattr(method, name))
 
 
 def test_using_takes_its_overrides_by_keyword_and_all_are_optional() -> None:
@@ -79,7 +85,7 @@ def test_using_takes_its_overrides_by_keyword_and_all_are_optional() -> None:
     assert {override.default for override in overrides.values()} == {None}
 
 
-@pytest.mark.parametrize("name", ["cancel", "retry", "refresh_from_db"])
+@pytest.mark.parametrize("name", ["cancel", "retry", "refresh_from_db", "acancel", "aretry"])
 def test_a_job_can_be_canceled_and_retried_without_arguments(name: str) -> None:
     required = [one for one in parameters(getattr(TenantJob(), name)).values() if one.default is one.empty]
     assert [one.name for one in required if one.kind is not one.VAR_KEYWORD] == []
@@ -89,6 +95,7 @@ def test_the_fields_of_a_job_keep_their_names() -> None:
     documented = {
         "uuid", "tenant_queue", "task", "args", "kwargs", "state", "attempt", "priority", "run_after", "key",
         "enqueued_at", "admitted_at", "started_at", "ended_at", "beat_at", "worker", "result", "error",
+        "unique_key", "object_model", "object_pk",
     }  # fmt: skip
     assert documented <= {field.name for field in TenantJob._meta.get_fields()}
 
