@@ -31,7 +31,7 @@ def require_storable(task: TenantTask[..., Any], args: list[Any], kwargs: Mappin
 
 
 def _named(task: TenantTask[..., Any], args: list[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    positional = list(task.signature.parameters)
+    positional = list(task.signature.parameters)[1 if task.is_method else 0 :]
     names = [positional[i] if i < len(positional) else f"*args[{i}]" for i in range(len(args))]
     return [*zip(names, args, strict=True), *kwargs.items()]
 

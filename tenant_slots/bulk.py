@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from operator import attrgetter
 
 from django.db import connections
 
@@ -23,8 +23,17 @@ COLUMNS = (
 
 
 def insert(jobs: list[TenantJob]) -> None:
-    """Store new jobs in their order and give them their keys. The caller is in a transaction."""
-    if connections[app_settings.DATABASE].vendor == "postgresql" and len(jobs) >= COPY_FROM:
+    """Store new jobs in their order and give them their keys. The caller is in a transaction.
+
+    Raises:
+        IntegrityError: a job of the same digest is under way.
+    """
+    on_postgresql = connections[app_settings.DATABASE].vendor == "postgresql"
+    if on_postgresql and len(jobs) > 1 and jobs[0].unique_key:
+        # Who enqueues the same jobs in another order waits for us at the first one that we share, and not we for them.
+        _give_keys(jobs)
+        jobs = sorted(jobs, key=attrgetter("unique_key"))
+    if on_postgresql and len(jobs) >= COPY_FROM:
         _copy(jobs)
     else:
         TenantJob.objects.bulk_create(jobs, batch_size=ROWS_PER_INSERT)
@@ -34,20 +43,23 @@ def _copy(jobs: list[TenantJob]) -> None:
     connection = connections[app_settings.DATABASE]
     table = connection.ops.quote_name(TenantJob._meta.db_table)
     fields = [field for field in TenantJob._meta.concrete_fields if field.column in COLUMNS]
-    with connection.cursor() as cursor:
-        _give_keys(cursor, jobs)
-        with cursor.copy(f"COPY {table} ({', '.join(str(field.column) for field in fields)}) FROM STDIN") as copy:
-            for job in jobs:
-                copy.write_row([field.get_db_prep_save(getattr(job, field.attname), connection) for field in fields])
+    if not jobs[0].pk:
+        _give_keys(jobs)
+    command = f"COPY {table} ({', '.join(str(field.column) for field in fields)}) FROM STDIN"
+    with connection.wrap_database_errors, connection.cursor() as cursor, cursor.copy(command) as copy:
+        for job in jobs:
+            copy.write_row([field.get_db_prep_save(getattr(job, field.attname), connection) for field in fields])
     for job in jobs:
         job._state.adding, job._state.db = False, connection.alias
 
 
-def _give_keys(cursor: Any, jobs: list[TenantJob]) -> None:
+def _give_keys(jobs: list[TenantJob]) -> None:
     """COPY returns nothing, so the keys and the time come first."""
-    cursor.execute(
-        "SELECT nextval(pg_get_serial_sequence(%s, 'id')), clock_timestamp() FROM generate_series(1, %s)",
-        [TenantJob._meta.db_table, len(jobs)],
-    )
-    for job, (key, now) in zip(jobs, cursor.fetchall(), strict=True):
+    with connections[app_settings.DATABASE].cursor() as cursor:
+        cursor.execute(
+            "SELECT nextval(pg_get_serial_sequence(%s, 'id')), clock_timestamp() FROM generate_series(1, %s)",
+            [TenantJob._meta.db_table, len(jobs)],
+        )
+        found = cursor.fetchall()
+    for job, (key, now) in zip(jobs, found, strict=True):
         job.pk, job.enqueued_at = key, now

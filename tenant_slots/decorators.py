@@ -7,19 +7,24 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.db.models import Model
 from django.utils.module_loading import import_string
 from rq import Retry
 
 from tenant_slots.busy import WAIT, OnBusy
 from tenant_slots.exceptions import ImproperJob, UnknownJob
+from tenant_slots.methods import WAYS_TO_ENQUEUE, BoundTenantJob, TenantJobMethod
 from tenant_slots.models import TenantJob
 from tenant_slots.options import OWN_OPTIONS, RQ_OPTIONS, require_argument, require_options, require_overrides
 from tenant_slots.throttling import Throttle
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+M = TypeVar("M", bound=Model)
 
 Call = tuple[Iterable[Any], Mapping[str, Any]]
 
@@ -47,6 +52,11 @@ class TenantTask(Generic[P, R]):
     @functools.cached_property
     def path(self) -> str:
         return f"{self.function.__module__}.{self.function.__qualname__}"
+
+    @functools.cached_property
+    def is_method(self) -> bool:
+        """Whether the function's first argument is an object of a model, which the row keeps apart."""
+        return "." in self.function.__qualname__
 
     @functools.cached_property
     def signature(self) -> inspect.Signature:
@@ -82,6 +92,14 @@ class TenantTask(Generic[P, R]):
         from tenant_slots import line
 
         return line.enqueue_many(self, calls)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TenantJob:
+        """`enqueue` for async code."""
+        return await sync_to_async(self.enqueue)(*args, **kwargs)
+
+    async def aenqueue_many(self, calls: Iterable[Call]) -> list[TenantJob]:
+        """`enqueue_many` for async code."""
+        return await sync_to_async(self.enqueue_many)(calls)
 
     def using(
         self,
@@ -125,6 +143,8 @@ class TenantJobFunction(Protocol[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TenantJob: ...
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> TenantJob: ...
     def enqueue_many(self, calls: Iterable[Call]) -> list[TenantJob]: ...
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TenantJob: ...
+    async def aenqueue_many(self, calls: Iterable[Call]) -> list[TenantJob]: ...
     def using(
         self,
         *,
@@ -134,6 +154,12 @@ class TenantJobFunction(Protocol[P, R]):
         tenant: str | int | None = None,
         key: str | None = None,
     ) -> TenantTask[P, R]: ...
+    @overload
+    def __get__(self, instance: None, owner: type) -> TenantJobFunction[P, R]: ...
+    @overload
+    def __get__(
+        self: TenantJobFunction[Concatenate[M, Q], R], instance: M, owner: type | None = None
+    ) -> BoundTenantJob[Q, R]: ...
 
 
 registered: dict[str, TenantTask[..., Any]] = {}
@@ -191,21 +217,28 @@ def tenant_job(
         if isinstance(key, str):
             require_argument(function, "key", key)
         task = TenantTask(function, queue, tenant, rq_options, **own_options)
-
-        @functools.wraps(function)
-        def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            from tenant_slots import runner
-
-            result: R = runner.call(task, args, kwargs)
-            return result
-
-        for name in ("enqueue", "delay", "enqueue_many", "using"):
-            setattr(run, name, getattr(task, name))
-        run.tenant_task = task  # type: ignore[attr-defined]
         registered[task.path] = task
-        return cast("TenantJobFunction[P, R]", run)
+        return cast("TenantJobFunction[P, R]", TenantJobMethod(task) if task.is_method else _wrapper(task))
 
     return decorate
+
+
+def _wrapper(task: TenantTask[P, R]) -> Callable[P, R]:
+    """The function itself, which asks for a slot when plain RQ calls it."""
+
+    @functools.wraps(task.function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        from tenant_slots import runner
+
+        result: R = runner.call(task, args, kwargs)
+        return result
+
+    for name in WAYS_TO_ENQUEUE:
+        setattr(run, name, getattr(task, name))
+    run.tenant_task = task  # type: ignore[attr-defined]
+    if iscoroutinefunction(task.function):
+        markcoroutinefunction(run)
+    return run
 
 
 def resolve(path: str) -> TenantTask[..., Any]:
@@ -216,7 +249,7 @@ def resolve(path: str) -> TenantTask[..., Any]:
     """
     if path not in registered:
         try:
-            import_string(path)
+            _import(path)
         except ImportError as error:
             raise UnknownJob(task=path) from error
     if path not in registered:
@@ -224,20 +257,25 @@ def resolve(path: str) -> TenantTask[..., Any]:
     return registered[path]
 
 
+def _import(path: str) -> None:
+    try:
+        import_string(path)
+    except ImportError:
+        import_string(path.rpartition(".")[0])  # of a method, which is registered when its class is made
+
+
 def _require_usable(function: Any, queue: Any, tenant: Any) -> None:
     name = getattr(function, "__qualname__", repr(function))
     if not inspect.isfunction(function):
         raise ImproperJob(name=name, problem="it is not a function; decorate a function of a module")
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise ImproperJob(name=name, problem="it is async; decorate a plain function")
+    if inspect.isasyncgenfunction(function):
+        raise ImproperJob(name=name, problem="it is an async generator, which would never run; decorate a coroutine")
     if inspect.isgeneratorfunction(function):
         raise ImproperJob(name=name, problem="it is a generator, which would never run; decorate a plain function")
     if "<" in function.__qualname__:
         raise ImproperJob(
             name=name, problem="a worker cannot import a lambda or a nested function; move it to its module"
         )
-    if "." in function.__qualname__:
-        raise ImproperJob(name=name, problem="it is a method; decorate a function of a module")
     if not isinstance(queue, str) or not queue:
         raise ImproperJob(name=name, problem=f"the queue is {queue!r}; give the name of a queue of RQ_QUEUES")
     if not callable(tenant):

@@ -41,6 +41,18 @@ class InvalidKey(TenantSlotsError):
     """{value!r} cannot be the key of a job of {task}: {problem}."""
 
 
+class InvalidObject(TenantSlotsError):
+    """{task} cannot be enqueued for this {model}: {problem}."""
+
+
+class ObjectGone(TenantSlotsError):
+    """{model} {pk} does not exist any more, so {task} cannot run; cancel the job before you delete its object."""
+
+
+class MethodNotPicklable(TenantSlotsError):
+    """Plain RQ would pickle the object of {task}; enqueue the method with its own .enqueue() instead."""
+
+
 class TenantMissing(TenantSlotsError):
     """{task} was called without a tenant and TENANT_SLOTS["REQUIRE_TENANT"] is on; pass a tenant."""
 

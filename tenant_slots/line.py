@@ -13,7 +13,18 @@ from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.utils import timezone
 from rq.job import Job
 
-from tenant_slots import backpressure, bulk, dispatch, signals, slots, tenants, turning_away
+from tenant_slots import (
+    backpressure,
+    bulk,
+    dispatch,
+    duplicates,
+    lanes,
+    methods,
+    signals,
+    slots,
+    tenants,
+    turning_away,
+)
 from tenant_slots.arguments import require_storable
 from tenant_slots.busy import WAIT
 from tenant_slots.conf import app_settings
@@ -29,16 +40,24 @@ JOBS_PER_STEP = 1000
 
 
 def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Call]) -> list[TenantJob]:
-    """Store the jobs of these calls, all or none, and admit them when that commits."""
+    """Store the jobs of these calls, all or none, and admit them when that commits.
+
+    Returns:
+        The job of every call: of one whose like is under way, that one.
+    """
     checked = [_checked(task, call) for call in calls]
     with naming_missing_tables():
-        rows = _stored(task, checked)
-    jobs = [job for _, job in checked]
-    after_commit(partial(_send, signals.jobs_enqueued, jobs=jobs))
-    for row in rows:
-        after_commit(partial(admit, row.pk))
+        if task.unique_for is None:
+            lanes.choose(task, checked)
+            jobs = fresh = _stored(task, checked)
+        else:
+            jobs, fresh = duplicates.stored_once(task.unique_for, checked, _counting_once(task))
+    if fresh:
+        after_commit(partial(_send, signals.jobs_enqueued, jobs=fresh))
+    for row in dict.fromkeys(job.tenant_queue_id for job in fresh):
+        after_commit(partial(admit, row))
         if task.on_busy != WAIT:
-            after_commit(partial(turn_away, row.pk, [job for job in jobs if job.tenant_queue_id == row.pk]))
+            after_commit(partial(turn_away, row, [job for job in fresh if job.tenant_queue_id == row]))
     return jobs
 
 
@@ -102,7 +121,7 @@ def retry(job: TenantJob) -> None:
         "cancel_requested_at": None,
         "ended_at": None,
     }
-    if not retryable.update(**fresh):
+    if not duplicates.revive(retryable, **fresh):
         job.refresh_from_db()
         raise NotRetryable(job=job.uuid, state=job.state if not job.rq_job_id else "RQ's own, to be requeued there")
     after_commit(partial(admit, job.tenant_queue_id))
@@ -159,8 +178,10 @@ def after_commit(function: Callable[[], object]) -> None:
 
 
 def _checked(task: TenantTask[..., Any], call: Call) -> tuple[str, TenantJob]:
-    args, kwargs = list(call[0]), dict(call[1])
-    tenant = tenants.tenant_of(task, tuple(args), kwargs)
+    given, kwargs = tuple(call[0]), dict(call[1])
+    on = methods.object_fields(task, given)
+    args = list(given[1:] if on else given)
+    tenant = tenants.tenant_of(task, given, kwargs)
     require_storable(task, args, kwargs)
     state = State.SCHEDULED if task.run_after and task.run_after > timezone.now() else State.WAITING
     job = TenantJob(
@@ -171,13 +192,15 @@ def _checked(task: TenantTask[..., Any], call: Call) -> tuple[str, TenantJob]:
         state=state,
         priority=task.priority,
         run_after=task.run_after,
-        key=tenants.key_of(task, tuple(args), kwargs),
+        key=tenants.key_of(task, given, kwargs),
+        unique_key=duplicates.digest_of(task, tenant, given, kwargs, on),
+        **on,
     )
     return tenant, job
 
 
-def _stored(task: TenantTask[..., Any], checked: list[tuple[str, TenantJob]]) -> list[TenantQueue]:
-    """The rows of the tenants, once the jobs are in the database."""
+def _stored(task: TenantTask[..., Any], checked: list[tuple[str, TenantJob]]) -> list[TenantJob]:
+    """The jobs, once they are in the database."""
     try:
         return _insert(task, checked)
     except IntegrityError:
@@ -187,16 +210,29 @@ def _stored(task: TenantTask[..., Any], checked: list[tuple[str, TenantJob]]) ->
         return _insert(task, checked)
 
 
-def _insert(task: TenantTask[..., Any], checked: list[tuple[str, TenantJob]]) -> list[TenantQueue]:
+def _counting_once(task: TenantTask[..., Any]) -> Callable[[list[tuple[str, TenantJob]]], object]:
+    """An insert that may be tried again without counting a job for its lane a second time."""
+    counted: set[int] = set()
+
+    def insert(checked: list[tuple[str, TenantJob]]) -> list[TenantJob]:
+        lanes.choose(task, [(tenant, job) for tenant, job in checked if id(job) not in counted])
+        counted.update(id(job) for _, job in checked)
+        return _insert(task, checked)
+
+    return insert
+
+
+def _insert(task: TenantTask[..., Any], checked: list[tuple[str, TenantJob]]) -> list[TenantJob]:
     names = sorted({tenant for tenant, _ in checked})
     rows = {tenant: tenants.tenant_queue_for(tenant, task.queue) for tenant in names}
     for name, number in Counter(tenant for tenant, _ in checked).items():
         backpressure.require_room(rows[name], number)
     for tenant, job in checked:
         job.tenant_queue, job.pk = rows[tenant], None
+    jobs = [job for _, job in checked]
     with transaction.atomic(using=app_settings.DATABASE):
-        bulk.insert([job for _, job in checked])
-    return list(rows.values())
+        bulk.insert(jobs)
+    return jobs
 
 
 @contextmanager

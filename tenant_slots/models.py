@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
+from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q, Value
@@ -64,6 +66,11 @@ class TenantQueueQuerySet(models.QuerySet["TenantQueue"]):
 def rq_id_of(job: uuid.UUID, attempt: int, rq_job_id: str) -> str:
     """The id of an attempt's RQ job: a fresh one each time, unless the job came through plain RQ."""
     return rq_job_id or f"{job}-{attempt}"
+
+
+def rq_queue_of(lane: str, queue: str) -> str:
+    """The RQ queue that a job goes to. One whose lane the project has given up goes to its own queue."""
+    return lane if lane in getattr(settings, "RQ_QUEUES", {}) else queue
 
 
 class TenantJobQuerySet(models.QuerySet["TenantJob"]):
@@ -363,7 +370,7 @@ class TenantJob(models.Model):
 
     @property
     def rq_queue_name(self) -> str:
-        return self.rq_queue or self.tenant_queue.queue
+        return rq_queue_of(self.rq_queue, self.tenant_queue.queue)
 
     @property
     def has_ended(self) -> bool:
@@ -400,6 +407,14 @@ class TenantJob(models.Model):
         from tenant_slots import line
 
         line.retry(self)
+
+    async def acancel(self) -> bool:
+        """`cancel` for async code."""
+        return await sync_to_async(self.cancel)()
+
+    async def aretry(self) -> None:
+        """`retry` for async code."""
+        await sync_to_async(self.retry)()
 
 
 class SweepClaim(models.Model):

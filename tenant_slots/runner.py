@@ -15,9 +15,10 @@ from rq import Retry, get_current_job
 from rq.job import Job
 from rq.timeouts import BaseDeathPenalty
 
-from tenant_slots import dispatch, line, recording, recovery, shared, slots, tenants
+from tenant_slots import dispatch, line, methods, recording, recovery, shared, slots, tenants
 from tenant_slots.arguments import json_problem
 from tenant_slots.busy import WAIT
+from tenant_slots.coroutines import completed
 from tenant_slots.decorators import TenantTask, resolve
 from tenant_slots.models import State, TenantJob
 from tenant_slots.recording import Outcome
@@ -47,7 +48,12 @@ def run_job(job_id: str, attempt: int) -> Any:
     if job is None:
         logger.warning("attempt %s of job %s is not to be run: it ended, was canceled or runs", attempt, uuid)
         return None
-    return _run_in_slot(job, lambda: resolve(job.task).function(*job.args, **job.kwargs))
+    return _run_in_slot(job, lambda: _run_stored(job))
+
+
+def _run_stored(job: TenantJob) -> Any:
+    task = resolve(job.task)
+    return completed(task.function(*methods.object_of(task, job), *job.args, **job.kwargs))
 
 
 def call(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -78,7 +84,7 @@ def _task_of(rq_job: Job) -> object:
 def _run_plain(task: TenantTask[..., Any], rq_job: Job, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     tenant = tenants.tenant_of(task, args, kwargs)
     if tenant == tenants.NO_TENANT:
-        return task.function(*args, **kwargs)
+        return completed(task.function(*args, **kwargs))
     job = recording.persistently(lambda: _joined(task, tenant, rq_job))
     if job is not None and job.state == State.RUNNING:
         logger.warning("RQ delivered job %s a second time while it runs; this delivery does nothing", rq_job.id)
@@ -89,7 +95,7 @@ def _run_plain(task: TenantTask[..., Any], rq_job: Job, args: tuple[Any, ...], k
         return dispatch.put_off(rq_job)
     token = _running_here.set(rq_job.id)
     try:
-        return _run_in_slot(job, lambda: task.function(*args, **kwargs))
+        return _run_in_slot(job, lambda: completed(task.function(*args, **kwargs)))
     finally:
         _running_here.reset(token)
 

@@ -28,7 +28,7 @@ from rq.job import Job, JobStatus
 from rq.queue import Queue
 from rq.worker import BaseWorker, SimpleWorker, Worker
 
-from tenant_slots import dispatch, recording, recovery, shared
+from tenant_slots import dispatch, recording, recovery, shared, weights
 from tenant_slots.conf import app_settings
 from tenant_slots.decorators import registered, resolve
 from tenant_slots.leases import Lease
@@ -48,7 +48,7 @@ GRACE_AFTER_TIMEOUT = 60
 
 
 class Sweeping(BaseWorker):
-    """Sweeps between jobs, and while it waits for one."""
+    """Sweeps between jobs, and while it waits for one. Looks into its queues by weight."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -58,6 +58,12 @@ class Sweeping(BaseWorker):
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         super().bootstrap(*args, **kwargs)
         self._warm_up()
+
+    def dequeue_job_and_maintain_ttl(self, *args: Any, **kwargs: Any) -> tuple[Job, Queue] | None:
+        """Called by RQ once for every job. An order that was drawn goes before RQ's dequeue strategy."""
+        if not app_settings.QUEUE_WEIGHTS.keys().isdisjoint(self.queue_names()):
+            self._ordered_queues = weights.drawn(self.queues, app_settings.QUEUE_WEIGHTS)
+        return super().dequeue_job_and_maintain_ttl(*args, **kwargs)
 
     @property
     def dequeue_timeout(self) -> int:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 
 from django.db import transaction
 from rq import Retry
 
-from tenant_slots import Reschedule, tenant_job
+from tenant_slots import Reschedule, Throttle, tenant_job
 from tenant_slots.models import TenantJob, TenantQueue
 
 
@@ -119,3 +121,41 @@ def for_user(tenant: str, user: str | int | None, name: str = "", history: str =
         note(history, "start", tenant, f"{user}/{name}")
         time.sleep(seconds)
         note(history, "end", tenant, f"{user}/{name}")
+
+
+@tenant_job(
+    "imports",
+    tenant="tenant",
+    retry=Retry(max=1),
+    throttle=[
+        Throttle(threshold=3, per=timedelta(hours=1), queue="imports_throttled"),
+        Throttle(threshold=2, per=timedelta(minutes=1), queue="imports_slow"),
+    ],
+)
+def throttled(tenant: str | None, name: str = "", history: str = "", seconds: float = 0.0, problem: str = "") -> None:
+    if history:
+        note(history, "start", tenant, name)
+        time.sleep(seconds)
+        note(history, "end", tenant, name)
+    if problem:
+        raise RuntimeError(problem)
+
+
+@tenant_job("imports", tenant="tenant", unique_for=timedelta(minutes=10))
+def import_once(tenant: str, path: str = "feed.csv", *parts: str, deep: bool = False, **more: object) -> str:
+    return path
+
+
+@tenant_job("imports", tenant="tenant", unique_for=timedelta(minutes=10), unique_key=lambda tenant, path, **_: path)
+def import_path_once(tenant: str, path: object, note: str = "") -> object:
+    return path
+
+
+@tenant_job("imports", tenant="tenant")
+async def record_async(tenant: str, name: str, history: str, path: str = "") -> str:
+    note(history, "start", tenant, name)
+    while path and not Path(path).exists():
+        await asyncio.sleep(0.01)
+    await TenantQueue.objects.acount()
+    note(history, "end", tenant, name)
+    return name

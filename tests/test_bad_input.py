@@ -21,7 +21,8 @@ from tests.factories import in_rq, tenant_queue, work
 from tests.processes import ROOT
 
 
-async def coroutine(tenant: str) -> None: ...
+async def async_generator(tenant: str) -> Any:
+    yield tenant
 
 
 def generator(tenant: str) -> Any:
@@ -34,6 +35,8 @@ def good(tenant: str, *rest: str, **more: str) -> None: ...
 class Holder:
     def method(self, tenant: str) -> None: ...
 
+    def without_tenant(self) -> None: ...
+
 
 def nested() -> Any:
     def inner(tenant: str) -> None: ...
@@ -44,11 +47,11 @@ def nested() -> Any:
 @pytest.mark.parametrize(
     ("function", "tenant", "problem"),
     [
-        (coroutine, "tenant", "async"),
+        (async_generator, "tenant", "async generator"),
         (generator, "tenant", "generator"),
         (lambda tenant: None, "tenant", "lambda or a nested function"),
         (nested(), "tenant", "lambda or a nested function"),
-        (Holder.method, "tenant", "method"),
+        (Holder.without_tenant, "tenant", "no argument 'tenant'"),
         (Holder, "tenant", "not a function"),
         (len, "tenant", "not a function"),
         (good, "tennant", "no argument 'tennant'"),

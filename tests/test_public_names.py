@@ -18,8 +18,12 @@ from tenant_slots.conf import AppSettings, known_names
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
 from tests.processes import ROOT, environment
+from tests.reports_app.models import Report
 
-OPTIONAL = ["timeout", "result_ttl", "failure_ttl", "description", "meta", "retry"]
+OPTIONAL = [
+    *("timeout", "result_ttl", "failure_ttl", "description", "meta", "retry"),
+    *("on_busy", "throttle", "unique_for", "unique_key", "key"),
+]
 
 DEFAULTS = {
     "DEFAULT_MAX_JOB": 1,
@@ -56,16 +60,22 @@ def test_the_decorator_takes_a_queue_a_tenant_and_options_by_keyword() -> None:
     assert [option.name for option in options if option.default is not None] == [], "a new option must be optional"
 
 
+def test_a_throttle_takes_threshold_per_and_queue() -> None:
+    assert list(parameters(tenant_slots.Throttle)) == ["threshold", "per", "queue"]
+
+
 def test_a_decorated_function_stays_an_importable_function() -> None:
     assert inspect.isfunction(jobs.record)
     assert import_string("tests.jobs.record") is jobs.record
     assert list(parameters(jobs.record)) == ["tenant", "name", "history", "seconds"]
 
 
-@pytest.mark.parametrize("name", ["enqueue", "delay", "enqueue_many", "using"])
+@pytest.mark.parametrize("name", ["enqueue", "delay", "enqueue_many", "using", "aenqueue", "aenqueue_many"])
 def test_a_decorated_function_and_what_using_returns_can_enqueue(name: str) -> None:
     assert callable(getattr(jobs.record, name))
     assert callable(getattr(jobs.record.using(priority=1), name))
+    for method in (Report.execute, Report().execute, Report().execute.using(priority=1)):
+        assert callable(getattr(method, name))
 
 
 def test_using_takes_its_overrides_by_keyword_and_all_are_optional() -> None:
@@ -75,7 +85,7 @@ def test_using_takes_its_overrides_by_keyword_and_all_are_optional() -> None:
     assert {override.default for override in overrides.values()} == {None}
 
 
-@pytest.mark.parametrize("name", ["cancel", "retry", "refresh_from_db"])
+@pytest.mark.parametrize("name", ["cancel", "retry", "refresh_from_db", "acancel", "aretry"])
 def test_a_job_can_be_canceled_and_retried_without_arguments(name: str) -> None:
     required = [one for one in parameters(getattr(TenantJob(), name)).values() if one.default is one.empty]
     assert [one.name for one in required if one.kind is not one.VAR_KEYWORD] == []
@@ -85,6 +95,7 @@ def test_the_fields_of_a_job_keep_their_names() -> None:
     documented = {
         "uuid", "tenant_queue", "task", "args", "kwargs", "state", "attempt", "priority", "run_after", "key",
         "enqueued_at", "admitted_at", "started_at", "ended_at", "beat_at", "worker", "result", "error",
+        "unique_key", "object_model", "object_pk",
     }  # fmt: skip
     assert documented <= {field.name for field in TenantJob._meta.get_fields()}
 

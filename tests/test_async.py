@@ -1,0 +1,161 @@
+"""``async def`` jobs keep their slot until the coroutine has ended, and async code can enqueue."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+import django_rq
+import pytest
+from asgiref.sync import async_to_sync, iscoroutinefunction
+from django.test import AsyncClient, override_settings
+
+from tenant_slots.models import State, TenantJob
+from tests import async_jobs, jobs
+from tests.factories import counters_match, fresh, tenant_queue, work
+from tests.history import History
+from tests.processes import Workers, wait_until
+from tests.reports_app.models import Report
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def plain(job: Any, *args: Any) -> TenantJob:
+    django_rq.get_queue("reports").enqueue(job, *args)
+    work()
+    found: TenantJob = TenantJob.objects.get()
+    return found
+
+
+def test_a_direct_call_returns_the_coroutine_and_takes_no_slot() -> None:
+    assert async_to_sync(async_jobs.count_running)("acme") == 0
+    report = Report.objects.create(tenant="acme")
+    assert async_to_sync(report.execute_async)("here") == "here"
+    assert not TenantJob.objects.exists()
+
+
+def test_it_is_seen_to_be_a_coroutine_function() -> None:
+    seen = inspect.iscoroutinefunction if sys.version_info >= (3, 12) else iscoroutinefunction
+    assert all(seen(one) for one in (async_jobs.count_running, Report.execute_async, Report().execute_async))
+    assert not any(seen(one) for one in (async_jobs.give_coroutine, Report.execute, Report().execute))
+
+
+@pytest.mark.parametrize("function", ["count_running", "give_coroutine"])
+def test_an_enqueued_coroutine_holds_its_slot_until_it_has_ended(function: str) -> None:
+    job = getattr(async_jobs, function).enqueue("acme")
+    work()
+    assert (fresh(job).state, job.result) == (State.FINISHED, 1)
+    assert counters_match()
+
+
+@pytest.mark.parametrize("function", ["count_running", "give_coroutine"])
+def test_a_coroutine_that_plain_rq_calls_holds_its_slot_until_it_has_ended(function: str) -> None:
+    job = plain(getattr(async_jobs, function), "acme")
+    assert (job.state, job.result) == (State.FINISHED, 1)
+    assert counters_match()
+
+
+def test_a_coroutine_without_a_tenant_runs_unlimited() -> None:
+    rq_job = django_rq.get_queue("reports").enqueue(async_jobs.say_who, None)
+    work()
+    assert rq_job.return_value() == "nobody"
+
+
+def test_what_a_coroutine_raises_fails_the_job_or_runs_it_again() -> None:
+    job = async_jobs.fail_async.enqueue("acme")
+    work()
+    assert (fresh(job).state, job.failures) == (State.FAILED, 2)
+    assert "ValueError: no such feed" in job.error
+
+
+def test_a_coroutine_can_ask_to_run_again() -> None:
+    job = async_jobs.ask_to_run_again.enqueue("acme")
+    work()
+    assert (fresh(job).state, job.failures) == (State.FAILED, 2)
+
+
+def test_a_coroutine_that_cancels_itself_fails() -> None:
+    job = async_jobs.cancel_itself.enqueue("acme")
+    work()
+    assert fresh(job).state == State.FAILED
+    assert "CancelledError" in job.error
+
+
+def test_context_variables_reach_the_coroutine() -> None:
+    token = async_jobs.who.set("somebody")
+    try:
+        job = async_jobs.say_who.enqueue("acme")
+        work()
+    finally:
+        async_jobs.who.reset(token)
+    assert fresh(job).result == "somebody"
+
+
+@pytest.mark.parametrize("how", async_jobs.SLEEPS)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_coroutine_over_its_timeout_is_ended_wherever_it_is(how: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    job = async_jobs.sleep_too_long.enqueue("acme", how, str(trace))
+    work()
+    assert fresh(job).state == State.FAILED
+    assert "JobTimeoutException: Task exceeded maximum timeout value (1 seconds)" in job.error
+    assert trace.read_text() == "cleaned up", "the coroutine itself has ended, and could clean up"
+    assert counters_match()
+
+
+def test_a_task_that_a_coroutine_leaves_behind_is_canceled_before_the_slot_is_given_back(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    job = async_jobs.leave_a_task_behind.enqueue("acme", str(trace))
+    work()
+    assert fresh(job).state == State.FINISHED
+    assert trace.read_text() == "1 in its slot"
+
+
+def test_an_async_view_enqueues_cancels_and_retries() -> None:
+    tenant_queue(queue="reports", max_job=0)
+    with override_settings(ROOT_URLCONF="tests.async_jobs"):
+        answer = async_to_sync(AsyncClient().get)("/enqueue").json()
+    assert (answer["canceled"], answer["was"]) == (True, "canceled")
+    assert {answer["job"], *answer["many"]} == set(TenantJob.objects.values_list("pk", flat=True))
+    assert set(TenantJob.objects.values_list("state", flat=True)) == {State.WAITING, State.QUEUED}
+
+
+def test_using_and_methods_of_models_can_be_enqueued_from_async_code() -> None:
+    report = Report.objects.create(tenant="acme")
+
+    async def enqueue() -> list[TenantJob]:
+        one = await async_jobs.say_who.using(priority=3).aenqueue("acme")
+        two = await report.execute.using(priority=4).aenqueue("words")
+        return [one, two, *await report.execute.aenqueue_many([(("many",), {})])]
+
+    one, two, three = async_to_sync(enqueue)()
+    assert (one.priority, two.priority, two.args, three.args) == (3, 4, ["words"], ["many"])
+
+
+@pytest.mark.parametrize("worker_class", [None, "rq.worker.SpawnWorker", "tenant_slots.workers.TenantSimpleWorker"])
+def test_real_workers_run_coroutines_within_the_limit(
+    worker_class: str | None, workers: Workers, history: History, tmp_path: Path
+) -> None:
+    row = tenant_queue(max_job=1)
+    go_on = tmp_path / "go on"
+    stored = [jobs.record_async.enqueue("acme", name, history.path, str(go_on)) for name in "ab"]
+    django_rq.get_queue("imports").enqueue(jobs.record_async, "acme", "plain", history.path)
+    workers.start(2, worker_class=worker_class)
+    wait_until(lambda: fresh(stored[0]).state == State.RUNNING)
+    assert (fresh(row).current_job, fresh(stored[1]).state) == (1, State.WAITING)
+    go_on.touch()
+    wait_until(lambda: TenantJob.objects.filter(state=State.FINISHED).count() == 3)
+    assert history.highest_overlap() == {"acme": 1}
+    assert [fresh(job).result for job in stored] == ["a", "b"]
+
+
+def test_a_running_coroutine_can_be_canceled(workers: Workers, history: History, tmp_path: Path) -> None:
+    row = tenant_queue(max_job=1)
+    job = jobs.record_async.enqueue("acme", "a", history.path, str(tmp_path / "never"))
+    workers.start()
+    wait_until(lambda: fresh(job).state == State.RUNNING)
+    assert job.cancel()
+    wait_until(lambda: fresh(job).state == State.CANCELED)
+    assert fresh(row).current_job == 0
