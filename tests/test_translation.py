@@ -35,6 +35,10 @@ def entries() -> list[tuple[str, list[str]]]:
     return found
 
 
+def unescaped(text: str) -> str:
+    return text.replace('\\"', '"')
+
+
 def test_every_text_is_translated_with_the_same_placeholders() -> None:
     assert len(entries()) > 200
     for source, translated in entries():
@@ -50,7 +54,7 @@ def test_what_is_compiled_is_what_is_written() -> None:
     stale = [
         source
         for source, translated in entries()
-        if source not in plural and catalog.gettext(source) != translated[0].replace('\\"', '"')
+        if source not in plural and catalog.gettext(unescaped(source)) != unescaped(translated[0])
     ]
     assert not stale, f"run: python manage.py compilemessages ({stale})"
 
