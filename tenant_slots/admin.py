@@ -222,8 +222,8 @@ class TenantJobAdmin(Restricted, JobModelAdmin):
         css = {"all": ("tenant_slots/admin.css",)}
 
     list_display = (
-        "uuid", "task", "tenant", "key", "queue", "state", "priority", "enqueued_at", "started_at", "ended_at",
-        "attempt", "target",
+        "uuid", "task", "target", "tenant", "key", "queue", "state", "priority", "enqueued_at", "started_at",
+        "ended_at", "attempt",
     )  # fmt: skip
     list_filter = ("state", ("tenant_queue__queue", admin.AllValuesFieldListFilter), TenantFilter)
     list_select_related = ("tenant_queue",)
