@@ -22,6 +22,9 @@ logger = logging.getLogger("tenant_slots")
 Number = int | float
 Stat = int | float | str | bool | None
 
+SECONDS_BEFORE_FIRST_WRITE = 0.2
+"""A job that ends sooner needs no connection for its progress: all of it is recorded with its end."""
+
 SECONDS_BETWEEN_WRITES = 1.0
 """People do not see more, and a loop may report every row."""
 
@@ -98,6 +101,7 @@ class Reporter:
         return self._values
 
     def _write_until_end(self) -> None:
+        self._has_ended.wait(SECONDS_BEFORE_FIRST_WRITE)
         try:
             while not self._has_ended.is_set():
                 with self._changed:
