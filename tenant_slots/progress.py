@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -134,7 +134,8 @@ def reporting(job: TenantJob) -> Iterator[Reporter]:
     try:
         yield reporter
     finally:
-        _current.reset(token)
+        with suppress(ValueError):  # the block may be a generator's, which ends in another context than it began in
+            _current.reset(token)
 
 
 def is_reporting() -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tenant_slots.models import HOLD, State, TenantJob, TenantQueue
+from tests import jobs as plain_jobs
 from tests.factories import counters_match, fresh, tenant_queue
 from tests.faults import jobs
 from tests.faults.conftest import FaultWorkers
@@ -118,4 +119,12 @@ def test_jobs_and_holders_share_one_limit(
     assert [process.wait(60) for process in holders.processes] == [0, 0, 0, 0]
     wait_until(lambda: all(fresh(job).state == State.FINISHED for job in several))
     assert holds() == ["finished"] * 4
+    assert counters_match()
+
+
+def test_a_job_on_a_real_worker_holds_a_slot_of_another_queue(workers: FaultWorkers) -> None:
+    workers.start(1, queues=("reports",))
+    job = plain_jobs.hold_inside.enqueue("acme")
+    wait_until(lambda: fresh(job).has_ended)
+    assert (job.state, job.result, holds()) == (State.FINISHED, 1, ["finished"])
     assert counters_match()
