@@ -209,7 +209,8 @@ class Keeper:
         try:
             hold.is_lost = not slots.beat(hold.job.pk, hold.job.attempt)
             if not hold.is_lost:
-                hold.job.refresh_from_db(fields=["cancel_requested_at"])
+                asked = TenantJob.objects.filter(pk=hold.job.pk).values_list("cancel_requested_at", flat=True)
+                hold.job.cancel_requested_at = asked.first()
         except Error as error:
             logger.warning("a beat of %s failed: %s", hold.job, error)
             connections.close_all()
@@ -219,7 +220,9 @@ class Keeper:
     def _release(self, hold: Hold) -> None:
         """Also hands the slot to the next job. One that was swept away is not ours to release, and nothing changes."""
         job, outcome = hold.job, self._outcome
-        released = recording.persistently(lambda: recording.release(job, outcome), between=lambda: self._beat(hold))
+        released = recording.persistently(
+            lambda: recording.release(job, outcome), between=lambda: recording.keep_lease(job)
+        )
         if released:
             line.push(released.admitted)
             line.end_signal(job, released.state, outcome.get("error", ""))

@@ -87,13 +87,19 @@ class Reporter:
             self._values = {"progress": {"done": done, "total": total}, "stats": merged}
             self._is_newer = True
             if self._thread is None:
-                self._thread = threading.Thread(target=self._write_until_end, name="tenant_slots progress", daemon=True)
-                self._thread.start()
+                self._start()
             self._changed.notify()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._write_until_end, name="tenant_slots progress", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the system has no thread left
+            logger.warning("the progress of job %s is recorded with its end only: %s", self._run["pk"], error)
 
     def end(self) -> dict[str, Any]:
         """Stop writing; the last values, to be recorded with the job's end. Empty when it never reported."""
-        if self._thread is not None:
+        if self._thread is not None and self._thread.ident is not None:
             self._has_ended.set()
             with self._changed:
                 self._changed.notify()

@@ -68,7 +68,7 @@ def start(job: TenantJob, worker: str) -> bool:
 def end(job: TenantJob, outcome: Outcome) -> None:
     """Record how a job ended, and push the one that got its slot."""
     shared.this.witness.ending()
-    released = persistently(lambda: release(job, outcome), between=lambda: _keep_lease(job))
+    released = persistently(lambda: release(job, outcome), between=lambda: keep_lease(job))
     if released is None:
         logger.error("the end of job %s could not be recorded; the sweep will find it", job.uuid)
         return
@@ -107,7 +107,7 @@ def storable_error(text: str) -> str:
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()[-ERROR_LENGTH:]
 
 
-def _keep_lease(job: TenantJob) -> None:
+def keep_lease(job: TenantJob) -> None:
     """The tenant's row may be locked by somebody for longer than a lease; the job has ended and is not to run again."""
     with suppress(Error):
         slots.beat(job.pk, job.attempt)

@@ -326,6 +326,17 @@ def test_a_lost_lease_is_told_and_logged_once_and_the_release_changes_nothing(
     ]
 
 
+def test_a_block_that_ends_before_it_could_hear_of_its_lost_lease_takes_nobodys_slot(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    row = tenant_queue()
+    with hold_slot("acme", "imports") as hold:
+        assert recovery.end_lost_run(hold.job, "taken away by the test")
+        other = running_job(row, another_process())
+    assert (fresh(hold.job).state, fresh(other).state, fresh(row).current_job) == ("failed", "running", 1)
+    assert "its slot was taken away" in caplog.text
+
+
 @override_settings(TENANT_SLOTS={"BEAT_INTERVAL": 0.02})
 def test_a_database_that_is_away_for_a_beat_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     original, calls = slots.beat, []

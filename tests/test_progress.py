@@ -168,6 +168,20 @@ def test_a_child_of_the_jobs_process_reports_nothing(job: TenantJob, monkeypatch
         assert reporter.end() == {}
 
 
+def test_without_a_thread_all_of_it_is_recorded_with_the_end(
+    job: TenantJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with reporting(job) as reporter:
+        report_progress(1)
+        report_progress(2)
+        assert reporter.end()["progress"]["done"] == 2
+    assert caplog.text.count("recorded with its end only") == 1
+
+
 def test_another_attempts_row_is_left_alone(job: TenantJob, writes: list[dict[str, Any]]) -> None:
     TenantJob.objects.update(attempt=2)
     with reporting(job) as reporter:

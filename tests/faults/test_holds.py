@@ -106,6 +106,23 @@ def test_one_that_stands_still_after_its_admission_loses_its_slot_again(
     assert (holds(), observer.started()) == (["canceled"], ["job"])
 
 
+def test_one_that_stands_still_while_it_holds_is_fenced_and_lives(
+    workers: FaultWorkers, holders: Holders, observer: Observer, door: Path
+) -> None:
+    tenant_queue()
+    holder = holders.start("held")
+    wait_until(lambda: observer.started() == ["held"])
+    job = jobs.quick.enqueue("acme", "job", observer.path)
+    os.kill(holder.pid, signal.SIGSTOP)
+    workers.start(1)
+    wait_until(lambda: fresh(job).state == State.FINISHED, 15)
+    last = TenantQueue.objects.get()
+    os.kill(holder.pid, signal.SIGCONT)
+    door.touch()
+    assert holder.wait(15) == 0, "its process must not have been killed"
+    assert (holds(), fresh(last).current_job) == (["failed"], 0)
+
+
 def test_jobs_and_holders_share_one_limit(
     workers: FaultWorkers, holders: Holders, observer: Observer, door: Path
 ) -> None:
