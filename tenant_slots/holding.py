@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from django.db import Error, IntegrityError, OperationalError, connections
 
@@ -56,7 +57,7 @@ class Hold:
 
 @contextmanager
 def hold_slot(
-    tenant: str | int | None, queue: str, *, timeout: float = 0, priority: int = 0, key: str = ""
+    tenant: str | int | UUID | None, queue: str, *, timeout: float = 0, priority: int = 0, key: str = ""
 ) -> Iterator[Hold]:
     """Hold one of the tenant's slots on the queue while the block runs; it waits in the tenant's line for its turn.
 

@@ -73,7 +73,9 @@ def jobs_of(shop: Shop) -> QuerySet[TenantJob]:
 
 def may_view(request: HttpRequest, job: TenantJob) -> bool:
     """For ``MAY_VIEW_JOB``: people see the jobs of their shop."""
-    return Shop.objects.filter(memberships__user=request.user.pk, slug=job.tenant_queue.tenant).exists()
+    if not request.user.is_authenticated:
+        return False
+    return Shop.objects.filter(memberships__user=request.user, slug=job.tenant_queue.tenant).exists()
 
 
 def recent(shop: Shop, count: int = 20) -> list[ShownJob]:

@@ -45,8 +45,10 @@ def test_visitors_are_asked_to_sign_in(path: str) -> None:
     assert (response.status_code, response.headers["Location"]) == (302, f"/sign-in/?next={path}")
 
 
-def test_the_status_of_a_job_is_not_there_for_visitors(acme_user: Client) -> None:
-    assert Client().get(f"/jobs/{upload(acme_user).uuid}/status/").status_code == 404
+def test_the_status_of_a_job_is_not_there_for_visitors(acme: Shop) -> None:
+    """Nor that of a shop to which nobody belongs."""
+    job = import_catalog.enqueue("acme", path="books.csv")
+    assert Client().get(f"/jobs/{job.uuid}/status/").status_code == 404
 
 
 def test_an_upload_is_stored_and_its_import_enqueued(acme_user: Client) -> None:
