@@ -17,6 +17,7 @@ from tenant_slots.models import State, TenantJob
 from tenant_slots.recovery import ByHand
 
 OTHER_STATE = "other state"
+ASKED = "asked"
 
 
 class ReleaseForm(forms.Form):
@@ -45,7 +46,7 @@ def _stop(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[s
     if job.state != State.RUNNING or not job.cancel():
         return OTHER_STATE
     admin_audit.note(model_admin, request, job, gettext("stop asked for"), reason=values["reason"])
-    return DONE
+    return ASKED if job.is_hold else DONE
 
 
 def _retry(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
@@ -76,6 +77,14 @@ def _stopping(count: int) -> str:
     return ngettext("%(count)d running job is being stopped.", "%(count)d running jobs are being stopped.", count) % {
         "count": count
     }
+
+
+def asked(count: int) -> str:
+    return ngettext(
+        "%(count)d hold was asked to end: its process cannot be stopped from here.",
+        "%(count)d holds were asked to end: their processes cannot be stopped from here.",
+        count,
+    ) % {"count": count}
 
 
 def _not_running(count: int) -> str:
@@ -109,7 +118,12 @@ def _gone(count: int) -> str:
 
 
 STOP = Confirmed(
-    "stop", _("Stop running jobs"), ReasonForm, _stop, describe, {DONE: _stopping, OTHER_STATE: _not_running}
+    "stop",
+    _("Stop running jobs"),
+    ReasonForm,
+    _stop,
+    describe,
+    {DONE: _stopping, ASKED: asked, OTHER_STATE: _not_running},
 )
 RETRY = Confirmed("retry", _("Retry jobs"), ReasonForm, _retry, describe, {DONE: _retried, OTHER_STATE: _not_failed})
 RELEASE = Confirmed(

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from django.db import DatabaseError, IntegrityError, connections, transaction
+from django.db.models import F
 from django.utils import timezone
 from rq.job import Job
 
@@ -30,7 +31,7 @@ from tenant_slots.busy import WAIT
 from tenant_slots.conf import app_settings
 from tenant_slots.decorators import Call, TenantTask
 from tenant_slots.exceptions import InvalidOption, NotMigrated, NotRetryable
-from tenant_slots.models import ENDED, DatabaseNow, State, TenantJob, TenantQueue
+from tenant_slots.models import ENDED, HOLD, DatabaseNow, State, TenantJob, TenantQueue
 from tenant_slots.options import priority_problem
 
 logger = logging.getLogger("tenant_slots")
@@ -114,6 +115,7 @@ def set_priority(job: TenantJob, priority: int) -> bool:
 def retry(job: TenantJob) -> None:
     """See `TenantJob.retry`."""
     retryable = TenantJob.objects.filter(pk=job.pk, state__in=(State.FAILED, State.CANCELED), rq_job_id="")
+    retryable = retryable.exclude(task=HOLD)
     fresh = {
         "state": State.WAITING,
         "crashes": 0,
@@ -123,9 +125,15 @@ def retry(job: TenantJob) -> None:
     }
     if not duplicates.revive(retryable, **fresh):
         job.refresh_from_db()
-        raise NotRetryable(job=job.uuid, state=job.state if not job.rq_job_id else "RQ's own, to be requeued there")
+        raise NotRetryable(job=job.uuid, state=_why_not_retryable(job))
     after_commit(partial(admit, job.tenant_queue_id))
     job.refresh_from_db()
+
+
+def _why_not_retryable(job: TenantJob) -> str:
+    if job.is_hold:
+        return "a slot that other code held, so there is nothing to run"
+    return "RQ's own, to be requeued there" if job.rq_job_id else job.state
 
 
 def join(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job) -> TenantJob:
@@ -254,7 +262,7 @@ def _cancel_unstarted(job: TenantJob) -> bool:
         push(released.admitted)
         done = bool(released)
     else:
-        done = _leave_line(job)
+        done = leave(job)
     if done:
         after_commit(partial(dispatch.remove, job))
         job.refresh_from_db()
@@ -262,10 +270,11 @@ def _cancel_unstarted(job: TenantJob) -> bool:
     return done
 
 
-def _leave_line(job: TenantJob) -> bool:
+def leave(job: TenantJob, error: str = "") -> bool:
+    """Take a job out of line. False when it is not there any more; then it may hold a slot."""
     with slots.locked(job.tenant_queue_id):
         unstarted = TenantJob.objects.filter(pk=job.pk, state__in=(State.SCHEDULED, State.WAITING))
-        return bool(unstarted.update(state=State.CANCELED, ended_at=DatabaseNow()))
+        return bool(unstarted.update(state=State.CANCELED, ended_at=DatabaseNow(), error=error or F("error")))
 
 
 def _cancel_chunk(tenant_queue: TenantQueue, up_to: int) -> list[TenantJob]:
