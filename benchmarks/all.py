@@ -13,6 +13,8 @@ from benchmarks import (
     line_owner,
     noisy_neighbour,
     sweep_cost,
+    throttle_cost,
+    weights,
 )
 from benchmarks.harness import common_options, finish, run, set_up
 
@@ -26,6 +28,8 @@ MODULES = (
     killed_job,
     dead_worker,
     sweep_cost,
+    throttle_cost,
+    weights,
     admin_list,
 )
 

@@ -38,9 +38,9 @@ class Phase:
         self.side.enqueue_many(function, calls)
         return (time.time_ns() - began) / history.SECOND
 
-    def start_workers(self, count: int) -> None:
-        """Start worker processes and return when RQ knows them all."""
-        command = [sys.executable, "-W", "ignore", str(ROOT / "manage.py"), "rqworker", "bench"]
+    def start_workers(self, count: int, *queues: str) -> None:
+        """Start worker processes, of the queue `bench` unless others are named; return when RQ knows them all."""
+        command = [sys.executable, "-W", "ignore", str(ROOT / "manage.py"), "rqworker", *(queues or ["bench"])]
         environment = {
             **os.environ,
             **self.side.environment,

@@ -6,6 +6,8 @@ import os
 
 import dj_database_url
 
+from benchmarks.queues import WEIGHTS
+
 SECRET_KEY = "only for benchmarks"  # noqa: S105
 USE_TZ = True
 ALLOWED_HOSTS: list[str] = []
@@ -16,5 +18,6 @@ if os.environ.get("BENCHMARK_PLAIN"):
 
 DATABASES = {"default": dj_database_url.parse(os.environ["DATABASE_URL"])}
 
-RQ_QUEUES = {"bench": {"URL": os.environ["REDIS_URL"], "DEFAULT_TIMEOUT": 180}}
+RQ_QUEUES = {name: {"URL": os.environ["REDIS_URL"], "DEFAULT_TIMEOUT": 180} for name in ("bench", *WEIGHTS)}
+TENANT_SLOTS = {"QUEUE_WEIGHTS": WEIGHTS}
 RQ = {"WORKER_CLASS": os.environ["BENCHMARK_WORKER_CLASS"]} if os.environ.get("BENCHMARK_WORKER_CLASS") else {}

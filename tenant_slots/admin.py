@@ -305,7 +305,8 @@ class TenantJobAdmin(Restricted, JobModelAdmin):
 
     @admin.display(description=_("queue"))
     def queue(self, job: TenantJob) -> str:
-        return job.tenant_queue.queue
+        own, lane = job.tenant_queue.queue, job.rq_queue_name
+        return own if own == lane else f"{own} → {lane}"
 
     @admin.display(description=_("position in line"))
     def position(self, job: TenantJob) -> int | None:

@@ -146,7 +146,7 @@ def why_waiting(job: TenantJob) -> list[str]:
             gettext("It joins the line at %(time)s: that is what was asked for, or its next retry.") % {"time": time}
         ]
     if job.state == State.QUEUED:
-        return _why_queued()
+        return _why_queued(job.rq_queue_name)
     position = stats.position_in_line(job)
     if position is None:
         return []
@@ -157,12 +157,15 @@ def why_waiting(job: TenantJob) -> list[str]:
     ]
 
 
-def _why_queued() -> list[str]:
-    workers = dispatch.workers_alive()
+def _why_queued(queue: str) -> list[str]:
+    workers = dispatch.workers_listening(queue)
     if workers is None:
         return [gettext("It has a slot, but Redis cannot be asked; the sweep hands it to a worker when it answers.")]
     if not workers:
-        return [gettext("It has a slot, but no worker is alive. Start one: manage.py rqworker.")]
+        text = gettext(
+            "It has a slot, but no worker of queue %(queue)s is alive. Start one: manage.py rqworker %(queue)s."
+        )
+        return [text % {"queue": queue}]
     text = ngettext(
         "It has a slot and waits for a worker to be free; %(count)d is alive.",
         "It has a slot and waits for a worker to be free; %(count)d are alive.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from django.apps import apps
@@ -25,7 +25,15 @@ RECOMMENDED_WORKER = "tenant_slots.workers.TenantWorker"
 
 
 def register_all() -> None:
-    for check in (check_settings, check_leases, check_database, check_apps, check_queues, check_worker_class):
+    for check in (
+        check_settings,
+        check_leases,
+        check_database,
+        check_apps,
+        check_queues,
+        check_weights,
+        check_worker_class,
+    ):
         checks.register(check, "tenant_slots")
 
 
@@ -89,17 +97,33 @@ def check_apps(**_: Any) -> list[CheckMessage]:
 
 
 def check_queues(**_: Any) -> list[CheckMessage]:
-    """E007: queues of the decorated functions that are imported so far."""
-    known = getattr(settings, "RQ_QUEUES", {})
-    return [
-        Error(
-            f"{task.path} uses queue {task.queue!r}, which RQ_QUEUES does not have.",
-            hint=f"Add it to RQ_QUEUES, or use one of: {', '.join(sorted(known)) or 'none so far'}.",
-            obj=task.path,
-            id="tenant_slots.E007",
-        )
+    """E007: queues and lanes of the decorated functions that are imported so far."""
+    own = [(f"{task.path} uses queue", task.queue, task.path) for task in registered.values()]
+    lanes = [
+        (f"{task.path} is throttled to queue", rule.queue, task.path)
         for task in registered.values()
-        if task.queue not in known
+        for rule in task.throttle
+    ]
+    return _unknown_queues("tenant_slots.E007", [*own, *lanes])
+
+
+def check_weights(**_: Any) -> list[CheckMessage]:
+    """E009: a weight that no worker can use."""
+    weights = app_settings.QUEUE_WEIGHTS
+    if _weights(weights):
+        return []
+    text = 'TENANT_SLOTS["QUEUE_WEIGHTS"] weighs queue'
+    return _unknown_queues("tenant_slots.E009", [(text, name, None) for name in weights])
+
+
+def _unknown_queues(check_id: str, uses: Iterable[tuple[str, str, object]]) -> list[CheckMessage]:
+    """An error for each use of a queue that RQ lacks; a use is what it says, the queue, and where it is written."""
+    known = getattr(settings, "RQ_QUEUES", {})
+    hint = f"Add it to RQ_QUEUES, or use one of: {', '.join(sorted(known)) or 'none so far'}."
+    return [
+        Error(f"{text} {queue!r}, which RQ_QUEUES does not have.", hint=hint, obj=where, id=check_id)
+        for text, queue, where in uses
+        if queue not in known
     ]
 
 

@@ -6,7 +6,7 @@ for every job are therefore written as ever, with named parameters in place of v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,7 @@ class Statement:
         changes: the new values by field.
     """
 
-    def __init__(self, build: Callable[[], QuerySet[Any]], **changes: Any) -> None:
+    def __init__(self, build: Callable[[], QuerySet[Any]], changes: Mapping[str, Any] | None = None) -> None:
         self._build = build
         self._changes = changes
         self._by_alias: dict[str, Compiled] = {}
@@ -68,11 +68,16 @@ class Statement:
             changed: int = cursor.rowcount
         return changed
 
-    def rows(self, **values: Any) -> list[Any]:
-        """The selected rows as instances of the model."""
+    def rows(self, before: Sequence[str] = (), **values: Any) -> list[Any]:
+        """The selected rows as instances of the model.
+
+        Args:
+            before: statements without parameters to execute first.
+            values: of the parameters.
+        """
         alias = app_settings.DATABASE
         with connections[alias].cursor() as cursor:
-            cursor.execute(*self._bound(alias, values))
+            _execute(cursor, before, *self._bound(alias, values))
             found = cursor.fetchall()
         return [self._instance(alias, list(row)) for row in found]
 
@@ -97,7 +102,7 @@ class Statement:
 
     def _compile_update(self, alias: str) -> Compiled:
         query: Any = self._build().query.chain(UpdateQuery)
-        query.add_update_values(self._changes)
+        query.add_update_values(dict(self._changes or {}))
         sql, parameters = query.get_compiler(alias).as_sql()
         return Compiled(sql, tuple(parameters))
 
@@ -113,3 +118,14 @@ class Statement:
         )
         columns = tuple(expression.target.attname for expression in expressions)
         return Compiled(sql, tuple(parameters), queryset.model, columns, converters)
+
+
+def _execute(cursor: Any, before: Sequence[str], sql: str, parameters: list[Any]) -> None:
+    """In one round trip, unless the server binds the parameters: it then takes one statement at a time."""
+    if before and cursor.db.settings_dict["OPTIONS"].get("server_side_binding"):
+        for statement in before:
+            cursor.execute(statement)
+        before = ()
+    cursor.execute("; ".join((*before, sql)), parameters)
+    for _ in before:
+        cursor.nextset()

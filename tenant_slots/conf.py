@@ -39,7 +39,7 @@ class AppSettings:
     ON_LOST_DATABASE = Setting("continue")
     MAX_ARGS_BYTES = Setting(65536)
     RETENTION = Setting(7 * 24 * 3600)
-    QUEUE_WEIGHTS: Setting[Mapping[str, int]] = Setting({})
+    QUEUE_WEIGHTS: Setting[Mapping[str, float]] = Setting({})
     MAY_VIEW_JOB = Setting("")
     HIDDEN_ARGUMENTS: Setting[Sequence[str]] = Setting(("password", "token", "secret", "api_key", "authorization"))
 

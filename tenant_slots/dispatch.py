@@ -7,12 +7,15 @@ import re
 import sys
 import time
 from collections.abc import Iterable
+from datetime import datetime
+from math import ceil
 from typing import Any
 from uuid import UUID
 
 import django_rq
 from django.conf import settings
 from django.core.signals import setting_changed
+from django.utils import timezone
 from django_rq.queues import get_result_ttl
 from redis.exceptions import RedisError
 from rq import Queue, Retry
@@ -20,9 +23,10 @@ from rq.command import send_stop_job_command
 from rq.exceptions import InvalidJobOperation, NoSuchJobError
 from rq.job import Job, JobStatus
 from rq.worker import Worker, WorkerStatus
+from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
 from tenant_slots.conf import app_settings
-from tenant_slots.models import TenantJob, rq_id_of
+from tenant_slots.models import TenantJob, rq_id_of, rq_queue_of
 
 logger = logging.getLogger("tenant_slots")
 
@@ -97,7 +101,7 @@ def missing(jobs: Iterable[tuple[int, UUID, int, str, str, str]]) -> list[int]:
     present: dict[str, set[str]] = {}
     lost = []
     for pk, uuid, attempt, rq_job_id, rq_queue, queue in jobs:
-        name = rq_queue or queue
+        name = rq_queue_of(rq_queue, queue)
         if name not in present:
             present[name] = set(queue_named(name).job_ids)
         if rq_id_of(uuid, attempt, rq_job_id) not in present[name]:
@@ -131,7 +135,7 @@ def push_again(job: TenantJob) -> bool:
 
 def has_worker_record(job: TenantJob) -> bool:
     """Whether RQ knows the worker that runs the job at all."""
-    connection = queue_named(job.tenant_queue.queue).connection
+    connection = queue_named(job.rq_queue_name).connection
     return bool(connection.exists(Worker.redis_worker_namespace_prefix + job.worker))
 
 
@@ -162,14 +166,15 @@ def stop(job: TenantJob) -> None:
     _tolerant(lambda: send_stop_job_command(queue.connection, job.rq_id, serializer=queue.serializer), job)
 
 
-def put_off(rq_job: Job) -> Retry:
-    """What a plain RQ job returns to run again ``RESCHEDULE_DELAY`` seconds later through RQ's scheduler.
+def put_off(rq_job: Job, until: datetime | None = None) -> Retry:
+    """What a plain RQ job returns to run again at a time, ``RESCHEDULE_DELAY`` seconds later without one.
 
     RQ counts a returned Retry against the limit of the function's own Retry, and adds one after this returns.
     Waiting is not failing, so the count is lowered by one here (RQ 2.12, ``Job._handle_retry_result``).
     """
     rq_job.number_of_retries = (rq_job.number_of_retries or 0) - 1
-    return Retry(max=sys.maxsize, interval=app_settings.RESCHEDULE_DELAY)
+    seconds = (until - timezone.now()).total_seconds() if until else app_settings.RESCHEDULE_DELAY
+    return Retry(max=sys.maxsize, interval=max(1, ceil(seconds)))
 
 
 def workers_alive() -> int | None:
@@ -178,6 +183,18 @@ def workers_alive() -> int | None:
         return sum(_alive(queue_named(name)) for name in _one_queue_per_server())
     except RedisError as error:
         logger.warning("the workers cannot be counted: %s", error)
+        return None
+
+
+def workers_listening(name: str) -> int | None:
+    """How many of these listen on one queue; None when Redis cannot be asked."""
+    try:
+        queue = queue_named(name)
+        # RQ's own Worker.all_keys(queue=...) takes an empty queue for none (RQ 2.12).
+        keys = queue.connection.smembers(WORKERS_BY_QUEUE_KEY % queue.name)
+        return int(queue.connection.exists(*keys)) if keys else 0
+    except RedisError as error:
+        logger.warning("the workers of queue %s cannot be counted: %s", name, error)
         return None
 
 

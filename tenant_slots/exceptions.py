@@ -69,6 +69,10 @@ class UnknownTenantQueue(TenantSlotsError):
     """Tenant {tenant!r} has no row for queue {queue!r} and AUTO_CREATE is off; add it in the admin."""
 
 
+class TenantQueueFull(TenantSlotsError):
+    """Tenant {tenant!r} may have {max_waiting} jobs waiting on queue {queue!r}; {jobs} more do not fit. Try later."""
+
+
 class TenantQueueInUse(TenantSlotsError):
     """{tenant_queue} cannot be deleted: {holding} jobs hold its slots and {waiting} wait. Let them end first."""
 

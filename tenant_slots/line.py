@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,12 +14,14 @@ from django.db.models import F
 from django.utils import timezone
 from rq.job import Job
 
-from tenant_slots import bulk, dispatch, signals, slots, tenants
+from tenant_slots import backpressure, bulk, dispatch, lanes, signals, slots, tenants, turning_away
 from tenant_slots.arguments import require_storable
+from tenant_slots.busy import WAIT
 from tenant_slots.conf import app_settings
 from tenant_slots.decorators import Call, TenantTask
-from tenant_slots.exceptions import NotMigrated, NotRetryable
-from tenant_slots.models import HOLD, DatabaseNow, State, TenantJob, TenantQueue
+from tenant_slots.exceptions import InvalidOption, NotMigrated, NotRetryable
+from tenant_slots.models import ENDED, HOLD, DatabaseNow, State, TenantJob, TenantQueue
+from tenant_slots.options import priority_problem
 
 logger = logging.getLogger("tenant_slots")
 
@@ -29,18 +32,27 @@ JOBS_PER_STEP = 1000
 def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Call]) -> list[TenantJob]:
     """Store the jobs of these calls, all or none, and admit them when that commits."""
     checked = [_checked(task, call) for call in calls]
+    lanes.choose(task, checked)
     with naming_missing_tables():
         rows = _stored(task, checked)
     jobs = [job for _, job in checked]
     after_commit(partial(_send, signals.jobs_enqueued, jobs=jobs))
     for row in rows:
         after_commit(partial(admit, row.pk))
+        if task.on_busy != WAIT:
+            after_commit(partial(turn_away, row.pk, [job for job in jobs if job.tenant_queue_id == row.pk]))
     return jobs
 
 
 def admit(tenant_queue_id: int) -> None:
     """Let the head of a tenant's line into its free slots, and push to RQ."""
     push(slots.admit(tenant_queue_id))
+
+
+def turn_away(tenant_queue_id: int, jobs: list[TenantJob]) -> None:
+    """Have those of a tenant queue's jobs that found no free slot do what their `on_busy` says."""
+    for job in turning_away.turn_away(tenant_queue_id, jobs):
+        end_signal(job, State.CANCELED, job.error)
 
 
 def push(admitted: list[TenantJob]) -> None:
@@ -72,6 +84,16 @@ def cancel_waiting(tenant_queue: TenantQueue, *, up_to: int) -> int:
     return canceled
 
 
+def set_priority(job: TenantJob, priority: int) -> bool:
+    """See `TenantJob.set_priority`."""
+    if problem := priority_problem(priority):
+        raise InvalidOption(option="priority", value=priority, task=job.task, problem=problem)
+    unadmitted = TenantJob.objects.filter(pk=job.pk, state__in=(State.SCHEDULED, State.WAITING))
+    changed = bool(unadmitted.update(priority=priority))
+    job.refresh_from_db(fields=["priority", "state"])
+    return changed
+
+
 def retry(job: TenantJob) -> None:
     """See `TenantJob.retry`."""
     retryable = TenantJob.objects.filter(pk=job.pk, state__in=(State.FAILED, State.CANCELED), rq_job_id="")
@@ -98,9 +120,7 @@ def _why_not_retryable(job: TenantJob) -> str:
 
 def join(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job) -> TenantJob:
     """The place in line of a job that came through plain RQ: its own from an earlier try, else a new one at the end."""
-    placed = TenantJob.objects.filter(
-        rq_job_id=rq_job.id, state__in=(State.WAITING, State.QUEUED, State.RUNNING)
-    ).select_related("tenant_queue")
+    placed = TenantJob.objects.exclude(state__in=ENDED).filter(rq_job_id=rq_job.id).select_related("tenant_queue")
     found: TenantJob | None = placed.first()
     if found is None:
         try:
@@ -110,6 +130,9 @@ def join(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job) -> 
                 )
         except IntegrityError:
             found = placed.get()
+    if found.state == State.SCHEDULED:
+        TenantJob.objects.scheduled().filter(pk=found.pk).update(state=State.WAITING)
+        found.refresh_from_db(fields=["state"])
     return found
 
 
@@ -170,6 +193,8 @@ def _stored(task: TenantTask[..., Any], checked: list[tuple[str, TenantJob]]) ->
 def _insert(task: TenantTask[..., Any], checked: list[tuple[str, TenantJob]]) -> list[TenantQueue]:
     names = sorted({tenant for tenant, _ in checked})
     rows = {tenant: tenants.tenant_queue_for(tenant, task.queue) for tenant in names}
+    for name, number in Counter(tenant for tenant, _ in checked).items():
+        backpressure.require_room(rows[name], number)
     for tenant, job in checked:
         job.tenant_queue, job.pk = rows[tenant], None
     with transaction.atomic(using=app_settings.DATABASE):

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
+from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q, Value
@@ -67,6 +68,11 @@ class TenantQueueQuerySet(models.QuerySet["TenantQueue"]):
 def rq_id_of(job: uuid.UUID, attempt: int, rq_job_id: str) -> str:
     """The id of an attempt's RQ job: a fresh one each time, unless the job came through plain RQ."""
     return rq_job_id or f"{job}-{attempt}"
+
+
+def rq_queue_of(lane: str, queue: str) -> str:
+    """The RQ queue that a job goes to. One whose lane the project has given up goes to its own queue."""
+    return lane if lane in getattr(settings, "RQ_QUEUES", {}) else queue
 
 
 class TenantJobQuerySet(models.QuerySet["TenantJob"]):
@@ -330,7 +336,7 @@ class TenantJob(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["rq_job_id"],
-                condition=Q(state__in=[State.WAITING, State.QUEUED, State.RUNNING]) & ~Q(rq_job_id=""),
+                condition=~Q(state__in=ENDED) & ~Q(rq_job_id=""),
                 name="tenant_slots_one_per_rq_job",
             ),
             models.UniqueConstraint(
@@ -373,7 +379,7 @@ class TenantJob(models.Model):
 
     @property
     def rq_queue_name(self) -> str:
-        return self.rq_queue or self.tenant_queue.queue
+        return rq_queue_of(self.rq_queue, self.tenant_queue.queue)
 
     @property
     def is_hold(self) -> bool:
@@ -392,6 +398,19 @@ class TenantJob(models.Model):
         from tenant_slots import line
 
         return line.cancel(self)
+
+    def set_priority(self, priority: int) -> bool:
+        """Move the job in its tenant's line; False when it is not scheduled or waiting any more.
+
+        Args:
+            priority: from -1,000,000 to 1,000,000; a higher one goes first.
+
+        Raises:
+            InvalidOption: it is not such a number.
+        """
+        from tenant_slots import line
+
+        return line.set_priority(self, priority)
 
     def retry(self) -> None:
         """Put a failed or canceled job back in its old place in line.

@@ -17,6 +17,7 @@ from rq.timeouts import BaseDeathPenalty
 
 from tenant_slots import dispatch, line, recording, recovery, shared, slots, tenants
 from tenant_slots.arguments import json_problem
+from tenant_slots.busy import WAIT
 from tenant_slots.decorators import TenantTask, resolve
 from tenant_slots.models import State, TenantJob
 from tenant_slots.progress import reporting
@@ -80,6 +81,8 @@ def _run_plain(task: TenantTask[..., Any], rq_job: Job, args: tuple[Any, ...], k
     if job is not None and job.state == State.RUNNING:
         logger.warning("RQ delivered job %s a second time while it runs; this delivery does nothing", rq_job.id)
         return None
+    if job is not None and job.state == State.WAITING and task.on_busy != WAIT:
+        return _turned_away(job, rq_job)
     if job is None or job.state != State.QUEUED or not recording.start(job, _worker_name()):
         return dispatch.put_off(rq_job)
     token = _running_here.set(rq_job.id)
@@ -87,6 +90,12 @@ def _run_plain(task: TenantTask[..., Any], rq_job: Job, args: tuple[Any, ...], k
         return _run_in_slot(job, lambda: task.function(*args, **kwargs))
     finally:
         _running_here.reset(token)
+
+
+def _turned_away(job: TenantJob, rq_job: Job) -> Retry | None:
+    line.turn_away(job.tenant_queue_id, [job])
+    job.refresh_from_db()
+    return None if job.has_ended else dispatch.put_off(rq_job, until=job.run_after)
 
 
 def _joined(task: TenantTask[..., Any], tenant: str, rq_job: Job) -> TenantJob:

@@ -9,7 +9,7 @@ A job *holds a slot* exactly while it is ``queued`` or ``running``; ``current_jo
 4. No lost wake-up: whoever admits or releases locks the tenant's row first, and a release hands its slot
    straight to the next job in the same transaction. Without the lock the gate answers "full" while a release is
    still uncommitted, and a job waits beside a free slot.
-5. Order: priority, then enqueue order; no row is ever passed over.
+5. Order: priority, then enqueue order; no row is ever passed over, but for one whose key is at its cap.
 6. Every function here only touches the database. The caller pushes what was admitted to RQ after the commit.
 
 The statements stand first, in the order in which a job meets them; the functions below say when each one runs.
@@ -28,6 +28,7 @@ from typing import Any
 from django.db import DatabaseError, connections, transaction
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, IntegerField
 
+from tenant_slots import key_caps
 from tenant_slots.compiled import Parameter, Statement, fields_of
 from tenant_slots.conf import app_settings
 from tenant_slots.holders import HOLDER_FIELDS, Holder
@@ -46,7 +47,7 @@ PK = Parameter("pk", IntegerField())
 ATTEMPT = Parameter("attempt", IntegerField())
 SLOTS = Parameter("slots", IntegerField())
 
-LOCKED = ("tenant", "queue", "max_job", "current_job", "paused")
+LOCKED = ("tenant", "queue", "max_job", "max_job_per_key", "current_job", "paused")
 """What is read of a tenant's row while it is locked; Django fetches anything else when it is asked for."""
 
 ADMITTED = ("uuid", "tenant_queue", "task", "options", "rq_job_id", "rq_queue", "state", "attempt")
@@ -56,27 +57,36 @@ LOCK = Statement(lambda: TenantQueue.objects.select_for_update(no_key=True).filt
 
 TAKE = Statement(
     lambda: TenantQueue.objects.filter(pk=PK).with_free(SLOTS),
-    current_job=F("current_job") + SLOTS,
+    {"current_job": F("current_job") + SLOTS},
 )
+
+GIVE_BACK = Statement(
+    lambda: TenantQueue.objects.filter(pk=PK, current_job__gt=0),
+    {"current_job": F("current_job") - 1},
+)
+
+HAND_ON = Statement(
+    lambda: TenantQueue.objects.filter(pk=PK, current_job__gt=0).with_free(SLOTS - 1),
+    {"current_job": F("current_job") - 1 + SLOTS},
+)
+"""GIVE_BACK and TAKE in one."""
 
 CLAIM = Statement(
     lambda: TenantJob.objects.waiting().filter(pk=PK),
-    state=State.QUEUED,
-    attempt=F("attempt") + 1,
-    admitted_at=DatabaseNow(),
+    {"state": State.QUEUED, "attempt": F("attempt") + 1, "admitted_at": DatabaseNow()},
 )
 
 START = Statement(
     lambda: TenantJob.objects.queued().filter(pk=PK, attempt=ATTEMPT),
-    state=State.RUNNING,
-    started_at=DatabaseNow(),
-    beat_at=DatabaseNow(),
-    **fields_of(TenantJob, HOLDER_FIELDS),
+    {
+        "state": State.RUNNING,
+        "started_at": DatabaseNow(),
+        "beat_at": DatabaseNow(),
+        **fields_of(TenantJob, HOLDER_FIELDS),
+    },
 )
 
-BEAT = Statement(lambda: TenantJob.objects.running().filter(pk=PK, attempt=ATTEMPT), beat_at=DatabaseNow())
-
-GIVE_BACK = Statement(lambda: TenantQueue.objects.filter(pk=PK, current_job__gt=0), current_job=F("current_job") - 1)
+BEAT = Statement(lambda: TenantJob.objects.running().filter(pk=PK, attempt=ATTEMPT), {"beat_at": DatabaseNow()})
 
 
 @functools.cache
@@ -97,7 +107,7 @@ def leaving(states: tuple[State, ...], ends: bool, later: bool, values: tuple[st
         changes["ended_at"] = DatabaseNow()
     if later:
         changes["run_after"] = _from_now(Parameter("later", DurationField()))
-    return Statement(lambda: holding, **changes)
+    return Statement(lambda: holding, changes)
 
 
 @dataclass(frozen=True)
@@ -155,9 +165,7 @@ def release(job: TenantJob, states: tuple[State, ...] = HOLDING, later: float | 
             state = _leave(job, states, later, values)
             if state is None:
                 return Release(state)
-            if GIVE_BACK.update(pk=tenant_queue.pk):
-                tenant_queue.current_job -= 1
-            return Release(state, _admit_heads(tenant_queue))
+            return Release(state, _hand_on(tenant_queue))
     except TenantQueue.DoesNotExist:
         return Release(None)
 
@@ -177,11 +185,9 @@ def locked(tenant_queue_id: int) -> Iterator[TenantQueue]:
         TenantQueue.DoesNotExist: the row was deleted.
     """
     alias = app_settings.DATABASE
-    outermost = not connections[alias].in_atomic_block
+    rules = () if connections[alias].in_atomic_block else _transaction_rules(alias)
     with transaction.atomic(using=alias):
-        if outermost:
-            _set_transaction_rules(alias)
-        found = LOCK.rows(pk=tenant_queue_id)
+        found = LOCK.rows(rules, pk=tenant_queue_id)
         if not found:
             raise TenantQueue.DoesNotExist(f"TenantQueue {tenant_queue_id} was deleted")
         yield found[0]
@@ -192,21 +198,43 @@ def is_locked_out(error: DatabaseError) -> bool:
     return getattr(error.__cause__, "sqlstate", None) == LOCK_NOT_AVAILABLE
 
 
-def _set_transaction_rules(alias: str) -> None:
+def _transaction_rules(alias: str) -> tuple[str, ...]:
     """READ COMMITTED, because a stricter level fails where waiting for the lock is what we want."""
-    connection = connections[alias]
-    if connection.vendor == "postgresql":
-        limit = int(patience.get() * 1000)
-        with connection.cursor() as cursor:
-            cursor.execute(f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '{limit}ms'")
+    if connections[alias].vendor != "postgresql":
+        return ()
+    limit = int(patience.get() * 1000)
+    return "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", f"SET LOCAL lock_timeout = '{limit}ms'"
 
 
 def _admit_heads(tenant_queue: TenantQueue) -> list[TenantJob]:
+    heads = _heads(tenant_queue)
+    if heads and TAKE.update(pk=tenant_queue.pk, slots=len(heads)):
+        return _claim(tenant_queue, heads)
+    return []
+
+
+def _hand_on(tenant_queue: TenantQueue) -> list[TenantJob]:
+    """As `_admit_heads`, with the slot that a job has just left."""
+    if not tenant_queue.current_job:
+        return _admit_heads(tenant_queue)  # the counter was wrong: there is nothing to give back
+    tenant_queue.current_job -= 1
+    heads = _heads(tenant_queue)
+    if heads and HAND_ON.update(pk=tenant_queue.pk, slots=len(heads)):
+        return _claim(tenant_queue, heads)
+    GIVE_BACK.update(pk=tenant_queue.pk)
+    return []
+
+
+def _heads(tenant_queue: TenantQueue) -> list[TenantJob]:
     if not tenant_queue.free:
         return []
-    heads: list[TenantJob] = next_in_line(tenant_queue.free).rows(pk=tenant_queue.pk)
-    if not heads or not TAKE.update(pk=tenant_queue.pk, slots=len(heads)):
-        return []
+    if tenant_queue.max_job_per_key is None:
+        return next_in_line(tenant_queue.free).rows(pk=tenant_queue.pk)
+    heads = key_caps.heads(tenant_queue, tenant_queue.free)
+    return list(TenantJob.objects.in_line().filter(pk__in=heads).only(*ADMITTED)) if heads else []
+
+
+def _claim(tenant_queue: TenantQueue, heads: list[TenantJob]) -> list[TenantJob]:
     for job in heads:
         CLAIM.update(pk=job.pk)
         job.tenant_queue, job.state, job.attempt = tenant_queue, State.QUEUED, job.attempt + 1

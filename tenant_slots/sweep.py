@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import TypeVar
+from itertools import groupby
+from typing import Any, TypeVar
 
 from django.db import Error, IntegrityError, OperationalError, connections, transaction
-from django.db.models import Count, Exists, F, OuterRef
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
 from redis.exceptions import RedisError
 from rq.timeouts import BaseTimeoutException
 
-from tenant_slots import dispatch, holders, line, recovery, signals, slots, tenants
+from tenant_slots import dispatch, holders, key_caps, line, recovery, signals, slots, tenants
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.holders import Liveness
@@ -32,7 +33,6 @@ from tenant_slots.models import (
     TenantJob,
     TenantJobQuerySet,
     TenantQueue,
-    TenantQueueQuerySet,
 )
 from tenant_slots.time_buckets import ago
 
@@ -209,23 +209,23 @@ def silent() -> TenantJobQuerySet:
     return TenantJob.objects.running().filter(beat_at__lt=ago(app_settings.LEASE_TTL)).select_related("tenant_queue")
 
 
-def end_dead_holds_here(report: Report, contact: Contact) -> None:
-    """Holds whose block has not begun, and never will: their process on this host is gone."""
-    for job in dead_holds_here():
-        report.reclaimed += bool(_unless_locked(partial(recovery.end_hold, job, recovery.story(job))))
+def end_abandoned_holds(report: Report, contact: Contact) -> None:
+    """Holds whose block has not begun, and never will: their process is gone, or has not beaten for a lease."""
+    silent = Q(beat_at__lt=ago(app_settings.LEASE_TTL))
+    holds: QuerySet[Any] = TenantJob.objects.holds_to_begin().select_related("tenant_queue").annotate(is_silent=silent)
+    for job in holds:
+        if holders.liveness(job) is Liveness.DEAD:
+            reason = recovery.story(job)
+        elif job.is_silent and contact.covers_a_lease():
+            reason = _silence_of(job)
+        else:
+            continue
+        report.reclaimed += bool(_unless_locked(partial(recovery.end_hold, job, reason)))
 
 
 def dead_holds_here() -> list[TenantJob]:
     here = TenantJob.objects.holds_to_begin().filter(host=holders.this_host()).exclude(host="")
     return [job for job in here.select_related("tenant_queue") if holders.liveness(job) is Liveness.DEAD]
-
-
-def end_silent_holds(report: Report, contact: Contact) -> None:
-    """Holds whose block has not begun, of processes that have not beaten for a lease."""
-    silent = TenantJob.objects.holds_to_begin().filter(beat_at__lt=ago(app_settings.LEASE_TTL))
-    for job in silent.select_related("tenant_queue") if contact.covers_a_lease() else ():
-        reason = f"its process under worker {job.worker} was silent for {app_settings.LEASE_TTL} s"
-        report.reclaimed += bool(_unless_locked(partial(recovery.end_hold, job, reason)))
 
 
 def repush(report: Report, contact: Contact) -> None:
@@ -248,11 +248,17 @@ def lost_in_redis() -> list[TenantJob]:
 
 def promote(report: Report, contact: Contact) -> None:
     """Scheduled jobs whose time has come."""
-    found = dict(due().order_by("run_after").values_list("pk", "tenant_queue_id")[:ROWS_PER_STEP])
+    found = list(due().order_by("run_after").only("tenant_queue_id", "task", "uuid", "attempt")[:ROWS_PER_STEP])
     if found:
-        report.promoted += TenantJob.objects.scheduled().filter(pk__in=found).update(state=State.WAITING)
-        for tenant_queue_id in set(found.values()):
-            _unless_locked(partial(line.admit, tenant_queue_id))
+        pks = [job.pk for job in found]
+        report.promoted += TenantJob.objects.scheduled().filter(pk__in=pks).update(state=State.WAITING)
+    for row, jobs in groupby(sorted(found, key=_row_of), _row_of):
+        _unless_locked(partial(line.admit, row))
+        _unless_locked(partial(line.turn_away, row, list(jobs)))
+
+
+def _row_of(job: TenantJob) -> int:
+    return job.tenant_queue_id
 
 
 def due(seconds_ago: float = 0) -> TenantJobQuerySet:
@@ -261,15 +267,18 @@ def due(seconds_ago: float = 0) -> TenantJobQuerySet:
 
 def admit_stranded(report: Report, contact: Contact) -> None:
     """Waiting jobs beside free slots: an admission that was cut off, or a limit that was changed by SQL."""
-    for pk in stranded().values_list("pk", flat=True)[:ROWS_PER_STEP]:
-        admitted = _unless_locked(partial(slots.admit, pk)) or []
+    for row in stranded():
+        admitted = _unless_locked(partial(slots.admit, row.pk)) or []
         line.push(admitted)
         report.admitted += len(admitted)
 
 
-def stranded() -> TenantQueueQuerySet:
+def stranded() -> list[TenantQueue]:
+    """Tenant queues where a job waits that could run. Whether a cap by key keeps it is not a matter for SQL."""
     waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("pk"))
-    return TenantQueue.objects.filter(Exists(waiting), paused=False, current_job__lt=F("max_job"))
+    rows = TenantQueue.objects.filter(Exists(waiting), paused=False, current_job__lt=F("max_job"))
+    capped = rows.exclude(max_job_per_key=None)
+    return [*rows.filter(max_job_per_key=None)[:ROWS_PER_STEP], *(row for row in capped if key_caps.heads(row, 1))]
 
 
 def repair_counters(report: Report, contact: Contact) -> None:
@@ -313,12 +322,11 @@ def prune(report: Report, contact: Contact) -> None:
 
 
 Step = Callable[[Report, Contact], None]
-LOCAL_STEPS: tuple[Step, ...] = (reclaim_local, end_dead_holds_here)
+LOCAL_STEPS: tuple[Step, ...] = (reclaim_local, end_abandoned_holds)
 STEPS: tuple[Step, ...] = (
     put_back_overrides,
     resume_paused,
     reclaim_silent,
-    end_silent_holds,
     repush,
     promote,
     admit_stranded,
@@ -354,7 +362,11 @@ def _reclaim_silent(job: TenantJob, report: Report) -> bool:
     if not recovery.is_out_of_the_way(job):
         report.left.append(f"job {job.uuid}: process {job.pid} is alive, silent, and may not be killed")
         return False
-    return recovery.end_lost_run(job, f"worker {job.worker} was silent for {app_settings.LEASE_TTL} s")
+    return recovery.end_lost_run(job, _silence_of(job))
+
+
+def _silence_of(job: TenantJob) -> str:
+    return f"worker {job.worker} was silent for {app_settings.LEASE_TTL} s"
 
 
 def _claim(name: str, sweeper: str) -> bool:

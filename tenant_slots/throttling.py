@@ -1,4 +1,4 @@
-"""Lanes: a tenant that enqueues more than its share goes on, on a slower RQ queue."""
+"""The rules by which a tenant's jobs go to slower RQ queues; `lanes` applies them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from rq.job import Job, JobStatus
 from rq.queue import Queue
 from rq.worker import BaseWorker, SimpleWorker, Worker
 
-from tenant_slots import dispatch, recording, recovery, shared
+from tenant_slots import dispatch, recording, recovery, shared, weights
 from tenant_slots.conf import app_settings
 from tenant_slots.decorators import registered, resolve
 from tenant_slots.leases import Lease
@@ -48,7 +48,7 @@ GRACE_AFTER_TIMEOUT = 60
 
 
 class Sweeping(BaseWorker):
-    """Sweeps between jobs, and while it waits for one."""
+    """Sweeps between jobs, and while it waits for one. Looks into its queues by weight."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -58,6 +58,12 @@ class Sweeping(BaseWorker):
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         super().bootstrap(*args, **kwargs)
         self._warm_up()
+
+    def dequeue_job_and_maintain_ttl(self, *args: Any, **kwargs: Any) -> tuple[Job, Queue] | None:
+        """Called by RQ once for every job. An order that was drawn goes before RQ's dequeue strategy."""
+        if not app_settings.QUEUE_WEIGHTS.keys().isdisjoint(self.queue_names()):
+            self._ordered_queues = weights.drawn(self.queues, app_settings.QUEUE_WEIGHTS)
+        return super().dequeue_job_and_maintain_ttl(*args, **kwargs)
 
     @property
     def dequeue_timeout(self) -> int:
@@ -126,7 +132,7 @@ class TenantWorker(Sweeping, Worker):
         self.outbox = Outbox()
         self.job_monitoring_interval = max(1, int(app_settings.BEAT_INTERVAL))
         self.lease = Lease(self.witness, self.kill_horse)
-        self._next_heartbeat = 0.0
+        self._next_heartbeat = self._next_suspension_check = 0.0
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         super().bootstrap(*args, **kwargs)
@@ -145,6 +151,13 @@ class TenantWorker(Sweeping, Worker):
         """RQ says twice after every job that the worker is idle."""
         if pipeline is not None or state != self.get_state():
             super().set_state(state, pipeline)
+
+    def check_for_suspension(self, burst: bool) -> None:
+        """RQ asks before every job whether ``rq suspend`` was called; once a second is enough."""
+        now = time.monotonic()
+        if now >= self._next_suspension_check:
+            self._next_suspension_check = now + 1
+            super().check_for_suspension(burst)
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         with self._undisturbed():

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import django_rq
+from django.db import transaction
 from rq import SimpleWorker
 
-from tenant_slots import holders, slots
+from tenant_slots import bulk, holders, slots
 from tenant_slots.holders import Holder, this_process
 from tenant_slots.models import TenantJob, TenantQueue
 
@@ -27,6 +28,12 @@ def waiting_job(row: TenantQueue, **values: Any) -> TenantJob:
     """A job in line that nobody has tried to admit."""
     job: TenantJob = TenantJob.objects.create(tenant_queue=row, task=TASK, args=[1, 2], **values)
     return job
+
+
+def many_waiting(row: TenantQueue, number: int, **values: Any) -> None:
+    """A long line, for tests of plans."""
+    with transaction.atomic():
+        bulk.insert([TenantJob(tenant_queue=row, task=TASK, **values) for _ in range(number)])
 
 
 def holder(worker: str = "worker", **values: Any) -> Holder:

@@ -6,13 +6,14 @@ import asyncio
 import os
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from django.db import transaction
 from rq import Retry
 
-from tenant_slots import hold_slot, report_progress, tenant_job
+from tenant_slots import Reschedule, Throttle, hold_slot, report_progress, tenant_job
 from tenant_slots.models import TenantJob, TenantQueue
 
 
@@ -142,3 +143,44 @@ def reports_from_a_coroutine(tenant: str) -> None:
         report_progress(1, 1)
 
     asyncio.run(work())
+
+
+@tenant_job("imports", tenant="tenant", on_busy="discard")
+def only_now(tenant: str) -> str:
+    return "ran"
+
+
+@tenant_job("imports", tenant="tenant", on_busy=Reschedule(60, jitter=0.5))
+def later(tenant: str) -> str:
+    return "ran"
+
+
+@tenant_job("imports", tenant="tenant", on_busy=lambda job, row: job.kwargs["on_busy"] if row.max_job else "discard")
+def decides(tenant: str, on_busy: str = "wait") -> str:
+    return "ran"
+
+
+@tenant_job("imports", tenant="tenant", key="user")
+def for_user(tenant: str, user: str | int | None, name: str = "", history: str = "", seconds: float = 0.0) -> None:
+    if history:
+        note(history, "start", tenant, f"{user}/{name}")
+        time.sleep(seconds)
+        note(history, "end", tenant, f"{user}/{name}")
+
+
+@tenant_job(
+    "imports",
+    tenant="tenant",
+    retry=Retry(max=1),
+    throttle=[
+        Throttle(threshold=3, per=timedelta(hours=1), queue="imports_throttled"),
+        Throttle(threshold=2, per=timedelta(minutes=1), queue="imports_slow"),
+    ],
+)
+def throttled(tenant: str | None, name: str = "", history: str = "", seconds: float = 0.0, problem: str = "") -> None:
+    if history:
+        note(history, "start", tenant, name)
+        time.sleep(seconds)
+        note(history, "end", tenant, name)
+    if problem:
+        raise RuntimeError(problem)

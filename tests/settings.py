@@ -62,7 +62,7 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
 
 RQ_QUEUES = {
     name: {"URL": os.environ["REDIS_URL"], "DEFAULT_TIMEOUT": 180}
-    for name in ("default", "imports", "imports_bulk", "reports")
+    for name in ("default", "imports", "imports_bulk", "imports_throttled", "imports_slow", "reports")
 }
 RQ = {"WORKER_CLASS": os.environ.get("TEST_WORKER_CLASS", "tenant_slots.workers.TenantWorker")}
 if not RQ["WORKER_CLASS"]:

@@ -140,8 +140,12 @@ def test_other_states_say_what_they_wait_for(monkeypatch: pytest.MonkeyPatch) ->
     row = tenant_queue()
     assert "It joins the line at" in why(waiting_job(row, state=State.SCHEDULED, run_after=timezone.now()))
     queued = waiting_job(row, state=State.QUEUED)
-    for workers, text in [(None, "Redis cannot be asked"), (0, "no worker is alive"), (2, "2 are alive")]:
-        monkeypatch.setattr(dispatch, "workers_alive", lambda workers=workers: workers)
+    for workers, text in [
+        (None, "Redis cannot be asked"),
+        (0, "no worker of queue imports is alive"),
+        (2, "2 are alive"),
+    ]:
+        monkeypatch.setattr(dispatch, "workers_listening", lambda queue, workers=workers: workers)
         assert text in why(queued)
     assert why(waiting_job(row, state=State.FINISHED)) == ""
 

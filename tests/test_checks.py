@@ -89,6 +89,20 @@ def test_a_job_on_an_unknown_queue_is_reported() -> None:
     assert "tests.jobs.record" in {message.obj for message in messages}
 
 
+def test_a_lane_that_rq_does_not_have_is_reported() -> None:
+    with override_settings(RQ_QUEUES={name: settings.RQ_QUEUES[name] for name in ("imports", "reports")}):
+        messages = run_checks(tags=["tenant_slots"])
+    assert {message.id for message in messages} == {"tenant_slots.E007"}
+    assert "tests.jobs.throttled is throttled to queue 'imports_slow'" in " ".join(one.msg for one in messages)
+
+
+def test_a_weight_for_a_queue_that_rq_does_not_have_is_reported() -> None:
+    with override_settings(TENANT_SLOTS={"QUEUE_WEIGHTS": {"imports": 6, "import_slow": 1}}):
+        (message,) = run_checks(tags=["tenant_slots"])
+    assert message.id == "tenant_slots.E009"
+    assert "'import_slow'" in message.msg
+
+
 @pytest.mark.parametrize(
     ("rq", "expected"),
     [

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import django_rq
 import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from tenant_slots import tenants
+from tenant_slots import exceptions, slots, tenants
 from tenant_slots.exceptions import NotRetryable, TenantQueueInUse
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
-from tests.factories import counters_match, fresh, in_rq, tenant_queue, work
+from tests.factories import counters_match, fresh, in_rq, tenant_queue, waiting_job, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -211,3 +212,27 @@ def test_many_jobs_at_once_are_stored_like_single_ones() -> None:
     assert {n: getattr(last, n) for n in names if n not in own} == {n: getattr(job, n) for n in names if n not in own}
     assert last.enqueued_at == stored[-1].enqueued_at >= job.enqueued_at
     stored[-1].refresh_from_db()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_waiting_job_can_be_moved_in_line() -> None:
+    row = tenant_queue(max_job=1)
+    holding, first, second = (jobs.record.enqueue("acme", name, "") for name in ("holding", "first", "second"))
+    assert second.set_priority(5)
+    released = slots.release(fresh(holding), state=State.FINISHED)
+    assert [job.pk for job in released.admitted] == [second.pk]
+    assert (fresh(first).state, fresh(row).current_job) == (State.WAITING, 1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_holds_a_slot_cannot_be_moved_in_line() -> None:
+    job = jobs.record.enqueue("acme", "name", "")
+    assert not job.set_priority(5)
+    assert (job.priority, job.state) == (0, State.QUEUED)
+
+
+@pytest.mark.parametrize("priority", ["high", True, 1.5, 1_000_001])
+def test_a_priority_that_is_none_is_refused(priority: Any) -> None:
+    job = waiting_job(tenant_queue())
+    with pytest.raises(exceptions.InvalidOption, match="priority"):
+        job.set_priority(priority)

@@ -19,7 +19,7 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
 from tests.processes import ROOT, environment
 
-OPTIONAL = ["timeout", "result_ttl", "failure_ttl", "description", "meta", "retry"]
+OPTIONAL = ["timeout", "result_ttl", "failure_ttl", "description", "meta", "retry", "throttle"]
 
 DEFAULTS = {
     "DEFAULT_MAX_JOB": 1,
@@ -71,6 +71,10 @@ def test_the_decorator_takes_a_queue_a_tenant_and_options_by_keyword() -> None:
     assert [name for name in OPTIONAL if name not in known] == []
     assert {option.kind for option in options} == {inspect.Parameter.KEYWORD_ONLY}
     assert [option.name for option in options if option.default is not None] == [], "a new option must be optional"
+
+
+def test_a_throttle_takes_threshold_per_and_queue() -> None:
+    assert list(parameters(tenant_slots.Throttle)) == ["threshold", "per", "queue"]
 
 
 def test_a_decorated_function_stays_an_importable_function() -> None:

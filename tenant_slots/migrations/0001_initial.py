@@ -377,7 +377,8 @@ class Migration(migrations.Migration):
                 "constraints": [
                     models.UniqueConstraint(
                         condition=models.Q(
-                            ("state__in", ["waiting", "queued", "running"]), models.Q(("rq_job_id", ""), _negated=True)
+                            models.Q(("state__in", ("finished", "failed", "canceled")), _negated=True),
+                            models.Q(("rq_job_id", ""), _negated=True),
                         ),
                         fields=("rq_job_id",),
                         name="tenant_slots_one_per_rq_job",

@@ -9,6 +9,8 @@ from pathlib import Path
 import django_rq
 import pytest
 from rq import Worker
+from rq.suspension import resume, suspend
+from rq.worker import WorkerStatus
 
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
 from tests import jobs
@@ -120,3 +122,16 @@ def test_jobs_that_are_not_tenants_run_as_ever(workers: Workers) -> None:
     wait_until(lambda: rq_job.return_value(refresh=True) == 3)
     assert not TenantJob.objects.exists()
     assert Worker.all(connection=django_rq.get_connection("imports"))[0].successful_job_count == 1
+
+
+def test_a_suspended_worker_starts_nothing_until_it_is_resumed(workers: Workers, history: History) -> None:
+    connection = django_rq.get_connection("imports")
+    suspend(connection)
+    workers.start(1)
+    wait_until(lambda: [one.get_state() for one in Worker.all(connection=connection)] == [WorkerStatus.SUSPENDED])
+    job = jobs.record.enqueue("acme", "patient", history.path)
+    job.refresh_from_db()
+    assert job.state == State.QUEUED
+    resume(connection)
+    wait_until(all_ended)
+    assert history.started() == ["patient"]

@@ -25,7 +25,7 @@ class ReleaseHeldOpen:
 
     def __init__(self, job: TenantJob, monkeypatch: pytest.MonkeyPatch) -> None:
         self.looked, self.commit = Event(), Event()
-        original = slots._admit_heads
+        original = slots._hand_on
         me = self
 
         def look_then_hold(tenant_queue: TenantQueue) -> list[TenantJob]:
@@ -35,7 +35,7 @@ class ReleaseHeldOpen:
                 assert me.commit.wait(20)
             return admitted
 
-        monkeypatch.setattr(slots, "_admit_heads", look_then_hold)
+        monkeypatch.setattr(slots, "_hand_on", look_then_hold)
         self.thread = Thread(target=self._release, args=(job,))
 
     @staticmethod

@@ -1,0 +1,76 @@
+"""Does enqueueing cost more under a high threshold than under a low one?"""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from dataclasses import replace
+from datetime import timedelta
+from statistics import median
+from typing import Any
+
+from benchmarks.harness import Benchmark, Size, main
+from benchmarks.phase import phase
+from benchmarks.report import Bar, Result, milliseconds
+
+LANE = "bench_slow"
+
+
+def measure(options: Namespace) -> Result:
+    from benchmarks import jobs
+
+    seconds: dict[str, list[float]] = {"low": [], "high": [], "unthrottled": []}
+    with phase(options.side) as current:
+        current.side.set_limits(dict.fromkeys(seconds, 0))
+        tasks = {
+            "low": _with_full_window("low", options.low),
+            "high": _with_full_window("high", options.high),
+            "unthrottled": jobs.query.tenant_task,
+        }
+        for number in range(options.jobs):
+            for tenant, task in tasks.items():
+                seconds[tenant].append(_seconds_to_enqueue(task, tenant, f"job{number}"))
+    low, high, unthrottled = (median(values) for values in seconds.values())
+    return Result(
+        [Bar(f"enqueue under threshold {options.high:,} / {options.low:,}, medians", high / low, "<=", 1.3, "x")],
+        {
+            f"ms per enqueue, threshold {options.low:,}": milliseconds(low),
+            f"ms per enqueue, threshold {options.high:,}": milliseconds(high),
+            "ms per enqueue, no throttle": milliseconds(unthrottled),
+        },
+    )
+
+
+def _with_full_window(tenant: str, threshold: int) -> Any:
+    """The task with a rule of which this tenant has reached the threshold. Those jobs are counted but not stored."""
+    from benchmarks import jobs
+    from tenant_slots import Throttle, lanes
+    from tenant_slots.models import TenantJob
+
+    task = replace(jobs.query.tenant_task, throttle=[Throttle(threshold, timedelta(hours=1), LANE)])
+    counted = [TenantJob() for _ in range(threshold + 1)]
+    lanes.choose(task, [(tenant, job) for job in counted])
+    if [job.rq_queue for job in counted[-2:]] != ["", LANE]:
+        raise SystemExit(f"The window under threshold {threshold} is not just full.")
+    return task
+
+
+def _seconds_to_enqueue(task: Any, tenant: str, name: str) -> float:
+    began = time.perf_counter()
+    task.enqueue(tenant, name)
+    return time.perf_counter() - began
+
+
+BENCHMARK = Benchmark(
+    name="throttle_cost",
+    question="Does enqueueing cost more under a high threshold than under a low one?",
+    sizes={
+        "low": Size(10, "the low threshold"),
+        "high": Size(100_000, "the high threshold", smoke=1000),
+        "jobs": Size(2000, "jobs of each, enqueued one by one and by turns", smoke=60),
+    },
+    measure=measure,
+)
+
+if __name__ == "__main__":
+    main(BENCHMARK)

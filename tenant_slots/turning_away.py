@@ -1,0 +1,94 @@
+"""Jobs that asked for a slot, found none, and do not want to stand in line: see `on_busy` of ``@tenant_job``.
+
+A job that has had a slot once stands in line from then on: a retry is not thrown away because others came meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+
+from tenant_slots import slots
+from tenant_slots.busy import DISCARD, WAIT, OnBusy, Policy, Reschedule, is_policy
+from tenant_slots.decorators import resolve
+from tenant_slots.exceptions import InvalidOption
+from tenant_slots.models import DatabaseNow, State, TenantJob, TenantQueue
+
+logger = logging.getLogger("tenant_slots")
+
+JOBS_PER_STEP = 100
+"""Most jobs that leave the line in one transaction: one UPDATE each, while the tenant's row is locked."""
+
+
+def turn_away(tenant_queue_id: int, jobs: list[TenantJob]) -> list[TenantJob]:
+    """Take those jobs of a tenant queue out of line that have no slot and do not want to wait.
+
+    Returns:
+        The discarded ones, with their reason in `error`.
+    """
+    concerned = [job for job in jobs if job.attempt == 0 and _on_busy(job) != WAIT]
+    discarded: list[TenantJob] = []
+    for first in range(0, len(concerned), JOBS_PER_STEP):
+        decisions = dict(_decisions(tenant_queue_id, concerned[first : first + JOBS_PER_STEP]))
+        discarded += _leave_line(tenant_queue_id, decisions)
+    return discarded
+
+
+def _on_busy(job: TenantJob) -> OnBusy:
+    """A function that this process does not know decides nothing; its job waits."""
+    try:
+        return resolve(job.task).on_busy
+    except Exception:
+        logger.warning("on_busy of job %s is not known here, it waits in line", job.uuid, exc_info=True)
+        return WAIT
+
+
+def _decisions(tenant_queue_id: int, jobs: list[TenantJob]) -> Iterator[tuple[int, Policy]]:
+    """What each job without a slot wants. The project's callables run here, where nothing is locked."""
+    row = TenantQueue.objects.filter(pk=tenant_queue_id).first()
+    for job in TenantJob.objects.waiting().filter(pk__in=[job.pk for job in jobs], attempt=0).order_by("pk"):
+        if row is not None and (policy := _policy(job, row)) != WAIT:
+            yield job.pk, policy
+
+
+def _policy(job: TenantJob, row: TenantQueue) -> Policy:
+    on_busy = _on_busy(job)
+    try:
+        policy = on_busy(job, row) if callable(on_busy) else on_busy
+        if is_policy(policy):
+            return policy
+        problem = f'it must return "{WAIT}", "{DISCARD}" or a Reschedule'
+        raise InvalidOption(option="on_busy", value=policy, task=job.task, problem=problem)
+    except Exception:
+        logger.exception("on_busy of job %s failed, so it waits in line", job.uuid)
+        return WAIT
+
+
+def _leave_line(tenant_queue_id: int, decisions: dict[int, Policy]) -> list[TenantJob]:
+    """A job that got a slot since its decision keeps it: whoever gives slots holds this lock too."""
+    if not decisions:
+        return []
+    discarded = []
+    with slots.locked(tenant_queue_id) as row:
+        for job in TenantJob.objects.waiting().filter(pk__in=decisions).defer("args", "kwargs"):
+            policy = decisions[job.pk]
+            if isinstance(policy, Reschedule):
+                _reschedule(job, policy)
+            else:
+                job.tenant_queue = row
+                discarded.append(_discard(job))
+    return discarded
+
+
+def _reschedule(job: TenantJob, policy: Reschedule) -> None:
+    seconds = policy.seconds * random.uniform(1 - policy.jitter, 1 + policy.jitter)
+    TenantJob.objects.filter(pk=job.pk).update(state=State.SCHEDULED, run_after=slots.in_seconds(seconds))
+
+
+def _discard(job: TenantJob) -> TenantJob:
+    row = job.tenant_queue
+    job.state = State.CANCELED
+    job.error = f"discarded: {row} had no free slot ({row.current_job} of {row.max_job} in use)"
+    TenantJob.objects.filter(pk=job.pk).update(state=job.state, error=job.error, ended_at=DatabaseNow())
+    return job

@@ -1,0 +1,166 @@
+"""A cap inside a tenant: no single user takes all its slots, and none loses a place in line."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.django import TestCase
+
+from tenant_slots import doctor, exceptions, key_caps, slots, sweep, tenant_job
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests import jobs
+from tests.factories import counters_match, fresh, many_waiting, tenant_queue, waiting_job
+
+pytestmark = pytest.mark.django_db
+
+
+def keys(admitted: list[TenantJob]) -> list[str]:
+    found = dict(TenantJob.objects.values_list("pk", "key"))
+    return [found[job.pk] for job in admitted]
+
+
+def test_a_user_at_the_cap_is_passed_over_and_others_go_on() -> None:
+    row = tenant_queue(max_job=3, max_job_per_key=1)
+    for key in ("ann", "ann", "ann", "bob", "ann", "cid"):
+        waiting_job(row, key=key)
+    assert keys(slots.admit(row.pk)) == ["ann", "bob", "cid"]
+    assert fresh(row).current_job == 3
+
+
+def test_a_user_who_was_passed_over_keeps_the_place() -> None:
+    row = tenant_queue(max_job=2, max_job_per_key=1)
+    first, second, _, later = (waiting_job(row, key=key) for key in ("ann", "ann", "bob", "cid"))
+    running = slots.admit(row.pk)
+    released = slots.release(running[0], state=State.FINISHED)
+    assert running[0].pk == first.pk
+    assert [job.pk for job in released.admitted] == [second.pk]
+    assert fresh(later).state == State.WAITING
+
+
+def test_jobs_without_a_key_have_no_cap() -> None:
+    row = tenant_queue(max_job=3, max_job_per_key=1)
+    for _ in range(4):
+        waiting_job(row)
+    assert len(slots.admit(row.pk)) == 3
+
+
+def test_without_a_cap_one_user_may_take_all() -> None:
+    row = tenant_queue(max_job=3)
+    for _ in range(4):
+        waiting_job(row, key="ann")
+    assert len(slots.admit(row.pk)) == 3
+
+
+def test_free_slots_stay_free_when_only_capped_users_wait_and_nobody_calls_it_stranded() -> None:
+    row = tenant_queue(max_job=3, max_job_per_key=1)
+    for _ in range(4):
+        waiting_job(row, key="ann")
+    assert len(slots.admit(row.pk)) == 1
+    assert sweep.stranded() == []
+    assert doctor.findings() == []
+
+
+def test_a_job_of_another_user_beside_a_free_slot_is_stranded() -> None:
+    row = tenant_queue(max_job=3, max_job_per_key=1)
+    waiting_job(row, key="ann")
+    slots.admit(row.pk)
+    waiting_job(row, key="ann")
+    waiting_job(row, key="bob")
+    assert [found.pk for found in sweep.stranded()] == [row.pk]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_raised_cap_lets_waiting_jobs_in() -> None:
+    row = tenant_queue(max_job=3, max_job_per_key=1)
+    jobs.for_user.enqueue_many([(("acme", "ann"), {})] * 4)
+    assert TenantJob.objects.queued().count() == 1
+    row.refresh_from_db()
+    row.max_job_per_key = 2
+    row.save()
+    assert TenantJob.objects.queued().count() == 2
+    row.max_job_per_key = None
+    row.save()
+    assert TenantJob.objects.queued().count() == 3
+
+
+def test_why_a_job_is_passed_over_can_be_asked() -> None:
+    row = tenant_queue(max_job=3, max_job_per_key=1)
+    waiting_job(row, key="ann")
+    slots.admit(row.pk)
+    assert key_caps.is_passed_over(waiting_job(row, key="ann"))
+    assert not key_caps.is_passed_over(waiting_job(row, key="bob"))
+    assert not key_caps.is_passed_over(waiting_job(row))
+
+
+@pytest.mark.parametrize(("user", "key"), [("ann", "ann"), (7, "7"), (None, "")])
+def test_the_decorator_takes_the_key_from_an_argument(user: Any, key: str) -> None:
+    assert jobs.for_user.enqueue("acme", user).key == key
+
+
+def test_a_key_of_the_call_goes_before_the_decorators() -> None:
+    assert jobs.for_user.using(key="bob").enqueue("acme", "ann").key == "bob"
+
+
+@pytest.mark.parametrize("user", [1.5, True, "x" * 256])
+def test_a_key_that_cannot_be_one_is_refused_and_nothing_is_stored(user: Any) -> None:
+    with pytest.raises(exceptions.InvalidKey):
+        jobs.for_user.enqueue("acme", user)
+    assert not TenantJob.objects.exists()
+
+
+def test_a_key_from_an_argument_that_is_not_there_is_refused_at_import() -> None:
+    with pytest.raises(exceptions.ImproperJob, match="no argument 'userr' to take the key from"):
+        tenant_job("imports", tenant="tenant", key="userr")(jobs.record.tenant_task.function)
+
+
+def test_a_cap_of_zero_would_be_a_pause_and_is_refused() -> None:
+    with pytest.raises(IntegrityError), transaction.atomic():
+        tenant_queue(max_job_per_key=0)
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="reads PostgreSQL's plan")
+@pytest.mark.django_db(transaction=True)
+def test_those_who_are_passed_over_are_read_from_the_index_of_the_line() -> None:
+    row, others = tenant_queue(max_job=2, max_job_per_key=1), tenant_queue("others")
+    many_waiting(row, 3000, key="ann")
+    many_waiting(others, 20000, key="ann")
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE tenant_slots_tenantjob")
+    plan = row.jobs.in_line().exclude(key__in=["ann"]).values_list("pk", "key")[:1].explain()
+    assert "Index Only Scan using tenant_slots_line" in plan
+
+
+class Admission(TestCase):
+    """The choice against a plain model of it: walk the line, take whoever's key is below the cap."""
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        line=st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.integers(-1, 1)), max_size=20),
+        max_job=st.integers(0, 6),
+        cap=st.none() | st.integers(1, 3),
+    )
+    def test_it_takes_whom_a_walk_along_the_line_would_take(
+        self, line: list[tuple[str, int]], max_job: int, cap: int | None
+    ) -> None:
+        row = tenant_queue("walk", max_job=max_job, max_job_per_key=cap)
+        placed = [waiting_job(row, key=key, priority=priority) for key, priority in line]
+        held: Counter[str] = Counter()
+        expected: list[int] = []
+        for job in sorted(placed, key=lambda job: (-job.priority, job.pk)):
+            if len(expected) < max_job and (not job.key or cap is None or held[job.key] < cap):
+                expected.append(job.pk)
+                held[job.key] += 1
+        assert [job.pk for job in slots.admit(row.pk)] == expected
+        assert counters_match()
+        for job in TenantJob.objects.filter(pk__in=expected):
+            slots.release(job, state=State.FINISHED)
+        by_key: dict[str, int] = defaultdict(int)
+        for job in TenantJob.objects.holding():
+            by_key[job.key] += bool(job.key)
+        assert cap is None or max(by_key.values(), default=0) <= cap
+        assert TenantQueue.objects.get(pk=row.pk).current_job == TenantJob.objects.holding().count()

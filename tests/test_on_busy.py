@@ -1,0 +1,196 @@
+"""What a job does that finds no free slot is its function's to say."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+import django_rq
+import pytest
+from django.utils import timezone
+from rq.job import JobStatus
+
+from tenant_slots import Reschedule, exceptions, line, signals, slots, sweep, tenant_job, turning_away
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests import jobs
+from tests.factories import age, counters_match, fresh, in_rq, tenant_queue, work
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def seconds_ahead(job: TenantJob) -> float:
+    return float((fresh(job).run_after - timezone.now()).total_seconds())
+
+
+@pytest.mark.parametrize("task", [jobs.only_now, jobs.later, jobs.decides], ids=["discard", "reschedule", "callable"])
+def test_a_free_slot_is_taken_whatever_on_busy_says(task: Any) -> None:
+    job = task.enqueue("acme")
+    assert fresh(job).state == State.QUEUED
+    work()
+    assert fresh(job).state == State.FINISHED
+
+
+def test_discard_cancels_a_job_that_finds_no_slot_and_says_why() -> None:
+    ended: list[TenantJob] = []
+
+    def receiver(job: TenantJob, **_: Any) -> None:
+        ended.append(job)
+
+    signals.job_ended.connect(receiver)
+    try:
+        first, second = jobs.only_now.enqueue("acme"), jobs.only_now.enqueue("acme")
+    finally:
+        signals.job_ended.disconnect(receiver)
+    assert fresh(first).state == State.QUEUED
+    assert (fresh(second).state, fresh(second).ended_at is None) == (State.CANCELED, False)
+    assert second.error == "discarded: acme on imports had no free slot (1 of 1 in use)"
+    assert [job.pk for job in ended] == [second.pk]
+    assert counters_match()
+
+
+def test_of_many_discardable_jobs_as_many_stay_as_there_are_slots() -> None:
+    tenant_queue(max_job=3)
+    jobs.only_now.enqueue_many([(("acme",), {})] * 250)
+    states = [job.state for job in TenantJob.objects.order_by("pk")]
+    assert states == [State.QUEUED] * 3 + [State.CANCELED] * 247
+
+
+def test_a_paused_tenant_is_busy() -> None:
+    tenant_queue(max_job=3, paused=True)
+    assert fresh(jobs.only_now.enqueue("acme")).state == State.CANCELED
+
+
+def test_reschedule_leaves_the_line_for_its_seconds_give_or_take_the_jitter() -> None:
+    tenant_queue(max_job=0)
+    ahead = [seconds_ahead(job) for job in jobs.later.enqueue_many([(("acme",), {})] * 50)]
+    assert not TenantJob.objects.exclude(state=State.SCHEDULED).exists()
+    assert 25 < min(ahead) < 45
+    assert 75 < max(ahead) < 95
+
+
+def test_reschedule_without_jitter_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turning_away, "_on_busy", lambda job: Reschedule(60, jitter=0))
+    tenant_queue(max_job=0)
+    assert 55 < seconds_ahead(jobs.later.enqueue("acme")) < 61
+
+
+def test_a_rescheduled_job_is_not_in_line_so_a_release_does_not_start_it() -> None:
+    row = tenant_queue(max_job=1)
+    running, put_off = jobs.later.enqueue("acme"), jobs.later.enqueue("acme")
+    assert slots.release(fresh(running), state=State.FINISHED).admitted == []
+    assert (fresh(put_off).state, fresh(row).current_job) == (State.SCHEDULED, 0)
+
+
+@pytest.mark.parametrize(("max_job", "state"), [(1, State.QUEUED), (0, State.SCHEDULED)])
+def test_a_rescheduled_job_asks_again_when_its_time_has_come(max_job: int, state: State) -> None:
+    row = tenant_queue(max_job=0)
+    job = jobs.later.enqueue("acme")
+    age(fresh(job), run_after=1)
+    TenantQueue.objects.filter(pk=row.pk).update(max_job=max_job)
+    report = sweep.run_now("test")
+    assert report.promoted == 1
+    assert fresh(job).state == state
+    if state == State.SCHEDULED:
+        assert seconds_ahead(job) > 20
+
+
+def test_a_job_that_has_had_a_slot_once_waits_in_line() -> None:
+    tenant_queue(max_job=1)
+    job = jobs.only_now.enqueue("acme")
+    other = jobs.record.using(priority=5).enqueue("acme", "other", "")
+    slots.release(fresh(job), state=State.WAITING)
+    assert (fresh(other).state, fresh(job).state) == (State.QUEUED, State.WAITING)
+    line.turn_away(job.tenant_queue_id, [job])
+    assert fresh(job).state == State.WAITING
+
+
+@pytest.mark.parametrize(("answer", "state"), [("wait", State.WAITING), ("discard", State.CANCELED)])
+def test_a_callable_decides_for_each_job(answer: str, state: State) -> None:
+    tenant_queue(max_job=1)
+    jobs.decides.enqueue("acme")
+    assert fresh(jobs.decides.enqueue("acme", on_busy=answer)).state == state
+
+
+def test_a_callable_is_given_the_job_and_its_tenant_queue() -> None:
+    tenant_queue(max_job=0)
+    assert fresh(jobs.decides.enqueue("acme")).state == State.CANCELED  # because the row's limit is 0
+
+
+def test_a_callable_that_answers_nonsense_leaves_its_job_in_line(caplog: pytest.LogCaptureFixture) -> None:
+    tenant_queue(max_job=1)
+    jobs.decides.enqueue("acme")
+    with caplog.at_level(logging.ERROR):
+        job = jobs.decides.enqueue("acme", on_busy="explode")
+    assert fresh(job).state == State.WAITING
+    assert "it must return" in caplog.text
+
+
+def test_a_job_that_gets_a_slot_while_it_decides_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = tenant_queue(max_job=1)
+    holding = jobs.only_now.enqueue("acme")
+    decide = turning_away._decisions
+
+    def decide_then_release(*arguments: Any) -> Any:
+        decided = list(decide(*arguments))
+        slots.release(fresh(holding), state=State.FINISHED)
+        return decided
+
+    monkeypatch.setattr(turning_away, "_decisions", decide_then_release)
+    assert fresh(jobs.only_now.enqueue("acme")).state == State.QUEUED
+    assert fresh(row).current_job == 1
+
+
+def test_a_process_that_does_not_know_the_function_lets_it_wait() -> None:
+    row = tenant_queue(max_job=0)
+    job = TenantJob.objects.create(tenant_queue=row, task="gone.with.the_deploy")
+    line.turn_away(row.pk, [job])
+    assert fresh(job).state == State.WAITING
+
+
+def test_a_plain_rq_job_is_discarded_too() -> None:
+    tenant_queue(max_job=0)
+    rq_job = django_rq.get_queue("imports").enqueue(jobs.only_now, "acme")
+    work()
+    assert rq_job.get_status() == JobStatus.FINISHED
+    assert rq_job.return_value() is None
+    assert TenantJob.objects.get().state == State.CANCELED
+
+
+def test_a_plain_rq_job_is_rescheduled_and_asks_again() -> None:
+    row = tenant_queue(max_job=0)
+    rq_job = django_rq.get_queue("imports").enqueue(jobs.later, "acme")
+    work()
+    job = TenantJob.objects.get()
+    assert (rq_job.get_status(), job.state) == (JobStatus.SCHEDULED, State.SCHEDULED)
+    at = django_rq.get_queue("imports").scheduled_job_registry.get_scheduled_time(rq_job)
+    assert abs((at - job.run_after).total_seconds()) < 3
+    age(job, run_after=1)
+    TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
+    sweep.run_now("test")
+    assert (fresh(job).state, in_rq()) == (State.QUEUED, 1)
+    work()
+    assert fresh(job).state == State.FINISHED
+
+
+def test_a_rescheduled_plain_job_that_rq_delivers_first_tries_at_once() -> None:
+    row = tenant_queue(max_job=0)
+    rq_job = django_rq.get_queue("imports").enqueue(jobs.later, "acme")
+    work()
+    TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
+    queue = django_rq.get_queue("imports")
+    queue.scheduled_job_registry.requeue(rq_job.id)
+    work()
+    assert TenantJob.objects.get().state == State.FINISHED
+
+
+@pytest.mark.parametrize("value", ["throw away", 3, timedelta(seconds=3), []])
+def test_a_wrong_on_busy_is_refused_at_import(value: Any) -> None:
+    with pytest.raises(exceptions.InvalidOption, match="on_busy"):
+        tenant_job("imports", tenant="tenant", on_busy=value)(jobs.record.tenant_task.function)
+
+
+@pytest.mark.parametrize("values", [{"seconds": 0}, {"seconds": "60"}, {"seconds": True}, {"seconds": 1, "jitter": 2}])
+def test_a_wrong_reschedule_is_refused_where_it_is_written(values: Any) -> None:
+    with pytest.raises(exceptions.InvalidOption, match="Reschedule"):
+        Reschedule(**values)
