@@ -21,7 +21,7 @@ from uuid import UUID
 
 from django.db import Error, IntegrityError, OperationalError, connections
 
-from tenant_slots import line, progress, recording, recovery, signals, slots, tenants
+from tenant_slots import backpressure, line, progress, recording, recovery, signals, slots, tenants
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import HoldInTransaction, InvalidOption, NoFreeSlot
 from tenant_slots.holders import Holder, this_process
@@ -73,6 +73,7 @@ def hold_slot(
 
     Raises:
         NoFreeSlot: the time is over, or somebody canceled the row while it waited.
+        TenantQueueFull: no slot is free, and the line has its `max_waiting` jobs.
         HoldInTransaction: on SQLite, inside a transaction: only one connection at a time can write.
         TenantSlotsError: a leaf that names what is wrong with the arguments.
     """
@@ -172,6 +173,7 @@ class Keeper:
 
     def _stored(self) -> TenantJob:
         row = tenants.tenant_queue_for(self._tenant, self._queue)
+        backpressure.require_room(row, 1)
         self._next_beat = time.monotonic() + app_settings.BEAT_INTERVAL
         job: TenantJob = TenantJob.objects.create(
             tenant_queue=row, task=HOLD, beat_at=DatabaseNow(), **self._wanted, **self._holder.as_fields()

@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import groupby, islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.db import Error, IntegrityError, OperationalError, connections, transaction
-from django.db.models import Count, Exists, F, OuterRef
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
 from redis.exceptions import RedisError
 from rq.timeouts import BaseTimeoutException
 
@@ -209,23 +209,23 @@ def silent() -> TenantJobQuerySet:
     return TenantJob.objects.running().filter(beat_at__lt=ago(app_settings.LEASE_TTL)).select_related("tenant_queue")
 
 
-def end_dead_holds_here(report: Report, contact: Contact) -> None:
-    """Holds whose block has not begun, and never will: their process on this host is gone."""
-    for job in dead_holds_here():
-        report.reclaimed += bool(_unless_locked(partial(recovery.end_hold, job, recovery.story(job))))
+def end_abandoned_holds(report: Report, contact: Contact) -> None:
+    """Holds whose block has not begun, and never will: their process is gone, or has not beaten for a lease."""
+    silent = Q(beat_at__lt=ago(app_settings.LEASE_TTL))
+    holds: QuerySet[Any] = TenantJob.objects.holds_to_begin().select_related("tenant_queue").annotate(is_silent=silent)
+    for job in holds:
+        if holders.liveness(job) is Liveness.DEAD:
+            reason = recovery.story(job)
+        elif job.is_silent and contact.covers_a_lease():
+            reason = _silence_of(job)
+        else:
+            continue
+        report.reclaimed += bool(_unless_locked(partial(recovery.end_hold, job, reason)))
 
 
 def dead_holds_here() -> list[TenantJob]:
     here = TenantJob.objects.holds_to_begin().filter(host=holders.this_host()).exclude(host="")
     return [job for job in here.select_related("tenant_queue") if holders.liveness(job) is Liveness.DEAD]
-
-
-def end_silent_holds(report: Report, contact: Contact) -> None:
-    """Holds whose block has not begun, of processes that have not beaten for a lease."""
-    silent = TenantJob.objects.holds_to_begin().filter(beat_at__lt=ago(app_settings.LEASE_TTL))
-    for job in silent.select_related("tenant_queue") if contact.covers_a_lease() else ():
-        reason = f"its process under worker {job.worker} was silent for {app_settings.LEASE_TTL} s"
-        report.reclaimed += bool(_unless_locked(partial(recovery.end_hold, job, reason)))
 
 
 def repush(report: Report, contact: Contact) -> None:
@@ -322,12 +322,11 @@ def prune(report: Report, contact: Contact) -> None:
 
 
 Step = Callable[[Report, Contact], None]
-LOCAL_STEPS: tuple[Step, ...] = (reclaim_local, end_dead_holds_here)
+LOCAL_STEPS: tuple[Step, ...] = (reclaim_local, end_abandoned_holds)
 STEPS: tuple[Step, ...] = (
     put_back_overrides,
     resume_paused,
     reclaim_silent,
-    end_silent_holds,
     repush,
     promote,
     admit_stranded,
@@ -363,7 +362,11 @@ def _reclaim_silent(job: TenantJob, report: Report) -> bool:
     if not recovery.is_out_of_the_way(job):
         report.left.append(f"job {job.uuid}: process {job.pid} is alive, silent, and may not be killed")
         return False
-    return recovery.end_lost_run(job, f"worker {job.worker} was silent for {app_settings.LEASE_TTL} s")
+    return recovery.end_lost_run(job, _silence_of(job))
+
+
+def _silence_of(job: TenantJob) -> str:
+    return f"worker {job.worker} was silent for {app_settings.LEASE_TTL} s"
 
 
 def _claim(name: str, sweeper: str) -> bool:

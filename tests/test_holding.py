@@ -33,6 +33,7 @@ from tenant_slots.exceptions import (
     NoFreeSlot,
     NotRetryable,
     TenantMissing,
+    TenantQueueFull,
     UnknownQueue,
 )
 from tenant_slots.models import HOLD, State, TenantJob, TenantQueue
@@ -179,6 +180,23 @@ def test_a_higher_priority_goes_first_and_the_key_is_stored() -> None:
         tenant_queue_with_one_slot.save()
         assert one.begun.wait(10)
         assert TenantJob.objects.running().get().key == "user-7"
+
+
+def test_a_full_line_takes_no_hold_and_a_free_slot_needs_no_place_in_it() -> None:
+    tenant_queue(max_waiting=0)
+    with hold_slot("acme", "imports"), pytest.raises(TenantQueueFull), hold_slot("acme", "imports", timeout=30):
+        pass
+    assert states() == ["finished"]
+
+
+def test_a_key_at_its_cap_waits_and_another_one_goes_ahead() -> None:
+    tenant_queue(max_job=3, max_job_per_key=1)
+    with hold_slot("acme", "imports", key="user-7"), held(key="user-7", timeout=30) as one:
+        wait_until(lambda: states() == ["running", "waiting"])
+        with hold_slot("acme", "imports", key="user-8"):
+            assert states() == ["running", "waiting", "running"]
+        TenantJob.objects.waiting().get().cancel()
+    assert isinstance(one.error, NoFreeSlot)
 
 
 def test_a_hold_that_cannot_get_the_slot_of_a_hold_around_it_ends_without_a_deadlock() -> None:
