@@ -101,7 +101,10 @@ REDIS_URL = os.environ.get("REDIS_URL") or "redis://127.0.0.1:6379/0"
 RQ_QUEUES = {name: {"URL": REDIS_URL, "DEFAULT_TIMEOUT": 300} for name in ("default", "imports")}
 RQ = {"WORKER_CLASS": "tenant_slots.workers.TenantWorker"}
 
-TENANT_SLOTS = {"DEFAULT_MAX_JOB": {"imports": 2}}
+TENANT_SLOTS = {
+    "DEFAULT_MAX_JOB": {"imports": 2},
+    "MAY_VIEW_JOB": "example_project.catalogue.job_status.may_view",
+}
 
 PARTNER_URL = os.environ.get("PARTNER_URL", "http://127.0.0.1:8000/partner/")
 # The partner is this project too, so both sides can derive the token.

@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tenant_slots.busy import Reschedule as Reschedule
     from tenant_slots.decorators import tenant_job as tenant_job
+    from tenant_slots.holding import hold_slot as hold_slot
+    from tenant_slots.progress import report_progress as report_progress
     from tenant_slots.throttling import Throttle as Throttle
 
-__all__ = ["Reschedule", "Throttle", "tenant_job"]
+__all__ = ["Reschedule", "Throttle", "hold_slot", "report_progress", "tenant_job"]
 
-MODULES = {"Reschedule": "busy", "Throttle": "throttling", "run_job": "runner", "tenant_job": "decorators"}
+MODULES = {
+    "Reschedule": "busy",
+    "Throttle": "throttling",
+    "hold_slot": "holding",
+    "report_progress": "progress",
+    "run_job": "runner",
+    "tenant_job": "decorators",
+}
 """Where the names of this package are defined; `run_job` is what RQ calls."""
 
 

@@ -29,6 +29,7 @@ from tenant_slots import (
     admin_detail,
     admin_export,
     admin_job_actions,
+    admin_progress,
     admin_queue_actions,
     stats,
 )
@@ -218,12 +219,9 @@ class TenantQueueAdmin(LimitEditing, LiveList, QueueModelAdmin):
 
 @admin.register(TenantJob)
 class TenantJobAdmin(Restricted, JobModelAdmin):
-    class Media:
-        css = {"all": ("tenant_slots/admin.css",)}
-
     list_display = (
-        "uuid", "task", "target", "tenant", "key", "queue", "state", "priority", "enqueued_at", "started_at",
-        "ended_at", "attempt",
+        "uuid", "task", "target", "tenant", "key", "queue", "state", "reported", "priority", "enqueued_at",
+        "started_at", "ended_at", "attempt",
     )  # fmt: skip
     list_filter = ("state", ("tenant_queue__queue", admin.AllValuesFieldListFilter), TenantFilter)
     list_select_related = ("tenant_queue",)
@@ -249,6 +247,8 @@ class TenantJobAdmin(Restricted, JobModelAdmin):
         ("enqueued_at", "run_after", "admitted_at"),
         ("started_at", "beat_at", "ended_at"),
         "cancel_requested_at",
+        "progress_bar",
+        "statistics",
         "arguments",
         "keyword_arguments",
         "shown_result",
@@ -256,9 +256,12 @@ class TenantJobAdmin(Restricted, JobModelAdmin):
         "last_line_of_error",
     )
     readonly_fields = (
-        "tenant", "queue", "target", "position", "why_waiting", "arguments", "keyword_arguments", "shown_result",
-        "last_line_of_error",
+        "tenant", "queue", "target", "position", "why_waiting", "progress_bar", "statistics", "arguments",
+        "keyword_arguments", "shown_result", "last_line_of_error",
     )  # fmt: skip
+
+    class Media:
+        css = {"all": ("tenant_slots/admin.css",)}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantJob]:
         jobs = super().get_queryset(request).defer("args", "kwargs", "options", "result", "error")
@@ -339,6 +342,18 @@ class TenantJobAdmin(Restricted, JobModelAdmin):
     def why_waiting(self, job: TenantJob) -> SafeString:
         return format_html_join(SafeString("<br>"), "{}", ((text,) for text in admin_detail.why_waiting(job)))
 
+    @admin.display(description=_("progress"))
+    def reported(self, job: TenantJob) -> str:
+        return admin_progress.bar_and_first_statistics(job)
+
+    @admin.display(description=_("progress"))
+    def progress_bar(self, job: TenantJob) -> str:
+        return admin_progress.bar(job)
+
+    @admin.display(description=_("statistics"))
+    def statistics(self, job: TenantJob) -> str:
+        return admin_progress.statistics(job)
+
     @admin.display(description=_("arguments"))
     def arguments(self, job: TenantJob) -> SafeString:
         return format_html("<pre>{}</pre>", admin_arguments.shown_args(job))
@@ -387,7 +402,9 @@ class TenantJobAdmin(Restricted, JobModelAdmin):
         if not job.cancel():
             return "ended"
         self.log_change(request, job, gettext("Canceled."))
-        return "stopping" if job.state == State.RUNNING else "canceled"
+        if job.state != State.RUNNING:
+            return "canceled"
+        return admin_job_actions.ASKED if job.is_hold else "stopping"
 
     def _report(self, request: HttpRequest, outcomes: Counter[str]) -> None:
         count = outcomes["canceled"]
@@ -398,6 +415,8 @@ class TenantJobAdmin(Restricted, JobModelAdmin):
                 "%(count)d running job is being stopped.", "%(count)d running jobs are being stopped.", count
             )
             self.message_user(request, text % {"count": count})
+        if count := outcomes[admin_job_actions.ASKED]:
+            self.message_user(request, admin_job_actions.asked(count))
         if count := outcomes["ended"]:
             text = ngettext("%(count)d job had already ended.", "%(count)d jobs had already ended.", count)
             self.message_user(request, text % {"count": count}, messages.WARNING)

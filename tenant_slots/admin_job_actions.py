@@ -18,6 +18,7 @@ from tenant_slots.options import HIGHEST_PRIORITY
 from tenant_slots.recovery import ByHand
 
 OTHER_STATE = "other state"
+ASKED = "asked"
 
 
 class ReleaseForm(forms.Form):
@@ -58,7 +59,7 @@ def _stop(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[s
     if job.state != State.RUNNING or not job.cancel():
         return OTHER_STATE
     admin_audit.note(model_admin, request, job, gettext("stop asked for"), reason=values["reason"])
-    return DONE
+    return ASKED if job.is_hold else DONE
 
 
 def _retry(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
@@ -97,6 +98,14 @@ def _stopping(count: int) -> str:
     return ngettext("%(count)d running job is being stopped.", "%(count)d running jobs are being stopped.", count) % {
         "count": count
     }
+
+
+def asked(count: int) -> str:
+    return ngettext(
+        "%(count)d hold was asked to end: its process cannot be stopped from here.",
+        "%(count)d holds were asked to end: their processes cannot be stopped from here.",
+        count,
+    ) % {"count": count}
 
 
 def _not_running(count: int) -> str:
@@ -144,7 +153,12 @@ def _gone(count: int) -> str:
 
 
 STOP = Confirmed(
-    "stop", _("Stop running jobs"), ReasonForm, _stop, describe, {DONE: _stopping, OTHER_STATE: _not_running}
+    "stop",
+    _("Stop running jobs"),
+    ReasonForm,
+    _stop,
+    describe,
+    {DONE: _stopping, ASKED: asked, OTHER_STATE: _not_running},
 )
 RETRY = Confirmed("retry", _("Retry jobs"), ReasonForm, _retry, describe, {DONE: _retried, OTHER_STATE: _not_failed})
 SET_PRIORITY = Confirmed(

@@ -15,7 +15,7 @@ from tenant_slots.admin_actions import DONE, Confirmed, CountForm, SeenForm, see
 from tenant_slots.admin_limits import LimitForm, ReasonForm, future_field, name_of, set_limit
 from tenant_slots.admin_live import forget_shared
 from tenant_slots.exceptions import StaleVersion, TenantSlotsError
-from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.models import State, TenantJob, TenantQueue
 
 RETRIED_AT_ONCE = 500
 """Failed jobs of a tenant queue that one click puts back, one by one, while somebody waits for the page."""
@@ -102,16 +102,20 @@ def _cancel_waiting(model_admin: Any, request: HttpRequest, row: TenantQueue, va
 
 
 def describe_failed(row: Any) -> str:
-    failed = line.retryable(row).count()
+    failed = _failed(row).count()
     text = ngettext("%(row)s: %(count)d failed job", "%(row)s: %(count)d failed jobs", failed)
     if failed > RETRIED_AT_ONCE:
         text = gettext("%(row)s: %(count)d failed jobs, the first %(most)d of them")
     return text % {"row": row, "count": failed, "most": RETRIED_AT_ONCE}
 
 
+def _failed(row: TenantQueue) -> Any:
+    return row.jobs.retryable().filter(state=State.FAILED)
+
+
 def _retry_failed(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
-    failed = line.retryable(row).filter(pk__lte=values["up_to"]).order_by("pk")
-    count = sum(map(_retried, failed[:RETRIED_AT_ONCE]))
+    failed = _failed(row).filter(pk__lte=values["up_to"]).order_by("pk")
+    count = sum(map(_retried, failed.defer("args", "kwargs", "options", "result", "error")[:RETRIED_AT_ONCE]))
     if not count:
         return UNCHANGED
     what = gettext("failed jobs retried:")

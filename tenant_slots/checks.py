@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -176,6 +177,15 @@ def _importable(path: str) -> Problem:
         return f"It cannot be imported: {error}."
 
 
+def _may_view_job(value: object) -> Problem:
+    if not isinstance(value, str):
+        return "Give the dotted path of a callable(request, job) -> bool."
+    problem = _importable(value) if value else None
+    if value and not problem and inspect.iscoroutinefunction(import_string(value)):
+        return f"{value} is async; give a plain function."
+    return problem
+
+
 def _text(value: object) -> Problem:
     return None if isinstance(value, str) else "Give the alias of a database."
 
@@ -211,4 +221,5 @@ RULES: dict[str, Callable[[object], Problem]] = {
     "RETENTION": _seconds,
     "QUEUE_WEIGHTS": _weights,
     "HIDDEN_ARGUMENTS": _names,
+    "MAY_VIEW_JOB": _may_view_job,
 }

@@ -40,6 +40,7 @@ class AppSettings:
     MAX_ARGS_BYTES = Setting(65536)
     RETENTION = Setting(7 * 24 * 3600)
     QUEUE_WEIGHTS: Setting[Mapping[str, float]] = Setting({})
+    MAY_VIEW_JOB = Setting("")
     HIDDEN_ARGUMENTS: Setting[Sequence[str]] = Setting(("password", "token", "secret", "api_key", "authorization"))
 
 

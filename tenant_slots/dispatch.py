@@ -64,9 +64,14 @@ setting_changed.connect(_forget_queues)
 
 
 def push(jobs: Iterable[TenantJob]) -> None:
-    """Give admitted jobs to RQ. A Redis that cannot be reached is logged: the jobs keep their slots for the sweep."""
+    """Give admitted jobs to RQ. A Redis that cannot be reached is logged: the jobs keep their slots for the sweep.
+
+    A hold never goes there: its own process looks whether it was admitted.
+    """
     for job in jobs:
         try:
+            if job.is_hold:
+                continue
             if job.rq_job_id:
                 _bring_forward(job)
             else:
@@ -77,6 +82,8 @@ def push(jobs: Iterable[TenantJob]) -> None:
 
 def remove(job: TenantJob) -> None:
     """Take a job out of RQ that will not run. One that never was there costs a look."""
+    if job.is_hold:
+        return
     _tolerant(lambda: queue_named(job.rq_queue_name).remove(job.rq_id), job)
     if rq_job := _fetched(job):
         _tolerant(rq_job.cancel if job.rq_job_id else rq_job.delete, job)
@@ -147,12 +154,14 @@ def is_being_run(job: TenantJob) -> bool:
 
 def was_stopped(job: TenantJob) -> bool:
     """Whether RQ's stop command killed the job's process."""
-    rq_job = _fetched(job)
+    rq_job = None if job.is_hold else _fetched(job)
     return rq_job is not None and rq_job.get_status(refresh=False) == JobStatus.STOPPED
 
 
 def stop(job: TenantJob) -> None:
-    """Ask the worker of a running job to kill it."""
+    """Ask the worker of a running job to kill it. Nobody can do that to a hold, which sees that it was asked."""
+    if job.is_hold:
+        return
     queue = queue_named(job.rq_queue_name)
     _tolerant(lambda: send_stop_job_command(queue.connection, job.rq_id, serializer=queue.serializer), job)
 

@@ -28,7 +28,15 @@ class Finding:
 
 def findings() -> list[Finding]:
     """Everything that is wrong now. Changes nothing and locks nothing."""
-    return [*_wrong_counters(), *_dead_holders(), *_silent_holders(), *_lost_in_redis(), *_stranded(), *_overdue()]
+    return [
+        *_wrong_counters(),
+        *_dead_holders(),
+        *_dead_holds(),
+        *_silent_holders(),
+        *_lost_in_redis(),
+        *_stranded(),
+        *_overdue(),
+    ]
 
 
 def _wrong_counters() -> Iterator[Finding]:
@@ -40,6 +48,11 @@ def _wrong_counters() -> Iterator[Finding]:
 def _dead_holders() -> Iterator[Finding]:
     for job in sweep.dead_here():
         yield _of_job("dead holder", job, f"its process {job.pid} on this host is gone, its slot is still taken")
+
+
+def _dead_holds() -> Iterator[Finding]:
+    for job in sweep.dead_holds_here():
+        yield _of_job("dead hold", job, f"its process {job.pid} on this host is gone, so it will never begin")
 
 
 def _silent_holders() -> Iterator[Finding]:

@@ -99,3 +99,15 @@ class NotMigrated(TenantSlotsError):
 
 class NotRetryable(TenantSlotsError):
     """Job {job} is {state}; only a failed or canceled job can be retried."""
+
+
+class NoFreeSlot(TenantSlotsError):
+    """Tenant {tenant!r} got no slot on queue {queue!r} within {timeout} s: {reason}."""
+
+
+class HoldInTransaction(TenantSlotsError):
+    """hold_slot() cannot work inside a transaction of the SQLite database {database!r}; hold the slot around it."""
+
+
+class InvalidProgress(TenantSlotsError):
+    """report_progress() was given {name}={value}, which is not possible: {problem}."""

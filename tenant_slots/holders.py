@@ -62,7 +62,7 @@ def liveness(job: TenantJob) -> Liveness:
     """Whether the process that started the job still exists, and has not turned to something else."""
     if not is_local(job):
         return Liveness.UNKNOWN
-    if job.pid == os.getpid() and shared.this.witness.read()[:2] != (job.pk, job.attempt):
+    if job.pid == os.getpid() and not job.is_hold and shared.this.witness.read()[:2] != (job.pk, job.attempt):
         return Liveness.DEAD
     started = _started(job.pid)
     if started is None and _is_hidden(job.pid):

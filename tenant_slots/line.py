@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from django.db import DatabaseError, IntegrityError, connections, transaction
+from django.db.models import F
 from django.utils import timezone
 from rq.job import Job
 
@@ -113,7 +114,6 @@ def set_priority(job: TenantJob, priority: int) -> bool:
 
 def retry(job: TenantJob) -> None:
     """See `TenantJob.retry`."""
-    retryable = TenantJob.objects.filter(pk=job.pk, state__in=(State.FAILED, State.CANCELED), rq_job_id="")
     fresh = {
         "state": State.WAITING,
         "crashes": 0,
@@ -121,17 +121,17 @@ def retry(job: TenantJob) -> None:
         "cancel_requested_at": None,
         "ended_at": None,
     }
-    if not duplicates.revive(retryable, **fresh):
+    if not duplicates.revive(TenantJob.objects.retryable().filter(pk=job.pk), **fresh):
         job.refresh_from_db()
-        raise NotRetryable(job=job.uuid, state=job.state if not job.rq_job_id else "RQ's own, to be requeued there")
+        raise NotRetryable(job=job.uuid, state=_why_not_retryable(job))
     after_commit(partial(admit, job.tenant_queue_id))
     job.refresh_from_db()
 
 
-def retryable(tenant_queue: TenantQueue) -> Any:
-    """The failed jobs of a tenant queue that `TenantJob.retry` takes, without their arguments and results."""
-    failed = tenant_queue.jobs.filter(state=State.FAILED, rq_job_id="")
-    return failed.defer("args", "kwargs", "options", "result", "error")
+def _why_not_retryable(job: TenantJob) -> str:
+    if job.is_hold:
+        return "a slot that other code held, so there is nothing to run"
+    return "RQ's own, to be requeued there" if job.rq_job_id else job.state
 
 
 def join(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job) -> TenantJob:
@@ -260,7 +260,7 @@ def _cancel_unstarted(job: TenantJob) -> bool:
         push(released.admitted)
         done = bool(released)
     else:
-        done = _leave_line(job)
+        done = leave(job)
     if done:
         after_commit(partial(dispatch.remove, job))
         job.refresh_from_db()
@@ -268,10 +268,11 @@ def _cancel_unstarted(job: TenantJob) -> bool:
     return done
 
 
-def _leave_line(job: TenantJob) -> bool:
+def leave(job: TenantJob, error: str = "") -> bool:
+    """Take a job out of line. False when it is not there any more; then it may hold a slot."""
     with slots.locked(job.tenant_queue_id):
         unstarted = TenantJob.objects.filter(pk=job.pk, state__in=(State.SCHEDULED, State.WAITING))
-        return bool(unstarted.update(state=State.CANCELED, ended_at=DatabaseNow()))
+        return bool(unstarted.update(state=State.CANCELED, ended_at=DatabaseNow(), error=error or F("error")))
 
 
 def _cancel_chunk(tenant_queue: TenantQueue, up_to: int) -> list[TenantJob]:

@@ -41,6 +41,9 @@ class State(models.TextChoices):
 HOLDING = (State.QUEUED, State.RUNNING)
 ENDED = (State.FINISHED, State.FAILED, State.CANCELED)
 
+HOLD = "tenant_slots.hold_slot"
+"""The task of a row that is no job: some other code holds the slot, see ``holding.py``."""
+
 READY_AT = Greatest("enqueued_at", Coalesce("run_after", "enqueued_at"))
 """From when a job could have started: one that was put off did not wait before its time."""
 
@@ -94,6 +97,10 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
         """Jobs that no worker has begun."""
         return self.filter(state__in=(State.SCHEDULED, State.WAITING, State.QUEUED))
 
+    def holds_to_begin(self) -> TenantJobQuerySet:
+        """Holds whose block has not begun: in line, or just admitted."""
+        return self.filter(task=HOLD, state__in=(State.WAITING, State.QUEUED))
+
     def silent(self) -> TenantJobQuerySet:
         """Running jobs whose lease has run out.
 
@@ -103,6 +110,10 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
 
     def ended(self) -> TenantJobQuerySet:
         return self.filter(state__in=ENDED)
+
+    def retryable(self) -> TenantJobQuerySet:
+        """Failed and canceled jobs that may run again: RQ's own are requeued there, and a hold has nothing to run."""
+        return self.filter(state__in=(State.FAILED, State.CANCELED), rq_job_id="").exclude(task=HOLD)
 
     def in_line(self) -> TenantJobQuerySet:
         """The waiting jobs of a tenant, next one first."""
@@ -359,6 +370,11 @@ class TenantJob(models.Model):
             models.Index(
                 fields=["tenant_queue", "ended_at"], condition=Q(state__in=ENDED), name="tenant_slots_ended_of_row"
             ),
+            models.Index(
+                fields=["beat_at"],
+                condition=Q(task=HOLD, state__in=(State.WAITING, State.QUEUED)),
+                name="tenant_slots_holds_to_begin",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -371,6 +387,11 @@ class TenantJob(models.Model):
     @property
     def rq_queue_name(self) -> str:
         return rq_queue_of(self.rq_queue, self.tenant_queue.queue)
+
+    @property
+    def is_hold(self) -> bool:
+        """Not a job of RQ: other code holds the slot, or waits for it."""
+        return self.task == HOLD
 
     @property
     def has_ended(self) -> bool:

@@ -30,6 +30,12 @@ logger = logging.getLogger("tenant_slots")
 
 JOB = Statement(lambda: TenantJob.objects.filter(uuid=Parameter("uuid", UUIDField())))
 
+LEFT = ("result", "error", "progress", "stats")
+"""What of an outcome a database may refuse to store."""
+
+ERROR_LENGTH = 20_000
+"""Characters kept of an error, from its end, where a traceback says what happened."""
+
 PASSING = (OperationalError, InterfaceError, InternalError)
 """What a database answers while it restarts or fails over: InternalError is a standby's refusal to write."""
 
@@ -62,7 +68,7 @@ def start(job: TenantJob, worker: str) -> bool:
 def end(job: TenantJob, outcome: Outcome) -> None:
     """Record how a job ended, and push the one that got its slot."""
     shared.this.witness.ending()
-    released = persistently(lambda: _release(job, outcome), between=lambda: _keep_lease(job))
+    released = persistently(lambda: release(job, outcome), between=lambda: keep_lease(job))
     if released is None:
         logger.error("the end of job %s could not be recorded; the sweep will find it", job.uuid)
         return
@@ -96,7 +102,12 @@ def persistently(action: Callable[[], T], between: Callable[[], object] = lambda
     return None
 
 
-def _keep_lease(job: TenantJob) -> None:
+def storable_error(text: str) -> str:
+    """The end of a text as every database takes it."""
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()[-ERROR_LENGTH:]
+
+
+def keep_lease(job: TenantJob) -> None:
     """The tenant's row may be locked by somebody for longer than a lease; the job has ended and is not to run again."""
     with suppress(Error):
         slots.beat(job.pk, job.attempt)
@@ -114,14 +125,15 @@ def _starting(job: TenantJob, holder: Holder) -> Callable[[], bool]:
     return start
 
 
-def _release(job: TenantJob, outcome: Outcome) -> slots.Release:
+def release(job: TenantJob, outcome: Outcome) -> slots.Release:
+    """Give the slot back, at least without what the database refuses to store."""
     try:
         return slots.release(job, **outcome)
     except PASSING:
         raise
     except DatabaseError:
-        logger.exception("the result or error of job %s cannot be stored; its end is", job.uuid)
-        bare = {name: value for name, value in outcome.items() if name not in ("result", "error")}
+        logger.exception("what job %s left cannot be stored; its end is", job.uuid)
+        bare = {name: value for name, value in outcome.items() if name not in LEFT}
         return slots.release(job, **bare)
 
 

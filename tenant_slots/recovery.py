@@ -37,6 +37,30 @@ def reclaim_if_dead(job: TenantJob) -> bool:
     return end_lost_run(job, story(job), state=State.CANCELED if dispatch.was_stopped(job) else None)
 
 
+def end_hold(job: TenantJob, reason: str) -> bool:
+    """Take a hold whose block has not begun out of the line, or out of the slot that it got meanwhile.
+
+    False when it moved on since the row was read.
+    """
+    if job.state == State.WAITING:
+        ended = line.leave(job, error=reason)
+    else:
+        released = slots.release(job, states=(State.QUEUED,), state=State.CANCELED, error=reason)
+        line.push(released.admitted)
+        ended = bool(released)
+    if ended:
+        line.end_signal(job, State.CANCELED, reason)
+    return ended
+
+
+def is_out_of_the_way(job: TenantJob) -> bool:
+    """Whether a silent run may be taken for over: its process, if it is alive on this host, has been killed.
+
+    That of a hold is never killed. It may be a web server's, and there is no telling what else it does.
+    """
+    return job.is_hold or holders.liveness(job) is not Liveness.ALIVE or holders.kill(job)
+
+
 def story(job: TenantJob) -> str:
     """Where the lost run was."""
     return f"its process under worker {job.worker} died"
@@ -56,7 +80,9 @@ def _by_policy(job: TenantJob, crashes: int) -> State:
     if job.cancel_requested_at is not None:
         return State.CANCELED
     # The arguments of a plain RQ job are in Redis; running it again is up to RQ's own retry.
-    return State.FAILED if job.rq_job_id or crashes > app_settings.MAX_CRASHES else State.WAITING
+    # What a hold's process did nobody else can do.
+    over = job.rq_job_id or job.is_hold or crashes > app_settings.MAX_CRASHES
+    return State.FAILED if over else State.WAITING
 
 
 class ByHand(Enum):
@@ -82,6 +108,6 @@ def release_by_hand(job: TenantJob, reason: str, *, force: bool = False) -> ByHa
     held = TenantJob.objects.held_as(job)
     if not held.silent().exists():
         return ByHand.ALIVE if held.exists() else ByHand.GONE
-    if holders.liveness(job) is Liveness.ALIVE and not holders.kill(job):
+    if not is_out_of_the_way(job):
         return ByHand.ALIVE
     return ByHand.RELEASED if end_lost_run(job, reason) else ByHand.GONE

@@ -21,14 +21,12 @@ from tenant_slots.busy import WAIT
 from tenant_slots.coroutines import completed
 from tenant_slots.decorators import TenantTask, resolve
 from tenant_slots.models import State, TenantJob
+from tenant_slots.progress import reporting
 from tenant_slots.recording import Outcome
 
 T = TypeVar("T")
 
 logger = logging.getLogger("tenant_slots")
-
-ERROR_LENGTH = 20_000
-"""Characters kept of an error, from its end, where a traceback says what happened."""
 
 RESULT_BYTES = 1024 * 1024
 """Largest result kept in a row: a page that lists jobs should never have to read more."""
@@ -125,17 +123,20 @@ def _admit_for(job: TenantJob) -> None:
 
 
 def _run_in_slot(job: TenantJob, function: Callable[[], T]) -> T | None:
-    try:
-        result = function()
-        _disarm_timeout()
-    except BaseException as error:
-        _disarm_timeout()
-        _hand_in(job, _after_error(job, error))
-        raise
+    with reporting(job) as reporter:
+        try:
+            result = function()
+            _disarm_timeout()
+        except BaseException as error:
+            _disarm_timeout()
+            _hand_in(job, _after_error(job, error) | reporter.end())
+            raise
+    reported = reporter.end()
     if isinstance(result, Retry) and not job.rq_job_id:
-        _hand_in(job, _after_retry(job, result.max, result.intervals, "the job asked to run again"))
+        again = _after_retry(job, result.max, result.intervals, "the job asked to run again")
+        _hand_in(job, again | reported)
         return None
-    _hand_in(job, {"state": State.FINISHED, "result": _storable(result)})
+    _hand_in(job, {"state": State.FINISHED, "result": _storable(result)} | reported)
     return result
 
 
@@ -148,8 +149,7 @@ def _hand_in(job: TenantJob, outcome: Outcome) -> None:
 
 
 def _after_error(job: TenantJob, error: BaseException) -> Outcome:
-    text = "".join(traceback.format_exception(error)).replace("\0", "\\0")
-    text = text.encode(errors="backslashreplace").decode()[-ERROR_LENGTH:]
+    text = recording.storable_error("".join(traceback.format_exception(error)))
     retry = None if job.rq_job_id else job.options.get("retry")
     if retry is None:
         return {"state": State.FAILED, "error": text, "failures": job.failures + 1}

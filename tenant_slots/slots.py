@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import DatabaseError, connections, transaction
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, IntegerField
 
 from tenant_slots import key_caps
@@ -36,6 +36,9 @@ from tenant_slots.models import ENDED, HOLDING, DatabaseNow, State, TenantJob, T
 
 LOCK_TIMEOUT_SECONDS = 5
 """How long to wait for a tenant's row. Ours is held for milliseconds; only a stuck foreign transaction takes longer."""
+
+LOCK_NOT_AVAILABLE = "55P03"
+"""PostgreSQL's SQLSTATE of a lock_timeout that ran out."""
 
 patience: ContextVar[float] = ContextVar("tenant_slots_patience", default=LOCK_TIMEOUT_SECONDS)
 """Seconds to wait for a tenant's row here. A sweep waits less: it comes again and has other tenants to see to."""
@@ -188,6 +191,11 @@ def locked(tenant_queue_id: int) -> Iterator[TenantQueue]:
         if not found:
             raise TenantQueue.DoesNotExist(f"TenantQueue {tenant_queue_id} was deleted")
         yield found[0]
+
+
+def is_locked_out(error: DatabaseError) -> bool:
+    """Whether it means that somebody kept the tenant's row locked for longer than our patience."""
+    return getattr(error.__cause__, "sqlstate", None) == LOCK_NOT_AVAILABLE
 
 
 def _transaction_rules(alias: str) -> tuple[str, ...]:

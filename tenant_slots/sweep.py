@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import groupby
-from typing import TypeVar
+from itertools import groupby, islice
+from typing import Any, TypeVar
 
 from django.db import Error, IntegrityError, OperationalError, connections, transaction
-from django.db.models import Count, Exists, F, OuterRef
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
 from redis.exceptions import RedisError
 from rq.timeouts import BaseTimeoutException
 
@@ -27,6 +27,7 @@ from tenant_slots.exceptions import StaleVersion
 from tenant_slots.holders import Liveness
 from tenant_slots.leases import time_limit
 from tenant_slots.models import (
+    HOLD,
     State,
     SweepClaim,
     TenantJob,
@@ -38,9 +39,6 @@ from tenant_slots.time_buckets import ago
 T = TypeVar("T")
 
 logger = logging.getLogger("tenant_slots")
-
-LOCK_NOT_AVAILABLE = "55P03"
-"""PostgreSQL's SQLSTATE of a lock_timeout that ran out."""
 
 LOCK_TIMEOUT_SECONDS = 0.2
 """How long one tenant's locked row may hold up a sweep."""
@@ -211,6 +209,25 @@ def silent() -> TenantJobQuerySet:
     return TenantJob.objects.running().filter(beat_at__lt=ago(app_settings.LEASE_TTL)).select_related("tenant_queue")
 
 
+def end_abandoned_holds(report: Report, contact: Contact) -> None:
+    """Holds whose block has not begun, and never will: their process is gone, or has not beaten for a lease."""
+    silent = Q(beat_at__lt=ago(app_settings.LEASE_TTL))
+    holds: QuerySet[Any] = TenantJob.objects.holds_to_begin().select_related("tenant_queue").annotate(is_silent=silent)
+    for job in holds:
+        if holders.liveness(job) is Liveness.DEAD:
+            reason = recovery.story(job)
+        elif job.is_silent and contact.covers_a_lease():
+            reason = _silence_of(job)
+        else:
+            continue
+        report.reclaimed += bool(_unless_locked(partial(recovery.end_hold, job, reason)))
+
+
+def dead_holds_here() -> list[TenantJob]:
+    here = TenantJob.objects.holds_to_begin().filter(host=holders.this_host()).exclude(host="")
+    return [job for job in here.select_related("tenant_queue") if holders.liveness(job) is Liveness.DEAD]
+
+
 def repush(report: Report, contact: Contact) -> None:
     """Admitted jobs that Redis does not have. Pushing one that a worker has just taken is harmless: it starts once."""
     for job in lost_in_redis()[:ROWS_PER_STEP]:
@@ -223,7 +240,7 @@ def repush(report: Report, contact: Contact) -> None:
 
 def lost_in_redis() -> list[TenantJob]:
     """Raises RedisError when Redis cannot be asked. Looks at names first: usually nothing is lost."""
-    overdue = TenantJob.objects.queued().filter(admitted_at__lt=ago(app_settings.SWEEP_INTERVAL))
+    overdue = TenantJob.objects.queued().filter(admitted_at__lt=ago(app_settings.SWEEP_INTERVAL)).exclude(task=HOLD)
     names = overdue.values_list("pk", "uuid", "attempt", "rq_job_id", "rq_queue", "tenant_queue__queue")
     lost = dispatch.missing(names)
     return list(overdue.filter(pk__in=lost).select_related("tenant_queue").order_by("pk")) if lost else []
@@ -250,18 +267,18 @@ def due(seconds_ago: float = 0) -> TenantJobQuerySet:
 
 def admit_stranded(report: Report, contact: Contact) -> None:
     """Waiting jobs beside free slots: an admission that was cut off, or a limit that was changed by SQL."""
-    for row in stranded():
+    for row in islice(stranded(), ROWS_PER_STEP):
         admitted = _unless_locked(partial(slots.admit, row.pk)) or []
         line.push(admitted)
         report.admitted += len(admitted)
 
 
-def stranded() -> list[TenantQueue]:
+def stranded() -> Iterator[TenantQueue]:
     """Tenant queues where a job waits that could run. Whether a cap by key keeps it is not a matter for SQL."""
     waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("pk"))
-    rows = TenantQueue.objects.filter(Exists(waiting), paused=False, current_job__lt=F("max_job"))
-    capped = rows.exclude(max_job_per_key=None)
-    return [*rows.filter(max_job_per_key=None)[:ROWS_PER_STEP], *(row for row in capped if key_caps.heads(row, 1))]
+    for row in TenantQueue.objects.filter(Exists(waiting), paused=False, current_job__lt=F("max_job")):
+        if row.max_job_per_key is None or key_caps.heads(row, 1):
+            yield row
 
 
 def repair_counters(report: Report, contact: Contact) -> None:
@@ -305,7 +322,7 @@ def prune(report: Report, contact: Contact) -> None:
 
 
 Step = Callable[[Report, Contact], None]
-LOCAL_STEPS: tuple[Step, ...] = (reclaim_local,)
+LOCAL_STEPS: tuple[Step, ...] = (reclaim_local, end_abandoned_holds)
 STEPS: tuple[Step, ...] = (
     put_back_overrides,
     resume_paused,
@@ -324,7 +341,7 @@ def _unless_locked(change: Callable[[], T]) -> T | None:
     try:
         return change()
     except OperationalError as error:
-        if getattr(error.__cause__, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+        if not slots.is_locked_out(error):
             raise
         logger.warning("the sweep leaves out one tenant, whose row is locked: %s", error)
         return None
@@ -342,10 +359,14 @@ def _may_be_judged(job: TenantJob, contact: Contact) -> bool:
 
 def _reclaim_silent(job: TenantJob, report: Report) -> bool:
     """Kill first, then reclaim: a silent process on this host may wake up and go on."""
-    if holders.liveness(job) is Liveness.ALIVE and not holders.kill(job):
+    if not recovery.is_out_of_the_way(job):
         report.left.append(f"job {job.uuid}: process {job.pid} is alive, silent, and may not be killed")
         return False
-    return recovery.end_lost_run(job, f"worker {job.worker} was silent for {app_settings.LEASE_TTL} s")
+    return recovery.end_lost_run(job, _silence_of(job))
+
+
+def _silence_of(job: TenantJob) -> str:
+    return f"worker {job.worker} was silent for {app_settings.LEASE_TTL} s"
 
 
 def _claim(name: str, sweeper: str) -> bool:

@@ -51,11 +51,15 @@ def tenant_of(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping
         TenantMissing: there is none and ``REQUIRE_TENANT`` is on.
         TypeError: the arguments do not fit the function.
     """
-    value = _explicit_or_derived(task, args, kwargs)
+    return checked_tenant(task.path, _explicit_or_derived(task, args, kwargs))
+
+
+def checked_tenant(path: str, value: object) -> str:
+    """See `tenant_of`; `path` names who was called."""
     if value is None or value == "":
         if app_settings.REQUIRE_TENANT:
-            raise TenantMissing(task=task.path)
-        logger.warning("%s was called without a tenant and is not limited", task.path)
+            raise TenantMissing(task=path)
+        logger.warning("%s was called without a tenant and is not limited", path)
         return NO_TENANT
     return require_tenant(value)
 

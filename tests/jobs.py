@@ -8,11 +8,12 @@ import signal
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from django.db import transaction
 from rq import Retry
 
-from tenant_slots import Reschedule, Throttle, tenant_job
+from tenant_slots import Reschedule, Throttle, hold_slot, report_progress, tenant_job
 from tenant_slots.models import TenantJob, TenantQueue
 
 
@@ -24,6 +25,11 @@ def note(history: str, *words: object) -> None:
         os.write(handle, line.encode())
     finally:
         os.close(handle)
+
+
+def wait_for_door(path: str) -> None:
+    while not Path(path).exists():
+        time.sleep(0.01)
 
 
 @tenant_job("imports", tenant="tenant")
@@ -38,8 +44,7 @@ def record(tenant: str, name: str, history: str, seconds: float = 0.0) -> str:
 def wait_for_file(tenant: str, name: str, history: str, path: str) -> None:
     """Runs until a file exists, so that a test decides when."""
     note(history, "start", tenant, name)
-    while not Path(path).exists():
-        time.sleep(0.01)
+    wait_for_door(path)
     note(history, "end", tenant, name)
 
 
@@ -159,3 +164,43 @@ async def record_async(tenant: str, name: str, history: str, path: str = "") -> 
     await TenantQueue.objects.acount()
     note(history, "end", tenant, name)
     return name
+
+
+@tenant_job("reports", tenant="tenant")
+def hold_inside(tenant: str) -> int:
+    with hold_slot(tenant, "imports"):
+        return int(TenantQueue.objects.get(queue="imports").current_job)
+
+
+@tenant_job("imports", tenant="tenant")
+def reports_progress(tenant: str, rows: int = 1000, error: str = "", **stats: Any) -> None:
+    for row in range(1, rows + 1):
+        report_progress(row, rows, read=row, **stats)
+    if error:
+        raise ValueError(error)
+
+
+@tenant_job("imports", tenant="tenant")
+def reports_and_waits(tenant: str, path: str) -> None:
+    """Reports inside a transaction that stays open until a file exists."""
+    with transaction.atomic():
+        list(TenantQueue.objects.all())
+        report_progress(1, 2, written=1)
+        wait_for_door(path)
+
+
+@tenant_job("imports", tenant="tenant", retry=Retry(max=1))
+def reports_and_retries(tenant: str) -> None:
+    job = TenantJob.objects.get(tenant_queue__tenant=tenant)
+    if not job.failures:
+        report_progress(9, 10, refused=1)
+        raise RuntimeError("the first time")
+    report_progress(1, 10, read=1)
+
+
+@tenant_job("imports", tenant="tenant")
+def reports_from_a_coroutine(tenant: str) -> None:
+    async def work() -> None:
+        report_progress(1, 1)
+
+    asyncio.run(work())

@@ -12,7 +12,7 @@ import pytest
 from django.core.management import call_command
 from django.test import override_settings
 
-from tenant_slots.models import State, TenantQueue
+from tenant_slots.models import HOLD, State, TenantJob, TenantQueue
 from tests import jobs
 from tests.factories import (
     age,
@@ -50,6 +50,10 @@ def dead_holder() -> None:
     running_job(tenant_queue(), dead_process())
 
 
+def dead_hold() -> None:
+    TenantJob.objects.create(tenant_queue=tenant_queue(max_job=0), task=HOLD, **dead_process().as_fields())
+
+
 def lost_in_redis() -> None:
     job = jobs.add.using(queue="imports").enqueue(1, 2, tenant="acme")
     django_rq.get_connection("imports").flushall()
@@ -74,6 +78,7 @@ def test_a_healthy_system_gets_exit_code_0() -> None:
     [
         (wrong_counter, "counter"),
         (dead_holder, "dead holder"),
+        (dead_hold, "dead hold"),
         (lost_in_redis, "lost in Redis"),
         (stranded, "stranded"),
         (overdue, "overdue"),

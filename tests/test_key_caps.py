@@ -61,7 +61,7 @@ def test_free_slots_stay_free_when_only_capped_users_wait_and_nobody_calls_it_st
     for _ in range(4):
         waiting_job(row, key="ann")
     assert len(slots.admit(row.pk)) == 1
-    assert sweep.stranded() == []
+    assert list(sweep.stranded()) == []
     assert doctor.findings() == []
 
 

@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 from rq import SimpleWorker, Worker
 
 import tenant_slots
-from tenant_slots import tenant_job
+from tenant_slots import hold_slot, report_progress, tenant_job
 from tenant_slots.conf import AppSettings, known_names
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
@@ -39,6 +39,7 @@ DEFAULTS = {
     "MAX_ARGS_BYTES": 65536,
     "RETENTION": 7 * 24 * 3600,
     "QUEUE_WEIGHTS": {},
+    "MAY_VIEW_JOB": "",
 }
 
 
@@ -47,7 +48,23 @@ def parameters(function: Any) -> dict[str, inspect.Parameter]:
 
 
 def test_the_package_exports_what_users_import() -> None:
-    assert {"tenant_job", "Reschedule", "Throttle"} <= set(tenant_slots.__all__)
+    assert {"tenant_job", "Reschedule", "Throttle", "hold_slot", "report_progress"} <= set(tenant_slots.__all__)
+
+
+def test_hold_slot_takes_tenant_and_queue_and_options_by_keyword() -> None:
+    tenant, queue, *options = parameters(hold_slot).values()
+    assert [tenant.name, queue.name] == ["tenant", "queue"]
+    assert [(one.name, one.default) for one in options] == [("timeout", 0), ("priority", 0), ("key", "")]
+    assert {one.kind for one in options} == {inspect.Parameter.KEYWORD_ONLY}
+
+
+def test_report_progress_takes_done_and_total_and_any_names() -> None:
+    done, total, stats = parameters(report_progress).values()
+    assert [done.name, total.name, total.default, stats.kind] == ["done", "total", None, inspect.Parameter.VAR_KEYWORD]
+
+
+def test_the_view_of_a_jobs_status_keeps_its_path_and_its_argument() -> None:
+    assert list(parameters(import_string("tenant_slots.views.job_status"))) == ["request", "uuid"]
 
 
 def test_the_decorator_takes_a_queue_a_tenant_and_options_by_keyword() -> None:
@@ -96,6 +113,7 @@ def test_the_fields_of_a_job_keep_their_names() -> None:
         "uuid", "tenant_queue", "task", "args", "kwargs", "state", "attempt", "priority", "run_after", "key",
         "enqueued_at", "admitted_at", "started_at", "ended_at", "beat_at", "worker", "result", "error",
         "unique_key", "object_model", "object_pk",
+        "progress", "stats",
     }  # fmt: skip
     assert documented <= {field.name for field in TenantJob._meta.get_fields()}
 

@@ -1,6 +1,7 @@
 from django.contrib import admin
 from django.urls import include, path
 
+from tenant_slots.views import job_status
 from tests.theme.site import ours_first, theirs_first
 
 urlpatterns = [
@@ -8,4 +9,5 @@ urlpatterns = [
     path("ours_first/", ours_first.urls),
     path("theirs_first/", theirs_first.urls),
     path("django-rq/", include("django_rq.urls")),
+    path("jobs/<uuid:uuid>/status/", job_status, name="job_status"),
 ]

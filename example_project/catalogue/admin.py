@@ -35,7 +35,7 @@ class FeedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 @admin.register(Import)
 class ImportAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    list_display = ["name", "shop", "done", "total", "job_uuid"]
+    list_display = ["name", "shop", "job_uuid"]
     list_filter = ["shop"]
     list_select_related = ["shop"]
 

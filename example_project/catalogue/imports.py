@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from example_project.catalogue import feeds
-from example_project.catalogue.models import Import, Product, Shop
+from example_project.catalogue.models import Product, Shop
 from example_project.catalogue.validation import Item
+from tenant_slots import report_progress
 
 BATCH = 250
 """Rows per transaction: long enough to be cheap, short enough that nobody waits long for SQLite's write lock."""
@@ -24,18 +25,7 @@ MOST_REFUSALS = 200
 WRITTEN = [field.name for field in fields(Item) if field.name != "feed_id"] + ["digest", "updated_at"]
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Writes to the `Import` of a run; a run that was started without one reports nothing."""
-
-    import_id: int | None = None
-
-    def show(self, done: int, total: int) -> None:
-        if self.import_id is not None:
-            Import.objects.filter(pk=self.import_id).update(done=done, total=total)
-
-
-def import_feed(shop: Shop, path: str, progress: Progress) -> dict[str, Any]:
+def import_feed(shop: Shop, path: str) -> dict[str, Any]:
     """Upsert every valid row of a feed; returns the report.
 
     Raises:
@@ -43,13 +33,13 @@ def import_feed(shop: Shop, path: str, progress: Progress) -> dict[str, Any]:
         FileNotFoundError: there is no such file.
     """
     feed = feeds.parse(find(path).read_bytes())
-    done = len(feed.refusals)
-    progress.show(done, feed.rows)
+    written = 0
+    _tell(feed, written)
     for batch in _batches(feed.items):
-        done += len(batch)
         with transaction.atomic():
             write(shop, batch)
-            progress.show(done, feed.rows)
+        written += len(batch)
+        _tell(feed, written)
     return _report(feed)
 
 
@@ -76,6 +66,11 @@ def write(shop: Shop, items: list[Item]) -> None:
 def _batches(items: list[Item]) -> Iterator[list[Item]]:
     for start in range(0, len(items), BATCH):
         yield items[start : start + BATCH]
+
+
+def _tell(feed: feeds.ParsedFeed, written: int) -> None:
+    refused = len(feed.refusals)
+    report_progress(written + refused, feed.rows, rows_read=feed.rows, rows_written=written, rows_refused=refused)
 
 
 def _report(feed: feeds.ParsedFeed) -> dict[str, Any]:

@@ -1,11 +1,12 @@
-"""What a job's page shows."""
+"""What a job's page shows, and who may poll for it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
+from django.http import HttpRequest
 
 from example_project.catalogue.models import Import, Shop
 from tenant_slots.models import State, TenantJob
@@ -23,6 +24,13 @@ LABELS = {
 }
 
 
+FIGURES = {
+    "import_catalog": {"rows_read": "Rows read", "rows_written": "Written", "rows_refused": "Refused"},
+    "sync_catalog": {"products_sent": "Products sent", "batches": "Batches"},
+}
+"""Names of what the jobs report, by task."""
+
+
 @dataclass(frozen=True)
 class ShownJob:
     """A job together with its import."""
@@ -31,8 +39,12 @@ class ShownJob:
     imported: Import | None
 
     @property
+    def task(self) -> str:
+        return self.job.task.rpartition(".")[2]
+
+    @property
     def title(self) -> str:
-        name = TASKS.get(self.job.task.rpartition(".")[2], self.job.task)
+        name = TASKS.get(self.task, self.job.task)
         return f"{name} of {self.imported.name}" if self.imported else name
 
     @property
@@ -45,6 +57,11 @@ class ShownJob:
         return self.job.error.strip().rpartition("\n")[2] if self.job.state == State.FAILED else ""
 
     @property
+    def figures(self) -> list[tuple[str, str, Any]]:
+        """Name, label and value of what the job reports so far."""
+        return [(name, label, self.job.stats.get(name, 0)) for name, label in FIGURES.get(self.task, {}).items()]
+
+    @property
     def report(self) -> dict[str, Any] | None:
         return self.job.result if isinstance(self.job.result, dict) else None
 
@@ -52,6 +69,13 @@ class ShownJob:
 def jobs_of(shop: Shop) -> QuerySet[TenantJob]:
     jobs: QuerySet[TenantJob] = TenantJob.objects.filter(tenant_queue__tenant=shop.slug)
     return jobs
+
+
+def may_view(request: HttpRequest, job: TenantJob) -> bool:
+    """For ``MAY_VIEW_JOB``: people see the jobs of their shop."""
+    if not request.user.is_authenticated:
+        return False
+    return Shop.objects.filter(memberships__user=request.user, slug=job.tenant_queue.tenant).exists()
 
 
 def recent(shop: Shop, count: int = 20) -> list[ShownJob]:
@@ -62,25 +86,3 @@ def recent(shop: Shop, count: int = 20) -> list[ShownJob]:
 
 def shown(job: TenantJob) -> ShownJob:
     return ShownJob(job, Import.objects.filter(job_uuid=job.uuid).first())
-
-
-def position(job: TenantJob) -> int | None:
-    """1 for the next job of the shop's line; None for a job that is not waiting."""
-    if job.state != State.WAITING:
-        return None
-    ahead = Q(priority__gt=job.priority) | Q(priority=job.priority, pk__lt=job.pk)
-    count: int = TenantJob.objects.waiting().filter(ahead, tenant_queue=job.tenant_queue_id).count()
-    return count + 1
-
-
-def as_json(job: TenantJob) -> dict[str, Any]:
-    """What the page polls for."""
-    item = shown(job)
-    return {
-        "state": job.state,
-        "label": item.label,
-        "position": position(job),
-        "done": item.imported.done if item.imported else 0,
-        "total": item.imported.total if item.imported else 0,
-        "ended": job.has_ended,
-    }

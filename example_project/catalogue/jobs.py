@@ -13,19 +13,18 @@ from tenant_slots.models import TenantJob
 
 
 @tenant_job("imports", tenant="tenant_id")
-def import_catalog(tenant_id: str, path: str, import_id: int | None = None) -> dict[str, Any]:
+def import_catalog(tenant_id: str, path: str) -> dict[str, Any]:
     """Bring a shop's products up to date with a feed.
 
     Args:
         tenant_id: the shop's slug.
         path: the feed, relative to the uploaded files or to the feeds that come with this project.
-        import_id: the `Import` that shows the progress.
 
     Returns:
         The report: how many rows were read, written and refused, and the refused ones with line and reason.
     """
     shop, _ = Shop.objects.get_or_create(slug=tenant_id, defaults={"name": tenant_id})
-    report = imports.import_feed(shop, path, imports.Progress(import_id))
+    report = imports.import_feed(shop, path)
     if Product.objects.changed().filter(shop=shop).exists() and not _is_in_line(sync_catalog.tenant_task.path, shop):
         sync_catalog.enqueue(tenant_id=tenant_id)
     return report

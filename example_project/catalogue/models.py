@@ -44,15 +44,13 @@ class Feed(models.Model):
 
 
 class Import(models.Model):
-    """How far one import of a feed has come."""
+    """What one import of a feed was called."""
 
     shop = models.ForeignKey(Shop, models.CASCADE, related_name="imports")
     name = models.CharField(max_length=200)
     job_uuid = models.UUIDField(
         null=True, unique=True, help_text="The TenantJob. No foreign key: jobs are pruned, imports stay."
     )
-    done = models.PositiveIntegerField("rows done", default=0)
-    total = models.PositiveIntegerField("rows", default=0)
 
     def __str__(self) -> str:
         return self.name

@@ -11,6 +11,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from example_project.catalogue.models import PartnerProduct, Product, Shop
+from tenant_slots import report_progress
 
 BATCH = 100
 """Products per request."""
@@ -27,10 +28,12 @@ def send_changes(shop: Shop) -> dict[str, int]:
     """
     sent = batches = last = 0
     changed = Product.objects.changed().filter(shop=shop).order_by("pk")
+    total = changed.count()
     while batch := list(changed.filter(pk__gt=last)[:BATCH]):
         post(shop.slug, [payload(product) for product in batch])
         _mark_sent(batch)
         sent, batches, last = sent + len(batch), batches + 1, batch[-1].pk
+        report_progress(sent, total, products_sent=sent, batches=batches)
     return {"products_sent": sent, "batches": batches}
 
 

@@ -21,9 +21,7 @@ def start_imports(shop: Shop, feeds: list[tuple[str, str]]) -> list[TenantJob]:
     """Enqueue the import of many feeds, given as name and path; all or none."""
     with transaction.atomic():
         rows = Import.objects.bulk_create([Import(shop=shop, name=name) for name, _ in feeds])
-        jobs = import_catalog.enqueue_many(
-            ((shop.slug, path), {"import_id": row.pk}) for row, (_, path) in zip(rows, feeds, strict=True)
-        )
+        jobs = import_catalog.enqueue_many(((shop.slug, path), {}) for _, path in feeds)
         for row, job in zip(rows, jobs, strict=True):
             row.job_uuid = job.uuid
         Import.objects.bulk_update(rows, ["job_uuid"], batch_size=200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec
@@ -9,7 +10,7 @@ from uuid import UUID
 
 from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
@@ -17,6 +18,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from example_project.catalogue import job_status, uploads
 from example_project.catalogue.forms import FeedForm
 from example_project.catalogue.models import Shop
+from tenant_slots import stats
 
 P = ParamSpec("P")
 
@@ -62,16 +64,10 @@ def job(request: HttpRequest, shop: Shop, uuid: UUID) -> HttpResponse:
         "shop": shop,
         "job": row,
         "shown": job_status.shown(row),
-        "position": job_status.position(row),
+        "position": stats.position_in_line(row),
+        "labels": json.dumps(job_status.LABELS),
     }
     return render(request, "catalogue/job.html", context)
-
-
-@require_GET
-@for_shop
-def status(request: HttpRequest, shop: Shop, uuid: UUID) -> HttpResponse:
-    """What a job's page polls for."""
-    return JsonResponse(job_status.as_json(get_object_or_404(job_status.jobs_of(shop), uuid=uuid)))
 
 
 @require_POST

@@ -376,6 +376,11 @@ class Migration(migrations.Migration):
                         fields=["tenant_queue", "ended_at"],
                         name="tenant_slots_ended_of_row",
                     ),
+                    models.Index(
+                        condition=models.Q(("state__in", ("waiting", "queued")), ("task", "tenant_slots.hold_slot")),
+                        fields=["beat_at"],
+                        name="tenant_slots_holds_to_begin",
+                    ),
                 ],
                 "constraints": [
                     models.UniqueConstraint(

@@ -71,8 +71,6 @@ class Migration(migrations.Migration):
                         unique=True,
                     ),
                 ),
-                ("done", models.PositiveIntegerField(default=0, verbose_name="rows done")),
-                ("total", models.PositiveIntegerField(default=0, verbose_name="rows")),
                 (
                     "shop",
                     models.ForeignKey(

@@ -45,6 +45,12 @@ def test_visitors_are_asked_to_sign_in(path: str) -> None:
     assert (response.status_code, response.headers["Location"]) == (302, f"/sign-in/?next={path}")
 
 
+def test_the_status_of_a_job_is_not_there_for_visitors(acme: Shop) -> None:
+    """Nor that of a shop to which nobody belongs."""
+    job = import_catalog.enqueue("acme", path="books.csv")
+    assert Client().get(f"/jobs/{job.uuid}/status/").status_code == 404
+
+
 def test_an_upload_is_stored_and_its_import_enqueued(acme_user: Client) -> None:
     job = upload(acme_user)
     assert (job.tenant_queue.tenant, job.state) == ("acme", State.QUEUED)
@@ -78,18 +84,16 @@ def test_the_status_tells_the_place_in_line(acme_user: Client) -> None:
     assert "Place 2 in line" in acme_user.get(f"/jobs/{first.uuid}/").content.decode()
 
 
-def test_the_status_tells_the_progress(acme_user: Client) -> None:
+def test_the_status_and_the_page_tell_the_progress(acme_user: Client) -> None:
     job = upload(acme_user)
-    Import.objects.filter(job_uuid=job.uuid).update(done=40, total=200)
-    TenantJob.objects.filter(pk=job.pk).update(state=State.RUNNING)
-    assert acme_user.get(f"/jobs/{job.uuid}/status/").json() == {
-        "state": "running",
-        "label": "Running",
-        "position": None,
-        "done": 40,
-        "total": 200,
-        "ended": False,
-    }
+    reported = {"progress": {"done": 40, "total": 200}, "stats": {"rows_read": 200, "rows_written": 38}}
+    TenantJob.objects.filter(pk=job.pk).update(state=State.RUNNING, **reported)
+    status = acme_user.get(f"/jobs/{job.uuid}/status/").json()
+    assert {name: status[name] for name in reported} == reported
+    assert (status["state"], status["position"], status["ended_at"]) == ("running", None, None)
+    page = acme_user.get(f"/jobs/{job.uuid}/").content.decode()
+    assert '<progress id="progress" max="200" value="40"></progress>' in page
+    assert '<dd data-stat="rows_written">38</dd>' in page
 
 
 def test_a_failed_job_shows_the_last_line_of_its_error(acme_user: Client) -> None:

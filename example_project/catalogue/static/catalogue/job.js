@@ -5,6 +5,7 @@
   const SLOWEST = 15000;
   const page = document.querySelector("[data-job]");
   const part = (name) => page.querySelector(`[data-${name}]`);
+  const labels = JSON.parse(page.dataset.labels);
   let timer = null;
   let pause = EVERY;
 
@@ -14,14 +15,18 @@
   };
 
   const show = (job) => {
-    setText(part("label"), job.label);
+    setText(part("label"), labels[job.state]);
     part("label").className = `state ${job.state}`;
     setText(part("position"), job.position ? `Place ${job.position} in line` : "");
-    if (!part("progress")) return;
-    part("progress").hidden = job.total === 0;
-    part("progress").querySelector("progress").max = job.total || 1;
-    part("progress").querySelector("progress").value = job.done;
-    setText(part("rows"), `${job.done} of ${job.total}`);
+    const { done, total } = job.progress ?? { done: 0, total: 0 };
+    part("progress").hidden = !total;
+    part("progress").querySelector("progress").max = total || 1;
+    part("progress").querySelector("progress").value = done;
+    setText(part("done"), `${done} of ${total}`);
+    part("figures").hidden = Object.keys(job.stats).length === 0;
+    page.querySelectorAll("[data-stat]").forEach((figure) => {
+      setText(figure, String(job.stats[figure.dataset.stat] ?? 0));
+    });
   };
 
   const poll = async () => {
@@ -32,7 +37,7 @@
       if (!response.ok) throw new Error(response.statusText);
       const job = await response.json();
       show(job);
-      if (job.ended) return window.location.reload();
+      if (job.ended_at) return window.location.reload();
       pause = EVERY;
     } catch {
       pause = Math.min(pause * 2, SLOWEST);

@@ -1,0 +1,264 @@
+"""``hold_slot``: one of a tenant's slots for code that is no job of RQ, such as a web view or a script.
+
+A hold is a row like a job's, in the same line, with the same lease and sweep. It is never pushed to RQ: the process
+that waits for it looks whether it was admitted, and nobody else could begin it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db import Error, IntegrityError, OperationalError, connections
+
+from tenant_slots import backpressure, line, progress, recording, recovery, signals, slots, tenants
+from tenant_slots.conf import app_settings
+from tenant_slots.exceptions import HoldInTransaction, InvalidOption, NoFreeSlot
+from tenant_slots.holders import Holder, this_process
+from tenant_slots.models import HOLD, DatabaseNow, State, TenantJob
+from tenant_slots.options import key_problem, priority_problem
+from tenant_slots.progress import Reporter
+
+logger = logging.getLogger("tenant_slots")
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.1
+"""Seconds between two looks at the row while it waits: a look is one query by primary key."""
+
+LOCK_TIMEOUT_SECONDS = 1
+"""How long a foreign transaction that keeps the tenant's row locked may hold up whoever waits for an answer."""
+
+SECONDS_FOR_RELEASE = 2
+"""How long the end of a block waits for its release to be recorded; a database that is away is tried for longer."""
+
+NO_SLOT = "no slot became free for it; try again later, wait longer with timeout=, or raise the tenant's limit"
+LOCKED = "another transaction keeps the tenant's row locked; end that one"
+CANCELED = "its place in line was canceled"
+
+
+@dataclass
+class Hold:
+    """What ``with hold_slot(...) as hold`` gives."""
+
+    job: TenantJob
+    """The row. Its `cancel_requested_at` is renewed with each beat: nobody can stop the block from outside."""
+    is_lost: bool = False
+    """The lease ran out, as when the process stood still, and another may have the slot: end what you do."""
+
+
+@contextmanager
+def hold_slot(
+    tenant: str | int | UUID | None, queue: str, *, timeout: float = 0, priority: int = 0, key: str = ""
+) -> Iterator[Hold]:
+    """Hold one of the tenant's slots on the queue while the block runs; it waits in the tenant's line for its turn.
+
+    The database work is done by a thread with a connection of its own, so the block may be inside a transaction,
+    or open one. As a decorator it holds a slot for each call.
+
+    Args:
+        tenant: its key; None or "" is no tenant, as for a job.
+        queue: a queue of RQ_QUEUES. No worker needs to listen on it.
+        timeout: seconds to wait; 0 takes a slot only if one is free and nobody waits before.
+        priority: as of `using()`.
+        key: as of `using()`.
+
+    Raises:
+        NoFreeSlot: the time is over, or somebody canceled the row while it waited.
+        TenantQueueFull: no slot is free, and the line has its `max_waiting` jobs.
+        HoldInTransaction: on SQLite, inside a transaction: only one connection at a time can write.
+        TenantSlotsError: a leaf that names what is wrong with the arguments.
+    """
+    _require_options(timeout=timeout, priority=priority, key=key)
+    _require_second_connection()
+    wanted = {"priority": priority, "key": key}
+    keeper = Keeper(tenants.checked_tenant("hold_slot", tenant), queue, timeout, wanted)
+    outcome: dict[str, Any] = {"state": State.FINISHED}
+    try:
+        keeper.thread.start()
+        hold = keeper.begun.result()
+        with _reporting(hold.job) as reporter:
+            try:
+                yield hold
+            finally:
+                outcome |= reporter.end() if reporter else {}
+    except BaseException as error:
+        outcome |= {"state": State.FAILED, "error": _last_line(error)}
+        raise
+    finally:
+        keeper.end(outcome)
+
+
+class Keeper:
+    """The thread that gets one slot, beats for it and gives it back."""
+
+    def __init__(self, tenant: str, queue: str, timeout: float, wanted: dict[str, Any]) -> None:
+        self.thread = threading.Thread(target=self._run, name="tenant_slots hold", daemon=True)
+        self.begun: Future[Hold] = Future()
+        self._tenant, self._queue, self._timeout, self._wanted = tenant, queue, timeout, wanted
+        self._deadline = time.monotonic() + timeout
+        self._holder: Holder = this_process(f"{socket.gethostname()}.{os.getpid()}", beats=True)
+        self._has_ended = threading.Event()
+        self._outcome: dict[str, Any] = {}
+        self._next_beat = 0.0
+
+    def end(self, outcome: dict[str, Any]) -> None:
+        """The block has ended, or whoever waited for it does so no longer."""
+        self._outcome = outcome
+        self._has_ended.set()
+        if self.thread.ident is not None:
+            self.thread.join(SECONDS_FOR_RELEASE)
+
+    def _run(self) -> None:
+        slots.patience.set(LOCK_TIMEOUT_SECONDS)
+        try:
+            self._keep()
+        finally:
+            connections.close_all()
+
+    def _keep(self) -> None:
+        job: TenantJob | None = None
+        try:
+            with line.naming_missing_tables():
+                job = self._in_line()
+            self._begin(job)
+        except BaseException as error:
+            self.begun.set_exception(error)
+            if job is not None and not job.has_ended:
+                self._give_up(job, str(error))
+            return
+        hold = Hold(job)
+        self.begun.set_result(hold)
+        while not self._has_ended.wait(app_settings.BEAT_INTERVAL):
+            self._beat(hold)
+        self._release(hold)
+
+    def _begin(self, job: TenantJob) -> None:
+        try:
+            line.admit(job.tenant_queue_id)
+            self._wait_for_turn(job)
+        except OperationalError as error:
+            if slots.is_locked_out(error):
+                raise self._no_slot(LOCKED) from error
+            raise
+        if job.state != State.QUEUED or not slots.start(job, self._holder):
+            raise self._no_slot(CANCELED)
+        job.refresh_from_db()
+        signals.job_started.send_robust(sender=TenantJob, job=job)
+
+    def _give_up(self, job: TenantJob, reason: str) -> None:
+        """It must not stay in line, nor keep a slot that it got meanwhile, when nobody waits any more."""
+
+        def end() -> None:
+            while self._still_waits(job) or not job.has_ended:
+                if not recovery.end_hold(job, reason):
+                    recovery.end_lost_run(job, reason, state=State.CANCELED)
+
+        recording.persistently(end)
+
+    def _in_line(self) -> TenantJob:
+        try:
+            return self._stored()
+        except IntegrityError:
+            # Somebody deleted the tenant's row between our reading it and our commit. A second look makes it anew.
+            return self._stored()
+
+    def _stored(self) -> TenantJob:
+        row = tenants.tenant_queue_for(self._tenant, self._queue)
+        backpressure.require_room(row, 1)
+        self._next_beat = time.monotonic() + app_settings.BEAT_INTERVAL
+        job: TenantJob = TenantJob.objects.create(
+            tenant_queue=row, task=HOLD, beat_at=DatabaseNow(), **self._wanted, **self._holder.as_fields()
+        )
+        signals.jobs_enqueued.send_robust(sender=TenantJob, jobs=[job])
+        return job
+
+    def _wait_for_turn(self, job: TenantJob) -> None:
+        """Until the row is not in line any more: it got a slot, or somebody canceled it."""
+        pause = SHORTEST_PAUSE
+        while self._still_waits(job):
+            left = self._deadline - time.monotonic()
+            # Where it cannot leave any more it was admitted in this very moment, and the slot is used.
+            if (left <= 0 or self._has_ended.is_set()) and recovery.end_hold(job, NO_SLOT):
+                raise self._no_slot(NO_SLOT)
+            self._has_ended.wait(max(0.0, min(pause, left)))
+            pause = min(pause * 1.5, LONGEST_PAUSE)
+            self._beat_in_line(job)
+
+    def _still_waits(self, job: TenantJob) -> bool:
+        seen = TenantJob.objects.filter(pk=job.pk).values_list("state", "attempt").first()
+        job.state, job.attempt = seen or (State.CANCELED, job.attempt)
+        return job.state == State.WAITING
+
+    def _no_slot(self, reason: str) -> NoFreeSlot:
+        return NoFreeSlot(tenant=self._tenant, queue=self._queue, timeout=self._timeout, reason=reason)
+
+    def _beat_in_line(self, job: TenantJob) -> None:
+        if time.monotonic() >= self._next_beat:
+            self._next_beat = time.monotonic() + app_settings.BEAT_INTERVAL
+            TenantJob.objects.holds_to_begin().filter(pk=job.pk).update(beat_at=DatabaseNow())
+
+    def _beat(self, hold: Hold) -> None:
+        if hold.is_lost:
+            return
+        try:
+            hold.is_lost = not slots.beat(hold.job.pk, hold.job.attempt)
+            if not hold.is_lost:
+                asked = TenantJob.objects.filter(pk=hold.job.pk).values_list("cancel_requested_at", flat=True)
+                hold.job.cancel_requested_at = asked.first()
+        except Error as error:
+            logger.warning("a beat of %s failed: %s", hold.job, error)
+            connections.close_all()
+        if hold.is_lost:
+            logger.error("the lease of %s is lost, its block goes on without a slot", hold.job)
+
+    def _release(self, hold: Hold) -> None:
+        """Also hands the slot to the next job. One that was swept away is not ours to release, and nothing changes."""
+        job, outcome = hold.job, self._outcome
+        released = recording.persistently(
+            lambda: recording.release(job, outcome), between=lambda: recording.keep_lease(job)
+        )
+        if released:
+            line.push(released.admitted)
+            line.end_signal(job, released.state, outcome.get("error", ""))
+        elif not hold.is_lost:
+            logger.error("%s was not released here: its slot was taken away, or the sweep will do it", job)
+
+
+def _require_options(**options: Any) -> None:
+    for option, problem_of in RULES.items():
+        if problem := problem_of(options[option]):
+            raise InvalidOption(option=option, value=options[option], task="hold_slot", problem=problem)
+
+
+def _timeout_problem(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        return "give seconds, 0 or above"
+    return ""
+
+
+RULES = {"timeout": _timeout_problem, "priority": priority_problem, "key": key_problem}
+
+
+def _require_second_connection() -> None:
+    connection = connections[app_settings.DATABASE]
+    if connection.vendor == "sqlite" and connection.in_atomic_block:
+        raise HoldInTransaction(database=app_settings.DATABASE)
+
+
+def _reporting(job: TenantJob) -> AbstractContextManager[Reporter | None]:
+    """A hold inside a job is a part of the job, whose progress people watch."""
+    return nullcontext() if progress.is_reporting() else progress.reporting(job)
+
+
+def _last_line(error: BaseException) -> str:
+    """Without the traceback: a view's may hold what its visitors sent."""
+    return recording.storable_error(traceback.format_exception_only(error)[-1].strip())

@@ -1,0 +1,158 @@
+"""The JSON status of a job: closed until the project opens it, and the same answer to everybody it is not for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.core.exceptions import PermissionDenied
+from django.db import connection
+from django.http import Http404, HttpRequest
+from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from tenant_slots import checks
+from tenant_slots.exceptions import InvalidSetting
+from tenant_slots.models import State, TenantJob
+from tests.factories import another_process, running_job, tenant_queue, waiting_job
+
+pytestmark = pytest.mark.django_db
+
+
+def only_acme(request: HttpRequest, job: TenantJob) -> bool:
+    return job.tenant_queue.tenant == "acme"
+
+
+def truthy(request: HttpRequest, job: TenantJob) -> Any:
+    return "yes"
+
+
+def denies(request: HttpRequest, job: TenantJob) -> bool:
+    raise PermissionDenied("not yours")
+
+
+def hides(request: HttpRequest, job: TenantJob) -> bool:
+    raise Http404("not yours")
+
+
+async def asynchronous(request: HttpRequest, job: TenantJob) -> bool:
+    return False
+
+
+def by(decision: Callable[..., Any] | str) -> dict[str, str]:
+    return {"MAY_VIEW_JOB": decision if isinstance(decision, str) else f"tests.test_views.{decision.__name__}"}
+
+
+@pytest.fixture
+def open_to_acme() -> Iterator[None]:
+    with override_settings(TENANT_SLOTS=by(only_acme)):
+        yield
+
+
+def get(client: Client, uuid: object) -> Any:
+    return client.get(reverse("job_status", args=[uuid]))
+
+
+@pytest.mark.usefixtures("open_to_acme")
+def test_it_tells_state_place_times_progress_and_stats_and_nothing_else(client: Client) -> None:
+    row = tenant_queue(max_job=0)
+    waiting_job(row)
+    job = waiting_job(row, progress={"done": 40, "total": 100}, stats={"read": 40}, key="user-7")
+    status = get(client, job.uuid).json()
+    assert status.pop("enqueued_at")
+    assert status == {
+        "id": str(job.uuid),
+        "queue": "imports",
+        "state": "waiting",
+        "position": 2,
+        "started_at": None,
+        "ended_at": None,
+        "progress": {"done": 40, "total": 100},
+        "stats": {"read": 40},
+    }
+
+
+@pytest.mark.usefixtures("open_to_acme")
+def test_a_failed_job_tells_that_it_failed_and_not_why(client: Client) -> None:
+    job = waiting_job(
+        tenant_queue(), state=State.FAILED, error="Traceback: secret", result="secret", kwargs={"a": "secret"}
+    )
+    response = get(client, job.uuid)
+    assert response.json()["state"] == "failed"
+    assert b"secret" not in response.content
+
+
+@pytest.mark.usefixtures("open_to_acme")
+def test_a_running_job_has_no_place_and_costs_one_query(client: Client) -> None:
+    job = running_job(tenant_queue(), another_process())
+    with CaptureQueriesContext(connection) as queries:
+        assert get(client, job.uuid).json()["position"] is None
+    assert len(queries) == 1
+
+
+@pytest.mark.usefixtures("open_to_acme")
+def test_nothing_of_an_answer_is_kept(client: Client) -> None:
+    job = waiting_job(tenant_queue())
+    assert {get(client, uuid).headers["Cache-Control"] for uuid in (job.uuid, uuid4())} == {"no-store"}
+
+
+@pytest.mark.parametrize("decision", ["", only_acme, truthy, denies, hides])
+def test_who_may_not_see_a_job_cannot_tell_it_from_one_that_does_not_exist(client: Client, decision: Any) -> None:
+    job = waiting_job(tenant_queue("other"))
+    with override_settings(TENANT_SLOTS=by(decision)):
+        answers = {
+            (one.status_code, one.content, str(one.headers)) for one in (get(client, job.uuid), get(client, uuid4()))
+        }
+    assert len(answers) == 1
+    assert answers.pop()[0] == 404
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+def test_an_async_callable_opens_nothing(client: Client) -> None:
+    job = waiting_job(tenant_queue())
+    with override_settings(TENANT_SLOTS=by(asynchronous)):
+        assert get(client, job.uuid).status_code == 404
+
+
+@pytest.mark.usefixtures("open_to_acme")
+@pytest.mark.parametrize("method", ["post", "put", "delete", "head"])
+def test_it_is_only_read(client: Client, method: str) -> None:
+    job = waiting_job(tenant_queue())
+    assert getattr(client, method)(reverse("job_status", args=[job.uuid])).status_code == 405
+
+
+@pytest.mark.usefixtures("open_to_acme")
+def test_hostile_stats_are_data(client: Client) -> None:
+    stats = {"<script>": "</script><img src=x onerror=alert(1)>"}
+    response = get(client, waiting_job(tenant_queue(), stats=stats).uuid)
+    assert response.headers["Content-Type"] == "application/json"
+    assert json.loads(response.content)["stats"] == stats
+
+
+@override_settings(TENANT_SLOTS=by("tests.nowhere.may_view"))
+def test_a_path_that_leads_nowhere_is_an_error_for_every_job_alike(client: Client) -> None:
+    for uuid in (waiting_job(tenant_queue()).uuid, uuid4()):
+        with pytest.raises(InvalidSetting, match="MAY_VIEW_JOB"):
+            get(client, uuid)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("", None),
+        ("tests.test_views.only_acme", None),
+        (None, "dotted path"),
+        (only_acme, "dotted path"),
+        ("tests.nowhere.may_view", "cannot be imported"),
+        ("tenant_slots.views.NOT_SHOWN", "not callable"),
+        ("tests.test_views.asynchronous", "async"),
+    ],
+)
+def test_the_system_check_knows_what_may_be_set(value: object, problem: str | None) -> None:
+    with override_settings(TENANT_SLOTS={"MAY_VIEW_JOB": value}):
+        hints = [str(message.hint) for message in checks.check_settings()]
+    assert (problem is None and not hints) or (problem and problem in hints[0])
