@@ -78,7 +78,8 @@ def read(file: Iterable[str], queue: str) -> tuple[list[Line], list[Problem]]:
 
 def compare(lines: Iterable[Line], queue: str) -> Difference:
     """One query. A row with the wanted limit counts as changed while the limit is a temporary one."""
-    rows = {row.tenant: row for row in TenantQueue.objects.filter(queue=queue).iterator()}
+    found = TenantQueue.objects.filter(queue=queue).only("tenant", "queue", "max_job", "override_until")
+    rows = {row.tenant: row for row in found.iterator()}
     difference = Difference()
     for line in lines:
         row = rows.get(line.tenant)
