@@ -10,7 +10,7 @@ from django.http import HttpRequest, JsonResponse
 from django.urls import path
 from rq import Retry
 
-from tenant_slots import tenant_job
+from tenant_slots import report_progress, tenant_job
 from tenant_slots.models import TenantJob
 
 who: ContextVar[str] = ContextVar("who", default="nobody")
@@ -84,6 +84,15 @@ async def sleep_too_long(tenant: str, how: str, trace: str) -> None:
     finally:
         with open(trace, "a") as file:
             file.write("cleaned up")
+
+
+@tenant_job("reports", tenant="tenant")
+async def report_from_a_task(tenant: str) -> None:
+    async def step(done: int) -> None:
+        report_progress(done, 2, last=done)
+
+    await step(1)
+    await asyncio.create_task(step(2))
 
 
 async def _note_when_canceled(trace: str) -> None:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import transaction
 from rq import Retry
 
@@ -199,8 +200,11 @@ def reports_and_retries(tenant: str) -> None:
 
 
 @tenant_job("imports", tenant="tenant")
-def reports_from_a_coroutine(tenant: str) -> None:
-    async def work() -> None:
-        report_progress(1, 1)
+async def reports_from_a_coroutine(tenant: str) -> None:
+    report_progress(1, 3, read=1)
+    await sync_to_async(report_progress)(2, 3)
+    await asyncio.create_task(_reports_as_a_task())
 
-    asyncio.run(work())
+
+async def _reports_as_a_task() -> None:
+    report_progress(3, 3, written=1)

@@ -93,6 +93,12 @@ def test_context_variables_reach_the_coroutine() -> None:
     assert fresh(job).result == "somebody"
 
 
+def test_a_coroutine_and_its_tasks_can_report_progress() -> None:
+    job = async_jobs.report_from_a_task.enqueue("acme")
+    work()
+    assert (fresh(job).progress, job.stats) == ({"done": 2, "total": 2}, {"last": 2})
+
+
 @pytest.mark.parametrize("how", async_jobs.SLEEPS)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_coroutine_over_its_timeout_is_ended_wherever_it_is(how: str, tmp_path: Path) -> None:

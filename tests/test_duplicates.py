@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from threading import Event, Thread
@@ -162,6 +163,28 @@ def test_only_new_jobs_are_signaled_and_admitted() -> None:
         signals.jobs_enqueued.disconnect(receive)
     assert sent == [first, second]
     assert len(django_rq.get_queue("imports")) == 1
+
+
+def test_a_line_that_is_full_still_gives_the_jobs_that_stand_in_it() -> None:
+    tenant_queue(max_job=0, max_waiting=1)
+    first = jobs.import_once.enqueue("acme", "a.csv")
+    assert jobs.import_once.enqueue("acme", "a.csv") == first
+    with pytest.raises(exceptions.TenantQueueFull):
+        jobs.import_once.enqueue_many([(("acme", path), {}) for path in ("a.csv", "b.csv")])
+    assert TenantJob.objects.get() == first
+
+
+def test_a_duplicate_finds_no_busy_tenant_and_a_discarded_job_stands_for_no_other() -> None:
+    task = replace(jobs.only_now.tenant_task, unique_for=timedelta(seconds=WINDOW))
+    row = tenant_queue(max_job=1)
+    admitted = task.enqueue("acme")
+    assert task.enqueue("acme") == admitted
+    assert fresh(admitted).state == State.QUEUED
+    admitted.cancel()
+    TenantQueue.objects.filter(pk=row.pk).update(max_job=0)
+    discarded = task.enqueue("acme")
+    assert fresh(discarded).state == State.CANCELED
+    assert task.enqueue("acme") != discarded
 
 
 def test_enqueue_many_gives_every_call_its_job_in_order() -> None:

@@ -121,10 +121,10 @@ def test_plain_rq_jobs_report_too() -> None:
     assert TenantJob.objects.get().progress == {"done": 5, "total": 5}
 
 
-def test_a_coroutine_of_a_job_reports_for_it() -> None:
+def test_an_async_job_its_tasks_and_its_sync_parts_report_for_it() -> None:
     job = jobs.reports_from_a_coroutine.enqueue("acme")
     work()
-    assert fresh(job).progress == {"done": 1, "total": 1}
+    assert (fresh(job).progress, job.stats) == ({"done": 3, "total": 3}, {"read": 1, "written": 1})
 
 
 @pytest.mark.parametrize(
