@@ -132,10 +132,9 @@ def _retried(job: TenantJob) -> bool:
     return True
 
 
-def _failed_up_to(rows: Any) -> dict[str, Any]:
-    """The last job there is: one that fails after the page was shown is not retried."""
-    last = TenantJob.objects.filter(tenant_queue__in=[row.pk for row in rows]).aggregate(last=Max("pk"))["last"]
-    return {"up_to": last or 0}
+def _last_job(rows: Any) -> dict[str, Any]:
+    """A job that is enqueued after the page was shown is not retried, however soon it fails."""
+    return {"up_to": TenantJob.objects.aggregate(last=Max("pk"))["last"] or 0}
 
 
 def _waiting_of(rows: Any) -> dict[str, Any]:
@@ -204,7 +203,7 @@ RETRY_FAILED = Confirmed(
     _retry_failed,
     describe_failed,
     {DONE: _in_line_again, **LEFT},
-    _failed_up_to,
+    _last_job,
 )
 CANCEL_WAITING = Confirmed(
     "cancel_waiting",
