@@ -69,8 +69,10 @@ def admit(tenant_queue_id: int) -> None:
 
 def turn_away(tenant_queue_id: int, jobs: list[TenantJob]) -> None:
     """Have those of a tenant queue's jobs that found no free slot do what their `on_busy` says."""
-    for job in turning_away.turn_away(tenant_queue_id, jobs):
-        end_signal(job, State.CANCELED, job.error)
+    for discarded, admitted in turning_away.turn_away(tenant_queue_id, jobs):
+        push(admitted)
+        for job in discarded:
+            end_signal(job, State.CANCELED, job.error)
 
 
 def push(admitted: list[TenantJob]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import django_rq
 import pytest
+from django.db import OperationalError
 from django.utils import timezone
 from rq.job import JobStatus
 
@@ -139,6 +140,36 @@ def test_a_job_that_gets_a_slot_while_it_decides_keeps_it(monkeypatch: pytest.Mo
     monkeypatch.setattr(turning_away, "_decisions", decide_then_release)
     assert fresh(jobs.only_now.enqueue("acme")).state == State.QUEUED
     assert fresh(row).current_job == 1
+
+
+def test_a_job_that_has_had_a_slot_while_it_decides_waits_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant_queue(max_job=1)
+    holding = jobs.only_now.enqueue("acme")
+    decide = turning_away._decisions
+
+    def decide_then_lose_a_slot(*arguments: Any) -> Any:
+        decided = list(decide(*arguments))
+        (mine,) = slots.release(fresh(holding), state=State.FINISHED).admitted
+        jobs.record.using(priority=5).enqueue("acme", "other", "")
+        slots.release(mine, state=State.WAITING)
+        return decided
+
+    monkeypatch.setattr(turning_away, "_decisions", decide_then_lose_a_slot)
+    job = fresh(jobs.only_now.enqueue("acme"))
+    assert (job.state, job.attempt, job.error) == (State.WAITING, 1, "")
+
+
+def test_no_job_is_turned_away_from_a_free_slot_when_the_admission_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = tenant_queue(max_job=1)
+
+    def cut_off(tenant_queue_id: int) -> None:
+        raise OperationalError("the tenant's row is locked")
+
+    monkeypatch.setattr(line, "admit", cut_off)
+    first, second = jobs.only_now.enqueue_many([(("acme",), {})] * 2)
+    assert (fresh(first).state, in_rq()) == (State.QUEUED, 1)
+    assert fresh(second).error == "discarded: acme on imports had no free slot (1 of 1 in use)"
+    assert (fresh(row).current_job, counters_match()) == (1, True)
 
 
 def test_a_process_that_does_not_know_the_function_lets_it_wait() -> None:
