@@ -67,12 +67,19 @@ def admit(tenant_queue_id: int) -> None:
     push(slots.admit(tenant_queue_id))
 
 
-def turn_away(tenant_queue_id: int, jobs: list[TenantJob]) -> None:
-    """Have those of a tenant queue's jobs that found no free slot do what their `on_busy` says."""
+def turn_away(tenant_queue_id: int, jobs: list[TenantJob]) -> list[TenantJob]:
+    """Have those of a tenant queue's jobs that found no free slot do what their `on_busy` says.
+
+    Returns:
+        The discarded ones.
+    """
+    ended = []
     for discarded, admitted in turning_away.turn_away(tenant_queue_id, jobs):
         push(admitted)
         for job in discarded:
             end_signal(job, State.CANCELED, job.error)
+        ended += discarded
+    return ended
 
 
 def push(admitted: list[TenantJob]) -> None:

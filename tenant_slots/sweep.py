@@ -251,10 +251,13 @@ def promote(report: Report, contact: Contact) -> None:
     found = list(due().order_by("run_after").only("tenant_queue_id", "task", "uuid", "attempt")[:ROWS_PER_STEP])
     if found:
         pks = [job.pk for job in found]
-        report.promoted += TenantJob.objects.scheduled().filter(pk__in=pks).update(state=State.WAITING)
+        # Those that are still due: another sweep may have promoted one, and it may have put itself off again.
+        report.promoted += due().filter(pk__in=pks).update(state=State.WAITING)
     for row, jobs in groupby(sorted(found, key=_row_of), _row_of):
         _unless_locked(partial(line.admit, row))
-        _unless_locked(partial(line.turn_away, row, list(jobs)))
+        for job in _unless_locked(partial(line.turn_away, row, list(jobs))) or ():
+            if job.rq_job_id:
+                dispatch.remove(job)  # it has put itself off in RQ, which would deliver it again
 
 
 def _row_of(job: TenantJob) -> int:

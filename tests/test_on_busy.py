@@ -8,7 +8,7 @@ from typing import Any
 
 import django_rq
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.utils import timezone
 from rq.job import JobStatus
 
@@ -202,6 +202,80 @@ def test_a_plain_rq_job_is_rescheduled_and_asks_again() -> None:
     assert (fresh(job).state, in_rq()) == (State.QUEUED, 1)
     work()
     assert fresh(job).state == State.FINISHED
+
+
+def test_a_plain_rq_job_whose_tenants_row_is_locked_does_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant_queue(max_job=0)
+    leave = turning_away._leave_line
+
+    def locked_out(*arguments: Any) -> None:
+        monkeypatch.setattr(turning_away, "_leave_line", leave)
+        raise OperationalError("the tenant's row is locked")
+
+    monkeypatch.setattr(turning_away, "_leave_line", locked_out)
+    rq_job = django_rq.get_queue("imports").enqueue(jobs.only_now, "acme")
+    work()
+    assert (rq_job.get_status(), TenantJob.objects.get().state) == (JobStatus.FINISHED, State.CANCELED)
+
+
+def test_a_plain_rq_job_that_gets_a_slot_while_it_decides_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = tenant_queue(max_job=0)
+    decide = turning_away._decisions
+
+    def decide_then_resume(*arguments: Any) -> Any:
+        decided = list(decide(*arguments))
+        TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
+        slots.admit(row.pk)
+        return decided
+
+    monkeypatch.setattr(turning_away, "_decisions", decide_then_resume)
+    rq_job = django_rq.get_queue("imports").enqueue(jobs.only_now, "acme")
+    work()
+    assert (rq_job.get_status(), rq_job.return_value()) == (JobStatus.FINISHED, "ran")
+
+
+def test_a_plain_rq_job_that_waits_at_last_does_not_come_back_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant_queue(max_job=0)
+    rq_job = django_rq.get_queue("imports").enqueue(jobs.later, "acme")
+    work()
+    age(TenantJob.objects.get(), run_after=1)
+    monkeypatch.setattr(turning_away, "_on_busy", lambda job: "wait")
+    registry = django_rq.get_queue("imports").scheduled_job_registry
+    registry.requeue(rq_job.id)
+    work()
+    assert TenantJob.objects.get().state == State.WAITING
+    assert (registry.get_scheduled_time(rq_job) - timezone.now()).total_seconds() > 50
+
+
+def test_a_plain_rq_job_that_the_sweep_discards_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant_queue(max_job=0)
+    rq_job = django_rq.get_queue("imports").enqueue(jobs.later, "acme")
+    work()
+    job = TenantJob.objects.get()
+    age(job, run_after=1)
+    monkeypatch.setattr(turning_away, "_on_busy", lambda job: "discard")
+    sweep.run_now("test")
+    assert fresh(job).state == State.CANCELED
+    assert rq_job.get_status() == JobStatus.CANCELED
+    assert len(django_rq.get_queue("imports").scheduled_job_registry) == 0
+
+
+def test_a_job_that_another_sweep_has_just_put_off_keeps_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant_queue(max_job=0)
+    job = jobs.later.enqueue("acme")
+    age(fresh(job), run_after=1)
+    put_off = []
+
+    def by_another_sweep(execute: Any, sql: str, parameters: Any, many: bool, context: Any) -> Any:
+        if sql.startswith("UPDATE") and not put_off:
+            put_off.append(job)
+            age(job, run_after=-60)
+        return execute(sql, parameters, many, context)
+
+    with connection.execute_wrapper(by_another_sweep):
+        sweep.promote(sweep.Report(), sweep.Contact())
+    assert put_off
+    assert fresh(job).state == State.SCHEDULED
 
 
 def test_a_rescheduled_plain_job_that_rq_delivers_first_tries_at_once() -> None:
