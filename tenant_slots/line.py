@@ -115,8 +115,9 @@ def set_priority(job: TenantJob, priority: int) -> bool:
     """See `TenantJob.set_priority`."""
     if problem := priority_problem(priority):
         raise InvalidOption(option="priority", value=priority, task=job.task, problem=problem)
-    unadmitted = TenantJob.objects.filter(pk=job.pk, state__in=(State.SCHEDULED, State.WAITING))
-    changed = bool(unadmitted.update(priority=priority))
+    with slots.locked(job.tenant_queue_id):
+        unadmitted = TenantJob.objects.filter(pk=job.pk, state__in=(State.SCHEDULED, State.WAITING))
+        changed = bool(unadmitted.update(priority=priority))
     job.refresh_from_db(fields=["priority", "state"])
     return changed
 
