@@ -237,7 +237,7 @@ def _counting_once(task: TenantTask[..., Any]) -> Callable[[list[tuple[str, Tena
 def _insert(task: TenantTask[..., Any], checked: list[tuple[str, TenantJob]]) -> list[TenantJob]:
     names = sorted({tenant for tenant, _ in checked})
     rows = {tenant: tenants.tenant_queue_for(tenant, task.queue) for tenant in names}
-    for name, number in Counter(tenant for tenant, _ in checked).items():
+    for name, number in Counter(tenant for tenant, job in checked if job.state == State.WAITING).items():
         backpressure.require_room(rows[name], number)
     for tenant, job in checked:
         job.tenant_queue, job.pk = rows[tenant], None
