@@ -55,10 +55,13 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Call]) -> list[Tena
             jobs, fresh = duplicates.stored_once(task.unique_for, checked, _counting_once(task))
     if fresh:
         after_commit(partial(_send, signals.jobs_enqueued, jobs=fresh))
-    for row in dict.fromkeys(job.tenant_queue_id for job in fresh):
+    of_row: dict[int, list[TenantJob]] = {}
+    for job in fresh:
+        of_row.setdefault(job.tenant_queue_id, []).append(job)
+    for row, own in of_row.items():
         after_commit(partial(admit, row))
         if task.on_busy != WAIT:
-            after_commit(partial(turn_away, row, [job for job in fresh if job.tenant_queue_id == row]))
+            after_commit(partial(turn_away, row, own))
     return jobs
 
 
@@ -146,7 +149,7 @@ def _why_not_retryable(job: TenantJob) -> str:
     return "RQ's own, to be requeued there" if job.rq_job_id else job.state
 
 
-def join(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job) -> TenantJob:
+def join(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, key: str = "") -> TenantJob:
     """The place in line of a job that came through plain RQ: its own from an earlier try, else a new one at the end."""
     placed = TenantJob.objects.exclude(state__in=ENDED).filter(rq_job_id=rq_job.id).select_related("tenant_queue")
     found: TenantJob | None = placed.first()
@@ -154,7 +157,7 @@ def join(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job) -> 
         try:
             with transaction.atomic(using=app_settings.DATABASE):
                 found = TenantJob.objects.create(
-                    tenant_queue=tenant_queue, task=task.path, rq_job_id=rq_job.id, rq_queue=rq_job.origin
+                    tenant_queue=tenant_queue, task=task.path, rq_job_id=rq_job.id, rq_queue=rq_job.origin, key=key
                 )
         except IntegrityError:
             found = placed.get()

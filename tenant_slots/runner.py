@@ -83,7 +83,8 @@ def _run_plain(task: TenantTask[..., Any], rq_job: Job, args: tuple[Any, ...], k
     tenant = tenants.tenant_of(task, args, kwargs)
     if tenant == tenants.NO_TENANT:
         return completed(task.function(*args, **kwargs))
-    job = recording.persistently(lambda: _joined(task, tenant, rq_job))
+    key = tenants.key_of(task, args, kwargs)
+    job = recording.persistently(lambda: _joined(task, tenant, rq_job, key))
     if job is not None and job.state == State.RUNNING:
         logger.warning("RQ delivered job %s a second time while it runs; this delivery does nothing", rq_job.id)
         return None
@@ -107,12 +108,12 @@ def _turn_away(job: TenantJob) -> None:
     job.refresh_from_db()
 
 
-def _joined(task: TenantTask[..., Any], tenant: str, rq_job: Job) -> TenantJob:
+def _joined(task: TenantTask[..., Any], tenant: str, rq_job: Job, key: str) -> TenantJob:
     """The job in its tenant's line, after the line has had a chance to move."""
     row = tenants.tenant_queue_for(tenant, task.queue)
-    job = line.join(row, task, rq_job)
+    job = line.join(row, task, rq_job, key)
     if job.state == State.RUNNING and recovery.reclaim_if_dead(job):
-        job = line.join(row, task, rq_job)
+        job = line.join(row, task, rq_job, key)
     if job.state == State.WAITING:
         _admit_for(job)
     return job
