@@ -90,6 +90,13 @@ def _reschedule(job: TenantJob, policy: Reschedule) -> None:
 def _discard(job: TenantJob) -> TenantJob:
     row = job.tenant_queue
     job.state = State.CANCELED
-    job.error = f"discarded: {row} had no free slot ({row.current_job} of {row.max_job} in use)"
+    job.error = f"discarded: {row} {_reason(job)} ({row.current_job} of {row.max_job} in use)"
     TenantJob.objects.filter(pk=job.pk).update(state=job.state, error=job.error, ended_at=DatabaseNow())
     return job
+
+
+def _reason(job: TenantJob) -> str:
+    row = job.tenant_queue
+    if row.paused:
+        return "was paused"
+    return f"had no free slot for key {job.key!r}" if row.free else "had no free slot"

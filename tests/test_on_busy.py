@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from datetime import timedelta
 from typing import Any
 
@@ -59,7 +60,16 @@ def test_of_many_discardable_jobs_as_many_stay_as_there_are_slots() -> None:
 
 def test_a_paused_tenant_is_busy() -> None:
     tenant_queue(max_job=3, paused=True)
-    assert fresh(jobs.only_now.enqueue("acme")).state == State.CANCELED
+    job = fresh(jobs.only_now.enqueue("acme"))
+    assert (job.state, job.error) == (State.CANCELED, "discarded: acme on imports was paused (0 of 3 in use)")
+
+
+def test_a_user_at_the_cap_is_told_so() -> None:
+    tenant_queue(max_job=3, max_job_per_key=1)
+    for_ann = jobs.only_now.using(key="ann")
+    first, second = fresh(for_ann.enqueue("acme")), fresh(for_ann.enqueue("acme"))
+    assert (first.state, second.state) == (State.QUEUED, State.CANCELED)
+    assert second.error == "discarded: acme on imports had no free slot for key 'ann' (1 of 3 in use)"
 
 
 def test_reschedule_leaves_the_line_for_its_seconds_give_or_take_the_jitter() -> None:
@@ -295,7 +305,13 @@ def test_a_wrong_on_busy_is_refused_at_import(value: Any) -> None:
         tenant_job("imports", tenant="tenant", on_busy=value)(jobs.record.tenant_task.function)
 
 
-@pytest.mark.parametrize("values", [{"seconds": 0}, {"seconds": "60"}, {"seconds": True}, {"seconds": 1, "jitter": 2}])
+WRONG: list[dict[str, Any]] = [
+    *({"seconds": seconds} for seconds in (0, "60", True, math.nan, math.inf, 1e12)),
+    {"seconds": 1, "jitter": 2},
+]
+
+
+@pytest.mark.parametrize("values", WRONG)
 def test_a_wrong_reschedule_is_refused_where_it_is_written(values: Any) -> None:
     with pytest.raises(exceptions.InvalidOption, match="Reschedule"):
         Reschedule(**values)
