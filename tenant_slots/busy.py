@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 WAIT, DISCARD = "wait", "discard"
 
+LONGEST = 366 * 24 * 3600
+"""Seconds of a `Reschedule`; a job that is put off for longer is put off by mistake."""
+
 
 @dataclass(frozen=True)
 class Reschedule:
@@ -31,8 +34,8 @@ class Reschedule:
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        if not _is_number(self.seconds) or self.seconds <= 0:
-            self._refuse("seconds", "it must be a number of seconds above 0")
+        if not _is_number(self.seconds) or not 0 < self.seconds <= LONGEST:
+            self._refuse("seconds", f"it must be a number of seconds above 0, at most {LONGEST}")
         if not _is_number(self.jitter) or not 0 <= self.jitter <= 1:
             self._refuse("jitter", "it must be from 0 to 1")
 

@@ -55,10 +55,13 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Call]) -> list[Tena
             jobs, fresh = duplicates.stored_once(task.unique_for, checked, _counting_once(task))
     if fresh:
         after_commit(partial(_send, signals.jobs_enqueued, jobs=fresh))
-    for row in dict.fromkeys(job.tenant_queue_id for job in fresh):
+    of_row: dict[int, list[TenantJob]] = {}
+    for job in fresh:
+        of_row.setdefault(job.tenant_queue_id, []).append(job)
+    for row, own in of_row.items():
         after_commit(partial(admit, row))
         if task.on_busy != WAIT:
-            after_commit(partial(turn_away, row, [job for job in fresh if job.tenant_queue_id == row]))
+            after_commit(partial(turn_away, row, own))
     return jobs
 
 
@@ -67,10 +70,19 @@ def admit(tenant_queue_id: int) -> None:
     push(slots.admit(tenant_queue_id))
 
 
-def turn_away(tenant_queue_id: int, jobs: list[TenantJob]) -> None:
-    """Have those of a tenant queue's jobs that found no free slot do what their `on_busy` says."""
-    for job in turning_away.turn_away(tenant_queue_id, jobs):
-        end_signal(job, State.CANCELED, job.error)
+def turn_away(tenant_queue_id: int, jobs: list[TenantJob]) -> list[TenantJob]:
+    """Have those of a tenant queue's jobs that found no free slot do what their `on_busy` says.
+
+    Returns:
+        The discarded ones.
+    """
+    ended = []
+    for discarded, admitted in turning_away.turn_away(tenant_queue_id, jobs):
+        push(admitted)
+        for job in discarded:
+            end_signal(job, State.CANCELED, job.error)
+        ended += discarded
+    return ended
 
 
 def push(admitted: list[TenantJob]) -> None:
@@ -106,8 +118,9 @@ def set_priority(job: TenantJob, priority: int) -> bool:
     """See `TenantJob.set_priority`."""
     if problem := priority_problem(priority):
         raise InvalidOption(option="priority", value=priority, task=job.task, problem=problem)
-    unadmitted = TenantJob.objects.filter(pk=job.pk, state__in=(State.SCHEDULED, State.WAITING))
-    changed = bool(unadmitted.update(priority=priority))
+    with slots.locked(job.tenant_queue_id):
+        unadmitted = TenantJob.objects.filter(pk=job.pk, state__in=(State.SCHEDULED, State.WAITING))
+        changed = bool(unadmitted.update(priority=priority))
     job.refresh_from_db(fields=["priority", "state"])
     return changed
 
@@ -134,7 +147,7 @@ def _why_not_retryable(job: TenantJob) -> str:
     return "RQ's own, to be requeued there" if job.rq_job_id else job.state
 
 
-def join(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job) -> TenantJob:
+def join(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, key: str = "") -> TenantJob:
     """The place in line of a job that came through plain RQ: its own from an earlier try, else a new one at the end."""
     placed = TenantJob.objects.exclude(state__in=ENDED).filter(rq_job_id=rq_job.id).select_related("tenant_queue")
     found: TenantJob | None = placed.first()
@@ -142,7 +155,7 @@ def join(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job) -> 
         try:
             with transaction.atomic(using=app_settings.DATABASE):
                 found = TenantJob.objects.create(
-                    tenant_queue=tenant_queue, task=task.path, rq_job_id=rq_job.id, rq_queue=rq_job.origin
+                    tenant_queue=tenant_queue, task=task.path, rq_job_id=rq_job.id, rq_queue=rq_job.origin, key=key
                 )
         except IntegrityError:
             found = placed.get()
@@ -225,7 +238,7 @@ def _counting_once(task: TenantTask[..., Any]) -> Callable[[list[tuple[str, Tena
 def _insert(task: TenantTask[..., Any], checked: list[tuple[str, TenantJob]]) -> list[TenantJob]:
     names = sorted({tenant for tenant, _ in checked})
     rows = {tenant: tenants.tenant_queue_for(tenant, task.queue) for tenant in names}
-    for name, number in Counter(tenant for tenant, _ in checked).items():
+    for name, number in Counter(tenant for tenant, job in checked if job.state == State.WAITING).items():
         backpressure.require_room(rows[name], number)
     for tenant, job in checked:
         job.tenant_queue, job.pk = rows[tenant], None

@@ -83,12 +83,17 @@ def _run_plain(task: TenantTask[..., Any], rq_job: Job, args: tuple[Any, ...], k
     tenant = tenants.tenant_of(task, args, kwargs)
     if tenant == tenants.NO_TENANT:
         return completed(task.function(*args, **kwargs))
-    job = recording.persistently(lambda: _joined(task, tenant, rq_job))
+    key = tenants.key_of(task, args, kwargs)
+    job = recording.persistently(lambda: _joined(task, tenant, rq_job, key))
     if job is not None and job.state == State.RUNNING:
         logger.warning("RQ delivered job %s a second time while it runs; this delivery does nothing", rq_job.id)
         return None
     if job is not None and job.state == State.WAITING and task.on_busy != WAIT:
-        return _turned_away(job, rq_job)
+        recording.persistently(lambda: _turn_away(job))
+        if job.has_ended:
+            return None
+        if job.state == State.SCHEDULED:
+            return dispatch.put_off(rq_job, until=job.run_after)
     if job is None or job.state != State.QUEUED or not recording.start(job, _worker_name()):
         return dispatch.put_off(rq_job)
     token = _running_here.set(rq_job.id)
@@ -98,18 +103,17 @@ def _run_plain(task: TenantTask[..., Any], rq_job: Job, args: tuple[Any, ...], k
         _running_here.reset(token)
 
 
-def _turned_away(job: TenantJob, rq_job: Job) -> Retry | None:
+def _turn_away(job: TenantJob) -> None:
     line.turn_away(job.tenant_queue_id, [job])
     job.refresh_from_db()
-    return None if job.has_ended else dispatch.put_off(rq_job, until=job.run_after)
 
 
-def _joined(task: TenantTask[..., Any], tenant: str, rq_job: Job) -> TenantJob:
+def _joined(task: TenantTask[..., Any], tenant: str, rq_job: Job, key: str) -> TenantJob:
     """The job in its tenant's line, after the line has had a chance to move."""
     row = tenants.tenant_queue_for(tenant, task.queue)
-    job = line.join(row, task, rq_job)
+    job = line.join(row, task, rq_job, key)
     if job.state == State.RUNNING and recovery.reclaim_if_dead(job):
-        job = line.join(row, task, rq_job)
+        job = line.join(row, task, rq_job, key)
     if job.state == State.WAITING:
         _admit_for(job)
     return job

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -52,6 +53,8 @@ ABSENCE_SECONDS = 90
 ROWS_PER_STEP = 1000
 """Most rows that one step changes: a sweep stays short, the rest follows in the next one."""
 
+SECONDS_TO_PROMOTE = 1
+"""After which a sweep leaves what is due to the next one."""
 
 SWEEP = "sweep"
 """Who changed a limit, as receivers of ``limit_changed`` are told."""
@@ -247,14 +250,28 @@ def lost_in_redis() -> list[TenantJob]:
 
 
 def promote(report: Report, contact: Contact) -> None:
-    """Scheduled jobs whose time has come."""
-    found = list(due().order_by("run_after").only("tenant_queue_id", "task", "uuid", "attempt")[:ROWS_PER_STEP])
+    """Scheduled jobs whose time has come. Tenants with very many of them do not hold up those of the others."""
+    deadline = time.monotonic() + SECONDS_TO_PROMOTE
+    served: list[int] = []
+    while True:
+        some = due().exclude(tenant_queue__in=served).order_by("run_after")
+        found = list(some.only("tenant_queue_id", "task", "uuid", "attempt")[:ROWS_PER_STEP])
+        _promote(report, found)
+        if len(found) < ROWS_PER_STEP or time.monotonic() > deadline:
+            return
+        served += [row for row, number in Counter(map(_row_of, found)).items() if number > ROWS_PER_STEP / 10]
+
+
+def _promote(report: Report, found: list[TenantJob]) -> None:
     if found:
         pks = [job.pk for job in found]
-        report.promoted += TenantJob.objects.scheduled().filter(pk__in=pks).update(state=State.WAITING)
+        # Those that are still due: another sweep may have promoted one, and it may have put itself off again.
+        report.promoted += due().filter(pk__in=pks).update(state=State.WAITING)
     for row, jobs in groupby(sorted(found, key=_row_of), _row_of):
         _unless_locked(partial(line.admit, row))
-        _unless_locked(partial(line.turn_away, row, list(jobs)))
+        for job in _unless_locked(partial(line.turn_away, row, list(jobs))) or ():
+            if job.rq_job_id:
+                dispatch.remove(job)  # it has put itself off in RQ, which would deliver it again
 
 
 def _row_of(job: TenantJob) -> int:

@@ -21,18 +21,16 @@ JOBS_PER_STEP = 100
 """Most jobs that leave the line in one transaction: one UPDATE each, while the tenant's row is locked."""
 
 
-def turn_away(tenant_queue_id: int, jobs: list[TenantJob]) -> list[TenantJob]:
+def turn_away(tenant_queue_id: int, jobs: list[TenantJob]) -> Iterator[tuple[list[TenantJob], list[TenantJob]]]:
     """Take those jobs of a tenant queue out of line that have no slot and do not want to wait.
 
-    Returns:
-        The discarded ones, with their reason in `error`.
+    Yields:
+        After each step the discarded ones, with their reason in `error`, and the jobs to push to RQ.
     """
     concerned = [job for job in jobs if job.attempt == 0 and _on_busy(job) != WAIT]
-    discarded: list[TenantJob] = []
     for first in range(0, len(concerned), JOBS_PER_STEP):
-        decisions = dict(_decisions(tenant_queue_id, concerned[first : first + JOBS_PER_STEP]))
-        discarded += _leave_line(tenant_queue_id, decisions)
-    return discarded
+        if decisions := dict(_decisions(tenant_queue_id, concerned[first : first + JOBS_PER_STEP])):
+            yield _leave_line(tenant_queue_id, decisions)
 
 
 def _on_busy(job: TenantJob) -> OnBusy:
@@ -65,20 +63,23 @@ def _policy(job: TenantJob, row: TenantQueue) -> Policy:
         return WAIT
 
 
-def _leave_line(tenant_queue_id: int, decisions: dict[int, Policy]) -> list[TenantJob]:
-    """A job that got a slot since its decision keeps it: whoever gives slots holds this lock too."""
-    if not decisions:
-        return []
+def _leave_line(tenant_queue_id: int, decisions: dict[int, Policy]) -> tuple[list[TenantJob], list[TenantJob]]:
+    """A job that got a slot since its decision keeps it: whoever gives slots holds this lock too.
+
+    Free slots are given first, as the admission before the decision may have been cut off.
+    """
     discarded = []
     with slots.locked(tenant_queue_id) as row:
-        for job in TenantJob.objects.waiting().filter(pk__in=decisions).defer("args", "kwargs"):
+        admitted = slots.admit(tenant_queue_id) if row.free else []
+        row.current_job += len(admitted)
+        for job in TenantJob.objects.waiting().filter(pk__in=decisions, attempt=0).defer("args", "kwargs"):
             policy = decisions[job.pk]
             if isinstance(policy, Reschedule):
                 _reschedule(job, policy)
             else:
                 job.tenant_queue = row
                 discarded.append(_discard(job))
-    return discarded
+    return discarded, admitted
 
 
 def _reschedule(job: TenantJob, policy: Reschedule) -> None:
@@ -89,6 +90,13 @@ def _reschedule(job: TenantJob, policy: Reschedule) -> None:
 def _discard(job: TenantJob) -> TenantJob:
     row = job.tenant_queue
     job.state = State.CANCELED
-    job.error = f"discarded: {row} had no free slot ({row.current_job} of {row.max_job} in use)"
+    job.error = f"discarded: {row} {_reason(job)} ({row.current_job} of {row.max_job} in use)"
     TenantJob.objects.filter(pk=job.pk).update(state=job.state, error=job.error, ended_at=DatabaseNow())
     return job
+
+
+def _reason(job: TenantJob) -> str:
+    row = job.tenant_queue
+    if row.paused:
+        return "was paused"
+    return f"had no free slot for key {job.key!r}" if row.free else "had no free slot"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from tenant_slots import exceptions
 from tenant_slots.models import State, TenantJob
@@ -61,6 +63,12 @@ def test_a_transaction_sees_its_own_jobs() -> None:
     with pytest.raises(exceptions.TenantQueueFull):
         enqueue_three()
     assert not TenantJob.objects.exists()
+
+
+def test_a_job_for_later_does_not_stand_in_line_so_a_full_one_does_not_refuse_it() -> None:
+    tenant_queue(max_job=0, max_waiting=0)
+    tonight = timezone.now() + timedelta(hours=8)
+    assert jobs.flaky.using(run_after=tonight).enqueue("acme").state == State.SCHEDULED
 
 
 def test_other_tenants_and_tenants_without_a_limit_are_not_asked() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any
 
+import django_rq
 import pytest
 from django.db import IntegrityError, connection, transaction
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from hypothesis.extra.django import TestCase
 from tenant_slots import doctor, exceptions, key_caps, slots, sweep, tenant_job
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
-from tests.factories import counters_match, fresh, many_waiting, tenant_queue, waiting_job
+from tests.factories import counters_match, fresh, many_waiting, tenant_queue, waiting_job, work
 
 pytestmark = pytest.mark.django_db
 
@@ -104,6 +105,19 @@ def test_the_decorator_takes_the_key_from_an_argument(user: Any, key: str) -> No
 
 def test_a_key_of_the_call_goes_before_the_decorators() -> None:
     assert jobs.for_user.using(key="bob").enqueue("acme", "ann").key == "bob"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_plain_rq_job_is_for_its_user_too() -> None:
+    tenant_queue(max_job=2, max_job_per_key=1)
+    jobs.for_user.enqueue("acme", "ann")
+    for user in ("ann", "bob"):
+        django_rq.get_queue("reports").enqueue(jobs.for_user, "acme", user)
+    work("reports")
+    assert dict(TenantJob.objects.exclude(rq_job_id="").values_list("key", "state")) == {
+        "ann": State.WAITING,
+        "bob": State.FINISHED,
+    }
 
 
 @pytest.mark.parametrize("user", [1.5, True, "x" * 256])

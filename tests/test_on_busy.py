@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from datetime import timedelta
 from typing import Any
 
 import django_rq
 import pytest
+from django.db import OperationalError, connection
 from django.utils import timezone
 from rq.job import JobStatus
 
@@ -58,7 +60,16 @@ def test_of_many_discardable_jobs_as_many_stay_as_there_are_slots() -> None:
 
 def test_a_paused_tenant_is_busy() -> None:
     tenant_queue(max_job=3, paused=True)
-    assert fresh(jobs.only_now.enqueue("acme")).state == State.CANCELED
+    job = fresh(jobs.only_now.enqueue("acme"))
+    assert (job.state, job.error) == (State.CANCELED, "discarded: acme on imports was paused (0 of 3 in use)")
+
+
+def test_a_user_at_the_cap_is_told_so() -> None:
+    tenant_queue(max_job=3, max_job_per_key=1)
+    for_ann = jobs.only_now.using(key="ann")
+    first, second = fresh(for_ann.enqueue("acme")), fresh(for_ann.enqueue("acme"))
+    assert (first.state, second.state) == (State.QUEUED, State.CANCELED)
+    assert second.error == "discarded: acme on imports had no free slot for key 'ann' (1 of 3 in use)"
 
 
 def test_reschedule_leaves_the_line_for_its_seconds_give_or_take_the_jitter() -> None:
@@ -141,6 +152,36 @@ def test_a_job_that_gets_a_slot_while_it_decides_keeps_it(monkeypatch: pytest.Mo
     assert fresh(row).current_job == 1
 
 
+def test_a_job_that_has_had_a_slot_while_it_decides_waits_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant_queue(max_job=1)
+    holding = jobs.only_now.enqueue("acme")
+    decide = turning_away._decisions
+
+    def decide_then_lose_a_slot(*arguments: Any) -> Any:
+        decided = list(decide(*arguments))
+        (mine,) = slots.release(fresh(holding), state=State.FINISHED).admitted
+        jobs.record.using(priority=5).enqueue("acme", "other", "")
+        slots.release(mine, state=State.WAITING)
+        return decided
+
+    monkeypatch.setattr(turning_away, "_decisions", decide_then_lose_a_slot)
+    job = fresh(jobs.only_now.enqueue("acme"))
+    assert (job.state, job.attempt, job.error) == (State.WAITING, 1, "")
+
+
+def test_no_job_is_turned_away_from_a_free_slot_when_the_admission_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = tenant_queue(max_job=1)
+
+    def cut_off(tenant_queue_id: int) -> None:
+        raise OperationalError("the tenant's row is locked")
+
+    monkeypatch.setattr(line, "admit", cut_off)
+    first, second = jobs.only_now.enqueue_many([(("acme",), {})] * 2)
+    assert (fresh(first).state, in_rq()) == (State.QUEUED, 1)
+    assert fresh(second).error == "discarded: acme on imports had no free slot (1 of 1 in use)"
+    assert (fresh(row).current_job, counters_match()) == (1, True)
+
+
 def test_a_process_that_does_not_know_the_function_lets_it_wait() -> None:
     row = tenant_queue(max_job=0)
     job = TenantJob.objects.create(tenant_queue=row, task="gone.with.the_deploy")
@@ -173,6 +214,80 @@ def test_a_plain_rq_job_is_rescheduled_and_asks_again() -> None:
     assert fresh(job).state == State.FINISHED
 
 
+def test_a_plain_rq_job_whose_tenants_row_is_locked_does_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant_queue(max_job=0)
+    leave = turning_away._leave_line
+
+    def locked_out(*arguments: Any) -> None:
+        monkeypatch.setattr(turning_away, "_leave_line", leave)
+        raise OperationalError("the tenant's row is locked")
+
+    monkeypatch.setattr(turning_away, "_leave_line", locked_out)
+    rq_job = django_rq.get_queue("imports").enqueue(jobs.only_now, "acme")
+    work()
+    assert (rq_job.get_status(), TenantJob.objects.get().state) == (JobStatus.FINISHED, State.CANCELED)
+
+
+def test_a_plain_rq_job_that_gets_a_slot_while_it_decides_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = tenant_queue(max_job=0)
+    decide = turning_away._decisions
+
+    def decide_then_resume(*arguments: Any) -> Any:
+        decided = list(decide(*arguments))
+        TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
+        slots.admit(row.pk)
+        return decided
+
+    monkeypatch.setattr(turning_away, "_decisions", decide_then_resume)
+    rq_job = django_rq.get_queue("imports").enqueue(jobs.only_now, "acme")
+    work()
+    assert (rq_job.get_status(), rq_job.return_value()) == (JobStatus.FINISHED, "ran")
+
+
+def test_a_plain_rq_job_that_waits_at_last_does_not_come_back_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant_queue(max_job=0)
+    rq_job = django_rq.get_queue("imports").enqueue(jobs.later, "acme")
+    work()
+    age(TenantJob.objects.get(), run_after=1)
+    monkeypatch.setattr(turning_away, "_on_busy", lambda job: "wait")
+    registry = django_rq.get_queue("imports").scheduled_job_registry
+    registry.requeue(rq_job.id)
+    work()
+    assert TenantJob.objects.get().state == State.WAITING
+    assert (registry.get_scheduled_time(rq_job) - timezone.now()).total_seconds() > 50
+
+
+def test_a_plain_rq_job_that_the_sweep_discards_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant_queue(max_job=0)
+    rq_job = django_rq.get_queue("imports").enqueue(jobs.later, "acme")
+    work()
+    job = TenantJob.objects.get()
+    age(job, run_after=1)
+    monkeypatch.setattr(turning_away, "_on_busy", lambda job: "discard")
+    sweep.run_now("test")
+    assert fresh(job).state == State.CANCELED
+    assert rq_job.get_status() == JobStatus.CANCELED
+    assert len(django_rq.get_queue("imports").scheduled_job_registry) == 0
+
+
+def test_a_job_that_another_sweep_has_just_put_off_keeps_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant_queue(max_job=0)
+    job = jobs.later.enqueue("acme")
+    age(fresh(job), run_after=1)
+    put_off = []
+
+    def by_another_sweep(execute: Any, sql: str, parameters: Any, many: bool, context: Any) -> Any:
+        if sql.startswith("UPDATE") and not put_off:
+            put_off.append(job)
+            age(job, run_after=-60)
+        return execute(sql, parameters, many, context)
+
+    with connection.execute_wrapper(by_another_sweep):
+        sweep.promote(sweep.Report(), sweep.Contact())
+    assert put_off
+    assert fresh(job).state == State.SCHEDULED
+
+
 def test_a_rescheduled_plain_job_that_rq_delivers_first_tries_at_once() -> None:
     row = tenant_queue(max_job=0)
     rq_job = django_rq.get_queue("imports").enqueue(jobs.later, "acme")
@@ -190,7 +305,13 @@ def test_a_wrong_on_busy_is_refused_at_import(value: Any) -> None:
         tenant_job("imports", tenant="tenant", on_busy=value)(jobs.record.tenant_task.function)
 
 
-@pytest.mark.parametrize("values", [{"seconds": 0}, {"seconds": "60"}, {"seconds": True}, {"seconds": 1, "jitter": 2}])
+WRONG: list[dict[str, Any]] = [
+    *({"seconds": seconds} for seconds in (0, "60", True, math.nan, math.inf, 1e12)),
+    {"seconds": 1, "jitter": 2},
+]
+
+
+@pytest.mark.parametrize("values", WRONG)
 def test_a_wrong_reschedule_is_refused_where_it_is_written(values: Any) -> None:
     with pytest.raises(exceptions.InvalidOption, match="Reschedule"):
         Reschedule(**values)

@@ -28,6 +28,7 @@ from tests.factories import (
     fresh,
     holder,
     in_rq,
+    many_waiting,
     running_job,
     tenant_queue,
     waiting_job,
@@ -258,6 +259,16 @@ def test_scheduled_jobs_are_promoted_when_they_are_due() -> None:
     age(job, run_after=1)
     assert sweep_now().promoted == 1
     assert fresh(job).state == State.QUEUED
+
+
+def test_a_tenant_with_very_many_due_jobs_does_not_hold_up_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "ROWS_PER_STEP", 10)
+    due = timezone.now() - timedelta(minutes=1)
+    many_waiting(tenant_queue("greedy", max_job=0), 50, state=State.SCHEDULED, run_after=due)
+    others = [tenant_queue(f"other {number}") for number in range(15)]
+    late = [waiting_job(row, state=State.SCHEDULED, run_after=due + timedelta(seconds=30)) for row in others]
+    assert sweep_now().promoted == 25
+    assert {fresh(job).state for job in late} == {State.QUEUED}
 
 
 def test_a_job_with_retries_left_waits_for_its_interval_without_a_slot() -> None:
