@@ -26,6 +26,8 @@ SITE = f"http://127.0.0.1:{PORT}"
 QUEUES = f"{SITE}/admin/tenant_slots/tenantqueue/"
 WAIT_FOR_FIGURES = 3000
 """Milliseconds in which the running shops fill the lists."""
+WAIT_FOR_WORK = 120_000
+"""Milliseconds, more than a round of the demo takes."""
 
 
 @contextmanager
@@ -70,6 +72,9 @@ def take(page: Page, password: str) -> None:
 
 
 def _shoot(page: Page, address: str, name: str) -> None:
+    """While the big shop waits: between two rounds of the demo all shops are idle."""
+    page.goto(QUEUES)
+    page.wait_for_selector('[data-state="backlogged"]', timeout=WAIT_FOR_WORK)
     page.goto(address)
     page.wait_for_timeout(WAIT_FOR_FIGURES)
     page.screenshot(path=IMAGES / f"{name}.png")

@@ -220,8 +220,8 @@ class TenantQueueAdmin(LimitEditing, LiveList, QueueModelAdmin):
 @admin.register(TenantJob)
 class TenantJobAdmin(Restricted, JobModelAdmin):
     list_display = (
-        "uuid", "task", "target", "tenant", "key", "queue", "state", "reported", "priority", "enqueued_at",
-        "started_at", "ended_at", "attempt",
+        "uuid", "what", "for_whom", "queue", "state", "reported", "priority", "enqueued_at", "started_at", "ended_at",
+        "attempt",
     )  # fmt: skip
     list_filter = ("state", ("tenant_queue__queue", admin.AllValuesFieldListFilter), TenantFilter)
     list_select_related = ("tenant_queue",)
@@ -333,6 +333,16 @@ class TenantJobAdmin(Restricted, JobModelAdmin):
     @admin.display(description=_("object"), empty_value="")
     def target(self, job: TenantJob) -> str:
         return f"{job.object_model} {job.object_pk}".strip()
+
+    @admin.display(description=_("task"))
+    def what(self, job: TenantJob) -> SafeString:
+        """The task, which may break after its dots, and the object of a method."""
+        task = format_html_join(SafeString(".<wbr>"), "{}", ((part,) for part in job.task.split(".")))
+        return format_html("{}<br>{}", task, target) if (target := self.target(job)) else task
+
+    @admin.display(description=_("tenant"))
+    def for_whom(self, job: TenantJob) -> str:
+        return format_html("{}<br>{}", self.tenant(job), job.key) if job.key else self.tenant(job)
 
     @admin.display(description=_("position in line"))
     def position(self, job: TenantJob) -> int | None:
