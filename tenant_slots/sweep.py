@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any, TypeVar
 
 from django.db import Error, IntegrityError, OperationalError, connections, transaction
@@ -22,7 +22,7 @@ from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
 from redis.exceptions import RedisError
 from rq.timeouts import BaseTimeoutException
 
-from tenant_slots import dispatch, holders, key_caps, line, recovery, signals, slots, tenants
+from tenant_slots import dispatch, holders, line, recovery, signals, slots, tenants
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.holders import Liveness
@@ -284,18 +284,22 @@ def due(seconds_ago: float = 0) -> TenantJobQuerySet:
 
 def admit_stranded(report: Report, contact: Contact) -> None:
     """Waiting jobs beside free slots: an admission that was cut off, or a limit that was changed by SQL."""
-    for row in islice(stranded(), ROWS_PER_STEP):
+    for row in stranded()[:ROWS_PER_STEP]:
         admitted = _unless_locked(partial(slots.admit, row.pk)) or []
         line.push(admitted)
         report.admitted += len(admitted)
 
 
-def stranded() -> Iterator[TenantQueue]:
-    """Tenant queues where a job waits that could run. Whether a cap by key keeps it is not a matter for SQL."""
+def stranded() -> QuerySet[TenantQueue]:
+    """Tenant queues where a job waits that could run: one without a key, or whose key is below the cap."""
     waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("pk"))
-    for row in TenantQueue.objects.filter(Exists(waiting), paused=False, current_job__lt=F("max_job")):
-        if row.max_job_per_key is None or key_caps.heads(row, 1):
-            yield row
+    held = TenantJob.objects.holding().filter(tenant_queue=OuterRef(OuterRef("pk"))).exclude(key="")
+    full = held.values("key").annotate(held=Count("pk")).filter(held__gte=F("tenant_queue__max_job_per_key"))
+    below_cap = Q(max_job_per_key=None) | Exists(waiting.exclude(key__in=full.values("key")))
+    found: QuerySet[TenantQueue] = TenantQueue.objects.filter(
+        Exists(waiting), below_cap, paused=False, current_job__lt=F("max_job")
+    )
+    return found
 
 
 def repair_counters(report: Report, contact: Contact) -> None:
