@@ -357,7 +357,10 @@ STEPS: tuple[Step, ...] = (
 
 
 def _unless_locked(change: Callable[[], T]) -> T | None:
-    """One tenant's change; None when somebody holds its row. The next sweep comes to it, the others do not wait."""
+    """One tenant's change; None when somebody holds its row. The next sweep comes to it, the others do not wait.
+
+    None too when the row was deleted since the sweep read it.
+    """
     token = slots.patience.set(LOCK_TIMEOUT_SECONDS)
     try:
         return change()
@@ -365,6 +368,8 @@ def _unless_locked(change: Callable[[], T]) -> T | None:
         if not slots.is_locked_out(error):
             raise
         logger.warning("the sweep leaves out one tenant, whose row is locked: %s", error)
+        return None
+    except TenantQueue.DoesNotExist:
         return None
     finally:
         slots.patience.reset(token)
