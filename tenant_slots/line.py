@@ -306,7 +306,9 @@ def _cancel_chunk(tenant_queue: TenantQueue, up_to: int) -> list[TenantJob]:
 
 def _ask_to_stop(job: TenantJob) -> bool:
     """False when the job ended, or went back to wait, meanwhile."""
-    if not TenantJob.objects.held_as(job).update(cancel_requested_at=DatabaseNow()):
+    with slots.locked(job.tenant_queue_id):
+        asked = TenantJob.objects.held_as(job).update(cancel_requested_at=DatabaseNow())
+    if not asked:
         return False
     after_commit(partial(dispatch.stop, job))
     return True

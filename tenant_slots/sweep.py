@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import groupby
@@ -264,12 +264,12 @@ def promote(report: Report, contact: Contact) -> None:
 
 def _promote(report: Report, found: list[TenantJob]) -> None:
     if found:
-        pks = [job.pk for job in found]
         # Those that are still due: another sweep may have promoted one, and it may have put itself off again.
-        report.promoted += due().filter(pk__in=pks).update(state=State.WAITING)
-    for row, jobs in groupby(sorted(found, key=_row_of), _row_of):
+        with _unlocked(due().filter(pk__in=[job.pk for job in found])) as jobs:
+            report.promoted += jobs.update(state=State.WAITING)
+    for row, own in groupby(sorted(found, key=_row_of), _row_of):
         _unless_locked(partial(line.admit, row))
-        for job in _unless_locked(partial(line.turn_away, row, list(jobs))) or ():
+        for job in _unless_locked(partial(line.turn_away, row, list(own))) or ():
             if job.rq_job_id:
                 dispatch.remove(job)  # it has put itself off in RQ, which would deliver it again
 
@@ -338,7 +338,8 @@ def prune(report: Report, contact: Contact) -> None:
     ended = TenantJob.objects.ended().filter(ended_at__lt=old).order_by("ended_at")
     pks = list(ended.values_list("pk", flat=True)[:ROWS_PER_STEP])
     if pks:
-        report.pruned, _ = TenantJob.objects.ended().filter(pk__in=pks).delete()
+        with _unlocked(TenantJob.objects.ended().filter(pk__in=pks)) as jobs:
+            report.pruned, _ = jobs.delete()
     SweepClaim.objects.filter(until__lt=old).delete()
 
 
@@ -354,6 +355,17 @@ STEPS: tuple[Step, ...] = (
     repair_counters,
     prune,
 )
+
+
+@contextmanager
+def _unlocked(jobs: QuerySet[TenantJob]) -> Iterator[QuerySet[TenantJob]]:
+    """Those of the jobs that no other transaction has locked, to change them in this one.
+
+    Somebody's open transaction may have canceled one of them; the next sweep comes to it, the others do not wait.
+    """
+    with transaction.atomic(using=app_settings.DATABASE):
+        pks = list(jobs.select_for_update(skip_locked=True, no_key=True).values_list("pk", flat=True))
+        yield TenantJob.objects.filter(pk__in=pks)
 
 
 def _unless_locked(change: Callable[[], T]) -> T | None:
