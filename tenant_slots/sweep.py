@@ -56,6 +56,9 @@ ROWS_PER_STEP = 1000
 SECONDS_TO_PROMOTE = 1
 """After which a sweep leaves what is due to the next one."""
 
+SECONDS_TO_ASK = 2
+"""For which a sweep calls the project's `on_busy`: a worker that sweeps does not beat for its own job meanwhile."""
+
 SWEEP = "sweep"
 """Who changed a limit, as receivers of ``limit_changed`` are told."""
 
@@ -251,25 +254,25 @@ def lost_in_redis() -> list[TenantJob]:
 
 def promote(report: Report, contact: Contact) -> None:
     """Scheduled jobs whose time has come. Tenants with very many of them do not hold up those of the others."""
-    deadline = time.monotonic() + SECONDS_TO_PROMOTE
+    began = time.monotonic()
     served: list[int] = []
     while True:
         some = due().exclude(tenant_queue__in=served).order_by("run_after")
         found = list(some.only("tenant_queue_id", "task", "uuid", "attempt")[:ROWS_PER_STEP])
-        _promote(report, found)
-        if len(found) < ROWS_PER_STEP or time.monotonic() > deadline:
+        _promote(report, found, ask_until=began + SECONDS_TO_ASK)
+        if len(found) < ROWS_PER_STEP or time.monotonic() > began + SECONDS_TO_PROMOTE:
             return
         served += [row for row, number in Counter(map(_row_of, found)).items() if number > ROWS_PER_STEP / 10]
 
 
-def _promote(report: Report, found: list[TenantJob]) -> None:
+def _promote(report: Report, found: list[TenantJob], ask_until: float) -> None:
     if found:
         # Those that are still due: another sweep may have promoted one, and it may have put itself off again.
         with _unlocked(due().filter(pk__in=[job.pk for job in found])) as jobs:
             report.promoted += jobs.update(state=State.WAITING)
     for row, own in groupby(sorted(found, key=_row_of), _row_of):
         _unless_locked(partial(line.admit, row))
-        for job in _unless_locked(partial(line.turn_away, row, list(own))) or ():
+        for job in _unless_locked(partial(line.turn_away, row, list(own), ask_until)) or ():
             if job.rq_job_id:
                 dispatch.remove(job)  # it has put itself off in RQ, which would deliver it again
 
