@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -70,14 +71,17 @@ def admit(tenant_queue_id: int) -> None:
     push(slots.admit(tenant_queue_id))
 
 
-def turn_away(tenant_queue_id: int, jobs: list[TenantJob]) -> list[TenantJob]:
+def turn_away(tenant_queue_id: int, jobs: list[TenantJob], ask_until: float = math.inf) -> list[TenantJob]:
     """Have those of a tenant queue's jobs that found no free slot do what their `on_busy` says.
+
+    Args:
+        tenant_queue_id, jobs, ask_until: as of `turning_away.turn_away`.
 
     Returns:
         The discarded ones.
     """
     ended = []
-    for discarded, admitted in turning_away.turn_away(tenant_queue_id, jobs):
+    for discarded, admitted in turning_away.turn_away(tenant_queue_id, jobs, ask_until):
         push(admitted)
         for job in discarded:
             end_signal(job, State.CANCELED, job.error)
@@ -304,7 +308,9 @@ def _cancel_chunk(tenant_queue: TenantQueue, up_to: int) -> list[TenantJob]:
 
 def _ask_to_stop(job: TenantJob) -> bool:
     """False when the job ended, or went back to wait, meanwhile."""
-    if not TenantJob.objects.held_as(job).update(cancel_requested_at=DatabaseNow()):
+    with slots.locked(job.tenant_queue_id):
+        asked = TenantJob.objects.held_as(job).update(cancel_requested_at=DatabaseNow())
+    if not asked:
         return False
     after_commit(partial(dispatch.stop, job))
     return True

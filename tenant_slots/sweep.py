@@ -11,10 +11,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any, TypeVar
 
 from django.db import Error, IntegrityError, OperationalError, connections, transaction
@@ -22,7 +22,7 @@ from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
 from redis.exceptions import RedisError
 from rq.timeouts import BaseTimeoutException
 
-from tenant_slots import dispatch, holders, key_caps, line, recovery, signals, slots, tenants
+from tenant_slots import dispatch, holders, line, recovery, signals, slots, tenants
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.holders import Liveness
@@ -55,6 +55,9 @@ ROWS_PER_STEP = 1000
 
 SECONDS_TO_PROMOTE = 1
 """After which a sweep leaves what is due to the next one."""
+
+SECONDS_TO_ASK = 2
+"""For which a sweep calls the project's `on_busy`: a worker that sweeps does not beat for its own job meanwhile."""
 
 SWEEP = "sweep"
 """Who changed a limit, as receivers of ``limit_changed`` are told."""
@@ -251,25 +254,25 @@ def lost_in_redis() -> list[TenantJob]:
 
 def promote(report: Report, contact: Contact) -> None:
     """Scheduled jobs whose time has come. Tenants with very many of them do not hold up those of the others."""
-    deadline = time.monotonic() + SECONDS_TO_PROMOTE
+    began = time.monotonic()
     served: list[int] = []
     while True:
         some = due().exclude(tenant_queue__in=served).order_by("run_after")
         found = list(some.only("tenant_queue_id", "task", "uuid", "attempt")[:ROWS_PER_STEP])
-        _promote(report, found)
-        if len(found) < ROWS_PER_STEP or time.monotonic() > deadline:
+        _promote(report, found, ask_until=began + SECONDS_TO_ASK)
+        if len(found) < ROWS_PER_STEP or time.monotonic() > began + SECONDS_TO_PROMOTE:
             return
         served += [row for row, number in Counter(map(_row_of, found)).items() if number > ROWS_PER_STEP / 10]
 
 
-def _promote(report: Report, found: list[TenantJob]) -> None:
+def _promote(report: Report, found: list[TenantJob], ask_until: float) -> None:
     if found:
-        pks = [job.pk for job in found]
         # Those that are still due: another sweep may have promoted one, and it may have put itself off again.
-        report.promoted += due().filter(pk__in=pks).update(state=State.WAITING)
-    for row, jobs in groupby(sorted(found, key=_row_of), _row_of):
+        with _unlocked(due().filter(pk__in=[job.pk for job in found])) as jobs:
+            report.promoted += jobs.update(state=State.WAITING)
+    for row, own in groupby(sorted(found, key=_row_of), _row_of):
         _unless_locked(partial(line.admit, row))
-        for job in _unless_locked(partial(line.turn_away, row, list(jobs))) or ():
+        for job in _unless_locked(partial(line.turn_away, row, list(own), ask_until)) or ():
             if job.rq_job_id:
                 dispatch.remove(job)  # it has put itself off in RQ, which would deliver it again
 
@@ -284,18 +287,22 @@ def due(seconds_ago: float = 0) -> TenantJobQuerySet:
 
 def admit_stranded(report: Report, contact: Contact) -> None:
     """Waiting jobs beside free slots: an admission that was cut off, or a limit that was changed by SQL."""
-    for row in islice(stranded(), ROWS_PER_STEP):
+    for row in stranded()[:ROWS_PER_STEP]:
         admitted = _unless_locked(partial(slots.admit, row.pk)) or []
         line.push(admitted)
         report.admitted += len(admitted)
 
 
-def stranded() -> Iterator[TenantQueue]:
-    """Tenant queues where a job waits that could run. Whether a cap by key keeps it is not a matter for SQL."""
+def stranded() -> QuerySet[TenantQueue]:
+    """Tenant queues where a job waits that could run: one without a key, or whose key is below the cap."""
     waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("pk"))
-    for row in TenantQueue.objects.filter(Exists(waiting), paused=False, current_job__lt=F("max_job")):
-        if row.max_job_per_key is None or key_caps.heads(row, 1):
-            yield row
+    held = TenantJob.objects.holding().filter(tenant_queue=OuterRef(OuterRef("pk"))).exclude(key="")
+    full = held.values("key").annotate(held=Count("pk")).filter(held__gte=F("tenant_queue__max_job_per_key"))
+    below_cap = Q(max_job_per_key=None) | Exists(waiting.exclude(key__in=full.values("key")))
+    found: QuerySet[TenantQueue] = TenantQueue.objects.filter(
+        Exists(waiting), below_cap, paused=False, current_job__lt=F("max_job")
+    )
+    return found
 
 
 def repair_counters(report: Report, contact: Contact) -> None:
@@ -334,7 +341,8 @@ def prune(report: Report, contact: Contact) -> None:
     ended = TenantJob.objects.ended().filter(ended_at__lt=old).order_by("ended_at")
     pks = list(ended.values_list("pk", flat=True)[:ROWS_PER_STEP])
     if pks:
-        report.pruned, _ = TenantJob.objects.ended().filter(pk__in=pks).delete()
+        with _unlocked(TenantJob.objects.ended().filter(pk__in=pks)) as jobs:
+            report.pruned, _ = jobs.delete()
     SweepClaim.objects.filter(until__lt=old).delete()
 
 
@@ -352,8 +360,22 @@ STEPS: tuple[Step, ...] = (
 )
 
 
+@contextmanager
+def _unlocked(jobs: QuerySet[TenantJob]) -> Iterator[QuerySet[TenantJob]]:
+    """Those of the jobs that no other transaction has locked, to change them in this one.
+
+    Somebody's open transaction may have canceled one of them; the next sweep comes to it, the others do not wait.
+    """
+    with transaction.atomic(using=app_settings.DATABASE):
+        pks = list(jobs.select_for_update(skip_locked=True, no_key=True).values_list("pk", flat=True))
+        yield TenantJob.objects.filter(pk__in=pks)
+
+
 def _unless_locked(change: Callable[[], T]) -> T | None:
-    """One tenant's change; None when somebody holds its row. The next sweep comes to it, the others do not wait."""
+    """One tenant's change; None when somebody holds its row. The next sweep comes to it, the others do not wait.
+
+    None too when the row was deleted since the sweep read it.
+    """
     token = slots.patience.set(LOCK_TIMEOUT_SECONDS)
     try:
         return change()
@@ -361,6 +383,8 @@ def _unless_locked(change: Callable[[], T]) -> T | None:
         if not slots.is_locked_out(error):
             raise
         logger.warning("the sweep leaves out one tenant, whose row is locked: %s", error)
+        return None
+    except TenantQueue.DoesNotExist:
         return None
     finally:
         slots.patience.reset(token)

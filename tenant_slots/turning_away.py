@@ -6,7 +6,9 @@ A job that has had a slot once stands in line from then on: a retry is not throw
 from __future__ import annotations
 
 import logging
+import math
 import random
+import time
 from collections.abc import Iterator
 
 from tenant_slots import slots
@@ -21,15 +23,21 @@ JOBS_PER_STEP = 100
 """Most jobs that leave the line in one transaction: one UPDATE each, while the tenant's row is locked."""
 
 
-def turn_away(tenant_queue_id: int, jobs: list[TenantJob]) -> Iterator[tuple[list[TenantJob], list[TenantJob]]]:
+def turn_away(
+    tenant_queue_id: int, jobs: list[TenantJob], ask_until: float = math.inf
+) -> Iterator[tuple[list[TenantJob], list[TenantJob]]]:
     """Take those jobs of a tenant queue out of line that have no slot and do not want to wait.
+
+    Args:
+        tenant_queue_id, jobs: which ones.
+        ask_until: from this time of the monotonic clock on no callable is asked; its job waits.
 
     Yields:
         After each step the discarded ones, with their reason in `error`, and the jobs to push to RQ.
     """
     concerned = [job for job in jobs if job.attempt == 0 and _on_busy(job) != WAIT]
     for first in range(0, len(concerned), JOBS_PER_STEP):
-        if decisions := dict(_decisions(tenant_queue_id, concerned[first : first + JOBS_PER_STEP])):
+        if decisions := dict(_decisions(tenant_queue_id, concerned[first : first + JOBS_PER_STEP], ask_until)):
             yield _leave_line(tenant_queue_id, decisions)
 
 
@@ -42,11 +50,13 @@ def _on_busy(job: TenantJob) -> OnBusy:
         return WAIT
 
 
-def _decisions(tenant_queue_id: int, jobs: list[TenantJob]) -> Iterator[tuple[int, Policy]]:
+def _decisions(tenant_queue_id: int, jobs: list[TenantJob], ask_until: float) -> Iterator[tuple[int, Policy]]:
     """What each job without a slot wants. The project's callables run here, where nothing is locked."""
     row = TenantQueue.objects.filter(pk=tenant_queue_id).first()
     for job in TenantJob.objects.waiting().filter(pk__in=[job.pk for job in jobs], attempt=0).order_by("pk"):
-        if row is not None and (policy := _policy(job, row)) != WAIT:
+        if callable(_on_busy(job)) and time.monotonic() >= ask_until:
+            logger.warning("there is no time left to ask on_busy of job %s, so it waits in line", job.uuid)
+        elif row is not None and (policy := _policy(job, row)) != WAIT:
             yield job.pk, policy
 
 

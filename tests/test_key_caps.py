@@ -8,6 +8,7 @@ from typing import Any
 import django_rq
 import pytest
 from django.db import IntegrityError, connection, transaction
+from django.test.utils import CaptureQueriesContext
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
@@ -73,6 +74,17 @@ def test_a_job_of_another_user_beside_a_free_slot_is_stranded() -> None:
     waiting_job(row, key="ann")
     waiting_job(row, key="bob")
     assert [found.pk for found in sweep.stranded()] == [row.pk]
+
+
+def test_one_query_finds_the_stranded_however_many_tenants_have_users_at_the_cap() -> None:
+    for number in range(5):
+        row = tenant_queue(f"tenant {number}", max_job=3, max_job_per_key=1)
+        for _ in range(2):
+            waiting_job(row, key="ann")
+        slots.admit(row.pk)
+    with CaptureQueriesContext(connection) as queries:
+        assert list(sweep.stranded()) == []
+    assert len(queries) == 1
 
 
 @pytest.mark.django_db(transaction=True)
@@ -169,7 +181,9 @@ class Admission(TestCase):
             if len(expected) < max_job and (not job.key or cap is None or held[job.key] < cap):
                 expected.append(job.pk)
                 held[job.key] += 1
+        assert [found.pk for found in sweep.stranded()] == [row.pk] * bool(expected)
         assert [job.pk for job in slots.admit(row.pk)] == expected
+        assert list(sweep.stranded()) == []
         assert counters_match()
         for job in TenantJob.objects.filter(pk__in=expected):
             slots.release(job, state=State.FINISHED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -268,6 +269,29 @@ def test_a_plain_rq_job_that_the_sweep_discards_does_not_come_back(monkeypatch: 
     assert fresh(job).state == State.CANCELED
     assert rq_job.get_status() == JobStatus.CANCELED
     assert len(django_rq.get_queue("imports").scheduled_job_registry) == 0
+
+
+def test_slow_callables_do_not_keep_a_sweep_from_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that sweeps while it runs a job does not beat for that meanwhile."""
+    tenant_queue(max_job=1)
+    asked: list[int] = []
+    clock = time.monotonic
+
+    def slow(job: TenantJob, row: TenantQueue) -> Reschedule:
+        asked.append(job.pk)
+        monkeypatch.setattr(turning_away.time, "monotonic", lambda: clock() + len(asked) * 0.9)
+        return Reschedule(60)
+
+    due = timezone.now() - timedelta(minutes=1)
+    for _ in range(8):
+        TenantJob.objects.create(
+            tenant_queue=TenantQueue.objects.get(), task="tests.jobs.later", state=State.SCHEDULED, run_after=due
+        )
+    monkeypatch.setattr(turning_away, "_on_busy", lambda job: slow)
+    sweep.promote(sweep.Report(), sweep.Contact())
+    assert len(asked) == 3
+    assert TenantJob.objects.scheduled().count() == 3
+    assert TenantJob.objects.waiting().count() == 4
 
 
 def test_a_job_that_another_sweep_has_just_put_off_keeps_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

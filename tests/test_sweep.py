@@ -261,6 +261,22 @@ def test_scheduled_jobs_are_promoted_when_they_are_due() -> None:
     assert fresh(job).state == State.QUEUED
 
 
+def test_a_tenant_that_is_deleted_during_a_sweep_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = (tenant_queue(f"tenant {number}") for number in range(3))
+    left = [waiting_job(row) for row in (first, third)]
+    gone, admit = waiting_job(second), slots.admit
+
+    def delete_then_admit(tenant_queue_id: int) -> list[TenantJob]:
+        monkeypatch.setattr(slots, "admit", admit)
+        gone.cancel()
+        second.delete()
+        return admit(tenant_queue_id)
+
+    monkeypatch.setattr(slots, "admit", delete_then_admit)
+    assert sweep_now().admitted == 2
+    assert {fresh(job).state for job in left} == {State.QUEUED}
+
+
 def test_a_tenant_with_very_many_due_jobs_does_not_hold_up_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "ROWS_PER_STEP", 10)
     due = timezone.now() - timedelta(minutes=1)

@@ -1,0 +1,117 @@
+"""What a caller changes in a transaction of its own deadlocks with nobody, and holds up no sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from threading import Event, Thread
+
+import pytest
+from django.db import connection, transaction
+
+from tenant_slots import slots, sweep
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests.factories import age, another_process, fresh, running_job, tenant_queue, waiting_job
+from tests.processes import wait_until
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time"),
+]
+
+
+def somebody_waits() -> bool:
+    """As pg_locks says it: within a transaction pg_stat_activity does not change."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+        return bool(cursor.fetchone()[0])
+
+
+def meanwhile(action: Callable[[], object], errors: list[Exception]) -> Thread:
+    def run() -> None:
+        try:
+            action()
+        except Exception as error:
+            errors.append(error)
+        finally:
+            connection.close()
+
+    thread = Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_a_priority_that_is_changed_while_the_job_is_admitted() -> None:
+    row = tenant_queue(max_job=1)
+    first, second = waiting_job(row), waiting_job(row)
+    errors: list[Exception] = []
+    with transaction.atomic():
+        first.set_priority(-5)
+        admission = meanwhile(partial(slots.admit, row.pk), errors)
+        wait_until(somebody_waits)
+        second.cancel()
+    admission.join(20)
+    assert errors == []
+    assert (fresh(first).state, fresh(second).state) == (State.QUEUED, State.CANCELED)
+    assert TenantQueue.objects.get().current_job == 1
+
+
+def test_a_running_job_that_is_canceled_while_it_ends() -> None:
+    row = tenant_queue(max_job=1)
+    running, waiting = running_job(row, another_process()), waiting_job(row)
+    errors: list[Exception] = []
+    with transaction.atomic():
+        running.cancel()
+        end = meanwhile(partial(slots.release, running, state=State.FINISHED), errors)
+        wait_until(somebody_waits)
+        waiting.cancel()
+    end.join(20)
+    assert errors == []
+    assert (fresh(running).state, fresh(waiting).state) == (State.FINISHED, State.CANCELED)
+    assert TenantQueue.objects.get().current_job == 0
+
+
+@contextmanager
+def kept_open(change: Callable[[], object]) -> Iterator[None]:
+    """Another session's transaction, which ends when the block does."""
+    changed, go_on = Event(), Event()
+
+    @transaction.atomic
+    def change_and_wait() -> None:
+        change()
+        changed.set()
+        assert go_on.wait(20)
+
+    errors: list[Exception] = []
+    thread = meanwhile(change_and_wait, errors)
+    try:
+        assert changed.wait(20)
+        yield
+    finally:
+        go_on.set()
+        thread.join(20)
+    assert errors == []
+
+
+@pytest.mark.parametrize(
+    ("step", "state", "change", "left"),
+    [
+        (sweep.promote, State.SCHEDULED, TenantJob.cancel, State.WAITING),
+        (sweep.prune, State.FAILED, TenantJob.retry, None),
+    ],
+)
+def test_a_sweep_passes_over_a_job_that_an_open_transaction_has_changed(
+    step: sweep.Step, state: State, change: Callable[[TenantJob], object], left: State | None
+) -> None:
+    row = tenant_queue(max_job=0)
+    locked, other = waiting_job(row, state=state), waiting_job(row, state=state)
+    for job in (locked, other):
+        age(job, run_after=1, ended_at=10**7)
+    with kept_open(partial(change, fresh(locked))), connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '2s'")
+        try:
+            step(sweep.Report(), sweep.Contact())
+        finally:
+            cursor.execute("SET lock_timeout = 0")
+        assert TenantJob.objects.filter(pk=other.pk).values_list("state", flat=True).first() == left
