@@ -34,6 +34,9 @@ logger = logging.getLogger("tenant_slots")
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.1
 """Seconds between two looks at the row while it waits: a look is one query by primary key."""
 
+LONGEST_TIMEOUT = 24 * 3600
+"""Seconds to wait for a slot; what waits longer is a job."""
+
 LOCK_TIMEOUT_SECONDS = 1
 """How long a foreign transaction that keeps the tenant's row locked may hold up whoever waits for an answer."""
 
@@ -240,8 +243,8 @@ def _require_options(**options: Any) -> None:
 
 
 def _timeout_problem(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        return "give seconds, 0 or above"
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LONGEST_TIMEOUT:
+        return f"give seconds, from 0 to {LONGEST_TIMEOUT}"
     return ""
 
 

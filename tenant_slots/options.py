@@ -18,6 +18,9 @@ from tenant_slots.throttling import Throttle
 HIGHEST_PRIORITY = 1_000_000
 LONGEST_KEY: int = TenantJob._meta.get_field("key").max_length or 0
 
+LONGEST = timedelta(days=366)
+"""For which two jobs count as identical; a longer time is a mistake."""
+
 RQ_OPTIONS = ("timeout", "result_ttl", "failure_ttl", "description", "meta", "retry")
 
 OWN_OPTIONS = ("on_busy", "throttle", "unique_for", "unique_key", "key")
@@ -92,7 +95,8 @@ def _throttle_problem(value: Any) -> str:
 
 
 def _unique_for_problem(value: Any) -> str:
-    return _kind_problem(value, timedelta) or ("" if value > timedelta(0) else "it must be longer than nothing")
+    problem = _kind_problem(value, timedelta)
+    return problem or ("" if timedelta(0) < value <= LONGEST else f"it must be longer than nothing, at most {LONGEST}")
 
 
 def _callable_problem(value: Any) -> str:

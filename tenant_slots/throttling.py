@@ -7,6 +7,11 @@ from datetime import timedelta
 
 from tenant_slots.exceptions import InvalidOption
 
+HIGHEST_THRESHOLD = 1_000_000
+"""Redis keeps as many enqueues of a tenant, in about 75 bytes each."""
+
+LONGEST_WINDOW = timedelta(days=366)
+
 
 @dataclass(frozen=True)
 class Throttle:
@@ -31,10 +36,11 @@ class Throttle:
                 raise InvalidOption(option=option, value=getattr(self, option), task="Throttle", problem=problem)
 
     def _problems(self) -> dict[str, str]:
-        whole = isinstance(self.threshold, int) and not isinstance(self.threshold, bool) and self.threshold >= 0
-        longer = isinstance(self.per, timedelta) and self.per > timedelta(0)
+        is_whole = isinstance(self.threshold, int) and not isinstance(self.threshold, bool)
+        is_threshold = is_whole and 0 <= self.threshold <= HIGHEST_THRESHOLD
+        is_window = isinstance(self.per, timedelta) and timedelta(0) < self.per <= LONGEST_WINDOW
         return {
-            "threshold": "" if whole else "it must be a whole number, 0 or above",
-            "per": "" if longer else "it must be a timedelta longer than nothing",
+            "threshold": "" if is_threshold else f"it must be a whole number from 0 to {HIGHEST_THRESHOLD}",
+            "per": "" if is_window else f"it must be a timedelta longer than nothing, at most {LONGEST_WINDOW}",
             "queue": "" if isinstance(self.queue, str) and self.queue else "it must be the name of a queue",
         }

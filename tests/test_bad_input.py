@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from django.test import override_settings
 from rq import Retry
 
-from tenant_slots import exceptions, tenant_job
+from tenant_slots import Throttle, exceptions, hold_slot, tenant_job
 from tenant_slots.models import TenantJob, TenantQueue
 from tests import jobs
 from tests.factories import in_rq, tenant_queue, work
@@ -74,11 +74,34 @@ def test_a_queue_that_is_no_name_is_refused_at_import(queue: Any) -> None:
 @pytest.mark.parametrize(
     "options",
     [{"timeout": "1h"}, {"timeout": 0}, {"result_ttl": True}, {"failure_ttl": 1.5}, {"description": 3}, {"meta": []},
-     {"meta": {"when": object()}}, {"retry": 3}],
+     {"meta": {"when": object()}}, {"retry": 3},
+     {"on_busy": "drop"}, {"on_busy": 60}, {"throttle": "imports_slow"}, {"throttle": [("imports_slow", 3)]},
+     {"unique_for": 600}, {"unique_for": timedelta(0)}, {"unique_for": timedelta.max},
+     {"unique_key": "path", "unique_for": timedelta(1)}, {"unique_key": str}, {"key": 7}],
 )  # fmt: skip
 def test_an_option_with_a_wrong_value_is_refused_at_import(options: Any) -> None:
     with pytest.raises(exceptions.InvalidOption, match=next(iter(options))):
         tenant_job("imports", tenant="tenant", **options)(good)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("threshold", -1), ("threshold", 1.5), ("threshold", True), ("threshold", 10**9), ("per", 60),
+     ("per", timedelta(0)), ("per", timedelta.max), ("queue", ""), ("queue", None)],
+)  # fmt: skip
+def test_a_throttle_with_a_wrong_value_is_refused_where_it_is_written(option: str, value: Any) -> None:
+    right = {"threshold": 10, "per": timedelta(minutes=1), "queue": "imports_slow"}
+    with pytest.raises(exceptions.InvalidOption, match=option):
+        Throttle(**{**right, option: value})
+
+
+@pytest.mark.parametrize(
+    "options", [{"timeout": -1}, {"timeout": "5"}, {"timeout": 10**400}, {"priority": "high"}, {"key": 7}]
+)
+def test_hold_slot_refuses_a_wrong_option_before_it_stores_anything(options: Any, db: None) -> None:
+    with pytest.raises(exceptions.InvalidOption, match=next(iter(options))), hold_slot("acme", "imports", **options):
+        pass
+    assert not TenantJob.objects.exists()
 
 
 def test_right_options_are_accepted() -> None:
