@@ -18,10 +18,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from typing import Any
 
 from django.db import Error, connections
 from django.utils.module_loading import import_string
+from redis import Redis
 from redis.exceptions import RedisError
 from rq.exceptions import StopRequested
 from rq.job import Job, JobStatus
@@ -113,6 +115,7 @@ class Sweeping(BaseWorker):
         for queue in self.queues:
             dispatch.use_queue(queue)
             queue.get_redis_server_version()
+            _name_driver_once(queue.connection)
         try:
             recording.warm_up()
         except Error:
@@ -308,6 +311,13 @@ def _wait_for_exit(pid: int) -> None:
             pass
     finally:
         os.close(descriptor)
+
+
+def _name_driver_once(connection: Redis) -> None:
+    """redis-py 8 reads its version from its package's metadata for each connection: milliseconds, in every horse."""
+    options = connection.connection_pool.connection_kwargs
+    if find_spec("redis.driver_info") and options.keys().isdisjoint({"driver_info", "lib_name", "lib_version"}):
+        options["driver_info"] = import_string("redis.driver_info.DriverInfo")()
 
 
 _inherited: list[Any] = []
