@@ -75,21 +75,21 @@ def _measured(options: Namespace) -> Result:
     page = [str(row.pk) for row in busiest[:ROWS_ON_A_PAGE]]
     poll = f"{LIST}live/?rows={','.join(page)}"
 
-    def first_poll_of_a_second() -> None:
+    def poll_of_the_page() -> None:
         shared_rows.clear()
         client.get(poll)
 
-    def first_poll_of_five_seconds() -> None:
+    def poll_of_the_tiles() -> None:
         shared_tiles.clear()
-        first_poll_of_a_second()
+        client.get(f"{LIST}live/?rows=")
 
     def fresh_list() -> None:
         shared_tiles.clear()
         client.get(LIST)
 
     queries = _queries(fresh_list)
-    actions = (fresh_list, first_poll_of_a_second, first_poll_of_five_seconds)
-    lists, polls, polls_with_tiles = (_seconds(action, options.rounds) for action in actions)
+    actions = (fresh_list, poll_of_the_page, poll_of_the_tiles)
+    lists, polls, tile_polls = (_seconds(action, options.rounds) for action in actions)
     filters = {
         state: milliseconds(median(_seconds(partial(client.get, LIST, {"state": state}), 3)))
         for state in ("backlogged", "at_limit", "stale", "idle")
@@ -99,18 +99,19 @@ def _measured(options: Namespace) -> Result:
             Bar("queries of the list page", queries, "<=", 12),
             Bar("server time of the list page, median", milliseconds(median(lists)), "<=", 300, "ms"),
             Bar(
-                "server time of the first poll of five seconds, which adds up all rows for the tiles, median",
-                milliseconds(median(polls_with_tiles)),
+                "server time of a poll of the page, nobody asked before, median",
+                milliseconds(median(polls)),
                 "<=",
                 50,
                 "ms",
             ),
+            Bar("server time of a poll of the tiles, likewise", milliseconds(median(tile_polls)), "<=", 50, "ms"),
         ],
         {
             "rows on the page": len(page),
             "slowest list page, ms": milliseconds(max(lists)),
-            "slowest poll of these, ms": milliseconds(max(polls_with_tiles)),
-            "the first poll of another second, median, ms": milliseconds(median(polls)),
+            "slowest poll of the page, ms": milliseconds(max(polls)),
+            "slowest poll of the tiles, ms": milliseconds(max(tile_polls)),
             "a poll that is shared, median, ms": milliseconds(
                 median(_seconds(lambda: client.get(poll), options.rounds))
             ),

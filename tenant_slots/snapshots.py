@@ -30,6 +30,12 @@ class Shared(Generic[K, V]):
                 self._keep(compute(missing))
             return {key: self._answers[key][1] for key in keys if key in self._answers}
 
+    def at_hand(self, key: K) -> V | None:
+        """The answer for this key if it need not be computed."""
+        with self._lock:
+            self._forget_old()
+            return self._answers[key][1] if key in self._answers else None
+
     def put(self, answers: dict[K, V]) -> None:
         """Answers that were computed for another reason."""
         with self._lock:

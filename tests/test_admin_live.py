@@ -40,6 +40,13 @@ def test_a_poll_has_the_texts_and_attributes_of_the_page(viewer: Client) -> None
     assert cells["tile.slots"]["text"] == "3 / 5"
 
 
+def test_a_poll_of_rows_has_the_tiles_only_where_nobody_needs_to_add_them_up(viewer: Client) -> None:
+    row = tenant_queue(max_job=5, current_job=3)
+    assert "tile.slots" not in poll(viewer, row).json()["cells"]
+    assert poll(viewer).json()["cells"]["tile.slots"]["text"] == "3 / 5"
+    assert "tile.slots" in poll(viewer, row).json()["cells"]
+
+
 def test_a_poll_shows_what_has_changed_since(viewer: Client) -> None:
     row = tenant_queue(max_job=2)
     assert poll(viewer, row).json()["cells"][f"{row.pk}.usage"]["text"] == "0 / 2"
@@ -54,6 +61,7 @@ def test_twenty_viewers_cost_one_snapshot_a_second() -> None:
     with CaptureQueriesContext(connection) as captured:
         for client in viewers:
             assert poll(client, *rows).status_code == 200
+            assert poll(client).status_code == 200
     of_ours = [query for query in captured if '"tenant_slots_' in query["sql"]]
     assert len(of_ours) == 4  # three for the rows, one for the tiles
 
@@ -178,13 +186,13 @@ def test_one_method_restricts_list_poll_tiles_and_jobs_to_some_tenants(boss: Cli
     cells = json.loads(queues.live_view(request).content)["cells"]
     assert f"{mine.pk}.state" in cells
     assert f"{theirs.pk}.state" not in cells
+    cells = json.loads(queues.live_view(asked(boss)).content)["cells"]
     assert cells["tile.waiting"]["text"] == "1"
 
 
 def test_stale_leases_and_missing_workers_are_an_alarm(boss: Client) -> None:
-    row = tenant_queue(current_job=1)
-    waiting_job(row, state=State.RUNNING, beats=True, beat_at="2020-01-01T00:00:00Z")
-    cells = poll(boss, row).json()["cells"]
+    waiting_job(tenant_queue(current_job=1), state=State.RUNNING, beats=True, beat_at="2020-01-01T00:00:00Z")
+    cells = poll(boss).json()["cells"]
     assert cells["tile.stale"] == {"text": "1", "attrs": {"data-alarm": "yes"}}
     assert cells["tile.workers"] == {"text": "0", "attrs": {"data-alarm": "yes"}}
 

@@ -42,7 +42,8 @@
             this.stale = document.getElementById("slots-stale");
             this.updated = Date.now();
             this.failures = 0;
-            this.etag = "";
+            this.etags = {};
+            this.lacksTiles = false;
             this.stopped = false;
         }
 
@@ -76,29 +77,40 @@
         }
 
         async poll() {
-            const query = new URLSearchParams({ rows: rowsOnPage().join(","), every: this.chosen.value });
             try {
-                const answer = await fetch(`${this.board.dataset.url}?${query}`, {
-                    headers: { Accept: "application/json", "If-None-Match": this.etag },
-                    cache: "no-store",
-                    redirect: "manual",
-                });
-                await this.take(answer);
+                await this.ask("rows", rowsOnPage());
+                if (this.lacksTiles && !this.stopped) {
+                    await this.ask("tiles", []);
+                }
             } catch (error) {
                 this.fail(this.board.dataset.noAnswer);
             }
             this.plan();
         }
 
-        async take(answer) {
+        async ask(what, rows) {
+            const query = new URLSearchParams({ rows: rows.join(","), every: this.chosen.value });
+            const answer = await fetch(`${this.board.dataset.url}?${query}`, {
+                headers: { Accept: "application/json", "If-None-Match": this.etags[what] || "" },
+                cache: "no-store",
+                redirect: "manual",
+            });
+            await this.take(what, answer);
+        }
+
+        async take(what, answer) {
             if (answer.type === "opaqueredirect" || answer.status === 403) {
                 this.stopped = true;
                 this.fail(this.board.dataset.signedOut);
                 return;
             }
             if (answer.status === 200) {
-                apply((await answer.json()).cells);
-                this.etag = answer.headers.get("ETag") || "";
+                const cells = (await answer.json()).cells;
+                apply(cells);
+                this.etags[what] = answer.headers.get("ETag") || "";
+                if (what === "rows") {
+                    this.lacksTiles = !("tile.slots" in cells);
+                }
             } else if (answer.status !== 304) {
                 throw new Error(String(answer.status));
             }
