@@ -93,10 +93,14 @@ def _changed(model_admin: Any, request: HttpRequest, row: TenantQueue, change: A
 
 def _cancel_waiting(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
     count = line.cancel_waiting(row, up_to=values["up_to"])
+    return _counted(model_admin, request, row, gettext("waiting jobs canceled:"), count, values["reason"])
+
+
+def _counted(model_admin: Any, request: HttpRequest, row: TenantQueue, what: str, count: int, reason: str) -> str:
+    """Note how many jobs of a row an action has changed."""
     if not count:
         return UNCHANGED
-    what = gettext("waiting jobs canceled:")
-    admin_audit.note(model_admin, request, row, what, new=str(count), reason=values["reason"])
+    admin_audit.note(model_admin, request, row, what, new=str(count), reason=reason)
     forget_shared()
     return DONE
 
@@ -116,12 +120,7 @@ def _failed(row: TenantQueue) -> Any:
 def _retry_failed(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
     failed = _failed(row).filter(pk__lte=values["up_to"]).order_by("pk")
     count = sum(map(_retried, failed.defer("args", "kwargs", "options", "result", "error")[:RETRIED_AT_ONCE]))
-    if not count:
-        return UNCHANGED
-    what = gettext("failed jobs retried:")
-    admin_audit.note(model_admin, request, row, what, new=str(count), reason=values["reason"])
-    forget_shared()
-    return DONE
+    return _counted(model_admin, request, row, gettext("failed jobs retried:"), count, values["reason"])
 
 
 def _retried(job: TenantJob) -> bool:

@@ -288,11 +288,7 @@ def set_max_job_per_key(
         StaleVersion: another change came first; nothing is changed.
     """
     _require_cap(max_job_per_key, tenant_queue, 1, HIGHEST_LIMIT)
-
-    def apply(row: TenantQueue) -> None:
-        row.max_job_per_key = max_job_per_key
-
-    return limits.change(tenant_queue, apply, by, reason, version)
+    return limits.change(tenant_queue, _setting("max_job_per_key", max_job_per_key), by, reason, version)
 
 
 def set_max_waiting(
@@ -310,11 +306,7 @@ def set_max_waiting(
         StaleVersion: another change came first; nothing is changed.
     """
     _require_cap(max_waiting, tenant_queue, 0, LONGEST_LINE)
-
-    def apply(row: TenantQueue) -> None:
-        row.max_waiting = max_waiting
-
-    return limits.change(tenant_queue, apply, by, reason, version)
+    return limits.change(tenant_queue, _setting("max_waiting", max_waiting), by, reason, version)
 
 
 def pause(
@@ -347,6 +339,10 @@ def resume(tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version
         row.paused, row.resume_at = False, None
 
     return limits.change(tenant_queue, apply, by, reason, version)
+
+
+def _setting(field: str, value: int | None) -> Callable[[TenantQueue], None]:
+    return lambda row: setattr(row, field, value)
 
 
 def _end_override(row: TenantQueue) -> None:
