@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tenant_slots import holders
+from tenant_slots import owners
 from tenant_slots.workers import TenantWorker
 
 
 class OtherHostWorker(TenantWorker):
     def bootstrap(self, *args: object, **kwargs: object) -> None:
-        holders.this_host = lambda: "another host"  # type: ignore[assignment]
+        owners.this_host = lambda: "another host"  # type: ignore[assignment]
         super().bootstrap(*args, **kwargs)

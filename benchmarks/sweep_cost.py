@@ -38,8 +38,8 @@ def _settle() -> None:
     """Make the jobs old enough to be looked for in Redis, and let PostgreSQL know its tables."""
     from django.db import connection
 
+    from tenant_slots.db.clock import in_seconds
     from tenant_slots.models import TenantJob
-    from tenant_slots.slots import in_seconds
 
     TenantJob.objects.queued().update(admitted_at=in_seconds(-60))
     with connection.cursor() as cursor:
@@ -48,9 +48,9 @@ def _settle() -> None:
 
 def _one_sweep() -> list[tuple[str, float]]:
     """Each statement with the seconds that its answer took, fetching of the rows included."""
+    from tenant_slots.db.clock import in_seconds
     from tenant_slots.models import SweepClaim
-    from tenant_slots.slots import in_seconds
-    from tenant_slots.sweep import Sweeper
+    from tenant_slots.repair.sweeper import Sweeper
 
     SweepClaim.objects.update(until=in_seconds(-1))
     with _timed() as statements:

@@ -44,12 +44,14 @@ def measure(options: Namespace) -> Result:
 def _with_full_window(tenant: str, threshold: int) -> Any:
     """The task with a rule of which this tenant has reached the threshold. Those jobs are counted but not stored."""
     from benchmarks import jobs
-    from tenant_slots import Throttle, lanes
+    from tenant_slots import Throttle
+    from tenant_slots.enqueueing import overflow
+    from tenant_slots.enqueueing.new_job import NewJob
     from tenant_slots.models import TenantJob
 
     task = replace(jobs.query.tenant_task, throttle=[Throttle(threshold, timedelta(hours=1), LANE)])
     counted = [TenantJob() for _ in range(threshold + 1)]
-    lanes.choose(task, [(tenant, job) for job in counted])
+    overflow.choose(task, [NewJob(tenant, job) for job in counted])
     if [job.rq_queue for job in counted[-2:]] != ["", LANE]:
         raise SystemExit(f"The window under threshold {threshold} is not just full.")
     return task

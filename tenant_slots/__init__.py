@@ -6,20 +6,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tenant_slots.busy import Reschedule as Reschedule
     from tenant_slots.decorators import tenant_job as tenant_job
-    from tenant_slots.holding import hold_slot as hold_slot
-    from tenant_slots.progress import report_progress as report_progress
-    from tenant_slots.throttling import Throttle as Throttle
+    from tenant_slots.running.progress import report_progress as report_progress
+    from tenant_slots.running.reservation import hold_slot as hold_slot
+    from tenant_slots.tasks.on_busy import Reschedule as Reschedule
+    from tenant_slots.tasks.throttle import Throttle as Throttle
 
 __all__ = ["Reschedule", "Throttle", "hold_slot", "report_progress", "tenant_job"]
 
 MODULES = {
-    "Reschedule": "busy",
-    "Throttle": "throttling",
-    "hold_slot": "holding",
-    "report_progress": "progress",
-    "run_job": "runner",
+    "Reschedule": "tasks.on_busy",
+    "Throttle": "tasks.throttle",
+    "hold_slot": "running.reservation",
+    "report_progress": "running.progress",
+    "run_job": "running.runner",
     "tenant_job": "decorators",
 }
 """Where the names of this package are defined; `run_job` is what RQ calls."""

@@ -10,7 +10,9 @@ class TenantSlotsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from tenant_slots import checks, receivers
+        # limits and enqueueing hold the bodies of the models' methods.
+        from tenant_slots import checks, limits, receivers  # noqa: F401
+        from tenant_slots.enqueueing import cancel, priority, retry  # noqa: F401
 
         checks.register_all()
         receivers.connect_all()

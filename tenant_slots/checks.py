@@ -15,9 +15,10 @@ from rq.worker import BaseWorker
 
 from tenant_slots import conf
 from tenant_slots.conf import app_settings
-from tenant_slots.decorators import registered
 from tenant_slots.models import HIGHEST_LIMIT
+from tenant_slots.tasks.registry import registered
 from tenant_slots.tenants import is_limit
+from tenant_slots.validation import is_flag, is_number, is_whole
 
 Problem = str | None
 
@@ -97,14 +98,14 @@ def check_apps(**_: Any) -> list[CheckMessage]:
 
 
 def check_queues(**_: Any) -> list[CheckMessage]:
-    """E007: queues and lanes of the decorated functions that are imported so far."""
+    """E007: queues and overflow queues of the decorated functions that are imported so far."""
     own = [(f"{task.path} uses queue", task.queue, task.path) for task in registered.values()]
-    lanes = [
+    overflow = [
         (f"{task.path} is throttled to queue", rule.queue, task.path)
         for task in registered.values()
         for rule in task.throttle
     ]
-    return _unknown_queues("tenant_slots.E007", [*own, *lanes])
+    return _unknown_queues("tenant_slots.E007", [*own, *overflow])
 
 
 def check_weights(**_: Any) -> list[CheckMessage]:
@@ -143,22 +144,19 @@ def check_worker_class(**_: Any) -> list[CheckMessage]:
 
 
 def _is_ours(worker_class: type) -> bool:
-    return any(base.__module__ == "tenant_slots.workers" for base in worker_class.__mro__)
+    return any(base.__module__.startswith("tenant_slots.workers.") for base in worker_class.__mro__)
 
 
 def _seconds(value: object) -> Problem:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-        return "Give a number of seconds above 0."
-    return None
+    return None if is_number(value, 0) and value else "Give a number of seconds above 0."
 
 
 def _flag(value: object) -> Problem:
-    return None if isinstance(value, bool) else "Give True or False."
+    return None if is_flag(value) else "Give True or False."
 
 
 def _count(value: object) -> Problem:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return None if is_count else "Give a whole number, 0 or above."
+    return None if is_whole(value, 0) else "Give a whole number, 0 or above."
 
 
 def _limit(value: object) -> Problem:
@@ -195,9 +193,7 @@ def _on_lost_database(value: object) -> Problem:
 
 
 def _weights(value: object) -> Problem:
-    valid = isinstance(value, Mapping) and all(
-        isinstance(weight, (int, float)) and not isinstance(weight, bool) and weight > 0 for weight in value.values()
-    )
+    valid = isinstance(value, Mapping) and all(is_number(weight, 0) and weight for weight in value.values())
     return None if valid else "Give a dict of numbers above 0 by queue."
 
 

@@ -1,169 +1,31 @@
-"""``@tenant_job`` and the callable that it returns."""
+"""``@tenant_job`` and the callables that it returns."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast, overload
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.db.models import Model
-from django.utils.module_loading import import_string
 from rq import Retry
 
-from tenant_slots.busy import WAIT, OnBusy
-from tenant_slots.exceptions import ImproperJob, UnknownJob
-from tenant_slots.methods import WAYS_TO_ENQUEUE, BoundTenantJob, TenantJobMethod
-from tenant_slots.models import TenantJob
-from tenant_slots.options import OWN_OPTIONS, RQ_OPTIONS, require_argument, require_options, require_overrides
-from tenant_slots.throttling import Throttle
+from tenant_slots.enqueueing.ways import WaysToEnqueue
+from tenant_slots.exceptions import ImproperJob, MethodNotPicklable
+from tenant_slots.running import plain_rq
+from tenant_slots.tasks.methods import models_of
+from tenant_slots.tasks.on_busy import OnBusy
+from tenant_slots.tasks.options import DECORATOR_OPTIONS, as_fields, require_argument, require_options
+from tenant_slots.tasks.registry import registered
+from tenant_slots.tasks.task import TenantTask
+from tenant_slots.tasks.throttle import Throttle
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 M = TypeVar("M", bound=Model)
-
-Call = tuple[Iterable[Any], Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class TenantTask(Generic[P, R]):
-    """A decorated function with what is known about its jobs, and the ways to enqueue it."""
-
-    function: Callable[P, R]
-    queue: str
-    tenant: str | Callable[..., object]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    on_busy: OnBusy = WAIT
-    throttle: Sequence[Throttle] = ()
-    unique_for: timedelta | None = None
-    unique_key: Callable[..., object] | None = None
-    key: str | Callable[..., object] | None = None
-    explicit_tenant: str | int | None = None
-    explicit_key: str | None = None
-    explicit_queue: bool = False
-    """The caller chose the queue; no throttle moves the job from there."""
-    priority: int = 0
-    run_after: datetime | None = None
-
-    @functools.cached_property
-    def path(self) -> str:
-        return f"{self.function.__module__}.{self.function.__qualname__}"
-
-    @functools.cached_property
-    def is_method(self) -> bool:
-        """Whether the function's first argument is an object of a model, which the row keeps apart."""
-        return "." in self.function.__qualname__
-
-    @functools.cached_property
-    def signature(self) -> inspect.Signature:
-        return inspect.signature(self.function)
-
-    @functools.cached_property
-    def stored_options(self) -> dict[str, Any]:
-        """The options as a row keeps them, so that whoever pushes the job need not import its code."""
-        options = dict(self.options)
-        if retry := options.get("retry"):
-            options["retry"] = {"max": retry.max, "intervals": retry.intervals}
-        return options
-
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TenantJob:
-        """Store a job and admit it as soon as its tenant has a free slot.
-
-        Inside a transaction the job is admitted when that commits; a rollback leaves no job.
-
-        Raises:
-            TenantSlotsError: a leaf that names what is wrong; nothing was stored.
-            TypeError: the arguments do not fit the function.
-        """
-        return self.enqueue_many([(args, kwargs)])[0]
-
-    delay = enqueue
-
-    def enqueue_many(self, calls: Iterable[Call]) -> list[TenantJob]:
-        """Store many jobs, all or none. `calls` are pairs of positional and keyword arguments.
-
-        Raises:
-            TenantSlotsError: as `enqueue`; nothing was stored.
-        """
-        from tenant_slots import line
-
-        return line.enqueue_many(self, calls)
-
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TenantJob:
-        """`enqueue` for async code."""
-        return await sync_to_async(self.enqueue)(*args, **kwargs)
-
-    async def aenqueue_many(self, calls: Iterable[Call]) -> list[TenantJob]:
-        """`enqueue_many` for async code."""
-        return await sync_to_async(self.enqueue_many)(calls)
-
-    def using(
-        self,
-        *,
-        priority: int | None = None,
-        run_after: datetime | None = None,
-        queue: str | None = None,
-        tenant: str | int | None = None,
-        key: str | None = None,
-    ) -> TenantTask[P, R]:
-        """The same function with other settings for the jobs that are enqueued through the result.
-
-        Args:
-            priority: a higher one goes first in its tenant's line; 0 is the default.
-            run_after: an aware time before which the job does not start.
-            queue: another queue of RQ_QUEUES, with that queue's slots.
-            tenant: the tenant, instead of what the decorator derives.
-            key: a name within the tenant, such as a user's id, instead of what the decorator derives.
-
-        Raises:
-            InvalidOption: a value has the wrong type.
-        """
-        changes: dict[str, Any] = {
-            "priority": priority,
-            "run_after": run_after,
-            "queue": queue,
-            "explicit_tenant": tenant,
-            "explicit_key": key,
-        }
-        given = {name: value for name, value in changes.items() if value is not None}
-        require_overrides(self.path, given)
-        return replace(self, **given, explicit_queue=self.explicit_queue or queue is not None)
-
-
-class TenantJobFunction(Protocol[P, R]):
-    """What ``@tenant_job`` returns: the function itself, which RQ can still name, with ways to enqueue it."""
-
-    tenant_task: TenantTask[P, R]
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TenantJob: ...
-    def delay(self, *args: P.args, **kwargs: P.kwargs) -> TenantJob: ...
-    def enqueue_many(self, calls: Iterable[Call]) -> list[TenantJob]: ...
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TenantJob: ...
-    async def aenqueue_many(self, calls: Iterable[Call]) -> list[TenantJob]: ...
-    def using(
-        self,
-        *,
-        priority: int | None = None,
-        run_after: datetime | None = None,
-        queue: str | None = None,
-        tenant: str | int | None = None,
-        key: str | None = None,
-    ) -> TenantTask[P, R]: ...
-    @overload
-    def __get__(self, instance: None, owner: type) -> TenantJobFunction[P, R]: ...
-    @overload
-    def __get__(
-        self: TenantJobFunction[Concatenate[M, Q], R], instance: M, owner: type | None = None
-    ) -> BoundTenantJob[Q, R]: ...
-
-
-registered: dict[str, TenantTask[..., Any]] = {}
-"""Every decorated function of this process by its dotted path."""
 
 
 def tenant_job(
@@ -194,33 +56,102 @@ def tenant_job(
         description: shown by RQ instead of "task for tenant"; RQ logs it, so put no secret there.
         meta: RQ's meta for every run.
         retry: how often and after how many seconds a job that raised runs again.
-        on_busy: what a job does that finds no free slot: ``"wait"`` in line (the default), ``"discard"`` (it is
+        on_busy: what a job does that finds no free slot: ``"wait"`` (the default), ``"discard"`` (it is
             canceled), a `Reschedule`, or a callable that gets the job and its tenant queue and returns one of these.
-        throttle: rules by which a tenant's jobs go to slower RQ queues; of several that apply, the last one.
+        throttle: rules by which a tenant's jobs go to overflow queues; of several that apply, the last one.
         unique_for: for how long after a job was enqueued an identical one (function, tenant, arguments) is not stored
             a second time while the first has not ended.
         unique_key: a callable that is given the call's arguments and returns what makes two jobs identical, as text.
-        key: the name of the function's argument that is the key, or a callable that is given the call's arguments:
-            who within the tenant a job is for, see `TenantQueue.max_job_per_key`.
+        key: the concurrency key: the name of the function's argument that is the key, or a callable that is given the
+            call's arguments: who within the tenant a job is for, see `TenantQueue.max_job_per_key`.
 
     Raises:
         ImproperJob: the function cannot be a job, at import time.
         InvalidOption: an option has the wrong type or range, at import time.
     """
-    given = {name: value for name, value in locals().items() if value is not None}
-    rq_options = {name: given[name] for name in RQ_OPTIONS if name in given}
-    own_options = {name: given[name] for name in OWN_OPTIONS if name in given}
+    given = {name: value for name, value in locals().items() if name in DECORATOR_OPTIONS and value is not None}
 
     def decorate(function: Callable[P, R]) -> TenantJobFunction[P, R]:
         _require_usable(function, queue, tenant)
-        require_options(function.__qualname__, {**rq_options, **own_options})
+        require_options(function.__qualname__, given, DECORATOR_OPTIONS)
         if isinstance(key, str):
             require_argument(function, "key", key)
-        task = TenantTask(function, queue, tenant, rq_options, **own_options)
+        task = TenantTask(function, queue, tenant, **as_fields(given))
         registered[task.path] = task
         return cast("TenantJobFunction[P, R]", TenantJobMethod(task) if task.is_method else _wrapper(task))
 
     return decorate
+
+
+class TenantJobFunction(WaysToEnqueue[P, R]):
+    """What type checkers see of a decorated function: the function itself, which RQ can still name, and more."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        raise NotImplementedError
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> TenantJobFunction[P, R]: ...
+    @overload
+    def __get__(
+        self: TenantJobFunction[Concatenate[M, Q], R], instance: M, owner: type | None = None
+    ) -> BoundTenantJob[Q, R]: ...
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        raise NotImplementedError
+
+
+class TenantJobMethod(WaysToEnqueue[P, R]):
+    """The attribute of the model's class. Called, or enqueued, through the class it takes the object first."""
+
+    def __init__(self, task: TenantTask[P, R]) -> None:
+        super().__init__(task)
+        _look_like(task.function, self)
+
+    def contribute_to_class(self, model: type[Model], name: str) -> None:
+        """Called by Django while it makes the class of a model."""
+        models_of[self.tenant_task.path] = model
+        setattr(model, name, self)
+
+    def __set_name__(self, owner: type, name: str) -> NoReturn:
+        """Called by Python while it makes any other class."""
+        raise ImproperJob(
+            name=self.tenant_task.function.__qualname__,
+            problem=f"{owner.__name__} is not a Django model, so a worker could not fetch the object; "
+            "decorate a function of a module, or make the class an abstract model",
+        )
+
+    def __get__(self, instance: Model | None, owner: type | None = None) -> Any:
+        return self if instance is None else BoundTenantJob(self.tenant_task, instance)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = plain_rq.call(self.tenant_task, args, kwargs)
+        return result
+
+    def __reduce__(self) -> NoReturn:
+        raise MethodNotPicklable(task=self.tenant_task.path)
+
+
+class BoundTenantJob(WaysToEnqueue[P, R]):
+    """A decorated method of one object. Called it runs here and now; it is enqueued for that object.
+
+    To enqueue raises InvalidObject too: the object is not saved, or its key cannot be kept.
+    """
+
+    def __init__(self, task: TenantTask[..., R], instance: Any) -> None:
+        super().__init__(task)
+        _look_like(task.function, self)
+        self.__self__ = instance
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.tenant_task.function(self.__self__, *args, **kwargs)
+
+    def __reduce__(self) -> NoReturn:
+        raise MethodNotPicklable(task=self.tenant_task.path)
+
+    def _with(self, task: TenantTask[..., R]) -> BoundTenantJob[P, R]:
+        return BoundTenantJob(task, self.__self__)
+
+    def _all_args(self, args: Iterable[Any]) -> Iterable[Any]:
+        return (self.__self__, *args)
 
 
 def _wrapper(task: TenantTask[P, R]) -> Callable[P, R]:
@@ -228,55 +159,41 @@ def _wrapper(task: TenantTask[P, R]) -> Callable[P, R]:
 
     @functools.wraps(task.function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        from tenant_slots import runner
-
-        result: R = runner.call(task, args, kwargs)
+        result: R = plain_rq.call(task, args, kwargs)
         return result
 
-    for name in WAYS_TO_ENQUEUE:
-        setattr(run, name, getattr(task, name))
+    ways: WaysToEnqueue[P, R] = WaysToEnqueue(task)
+    for name in WaysToEnqueue.NAMES:
+        setattr(run, name, getattr(ways, name))
     run.tenant_task = task  # type: ignore[attr-defined]
     if iscoroutinefunction(task.function):
         markcoroutinefunction(run)
     return run
 
 
-def resolve(path: str) -> TenantTask[..., Any]:
-    """The decorated function at a dotted path; never anything else, whatever a row or an RQ payload says.
-
-    Raises:
-        UnknownJob: there is no such decorated function.
-    """
-    if path not in registered:
-        try:
-            _import(path)
-        except ImportError as error:
-            raise UnknownJob(task=path) from error
-    if path not in registered:
-        raise UnknownJob(task=path)
-    return registered[path]
-
-
-def _import(path: str) -> None:
-    try:
-        import_string(path)
-    except ImportError:
-        import_string(path.rpartition(".")[0])  # of a method, which is registered when its class is made
+def _look_like(function: Any, wrapper: Any) -> None:
+    functools.update_wrapper(wrapper, function)
+    if iscoroutinefunction(function):
+        markcoroutinefunction(wrapper)
 
 
 def _require_usable(function: Any, queue: Any, tenant: Any) -> None:
     name = getattr(function, "__qualname__", repr(function))
-    if not inspect.isfunction(function):
-        raise ImproperJob(name=name, problem="it is not a function; decorate a function of a module")
-    if inspect.isasyncgenfunction(function):
-        raise ImproperJob(name=name, problem="it is an async generator, which would never run; decorate a coroutine")
-    if inspect.isgeneratorfunction(function):
-        raise ImproperJob(name=name, problem="it is a generator, which would never run; decorate a plain function")
-    if "<" in function.__qualname__:
-        raise ImproperJob(
-            name=name, problem="a worker cannot import a lambda or a nested function; move it to its module"
-        )
+    if problem := _problem(function):
+        raise ImproperJob(name=name, problem=problem)
     if not isinstance(queue, str) or not queue:
         raise ImproperJob(name=name, problem=f"the queue is {queue!r}; give the name of a queue of RQ_QUEUES")
     if not callable(tenant):
         require_argument(function, "tenant", tenant)
+
+
+def _problem(function: Any) -> str:
+    if not inspect.isfunction(function):
+        return "it is not a function; decorate a function of a module"
+    if inspect.isasyncgenfunction(function):
+        return "it is an async generator, which would never run; decorate a coroutine"
+    if inspect.isgeneratorfunction(function):
+        return "it is a generator, which would never run; decorate a plain function"
+    if "<" in function.__qualname__:
+        return "a worker cannot import a lambda or a nested function; move it to its module"
+    return ""

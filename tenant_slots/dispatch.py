@@ -1,4 +1,4 @@
-"""The only file that talks to RQ queues: push an admitted job, remove it, stop it, put it off."""
+"""The only file that talks to RQ queues: push an admitted job, remove it, stop it, defer it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ RUNNER = "tenant_slots.run_job"
 RQ_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{1,9})")
 """See `models.rq_id_of`."""
 
-PUT_OFF_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16)
-"""Seconds between looks for a job that RQ is putting off; RQ needs about five milliseconds for it."""
+DEFER_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16)
+"""Seconds between looks for a job that RQ is deferring; RQ needs about five milliseconds for it."""
 
 
 _queues: dict[str, Queue] = {}
@@ -66,11 +66,11 @@ setting_changed.connect(_forget_queues)
 def push(jobs: Iterable[TenantJob]) -> None:
     """Give admitted jobs to RQ. A Redis that cannot be reached is logged: the jobs keep their slots for the sweep.
 
-    A hold never goes there: its own process looks whether it was admitted.
+    A reservation never goes there: its own process looks whether it was admitted.
     """
     for job in jobs:
         try:
-            if job.is_hold:
+            if job.is_reservation:
                 continue
             if job.rq_job_id:
                 _bring_forward(job)
@@ -82,7 +82,7 @@ def push(jobs: Iterable[TenantJob]) -> None:
 
 def remove(job: TenantJob) -> None:
     """Take a job out of RQ that will not run. One that never was there costs a look."""
-    if job.is_hold:
+    if job.is_reservation:
         return
     _tolerant(lambda: queue_named(job.rq_queue_name).remove(job.rq_id), job)
     if rq_job := _fetched(job):
@@ -154,19 +154,19 @@ def is_being_run(job: TenantJob) -> bool:
 
 def was_stopped(job: TenantJob) -> bool:
     """Whether RQ's stop command killed the job's process."""
-    rq_job = None if job.is_hold else _fetched(job)
+    rq_job = None if job.is_reservation else _fetched(job)
     return rq_job is not None and rq_job.get_status(refresh=False) == JobStatus.STOPPED
 
 
 def stop(job: TenantJob) -> None:
-    """Ask the worker of a running job to kill it. Nobody can do that to a hold, which sees that it was asked."""
-    if job.is_hold:
+    """Ask the worker of a running job to kill it. Nobody can do that to a reservation, which sees that it was asked."""
+    if job.is_reservation:
         return
     queue = queue_named(job.rq_queue_name)
     _tolerant(lambda: send_stop_job_command(queue.connection, job.rq_id, serializer=queue.serializer), job)
 
 
-def put_off(rq_job: Job, until: datetime | None = None) -> Retry:
+def deferred(rq_job: Job, until: datetime | None = None) -> Retry:
     """What a plain RQ job returns to run again at a time, ``RESCHEDULE_DELAY`` seconds later without one.
 
     RQ counts a returned Retry against the limit of the function's own Retry, and adds one after this returns.
@@ -230,13 +230,13 @@ def _push_fresh(job: TenantJob) -> None:
 
 
 def _bring_forward(job: TenantJob) -> None:
-    """Move a job that put itself off to the end of its queue.
+    """Move a job that deferred itself to the end of its queue.
 
     It may not be in the scheduled registry yet: RQ writes it there a few milliseconds after the job has returned. Or
     not any more: RQ's scheduler has just taken it, and it finds its slot taken for it when it runs.
     """
     registry = queue_named(job.rq_queue_name).scheduled_job_registry
-    for pause in PUT_OFF_PAUSES:
+    for pause in DEFER_PAUSES:
         try:
             registry.requeue(job.rq_id)
             return

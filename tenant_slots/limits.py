@@ -1,9 +1,12 @@
-"""How a tenant queue's limit and pause are changed: one at a time, seen by its version, told to whoever listens."""
+"""Every change of a tenant queue's limits: one at a time, seen by its version, told to whoever listens.
+
+The methods are declared, with their arguments and errors, by `TenantQueue`. Whatever is raised here lets waiting jobs
+in: saving the row admits what fits, once the change has committed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -11,47 +14,141 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from tenant_slots import signals, slots
+from tenant_slots import signals, tenants, transitions
 from tenant_slots.conf import app_settings
-from tenant_slots.exceptions import StaleVersion
-from tenant_slots.models import TenantQueue
+from tenant_slots.exceptions import InvalidLimit, StaleVersion, TimeHasPassed
+from tenant_slots.layering import implements
+from tenant_slots.locks import locked
+from tenant_slots.models import GUARDED, HIGHEST_LIMIT, Change, LimitSource, TenantQueue
+from tenant_slots.validation import is_whole
 
 CAPS = ("max_job_per_key", "max_waiting")
 """Changed by themselves: neither an override nor the default has a say in them."""
 
-CHANGEABLE = (
-    "max_job",
-    *CAPS,
-    "paused",
-    "resume_at",
-    "limit_source",
-    "limit_set_by",
-    "override_until",
-    "override_by",
-    "limit_before_override",
-)
+CHANGEABLE = (*GUARDED, "limit_source", "limit_set_by", "override_by", "limit_before_override")
+"""What a change may touch: what the jobs may do, and where the limit comes from."""
 
 LONGEST_NAME: int = TenantQueue._meta.get_field("limit_set_by").max_length or 0
+
+LARGEST_BACKLOG = 2**31 - 1
+"""What the column of ``max_waiting`` holds."""
 
 CHANGES_KEPT = 100
 """Of `TenantQueue.limit_history`, which the charts draw the limit from."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """One change of a limit or a pause."""
-
-    what: str
-    """``"limit"``, ``"paused"``, ``"max_job_per_key"`` or ``"max_waiting"``."""
-    old: int | bool | None
-    new: int | bool | None
-    by: str
-    reason: str
-    until: datetime | None
-    """When the sweep takes it back, if it does."""
+@implements(TenantQueue.admit_waiting)
+def admit_waiting(tenant_queue: TenantQueue) -> None:
+    transitions.after_commit(partial(transitions.admit, tenant_queue.pk))
 
 
-def change(
+@implements(TenantQueue.set_limit)
+def set_limit(
+    tenant_queue: TenantQueue, max_job: int, *, by: str = "", reason: str = "", version: int | None = None
+) -> list[Change]:
+    tenants.require_limit(max_job, tenant_queue.tenant, tenant_queue.queue)
+
+    def apply(row: TenantQueue) -> None:
+        _forget_override(row)
+        row.max_job, row.limit_source, row.limit_set_by = max_job, LimitSource.SET, by
+
+    return _change(tenant_queue, apply, by, reason, version)
+
+
+@implements(TenantQueue.set_override)
+def set_override(
+    tenant_queue: TenantQueue,
+    max_job: int,
+    until: datetime,
+    *,
+    by: str = "",
+    reason: str = "",
+    version: int | None = None,
+) -> list[Change]:
+    tenants.require_limit(max_job, tenant_queue.tenant, tenant_queue.queue)
+    _require_future(until)
+
+    def apply(row: TenantQueue) -> None:
+        if row.override_until is None:
+            row.limit_before_override = row.max_job
+        row.max_job, row.override_until, row.override_by = max_job, until, by
+
+    return _change(tenant_queue, apply, by, reason, version)
+
+
+@implements(TenantQueue.end_override)
+def end_override(
+    tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version: int | None = None
+) -> list[Change]:
+    def apply(row: TenantQueue) -> None:
+        if row.limit_before_override is not None:
+            row.max_job = row.limit_before_override
+        _forget_override(row)
+
+    return _change(tenant_queue, apply, by, reason, version)
+
+
+@implements(TenantQueue.reset_to_default)
+def reset_to_default(
+    tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version: int | None = None
+) -> list[Change]:
+    default = tenants.default_max_job(tenant_queue.tenant, tenant_queue.queue)
+
+    def apply(row: TenantQueue) -> None:
+        _forget_override(row)
+        row.max_job, row.limit_source, row.limit_set_by = default, LimitSource.DEFAULT, ""
+
+    return _change(tenant_queue, apply, by, reason, version)
+
+
+@implements(TenantQueue.set_max_job_per_key)
+def set_max_job_per_key(
+    tenant_queue: TenantQueue,
+    max_job_per_key: int | None,
+    *,
+    by: str = "",
+    reason: str = "",
+    version: int | None = None,
+) -> list[Change]:
+    _require_cap(max_job_per_key, tenant_queue, 1, HIGHEST_LIMIT)
+    return _change(tenant_queue, _setting("max_job_per_key", max_job_per_key), by, reason, version)
+
+
+@implements(TenantQueue.set_max_waiting)
+def set_max_waiting(
+    tenant_queue: TenantQueue, max_waiting: int | None, *, by: str = "", reason: str = "", version: int | None = None
+) -> list[Change]:
+    _require_cap(max_waiting, tenant_queue, 0, LARGEST_BACKLOG)
+    return _change(tenant_queue, _setting("max_waiting", max_waiting), by, reason, version)
+
+
+@implements(TenantQueue.pause)
+def pause(
+    tenant_queue: TenantQueue,
+    *,
+    until: datetime | None = None,
+    by: str = "",
+    reason: str = "",
+    version: int | None = None,
+) -> list[Change]:
+    if until is not None:
+        _require_future(until)
+
+    def apply(row: TenantQueue) -> None:
+        row.paused, row.resume_at = True, until
+
+    return _change(tenant_queue, apply, by, reason, version)
+
+
+@implements(TenantQueue.resume)
+def resume(tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
+    def apply(row: TenantQueue) -> None:
+        row.paused, row.resume_at = False, None
+
+    return _change(tenant_queue, apply, by, reason, version)
+
+
+def _change(
     tenant_queue: TenantQueue, apply: Callable[[TenantQueue], None], by: str, reason: str, version: int | None
 ) -> list[Change]:
     """Save what `apply` sets on the row as it is stored, locked; `tenant_queue` has the stored values afterwards.
@@ -59,14 +156,14 @@ def change(
     Raises:
         StaleVersion: the row's version is not `version`.
     """
-    with slots.locked(tenant_queue.pk) as row:
+    with locked(tenant_queue.pk) as row:
         row.refresh_from_db(fields=row.get_deferred_fields())
         if version is not None and row.version != version:
             raise StaleVersion(tenant_queue=row, max_job=row.max_job, version=row.version)
         before = _values(row)
         apply(row)
         row.limit_set_by, row.override_by = row.limit_set_by[:LONGEST_NAME], row.override_by[:LONGEST_NAME]
-        _save(row, before)
+        _save_and_admit(row, before)
         changes = list(_changes(row, before, by, reason))
         for one in changes:
             transaction.on_commit(partial(_tell, row, one), using=app_settings.DATABASE, robust=True)
@@ -78,7 +175,8 @@ def _values(row: TenantQueue) -> dict[str, Any]:
     return {name: getattr(row, name) for name in CHANGEABLE}
 
 
-def _save(row: TenantQueue, before: dict[str, Any]) -> None:
+def _save_and_admit(row: TenantQueue, before: dict[str, Any]) -> None:
+    """`TenantQueue.save` counts the version up and admits the waiting jobs that fit now, once this has committed."""
     changed = {name for name, value in _values(row).items() if value != before[name]}
     if "max_job" in changed:
         moment = round(timezone.now().timestamp(), 3)
@@ -105,3 +203,21 @@ def _copy(row: TenantQueue, to: TenantQueue) -> None:
 
 def _tell(row: TenantQueue, change: Change) -> None:
     signals.limit_changed.send_robust(sender=TenantQueue, tenant_queue=row, change=change)
+
+
+def _setting(field: str, value: int | None) -> Callable[[TenantQueue], None]:
+    return lambda row: setattr(row, field, value)
+
+
+def _forget_override(row: TenantQueue) -> None:
+    row.override_until, row.override_by, row.limit_before_override = None, "", None
+
+
+def _require_cap(value: Any, row: TenantQueue, lowest: int, highest: int) -> None:
+    if value is not None and not is_whole(value, lowest, highest):
+        raise InvalidLimit(value=value, tenant=row.tenant, queue=row.queue, lowest=lowest, highest=highest)
+
+
+def _require_future(until: datetime) -> None:
+    if until <= timezone.now():
+        raise TimeHasPassed(until=until)

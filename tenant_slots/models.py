@@ -1,9 +1,11 @@
-"""The two tables. What moves a row between states is in ``slots.py`` and ``line.py``."""
+"""The tables. What moves a job between states is in ``slots.py``; ``layering.py`` says who writes methods' bodies."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -11,21 +13,15 @@ from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q, Value
-from django.db.models.functions import Coalesce, Greatest, Now
+from django.db.models.functions import Coalesce, Greatest
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.conf import app_settings
-from tenant_slots.time_buckets import ago
+from tenant_slots.db.clock import DatabaseNow, ago
+from tenant_slots.layering import implemented_above
 
 HIGHEST_LIMIT = 10_000
 """More slots than any worker pool has; a number above it is a typing error."""
-
-
-class DatabaseNow(Now):
-    """The database's clock at this moment; ``Now`` is the start of the transaction on PostgreSQL."""
-
-    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        return self.as_sql(compiler, connection, template="CLOCK_TIMESTAMP()", **context)
 
 
 class State(models.TextChoices):
@@ -39,13 +35,22 @@ class State(models.TextChoices):
 
 
 HOLDING = (State.QUEUED, State.RUNNING)
+UNADMITTED = (State.SCHEDULED, State.WAITING)
 ENDED = (State.FINISHED, State.FAILED, State.CANCELED)
 
-HOLD = "tenant_slots.hold_slot"
-"""The task of a row that is no job: some other code holds the slot, see ``holding.py``."""
+HOLD_SLOT = "tenant_slots.hold_slot"
+"""What a reservation shows as its task."""
 
 READY_AT = Greatest("enqueued_at", Coalesce("run_after", "enqueued_at"))
 """From when a job could have started: one that was put off did not wait before its time."""
+
+
+class Kind(models.TextChoices):
+    """What a row of `TenantJob` is."""
+
+    JOB = "job", _("job")
+    RESERVATION = "reservation", _("reservation")
+    """A slot, or a place in the backlog, for code that is no job of RQ: see ``hold_slot``."""
 
 
 class LimitSource(models.TextChoices):
@@ -56,8 +61,22 @@ class LimitSource(models.TextChoices):
     SET = "set", _("set")
 
 
-GUARDED = frozenset({"max_job", "max_job_per_key", "max_waiting", "paused", "override_until", "resume_at"})
-"""Saving one of these raises `TenantQueue.version`."""
+GUARDED = ("max_job", "override_until", "max_job_per_key", "max_waiting", "paused", "resume_at")
+"""What a tenant queue lets its jobs do. Saving one of these raises `TenantQueue.version` and admits what fits now."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a tenant queue's limits or of its pause."""
+
+    what: str
+    """``"limit"``, ``"paused"``, ``"max_job_per_key"`` or ``"max_waiting"``."""
+    old: int | bool | None
+    new: int | bool | None
+    by: str
+    reason: str
+    until: datetime | None
+    """When the sweep takes it back, if it does."""
 
 
 class TenantQueueQuerySet(models.QuerySet["TenantQueue"]):
@@ -71,9 +90,9 @@ def rq_id_of(job: uuid.UUID, attempt: int, rq_job_id: str) -> str:
     return rq_job_id or f"{job}-{attempt}"
 
 
-def rq_queue_of(lane: str, queue: str) -> str:
-    """The RQ queue that a job goes to. One whose lane the project has given up goes to its own queue."""
-    return lane if lane in getattr(settings, "RQ_QUEUES", {}) else queue
+def rq_queue_of(overflow_queue: str, queue: str) -> str:
+    """The RQ queue that a job goes to. One whose overflow queue the project has given up goes to its own queue."""
+    return overflow_queue if overflow_queue in getattr(settings, "RQ_QUEUES", {}) else queue
 
 
 class TenantJobQuerySet(models.QuerySet["TenantJob"]):
@@ -93,18 +112,26 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
         """Jobs that hold a slot."""
         return self.filter(state__in=HOLDING)
 
+    def unadmitted(self) -> TenantJobQuerySet:
+        """Jobs that have not ended and hold no slot."""
+        return self.filter(state__in=UNADMITTED)
+
     def not_started(self) -> TenantJobQuerySet:
         """Jobs that no worker has begun."""
-        return self.filter(state__in=(State.SCHEDULED, State.WAITING, State.QUEUED))
+        return self.filter(state__in=(*UNADMITTED, State.QUEUED))
 
-    def holds_to_begin(self) -> TenantJobQuerySet:
-        """Holds whose block has not begun: in line, or just admitted."""
-        return self.filter(task=HOLD, state__in=(State.WAITING, State.QUEUED))
+    def jobs(self) -> TenantJobQuerySet:
+        """Without reservations."""
+        return self.filter(kind=Kind.JOB)
 
-    def silent(self) -> TenantJobQuerySet:
+    def reservations_to_begin(self) -> TenantJobQuerySet:
+        """Reservations whose block has not begun: waiting, or just admitted."""
+        return self.filter(kind=Kind.RESERVATION, state__in=(State.WAITING, State.QUEUED))
+
+    def stale(self) -> TenantJobQuerySet:
         """Running jobs whose lease has run out.
 
-        Of a stock worker's jobs, which nobody beats for, silence says nothing.
+        Nobody sends heartbeats for a stock worker's jobs, so that their absence says nothing.
         """
         return self.running().filter(beats=True, beat_at__lt=ago(app_settings.LEASE_TTL))
 
@@ -112,10 +139,10 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
         return self.filter(state__in=ENDED)
 
     def retryable(self) -> TenantJobQuerySet:
-        """Failed and canceled jobs that may run again: RQ's own are requeued there, and a hold has nothing to run."""
-        return self.filter(state__in=(State.FAILED, State.CANCELED), rq_job_id="").exclude(task=HOLD)
+        """Failed and canceled jobs that may run again: RQ's own are requeued there; a reservation has no function."""
+        return self.jobs().filter(state__in=(State.FAILED, State.CANCELED), rq_job_id="")
 
-    def in_line(self) -> TenantJobQuerySet:
+    def backlog(self) -> TenantJobQuerySet:
         """The waiting jobs of a tenant, next one first."""
         return self.waiting().order_by("-priority", "pk")
 
@@ -144,14 +171,14 @@ class TenantQueue(models.Model):
     )
     current_job = models.IntegerField(_("in use"), default=0, editable=False)
     max_job_per_key = models.IntegerField(
-        _("limit per key"),
+        _("limit per concurrency key"),
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(HIGHEST_LIMIT)],
         help_text=_("How many jobs with the same key, such as one user's, may run at once; empty: no such limit."),
     )
     max_waiting = models.PositiveIntegerField(
-        _("longest line"),
+        _("largest backlog"),
         null=True,
         blank=True,
         help_text=_("How many jobs may wait; more are refused when they are enqueued. Empty: any number."),
@@ -227,8 +254,9 @@ class TenantQueue(models.Model):
             super().save(*args, **kwargs)
             return
         fields = self._fields_to_save(kwargs.get("update_fields"))
-        if fields & GUARDED:
+        if not fields.isdisjoint(GUARDED):
             self._save_as_next_version(*args, **{**kwargs, "update_fields": fields | {"version"}})
+            self.admit_waiting()
         else:
             super().save(*args, **{**kwargs, "update_fields": fields})
 
@@ -253,6 +281,92 @@ class TenantQueue(models.Model):
         """Slots that a waiting job could take, as of when this row was read."""
         return 0 if self.paused else max(0, self.max_job - self.current_job)
 
+    @implemented_above
+    def admit_waiting(self) -> None:
+        """Let waiting jobs take the free slots, and push them to RQ, once the current transaction has committed."""
+        raise NotImplementedError
+
+    @implemented_above
+    def set_limit(self, max_job: int, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
+        """Change the limit for good; waiting jobs that now fit are admitted once it commits. Lowering stops no job.
+
+        Args:
+            max_job: how many jobs may run at once, from 0 to ``HIGHEST_LIMIT``.
+            by, reason: for the log and the signal ``limit_changed``.
+            version: what `version` was when whoever decides looked at this row; None to change it in any case.
+
+        Returns:
+            What really changed, as the signal tells it. This object then has the values that are stored.
+
+        Raises:
+            InvalidLimit: `max_job` is not such a number.
+            StaleVersion: another change came first; nothing is changed.
+        """
+        raise NotImplementedError
+
+    @implemented_above
+    def set_override(
+        self, max_job: int, until: datetime, *, by: str = "", reason: str = "", version: int | None = None
+    ) -> list[Change]:
+        """Change the limit until a time; then a sweep brings back the limit from before. See `set_limit`.
+
+        Raises:
+            TimeHasPassed: `until` is not in the future.
+            InvalidLimit, StaleVersion: as `set_limit`.
+        """
+        raise NotImplementedError
+
+    @implemented_above
+    def end_override(self, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
+        """Bring back the limit from before the override. Does nothing when there is none. See `set_limit`."""
+        raise NotImplementedError
+
+    @implemented_above
+    def reset_to_default(self, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
+        """Give the row the limit that a new one would get. See `set_limit`."""
+        raise NotImplementedError
+
+    @implemented_above
+    def set_max_job_per_key(
+        self, max_job_per_key: int | None, *, by: str = "", reason: str = "", version: int | None = None
+    ) -> list[Change]:
+        """Change how many jobs with the same concurrency key may hold a slot at once; None for no such limit.
+
+        Raises:
+            InvalidLimit: it is neither None nor a whole number from 1 to ``HIGHEST_LIMIT``.
+            StaleVersion: as `set_limit`.
+        """
+        raise NotImplementedError
+
+    @implemented_above
+    def set_max_waiting(
+        self, max_waiting: int | None, *, by: str = "", reason: str = "", version: int | None = None
+    ) -> list[Change]:
+        """Change how many jobs may wait; None for any number. Jobs that wait already stay.
+
+        Raises:
+            InvalidLimit: it is neither None nor a whole number from 0 to ``LARGEST_BACKLOG``.
+            StaleVersion: as `set_limit`.
+        """
+        raise NotImplementedError
+
+    @implemented_above
+    def pause(
+        self, *, until: datetime | None = None, by: str = "", reason: str = "", version: int | None = None
+    ) -> list[Change]:
+        """Let no further job of this tenant start; running ones go on. With `until` a sweep resumes it then.
+
+        Raises:
+            TimeHasPassed: `until` is not in the future.
+            StaleVersion: as `set_limit`.
+        """
+        raise NotImplementedError
+
+    @implemented_above
+    def resume(self, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
+        """Undo `pause`; waiting jobs are admitted once that commits. See `set_limit`."""
+        raise NotImplementedError
+
 
 class TenantJob(models.Model):
     """One background job of one tenant, from enqueue to its end."""
@@ -261,6 +375,7 @@ class TenantJob(models.Model):
     tenant_queue = models.ForeignKey(
         TenantQueue, models.CASCADE, related_name="jobs", db_index=False, verbose_name=_("tenant queue")
     )
+    kind = models.CharField(_("kind"), max_length=12, choices=Kind, default=Kind.JOB, db_default=Kind.JOB)
     task = models.CharField(_("task"), max_length=255)
     args = models.JSONField(_("arguments"), default=list)
     kwargs = models.JSONField(_("keyword arguments"), default=dict)
@@ -313,14 +428,14 @@ class TenantJob(models.Model):
     admitted_at = models.DateTimeField(_("admitted"), null=True)
     started_at = models.DateTimeField(_("started"), null=True)
     ended_at = models.DateTimeField(_("ended"), null=True)
-    beat_at = models.DateTimeField(_("last beat"), null=True)
+    beat_at = models.DateTimeField(_("last heartbeat"), null=True)
     cancel_requested_at = models.DateTimeField(_("cancel requested"), null=True)
     worker = models.CharField(_("worker"), max_length=255, default="", db_default="")
     host = models.CharField(_("host"), max_length=100, default="", db_default="")
     pid = models.IntegerField(_("process"), default=0, db_default=0)
     pid_started = models.BigIntegerField(default=0, db_default=0)
     beats = models.BooleanField(
-        default=False, db_default=False, help_text=_("Somebody beats for the process while it runs the job.")
+        default=False, db_default=False, help_text=_("Somebody sends heartbeats for the process while it runs the job.")
     )
     result = models.JSONField(_("result"), null=True)
     error = models.TextField(_("error"), default="", db_default="")
@@ -358,11 +473,11 @@ class TenantJob(models.Model):
                 "id",
                 condition=Q(state=State.WAITING),
                 include=["key"],
-                name="tenant_slots_line",
+                name="tenant_slots_backlog",
             ),
             models.Index(fields=["tenant_queue"], condition=Q(state__in=HOLDING), name="tenant_slots_holding"),
             models.Index(fields=["run_after"], condition=Q(state=State.SCHEDULED), name="tenant_slots_scheduled"),
-            models.Index(fields=["tenant_queue"], condition=Q(state=State.SCHEDULED), name="tenant_slots_put_off"),
+            models.Index(fields=["tenant_queue"], condition=Q(state=State.SCHEDULED), name="tenant_slots_deferred"),
             models.Index(fields=["ended_at"], condition=Q(state__in=ENDED), name="tenant_slots_ended"),
             models.Index(fields=["tenant_queue", "-id"], name="tenant_slots_history"),
             models.Index("tenant_queue", READY_AT, condition=Q(state=State.WAITING), name="tenant_slots_longest_wait"),
@@ -372,8 +487,8 @@ class TenantJob(models.Model):
             ),
             models.Index(
                 fields=["beat_at"],
-                condition=Q(task=HOLD, state__in=(State.WAITING, State.QUEUED)),
-                name="tenant_slots_holds_to_begin",
+                condition=Q(kind=Kind.RESERVATION, state__in=(State.WAITING, State.QUEUED)),
+                name="tenant_slots_reservations",
             ),
         ]
 
@@ -389,25 +504,25 @@ class TenantJob(models.Model):
         return rq_queue_of(self.rq_queue, self.tenant_queue.queue)
 
     @property
-    def is_hold(self) -> bool:
+    def is_reservation(self) -> bool:
         """Not a job of RQ: other code holds the slot, or waits for it."""
-        return self.task == HOLD
+        return self.kind == Kind.RESERVATION
 
     @property
     def has_ended(self) -> bool:
         return self.state in ENDED
 
+    @implemented_above
     def cancel(self) -> bool:
-        """Take the job out of line, or stop it when it runs; False when it had already ended.
+        """Take the job out of the backlog, or stop it when it runs; False when it had already ended.
 
         A running job is canceled once its process has really ended, so refresh before reading `state`.
         """
-        from tenant_slots import line
+        raise NotImplementedError
 
-        return line.cancel(self)
-
+    @implemented_above
     def set_priority(self, priority: int) -> bool:
-        """Move the job in its tenant's line; False when it is not scheduled or waiting any more.
+        """Move the job within its tenant's backlog; False when it is not scheduled or waiting any more.
 
         Args:
             priority: from -1,000,000 to 1,000,000; a higher one goes first.
@@ -415,19 +530,16 @@ class TenantJob(models.Model):
         Raises:
             InvalidOption: it is not such a number.
         """
-        from tenant_slots import line
+        raise NotImplementedError
 
-        return line.set_priority(self, priority)
-
+    @implemented_above
     def retry(self) -> None:
-        """Put a failed or canceled job back in its old place in line.
+        """Put a failed or canceled job back in its old place in the backlog.
 
         Raises:
             NotRetryable: the job is in another state.
         """
-        from tenant_slots import line
-
-        line.retry(self)
+        raise NotImplementedError
 
     async def acancel(self) -> bool:
         """`cancel` for async code."""

@@ -105,7 +105,7 @@ def apply(difference: Difference, queue: str, *, by: str, reason: str) -> tuple[
     problems: list[Problem] = []
     for changed in difference.changed:
         with _noting(problems, changed.line):
-            tenants.set_limit(changed.row, changed.line.max_job, by=by, reason=reason)
+            changed.row.set_limit(changed.line.max_job, by=by, reason=reason)
             done.changed.append(changed)
     for line in difference.new:
         with _noting(problems, line):
@@ -128,7 +128,7 @@ def _make(line: Line, queue: str, by: str, reason: str) -> None:
     values = {"max_job": line.max_job, "limit_source": LimitSource.SET, "limit_set_by": by[: limits.LONGEST_NAME]}
     row, is_new = TenantQueue.objects.get_or_create(tenant=line.tenant, queue=queue, defaults=values)
     if not is_new:
-        tenants.set_limit(row, line.max_job, by=by, reason=reason)
+        row.set_limit(line.max_job, by=by, reason=reason)
 
 
 def _records(file: Iterable[str], problems: list[Problem]) -> Iterator[tuple[int, dict[str, str]]]:

@@ -1,23 +1,20 @@
-"""Receivers of signals: the log, and what follows from a changed or deleted TenantQueue."""
+"""Receivers of signals: the log, and the refusal to delete a tenant queue that is in use."""
 
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import Any
 
-from django.db.models.signals import post_save, pre_delete
+from django.db.models.signals import pre_delete
 
-from tenant_slots import line, signals
+from tenant_slots import signals
 from tenant_slots.exceptions import TenantQueueInUse
-from tenant_slots.limits import Change
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import Change, State, TenantJob, TenantQueue
 
 logger = logging.getLogger("tenant_slots")
 
 
 def connect_all() -> None:
-    post_save.connect(admit_after_change, sender=TenantQueue)
     pre_delete.connect(refuse_to_delete_in_use, sender=TenantQueue)
     signals.jobs_enqueued.connect(log_enqueued)
     signals.jobs_admitted.connect(log_admitted)
@@ -25,12 +22,6 @@ def connect_all() -> None:
     signals.job_ended.connect(log_ended)
     signals.job_put_back.connect(log_put_back)
     signals.limit_changed.connect(log_limit_changed)
-
-
-def admit_after_change(*, instance: TenantQueue, created: bool, raw: bool = False, **_: Any) -> None:
-    """A raised limit or a resume, from wherever it was saved, lets waiting jobs in as soon as it commits."""
-    if not created and not raw:
-        line.after_commit(partial(line.admit, instance.pk))
 
 
 def refuse_to_delete_in_use(*, instance: TenantQueue, **_: Any) -> None:
@@ -41,7 +32,7 @@ def refuse_to_delete_in_use(*, instance: TenantQueue, **_: Any) -> None:
     """
     list(TenantQueue.objects.select_for_update().filter(pk=instance.pk))
     holding = instance.jobs.holding().count()
-    waiting = instance.jobs.filter(state__in=(State.SCHEDULED, State.WAITING)).count()
+    waiting = instance.jobs.unadmitted().count()
     if holding or waiting:
         raise TenantQueueInUse(tenant_queue=instance, holding=holding, waiting=waiting)
 

@@ -10,9 +10,12 @@ import django_rq
 from django.db import transaction
 from rq import SimpleWorker
 
-from tenant_slots import bulk, holders, slots
-from tenant_slots.holders import Holder, this_process
+from tenant_slots import owners, slots
+from tenant_slots.db.clock import in_seconds
+from tenant_slots.enqueueing import bulk
 from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.owners import Owner, this_process
+from tenant_slots.running.run import Run
 
 TASK = "tests.jobs.add"
 
@@ -36,23 +39,23 @@ def many_waiting(row: TenantQueue, number: int, **values: Any) -> None:
         bulk.insert([TenantJob(tenant_queue=row, task=TASK, **values) for _ in range(number)])
 
 
-def holder(worker: str = "worker", **values: Any) -> Holder:
+def holder(worker: str = "worker", **values: Any) -> Owner:
     """The process of this test as one that runs a job."""
     return replace(this_process(worker, beats=True), **values)
 
 
-def another_process(worker: str = "elsewhere", **values: Any) -> Holder:
+def another_process(worker: str = "elsewhere", **values: Any) -> Owner:
     """A process of this host that lives, and is not this one."""
     pid = os.getppid()
-    return holder(worker, **{"pid": pid, "pid_started": holders._started(pid), **values})
+    return holder(worker, **{"pid": pid, "pid_started": owners._started(pid), **values})
 
 
-def dead_process(worker: str = "dead", **values: Any) -> Holder:
+def dead_process(worker: str = "dead", **values: Any) -> Owner:
     """A process of this host whose pid now belongs to a younger one."""
     return another_process(worker, **{"pid_started": 1, **values})
 
 
-def running_job(row: TenantQueue, by: Holder, **values: Any) -> TenantJob:
+def running_job(row: TenantQueue, by: Owner, **values: Any) -> TenantJob:
     """A job that some process runs, or ran until it died."""
     waiting_job(row, **values)
     (job,) = slots.admit(row.pk)
@@ -63,7 +66,7 @@ def running_job(row: TenantQueue, by: Holder, **values: Any) -> TenantJob:
 
 def age(job: TenantJob, **seconds: float) -> None:
     """Move times of a job into the past."""
-    TenantJob.objects.filter(pk=job.pk).update(**{name: slots.in_seconds(-value) for name, value in seconds.items()})
+    TenantJob.objects.filter(pk=job.pk).update(**{name: in_seconds(-value) for name, value in seconds.items()})
     job.refresh_from_db()
 
 
@@ -94,3 +97,10 @@ def work(*queues: str) -> None:
 def counters_match() -> bool:
     """Rule 2: what is counted is what holds."""
     return all(row.current_job == row.jobs.holding().count() for row in TenantQueue.objects.all())
+
+
+def end_run(job: TenantJob, **outcome: Any) -> None:
+    """Record that the function of a running job has ended, as the process that runs it does."""
+    run = Run("worker")
+    run.job = job
+    run.end(outcome)

@@ -32,7 +32,7 @@ def generator(tenant: str) -> Any:
 def good(tenant: str, *rest: str, **more: str) -> None: ...
 
 
-class Holder:
+class NoModel:
     def method(self, tenant: str) -> None: ...
 
     def without_tenant(self) -> None: ...
@@ -51,8 +51,8 @@ def nested() -> Any:
         (generator, "tenant", "generator"),
         (lambda tenant: None, "tenant", "lambda or a nested function"),
         (nested(), "tenant", "lambda or a nested function"),
-        (Holder.without_tenant, "tenant", "no argument 'tenant'"),
-        (Holder, "tenant", "not a function"),
+        (NoModel.without_tenant, "tenant", "no argument 'tenant'"),
+        (NoModel, "tenant", "not a function"),
         (len, "tenant", "not a function"),
         (good, "tennant", "no argument 'tennant'"),
         (good, None, "no argument None"),

@@ -11,7 +11,7 @@ from django.test import override_settings
 
 from tenant_slots import conf
 from tenant_slots.checks import RULES
-from tenant_slots.decorators import registered
+from tenant_slots.tasks.registry import registered
 from tests import jobs
 
 

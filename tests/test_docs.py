@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.dispatch import Signal
 
 from tenant_slots import checks, conf, exceptions, signals, tenant_job
-from tenant_slots.decorators import TenantTask
+from tenant_slots.enqueueing.ways import WaysToEnqueue
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -91,7 +91,7 @@ def test_the_reference_names_every_exception() -> None:
 
 
 def test_the_reference_names_every_option_of_the_decorator_and_of_using() -> None:
-    using = set(inspect.signature(TenantTask.using).parameters) - {"self"}
+    using = set(inspect.signature(WaysToEnqueue.using).parameters) - {"self"}
     options = set(inspect.signature(tenant_job).parameters) | using
     assert [name for name in sorted(options) if f"| `{name}` |" not in REFERENCE] == []
 

@@ -12,7 +12,7 @@ import pytest
 from django.core.management import call_command
 from django.test import override_settings
 
-from tenant_slots.models import HOLD, State, TenantJob, TenantQueue
+from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tests import jobs
 from tests.factories import (
     age,
@@ -51,7 +51,7 @@ def dead_holder() -> None:
 
 
 def dead_hold() -> None:
-    TenantJob.objects.create(tenant_queue=tenant_queue(max_job=0), task=HOLD, **dead_process().as_fields())
+    TenantJob.objects.create(tenant_queue=tenant_queue(max_job=0), kind=Kind.RESERVATION, **dead_process().as_fields())
 
 
 def lost_in_redis() -> None:
@@ -77,8 +77,8 @@ def test_a_healthy_system_gets_exit_code_0() -> None:
     ("damage", "kind"),
     [
         (wrong_counter, "counter"),
-        (dead_holder, "dead holder"),
-        (dead_hold, "dead hold"),
+        (dead_holder, "dead owner"),
+        (dead_hold, "dead reservation"),
         (lost_in_redis, "lost in Redis"),
         (stranded, "stranded"),
         (overdue, "overdue"),
@@ -101,7 +101,7 @@ def test_a_silent_holder_is_found_and_left_to_a_sweeper_that_has_watched() -> No
     age(job, beat_at=21)
     code, output = doctor("--fix")
     assert code == 1
-    assert "silent holder: 'acme' on 'imports'" in output
+    assert "stale owner: 'acme' on 'imports'" in output
     assert fresh(job).state == State.RUNNING
 
 

@@ -18,8 +18,11 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from tenant_slots import bulk, duplicates, exceptions, signals, slots, tenant_job
+from tenant_slots import exceptions, signals, slots, tenant_job
+from tenant_slots.enqueueing import bulk, unique
+from tenant_slots.enqueueing.ways import WaysToEnqueue
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.tasks.task import TenantTask
 from tests import jobs
 from tests.factories import age, fresh, holder, tenant_queue, work
 from tests.processes import ROOT, environment, wait_until
@@ -90,11 +93,15 @@ def test_a_unique_key_of_another_kind_is_refused_and_nothing_is_stored(value: An
 def with_defaults(tenant: str, day: date = date(2030, 1, 1), marker: object = object()) -> None: ...
 
 
+def digest_of(task: TenantTask[..., Any], *args: str) -> str:
+    return unique.digest_of(task.called_with(args, {}), "acme", {})
+
+
 def test_a_default_that_is_no_json_is_the_same_in_every_process() -> None:
     task = tenant_job("imports", tenant="tenant", unique_for=timedelta(minutes=1))(with_defaults).tenant_task
-    before = duplicates.digest_of(task, "acme", ("acme",), {}, {})
+    before = digest_of(task, "acme")
     with_defaults.__defaults__ = (date(2030, 1, 1), object())
-    assert duplicates.digest_of(task, "acme", ("acme",), {}, {}) == before
+    assert digest_of(task, "acme") == before
 
 
 def test_a_job_that_is_older_than_the_window_stands_for_no_other() -> None:
@@ -175,7 +182,7 @@ def test_a_line_that_is_full_still_gives_the_jobs_that_stand_in_it() -> None:
 
 
 def test_a_duplicate_finds_no_busy_tenant_and_a_discarded_job_stands_for_no_other() -> None:
-    task = replace(jobs.only_now.tenant_task, unique_for=timedelta(seconds=WINDOW))
+    task = WaysToEnqueue(replace(jobs.only_now.tenant_task, unique_for=timedelta(seconds=WINDOW)))
     row = tenant_queue(max_job=1)
     admitted = task.enqueue("acme")
     assert task.enqueue("acme") == admitted
@@ -202,7 +209,7 @@ def test_the_order_of_the_line_is_that_of_the_calls_however_many(count: int) -> 
     tenant_queue(max_job=0)
     calls = [(("acme", f"{number}.csv"), {}) for number in range(count)]
     got = jobs.import_once.enqueue_many(calls)
-    assert [job.args[1] for job in TenantJob.objects.in_line()] == [args[1] for args, _ in calls]
+    assert [job.args[1] for job in TenantJob.objects.backlog()] == [args[1] for args, _ in calls]
     assert jobs.import_once.enqueue_many(reversed(calls)) == got[::-1]
     assert TenantJob.objects.count() == count
 
@@ -243,7 +250,7 @@ def test_without_the_option_fifty_threads_store_fifty() -> None:
 
 def test_the_constraint_and_not_the_look_before_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two that have both looked before either stores, the second is refused."""
-    monkeypatch.setattr(duplicates, "_under_way", lambda *_: {})
+    monkeypatch.setattr(unique, "_under_way", lambda *_: {})
     jobs.import_once.enqueue("acme")
     with pytest.raises(IntegrityError, match="unique_key"):
         jobs.import_once.enqueue("acme")
@@ -352,7 +359,7 @@ def test_in_the_order_of_the_calls_crosswise_ones_would_deadlock(monkeypatch: py
 
 
 def digest(path: str) -> str:
-    return duplicates.digest_of(jobs.import_once.tenant_task, "acme", ("acme", path), {}, {})
+    return digest_of(jobs.import_once.tenant_task, "acme", path)
 
 
 def deadlocks(action: Any) -> bool:
@@ -407,7 +414,7 @@ def test_the_look_for_identical_jobs_uses_the_index() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET enable_seqscan = off")
         try:
-            plan = duplicates._active().filter(unique_key__in=["a" * 64]).explain()
+            plan = unique._active().filter(unique_key__in=["a" * 64]).explain()
         finally:
             cursor.execute("SET enable_seqscan = on")
     assert "tenant_slots_one_per_unique_key" in plan

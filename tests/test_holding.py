@@ -13,19 +13,8 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 from django.test import override_settings
 
-from tenant_slots import (
-    dispatch,
-    doctor,
-    hold_slot,
-    holders,
-    holding,
-    line,
-    recording,
-    recovery,
-    report_progress,
-    slots,
-    sweep,
-)
+from tenant_slots import dispatch, hold_slot, owners, report_progress, slots, transitions
+from tenant_slots.db.clock import in_seconds
 from tenant_slots.exceptions import (
     HoldInTransaction,
     InvalidOption,
@@ -36,14 +25,17 @@ from tenant_slots.exceptions import (
     TenantQueueFull,
     UnknownQueue,
 )
-from tenant_slots.models import HOLD, State, TenantJob, TenantQueue
-from tenant_slots.recovery import ByHand
+from tenant_slots.models import HOLD_SLOT, Kind, State, TenantJob, TenantQueue
+from tenant_slots.repair import doctor, lost_runs
+from tenant_slots.repair.lost_runs import ByHand
+from tenant_slots.running import reservation
 from tests import jobs
 from tests.factories import (
     age,
     another_process,
     counters_match,
     dead_process,
+    end_run,
     fresh,
     in_rq,
     running_job,
@@ -95,7 +87,7 @@ def held(**options: Any) -> Iterator[Holding]:
 
 def waiting_hold(row: TenantQueue, by: Any, **values: Any) -> TenantJob:
     job: TenantJob = TenantJob.objects.create(
-        tenant_queue=row, task=HOLD, beat_at=slots.in_seconds(0), **by.as_fields(), **values
+        tenant_queue=row, kind=Kind.RESERVATION, beat_at=in_seconds(0), **by.as_fields(), **values
     )
     return job
 
@@ -108,8 +100,8 @@ def test_a_hold_takes_a_slot_while_its_block_runs_and_gives_it_back() -> None:
     with hold_slot("acme", "imports") as hold:
         row = TenantQueue.objects.get()
         assert (row.tenant, row.queue, row.current_job) == ("acme", "imports", 1)
-        assert (hold.job.state, hold.job.task, hold.is_lost) == (State.RUNNING, HOLD, False)
-        assert holders.liveness(fresh(hold.job)) is holders.Liveness.ALIVE
+        assert (hold.job.state, hold.job.task, hold.is_lost) == (State.RUNNING, HOLD_SLOT, False)
+        assert owners.liveness(fresh(hold.job)) is owners.Liveness.ALIVE
     assert (fresh(hold.job).state, fresh(row).current_job) == (State.FINISHED, 0)
     assert in_rq() == 0
 
@@ -148,7 +140,7 @@ def test_a_job_that_ends_hands_its_slot_to_the_hold_in_line_and_the_hold_to_the_
         wait_until(lambda: states() == ["running", "waiting"])
         last = jobs.record.enqueue("acme", "last", "/dev/null")
         assert fresh(last).state == State.WAITING
-        recording.end(job, {"state": State.FINISHED})
+        end_run(job, state=State.FINISHED)
         assert one.begun.wait(10)
         assert states() == ["finished", "running", "waiting"]
     assert one.error is None
@@ -163,7 +155,7 @@ def test_a_hold_does_not_pass_a_job_that_waits_and_a_later_job_does_not_pass_it(
         wait_until(lambda: len(states()) == 2)
         waiting_job(row)
         TenantQueue.objects.update(max_job=1)
-        line.admit(row.pk)
+        transitions.admit(row.pk)
         assert states() == ["queued", "waiting", "waiting"]
         slots.release(fresh(first), state=State.FINISHED)
         assert one.begun.wait(10)
@@ -241,14 +233,14 @@ def test_on_sqlite_a_hold_inside_a_transaction_is_refused_at_once() -> None:
 def test_the_admission_at_the_very_moment_of_the_timeout_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forced: the slot is given between the last look at the row and the leaving of the line."""
     row = tenant_queue(max_job=0)
-    original = recovery.end_hold
+    original = transitions.cancel_unstarted
 
     def end_hold(job: TenantJob, reason: str) -> bool:
         TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
-        line.admit(row.pk)
+        transitions.admit(row.pk)
         return original(job, reason)
 
-    monkeypatch.setattr(recovery, "end_hold", end_hold)
+    monkeypatch.setattr(transitions, "cancel_unstarted", end_hold)
     with hold_slot("acme", "imports") as hold:
         assert (fresh(hold.job).state, fresh(row).current_job) == (State.RUNNING, 1)
     assert counters_match()
@@ -256,16 +248,16 @@ def test_the_admission_at_the_very_moment_of_the_timeout_is_used(monkeypatch: py
 
 def test_whoever_is_interrupted_while_waiting_leaves_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     running_job(tenant_queue(), another_process())
-    original = holding.Future.result
+    original = reservation.Future.result
 
     def result(future: Any) -> Any:
         wait_until(lambda: len(states()) == 2)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(holding.Future, "result", result)
+    monkeypatch.setattr(reservation.Future, "result", result)
     with pytest.raises(KeyboardInterrupt), hold_slot("acme", "imports", timeout=30):
         pass
-    monkeypatch.setattr(holding.Future, "result", original)
+    monkeypatch.setattr(reservation.Future, "result", original)
     assert states() == ["running", "canceled"]
 
 
@@ -276,7 +268,7 @@ def test_an_interrupt_at_the_very_moment_of_admission_gives_the_slot_back(monkey
         wait_until(lambda: states() == ["running"])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(holding.Future, "result", result)
+    monkeypatch.setattr(reservation.Future, "result", result)
     with pytest.raises(KeyboardInterrupt), hold_slot("acme", "imports", timeout=30):
         pass
     assert (states(), fresh(row).current_job) == (["failed"], 0)
@@ -286,7 +278,7 @@ def test_a_waiting_hold_that_is_canceled_raises() -> None:
     running_job(tenant_queue(), another_process())
     with held(timeout=30) as one:
         wait_until(lambda: len(states()) == 2)
-        assert TenantJob.objects.get(task=HOLD).cancel()
+        assert TenantJob.objects.get(kind=Kind.RESERVATION).cancel()
         wait_until(lambda: one.error)
     assert isinstance(one.error, NoFreeSlot)
     assert "canceled" in str(one.error)
@@ -334,7 +326,7 @@ def test_a_lost_lease_is_told_and_logged_once_and_the_release_changes_nothing(
 ) -> None:
     row = tenant_queue()
     with caplog.at_level(logging.ERROR, "tenant_slots"), hold_slot("acme", "imports") as hold:
-        assert recovery.end_lost_run(hold.job, "taken away by the test")
+        assert lost_runs.end_lost_run(hold.job, "taken away by the test")
         other = running_job(row, another_process())
         wait_until(lambda: hold.is_lost)
     assert (TenantJob.objects.get(pk=hold.job.pk).state, fresh(other).state) == (State.FAILED, State.RUNNING)
@@ -349,10 +341,10 @@ def test_a_block_that_ends_before_it_could_hear_of_its_lost_lease_takes_nobodys_
 ) -> None:
     row = tenant_queue()
     with hold_slot("acme", "imports") as hold:
-        assert recovery.end_lost_run(hold.job, "taken away by the test")
+        assert lost_runs.end_lost_run(hold.job, "taken away by the test")
         other = running_job(row, another_process())
     assert (fresh(hold.job).state, fresh(other).state, fresh(row).current_job) == ("failed", "running", 1)
-    assert "its slot was taken away" in caplog.text
+    assert "its slot had been taken away" in caplog.text
 
 
 @override_settings(TENANT_SLOTS={"BEAT_INTERVAL": 0.02})
@@ -391,8 +383,8 @@ def test_a_database_that_fails_while_it_waits_leaves_nothing_in_line(monkeypatch
 
 @on_postgresql
 def test_a_locked_row_is_no_slot_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "LOCK_TIMEOUT_SECONDS", 0.1)
-    monkeypatch.setattr(holding, "SECONDS_FOR_RELEASE", 0.1)
+    monkeypatch.setattr(reservation, "LOCK_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(reservation, "SECONDS_FOR_RELEASE", 0.1)
     row = tenant_queue()
     with transaction.atomic():
         list(TenantQueue.objects.select_for_update(no_key=True).filter(pk=row.pk))
@@ -448,7 +440,7 @@ class TestSweep:
         job = waiting_hold(row, dead_process())
         slots.admit(row.pk)
         slots.start(fresh(job), dead_process())
-        assert [finding.kind for finding in doctor.findings()] == ["dead holder"]
+        assert [finding.kind for finding in doctor.findings()] == ["dead owner"]
         assert sweep_now().reclaimed == 1
         assert (fresh(job).state, fresh(row).current_job) == (State.FAILED, 0)
 
@@ -482,7 +474,7 @@ class TestSweep:
     def test_a_silent_one_on_this_host_is_taken_away_but_its_process_is_never_killed(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(holders, "kill", lambda job: pytest.fail("a web process was killed"))
+        monkeypatch.setattr(owners, "kill", lambda job: pytest.fail("a web process was killed"))
         row = tenant_queue()
         job = waiting_hold(row, another_process())
         slots.admit(row.pk)
@@ -494,7 +486,7 @@ class TestSweep:
     def test_an_admitted_one_is_neither_lost_in_redis_nor_pushed(self) -> None:
         row = tenant_queue()
         job = waiting_hold(row, another_process())
-        line.admit(row.pk)
+        transitions.admit(row.pk)
         age(job, admitted_at=60)
         assert doctor.findings() == []
         assert not sweep_now()
@@ -506,7 +498,7 @@ class TestSweep:
         read = TenantJob.objects.get(pk=job.pk)
         TenantQueue.objects.update(max_job=1)
         slots.admit(row.pk)
-        assert not recovery.end_hold(read, "too late")
+        assert not transitions.cancel_unstarted(read, "too late")
         assert fresh(job).state == State.QUEUED
 
 
@@ -515,9 +507,9 @@ def test_a_release_by_hand_ends_a_silent_hold() -> None:
     job = waiting_hold(row, another_process())
     slots.admit(row.pk)
     slots.start(fresh(job), another_process())
-    assert recovery.release_by_hand(fresh(job), "stuck") is ByHand.ALIVE
+    assert lost_runs.release_by_hand(fresh(job), "stuck") is ByHand.ALIVE
     age(job, beat_at=21)
-    assert recovery.release_by_hand(fresh(job), "stuck") is ByHand.RELEASED
+    assert lost_runs.release_by_hand(fresh(job), "stuck") is ByHand.RELEASED
     assert fresh(job).state == State.FAILED
 
 
@@ -544,6 +536,6 @@ def test_a_hold_inside_a_job_holds_a_slot_of_its_own_queue() -> None:
 def test_holds_to_begin_are_found_by_their_index() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET enable_seqscan = off")
-        plan = sweep.TenantJob.objects.holds_to_begin().filter(host="x").explain()
+        plan = TenantJob.objects.reservations_to_begin().filter(host="x").explain()
         cursor.execute("SET enable_seqscan = on")
-    assert "tenant_slots_holds_to_begin" in plan
+    assert "tenant_slots_reservations" in plan

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
-from tenant_slots import doctor, exceptions, key_caps, slots, sweep, tenant_job
+from tenant_slots import concurrency_keys, exceptions, slots, tenant_job
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.repair import doctor, findings
 from tests import jobs
 from tests.factories import counters_match, fresh, many_waiting, tenant_queue, waiting_job, work
 
@@ -63,7 +64,7 @@ def test_free_slots_stay_free_when_only_capped_users_wait_and_nobody_calls_it_st
     for _ in range(4):
         waiting_job(row, key="ann")
     assert len(slots.admit(row.pk)) == 1
-    assert list(sweep.stranded()) == []
+    assert list(findings.stranded()) == []
     assert doctor.findings() == []
 
 
@@ -73,7 +74,7 @@ def test_a_job_of_another_user_beside_a_free_slot_is_stranded() -> None:
     slots.admit(row.pk)
     waiting_job(row, key="ann")
     waiting_job(row, key="bob")
-    assert [found.pk for found in sweep.stranded()] == [row.pk]
+    assert [found.pk for found in findings.stranded()] == [row.pk]
 
 
 def test_one_query_finds_the_stranded_however_many_tenants_have_users_at_the_cap() -> None:
@@ -83,7 +84,7 @@ def test_one_query_finds_the_stranded_however_many_tenants_have_users_at_the_cap
             waiting_job(row, key="ann")
         slots.admit(row.pk)
     with CaptureQueriesContext(connection) as queries:
-        assert list(sweep.stranded()) == []
+        assert list(findings.stranded()) == []
     assert len(queries) == 1
 
 
@@ -105,9 +106,9 @@ def test_why_a_job_is_passed_over_can_be_asked() -> None:
     row = tenant_queue(max_job=3, max_job_per_key=1)
     waiting_job(row, key="ann")
     slots.admit(row.pk)
-    assert key_caps.is_passed_over(waiting_job(row, key="ann"))
-    assert not key_caps.is_passed_over(waiting_job(row, key="bob"))
-    assert not key_caps.is_passed_over(waiting_job(row))
+    assert concurrency_keys.is_passed_over(waiting_job(row, key="ann"))
+    assert not concurrency_keys.is_passed_over(waiting_job(row, key="bob"))
+    assert not concurrency_keys.is_passed_over(waiting_job(row))
 
 
 @pytest.mark.parametrize(("user", "key"), [("ann", "ann"), (7, "7"), (None, "")])
@@ -157,8 +158,8 @@ def test_those_who_are_passed_over_are_read_from_the_index_of_the_line() -> None
     many_waiting(others, 20000, key="ann")
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE tenant_slots_tenantjob")
-    plan = row.jobs.in_line().exclude(key__in=["ann"]).values_list("pk", "key")[:1].explain()
-    assert "Index Only Scan using tenant_slots_line" in plan
+    plan = row.jobs.backlog().exclude(key__in=["ann"]).values_list("pk", "key")[:1].explain()
+    assert "Index Only Scan using tenant_slots_backlog" in plan
 
 
 class Admission(TestCase):
@@ -181,9 +182,9 @@ class Admission(TestCase):
             if len(expected) < max_job and (not job.key or cap is None or held[job.key] < cap):
                 expected.append(job.pk)
                 held[job.key] += 1
-        assert [found.pk for found in sweep.stranded()] == [row.pk] * bool(expected)
+        assert [found.pk for found in findings.stranded()] == [row.pk] * bool(expected)
         assert [job.pk for job in slots.admit(row.pk)] == expected
-        assert list(sweep.stranded()) == []
+        assert list(findings.stranded()) == []
         assert counters_match()
         for job in TenantJob.objects.filter(pk__in=expected):
             slots.release(job, state=State.FINISHED)

@@ -20,10 +20,14 @@ from django.utils import timezone
 from redis.client import Pipeline
 from redis.exceptions import RedisError, TimeoutError
 
-from tenant_slots import Throttle, bulk, dispatch, lanes, recovery, slots
-from tenant_slots.decorators import TenantTask
+from tenant_slots import Throttle, dispatch, slots
+from tenant_slots.enqueueing import bulk, overflow
+from tenant_slots.enqueueing.new_job import NewJob
+from tenant_slots.enqueueing.ways import WaysToEnqueue
 from tenant_slots.exceptions import UnknownQueue
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.repair import lost_runs
+from tenant_slots.tasks.task import TenantTask
 from tests import jobs
 from tests.factories import DeafWorker, age, counters_match, fresh, holder, in_rq, tenant_queue, work
 from tests.test_sweep import sweep_now
@@ -39,11 +43,11 @@ DEAD_REDIS = {name: {"URL": "redis://127.0.0.1:1/0"} for name in settings.RQ_QUE
 
 @pytest.fixture(autouse=True)
 def _redis_may_be_asked() -> None:
-    lanes._ask_again.clear()
+    overflow._ask_again.clear()
 
 
 def key(tenant: str = "acme", task: TenantTask[..., Any] = jobs.throttled.tenant_task) -> str:
-    return lanes.key_of(task, tenant)
+    return overflow.key_of(task, tenant)
 
 
 def counted(tenant: str = "acme") -> int:
@@ -58,11 +62,11 @@ def let_pass(seconds: float) -> None:
         redis.zadd(key(), {member: score - seconds * 1_000_000})
 
 
-def with_rules(function: Any, *rules: Throttle) -> TenantTask[..., Any]:
-    return replace(function.tenant_task, throttle=rules)
+def with_rules(function: Any, *rules: Throttle) -> WaysToEnqueue[..., Any]:
+    return WaysToEnqueue(replace(function.tenant_task, throttle=rules))
 
 
-def always_slow(function: Any) -> TenantTask[..., Any]:
+def always_slow(function: Any) -> WaysToEnqueue[..., Any]:
     return with_rules(function, Throttle(0, HOUR, SLOW))
 
 
@@ -132,7 +136,7 @@ def test_a_job_that_the_caller_sent_to_a_queue_stays_there_and_is_not_counted(qu
 
 
 def test_a_job_without_a_tenant_stays_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    lanes._warned.clear()
+    overflow._warned.clear()
     for _ in range(4):
         job = jobs.throttled.enqueue(None)
     assert job.rq_queue == OWN
@@ -162,7 +166,7 @@ def test_a_run_after_a_crash_is_not_counted_and_stays_in_the_lane() -> None:
     jobs.throttled.enqueue("zenith")
     begin(job)
     django_rq.get_queue(SLOW).empty()
-    assert recovery.end_lost_run(job, "its process died")
+    assert lost_runs.end_lost_run(job, "its process died")
     assert (fresh(job).state, job.attempt, in_rq(SLOW)) == (State.QUEUED, 2, 1)
     assert (counted(), counted("zenith")) == (0, 1)
 
@@ -182,7 +186,7 @@ def test_plain_rq_jobs_are_left_where_rq_has_put_them() -> None:
 
 
 def test_many_at_once_are_counted_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "JOBS_PER_CALL", 3)
+    monkeypatch.setattr(overflow, "JOBS_PER_CALL", 3)
     calls = [((tenant,), {"name": str(n)}) for n in range(8) for tenant in ("acme", "zenith")]
     enqueued = jobs.throttled.enqueue_many(calls)
     for tenant in ("acme", "zenith"):
@@ -196,11 +200,11 @@ def test_many_at_once_are_stored_with_their_lane() -> None:
 
 
 def test_any_number_of_jobs_and_tenants_is_one_round_trip_to_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "JOBS_PER_CALL", 3)
+    monkeypatch.setattr(overflow, "JOBS_PER_CALL", 3)
     trips: list[int] = []
     execute = Pipeline.execute
     monkeypatch.setattr(Pipeline, "execute", lambda self, *args: trips.append(len(self)) or execute(self, *args))
-    lanes.choose(jobs.throttled.tenant_task, [(f"tenant{n % 5}", TenantJob()) for n in range(20)])
+    overflow.choose(jobs.throttled.tenant_task, [NewJob(f"tenant{n % 5}", TenantJob()) for n in range(20)])
     assert trips == [10]
 
 
@@ -232,14 +236,14 @@ def test_a_clock_that_was_ahead_does_not_throttle_until_it_gets_there_again() ->
 
 def let_through(choose: Any, threads: int, each: int, threshold: int) -> int:
     """How many jobs keep to their own queue when so many threads, each with its own connection, enqueue at once."""
-    task = with_rules(jobs.throttled, Throttle(threshold, HOUR, SLOW))
+    task = with_rules(jobs.throttled, Throttle(threshold, HOUR, SLOW)).tenant_task
     chosen = [TenantJob() for _ in range(threads * each)]
     barrier = Barrier(threads)
 
     def enqueue(own: list[TenantJob]) -> None:
         barrier.wait()
         for job in own:
-            choose(task, [("acme", job)])
+            choose(task, [NewJob("acme", job)])
 
     started = [Thread(target=enqueue, args=[chosen[n::threads]]) for n in range(threads)]
     for thread in started:
@@ -250,18 +254,18 @@ def let_through(choose: Any, threads: int, each: int, threshold: int) -> int:
 
 
 def test_processes_that_enqueue_at_once_are_counted_exactly() -> None:
-    assert let_through(lanes.choose, threads=4, each=100, threshold=100) == 100
+    assert let_through(overflow.choose, threads=4, each=100, threshold=100) == 100
 
 
 def test_control_a_count_that_looks_first_and_adds_then_lets_more_through() -> None:
     both_have_looked = Barrier(2)
 
-    def naive(task: TenantTask[..., Any], new: list[tuple[str, TenantJob]]) -> None:
+    def naive(task: TenantTask[..., Any], new: list[NewJob]) -> None:
         redis = django_rq.get_connection("imports")
         before = redis.zcard(key())
         both_have_looked.wait(30)
-        redis.zadd(key(), {str(id(new[0][1])): 0})
-        new[0][1].rq_queue = OWN if before < task.throttle[0].threshold else SLOW
+        redis.zadd(key(), {str(id(new[0])): 0})
+        new[0].job.rq_queue = OWN if before < task.throttle[0].threshold else SLOW
 
     assert let_through(naive, threads=2, each=1, threshold=1) == 2
 
@@ -323,7 +327,7 @@ def test_a_redis_that_gave_no_answer_is_not_asked_at_every_enqueue(monkeypatch: 
         raise TimeoutError("no answer for 5 seconds")
 
     with monkeypatch.context() as patch:
-        patch.setattr(lanes, "_count", no_answer)
+        patch.setattr(overflow, "_count", no_answer)
         for _ in range(3):
             jobs.throttled.enqueue("acme")
     assert asked == ["imports"]
@@ -332,8 +336,8 @@ def test_a_redis_that_gave_no_answer_is_not_asked_at_every_enqueue(monkeypatch: 
 
 
 def let_rest_pass() -> None:
-    for queue in lanes._ask_again:
-        lanes._ask_again[queue] -= lanes.REST_SECONDS
+    for queue in overflow._ask_again:
+        overflow._ask_again[queue] -= overflow.REST_SECONDS
 
 
 def test_a_lane_that_rq_does_not_have_is_refused_before_anything_is_counted_or_stored() -> None:
@@ -344,7 +348,7 @@ def test_a_lane_that_rq_does_not_have_is_refused_before_anything_is_counted_or_s
 
 
 def test_a_function_without_rules_asks_redis_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "_count", lambda *_: pytest.fail("Redis was asked"))
+    monkeypatch.setattr(overflow, "_count", lambda *_: pytest.fail("Redis was asked"))
     jobs.record.enqueue("acme", "a", "/dev/null")
 
 
@@ -410,8 +414,8 @@ def test_the_admin_shows_the_lane_of_a_job(boss: Any) -> None:
     assert "→ imports" not in boss.get(f"/admin/tenant_slots/tenantjob/{own.pk}/change/").content.decode()
 
 
-def unique(function: Any, *rules: Throttle) -> TenantTask[..., Any]:
-    return replace(with_rules(function, *rules), unique_for=HOUR)
+def unique(function: Any, *rules: Throttle) -> WaysToEnqueue[..., Any]:
+    return WaysToEnqueue(replace(with_rules(function, *rules).tenant_task, unique_for=HOUR))
 
 
 def test_a_duplicate_is_not_counted() -> None:
@@ -438,5 +442,5 @@ def test_a_job_whose_insert_is_tried_again_is_counted_once(monkeypatch: pytest.M
     assert (tries, counted_of(task)) == ([1, 1], 1)
 
 
-def counted_of(task: TenantTask[..., Any]) -> int:
-    return int(django_rq.get_connection("imports").zcard(key(task=task)))
+def counted_of(ways: WaysToEnqueue[..., Any]) -> int:
+    return int(django_rq.get_connection("imports").zcard(key(task=ways.tenant_task)))

@@ -8,10 +8,11 @@ import pytest
 from django.db import OperationalError
 from django.test import override_settings
 
-from tenant_slots import leases, slots
-from tenant_slots.leases import Lease
+from tenant_slots import slots
 from tenant_slots.models import State, TenantJob
-from tenant_slots.shared import Witness
+from tenant_slots.running.witness import Witness
+from tenant_slots.workers import lease
+from tenant_slots.workers.lease import Lease
 from tests.factories import age, another_process, fresh, running_job, tenant_queue
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -68,12 +69,12 @@ def test_a_run_that_ends_during_the_beat_is_left_alone(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("choice", "ends"), [("continue", 0), ("stop", 1)])
 def test_a_database_out_of_reach_follows_the_setting(choice: str, ends: int, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run()
-    now = leases.time.monotonic()
+    now = lease.time.monotonic()
     monkeypatch.setattr(slots, "beat", unreachable)
     with override_settings(TENANT_SLOTS={"ON_LOST_DATABASE": choice}):
         assert not run.lease.beat()
         assert not run.ended
-        monkeypatch.setattr(leases.time, "monotonic", lambda: now + 21)
+        monkeypatch.setattr(lease.time, "monotonic", lambda: now + 21)
         run.lease.beat()
     assert run.ended == ends
 

@@ -10,10 +10,10 @@ from django.db import connection
 from django.test import override_settings
 from django.utils import timezone
 
-from tenant_slots import limits, signals, slots, tenants
+from tenant_slots import limits, locks, signals, tenants
+from tenant_slots.db.clock import in_seconds
 from tenant_slots.exceptions import InvalidLimit, StaleVersion, TimeHasPassed
-from tenant_slots.limits import Change
-from tenant_slots.models import LimitSource, State, TenantQueue
+from tenant_slots.models import Change, LimitSource, State, TenantQueue
 from tests.factories import fresh, tenant_queue, waiting_job
 from tests.test_sweep import sweep_now
 
@@ -26,7 +26,7 @@ def in_an_hour() -> Any:
 
 def end_time(row: TenantQueue, field: str) -> None:
     """Let the time in this field pass."""
-    TenantQueue.objects.filter(pk=row.pk).update(**{field: slots.in_seconds(-1)})
+    TenantQueue.objects.filter(pk=row.pk).update(**{field: in_seconds(-1)})
 
 
 @pytest.fixture
@@ -43,11 +43,11 @@ def told() -> Any:
 
 def test_each_change_counts_the_version_up() -> None:
     row = tenant_queue()
-    tenants.set_limit(row, 3)
-    tenants.pause(row)
-    tenants.resume(row)
-    tenants.set_override(row, 9, in_an_hour())
-    tenants.reset_to_default(row)
+    row.set_limit(3)
+    row.pause()
+    row.resume()
+    row.set_override(9, in_an_hour())
+    row.reset_to_default()
     assert row.version == fresh(row).version == 5
 
 
@@ -62,17 +62,17 @@ def test_saving_a_row_counts_its_version_up_but_its_bookkeeping_does_not() -> No
 
 def test_a_change_that_changes_nothing_is_no_version(told: list[Change]) -> None:
     row = tenant_queue()
-    tenants.resume(row)
+    row.resume()
     assert (fresh(row).version, told) == (0, [])
 
 
 def test_a_change_by_somebody_who_has_not_seen_the_last_one_is_refused(told: list[Change]) -> None:
     row = tenant_queue(max_job=1)
     seen = TenantQueue.objects.get()
-    tenants.set_limit(row, 7)
+    row.set_limit(7)
 
     with pytest.raises(StaleVersion) as caught:
-        tenants.set_limit(seen, 3, version=seen.version)
+        seen.set_limit(3, version=seen.version)
 
     assert (caught.value.max_job, caught.value.version) == (7, 1)  # type: ignore[attr-defined]
     assert fresh(row).max_job == 7
@@ -82,26 +82,26 @@ def test_a_change_by_somebody_who_has_not_seen_the_last_one_is_refused(told: lis
 def test_the_row_tells_where_its_limit_comes_from() -> None:
     row = tenants.tenant_queue_for("acme", "imports")
     assert row.limit_source == LimitSource.DEFAULT
-    tenants.set_limit(row, 3, by="anna")
+    row.set_limit(3, by="anna")
     assert (fresh(row).limit_source, row.limit_set_by) == (LimitSource.SET, "anna")
-    tenants.set_override(row, 9, in_an_hour(), by="ben")
+    row.set_override(9, in_an_hour(), by="ben")
     assert (fresh(row).limit_set_by, row.override_by, row.limit_before_override) == ("anna", "ben", 3)
-    tenants.reset_to_default(row, by="anna")
+    row.reset_to_default(by="anna")
     assert (fresh(row).limit_source, row.limit_set_by, row.override_until) == (LimitSource.DEFAULT, "", None)
 
 
 @override_settings(TENANT_SLOTS={"DEFAULT_MAX_JOB": {"imports": 4}})
 def test_reset_gives_the_limit_of_a_new_row() -> None:
     row = tenant_queue(max_job=9)
-    tenants.reset_to_default(row)
+    row.reset_to_default()
     assert fresh(row).max_job == 4
 
 
 def test_who_listens_is_told_old_new_who_and_why(told: list[Change]) -> None:
     row = tenant_queue(max_job=1)
     until = in_an_hour()
-    tenants.set_override(row, 5, until, by="anna", reason="big import")
-    tenants.pause(row, by="ben")
+    row.set_override(5, until, by="anna", reason="big import")
+    row.pause(by="ben")
     assert told == [
         Change("limit", 1, 5, "anna", "big import", until),
         Change("paused", False, True, "ben", "", None),
@@ -111,24 +111,24 @@ def test_who_listens_is_told_old_new_who_and_why(told: list[Change]) -> None:
 def test_a_raised_limit_and_a_resume_admit_at_once() -> None:
     row = tenant_queue(max_job=0)
     jobs = [waiting_job(row) for _ in range(2)]
-    tenants.set_limit(row, 1)
+    row.set_limit(1)
     assert fresh(jobs[0]).state == State.QUEUED
-    tenants.pause(row)
-    tenants.set_limit(row, 2)
+    row.pause()
+    row.set_limit(2)
     assert fresh(jobs[1]).state == State.WAITING
-    tenants.resume(row)
+    row.resume()
     assert fresh(jobs[1]).state == State.QUEUED
 
 
 @pytest.mark.parametrize("limit", [-1, 10_001, True, "5", None])
 def test_an_override_is_a_limit_too(limit: Any) -> None:
     with pytest.raises(InvalidLimit):
-        tenants.set_override(tenant_queue(), limit, in_an_hour())
+        tenant_queue().set_override(limit, in_an_hour())
 
 
 def test_a_time_that_has_passed_is_refused() -> None:
     row, past = tenant_queue(), timezone.now() - timedelta(seconds=1)
-    for change in (lambda: tenants.set_override(row, 5, past), lambda: tenants.pause(row, until=past)):
+    for change in (lambda: row.set_override(5, past), lambda: row.pause(until=past)):
         with pytest.raises(TimeHasPassed):
             change()
     assert (fresh(row).max_job, row.paused) == (1, False)
@@ -137,7 +137,7 @@ def test_a_time_that_has_passed_is_refused() -> None:
 def test_an_override_ends_with_the_limit_that_was_there_before(told: list[Change]) -> None:
     row = tenant_queue(max_job=1)
     job = waiting_job(row)
-    tenants.set_override(row, 0, in_an_hour())
+    row.set_override(0, in_an_hour())
     assert sweep_now().put_back == 0
     end_time(row, "override_until")
 
@@ -150,8 +150,8 @@ def test_an_override_ends_with_the_limit_that_was_there_before(told: list[Change
 
 def test_a_second_override_does_not_make_the_first_one_permanent() -> None:
     row = tenant_queue(max_job=1)
-    tenants.set_override(row, 5, in_an_hour())
-    tenants.set_override(row, 8, in_an_hour())
+    row.set_override(5, in_an_hour())
+    row.set_override(8, in_an_hour())
     end_time(row, "override_until")
     sweep_now()
     assert fresh(row).max_job == 1
@@ -159,8 +159,8 @@ def test_a_second_override_does_not_make_the_first_one_permanent() -> None:
 
 def test_a_limit_set_for_good_ends_the_override() -> None:
     row = tenant_queue(max_job=1)
-    tenants.set_override(row, 5, in_an_hour())
-    tenants.set_limit(row, 3)
+    row.set_override(5, in_an_hour())
+    row.set_limit(3)
     assert fresh(row).override_until is None
     assert sweep_now().put_back == 0
     assert fresh(row).max_job == 3
@@ -169,7 +169,7 @@ def test_a_limit_set_for_good_ends_the_override() -> None:
 def test_a_pause_with_an_end_resumes_by_itself() -> None:
     row = tenant_queue()
     job = waiting_job(row)
-    tenants.pause(row, until=in_an_hour())
+    row.pause(until=in_an_hour())
     assert sweep_now().resumed == 0
     end_time(row, "resume_at")
 
@@ -181,8 +181,8 @@ def test_a_pause_with_an_end_resumes_by_itself() -> None:
 
 def test_a_pause_without_an_end_stays() -> None:
     row = tenant_queue()
-    tenants.pause(row, until=in_an_hour())
-    tenants.pause(row)
+    row.pause(until=in_an_hour())
+    row.pause()
     sweep_now()
     assert fresh(row).paused
 
@@ -191,8 +191,8 @@ def test_a_change_in_a_transaction_that_is_rolled_back_is_told_to_nobody(told: l
     row = tenant_queue()
 
     def change_and_fail() -> None:
-        with slots.locked(row.pk):
-            tenants.set_limit(row, 5)
+        with locks.locked(row.pk):
+            row.set_limit(5)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -204,7 +204,7 @@ def test_old_limits_are_kept_for_the_charts_and_not_for_ever(monkeypatch: pytest
     monkeypatch.setattr(limits, "CHANGES_KEPT", 2)
     row = tenant_queue(max_job=1)
     for limit in (2, 3, 4):
-        tenants.set_limit(row, limit)
+        row.set_limit(limit)
     assert [before for _, before in fresh(row).limit_history] == [2, 3]
 
 

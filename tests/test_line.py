@@ -10,7 +10,7 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from tenant_slots import exceptions, slots, tenants
+from tenant_slots import exceptions, slots
 from tenant_slots.exceptions import NotRetryable, TenantQueueInUse
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
@@ -127,17 +127,17 @@ def test_a_job_for_later_is_scheduled_and_takes_no_slot() -> None:
 def test_raising_a_limit_admits_waiting_jobs() -> None:
     for _ in range(5):
         jobs.add.enqueue(1, 2, tenant="acme")
-    tenants.set_limit(TenantQueue.objects.get(), 3)
+    TenantQueue.objects.get().set_limit(3)
     assert in_rq("reports") == 3
     assert counters_match()
 
 
 def test_pausing_lets_nothing_start_and_resuming_does() -> None:
     row = tenant_queue(queue="reports")
-    tenants.pause(row)
+    row.pause()
     job = jobs.add.enqueue(1, 2, tenant="acme")
     assert fresh(job).state == State.WAITING
-    tenants.resume(row)
+    row.resume()
     assert fresh(job).state == State.QUEUED
 
 

@@ -13,8 +13,8 @@ from django.core.management import call_command
 from django.db import models
 
 from tenant_slots import exceptions, tenant_job
-from tenant_slots.decorators import resolve
 from tenant_slots.models import TenantJob
+from tenant_slots.tasks.registry import resolve
 from tests.factories import fresh, in_rq, work
 from tests.processes import Workers, wait_until
 from tests.reports_app.models import DetailedReport, DraftReport, Executable, Export, Named, Report

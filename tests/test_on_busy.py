@@ -14,8 +14,12 @@ from django.db import OperationalError, connection
 from django.utils import timezone
 from rq.job import JobStatus
 
-from tenant_slots import Reschedule, exceptions, line, signals, slots, sweep, tenant_job, turning_away
+from tenant_slots import Reschedule, exceptions, signals, slots, tenant_job, transitions
+from tenant_slots.enqueueing import on_busy
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.repair import steps, sweeper
+from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.report import Report
 from tests import jobs
 from tests.factories import age, counters_match, fresh, in_rq, tenant_queue, work
 
@@ -82,16 +86,16 @@ def test_reschedule_leaves_the_line_for_its_seconds_give_or_take_the_jitter() ->
 
 
 def test_reschedule_without_jitter_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turning_away, "_on_busy", lambda job: Reschedule(60, jitter=0))
+    monkeypatch.setattr(on_busy, "_on_busy", lambda job: Reschedule(60, jitter=0))
     tenant_queue(max_job=0)
     assert 55 < seconds_ahead(jobs.later.enqueue("acme")) < 61
 
 
 def test_a_rescheduled_job_is_not_in_line_so_a_release_does_not_start_it() -> None:
     row = tenant_queue(max_job=1)
-    running, put_off = jobs.later.enqueue("acme"), jobs.later.enqueue("acme")
+    running, deferred = jobs.later.enqueue("acme"), jobs.later.enqueue("acme")
     assert slots.release(fresh(running), state=State.FINISHED).admitted == []
-    assert (fresh(put_off).state, fresh(row).current_job) == (State.SCHEDULED, 0)
+    assert (fresh(deferred).state, fresh(row).current_job) == (State.SCHEDULED, 0)
 
 
 @pytest.mark.parametrize(("max_job", "state"), [(1, State.QUEUED), (0, State.SCHEDULED)])
@@ -100,7 +104,7 @@ def test_a_rescheduled_job_asks_again_when_its_time_has_come(max_job: int, state
     job = jobs.later.enqueue("acme")
     age(fresh(job), run_after=1)
     TenantQueue.objects.filter(pk=row.pk).update(max_job=max_job)
-    report = sweep.run_now("test")
+    report = sweeper.run_now("test")
     assert report.promoted == 1
     assert fresh(job).state == state
     if state == State.SCHEDULED:
@@ -113,7 +117,7 @@ def test_a_job_that_has_had_a_slot_once_waits_in_line() -> None:
     other = jobs.record.using(priority=5).enqueue("acme", "other", "")
     slots.release(fresh(job), state=State.WAITING)
     assert (fresh(other).state, fresh(job).state) == (State.QUEUED, State.WAITING)
-    line.turn_away(job.tenant_queue_id, [job])
+    on_busy.turn_away(job.tenant_queue_id, [job])
     assert fresh(job).state == State.WAITING
 
 
@@ -141,14 +145,14 @@ def test_a_callable_that_answers_nonsense_leaves_its_job_in_line(caplog: pytest.
 def test_a_job_that_gets_a_slot_while_it_decides_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     row = tenant_queue(max_job=1)
     holding = jobs.only_now.enqueue("acme")
-    decide = turning_away._decisions
+    decide = on_busy._decisions
 
     def decide_then_release(*arguments: Any) -> Any:
         decided = list(decide(*arguments))
         slots.release(fresh(holding), state=State.FINISHED)
         return decided
 
-    monkeypatch.setattr(turning_away, "_decisions", decide_then_release)
+    monkeypatch.setattr(on_busy, "_decisions", decide_then_release)
     assert fresh(jobs.only_now.enqueue("acme")).state == State.QUEUED
     assert fresh(row).current_job == 1
 
@@ -156,7 +160,7 @@ def test_a_job_that_gets_a_slot_while_it_decides_keeps_it(monkeypatch: pytest.Mo
 def test_a_job_that_has_had_a_slot_while_it_decides_waits_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
     tenant_queue(max_job=1)
     holding = jobs.only_now.enqueue("acme")
-    decide = turning_away._decisions
+    decide = on_busy._decisions
 
     def decide_then_lose_a_slot(*arguments: Any) -> Any:
         decided = list(decide(*arguments))
@@ -165,18 +169,21 @@ def test_a_job_that_has_had_a_slot_while_it_decides_waits_in_line(monkeypatch: p
         slots.release(mine, state=State.WAITING)
         return decided
 
-    monkeypatch.setattr(turning_away, "_decisions", decide_then_lose_a_slot)
+    monkeypatch.setattr(on_busy, "_decisions", decide_then_lose_a_slot)
     job = fresh(jobs.only_now.enqueue("acme"))
     assert (job.state, job.attempt, job.error) == (State.WAITING, 1, "")
 
 
 def test_no_job_is_turned_away_from_a_free_slot_when_the_admission_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     row = tenant_queue(max_job=1)
+    original, failures = transitions.admit, [OperationalError("the tenant queue is locked")]
 
-    def cut_off(tenant_queue_id: int) -> None:
-        raise OperationalError("the tenant's row is locked")
+    def cut_off(tenant_queue_id: int) -> list[TenantJob]:
+        if failures:
+            raise failures.pop()
+        return original(tenant_queue_id)
 
-    monkeypatch.setattr(line, "admit", cut_off)
+    monkeypatch.setattr(transitions, "admit", cut_off)
     first, second = jobs.only_now.enqueue_many([(("acme",), {})] * 2)
     assert (fresh(first).state, in_rq()) == (State.QUEUED, 1)
     assert fresh(second).error == "discarded: acme on imports had no free slot (1 of 1 in use)"
@@ -186,7 +193,7 @@ def test_no_job_is_turned_away_from_a_free_slot_when_the_admission_was_cut_off(m
 def test_a_process_that_does_not_know_the_function_lets_it_wait() -> None:
     row = tenant_queue(max_job=0)
     job = TenantJob.objects.create(tenant_queue=row, task="gone.with.the_deploy")
-    line.turn_away(row.pk, [job])
+    on_busy.turn_away(row.pk, [job])
     assert fresh(job).state == State.WAITING
 
 
@@ -209,7 +216,7 @@ def test_a_plain_rq_job_is_rescheduled_and_asks_again() -> None:
     assert abs((at - job.run_after).total_seconds()) < 3
     age(job, run_after=1)
     TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
-    sweep.run_now("test")
+    sweeper.run_now("test")
     assert (fresh(job).state, in_rq()) == (State.QUEUED, 1)
     work()
     assert fresh(job).state == State.FINISHED
@@ -217,13 +224,13 @@ def test_a_plain_rq_job_is_rescheduled_and_asks_again() -> None:
 
 def test_a_plain_rq_job_whose_tenants_row_is_locked_does_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     tenant_queue(max_job=0)
-    leave = turning_away._leave_line
+    leave = on_busy._leave_backlog
 
     def locked_out(*arguments: Any) -> None:
-        monkeypatch.setattr(turning_away, "_leave_line", leave)
+        monkeypatch.setattr(on_busy, "_leave_backlog", leave)
         raise OperationalError("the tenant's row is locked")
 
-    monkeypatch.setattr(turning_away, "_leave_line", locked_out)
+    monkeypatch.setattr(on_busy, "_leave_backlog", locked_out)
     rq_job = django_rq.get_queue("imports").enqueue(jobs.only_now, "acme")
     work()
     assert (rq_job.get_status(), TenantJob.objects.get().state) == (JobStatus.FINISHED, State.CANCELED)
@@ -231,7 +238,7 @@ def test_a_plain_rq_job_whose_tenants_row_is_locked_does_not_fail(monkeypatch: p
 
 def test_a_plain_rq_job_that_gets_a_slot_while_it_decides_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     row = tenant_queue(max_job=0)
-    decide = turning_away._decisions
+    decide = on_busy._decisions
 
     def decide_then_resume(*arguments: Any) -> Any:
         decided = list(decide(*arguments))
@@ -239,7 +246,7 @@ def test_a_plain_rq_job_that_gets_a_slot_while_it_decides_runs_at_once(monkeypat
         slots.admit(row.pk)
         return decided
 
-    monkeypatch.setattr(turning_away, "_decisions", decide_then_resume)
+    monkeypatch.setattr(on_busy, "_decisions", decide_then_resume)
     rq_job = django_rq.get_queue("imports").enqueue(jobs.only_now, "acme")
     work()
     assert (rq_job.get_status(), rq_job.return_value()) == (JobStatus.FINISHED, "ran")
@@ -250,7 +257,7 @@ def test_a_plain_rq_job_that_waits_at_last_does_not_come_back_every_second(monke
     rq_job = django_rq.get_queue("imports").enqueue(jobs.later, "acme")
     work()
     age(TenantJob.objects.get(), run_after=1)
-    monkeypatch.setattr(turning_away, "_on_busy", lambda job: "wait")
+    monkeypatch.setattr(on_busy, "_on_busy", lambda job: "wait")
     registry = django_rq.get_queue("imports").scheduled_job_registry
     registry.requeue(rq_job.id)
     work()
@@ -264,8 +271,8 @@ def test_a_plain_rq_job_that_the_sweep_discards_does_not_come_back(monkeypatch: 
     work()
     job = TenantJob.objects.get()
     age(job, run_after=1)
-    monkeypatch.setattr(turning_away, "_on_busy", lambda job: "discard")
-    sweep.run_now("test")
+    monkeypatch.setattr(on_busy, "_on_busy", lambda job: "discard")
+    sweeper.run_now("test")
     assert fresh(job).state == State.CANCELED
     assert rq_job.get_status() == JobStatus.CANCELED
     assert len(django_rq.get_queue("imports").scheduled_job_registry) == 0
@@ -279,7 +286,7 @@ def test_slow_callables_do_not_keep_a_sweep_from_the_rest(monkeypatch: pytest.Mo
 
     def slow(job: TenantJob, row: TenantQueue) -> Reschedule:
         asked.append(job.pk)
-        monkeypatch.setattr(turning_away.time, "monotonic", lambda: clock() + len(asked) * 0.9)
+        monkeypatch.setattr(on_busy.time, "monotonic", lambda: clock() + len(asked) * 0.9)
         return Reschedule(60)
 
     due = timezone.now() - timedelta(minutes=1)
@@ -287,8 +294,8 @@ def test_slow_callables_do_not_keep_a_sweep_from_the_rest(monkeypatch: pytest.Mo
         TenantJob.objects.create(
             tenant_queue=TenantQueue.objects.get(), task="tests.jobs.later", state=State.SCHEDULED, run_after=due
         )
-    monkeypatch.setattr(turning_away, "_on_busy", lambda job: slow)
-    sweep.promote(sweep.Report(), sweep.Contact())
+    monkeypatch.setattr(on_busy, "_on_busy", lambda job: slow)
+    steps.promote(Report(), Contact())
     assert len(asked) == 3
     assert TenantJob.objects.scheduled().count() == 3
     assert TenantJob.objects.waiting().count() == 4
@@ -298,17 +305,17 @@ def test_a_job_that_another_sweep_has_just_put_off_keeps_its_time(monkeypatch: p
     tenant_queue(max_job=0)
     job = jobs.later.enqueue("acme")
     age(fresh(job), run_after=1)
-    put_off = []
+    deferred = []
 
     def by_another_sweep(execute: Any, sql: str, parameters: Any, many: bool, context: Any) -> Any:
-        if sql.startswith("UPDATE") and not put_off:
-            put_off.append(job)
+        if sql.startswith("UPDATE") and not deferred:
+            deferred.append(job)
             age(job, run_after=-60)
         return execute(sql, parameters, many, context)
 
     with connection.execute_wrapper(by_another_sweep):
-        sweep.promote(sweep.Report(), sweep.Contact())
-    assert put_off
+        steps.promote(Report(), Contact())
+    assert deferred
     assert fresh(job).state == State.SCHEDULED
 
 

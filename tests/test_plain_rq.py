@@ -6,7 +6,7 @@ import django_rq
 import pytest
 from rq.job import JobStatus
 
-from tenant_slots import dispatch, runner, slots
+from tenant_slots import dispatch, slots, transitions
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
 from tests.factories import another_process, counters_match, fresh, in_rq, tenant_queue, work
@@ -133,7 +133,7 @@ def test_a_second_delivery_of_a_running_plain_job_does_nothing(monkeypatch: pyte
 
 
 def test_a_job_that_loses_the_race_for_its_slot_puts_itself_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_admit_for", lambda job: None)
+    monkeypatch.setattr(transitions, "admit_here", lambda job: None)
     rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
     work()
     assert scheduled() == [rq_job.id]
@@ -155,7 +155,7 @@ def test_a_job_that_gets_its_slot_while_rq_puts_it_off_is_found(monkeypatch: pyt
     monkeypatch.setattr(dispatch.time, "sleep", rq_catches_up)
     row.max_job = 1
     row.save()
-    assert pauses == [dispatch.PUT_OFF_PAUSES[0]]
+    assert pauses == [dispatch.DEFER_PAUSES[0]]
     assert in_rq("reports") == 1
 
 

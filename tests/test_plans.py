@@ -14,7 +14,6 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from tenant_slots import tenants
 from tenant_slots.models import LimitSource, TenantQueue
 from tenant_slots.signals import limit_changed
 from tests.factories import fresh, in_rq, tenant_queue, waiting_job
@@ -207,7 +206,7 @@ def test_who_and_why_are_told_and_kept(plans: Any) -> None:
 
 def test_a_temporary_limit_ends_even_where_the_number_is_the_same(plans: Any) -> None:
     row = tenant_queue("acme", max_job=1)
-    tenants.set_override(row, 4, timezone.now() + timedelta(hours=1))
+    row.set_override(4, timezone.now() + timedelta(hours=1))
     assert plans("tenant,limit\nacme,4\n")[0].startswith("acme: 4 → 4")
     assert (fresh(row).max_job, row.override_until) == (4, None)
 
@@ -224,14 +223,14 @@ def test_a_row_that_cannot_be_had_is_reported_and_the_others_are_changed(
     plans: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenant_queue("acme", max_job=1), tenant_queue("beta", max_job=1)
-    real = tenants.set_limit
+    real = TenantQueue.set_limit
 
     def set_limit(row: TenantQueue, *args: Any, **facts: Any) -> Any:
         if row.tenant == "acme":
             raise OperationalError("canceling statement due to lock timeout")
         return real(row, *args, **facts)
 
-    monkeypatch.setattr(tenants, "set_limit", set_limit)
+    monkeypatch.setattr(TenantQueue, "set_limit", set_limit)
     with pytest.raises(CommandError, match="1 line is not applied, the others are") as raised:
         plans("tenant,limit\nacme,4\nbeta,4\n")
     assert raised.value.errors == "line 2: canceling statement due to lock timeout\n"

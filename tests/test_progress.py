@@ -12,10 +12,11 @@ import pytest
 from django.db import DatabaseError, OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
-from tenant_slots import progress, report_progress, slots
+from tenant_slots import report_progress, slots
 from tenant_slots.exceptions import InvalidProgress
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.progress import Reporter, reporting
+from tenant_slots.running import progress
+from tenant_slots.running.progress import Reporter, reporting
 from tests import jobs
 from tests.factories import another_process, fresh, running_job, tenant_queue, work
 from tests.processes import Workers, wait_until

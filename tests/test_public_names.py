@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 from rq import SimpleWorker, Worker
 
 import tenant_slots
-from tenant_slots import hold_slot, report_progress, tenant_job, tenants
+from tenant_slots import hold_slot, report_progress, tenant_job
 from tenant_slots.conf import AppSettings, known_names
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
@@ -142,7 +142,7 @@ def test_the_commands_keep_their_names() -> None:
      "resume"],
 )  # fmt: skip
 def test_what_changes_a_limit_or_a_pause_takes_who_why_and_the_version_that_was_seen(name: str) -> None:
-    assert {"by", "reason", "version"} <= set(parameters(getattr(tenants, name)))
+    assert {"by", "reason", "version"} <= set(parameters(getattr(TenantQueue, name)))
 
 
 @pytest.mark.parametrize(("name", "base"), [("TenantWorker", Worker), ("TenantSimpleWorker", SimpleWorker)])

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from django.db import DataError, OperationalError, connection
 
-from tenant_slots import recording, signals, slots
+from tenant_slots import signals, slots
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.running import recording
 from tests import jobs
 from tests.factories import counters_match, fresh, work
 

@@ -6,7 +6,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from tenant_slots import slots
+from tenant_slots import slots, statements
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import counters_match, fresh, holder, many_waiting, tenant_queue, waiting_job
 
@@ -15,13 +15,13 @@ pytestmark = pytest.mark.django_db
 
 def test_rule_1_the_gate_lets_in_as_many_as_are_free() -> None:
     row = tenant_queue(max_job=2)
-    assert [slots.TAKE.update(pk=row.pk, slots=1) for _ in range(3)] == [1, 1, 0]
+    assert [statements.TAKE.update(pk=row.pk, slots=1) for _ in range(3)] == [1, 1, 0]
     assert fresh(row).current_job == 2
 
 
 def test_rule_1_the_gate_of_a_paused_tenant_is_shut() -> None:
     row = tenant_queue(max_job=2, paused=True)
-    assert not slots.TAKE.update(pk=row.pk, slots=1)
+    assert not statements.TAKE.update(pk=row.pk, slots=1)
 
 
 def test_rule_1_a_limit_of_zero_lets_nothing_start() -> None:
@@ -32,7 +32,7 @@ def test_rule_1_a_limit_of_zero_lets_nothing_start() -> None:
 
 def test_rule_1_several_slots_are_taken_together_or_not_at_all() -> None:
     row = tenant_queue(max_job=2)
-    assert not slots.TAKE.update(pk=row.pk, slots=3)
+    assert not statements.TAKE.update(pk=row.pk, slots=3)
     assert fresh(row).current_job == 0
 
 
@@ -78,7 +78,7 @@ def test_rule_3_a_job_starts_once() -> None:
 
 def test_rule_3_the_counter_never_goes_below_zero() -> None:
     row = tenant_queue()
-    assert not slots.GIVE_BACK.update(pk=row.pk)
+    assert not statements.GIVE_BACK.update(pk=row.pk, slots=1)
     with pytest.raises(IntegrityError), transaction.atomic():
         TenantQueue.objects.filter(pk=row.pk).update(current_job=-1)
 
@@ -128,14 +128,14 @@ def test_the_head_of_a_long_line_is_found_by_index() -> None:
     many_waiting(row, 2000)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE tenant_slots_tenantjob")
-    plan = row.jobs.in_line()[:1].explain()
-    assert "tenant_slots_line" in plan
+    plan = row.jobs.backlog()[:1].explain()
+    assert "tenant_slots_backlog" in plan
     assert "Sort" not in plan
 
 
 def test_saving_a_row_that_was_read_earlier_keeps_the_counter() -> None:
     row = tenant_queue(max_job=3)
-    slots.TAKE.update(pk=row.pk, slots=1)
+    statements.TAKE.update(pk=row.pk, slots=1)
     row.max_job = 5
     row.save()
     assert (fresh(row).max_job, row.current_job) == (5, 1)
@@ -146,10 +146,10 @@ def test_rule_1_a_slot_is_handed_on_through_the_gate_too(monkeypatch: pytest.Mon
     for _ in range(3):
         waiting_job(row)
     first, _ = slots.admit(row.pk)
-    assert slots.HAND_ON.update(pk=row.pk, slots=1)
-    assert not slots.HAND_ON.update(pk=row.pk, slots=2)
+    assert statements.HAND_ON.update(pk=row.pk, slots=1)
+    assert not statements.HAND_ON.update(pk=row.pk, slots=2)
     assert fresh(row).current_job == 2
-    monkeypatch.setattr(slots.HAND_ON, "update", lambda **values: 0)
+    monkeypatch.setattr(statements.HAND_ON, "update", lambda **values: 0)
     assert slots.release(first, state=State.FINISHED).admitted == []
     assert fresh(row).current_job == 1
 

@@ -16,9 +16,13 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from tenant_slots import holders, signals, slots, sweep
+from tenant_slots import owners, signals, slots
+from tenant_slots.db.clock import in_seconds
 from tenant_slots.models import State, SweepClaim, TenantJob, TenantQueue
-from tenant_slots.sweep import Contact, Report, Sweeper
+from tenant_slots.repair import steps, sweeper
+from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.report import Report
+from tenant_slots.repair.sweeper import Sweeper
 from tests import jobs
 from tests.factories import (
     age,
@@ -49,7 +53,7 @@ class LongContact(Contact):
 def sweep_now(contact: Contact | None = None) -> Report:
     sweeper = Sweeper("test")
     sweeper.contact = contact or LongContact()
-    SweepClaim.objects.update(until=slots.in_seconds(-1))
+    SweepClaim.objects.update(until=in_seconds(-1))
     report = sweeper.sweep()
     assert report is not None
     return report
@@ -110,7 +114,7 @@ def test_after_an_outage_nobody_is_called_silent_before_he_could_have_beaten() -
 
 def test_contact_counts_from_the_last_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(sweep.time, "monotonic", lambda: now)
+    monkeypatch.setattr(sweeper.time, "monotonic", lambda: now)
     contact = Contact()
     for _ in range(4):
         now += 5
@@ -128,7 +132,7 @@ def sleeping_process(**options: Any) -> subprocess.Popen[bytes]:
 
 
 def silent_job_of(pid: int) -> TenantJob:
-    job = running_job(tenant_queue(), holder("silent", pid=pid, pid_started=holders._started(pid)))
+    job = running_job(tenant_queue(), holder("silent", pid=pid, pid_started=owners._started(pid)))
     age(job, beat_at=21)
     return job
 
@@ -151,7 +155,7 @@ def test_of_a_silent_forking_worker_only_the_horse_is_killed() -> None:
         os.kill(worker.pid, signal.SIGSTOP)
         silent_job_of(worker.pid)
         assert sweep_now().reclaimed == 1
-        assert holders._started(horse) is None
+        assert owners._started(horse) is None
         assert worker.poll() is None
     finally:
         worker.kill()
@@ -189,7 +193,7 @@ def test_a_stock_workers_job_lives_as_long_as_rq_knows_its_worker(
     assert sweep_now().reclaimed == 0
     redis.delete("rq:worker:stock")
     assert sweep_now().reclaimed == 0, "a FLUSHALL took the record, and the worker writes it again"
-    monkeypatch.setattr(sweep, "ABSENCE_SECONDS", 0)
+    monkeypatch.setattr(steps, "ABSENCE_SECONDS", 0)
     assert sweep_now().reclaimed == 1
 
 
@@ -278,7 +282,7 @@ def test_a_tenant_that_is_deleted_during_a_sweep_does_not_end_it(monkeypatch: py
 
 
 def test_a_tenant_with_very_many_due_jobs_does_not_hold_up_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "ROWS_PER_STEP", 10)
+    monkeypatch.setattr(steps, "ROWS_PER_STEP", 10)
     due = timezone.now() - timedelta(minutes=1)
     many_waiting(tenant_queue("greedy", max_job=0), 50, state=State.SCHEDULED, run_after=due)
     others = [tenant_queue(f"other {number}") for number in range(15)]
@@ -340,7 +344,7 @@ def test_one_sweep_at_a_time() -> None:
 
 
 def test_the_claim_of_a_sweeper_that_died_runs_out() -> None:
-    SweepClaim.objects.create(name="everywhere", sweeper="dead", until=slots.in_seconds(-1))
+    SweepClaim.objects.create(name="everywhere", sweeper="dead", until=in_seconds(-1))
     assert Sweeper("heir").sweep() is not None
 
 
@@ -348,7 +352,7 @@ def test_a_sweep_that_fails_does_not_stop_its_worker(monkeypatch: pytest.MonkeyP
     def broken(*_: Any) -> None:
         raise DatabaseError("gone")
 
-    monkeypatch.setattr(sweep, "STEPS", (broken,))
+    monkeypatch.setattr(steps, "STEPS", (broken,))
     assert Sweeper("worker").sweep_if_due() is None
 
 
@@ -380,7 +384,7 @@ def test_a_process_that_proc_hides_is_not_taken_for_dead(monkeypatch: pytest.Mon
     def not_permitted(*_: Any) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(holders, "_started", lambda pid: None)
+    monkeypatch.setattr(owners, "_started", lambda pid: None)
     monkeypatch.setattr(os, "kill", not_permitted)
-    assert holders.liveness(job) is holders.Liveness.UNKNOWN
+    assert owners.liveness(job) is owners.Liveness.UNKNOWN
     assert sweep_now().reclaimed == 0

@@ -13,8 +13,7 @@ from rq import Queue
 from rq.job import Job
 from rq.worker import DequeueStrategy
 
-from tenant_slots import weights
-from tenant_slots.workers import TenantSimpleWorker, TenantWorker
+from tenant_slots.workers import TenantSimpleWorker, TenantWorker, weights
 from tests.factories import DeafWorker
 
 DRAWS = 20_000

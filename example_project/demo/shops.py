@@ -12,9 +12,9 @@ from django.db.models import QuerySet
 from example_project.catalogue import feeds
 from example_project.catalogue.models import Membership, PartnerProduct, Shop
 from example_project.catalogue.uploads import start_imports
-from tenant_slots import recovery
 from tenant_slots.models import ENDED, HIGHEST_LIMIT, State, TenantJob, TenantQueue
-from tenant_slots.tenants import set_limit, tenant_queue_for
+from tenant_slots.repair import lost_runs
+from tenant_slots.tenants import tenant_queue_for
 
 QUEUE = "imports"
 
@@ -74,7 +74,7 @@ def make(*, limited: bool) -> None:
     clean()
     Shop.objects.bulk_create([Shop(slug=shop.slug, name=shop.name) for shop in SHOPS])
     for shop in SHOPS:
-        set_limit(tenant_queue_for(shop.slug, QUEUE), shop.max_job if limited else HIGHEST_LIMIT)
+        tenant_queue_for(shop.slug, QUEUE).set_limit(shop.max_job if limited else HIGHEST_LIMIT)
 
 
 def make_users(admin: str, password: str) -> None:
@@ -106,7 +106,7 @@ def clean(*users: str) -> None:
     # From the end of each line, so that no slot is handed on to a job that is canceled next.
     for job in unended().select_related("tenant_queue").order_by("-pk"):
         if job.state == State.RUNNING:
-            recovery.end_lost_run(job, "the demo ended", state=State.CANCELED)
+            lost_runs.end_lost_run(job, "the demo ended", state=State.CANCELED)
         else:
             job.cancel()
     TenantQueue.objects.filter(tenant__in=SLUGS).delete()

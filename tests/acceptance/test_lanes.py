@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tenant_slots import Throttle
-from tenant_slots.decorators import TenantTask
+from tenant_slots.enqueueing.ways import WaysToEnqueue
 from tenant_slots.models import State, TenantQueue
 from tests import jobs
 from tests.acceptance.test_workers import all_ended, gone, horse_of
@@ -26,8 +26,8 @@ BUSY = 60
 """Jobs of the fast queue: enough that a lane without a turn of its own would stall for long."""
 
 
-def in_slow_lane(function: Any) -> TenantTask[..., Any]:
-    return replace(function.tenant_task, throttle=[Throttle(0, timedelta(hours=1), SLOW)])
+def in_slow_lane(function: Any) -> WaysToEnqueue[..., Any]:
+    return WaysToEnqueue(replace(function.tenant_task, throttle=[Throttle(0, timedelta(hours=1), SLOW)]))
 
 
 @pytest.mark.parametrize(("weights", "stalls"), [({"imports": 6, SLOW: 2}, False), ({}, True)])

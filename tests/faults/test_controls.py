@@ -12,7 +12,8 @@ import pytest
 from rq.registry import StartedJobRegistry
 from rq.utils import now as rq_now
 
-from tenant_slots import slots
+from tenant_slots import statements
+from tenant_slots.db.clock import in_seconds
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import tenant_queue, waiting_job
 from tests.faults import jobs
@@ -96,7 +97,7 @@ def test_control_i4_plain_rq_runs_an_abandoned_looking_job_twice_at_once(
 
 def test_control_i6_a_counter_that_is_changed_apart_from_its_rows_is_seen(observer: Observer) -> None:
     row = tenant_queue()
-    slots.TAKE.update(pk=row.pk, slots=1)
+    statements.TAKE.update(pk=row.pk, slots=1)
     wait_until(lambda: any("I6" in breach for breach in observer.watched))
     assert any("I6" in breach for breach in observer.breaches())
     TenantQueue.objects.update(current_job=0)
@@ -107,9 +108,7 @@ def test_control_i5_an_admission_out_of_order_is_seen(unasked: Observer) -> None
     row = tenant_queue(max_job=2)
     first, second = waiting_job(row), waiting_job(row)
     for job, seconds in ((first, 0), (second, -60)):
-        TenantJob.objects.filter(pk=job.pk).update(
-            state=State.FINISHED, attempt=1, admitted_at=slots.in_seconds(seconds)
-        )
+        TenantJob.objects.filter(pk=job.pk).update(state=State.FINISHED, attempt=1, admitted_at=in_seconds(seconds))
     assert any("I5" in breach for breach in unasked.breaches())
 
 

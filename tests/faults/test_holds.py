@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tenant_slots.models import HOLD, State, TenantJob, TenantQueue
+from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tests import jobs as plain_jobs
 from tests.factories import counters_match, fresh, tenant_queue
 from tests.faults import jobs
@@ -50,7 +50,7 @@ def holders(observer: Observer, door: Path, workers: FaultWorkers) -> Iterator[H
 
 
 def holds() -> list[str]:
-    return list(TenantJob.objects.filter(task=HOLD).order_by("pk").values_list("state", flat=True))
+    return list(TenantJob.objects.filter(kind=Kind.RESERVATION).order_by("pk").values_list("state", flat=True))
 
 
 def test_the_slot_of_a_killed_holder_goes_to_the_job_in_line(

@@ -179,7 +179,7 @@ def test_i3_i4_a_horse_that_dies_after_its_last_line_and_before_it_says_so_runs_
     """At least once: the work was done, and nobody could know."""
     armed = tmp_path / "armed"
     armed.touch()
-    workers.start(worker_class=workers.with_sabotage("tenant_slots.shared:Outbox.put before SIGKILL", armed))
+    workers.start(worker_class=workers.with_sabotage("tenant_slots.running.outbox:Outbox.put before SIGKILL", armed))
     jobs.quick.enqueue("acme", "unlucky", observer.path)
     observer.wait_for_all()
     assert observer.started() == ["unlucky", "unlucky"]
@@ -190,7 +190,7 @@ def test_i3_i4_a_horse_that_dies_after_it_said_how_its_job_ended_runs_once(
 ) -> None:
     armed = tmp_path / "armed"
     armed.touch()
-    workers.start(worker_class=workers.with_sabotage("tenant_slots.shared:Outbox.put after SIGKILL", armed))
+    workers.start(worker_class=workers.with_sabotage("tenant_slots.running.outbox:Outbox.put after SIGKILL", armed))
     job = jobs.quick.enqueue("acme", "lucky", observer.path)
     observer.wait_for_all()
     assert observer.started() == ["lucky"]

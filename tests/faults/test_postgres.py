@@ -15,11 +15,23 @@ import psycopg
 import pytest
 from django.db import InterfaceError, InternalError, OperationalError, connection, transaction
 
-from tenant_slots import recording, slots, sweep
-from tenant_slots.leases import Lease
+from tenant_slots import slots
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.shared import Witness
-from tests.factories import counters_match, dead_process, fresh, holder, running_job, tenant_queue, waiting_job, work
+from tenant_slots.repair.sweeper import Sweeper
+from tenant_slots.running.run import Run
+from tenant_slots.running.witness import Witness
+from tenant_slots.workers.lease import Lease
+from tests.factories import (
+    counters_match,
+    dead_process,
+    end_run,
+    fresh,
+    holder,
+    running_job,
+    tenant_queue,
+    waiting_job,
+    work,
+)
 from tests.faults import jobs
 from tests.faults.conftest import SHORT, FaultWorkers
 from tests.faults.observer import Observer, all_ended, ticks_of
@@ -170,13 +182,13 @@ def test_i3_i4_i6_a_reply_to_commit_that_is_lost(
     elif moment == "start":
         (job,) = slots.admit(row.pk)
         postgres.proxy.lose_answer_to(b"UPDATE")
-        assert recording.start(job, "worker")
+        assert Run("worker").start(job)
         assert fresh(job).state == State.RUNNING
     else:
         (job,) = slots.admit(row.pk)
         slots.start(job, holder())
         postgres.proxy.lose_answer_to(COMMIT)
-        recording.end(job, {"state": State.FINISHED})
+        end_run(job, state=State.FINISHED)
         assert fresh(job).state == State.FINISHED
         assert fresh(row).current_job == 1, "the slot was handed on once"
     assert postgres.proxy.lost.wait(5)
@@ -262,7 +274,7 @@ def test_i2_i8_the_sweep_repairs_other_tenants_while_one_row_is_locked() -> None
     running_job(stuck, dead_process())
     lost = running_job(other, dead_process())
     stranded = waiting_job(tenant_queue("third"))
-    sweeper = sweep.Sweeper("test")
+    sweeper = Sweeper("test")
     with idle_transaction_on(stuck):
         started = time.monotonic()
         sweeper.sweep_if_due()
@@ -398,5 +410,5 @@ def test_i2_i4_the_end_of_a_job_is_recorded_after_any_kind_of_database_error(
         return original(*args, **changes)
 
     monkeypatch.setattr(slots, "release", release)
-    recording.end(job, {"state": State.FINISHED})
+    end_run(job, state=State.FINISHED)
     assert fresh(job).state == State.FINISHED

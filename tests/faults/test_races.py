@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from tenant_slots import recovery, slots, sweep, tenants
+from tenant_slots import slots
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.repair import lost_runs, steps, sweeper
 from tests.factories import another_process, counters_match, dead_process, fresh, running_job, tenant_queue, waiting_job
 from tests.faults import jobs
 from tests.faults.conftest import FaultWorkers
@@ -32,7 +33,7 @@ def test_i2_i3_i6_the_finisher_comes_before_the_sweep() -> None:
     row = tenant_queue()
     seen_by_the_sweep = running_job(row, dead_process())
     assert slots.release(seen_by_the_sweep, state=State.FINISHED)
-    assert not recovery.end_lost_run(seen_by_the_sweep, "its process died")
+    assert not lost_runs.end_lost_run(seen_by_the_sweep, "its process died")
     assert fresh(seen_by_the_sweep).state == State.FINISHED
     assert fresh(row).current_job == 0
 
@@ -42,7 +43,7 @@ def test_i1_i4_i6_the_sweep_comes_before_the_finisher() -> None:
     job = running_job(row, dead_process())
     stale = TenantJob.objects.get(pk=job.pk)
     waiting = waiting_job(row)
-    assert recovery.end_lost_run(job, "its process died")
+    assert lost_runs.end_lost_run(job, "its process died")
     assert not slots.release(stale, state=State.FINISHED)
     assert (fresh(job).state, job.attempt) == (State.QUEUED, 2)
     assert fresh(waiting).state == State.WAITING
@@ -52,7 +53,7 @@ def test_i1_i4_i6_the_sweep_comes_before_the_finisher() -> None:
 def test_i1_i4_a_stale_beat_after_a_reclaim_renews_nothing() -> None:
     job = running_job(tenant_queue(), dead_process())
     assert slots.beat(job.pk, 1)
-    recovery.end_lost_run(job, "its process died")
+    lost_runs.end_lost_run(job, "its process died")
     assert not slots.beat(job.pk, 1)
 
 
@@ -70,7 +71,7 @@ def at_once(*actions: Any) -> list[Any]:
 def test_i1_i4_i6_two_sweepers_reclaim_each_job_once() -> None:
     rows = [tenant_queue(f"tenant{n}") for n in range(6)]
     lost = [running_job(row, dead_process()) for row in rows]
-    reports = at_once(*[lambda: sweep.run_now("one")] * 3)
+    reports = at_once(*[lambda: sweeper.run_now("one")] * 3)
     assert sum(report.reclaimed for report in reports) == len(lost)
     assert {(fresh(job).attempt, job.crashes, job.state) for job in lost} == {(2, 1, State.QUEUED)}
     assert counters_match()
@@ -90,7 +91,7 @@ def test_i6_a_sweep_among_finishing_jobs_finds_no_wrong_counter() -> None:
             held += slots.release(job, state=State.FINISHED).admitted
 
     def sweep_often() -> int:
-        return sum(sweep.Sweeper("w").run((sweep.repair_counters,)).repaired for _ in range(40))
+        return sum(sweeper.Sweeper("w").run((steps.repair_counters,)).repaired for _ in range(40))
 
     *_, repaired = at_once(*[lambda row=row: finish_all(row) for row in rows], sweep_often)
     assert repaired == 0
@@ -105,7 +106,7 @@ def test_i1_i3_i6_a_limit_that_goes_from_10_to_2_to_10_under_load(workers: Fault
     jobs.quick.enqueue_many([(("acme", f"job{n}", observer.path, 0.03), {}) for n in range(120)])
     for done, limit in ((20, 2), (60, 10)):
         wait_until(lambda done=done: len(observer.started()) >= done)
-        tenants.set_limit(row, limit)
+        row.set_limit(limit)
         if limit == 2:
             wait_until(lambda: fresh(row).current_job <= 2)
             lowered_at = len(observer.events())
@@ -120,13 +121,13 @@ def test_i3_i7_pause_and_resume_under_load(workers: FaultWorkers, observer: Obse
     jobs.quick.enqueue_many([(("acme", f"job{n}", observer.path, 0.02), {}) for n in range(60)])
     for done in (10, 25):
         wait_until(lambda done=done: len(observer.started()) >= done)
-        tenants.pause(row)
+        row.pause()
         wait_until(lambda: fresh(row).current_job == 0)
         started = len(observer.started())
         slots.admit(row.pk)
         assert len(observer.started()) == started
         assert fresh(row).current_job == 0
-        tenants.resume(row)
+        row.resume()
     observer.wait_for_all()
     assert sorted(observer.started()) == sorted(f"job{n}" for n in range(60))
 
@@ -148,7 +149,7 @@ def test_i3_i4_a_job_that_rqs_stop_command_killed_is_not_run_again_by_a_sweep_th
     send_stop_job_command(dispatch.queue_named("imports").connection, fresh(job).rq_id)
     wait_until(armed.with_suffix(".done").exists)
     wait_until(lambda: ticks_of(horse)[0] in "ZX")
-    sweep.run_now("another worker of this host")
+    sweeper.run_now("another worker of this host")
     armed.with_suffix(".go").touch()
     wait_until(lambda: fresh(job).has_ended or len(observer.starts("stopped")) > 1)
     assert fresh(job).state == State.CANCELED, "a person stopped the job, and the sweep took it for a crash"

@@ -14,7 +14,7 @@ import pytest
 from rq.registry import StartedJobRegistry
 from rq.utils import now as rq_now
 
-from tenant_slots import dispatch, line
+from tenant_slots import dispatch, transitions
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import counters_match, fresh, in_rq
 from tests.faults import jobs
@@ -184,7 +184,7 @@ def test_i3_i7_a_process_that_dies_after_its_commit_and_before_its_push_leaves_t
         patch.setattr(dispatch, "push", lambda jobs: None)
         enqueue_some(observer, "unpushed")
     with monkeypatch.context() as patch:
-        patch.setattr(line, "admit", lambda pk: None)
+        patch.setattr(transitions, "admit", lambda pk: None)
         enqueue_some(observer, "unadmitted", tenant="other")
     assert in_rq() == 0
     workers.start()

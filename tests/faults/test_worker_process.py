@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tenant_slots import holders
+from tenant_slots import owners
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import counters_match, fresh
 from tests.faults import jobs
@@ -228,7 +228,7 @@ def test_i2_a_sigterm_that_arrives_during_a_sweep_ends_the_worker(
     workers: FaultWorkers, observer: Observer, tmp_path: Path
 ) -> None:
     armed = tmp_path / "armed"
-    plan = "tenant_slots.sweep:_done before SIGTERM"
+    plan = "tenant_slots.repair.claims:done before SIGTERM"
     (worker,) = workers.start(1, worker_class=workers.with_sabotage(plan, armed))
     armed.touch()
     wait_until(armed.with_suffix(".done").exists)
@@ -244,7 +244,7 @@ def test_i2_i7_a_worker_that_is_killed_while_it_sweeps_holds_up_the_others_for_n
     """Its claim to be the only sweeper runs out. The intervals are the default ones: the promise is about those."""
     workers.variables["TEST_TENANT_SLOTS"] = "{}"
     armed = tmp_path / "armed"
-    sweeper_class = workers.with_sabotage("tenant_slots.sweep:_done before SIGKILL", armed)
+    sweeper_class = workers.with_sabotage("tenant_slots.repair.claims:done before SIGKILL", armed)
     workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
     jobs.hold.enqueue("acme", "lost", observer.path, str(door))
     horse = observer.process_of("lost")
@@ -335,4 +335,4 @@ def test_i2_i3_a_killed_simple_worker_gives_its_slot_back(
 
 def test_the_host_of_a_test_worker_is_really_another_one() -> None:
     """Else the tests above would prove nothing."""
-    assert holders.this_host() not in ("", "another host")
+    assert owners.this_host() not in ("", "another host")

@@ -12,7 +12,7 @@ from typing import Any
 
 import rq
 
-from tenant_slots import holders, workers
+from tenant_slots import owners, workers
 from tenant_slots.workers import TenantWorker
 
 
@@ -20,7 +20,7 @@ class ElsewhereWorker(TenantWorker):
     """As if it ran on another host: nobody here may look at its pids."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        holders.this_host = lambda: "another host"  # type: ignore[assignment]
+        owners.this_host = lambda: "another host"  # type: ignore[assignment]
         super().__init__(*args, **kwargs)
 
 
@@ -28,7 +28,7 @@ class StockElsewhereWorker(rq.Worker):
     """RQ's own class, as if on another host."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        holders.this_host = lambda: "another host"  # type: ignore[assignment]
+        owners.this_host = lambda: "another host"  # type: ignore[assignment]
         super().__init__(*args, **kwargs)
 
 

@@ -17,9 +17,10 @@ from hypothesis.stateful import (
 )
 from hypothesis.strategies import booleans, data, integers, sampled_from
 
-from tenant_slots import recovery, slots, sweep, tenants
-from tenant_slots.holders import Holder
+from tenant_slots import locks, slots, statements
 from tenant_slots.models import HOLDING, State, TenantJob, TenantQueue
+from tenant_slots.owners import Owner
+from tenant_slots.repair import lost_runs, sweeper
 from tests import jobs
 from tests.factories import another_process, dead_process
 
@@ -52,14 +53,14 @@ class Slots(RuleBasedStateMachine):
     @rule(tenant=sampled_from(TENANTS))
     def admit(self, tenant: str) -> None:
         row = TenantQueue.objects.get(tenant=tenant)
-        expected = list(row.jobs.in_line().values_list("pk", flat=True)[: row.free])
+        expected = list(row.jobs.backlog().values_list("pk", flat=True)[: row.free])
         assert [job.pk for job in slots.admit(row.pk)] == expected, "I5"
 
     @rule(choice=data(), dies=booleans())
     @precondition(lambda self: TenantJob.objects.queued().exists())
     def start(self, choice: Any, dies: bool) -> None:
         job = choice.draw(sampled_from(list(TenantJob.objects.queued())))
-        holder: Holder = dead_process() if dies else another_process()
+        holder: Owner = dead_process() if dies else another_process()
         assert slots.start(job, holder)
         assert not slots.start(job, holder), "a job starts once"
         job.refresh_from_db()
@@ -92,26 +93,26 @@ class Slots(RuleBasedStateMachine):
         job = choice.draw(sampled_from(self.processes))
         self.processes.remove(job)
         self.stale.append(job)
-        recovery.end_lost_run(job, "it died")
+        lost_runs.end_lost_run(job, "it died")
 
     @rule()
     def sweep(self) -> None:
-        sweep.run_now("model")
+        sweeper.run_now("model")
         assert not any(row.free and row.jobs.waiting().exists() for row in TenantQueue.objects.all()), "I7"
         dead = TenantJob.objects.running().filter(worker="dead")
         assert not dead.exists(), "I2"
 
     @rule(tenant=sampled_from(TENANTS), limit=integers(0, 3))
     def set_limit(self, tenant: str, limit: int) -> None:
-        tenants.set_limit(TenantQueue.objects.get(tenant=tenant), limit)
+        TenantQueue.objects.get(tenant=tenant).set_limit(limit)
 
     @rule(tenant=sampled_from(TENANTS))
     def pause(self, tenant: str) -> None:
-        tenants.pause(TenantQueue.objects.get(tenant=tenant))
+        TenantQueue.objects.get(tenant=tenant).pause()
 
     @rule(tenant=sampled_from(TENANTS))
     def resume(self, tenant: str) -> None:
-        tenants.resume(TenantQueue.objects.get(tenant=tenant))
+        TenantQueue.objects.get(tenant=tenant).resume()
 
     @rule(choice=data())
     @precondition(lambda self: TenantJob.objects.not_started().exists())
@@ -154,11 +155,11 @@ def test_i1_to_i7_hold_on_the_way_through_random_operations() -> None:
 
 def test_control_a_release_that_does_not_ask_who_owns_the_slot_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def release(job: TenantJob, states: Any = None, **changes: Any) -> slots.Release:
-        with slots.locked(job.tenant_queue_id) as row:
+        with locks.locked(job.tenant_queue_id) as row:
             TenantJob.objects.filter(pk=job.pk).update(**changes)
-            slots.GIVE_BACK.update(pk=row.pk)
+            statements.GIVE_BACK.update(pk=row.pk, slots=1)
             row.refresh_from_db()
-            return slots.Release(State(changes["state"]), slots._admit_heads(row))
+            return slots.Release(State(changes["state"]), slots.admit(row.pk))
 
     monkeypatch.setattr(slots, "release", release)
     with pytest.raises(AssertionError):

@@ -10,8 +10,11 @@ from threading import Event, Thread
 import pytest
 from django.db import connection, transaction
 
-from tenant_slots import slots, sweep
+from tenant_slots import slots
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.repair import steps
+from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.report import Report
 from tests.factories import age, another_process, fresh, running_job, tenant_queue, waiting_job
 from tests.processes import wait_until
 
@@ -97,12 +100,12 @@ def kept_open(change: Callable[[], object]) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("step", "state", "change", "left"),
     [
-        (sweep.promote, State.SCHEDULED, TenantJob.cancel, State.WAITING),
-        (sweep.prune, State.FAILED, TenantJob.retry, None),
+        (steps.promote, State.SCHEDULED, TenantJob.cancel, State.WAITING),
+        (steps.prune, State.FAILED, TenantJob.retry, None),
     ],
 )
 def test_a_sweep_passes_over_a_job_that_an_open_transaction_has_changed(
-    step: sweep.Step, state: State, change: Callable[[TenantJob], object], left: State | None
+    step: steps.Step, state: State, change: Callable[[TenantJob], object], left: State | None
 ) -> None:
     row = tenant_queue(max_job=0)
     locked, other = waiting_job(row, state=state), waiting_job(row, state=state)
@@ -111,7 +114,7 @@ def test_a_sweep_passes_over_a_job_that_an_open_transaction_has_changed(
     with kept_open(partial(change, fresh(locked))), connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '2s'")
         try:
-            step(sweep.Report(), sweep.Contact())
+            step(Report(), Contact())
         finally:
             cursor.execute("SET lock_timeout = 0")
         assert TenantJob.objects.filter(pk=other.pk).values_list("state", flat=True).first() == left

@@ -131,7 +131,7 @@ class Naive:
     def admit(self, row: TenantQueue) -> None:
         """The conditional UPDATE is exact, and answers "full" while the release next to it is not committed."""
         with transaction.atomic():
-            head = row.jobs.in_line().first()
+            head = row.jobs.backlog().first()
             if head is not None and TenantQueue.objects.filter(pk=row.pk).with_free(1).update(
                 current_job=F("current_job") + 1
             ):
@@ -144,7 +144,7 @@ class Naive:
         with transaction.atomic():
             row = TenantQueue.objects.get(pk=job.tenant_queue_id)
             TenantJob.objects.held_as(job).update(state=State.FINISHED)
-            head = row.jobs.in_line().first()
+            head = row.jobs.backlog().first()
             if head is not None:
                 TenantJob.objects.filter(pk=head.pk).update(state=State.QUEUED, attempt=1)
             else:

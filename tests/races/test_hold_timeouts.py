@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 from django.db import connections
 
-from tenant_slots import hold_slot, line, recovery
+from tenant_slots import hold_slot, transitions
 from tenant_slots.exceptions import NoFreeSlot
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import counters_match, fresh, tenant_queue
@@ -71,10 +71,10 @@ def test_control_leaving_the_line_without_asking_for_the_state_leaks_the_slot(mo
 
     def end_hold(job: TenantJob, reason: str) -> bool:
         TenantQueue.objects.update(max_job=1)
-        line.admit(row.pk)
+        transitions.admit(row.pk)
         return bool(TenantJob.objects.filter(pk=job.pk).update(state=State.CANCELED))
 
-    monkeypatch.setattr(recovery, "end_hold", end_hold)
+    monkeypatch.setattr(transitions, "cancel_unstarted", end_hold)
     with pytest.raises(NoFreeSlot), hold_slot("acme", "imports"):
         pass
     assert not counters_match()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from tenant_slots import slots
+from tenant_slots import slots, statements
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import counters_match, fresh, holder, tenant_queue, waiting_job
 
@@ -88,7 +88,7 @@ def test_control_without_the_lock_the_job_is_stranded(monkeypatch: pytest.Monkey
 
 def naive_admit(row: TenantQueue) -> bool:
     """The conditional UPDATE alone, as the seed design had it."""
-    return bool(slots.TAKE.update(pk=row.pk, slots=1))
+    return bool(statements.TAKE.update(pk=row.pk, slots=1))
 
 
 def wait_until_blocked_on_lock() -> None:

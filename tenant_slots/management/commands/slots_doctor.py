@@ -8,8 +8,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from tenant_slots import doctor, sweep
-from tenant_slots.doctor import Finding
+from tenant_slots.repair import doctor, sweeper
+from tenant_slots.repair.doctor import Finding
 
 
 class Command(BaseCommand):
@@ -22,7 +22,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, fix: bool, as_json: bool, **options: Any) -> None:
         findings = doctor.findings()
         if fix and findings:
-            sweep.run_now(f"slots_doctor {os.getpid()}")
+            sweeper.run_now(f"slots_doctor {os.getpid()}")
             left = doctor.findings()
         else:
             left = findings

@@ -8,7 +8,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from tenant_slots import line, plans, stats, tenants
+from tenant_slots import plans, stats, tenants
+from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.exceptions import TenantSlotsError
 from tenant_slots.management.commands._table import printable
 from tenant_slots.plans import Difference, Line, Problem
@@ -34,7 +35,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         _require_one_form(options)
         try:
-            with line.naming_missing_tables():
+            with naming_missing_tables():
                 self._set_many(**options) if options["tenant_file"] else self._set_one(**options)
         except TenantSlotsError as error:
             raise CommandError(printable(str(error))) from error
@@ -91,7 +92,7 @@ def change_limit(tenant: str, queue: str, text: str, *, by: str, reason: str) ->
     limit = tenants.require_limit(plans.number_or_text(text), tenant, queue)
     row = tenants.tenant_queue_for(tenant, queue)
     before, waiting = row.max_job, sum(usage.waiting for usage in stats.usage(tenant=tenant, queue=queue))
-    tenants.set_limit(row, limit, by=by, reason=reason)
+    row.set_limit(limit, by=by, reason=reason)
     return f"{row}: {before} → {limit}, {waiting} {'job was' if waiting == 1 else 'jobs were'} waiting"
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from tenant_slots import line, stats
+from tenant_slots import stats
+from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.exceptions import TenantSlotsError
 from tenant_slots.management.commands._table import table
 
@@ -34,7 +35,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            with line.naming_missing_tables():
+            with naming_missing_tables():
                 self._show(**options)
             while options["watch"]:
                 time.sleep(options["interval"])

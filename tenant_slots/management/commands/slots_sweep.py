@@ -8,7 +8,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from tenant_slots.conf import app_settings
-from tenant_slots.sweep import Report, Sweeper, run_now
+from tenant_slots.repair.report import Report
+from tenant_slots.repair.sweeper import Sweeper, run_now
 
 
 class Command(BaseCommand):

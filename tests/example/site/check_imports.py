@@ -16,7 +16,7 @@ from example_project.catalogue.feeds import UnreadableFeed
 from example_project.catalogue.jobs import import_catalog, sync_catalog
 from example_project.catalogue.models import PartnerProduct, Product, Shop
 from tenant_slots.models import TenantJob
-from tenant_slots.progress import reporting
+from tenant_slots.running.progress import reporting
 
 pytestmark = pytest.mark.django_db
 

@@ -1,0 +1,41 @@
+"""RQ's alarm, the SIGALRM that ends a job's function: to ask whether it is set, disarm it, or set one of ours.
+
+A signal reaches only the main thread of a process, and Windows has none; there all of this does nothing.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from rq.timeouts import BaseDeathPenalty, BaseTimeoutException, UnixSignalDeathPenalty
+
+
+def rq_handler() -> Any:
+    """The handler that RQ has set for its timeout; None where it has set none that could be handled here."""
+    if not hasattr(signal, "SIGALRM") or not _in_main_thread():
+        return None
+    handler = signal.getsignal(signal.SIGALRM)
+    return handler if isinstance(getattr(handler, "__self__", None), BaseDeathPenalty) else None
+
+
+def disarm() -> None:
+    """RQ's alarm is for the function; once that has ended it would interrupt the recording of the end."""
+    if rq_handler() is not None:
+        signal.alarm(0)
+
+
+def time_limit(seconds: float, error: type[BaseTimeoutException]) -> AbstractContextManager[object]:
+    """Raises `error` after `seconds`, at least 1, where a signal can do so."""
+    if not _in_main_thread():
+        return nullcontext()
+    limit: AbstractContextManager[object] = UnixSignalDeathPenalty(  # type: ignore[no-untyped-call]
+        max(1, int(seconds)), error
+    )
+    return limit
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

@@ -1,0 +1,54 @@
+"""The database's clock: now, times before and after it, and whole periods, the same on PostgreSQL and SQLite.
+
+Every lease and every due time is compared with this clock, never with that of a worker's host.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import DateTimeField, ExpressionWrapper, Func, IntegerField
+from django.db.models.functions import Now
+
+
+class DatabaseNow(Now):
+    """The database's clock at this moment; ``Now`` is the start of the transaction on PostgreSQL."""
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="CLOCK_TIMESTAMP()", **context)
+
+
+def ago(seconds: float) -> Any:
+    """A time by the database's clock, as of the start of the query: an index can be searched for it.
+
+    The clock itself, `in_seconds`, may differ from row to row, so PostgreSQL reads every row to compare it.
+    """
+    return ExpressionWrapper(Now() - timedelta(seconds=seconds), output_field=DateTimeField())
+
+
+def in_seconds(seconds: float) -> Any:
+    """A time from this very moment on, for a field's new value."""
+    return from_now(timedelta(seconds=seconds))
+
+
+def from_now(duration: Any) -> Any:
+    """As `in_seconds`, from a timedelta or an expression that gives one."""
+    return ExpressionWrapper(DatabaseNow() + duration, output_field=DateTimeField())
+
+
+class PeriodsAgo(Func):
+    """How many whole periods ago a time was: 0 within the last one."""
+
+    output_field = IntegerField()
+
+    def __init__(self, time: Any, seconds: int = 60, **extra: Any) -> None:
+        super().__init__(Now(), time, seconds=int(seconds), **extra)
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        template = "FLOOR(EXTRACT(EPOCH FROM (%(expressions)s)) / %(seconds)s)::integer"
+        return self.as_sql(compiler, connection, template=template, arg_joiner=" - ", **context)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        template = "CAST((JULIANDAY(%(expressions)s)) * 86400.0 / %(seconds)s AS INTEGER)"
+        return self.as_sql(compiler, connection, template=template, arg_joiner=") - JULIANDAY(", **context)

@@ -1,0 +1,60 @@
+"""Canceling: what has not begun is canceled here and now; a worker is asked to stop what runs."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tenant_slots import dispatch, transitions
+from tenant_slots.db.clock import DatabaseNow
+from tenant_slots.layering import implements
+from tenant_slots.locks import locked
+from tenant_slots.models import State, TenantJob, TenantQueue
+
+JOBS_PER_STEP = 1000
+"""Most jobs that leave the backlog in one transaction, so that the tenant queue is not locked for long."""
+
+
+@implements(TenantJob.cancel)
+def cancel(job: TenantJob) -> bool:
+    while True:
+        job.refresh_from_db()
+        if job.has_ended:
+            return False
+        if _ask_to_stop(job) if job.state == State.RUNNING else transitions.cancel_unstarted(job):
+            return True
+
+
+def cancel_waiting(tenant_queue: TenantQueue, *, up_to: int) -> int:
+    """Cancel a tenant's waiting jobs, those that were enqueued later than the job `up_to` aside.
+
+    Returns:
+        How many. A job that got a slot meanwhile is not one of them.
+    """
+    canceled = 0
+    while some := _cancel_some(tenant_queue, up_to):
+        canceled += len(some)
+    return canceled
+
+
+def _cancel_some(tenant_queue: TenantQueue, up_to: int) -> list[TenantJob]:
+    with locked(tenant_queue.pk) as row:
+        backlog = row.jobs.waiting().filter(pk__lte=up_to).defer("args", "kwargs", "result", "error")
+        jobs = list(backlog.order_by("pk")[:JOBS_PER_STEP])
+        ended = {"state": State.CANCELED, "ended_at": DatabaseNow()}
+        TenantJob.objects.waiting().filter(pk__in=[job.pk for job in jobs]).update(**ended)
+    for job in jobs:
+        job.tenant_queue = row
+        if job.rq_job_id:
+            transitions.after_commit(partial(dispatch.remove, job))
+    transitions.left(jobs, State.CANCELED)
+    return jobs
+
+
+def _ask_to_stop(job: TenantJob) -> bool:
+    """False when the job ended, or went back to wait, meanwhile."""
+    with locked(job.tenant_queue_id):
+        asked = TenantJob.objects.held_as(job).update(cancel_requested_at=DatabaseNow())
+    if not asked:
+        return False
+    transitions.after_commit(partial(dispatch.stop, job))
+    return True

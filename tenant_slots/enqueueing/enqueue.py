@@ -1,0 +1,95 @@
+"""Enqueueing: check the calls, store their jobs, all or none, and admit them once that has committed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from django.db import IntegrityError, connections, transaction
+from django.utils import timezone
+
+from tenant_slots import tenants, transitions
+from tenant_slots.conf import app_settings
+from tenant_slots.db.migrated import naming_missing_tables
+from tenant_slots.enqueueing import backlog_limit, bulk, on_busy, overflow, unique
+from tenant_slots.enqueueing.new_job import NewJob
+from tenant_slots.models import State, TenantJob
+from tenant_slots.tasks import methods
+from tenant_slots.tasks.arguments import require_storable
+from tenant_slots.tasks.on_busy import WAIT
+from tenant_slots.tasks.task import Arguments, TenantTask
+
+
+def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list[TenantJob]:
+    """Store the jobs of these calls, all or none, and admit them when that commits.
+
+    Returns:
+        The job of every call: of a duplicate, the one that is under way.
+    """
+    new_jobs = [_checked(task, call) for call in calls]
+    with naming_missing_tables():
+        if task.unique_for is None:
+            jobs = fresh = _stored(task, new_jobs)
+        else:
+            jobs, fresh = unique.stored_once(task.unique_for, new_jobs, partial(_insert, task))
+    if fresh:
+        transitions.stored(fresh)
+    for row, own in _by_tenant_queue(fresh).items():
+        transitions.after_commit(partial(transitions.admit, row))
+        if task.on_busy != WAIT:
+            transitions.after_commit(partial(on_busy.turn_away, row, own))
+    return jobs
+
+
+def _checked(task: TenantTask[..., Any], arguments: Arguments) -> NewJob:
+    args = tuple(arguments[0])
+    on = methods.object_fields(task, args)
+    call = task.called_with(args, arguments[1])
+    tenant = tenants.tenant_of(call)
+    require_storable(call)
+    job = TenantJob(
+        task=task.path,
+        args=call.stored_args,
+        kwargs=call.kwargs,
+        options=task.stored_options,
+        state=State.SCHEDULED if task.run_after and task.run_after > timezone.now() else State.WAITING,
+        priority=task.priority,
+        run_after=task.run_after,
+        key=tenants.key_of(call),
+        unique_key=unique.digest_of(call, tenant, on),
+        **on,
+    )
+    return NewJob(tenant, job)
+
+
+def _stored(task: TenantTask[..., Any], new_jobs: list[NewJob]) -> list[TenantJob]:
+    """The jobs, once they are in the database."""
+    try:
+        return _insert(task, new_jobs)
+    except IntegrityError:
+        # Somebody deleted a tenant queue between our reading it and our commit. A second look makes it anew.
+        if connections[app_settings.DATABASE].in_atomic_block:
+            raise
+        return _insert(task, new_jobs)
+
+
+def _insert(task: TenantTask[..., Any], new_jobs: list[NewJob]) -> list[TenantJob]:
+    overflow.choose(task, new_jobs)
+    rows = {tenant: tenants.tenant_queue_for(tenant, task.queue) for tenant in sorted({new.tenant for new in new_jobs})}
+    for tenant, number in Counter(new.tenant for new in new_jobs if new.job.state == State.WAITING).items():
+        backlog_limit.require_room(rows[tenant], number)
+    for new in new_jobs:
+        new.job.tenant_queue, new.job.pk = rows[new.tenant], None
+    jobs = [new.job for new in new_jobs]
+    with transaction.atomic(using=app_settings.DATABASE):
+        bulk.insert(jobs)
+    return jobs
+
+
+def _by_tenant_queue(jobs: list[TenantJob]) -> dict[int, list[TenantJob]]:
+    rows: dict[int, list[TenantJob]] = {}
+    for job in jobs:
+        rows.setdefault(job.tenant_queue_id, []).append(job)
+    return rows

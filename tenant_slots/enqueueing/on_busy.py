@@ -1,0 +1,115 @@
+"""Jobs that asked for a slot, found none, and do not want to wait: see `on_busy` of ``@tenant_job``.
+
+A job that has had a slot once waits from then on: a retry is not thrown away because others came meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import time
+from collections.abc import Iterator
+
+from tenant_slots import transitions
+from tenant_slots.db.clock import DatabaseNow, in_seconds
+from tenant_slots.exceptions import InvalidOption
+from tenant_slots.locks import locked
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.tasks.on_busy import DISCARD, WAIT, OnBusy, Policy, Reschedule, is_policy
+from tenant_slots.tasks.registry import resolve
+
+logger = logging.getLogger("tenant_slots")
+
+JOBS_PER_STEP = 100
+"""Most jobs that leave the backlog in one transaction: one UPDATE each, while the tenant queue is locked."""
+
+
+def turn_away(tenant_queue_id: int, jobs: list[TenantJob], ask_until: float = math.inf) -> list[TenantJob]:
+    """Have those of a tenant queue's jobs that found no free slot do what their `on_busy` says.
+
+    Args:
+        tenant_queue_id, jobs: which ones.
+        ask_until: from this time of the monotonic clock on no callable is asked; its job waits.
+
+    Returns:
+        The discarded ones, with their reason in `error`.
+    """
+    discarded: list[TenantJob] = []
+    concerned = [job for job in jobs if job.attempt == 0 and _on_busy(job) != WAIT]
+    for first in range(0, len(concerned), JOBS_PER_STEP):
+        if decisions := dict(_decisions(tenant_queue_id, concerned[first : first + JOBS_PER_STEP], ask_until)):
+            discarded += _leave_backlog(tenant_queue_id, decisions)
+    return discarded
+
+
+def _on_busy(job: TenantJob) -> OnBusy:
+    """A function that this process does not know decides nothing; its job waits."""
+    try:
+        return resolve(job.task).on_busy
+    except Exception:
+        logger.warning("on_busy of job %s is not known here, it waits", job.uuid, exc_info=True)
+        return WAIT
+
+
+def _decisions(tenant_queue_id: int, jobs: list[TenantJob], ask_until: float) -> Iterator[tuple[int, Policy]]:
+    """What each job without a slot wants. The project's callables run here, where nothing is locked."""
+    row = TenantQueue.objects.filter(pk=tenant_queue_id).first()
+    for job in TenantJob.objects.waiting().filter(pk__in=[job.pk for job in jobs], attempt=0).order_by("pk"):
+        if callable(_on_busy(job)) and time.monotonic() >= ask_until:
+            logger.warning("there is no time left to ask on_busy of job %s, so it waits", job.uuid)
+        elif row is not None and (policy := _policy(job, row)) != WAIT:
+            yield job.pk, policy
+
+
+def _policy(job: TenantJob, row: TenantQueue) -> Policy:
+    on_busy = _on_busy(job)
+    try:
+        policy = on_busy(job, row) if callable(on_busy) else on_busy
+        if is_policy(policy):
+            return policy
+        problem = f'it must return "{WAIT}", "{DISCARD}" or a Reschedule'
+        raise InvalidOption(option="on_busy", value=policy, task=job.task, problem=problem)
+    except Exception:
+        logger.exception("on_busy of job %s failed, so it waits", job.uuid)
+        return WAIT
+
+
+def _leave_backlog(tenant_queue_id: int, decisions: dict[int, Policy]) -> list[TenantJob]:
+    """A job that got a slot since its decision keeps it: whoever gives slots holds this lock too.
+
+    Free slots are given first, as the admission before the decision may have been cut off.
+    """
+    discarded = []
+    with locked(tenant_queue_id) as row:
+        row.current_job += len(transitions.admit(tenant_queue_id)) if row.free else 0
+        for job in TenantJob.objects.waiting().filter(pk__in=decisions, attempt=0).defer("args", "kwargs"):
+            policy = decisions[job.pk]
+            if isinstance(policy, Reschedule):
+                _defer(job, policy)
+            else:
+                job.tenant_queue = row
+                discarded.append(_discard(job))
+    for job in discarded:
+        transitions.left([job], State.CANCELED, job.error)
+    return discarded
+
+
+def _defer(job: TenantJob, policy: Reschedule) -> None:
+    seconds = policy.seconds * random.uniform(1 - policy.jitter, 1 + policy.jitter)
+    TenantJob.objects.filter(pk=job.pk).update(state=State.SCHEDULED, run_after=in_seconds(seconds))
+
+
+def _discard(job: TenantJob) -> TenantJob:
+    row = job.tenant_queue
+    job.state = State.CANCELED
+    job.error = f"discarded: {row} {_reason(job)} ({row.current_job} of {row.max_job} in use)"
+    TenantJob.objects.filter(pk=job.pk).update(state=job.state, error=job.error, ended_at=DatabaseNow())
+    return job
+
+
+def _reason(job: TenantJob) -> str:
+    row = job.tenant_queue
+    if row.paused:
+        return "was paused"
+    return f"had no free slot for key {job.key!r}" if row.free else "had no free slot"

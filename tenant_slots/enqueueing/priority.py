@@ -1,0 +1,19 @@
+"""Moving a job within its tenant's backlog."""
+
+from __future__ import annotations
+
+from tenant_slots.exceptions import InvalidOption
+from tenant_slots.layering import implements
+from tenant_slots.locks import locked
+from tenant_slots.models import TenantJob
+from tenant_slots.tasks.options import priority_problem
+
+
+@implements(TenantJob.set_priority)
+def set_priority(job: TenantJob, priority: int) -> bool:
+    if problem := priority_problem(priority):
+        raise InvalidOption(option="priority", value=priority, task=job.task, problem=problem)
+    with locked(job.tenant_queue_id):
+        changed = bool(TenantJob.objects.unadmitted().filter(pk=job.pk).update(priority=priority))
+    job.refresh_from_db(fields=["priority", "state"])
+    return changed

@@ -1,0 +1,33 @@
+"""Running a failed or canceled job again, in its old place."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tenant_slots import transitions
+from tenant_slots.enqueueing import unique
+from tenant_slots.exceptions import NotRetryable
+from tenant_slots.layering import implements
+from tenant_slots.models import State, TenantJob
+
+
+@implements(TenantJob.retry)
+def retry(job: TenantJob) -> None:
+    fresh = {
+        "state": State.WAITING,
+        "crashes": 0,
+        "failures": 0,
+        "cancel_requested_at": None,
+        "ended_at": None,
+    }
+    if not unique.revive(TenantJob.objects.retryable().filter(pk=job.pk), **fresh):
+        job.refresh_from_db()
+        raise NotRetryable(job=job.uuid, state=_why_not(job))
+    transitions.after_commit(partial(transitions.admit, job.tenant_queue_id))
+    job.refresh_from_db()
+
+
+def _why_not(job: TenantJob) -> str:
+    if job.is_reservation:
+        return "a reservation, so there is nothing to run"
+    return "RQ's own, to be requeued there" if job.rq_job_id else job.state

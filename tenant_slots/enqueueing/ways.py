@@ -1,0 +1,96 @@
+"""The ways to enqueue a task: what every callable that ``@tenant_job`` makes can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from asgiref.sync import sync_to_async
+
+from tenant_slots.enqueueing import enqueue
+from tenant_slots.models import TenantJob
+from tenant_slots.tasks.options import USING_OPTIONS, require_options
+from tenant_slots.tasks.task import Arguments, TenantTask
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class WaysToEnqueue(Generic[P, R]):
+    """A task, to be enqueued with its arguments."""
+
+    NAMES = ("enqueue", "delay", "enqueue_many", "using", "aenqueue", "aenqueue_many")
+
+    def __init__(self, task: TenantTask[..., R]) -> None:
+        self.tenant_task = task
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TenantJob:
+        """Store a job and admit it as soon as its tenant has a free slot.
+
+        Inside a transaction the job is admitted when that commits; a rollback leaves no job.
+
+        Raises:
+            TenantSlotsError: a leaf that names what is wrong; nothing was stored.
+            TypeError: the arguments do not fit the function.
+        """
+        return self.enqueue_many([(args, kwargs)])[0]
+
+    delay = enqueue
+
+    def enqueue_many(self, calls: Iterable[Arguments]) -> list[TenantJob]:
+        """Store many jobs, all or none. `calls` are pairs of positional and keyword arguments.
+
+        Raises:
+            TenantSlotsError: as `enqueue`; nothing was stored.
+        """
+        return enqueue.enqueue_many(self.tenant_task, [(self._all_args(args), kwargs) for args, kwargs in calls])
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TenantJob:
+        """`enqueue` for async code."""
+        return await sync_to_async(self.enqueue)(*args, **kwargs)
+
+    async def aenqueue_many(self, calls: Iterable[Arguments]) -> list[TenantJob]:
+        """`enqueue_many` for async code."""
+        return await sync_to_async(self.enqueue_many)(calls)
+
+    def using(
+        self,
+        *,
+        priority: int | None = None,
+        run_after: datetime | None = None,
+        queue: str | None = None,
+        tenant: str | int | None = None,
+        key: str | None = None,
+    ) -> WaysToEnqueue[P, R]:
+        """The same function with other settings for the jobs that are enqueued through the result.
+
+        Args:
+            priority: a higher one goes first in its tenant's backlog; 0 is the default.
+            run_after: an aware time before which the job does not start.
+            queue: another queue of RQ_QUEUES, with that queue's slots.
+            tenant: the tenant, instead of what the decorator derives.
+            key: the concurrency key, such as a user's id, instead of what the decorator derives.
+
+        Raises:
+            InvalidOption: a value has the wrong type.
+        """
+        changes: dict[str, Any] = {
+            "priority": priority,
+            "run_after": run_after,
+            "queue": queue,
+            "explicit_tenant": tenant,
+            "explicit_key": key,
+        }
+        given = {name: value for name, value in changes.items() if value is not None}
+        task = self.tenant_task
+        require_options(task.path, given, USING_OPTIONS)
+        return self._with(replace(task, **given, explicit_queue=task.explicit_queue or queue is not None))
+
+    def _with(self, task: TenantTask[..., R]) -> WaysToEnqueue[P, R]:
+        return WaysToEnqueue(task)
+
+    def _all_args(self, args: Iterable[Any]) -> Iterable[Any]:
+        """The function's positional arguments."""
+        return args

@@ -1,0 +1,34 @@
+"""Who sweeps: one process at a time for each host, and one for everything."""
+
+from __future__ import annotations
+
+from django.db import IntegrityError, transaction
+
+from tenant_slots.conf import app_settings
+from tenant_slots.db.clock import ago, in_seconds
+from tenant_slots.models import SweepClaim
+
+CLAIMED_SHARE = 0.8
+"""Of the interval, how long a claim lasts: a little less, so that it is free when the next sweep is due."""
+
+
+def claim(name: str, sweeper: str) -> bool:
+    """Become the only sweeper of this kind. The claim of one that died is free again for the next sweep."""
+    until = in_seconds(app_settings.SWEEP_INTERVAL * CLAIMED_SHARE)
+    free = SweepClaim.objects.filter(name=name, until__lte=ago(0))
+    if free.update(sweeper=sweeper, until=until):
+        return True
+    if SweepClaim.objects.filter(name=name).exists():
+        return False
+    try:
+        with transaction.atomic(using=app_settings.DATABASE):
+            SweepClaim.objects.create(name=name, sweeper=sweeper, until=until)
+    except IntegrityError:
+        return False
+    return True
+
+
+def done(name: str, sweeper: str) -> None:
+    """Hand the claim back so that the next sweep comes after a whole interval."""
+    claimed = SweepClaim.objects.filter(name=name, sweeper=sweeper)
+    claimed.update(until=in_seconds(app_settings.SWEEP_INTERVAL * CLAIMED_SHARE))

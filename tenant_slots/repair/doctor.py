@@ -1,0 +1,89 @@
+"""Diagnosis: counters against rows against RQ. It finds what the sweep repairs, and says what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from redis.exceptions import RedisError
+
+from tenant_slots.conf import app_settings
+from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.repair import findings as found
+
+INTERVALS_TOO_LATE = 3
+"""A scheduled job is overdue after so many sweeps should have seen it; then nobody sweeps."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it should be. `job` is a UUID, or empty when it concerns no single job."""
+
+    kind: str
+    tenant: str
+    queue: str
+    job: str
+    meaning: str
+
+
+def findings() -> list[Finding]:
+    """Everything that is wrong now. Changes nothing and locks nothing."""
+    return [
+        *_wrong_counters(),
+        *_dead_owners(),
+        *_dead_reservations(),
+        *_stale_owners(),
+        *_lost_in_redis(),
+        *_stranded(),
+        *_overdue(),
+    ]
+
+
+def _wrong_counters() -> Iterator[Finding]:
+    for row in TenantQueue.objects.filter(pk__in=found.wrong_counters()):
+        held = row.jobs.holding().count()
+        yield _of_row("counter", row, f"current_job is {row.current_job}, but {held} jobs hold a slot")
+
+
+def _dead_owners() -> Iterator[Finding]:
+    for job in found.dead_owners_here():
+        yield _of_job("dead owner", job, f"its process {job.pid} on this host is gone, its slot is still taken")
+
+
+def _dead_reservations() -> Iterator[Finding]:
+    for job in found.dead_reservations_here():
+        yield _of_job("dead reservation", job, f"its process {job.pid} on this host is gone, so it will never begin")
+
+
+def _stale_owners() -> Iterator[Finding]:
+    for job in found.stale().filter(beats=True):
+        meaning = f"worker {job.worker} has sent no heartbeat for {app_settings.LEASE_TTL} s, since {job.beat_at}"
+        yield _of_job("stale owner", job, meaning)
+
+
+def _lost_in_redis() -> Iterator[Finding]:
+    try:
+        for job in found.lost_in_redis():
+            yield _of_job("lost in Redis", job, "it holds a slot, but is in no RQ queue and no worker has begun it")
+    except RedisError as error:
+        yield Finding("redis", "", "", "", f"Redis cannot be asked, queued jobs were not checked: {error}")
+
+
+def _stranded() -> Iterator[Finding]:
+    for row in found.stranded():
+        waiting = row.jobs.waiting().count()
+        yield _of_row("stranded", row, f"{waiting} jobs wait although {row.free} of {row.max_job} slots are free")
+
+
+def _overdue() -> Iterator[Finding]:
+    late = INTERVALS_TOO_LATE * app_settings.SWEEP_INTERVAL
+    for job in found.due(seconds_ago=late).select_related("tenant_queue"):
+        yield _of_job("overdue", job, f"it was due at {job.run_after}; no worker of ours or slots_sweep seems to run")
+
+
+def _of_row(kind: str, row: TenantQueue, meaning: str) -> Finding:
+    return Finding(kind, row.tenant, row.queue, "", meaning)
+
+
+def _of_job(kind: str, job: TenantJob, meaning: str) -> Finding:
+    return Finding(kind, job.tenant_queue.tenant, job.tenant_queue.queue, str(job.uuid), meaning)

@@ -1,0 +1,72 @@
+"""What is not as it should be, as queries: the steps of a sweep repair it, the doctor says what it means.
+
+Nothing here changes or locks a row.
+"""
+
+from __future__ import annotations
+
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
+
+from tenant_slots import dispatch, owners
+from tenant_slots.conf import app_settings
+from tenant_slots.db.clock import ago
+from tenant_slots.models import TenantJob, TenantJobQuerySet, TenantQueue
+from tenant_slots.owners import Liveness, RunsHere
+
+
+def dead_owners_here(runs_here: RunsHere | None = None) -> list[TenantJob]:
+    """Running jobs whose owner process was on this host and is gone."""
+    return _dead_here(TenantJob.objects.running(), runs_here)
+
+
+def dead_reservations_here() -> list[TenantJob]:
+    """Reservations whose block will never begin: their process was on this host and is gone."""
+    return _dead_here(TenantJob.objects.reservations_to_begin())
+
+
+def stale() -> TenantJobQuerySet:
+    """Running jobs without a heartbeat for a lease, those of stock workers among them, which send none."""
+    found: TenantJobQuerySet = TenantJob.objects.running().filter(beat_at__lt=ago(app_settings.LEASE_TTL))
+    return found.select_related("tenant_queue")
+
+
+def lost_in_redis() -> list[TenantJob]:
+    """Raises RedisError when Redis cannot be asked. Looks at names first: usually nothing is lost."""
+    overdue = TenantJob.objects.queued().jobs().filter(admitted_at__lt=ago(app_settings.SWEEP_INTERVAL))
+    names = overdue.values_list("pk", "uuid", "attempt", "rq_job_id", "rq_queue", "tenant_queue__queue")
+    lost = dispatch.missing(names)
+    return list(overdue.filter(pk__in=lost).select_related("tenant_queue").order_by("pk")) if lost else []
+
+
+def due(seconds_ago: float = 0) -> TenantJobQuerySet:
+    return TenantJob.objects.scheduled().filter(run_after__lte=ago(seconds_ago))
+
+
+def stranded() -> QuerySet[TenantQueue]:
+    """Tenant queues where a job waits that could run: one without a key, or whose key is below the cap."""
+    waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("pk"))
+    held = TenantJob.objects.holding().filter(tenant_queue=OuterRef(OuterRef("pk"))).exclude(key="")
+    full = held.values("key").annotate(held=Count("pk")).filter(held__gte=F("tenant_queue__max_job_per_key"))
+    below_cap = Q(max_job_per_key=None) | Exists(waiting.exclude(key__in=full.values("key")))
+    found: QuerySet[TenantQueue] = TenantQueue.objects.filter(
+        Exists(waiting), below_cap, paused=False, current_job__lt=F("max_job")
+    )
+    return found
+
+
+def wrong_counters() -> list[int]:
+    """Primary keys of the tenant queues whose counter is wrong, each seen in one snapshot."""
+    holding = TenantJob.objects.holding().filter(tenant_queue=OuterRef("pk"))
+    counted = (
+        TenantJob.objects.holding()
+        .values("tenant_queue")
+        .annotate(held=Count("pk"))
+        .exclude(held=F("tenant_queue__current_job"))
+    )
+    idle = TenantQueue.objects.filter(~Exists(holding), current_job__gt=0)
+    return [*counted.values_list("tenant_queue", flat=True), *idle.values_list("pk", flat=True)]
+
+
+def _dead_here(jobs: TenantJobQuerySet, runs_here: RunsHere | None = None) -> list[TenantJob]:
+    here = jobs.filter(host=owners.this_host()).exclude(host="").select_related("tenant_queue")
+    return [job for job in here if owners.liveness(job, runs_here) is Liveness.DEAD]

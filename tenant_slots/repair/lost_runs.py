@@ -1,0 +1,96 @@
+"""What becomes of a job whose process died: it runs again in its old place, a few times, then fails."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from tenant_slots import dispatch, owners, transitions
+from tenant_slots.conf import app_settings
+from tenant_slots.models import State, TenantJob
+from tenant_slots.owners import Liveness, RunsHere
+
+
+def end_lost_run(job: TenantJob, reason: str, *, state: State | None = None) -> bool:
+    """Release the slot of a run that is known to be dead. False when somebody else already has.
+
+    Args:
+        job: the row as read while it held its slot.
+        reason: what happened, for the job's error text.
+        state: what becomes of the job, when that is already decided; else it waits again or fails by the crash policy.
+    """
+    return bool(transitions.release(job, **_changes(job, reason, state)))
+
+
+def reclaim_if_dead(job: TenantJob, runs_here: RunsHere | None = None) -> bool:
+    """End the run of a job whose process is certainly gone, by the operating system or by RQ.
+
+    Args:
+        job, runs_here: as of `owners.liveness`.
+    """
+    alive = owners.liveness(job, runs_here)
+    if alive is Liveness.UNKNOWN and not job.beats and not dispatch.is_being_run(job):
+        alive = Liveness.DEAD
+    if alive is not Liveness.DEAD:
+        return False
+    return end_lost_run(job, story(job), state=State.CANCELED if dispatch.was_stopped(job) else None)
+
+
+def is_out_of_the_way(job: TenantJob, runs_here: RunsHere | None = None) -> bool:
+    """Whether a stale run may be taken for over: its process, if it is alive on this host, has been killed.
+
+    That of a reservation is never killed. It may be a web server's, and there is no telling what else it does.
+    """
+    return job.is_reservation or owners.liveness(job, runs_here) is not Liveness.ALIVE or owners.kill(job)
+
+
+def story(job: TenantJob) -> str:
+    """Where the lost run was."""
+    return f"its process under worker {job.worker} died"
+
+
+def _changes(job: TenantJob, reason: str, state: State | None) -> dict[str, Any]:
+    crashes = job.crashes + 1
+    decided = state or _by_policy(job, crashes)
+    return {
+        "state": decided,
+        "crashes": crashes,
+        "error": f"{job.error}\nattempt {job.attempt}: {reason}".strip(),
+    }
+
+
+def _by_policy(job: TenantJob, crashes: int) -> State:
+    if job.cancel_requested_at is not None:
+        return State.CANCELED
+    # The arguments of a plain RQ job are in Redis; running it again is up to RQ's own retry.
+    # What a reservation's process did nobody else can do.
+    over = job.rq_job_id or job.is_reservation or crashes > app_settings.MAX_CRASHES
+    return State.FAILED if over else State.WAITING
+
+
+class ByHand(Enum):
+    """What came of a release by hand."""
+
+    RELEASED = "released"
+    ALIVE = "alive"
+    """The lease of the run is alive, or its process is and cannot be killed from here."""
+    GONE = "gone"
+    """The job held no slot any more, or another run of it does."""
+
+
+def release_by_hand(job: TenantJob, reason: str, *, force: bool = False) -> ByHand:
+    """Take the slot from a run that is stuck; its job goes on by the crash policy.
+
+    Args:
+        job: the row as whoever decides saw it; another attempt than that is left alone.
+        force: take it although the lease is alive. The job then fails, because its run may still go on, and whatever
+            that run does from now on changes nothing.
+    """
+    if force:
+        return ByHand.RELEASED if end_lost_run(job, reason, state=State.FAILED) else ByHand.GONE
+    held = TenantJob.objects.held_as(job)
+    if not held.stale().exists():
+        return ByHand.ALIVE if held.exists() else ByHand.GONE
+    if not is_out_of_the_way(job):
+        return ByHand.ALIVE
+    return ByHand.RELEASED if end_lost_run(job, reason) else ByHand.GONE

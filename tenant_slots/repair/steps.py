@@ -1,0 +1,236 @@
+"""The steps of a sweep, in their order. Each first asks without locking, then locks one tenant at a time where there is
+something to do. Every change is conditional, so a step that meets a finishing job, or another sweep, changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import groupby
+from typing import Any, TypeVar
+
+from django.db import OperationalError, transaction
+from django.db.models import Q, QuerySet
+
+from tenant_slots import dispatch, locks, owners, transitions
+from tenant_slots.conf import app_settings
+from tenant_slots.db.clock import ago
+from tenant_slots.enqueueing import on_busy
+from tenant_slots.exceptions import StaleVersion
+from tenant_slots.locks import locked
+from tenant_slots.models import State, SweepClaim, TenantJob, TenantQueue
+from tenant_slots.owners import Liveness
+from tenant_slots.repair import findings, lost_runs
+from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.report import Report
+
+T = TypeVar("T")
+
+logger = logging.getLogger("tenant_slots")
+
+LOCK_TIMEOUT_SECONDS = 0.2
+"""How long one tenant's locked row may hold up a sweep."""
+
+ABSENCE_SECONDS = 90
+"""Seconds for which RQ must know nothing of a stock worker: a FLUSHALL takes its record, and it beats every 30."""
+
+ROWS_PER_STEP = 1000
+"""Most rows that one step changes: a sweep stays short, the rest follows in the next one."""
+
+SECONDS_TO_PROMOTE = 1
+"""After which a sweep leaves what is due to the next one."""
+
+SECONDS_TO_ASK = 2
+"""For which a sweep calls the project's `on_busy`: its worker sends no heartbeat for its own job meanwhile."""
+
+SWEEP = "sweep"
+"""Who changed a limit, as receivers of ``limit_changed`` are told."""
+
+
+def put_back_overrides(report: Report, contact: Contact) -> None:
+    """Limits whose time is over. Saving one admits what waits; one that was changed meanwhile is left."""
+    over = TenantQueue.objects.filter(override_until__lte=ago(0)).order_by("override_until")
+    for row in over[:ROWS_PER_STEP]:
+        with suppress(StaleVersion):
+            end = partial(row.end_override, by=SWEEP, reason="its time is over", version=row.version)
+            report.put_back += _unless_locked(end) is not None
+
+
+def resume_paused(report: Report, contact: Contact) -> None:
+    """Pauses whose time is over."""
+    over = TenantQueue.objects.filter(resume_at__lte=ago(0)).order_by("resume_at")
+    for row in over[:ROWS_PER_STEP]:
+        with suppress(StaleVersion):
+            resume = partial(row.resume, by=SWEEP, reason="its time is over", version=row.version)
+            report.resumed += _unless_locked(resume) is not None
+
+
+def reclaim_local(report: Report, contact: Contact) -> None:
+    """Jobs whose owner process on this host is gone: at once."""
+    for job in findings.dead_owners_here(contact.runs_here):
+        report.reclaimed += bool(_unless_locked(partial(lost_runs.reclaim_if_dead, job, contact.runs_here)))
+
+
+def reclaim_stale(report: Report, contact: Contact) -> None:
+    """Jobs whose owner has sent no heartbeat for a lease, and stock workers' jobs that RQ has given up."""
+    for job in findings.stale():
+        if not job.beats:
+            if _may_be_judged(job, contact):
+                report.reclaimed += bool(_unless_locked(partial(lost_runs.reclaim_if_dead, job, contact.runs_here)))
+        elif contact.covers_a_lease():
+            report.reclaimed += bool(_unless_locked(partial(_reclaim_stale, job, report, contact)))
+
+
+def end_abandoned_reservations(report: Report, contact: Contact) -> None:
+    """Reservations whose block has not begun and never will: their process is gone, or silent for a lease."""
+    is_stale = Q(beat_at__lt=ago(app_settings.LEASE_TTL))
+    reservations: QuerySet[Any] = TenantJob.objects.reservations_to_begin().select_related("tenant_queue")
+    for job in reservations.annotate(is_stale=is_stale):
+        if owners.liveness(job) is Liveness.DEAD:
+            reason = lost_runs.story(job)
+        elif job.is_stale and contact.covers_a_lease():
+            reason = _staleness_of(job)
+        else:
+            continue
+        report.reclaimed += bool(_unless_locked(partial(transitions.cancel_unstarted, job, reason)))
+
+
+def repush(report: Report, contact: Contact) -> None:
+    """Admitted jobs that Redis does not have. Pushing one that a worker has just taken is harmless: it starts once."""
+    for job in findings.lost_in_redis()[:ROWS_PER_STEP]:
+        if dispatch.push_again(job):
+            report.repushed += 1
+        else:
+            fail = partial(lost_runs.end_lost_run, job, "RQ lost it with its arguments", state=State.FAILED)
+            report.reclaimed += bool(_unless_locked(fail))
+
+
+def promote(report: Report, contact: Contact) -> None:
+    """Scheduled jobs whose time has come. Tenants with very many of them do not hold up those of the others."""
+    began = time.monotonic()
+    served: list[int] = []
+    while True:
+        some = findings.due().exclude(tenant_queue__in=served).order_by("run_after")
+        found = list(some.only("tenant_queue_id", "task", "uuid", "attempt")[:ROWS_PER_STEP])
+        _promote(report, found, ask_until=began + SECONDS_TO_ASK)
+        if len(found) < ROWS_PER_STEP or time.monotonic() > began + SECONDS_TO_PROMOTE:
+            return
+        served += [row for row, number in Counter(map(_row_of, found)).items() if number > ROWS_PER_STEP / 10]
+
+
+def _promote(report: Report, found: list[TenantJob], ask_until: float) -> None:
+    if found:
+        # Those that are still due: another sweep may have promoted one, and it may have deferred itself again.
+        with _unlocked(findings.due().filter(pk__in=[job.pk for job in found])) as jobs:
+            report.promoted += jobs.update(state=State.WAITING)
+    for row, own in groupby(sorted(found, key=_row_of), _row_of):
+        _unless_locked(partial(transitions.admit, row))
+        for job in _unless_locked(partial(on_busy.turn_away, row, list(own), ask_until)) or ():
+            if job.rq_job_id:
+                dispatch.remove(job)  # it has deferred itself in RQ, which would deliver it again
+
+
+def _row_of(job: TenantJob) -> int:
+    return job.tenant_queue_id
+
+
+def admit_stranded(report: Report, contact: Contact) -> None:
+    """Waiting jobs beside free slots: an admission that was cut off, or a limit that was changed by SQL."""
+    for row in findings.stranded()[:ROWS_PER_STEP]:
+        report.admitted += len(_unless_locked(partial(transitions.admit, row.pk)) or [])
+
+
+def repair_counters(report: Report, contact: Contact) -> None:
+    """Counters that differ from the rows they count. Only SQL from outside, or a bug, does that."""
+    for pk in findings.wrong_counters()[:ROWS_PER_STEP]:
+        report.repaired += bool(_unless_locked(partial(_repair_counter, pk)))
+
+
+def _repair_counter(pk: int) -> bool:
+    with locked(pk) as row:
+        held = row.jobs.holding().count()
+        if row.current_job == held:
+            return False
+        TenantQueue.objects.filter(pk=pk).update(current_job=held)
+    logger.error("%s counted %s jobs in slots but held %s; repaired", row, row.current_job, held)
+    transitions.admit(pk)
+    return True
+
+
+def prune(report: Report, contact: Contact) -> None:
+    """Ended jobs older than ``RETENTION``, and the claims of hosts that are gone."""
+    old = ago(app_settings.RETENTION)
+    ended = TenantJob.objects.ended().filter(ended_at__lt=old).order_by("ended_at")
+    pks = list(ended.values_list("pk", flat=True)[:ROWS_PER_STEP])
+    if pks:
+        with _unlocked(TenantJob.objects.ended().filter(pk__in=pks)) as jobs:
+            report.pruned, _ = jobs.delete()
+    SweepClaim.objects.filter(until__lt=old).delete()
+
+
+Step = Callable[[Report, Contact], None]
+LOCAL_STEPS: tuple[Step, ...] = (reclaim_local, end_abandoned_reservations)
+STEPS: tuple[Step, ...] = (
+    put_back_overrides,
+    resume_paused,
+    reclaim_stale,
+    repush,
+    promote,
+    admit_stranded,
+    repair_counters,
+    prune,
+)
+
+
+@contextmanager
+def _unlocked(jobs: QuerySet[TenantJob]) -> Iterator[QuerySet[TenantJob]]:
+    """Those of the jobs that no other transaction has locked, to change them in this one.
+
+    Somebody's open transaction may have canceled one of them; the next sweep comes to it, the others do not wait.
+    """
+    with transaction.atomic(using=app_settings.DATABASE):
+        pks = list(jobs.select_for_update(skip_locked=True, no_key=True).values_list("pk", flat=True))
+        yield TenantJob.objects.filter(pk__in=pks)
+
+
+def _unless_locked(change: Callable[[], T]) -> T | None:
+    """One tenant's change; None when somebody holds its row. The next sweep comes to it, the others do not wait.
+
+    None too when the row was deleted since the sweep read it.
+    """
+    token = locks.patience.set(LOCK_TIMEOUT_SECONDS)
+    try:
+        return change()
+    except OperationalError as error:
+        if not locks.is_locked_out(error):
+            raise
+        logger.warning("the sweep leaves out one tenant, whose row is locked: %s", error)
+        return None
+    except TenantQueue.DoesNotExist:
+        return None
+    finally:
+        locks.patience.reset(token)
+
+
+def _may_be_judged(job: TenantJob, contact: Contact) -> bool:
+    """Whether to believe what RQ says of a stock worker: no record proves nothing before it has been gone for long."""
+    if dispatch.has_worker_record(job):
+        contact.present(job)
+        return True
+    return owners.liveness(job, contact.runs_here) is Liveness.DEAD or contact.absent_for(job) >= ABSENCE_SECONDS
+
+
+def _reclaim_stale(job: TenantJob, report: Report, contact: Contact) -> bool:
+    """Kill first, then reclaim: a stale process on this host may wake up and go on."""
+    if not lost_runs.is_out_of_the_way(job, contact.runs_here):
+        report.left.append(f"job {job.uuid}: process {job.pid} is alive but stale, and may not be killed")
+        return False
+    return lost_runs.end_lost_run(job, _staleness_of(job))
+
+
+def _staleness_of(job: TenantJob) -> str:
+    return f"worker {job.worker} sent no heartbeat for {app_settings.LEASE_TTL} s"

@@ -1,0 +1,93 @@
+"""Sweeping: workers do it every ``SWEEP_INTERVAL`` seconds, one at a time; ``manage.py slots_sweep`` does so where all
+workers are stock ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from django.db import Error, connections
+from redis.exceptions import RedisError
+from rq.timeouts import BaseTimeoutException
+
+from tenant_slots import owners, signals
+from tenant_slots.alarm import time_limit
+from tenant_slots.conf import app_settings
+from tenant_slots.models import TenantQueue
+from tenant_slots.owners import RunsHere
+from tenant_slots.repair import claims, steps
+from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.report import Report
+from tenant_slots.repair.steps import Step
+
+logger = logging.getLogger("tenant_slots")
+
+
+class SweepTimeout(BaseTimeoutException):
+    """The database did not answer in time; its session may be dead without knowing it."""
+
+
+class Sweeper:
+    """One process' part in sweeping.
+
+    Args:
+        name: of the process, for the claim.
+        runs_here: as of `Contact`.
+    """
+
+    def __init__(self, name: str, runs_here: RunsHere | None = None) -> None:
+        self.name = name
+        self.contact = Contact(runs_here)
+        self._due = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._due
+
+    def sweep_if_due(self) -> Report | None:
+        """Sweep unless another process does, or has lately. Never raises: a worker must go on."""
+        if not self.is_due:
+            return None
+        self._due = time.monotonic() + app_settings.SWEEP_INTERVAL
+        try:
+            with time_limit(app_settings.LEASE_TTL / 2, SweepTimeout):
+                return self.sweep()
+        except (Error, SweepTimeout) as error:
+            self.contact.broken()
+            connections[app_settings.DATABASE].close()
+            logger.warning("the sweep was given up, the next one goes on: %s", error)
+        except Exception:
+            logger.exception("the sweep failed")
+        return None
+
+    def sweep(self) -> Report | None:
+        """The local part, then the rest if no other process has claimed it. None when both were claimed."""
+        reports = []
+        for name, its_steps in ((f"host {owners.this_host()}", steps.LOCAL_STEPS), ("everywhere", steps.STEPS)):
+            if claims.claim(name, self.name):
+                reports.append(self.run(its_steps))
+                claims.done(name, self.name)
+        self.contact.kept()
+        return Report.sum_of(reports) if reports else None
+
+    def run(self, some_steps: Iterable[Step]) -> Report:
+        """These steps now, whoever else sweeps."""
+        report = Report()
+        for step in some_steps:
+            try:
+                step(report, self.contact)
+            except RedisError as error:
+                logger.warning("the sweep cannot ask Redis, the rest of it goes on: %s", error)
+        if report:
+            logger.info("sweep: %s", ", ".join(f"{name} {value}" for name, value in asdict(report).items() if value))
+            signals.swept.send_robust(sender=TenantQueue, report=report)
+        return report
+
+
+def run_now(sweeper: str) -> Report:
+    """One whole sweep, whoever else sweeps; for the command and the doctor."""
+    one = Sweeper(sweeper)
+    return Report.sum_of([one.run(steps.LOCAL_STEPS), one.run(steps.STEPS)])

@@ -1,0 +1,85 @@
+"""Running an ``async def`` job to its end, inside its slot and inside RQ's timeout.
+
+`asyncio.Runner` and not asgiref's `async_to_sync`: that one runs the coroutine in a thread, where RQ's alarm cannot
+reach it. It would go on after the timeout, without a slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections
+from rq.timeouts import BaseTimeoutException
+
+from tenant_slots.alarm import rq_handler
+
+
+def completed(result: Any) -> Any:
+    """What a coroutine returns, once it has ended; anything else as it is.
+
+    RQ too would run a coroutine that a job returns (2.12, ``Job._execute``), but after the job has given its slot back.
+    """
+    return _run(result) if isinstance(result, Coroutine) else result
+
+
+def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        return _run_under_alarm(coroutine)
+    finally:
+        # asgiref's thread for the ORM calls of coroutines lives on in a worker that does not fork.
+        asyncio.run(sync_to_async(close_old_connections)())
+
+
+def _run_under_alarm(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    alarm = _Alarm()
+    try:
+        with asyncio.Runner() as runner, alarm.armed():
+            return runner.run(_known_to(alarm, coroutine))
+    except asyncio.CancelledError:
+        if alarm.error is not None:
+            raise alarm.error from None
+        raise
+
+
+async def _known_to(alarm: _Alarm, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    alarm.task = asyncio.current_task()
+    return await coroutine
+
+
+class _Alarm:
+    """RQ's alarm, which raises wherever the main thread is.
+
+    In the job's own coroutine, and between two steps of the loop, that ends the job. But in a callback of the loop, or
+    in a task that nobody awaits, the error would be lost with the alarm. There it cancels the coroutine too.
+    """
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[Any] | None = None
+        self.error: BaseTimeoutException | None = None
+
+    @contextmanager
+    def armed(self) -> Iterator[None]:
+        handler = rq_handler()
+        if handler is None:
+            yield
+            return
+
+        def ring(signum: int, frame: Any) -> None:
+            if self.task is not None and asyncio.current_task(self.task.get_loop()) is not self.task:
+                self.task.get_loop().call_soon_threadsafe(self.task.cancel)
+            try:
+                handler(signum, frame)
+            except BaseTimeoutException as error:
+                self.error = error
+                raise
+
+        signal.signal(signal.SIGALRM, ring)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGALRM, handler)

@@ -1,0 +1,92 @@
+"""What a decorated function does when plain RQ calls it: take a slot, or join its tenant's backlog and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from rq import get_current_job
+from rq.job import Job
+
+from tenant_slots import dispatch, tenants, transitions
+from tenant_slots.conf import app_settings
+from tenant_slots.enqueueing import on_busy
+from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
+from tenant_slots.repair import lost_runs
+from tenant_slots.running.coroutines import completed
+from tenant_slots.running.recording import persistently
+from tenant_slots.running.run import Run
+from tenant_slots.running.runner import logger, run_in_slot
+from tenant_slots.tasks.on_busy import WAIT
+from tenant_slots.tasks.task import TaskCall, TenantTask
+
+
+def call(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What calling a decorated function does: as the function of a plain RQ job it takes a slot, else it just runs."""
+    rq_job = get_current_job()
+    if rq_job is None or _task_of(rq_job) is not task or Run.of(rq_job).job is not None:
+        return task.function(*args, **kwargs)
+    return _run_plain(task.called_with(args, kwargs), rq_job)
+
+
+def _task_of(rq_job: Job) -> object:
+    try:
+        return getattr(rq_job.func, "tenant_task", None)
+    except Exception:  # an RQ job whose function this process cannot import is none of ours
+        return None
+
+
+def _run_plain(call: TaskCall, rq_job: Job) -> Any:
+    task, run = call.task, Run.of(rq_job)
+    tenant = tenants.tenant_of(call)
+    if tenant == tenants.NO_TENANT:
+        return completed(task.function(*call.args, **call.kwargs))
+    key = tenants.key_of(call)
+    job = persistently(lambda: _in_backlog_or_slot(task, tenant, rq_job, key, run))
+    if job is not None and job.state == State.RUNNING:
+        logger.warning("RQ delivered job %s a second time while it runs; this delivery does nothing", rq_job.id)
+        return None
+    if job is not None and job.state == State.WAITING and task.on_busy != WAIT:
+        persistently(lambda: _turn_away(job))
+        if job.has_ended:
+            return None
+        if job.state == State.SCHEDULED:
+            return dispatch.deferred(rq_job, until=job.run_after)
+    if job is None or job.state != State.QUEUED or not run.start(job):
+        return dispatch.deferred(rq_job)
+    return run_in_slot(run, lambda _: completed(task.function(*call.args, **call.kwargs)))
+
+
+def _turn_away(job: TenantJob) -> None:
+    on_busy.turn_away(job.tenant_queue_id, [job])
+    job.refresh_from_db()
+
+
+def _in_backlog_or_slot(task: TenantTask[..., Any], tenant: str, rq_job: Job, key: str, run: Run) -> TenantJob:
+    """The job in its tenant's backlog, after that has had a chance to move."""
+    row = tenants.tenant_queue_for(tenant, task.queue)
+    job = _joined(row, task, rq_job, key)
+    if job.state == State.RUNNING and lost_runs.reclaim_if_dead(job, run.witness.run):
+        job = _joined(row, task, rq_job, key)
+    if job.state == State.WAITING:
+        transitions.admit_here(job)
+    return job
+
+
+def _joined(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, key: str) -> TenantJob:
+    """The job's own place in the backlog from an earlier try, else a new one at its end."""
+    placed = TenantJob.objects.exclude(state__in=ENDED).filter(rq_job_id=rq_job.id).select_related("tenant_queue")
+    found: TenantJob | None = placed.first()
+    if found is None:
+        try:
+            with transaction.atomic(using=app_settings.DATABASE):
+                found = TenantJob.objects.create(
+                    tenant_queue=tenant_queue, task=task.path, rq_job_id=rq_job.id, rq_queue=rq_job.origin, key=key
+                )
+        except IntegrityError:
+            found = placed.get()
+    if found.state == State.SCHEDULED:
+        TenantJob.objects.scheduled().filter(pk=found.pk).update(state=State.WAITING)
+        found.refresh_from_db(fields=["state"])
+    return found

@@ -1,0 +1,114 @@
+"""Noting in the database that a job began and how it ended, whatever the database does meanwhile.
+
+Recording never changes the outcome of a job: it is tried for half a minute, then left to the sweep.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from django.db import DatabaseError, Error, InterfaceError, InternalError, OperationalError, connections
+
+from tenant_slots import slots, transitions
+from tenant_slots.conf import app_settings
+from tenant_slots.models import State, TenantJob
+from tenant_slots.owners import Owner, this_process
+from tenant_slots.slots import Release
+from tenant_slots.statements import JOB
+
+T = TypeVar("T")
+
+Outcome = dict[str, Any]
+"""New field values of a job that leaves its slot, as JSON, and `later` as in `slots.release`."""
+
+logger = logging.getLogger("tenant_slots")
+
+LEFT = ("result", "error", "progress", "stats")
+"""What of an outcome a database may refuse to store."""
+
+ERROR_LENGTH = 20_000
+"""Characters kept of an error, from its end, where a traceback says what happened."""
+
+PASSING = (OperationalError, InterfaceError, InternalError)
+"""What a database answers while it restarts or fails over: InternalError is a standby's refusal to write."""
+
+PAUSES = (0.05, 0.1, 0.2, 0.5, *[1.0] * 29)
+"""Seconds between tries to record something: together the half minute that a database needs to restart."""
+
+
+def record_start(job: TenantJob, owner: Owner) -> bool:
+    """Mark an admitted job as running. False: it is not to be run, or the database stayed out of reach."""
+    return bool(persistently(_starting(job, owner)))
+
+
+def record_end(job: TenantJob, outcome: Outcome) -> Release | None:
+    """Give a job's slot back with what it left; None when the database stayed out of reach."""
+    return persistently(lambda: _release(job, outcome), between=lambda: _keep_lease(job))
+
+
+def persistently(action: Callable[[], T], between: Callable[[], object] = lambda: None) -> T | None:
+    """The action's answer; None when the database stayed out of reach for the sum of `PAUSES`."""
+    for pause in PAUSES:
+        try:
+            _leave_users_transaction()
+            return action()
+        except PASSING as error:
+            logger.warning("the database did not answer, trying again: %s", error)
+            connections[app_settings.DATABASE].close()
+            between()
+            time.sleep(pause)
+    return None
+
+
+def storable_error(text: str) -> str:
+    """The end of a text as every database takes it."""
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()[-ERROR_LENGTH:]
+
+
+def warm_up() -> None:
+    """Load what the first queries of a process load; work-horses that are forked afterwards have it."""
+    nobody = TenantJob(pk=0, attempt=0, tenant_queue_id=0)
+    JOB.rows(uuid=nobody.uuid)
+    slots.start(nobody, this_process("", beats=False))
+    slots.release(nobody, state=State.FINISHED)
+
+
+def _starting(job: TenantJob, owner: Owner) -> Callable[[], bool]:
+    """A start that may be tried again: the first try may have been committed although its answer was lost."""
+    tries = 0
+
+    def start() -> bool:
+        nonlocal tries
+        tries += 1
+        return slots.start(job, owner) or (tries > 1 and slots.is_run_by(job, owner))
+
+    return start
+
+
+def _release(job: TenantJob, outcome: Outcome) -> Release:
+    """At least without what the database refuses to store."""
+    try:
+        return transitions.release(job, **outcome)
+    except PASSING:
+        raise
+    except DatabaseError:
+        logger.exception("what job %s left cannot be stored; its end is", job.uuid)
+        bare = {name: value for name, value in outcome.items() if name not in LEFT}
+        return transitions.release(job, **bare)
+
+
+def _keep_lease(job: TenantJob) -> None:
+    """The tenant queue may be locked by somebody for longer than a lease; the job has ended and is not to run again."""
+    with suppress(Error):
+        slots.beat(job.pk, job.attempt)
+
+
+def _leave_users_transaction() -> None:
+    """A function that switched autocommit off and left work behind must not swallow what we record."""
+    connection = connections[app_settings.DATABASE]
+    if connection.connection is not None and not connection.autocommit and not connection.in_atomic_block:
+        connection.close()

@@ -1,0 +1,272 @@
+"""``hold_slot``: one of a tenant's slots for code that is no job of RQ, such as a web view or a script.
+
+Its row is a reservation: like a job's, in the same backlog, with the same lease and sweep. It is never pushed to RQ:
+the process that waits for it looks whether it was admitted, and nobody else could begin it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db import Error, IntegrityError, OperationalError, connections
+
+from tenant_slots import locks, slots, tenants, transitions
+from tenant_slots.conf import app_settings
+from tenant_slots.db.clock import DatabaseNow
+from tenant_slots.db.migrated import naming_missing_tables
+from tenant_slots.enqueueing.backlog_limit import require_room
+from tenant_slots.exceptions import HoldInTransaction, InvalidOption, NoFreeSlot
+from tenant_slots.models import HOLD_SLOT, Kind, State, TenantJob
+from tenant_slots.repair import lost_runs
+from tenant_slots.running import progress
+from tenant_slots.running.progress import Reporter
+from tenant_slots.running.recording import persistently, storable_error
+from tenant_slots.running.run import Run
+from tenant_slots.tasks.options import key_problem, priority_problem
+from tenant_slots.validation import is_number
+
+logger = logging.getLogger("tenant_slots")
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.1
+"""Seconds between two looks at the row while it waits: a look is one query by primary key."""
+
+LONGEST_TIMEOUT = 24 * 3600
+"""Seconds to wait for a slot; what waits longer is a job."""
+
+LOCK_TIMEOUT_SECONDS = 1
+"""How long a foreign transaction that keeps the tenant queue locked may hold up whoever waits for an answer."""
+
+SECONDS_FOR_RELEASE = 2
+"""How long the end of a block waits for its release to be recorded; a database that is away is tried for longer."""
+
+NO_SLOT = "no slot became free for it; try again later, wait longer with timeout=, or raise the tenant's limit"
+LOCKED = "another transaction keeps the tenant queue locked; end that one"
+CANCELED = "the reservation was canceled"
+
+
+@dataclass
+class Reservation:
+    """What ``with hold_slot(...) as reservation`` gives."""
+
+    job: TenantJob
+    """The row. Its `cancel_requested_at` is renewed with each heartbeat: nobody can stop the block from outside."""
+    is_lost: bool = False
+    """The lease ran out, as when the process stood still, and another may have the slot: end what you do."""
+
+
+@contextmanager
+def hold_slot(
+    tenant: str | int | UUID | None, queue: str, *, timeout: float = 0, priority: int = 0, key: str = ""
+) -> Iterator[Reservation]:
+    """Hold one of the tenant's slots on the queue while the block runs; it waits in the tenant's backlog for its turn.
+
+    The database work is done by a thread with a connection of its own, so the block may be inside a transaction,
+    or open one. As a decorator it holds a slot for each call.
+
+    Args:
+        tenant: its key; None or "" is no tenant, as for a job.
+        queue: a queue of RQ_QUEUES. No worker needs to listen on it.
+        timeout: seconds to wait; 0 takes a slot only if one is free and nobody waits before.
+        priority: as of `using()`.
+        key: as of `using()`.
+
+    Raises:
+        NoFreeSlot: the time is over, or somebody canceled the reservation while it waited.
+        TenantQueueFull: no slot is free, and the backlog has its `max_waiting` jobs.
+        HoldInTransaction: on SQLite, inside a transaction: only one connection at a time can write.
+        TenantSlotsError: a leaf that names what is wrong with the arguments.
+    """
+    _require_options(timeout=timeout, priority=priority, key=key)
+    _require_second_connection()
+    wanted = {"priority": priority, "key": key}
+    keeper = Keeper(tenants.checked_tenant("hold_slot", tenant), queue, timeout, wanted)
+    outcome: dict[str, Any] = {"state": State.FINISHED}
+    try:
+        keeper.thread.start()
+        reservation = keeper.begun.result()
+        with _reporting(reservation.job) as reporter:
+            try:
+                yield reservation
+            finally:
+                outcome |= reporter.end() if reporter else {}
+    except BaseException as error:
+        outcome |= {"state": State.FAILED, "error": _last_line(error)}
+        raise
+    finally:
+        keeper.end(outcome)
+
+
+class ReservationRun(Run):
+    """Whoever waits for the slot wants an answer: a start that fails is not tried again."""
+
+    def _record_start(self, job: TenantJob) -> bool:
+        return slots.start(job, self.owner)
+
+
+class Keeper:
+    """The thread that gets one slot, sends heartbeats for it and gives it back."""
+
+    def __init__(self, tenant: str, queue: str, timeout: float, wanted: dict[str, Any]) -> None:
+        self.thread = threading.Thread(target=self._keep_and_close, name="tenant_slots hold", daemon=True)
+        self.begun: Future[Reservation] = Future()
+        self._tenant, self._queue, self._timeout, self._wanted = tenant, queue, timeout, wanted
+        self._deadline = time.monotonic() + timeout
+        self._run = ReservationRun(f"{socket.gethostname()}.{os.getpid()}", beats=True)
+        self._has_ended = threading.Event()
+        self._outcome: dict[str, Any] = {}
+        self._next_beat = 0.0
+
+    def end(self, outcome: dict[str, Any]) -> None:
+        """The block has ended, or whoever waited for it does so no longer."""
+        self._outcome = outcome
+        self._has_ended.set()
+        if self.thread.ident is not None:
+            self.thread.join(SECONDS_FOR_RELEASE)
+
+    def _keep_and_close(self) -> None:
+        locks.patience.set(LOCK_TIMEOUT_SECONDS)
+        try:
+            self._keep()
+        finally:
+            connections.close_all()
+
+    def _keep(self) -> None:
+        job: TenantJob | None = None
+        try:
+            with naming_missing_tables():
+                job = self._stored()
+            self._begin(job)
+        except BaseException as error:
+            self.begun.set_exception(error)
+            if job is not None and not job.has_ended:
+                self._give_up(job, str(error))
+            return
+        reservation = Reservation(job)
+        self.begun.set_result(reservation)
+        while not self._has_ended.wait(app_settings.BEAT_INTERVAL):
+            self._beat(reservation)
+        self._run.end(self._outcome)
+
+    def _begin(self, job: TenantJob) -> None:
+        try:
+            transitions.admit(job.tenant_queue_id)
+            self._wait_for_turn(job)
+        except OperationalError as error:
+            if locks.is_locked_out(error):
+                raise self._no_slot(LOCKED) from error
+            raise
+        if job.state != State.QUEUED or not self._run.start(job):
+            raise self._no_slot(CANCELED)
+        job.refresh_from_db()
+
+    def _give_up(self, job: TenantJob, reason: str) -> None:
+        """It must not stay in the backlog, nor keep a slot that it got meanwhile, when nobody waits any more."""
+
+        def end() -> None:
+            while self._still_waits(job) or not job.has_ended:
+                if not transitions.cancel_unstarted(job, reason):
+                    lost_runs.end_lost_run(job, reason, state=State.CANCELED)
+
+        persistently(end)
+
+    def _stored(self) -> TenantJob:
+        try:
+            return self._insert()
+        except IntegrityError:
+            # Somebody deleted the tenant queue between our reading it and our commit. A second look makes it anew.
+            return self._insert()
+
+    def _insert(self) -> TenantJob:
+        row = tenants.tenant_queue_for(self._tenant, self._queue)
+        require_room(row, 1)
+        self._next_beat = time.monotonic() + app_settings.BEAT_INTERVAL
+        job: TenantJob = TenantJob.objects.create(
+            tenant_queue=row,
+            kind=Kind.RESERVATION,
+            task=HOLD_SLOT,
+            beat_at=DatabaseNow(),
+            **self._wanted,
+            **self._run.owner.as_fields(),
+        )
+        transitions.stored([job])
+        return job
+
+    def _wait_for_turn(self, job: TenantJob) -> None:
+        """Until it does not wait any more: it got a slot, or somebody canceled it."""
+        pause = SHORTEST_PAUSE
+        while self._still_waits(job):
+            left = self._deadline - time.monotonic()
+            # Where it cannot leave any more it was admitted in this very moment, and the slot is used.
+            if (left <= 0 or self._has_ended.is_set()) and transitions.cancel_unstarted(job, NO_SLOT):
+                raise self._no_slot(NO_SLOT)
+            self._has_ended.wait(max(0.0, min(pause, left)))
+            pause = min(pause * 1.5, LONGEST_PAUSE)
+            self._beat_in_backlog(job)
+
+    def _still_waits(self, job: TenantJob) -> bool:
+        seen = TenantJob.objects.filter(pk=job.pk).values_list("state", "attempt").first()
+        job.state, job.attempt = seen or (State.CANCELED, job.attempt)
+        return job.state == State.WAITING
+
+    def _no_slot(self, reason: str) -> NoFreeSlot:
+        return NoFreeSlot(tenant=self._tenant, queue=self._queue, timeout=self._timeout, reason=reason)
+
+    def _beat_in_backlog(self, job: TenantJob) -> None:
+        if time.monotonic() >= self._next_beat:
+            self._next_beat = time.monotonic() + app_settings.BEAT_INTERVAL
+            TenantJob.objects.reservations_to_begin().filter(pk=job.pk).update(beat_at=DatabaseNow())
+
+    def _beat(self, reservation: Reservation) -> None:
+        job = reservation.job
+        if reservation.is_lost:
+            return
+        try:
+            reservation.is_lost = not slots.beat(job.pk, job.attempt)
+            if not reservation.is_lost:
+                asked = TenantJob.objects.filter(pk=job.pk).values_list("cancel_requested_at", flat=True)
+                job.cancel_requested_at = asked.first()
+        except Error as error:
+            logger.warning("a heartbeat of %s failed: %s", job, error)
+            connections.close_all()
+        if reservation.is_lost:
+            logger.error("the lease of %s is lost, its block goes on without a slot", job)
+
+
+def _require_options(**options: Any) -> None:
+    for option, problem_of in RULES.items():
+        if problem := problem_of(options[option]):
+            raise InvalidOption(option=option, value=options[option], task="hold_slot", problem=problem)
+
+
+def _timeout_problem(value: object) -> str:
+    return "" if is_number(value, 0, LONGEST_TIMEOUT) else f"give seconds, from 0 to {LONGEST_TIMEOUT}"
+
+
+RULES = {"timeout": _timeout_problem, "priority": priority_problem, "key": key_problem}
+
+
+def _require_second_connection() -> None:
+    connection = connections[app_settings.DATABASE]
+    if connection.vendor == "sqlite" and connection.in_atomic_block:
+        raise HoldInTransaction(database=app_settings.DATABASE)
+
+
+def _reporting(job: TenantJob) -> AbstractContextManager[Reporter | None]:
+    """A reservation inside a job is a part of the job, whose progress people watch."""
+    return nullcontext() if progress.is_reporting() else progress.reporting(job)
+
+
+def _last_line(error: BaseException) -> str:
+    """Without the traceback: a view's may hold what its visitors sent."""
+    return storable_error(traceback.format_exception_only(error)[-1].strip())

@@ -1,0 +1,105 @@
+"""One run of a job, from its start to the recording of its end."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from uuid import UUID
+
+from rq.job import Job
+
+from tenant_slots import transitions
+from tenant_slots.models import TenantJob
+from tenant_slots.owners import Owner, this_process
+from tenant_slots.running.outbox import Outbox
+from tenant_slots.running.recording import Outcome, persistently, record_end, record_start
+from tenant_slots.running.witness import Witness
+from tenant_slots.statements import JOB
+
+logger = logging.getLogger("tenant_slots")
+
+ATTRIBUTE = "tenant_slots_run"
+"""Of RQ's job object: where a worker class of ours hands the run to the function that RQ calls."""
+
+
+class Run:
+    """What the process that runs a job and the worker that watches over it share.
+
+    Args:
+        worker: its name.
+        witness: where the run notes which slot it holds.
+        beats: whether somebody sends heartbeats while the job runs.
+    """
+
+    def __init__(self, worker: str, witness: Witness | None = None, *, beats: bool = False) -> None:
+        self.worker = worker
+        self.witness = witness or Witness()
+        self.beats = beats
+        self.job: TenantJob | None = None
+        """The job, once it is marked as running."""
+
+    @staticmethod
+    def of(rq_job: Job | None) -> Run:
+        """The run that belongs to what RQ delivered; a stock worker arranges none, so that it is one of its own."""
+        run: Run | None = getattr(rq_job, ATTRIBUTE, None)
+        if run is None:
+            run = Run((rq_job and rq_job.worker_name) or "")
+            run.hand_to(rq_job)
+        return run
+
+    def hand_to(self, rq_job: Job | None) -> None:
+        if rq_job is not None:
+            setattr(rq_job, ATTRIBUTE, self)
+
+    @property
+    def owner(self) -> Owner:
+        """This process, as the job's row keeps it: of a fork it is another one than of its parent."""
+        return this_process(self.worker, beats=self.beats)
+
+    def begin(self, uuid: UUID, attempt: int) -> bool:
+        """Mark an admitted job as running. False when this attempt is not to be run: it ended, was canceled or runs."""
+        found: list[Any] = persistently(lambda: JOB.rows(uuid=uuid)) or []
+        return any(job.attempt == attempt and self.start(job) for job in found)
+
+    def start(self, job: TenantJob) -> bool:
+        """As `begin`, for a job that is at hand."""
+        self.witness.taking(job)
+        if not self._record_start(job):
+            self.witness.idle()
+            return False
+        self.witness.holding(job)
+        self.job = job
+        transitions.started(job)
+        return True
+
+    def _record_start(self, job: TenantJob) -> bool:
+        return record_start(job, self.owner)
+
+    def end(self, outcome: Outcome) -> None:
+        """The function has ended: record how, and give the slot to the next job."""
+        job = self.job
+        assert job is not None, "a run ends that has not begun"
+        self.witness.ending()
+        released = record_end(job, outcome)
+        if released is None:
+            logger.error("the end of job %s could not be recorded; the sweep will find it", job.uuid)
+            return
+        self.witness.idle()
+        if not released:
+            logger.warning("job %s ended after its slot had been taken away", job.uuid)
+
+
+class HorsesRun(Run):
+    """The run in a work-horse whose worker has marked the job as running, and will record its end."""
+
+    def __init__(self, run: Run, outbox: Outbox) -> None:
+        super().__init__(run.worker, run.witness, beats=run.beats)
+        self.job = run.job
+        self._outbox = outbox
+
+    def begin(self, uuid: UUID, attempt: int) -> bool:
+        """Whether it is this attempt that the worker has begun."""
+        return self.job is not None and (self.job.uuid, self.job.attempt) == (uuid, attempt)
+
+    def end(self, outcome: Outcome) -> None:
+        self._outbox.put(outcome)

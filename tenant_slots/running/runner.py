@@ -1,0 +1,103 @@
+"""What RQ calls for a job that was enqueued with ``.enqueue()``, and running any job's function in its slot."""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+from uuid import UUID
+
+from rq import Retry, get_current_job
+
+from tenant_slots import alarm
+from tenant_slots.models import State, TenantJob
+from tenant_slots.running.coroutines import completed
+from tenant_slots.running.progress import reporting
+from tenant_slots.running.recording import Outcome, storable_error
+from tenant_slots.running.run import Run
+from tenant_slots.tasks import methods
+from tenant_slots.tasks.arguments import json_problem
+from tenant_slots.tasks.registry import resolve
+
+T = TypeVar("T")
+
+logger = logging.getLogger("tenant_slots")
+
+RESULT_BYTES = 1024 * 1024
+"""Largest result kept in a row: a page that lists jobs should never have to read more."""
+
+
+def run_job(job_id: str, attempt: int) -> Any:
+    """The function of every RQ job that `.enqueue()` leads to. Runs nothing when the attempt is not current.
+
+    Args:
+        job_id: the job's UUID.
+        attempt: the fence: what the job's row must say too.
+    """
+    run = Run.of(get_current_job())
+    if not run.begin(UUID(job_id), attempt):
+        logger.warning("attempt %s of job %s is not to be run: it ended, was canceled or runs", attempt, job_id)
+        return None
+    return run_in_slot(run, _run_stored)
+
+
+def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
+    """Call the function of a run that has begun, and record how it ended."""
+    job = run.job
+    assert job is not None, "a function is called whose run has not begun"
+    with reporting(job) as reporter:
+        try:
+            result = function(job)
+            alarm.disarm()
+        except BaseException as error:
+            alarm.disarm()
+            run.end(_after_error(job, error) | reporter.end())
+            raise
+    reported = reporter.end()
+    if isinstance(result, Retry) and not job.rq_job_id:
+        run.end(_after_retry(job, result.max, result.intervals, "the job asked to run again") | reported)
+        return None
+    run.end({"state": State.FINISHED, "result": _storable(result)} | reported)
+    return result
+
+
+def _run_stored(job: TenantJob) -> Any:
+    task = resolve(job.task)
+    return completed(task.function(*methods.object_of(task, job), *job.args, **job.kwargs))
+
+
+def _after_error(job: TenantJob, error: BaseException) -> Outcome:
+    text = storable_error("".join(traceback.format_exception(error)))
+    retry = None if job.rq_job_id else job.options.get("retry")
+    if retry is None:
+        return {"state": State.FAILED, "error": text, "failures": job.failures + 1}
+    return _after_retry(job, retry["max"], retry["intervals"], text)
+
+
+def _after_retry(job: TenantJob, most: int, intervals: list[int], error: str) -> Outcome:
+    """What becomes of a job that is to run again: at most `most` more times, after the next of `intervals` seconds."""
+    failures = job.failures + 1
+    if failures > most:
+        return {"state": State.FAILED, "error": error, "failures": failures}
+    seconds = intervals[min(failures, len(intervals)) - 1]
+    if not seconds:
+        return {"state": State.WAITING, "error": error, "failures": failures}
+    return {
+        "state": State.SCHEDULED,
+        "error": error,
+        "failures": failures,
+        "later": seconds,
+    }
+
+
+def _storable(result: Any) -> Any:
+    """The result if it is JSON of a sensible size; RQ keeps any one in Redis for ``result_ttl`` seconds."""
+    problem = json_problem(result)
+    if not problem and len(json.dumps(result)) > RESULT_BYTES:
+        problem = f"it takes more than {RESULT_BYTES} bytes"
+    if problem:
+        logger.info("the result is kept by RQ only: %s", problem)
+        return None
+    return result

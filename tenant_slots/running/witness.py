@@ -1,0 +1,56 @@
+"""Which slot a process holds, in a few bytes that a worker shares with its work-horse."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Any
+
+from tenant_slots.models import TenantJob
+
+
+class Phase(IntEnum):
+    IDLE = 0
+    TAKING = 1
+    HOLDING = 2
+    ENDING = 3
+
+
+class Witness:
+    """A few bytes in which a process notes which slot it holds.
+
+    A worker shares them with its work-horse. So it knows which lease to renew, and whether a horse that ended still
+    held a slot, without asking the database about every job.
+    """
+
+    layout = struct.Struct("=qqB")
+
+    def __init__(self, memory: Any = None) -> None:
+        self._memory: Any = bytearray(self.layout.size) if memory is None else memory
+
+    def taking(self, job: TenantJob) -> None:
+        """The job may get its slot from now on."""
+        self._write(job.pk, job.attempt, Phase.TAKING)
+
+    def holding(self, job: TenantJob) -> None:
+        self._write(job.pk, job.attempt, Phase.HOLDING)
+
+    def ending(self) -> None:
+        """The slot is being released: from now on a row that is not ours any more is no reason to die."""
+        self._write(*self.run(), Phase.ENDING)
+
+    def idle(self) -> None:
+        self._write(0, 0, Phase.IDLE)
+
+    def run(self) -> tuple[int, int]:
+        """Primary key and attempt of the job; zeros while there is none."""
+        pk, attempt, _ = self.read()
+        return pk, attempt
+
+    def read(self) -> tuple[int, int, Phase]:
+        """Primary key and attempt of the job, and where it stands."""
+        pk, attempt, phase = self.layout.unpack_from(self._memory)
+        return pk, attempt, Phase(phase)
+
+    def _write(self, pk: int, attempt: int, phase: Phase) -> None:
+        self.layout.pack_into(self._memory, 0, pk, attempt, phase)

@@ -1,0 +1,89 @@
+"""The statements of the algorithm, in the order in which a job meets them; ``slots.py`` says when each one runs."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from django.db.models import DurationField, F, IntegerField, UUIDField
+
+from tenant_slots.db.clock import DatabaseNow, from_now
+from tenant_slots.db.compiled import Parameter, Statement, fields_of
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.owners import OWNER_FIELDS
+
+PK = Parameter("pk", IntegerField())
+ATTEMPT = Parameter("attempt", IntegerField())
+SLOTS = Parameter("slots", IntegerField())
+
+LOCKED = ("tenant", "queue", "max_job", "max_job_per_key", "current_job", "paused")
+"""What is read of a tenant queue while it is locked; Django fetches anything else when it is asked for."""
+
+ADMITTED = ("uuid", "tenant_queue", "kind", "task", "options", "rq_job_id", "rq_queue", "state", "attempt")
+"""What a push to RQ needs to know of a job."""
+
+LOCK = Statement(lambda: TenantQueue.objects.select_for_update(no_key=True).filter(pk=PK).only(*LOCKED))
+
+TAKE = Statement(
+    lambda: TenantQueue.objects.filter(pk=PK).with_free(SLOTS),
+    {"current_job": F("current_job") + SLOTS},
+)
+
+GIVE_BACK = Statement(
+    lambda: TenantQueue.objects.filter(pk=PK, current_job__gte=SLOTS),
+    {"current_job": F("current_job") - SLOTS},
+)
+
+HAND_ON = Statement(
+    lambda: TenantQueue.objects.filter(pk=PK, current_job__gt=0).with_free(SLOTS - 1),
+    {"current_job": F("current_job") - 1 + SLOTS},
+)
+"""GIVE_BACK of one slot and TAKE in one."""
+
+CLAIM = Statement(
+    lambda: TenantJob.objects.waiting().filter(pk=PK),
+    {"state": State.QUEUED, "attempt": F("attempt") + 1, "admitted_at": DatabaseNow()},
+)
+
+JOB = Statement(lambda: TenantJob.objects.filter(uuid=Parameter("uuid", UUIDField())))
+
+START = Statement(
+    lambda: TenantJob.objects.queued().filter(pk=PK, attempt=ATTEMPT),
+    {
+        "state": State.RUNNING,
+        "started_at": DatabaseNow(),
+        "beat_at": DatabaseNow(),
+        **fields_of(TenantJob, OWNER_FIELDS),
+    },
+)
+
+BEAT = Statement(lambda: TenantJob.objects.running().filter(pk=PK, attempt=ATTEMPT), {"beat_at": DatabaseNow()})
+
+
+def first_waiting(number: int) -> Statement:
+    """The head of a backlog: at least so many jobs, where there are as many, and less than twice as many."""
+    return _first_waiting(1 << (number - 1).bit_length())
+
+
+@functools.lru_cache(maxsize=16)
+def _first_waiting(number: int) -> Statement:
+    """One for each power of two up to the highest limit: a LIMIT is part of the text of a statement."""
+    backlog = TenantJob.objects.filter(tenant_queue=PK).backlog().only(*ADMITTED)
+    return Statement(lambda: backlog[:number])
+
+
+@functools.lru_cache(maxsize=64)
+def leaving(states: tuple[State, ...], ends: bool, later: bool, values: tuple[str, ...]) -> Statement:
+    """A job leaves its slot, which it must hold in one of these states. One that is to be canceled ends.
+
+    One statement for each set of fields that some caller writes: about twenty.
+    """
+    leaver = TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, state__in=states)
+    if not ends:
+        leaver = leaver.filter(cancel_requested_at=None)
+    changes: dict[str, Any] = dict(fields_of(TenantJob, values))
+    if ends:
+        changes["ended_at"] = DatabaseNow()
+    if later:
+        changes["run_after"] = from_now(Parameter("later", DurationField()))
+    return Statement(lambda: leaver, changes)

@@ -1,0 +1,69 @@
+"""What may be stored as a job's arguments and result: JSON that comes back equal."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from tenant_slots.conf import app_settings
+from tenant_slots.exceptions import ArgumentNotJSON, ArgumentsTooLarge
+from tenant_slots.tasks.task import TaskCall
+from tenant_slots.validation import text_problem
+
+LARGEST_INT_BITS = 10_000
+"""Python refuses to write integers of more than 4,300 digits, which is 14,000 bits, as text."""
+
+
+def require_storable(call: TaskCall) -> None:
+    """Raises ArgumentNotJSON or ArgumentsTooLarge, naming the argument or the size in bytes."""
+    for name, value in _named(call):
+        if problem := json_problem(value):
+            raise ArgumentNotJSON(argument=name, task=call.task.path, problem=problem)
+    size = len(json.dumps([call.stored_args, call.kwargs]))
+    limit = app_settings.MAX_ARGS_BYTES
+    if size > limit:
+        raise ArgumentsTooLarge(task=call.task.path, size=size, limit=limit)
+
+
+def _named(call: TaskCall) -> Iterator[tuple[str, Any]]:
+    positional = list(call.task.signature.parameters)[1 if call.task.is_method else 0 :]
+    for position, value in enumerate(call.stored_args):
+        yield positional[position] if position < len(positional) else f"*args[{position}]", value
+    yield from call.kwargs.items()
+
+
+def json_problem(value: Any) -> str:
+    """Why a value would not survive the way through JSON and a database column; empty when it does."""
+    try:
+        return _problem(value)
+    except RecursionError:
+        return "it is nested too deeply, or holds itself"
+
+
+def _problem(value: Any) -> str:
+    if isinstance(value, int):
+        return "" if value.bit_length() <= LARGEST_INT_BITS else "it holds a number of thousands of digits"
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return text_problem(value)
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else f"{value!r} is not a JSON number"
+    if isinstance(value, list):
+        return next(filter(None, map(_problem, value)), "")
+    if isinstance(value, dict):
+        return _dict_problem(value)
+    hint = "; pass a list" if isinstance(value, (tuple, set, frozenset)) else "; pass its key or its text"
+    return f"it holds a {type(value).__name__}{hint}"
+
+
+def _dict_problem(value: dict[Any, Any]) -> str:
+    for key, item in value.items():
+        if not isinstance(key, str):
+            return f"it holds a dict with the key {key!r}; JSON keys are texts"
+        problem = text_problem(key) or _problem(item)
+        if problem:
+            return problem
+    return ""

@@ -1,0 +1,141 @@
+"""What the options of a job may be. A wrong value is refused where it is written: at import, or by `using()`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from rq import Retry
+
+from tenant_slots.exceptions import ImproperJob, InvalidOption
+from tenant_slots.models import TenantJob
+from tenant_slots.tasks.arguments import json_problem
+from tenant_slots.tasks.on_busy import on_busy_problem
+from tenant_slots.tasks.throttle import Throttle
+from tenant_slots.validation import is_whole, type_problem
+
+HIGHEST_PRIORITY = 1_000_000
+LONGEST_KEY: int = TenantJob._meta.get_field("key").max_length or 0
+
+LONGEST = timedelta(days=366)
+"""For which two jobs count as identical; a longer time is a mistake."""
+
+
+def key_problem(value: object) -> str:
+    if not isinstance(value, str):
+        return "it must be of type str"
+    if len(value) > LONGEST_KEY or "\0" in value:
+        return f"it must be a text of at most {LONGEST_KEY} characters without NUL"
+    return ""
+
+
+def priority_problem(value: object) -> str:
+    if problem := type_problem(value, int):
+        return problem
+    is_in_range = is_whole(value, -HIGHEST_PRIORITY, HIGHEST_PRIORITY)
+    return "" if is_in_range else f"it must be from {-HIGHEST_PRIORITY} to {HIGHEST_PRIORITY}"
+
+
+def _of(kind: type) -> Callable[[Any], str]:
+    return lambda value: type_problem(value, kind)
+
+
+def _timeout_problem(value: Any) -> str:
+    return type_problem(value, int) or ("give seconds, or -1 for no limit" if value == 0 else "")
+
+
+def _meta_problem(value: Any) -> str:
+    return type_problem(value, dict) or json_problem(value)
+
+
+def _throttle_problem(value: Any) -> str:
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, Throttle) for one in value):
+        return "give a list of Throttle"
+    return ""
+
+
+def _unique_for_problem(value: Any) -> str:
+    problem = type_problem(value, timedelta)
+    return problem or ("" if timedelta(0) < value <= LONGEST else f"it must be longer than nothing, at most {LONGEST}")
+
+
+def _callable_problem(value: Any) -> str:
+    return "" if callable(value) else "give a callable that gets the call's arguments"
+
+
+def _key_source_problem(value: Any) -> str:
+    return "" if callable(value) or isinstance(value, str) else "give the name of an argument, or a callable"
+
+
+def _run_after_problem(value: Any) -> str:
+    return type_problem(value, datetime) or ("it has no time zone" if value.tzinfo is None else "")
+
+
+def _anything(value: Any) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of `@tenant_job` or of `using()`."""
+
+    problem: Callable[[Any], str]
+    """Why a value cannot be meant; empty when it can."""
+    is_for_rq: bool = False
+    """Kept with the job and handed to RQ with every run."""
+
+
+DECORATOR_OPTIONS = {
+    "timeout": Option(_timeout_problem, is_for_rq=True),
+    "result_ttl": Option(_of(int), is_for_rq=True),
+    "failure_ttl": Option(_of(int), is_for_rq=True),
+    "description": Option(_of(str), is_for_rq=True),
+    "meta": Option(_meta_problem, is_for_rq=True),
+    "retry": Option(_of(Retry), is_for_rq=True),
+    "on_busy": Option(on_busy_problem),
+    "throttle": Option(_throttle_problem),
+    "unique_for": Option(_unique_for_problem),
+    "unique_key": Option(_callable_problem),
+    "key": Option(_key_source_problem),
+}
+
+USING_OPTIONS = {
+    "priority": Option(priority_problem),
+    "run_after": Option(_run_after_problem),
+    "queue": Option(_of(str)),
+    "explicit_tenant": Option(_anything),
+    "explicit_key": Option(key_problem),
+}
+"""By the name of the field of `TenantTask` that they replace."""
+
+
+def require_options(task: str, given: Mapping[str, Any], options: Mapping[str, Option]) -> None:
+    """Raises InvalidOption for the first given value that cannot be meant."""
+    for name, value in given.items():
+        if problem := options[name].problem(value):
+            raise InvalidOption(option=name, value=value, task=task, problem=problem)
+    if "unique_key" in given and "unique_for" not in given:
+        problem = "it says which jobs are equal; say for how long with unique_for too"
+        raise InvalidOption(option="unique_key", value=given["unique_key"], task=task, problem=problem)
+
+
+def as_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The decorator's options as fields of `TenantTask`: those for RQ together in one."""
+    for_rq = {name: value for name, value in given.items() if DECORATOR_OPTIONS[name].is_for_rq}
+    return {"rq_options": for_rq, **{name: value for name, value in given.items() if name not in for_rq}}
+
+
+def require_argument(function: Callable[..., Any], option: str, argument: object) -> None:
+    """Raises ImproperJob unless the function has this single argument to take a `tenant` or a `key` from."""
+    name = getattr(function, "__qualname__", repr(function))
+    parameters = inspect.signature(function).parameters
+    if not isinstance(argument, str) or argument not in parameters:
+        has = ", ".join(parameters) or "none"
+        raise ImproperJob(
+            name=name, problem=f"it has no argument {argument!r} to take the {option} from (it has: {has})"
+        )
+    if parameters[argument].kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        raise ImproperJob(name=name, problem=f"{argument!r} collects several arguments; name a single one")

@@ -1,0 +1,50 @@
+"""What a value must be, said once: every other check of a type or a range is built from these.
+
+A bool is no number here: ``True`` as a limit is a mistake, although Python counts it as an int.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+from uuid import UUID
+
+
+def is_whole(value: object, lowest: int | None = None, highest: int | None = None) -> TypeGuard[int]:
+    """Whether it is an int within these bounds, both included."""
+    return isinstance(value, int) and not isinstance(value, bool) and _is_within(value, lowest, highest)
+
+
+def is_number(value: object, lowest: float | None = None, highest: float | None = None) -> TypeGuard[int | float]:
+    """Whether it is an int or a float within these bounds, both included."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and _is_within(value, lowest, highest)
+
+
+def is_name(value: object) -> TypeGuard[str | int | UUID]:
+    """Whether it can name a tenant or a concurrency key: a text, a whole number or a UUID."""
+    return isinstance(value, (str, UUID)) or is_whole(value)
+
+
+def is_flag(value: object) -> TypeGuard[bool]:
+    return isinstance(value, bool)
+
+
+def type_problem(value: object, kind: type) -> str:
+    """Empty when the value is of this type."""
+    fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    return "" if fits else f"it must be of type {kind.__name__}"
+
+
+def text_problem(text: str) -> str:
+    """Why a database would not take a text; empty when it does."""
+    if "\0" in text:
+        return "its text holds a NUL character, which PostgreSQL cannot store"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "its text holds half of a surrogate pair"
+    return ""
+
+
+def _is_within(value: Any, lowest: Any, highest: Any) -> bool:
+    # Not the negation of "outside": a NaN is neither inside nor outside.
+    return (lowest is None or value >= lowest) and (highest is None or value <= highest)
