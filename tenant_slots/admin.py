@@ -31,13 +31,15 @@ from tenant_slots import (
     admin_job_actions,
     admin_progress,
     admin_queue_actions,
-    stats,
+    admin_reasons,
 )
 from tenant_slots.admin_limits import LimitEditing, TenantQueueForm, moment_field
 from tenant_slots.admin_lists import CappedPaginator, Restricted, TenantFilter, search_jobs
 from tenant_slots.admin_live import LiveList, QueueFilter, StateFilter
 from tenant_slots.exceptions import TenantQueueInUse
 from tenant_slots.models import HIGHEST_LIMIT, State, TenantJob, TenantQueue
+from tenant_slots.stats import position_in_backlog
+from tenant_slots.stats.tenant_queues import BUSIEST_FIRST, with_waiting
 
 if TYPE_CHECKING:
     QueueModelAdmin = admin.ModelAdmin[TenantQueue]
@@ -78,11 +80,11 @@ class TenantQueueAdmin(LimitEditing, LiveList, QueueModelAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantQueue]:
         # Not super(), which orders before there is a `waiting` to order by.
         own = self.tenant_queues_for(request)
-        rows = stats.with_waiting(self.model._default_manager.get_queryset() if own is None else own)
+        rows = with_waiting(self.model._default_manager.get_queryset() if own is None else own)
         return rows.order_by(*self.get_ordering(request))
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
-        return stats.BUSIEST_FIRST
+        return BUSIEST_FIRST
 
     def get_list_display(self, request: HttpRequest) -> Any:
         return [name for name in self.list_display if name != "edit" or self.has_set_limit_permission(request)]
@@ -121,8 +123,8 @@ class TenantQueueAdmin(LimitEditing, LiveList, QueueModelAdmin):
             "slots_span": span,
             "slots_spans": admin_detail.SPANS.values(),
             "slots_charts": admin_detail.charts_of(row, span),
-            "slots_holders": admin_detail.holders_of(row),
-            "slots_line": admin_detail.line_of(row),
+            "slots_holders": admin_detail.holding_of(row),
+            "slots_line": admin_detail.backlog_of(row),
             "slots_history": admin_audit.history_of(row),
             "slots_job_url": f"{self.admin_site.name}:tenant_slots_tenantjob_change" if jobs_seen else "",
         }
@@ -346,11 +348,11 @@ class TenantJobAdmin(Restricted, JobModelAdmin):
 
     @admin.display(description=_("position in line"))
     def position(self, job: TenantJob) -> int | None:
-        return stats.position_in_line(job)
+        return position_in_backlog(job)
 
     @admin.display(description=_("why is this job waiting?"))
     def why_waiting(self, job: TenantJob) -> SafeString:
-        return format_html_join(SafeString("<br>"), "{}", ((text,) for text in admin_detail.why_waiting(job)))
+        return format_html_join(SafeString("<br>"), "{}", ((text,) for text in admin_reasons.why_waiting(job)))
 
     @admin.display(description=_("progress"))
     def reported(self, job: TenantJob) -> str:

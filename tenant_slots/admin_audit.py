@@ -12,10 +12,10 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.db.models import Model
 from django.http import HttpRequest
-from django.utils import formats, timezone
 from django.utils.translation import gettext
 
 from tenant_slots import limits
+from tenant_slots.admin_words import moment
 from tenant_slots.limits import Change
 from tenant_slots.models import TenantQueue
 
@@ -68,10 +68,6 @@ def in_words(change: Change) -> dict[str, str]:
 
 def _cap(value: int | None) -> str:
     return gettext("none") if value is None else str(value)
-
-
-def moment(time: datetime) -> str:
-    return formats.date_format(timezone.localtime(time), "SHORT_DATETIME_FORMAT")
 
 
 def history_of(row: TenantQueue) -> list[HistoryLine]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext
 
 from tenant_slots import charts
-from tenant_slots.admin_audit import moment
-from tenant_slots.live import QueueState, Row, Tiles
-from tenant_slots.models import LimitSource
-
-NOTHING = "\N{EN DASH}"
+from tenant_slots.admin_words import NOTHING, STATES, activity_in_words, duration, origin
+from tenant_slots.stats.rows import Row
+from tenant_slots.stats.states import QueueState
+from tenant_slots.stats.tiles import Tiles
 
 
 class Cell(TypedDict, total=False):
@@ -28,7 +27,7 @@ Cells = dict[str, Cell]
 def of_row(row: Row) -> Cells:
     """By ``<primary key>.<place>``."""
     places: Cells = {
-        "state": {"text": str(QueueState(row.state).label), "attrs": {"data-state": row.state}},
+        "state": {"text": str(STATES[QueueState(row.state)]), "attrs": {"data-state": row.state}},
         "usage": {"text": f"{row.current_job} / {row.max_job}"},
         "meter": {"attrs": _meter(row)},
         "running": {"text": str(row.running)},
@@ -46,8 +45,8 @@ def of_row(row: Row) -> Cells:
     return {f"{row.pk}.{place}": cell for place, cell in places.items()}
 
 
-def of_tiles(tiles: Tiles) -> Cells:
-    """By ``tile.<name>``."""
+def of_tiles(tiles: Tiles, workers: int | None) -> Cells:
+    """By ``tile.<name>``. The number of workers is None where Redis cannot be asked."""
     return {
         "tile.slots": {"text": f"{tiles.in_use} / {tiles.capacity}"},
         "tile.waiting": {"text": str(tiles.waiting)},
@@ -55,8 +54,8 @@ def of_tiles(tiles: Tiles) -> Cells:
         "tile.at_limit": {"text": str(tiles.at_limit)},
         "tile.stale": {"text": str(tiles.stale), "attrs": {"data-alarm": "yes" if tiles.stale else "no"}},
         "tile.workers": {
-            "text": NOTHING if tiles.workers is None else str(tiles.workers),
-            "attrs": {"data-alarm": "no" if tiles.workers else "yes"},
+            "text": NOTHING if workers is None else str(workers),
+            "attrs": {"data-alarm": "no" if workers else "yes"},
         },
     }
 
@@ -89,55 +88,6 @@ def html(cells: Cells, key: str, tag: str = "span", css: str = "") -> SafeString
 def attributes(cell: Cell) -> SafeString:
     pairs: Iterable[tuple[str, str]] = cell.get("attrs", {}).items()
     return format_html_join("", ' {}="{}"', pairs)
-
-
-def duration(seconds: float | None) -> str:
-    """Coarse on purpose: a figure that changes every second would make every poll a new answer."""
-    if seconds is None:
-        return NOTHING
-    if seconds < 1:
-        return gettext("< 1 s")
-    if seconds < 60:
-        return gettext("%(count)d s") % {"count": seconds}
-    if seconds < 3600:
-        return gettext("%(count)d min") % {"count": seconds // 60}
-    if seconds < 48 * 3600:
-        return gettext("%(hours)d h %(minutes)d min") % {"hours": seconds // 3600, "minutes": seconds % 3600 // 60}
-    return ngettext("%(count)d day", "%(count)d days", int(seconds // 86400)) % {"count": seconds // 86400}
-
-
-def origin(row: Any) -> str:
-    """Where the limit of a live row, or of a TenantQueue, comes from."""
-    if row.override_until is not None:
-        text = gettext("override until %(time)s, then %(limit)s") % {
-            "time": moment(row.override_until),
-            "limit": row.limit_before_override,
-        }
-        return f"{text} ({row.override_by})" if row.override_by else text
-    if row.limit_source == LimitSource.DEFAULT:
-        return gettext("default")
-    if row.limit_source == LimitSource.SET:
-        return gettext("set by %(name)s") % {"name": row.limit_set_by} if row.limit_set_by else gettext("set by code")
-    return NOTHING
-
-
-def activity_in_words(row: Row) -> str:
-    return gettext("Running in the last 60 minutes: at most %(most)d, now %(now)d; limit %(limit)d") % {
-        "most": max(row.activity, default=0),
-        "now": row.running,
-        "limit": row.max_job,
-    }
-
-
-def effect_of(limit: int, running: int) -> str:
-    """What a limit will do, in words."""
-    if limit >= running:
-        return gettext("Running %(running)d, limit %(limit)d: none is stopped.") % {"running": running, "limit": limit}
-    return ngettext(
-        "Running %(running)d, limit %(limit)d: %(over)d will finish, none is stopped.",
-        "Running %(running)d, limit %(limit)d: %(over)d will finish, none is stopped.",
-        running - limit,
-    ) % {"running": running, "limit": limit, "over": running - limit}
 
 
 def _highest(row: Row) -> int:

@@ -10,8 +10,8 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, StreamingHttpResponse
 
-from tenant_slots import live
 from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.stats import rows as live_rows
 
 QUEUE_FIELDS = (
     "tenant", "queue", "state", "current_job", "max_job", "running", "queued", "waiting", "oldest_wait",
@@ -51,7 +51,7 @@ def queue_rows(rows: QuerySet[TenantQueue]) -> Iterator[list[Any]]:
     found = list(rows.order_by("tenant", "queue"))
     for start in range(0, len(found), ROWS_AT_ONCE):
         part = found[start : start + ROWS_AT_ONCE]
-        measured = live.rows([row.pk for row in part])
+        measured = live_rows.measured([row.pk for row in part])
         for row in part:
             if row.pk in measured:
                 yield [getattr(measured[row.pk], name, None) or getattr(row, name, "") for name in QUEUE_FIELDS]

@@ -15,12 +15,14 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots import admin_audit, admin_cells, live, tenants
+from tenant_slots import admin_audit, admin_cells, tenants
 from tenant_slots.admin_live import forget_shared, shared_rows
+from tenant_slots.admin_words import NOTHING, effect_of, origin
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.limits import Change
 from tenant_slots.models import HIGHEST_LIMIT, LimitSource, TenantQueue
+from tenant_slots.stats import rows
 
 if TYPE_CHECKING:
     Base = admin.ModelAdmin[TenantQueue]
@@ -125,7 +127,7 @@ class TenantQueueForm(QueueModelForm):
 def conflict_text(theirs: int, yours: int | None) -> str:
     return gettext(
         "Somebody else has changed this row meanwhile. Their limit: %(theirs)s. Yours: %(yours)s. Nothing was saved."
-    ) % {"theirs": theirs, "yours": admin_cells.NOTHING if yours is None else yours}
+    ) % {"theirs": theirs, "yours": NOTHING if yours is None else yours}
 
 
 class LimitEditing(Base):
@@ -175,7 +177,7 @@ class LimitEditing(Base):
                 admin_audit.log_changes(self, request, row, changes)
                 return self._limited(request, row)
         text = gettext("The limit becomes %(limit)s, the default.") % {"limit": default}
-        effects = [text, admin_cells.effect_of(default, row.current_job)]
+        effects = [text, effect_of(default, row.current_job)]
         return self._page(request, row, form, gettext("Reset the limit to the default"), effects, status)
 
     def save_model(self, request: HttpRequest, obj: TenantQueue, form: Any, change: bool) -> None:
@@ -186,7 +188,7 @@ class LimitEditing(Base):
             return
         form.changes = changes_of_form(request, obj, form)
         if any(one.what == "limit" for one in form.changes):
-            self.message_user(request, admin_cells.effect_of(obj.max_job, obj.current_job))
+            self.message_user(request, effect_of(obj.max_job, obj.current_job))
         forget_shared()
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
@@ -217,8 +219,8 @@ class LimitEditing(Base):
         return row
 
     def _limited(self, request: HttpRequest, row: TenantQueue) -> HttpResponse:
-        effect = admin_cells.effect_of(row.max_job, row.current_job)
-        fresh = live.rows([row.pk])
+        effect = effect_of(row.max_job, row.current_job)
+        fresh = rows.measured([row.pk])
         forget_shared()
         shared_rows.put(fresh)
         if wants_json(request):
@@ -239,7 +241,7 @@ class LimitEditing(Base):
     def _limit_page(self, request: HttpRequest, row: TenantQueue, form: LimitForm, status: int = 200) -> HttpResponse:
         text = gettext("The limit is %(limit)s (%(origin)s).") % {
             "limit": row.max_job,
-            "origin": admin_cells.origin(row),
+            "origin": origin(row),
         }
         effects = [text, gettext("Running: %(count)s. A lower limit stops none of them.") % {"count": row.current_job}]
         return self._page(request, row, form, gettext("Set limit"), effects, status)

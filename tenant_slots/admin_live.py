@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.conf import settings
 from django.contrib import admin
@@ -16,11 +16,13 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots import admin_cells, live
+from tenant_slots import admin_cells, dispatch
 from tenant_slots.admin_lists import Restricted
-from tenant_slots.live import QueueState, Row, Tiles
+from tenant_slots.admin_words import STATES
 from tenant_slots.models import TenantQueue
 from tenant_slots.snapshots import Shared
+from tenant_slots.stats import rows, tiles
+from tenant_slots.stats.states import with_state
 
 if TYPE_CHECKING:
     Base = admin.ModelAdmin[TenantQueue]
@@ -35,8 +37,16 @@ SHORTEST_INTERVAL = 2
 MOST_ROWS = 500
 """Rows that one poll may ask for."""
 
-shared_rows: Shared[int, Row] = Shared(seconds=1)
-shared_tiles: Shared[str, Tiles] = Shared(seconds=5)
+
+class Board(NamedTuple):
+    """What stands above the list. The number of workers is None where Redis cannot be asked."""
+
+    tiles: tiles.Tiles
+    workers: int | None
+
+
+shared_rows: Shared[int, rows.Row] = Shared(seconds=1)
+shared_tiles: Shared[str, Board] = Shared(seconds=5)
 """Longer, because adding up all waiting jobs takes as long as a page of rows, and a sum moves little in that time."""
 
 
@@ -45,10 +55,10 @@ class StateFilter(admin.SimpleListFilter):
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return list(QueueState.choices)
+        return [(state.value, name) for state, name in STATES.items()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return live.with_state(queryset).filter(state=self.value()) if self.value() else queryset
+        return with_state(queryset).filter(state=self.value()) if self.value() else queryset
 
 
 class QueueFilter(admin.SimpleListFilter):
@@ -86,21 +96,21 @@ class LiveList(Restricted, Base):
         if not self.has_view_permission(request):
             raise PermissionDenied
         shown = self._rows_to_poll(request)
-        rows = shared_rows.get(shown, live.rows)
-        tiles = self._tiles_at_hand(request) if shown else self.tiles(request)
-        cells = admin_cells.of_tiles(tiles) if tiles else {}
+        found = shared_rows.get(shown, rows.measured)
+        board = self._board_at_hand(request) if shown else self.board(request)
+        cells = admin_cells.of_tiles(*board) if board else {}
         for pk in shown:
-            if pk in rows:
-                cells |= admin_cells.of_row(rows[pk])
+            if pk in found:
+                cells |= admin_cells.of_row(found[pk])
         return _conditional(request, JsonResponse({"every": clamped(request.GET.get("every")), "cells": cells}))
 
-    def tiles(self, request: HttpRequest) -> Tiles:
+    def board(self, request: HttpRequest) -> Board:
         own = self.tenant_queues_for(request)
         if own is not None:
-            return live.tiles(own)
-        return shared_tiles.get(["all"], lambda _: {"all": live.tiles()})["all"]
+            return _board(own)
+        return shared_tiles.get(["all"], lambda _: {"all": _board()})["all"]
 
-    def _tiles_at_hand(self, request: HttpRequest) -> Tiles | None:
+    def _board_at_hand(self, request: HttpRequest) -> Board | None:
         return shared_tiles.at_hand("all") if self.tenant_queues_for(request) is None else None
 
     def _rows_to_poll(self, request: HttpRequest) -> list[int]:
@@ -112,18 +122,18 @@ class LiveList(Restricted, Base):
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """The page's rows with what is `live` of them, always fresh: who reloads wants to see what has changed."""
         changelist = super().get_changelist_instance(request)
-        found = live.rows([row.pk for row in changelist.result_list])
+        found = rows.measured([row.pk for row in changelist.result_list])
         shared_rows.put(found)
         for row in changelist.result_list:
             row.live = found.get(row.pk)
         return changelist
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
-        tiles = admin_cells.of_tiles(self.tiles(request)) if self.has_view_permission(request) else {}
+        cells = admin_cells.of_tiles(*self.board(request)) if self.has_view_permission(request) else {}
         titles = admin_cells.titles_of_tiles()
         name = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_live"
         context = {
-            "slots_tiles": [(titles[key], admin_cells.html(tiles, key, "strong")) for key in tiles],
+            "slots_tiles": [(titles[key], admin_cells.html(cells, key, "strong")) for key in cells],
             "slots_intervals": INTERVALS,
             "slots_live_url": reverse(name),
             **(extra_context or {}),
@@ -189,7 +199,7 @@ class LiveList(Restricted, Base):
     def _cells(self, row: Any) -> admin_cells.Cells:
         """Once per row, for all its columns."""
         if not hasattr(row, "cells"):
-            found = getattr(row, "live", None) or live.rows([row.pk])[row.pk]
+            found = getattr(row, "live", None) or rows.measured([row.pk])[row.pk]
             row.cells = admin_cells.of_row(found)
         cells: admin_cells.Cells = row.cells
         return cells
@@ -199,6 +209,10 @@ def forget_shared() -> None:
     """After a change by a viewer, who wants to see it at once."""
     shared_rows.clear()
     shared_tiles.clear()
+
+
+def _board(queues: QuerySet[TenantQueue] | None = None) -> Board:
+    return Board(tiles.added_up(queues), dispatch.workers_alive())
 
 
 def clamped(asked: str | None) -> int:

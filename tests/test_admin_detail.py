@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 import tests.jobs  # noqa: F401  the task is known once its module is imported
-from tenant_slots import admin_detail, dispatch
+from tenant_slots import admin_detail, admin_reasons, dispatch
 from tenant_slots.admin_arguments import HIDDEN, is_hidden, shown_args
 from tenant_slots.admin_detail import SPANS
 from tenant_slots.models import State, TenantQueue
@@ -107,7 +107,7 @@ def test_who_may_not_see_jobs_gets_no_links_to_them() -> None:
 
 
 def why(job: Any) -> str:
-    return " ".join(admin_detail.why_waiting(job))
+    return " ".join(admin_reasons.why_waiting(job))
 
 
 def test_a_waiting_job_says_its_place_who_is_before_it_and_when_it_may_start() -> None:

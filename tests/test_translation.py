@@ -11,7 +11,8 @@ from django.test import Client
 from django.utils import translation
 
 import tenant_slots
-from tenant_slots import admin_cells, live
+from tenant_slots import admin_cells
+from tenant_slots.stats import rows
 from tests.admin_site import QUEUES, change_page
 from tests.factories import tenant_queue, waiting_job
 
@@ -62,7 +63,7 @@ def test_what_is_compiled_is_what_is_written() -> None:
 @pytest.mark.django_db
 def test_the_texts_follow_the_viewers_language_though_figures_are_shared() -> None:
     row = tenant_queue(paused=True)
-    measured = live.rows([row.pk])[row.pk]
+    measured = rows.measured([row.pk])[row.pk]
     for language, text in (("de", "Angehalten"), ("en", "Paused")):
         with translation.override(language):
             assert admin_cells.of_row(measured)[f"{row.pk}.state"]["text"] == text

@@ -1,8 +1,7 @@
-"""The live snapshot: right numbers, few queries, and one computation for many viewers."""
+"""What the live pages show: right numbers, few queries."""
 
 from __future__ import annotations
 
-import threading
 from datetime import timedelta
 from typing import Any
 
@@ -11,10 +10,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from tenant_slots import live
-from tenant_slots.live import QueueState
+from tenant_slots import dispatch
 from tenant_slots.models import State, TenantQueue
-from tenant_slots.snapshots import Shared
+from tenant_slots.stats import percentiles, rows, series, tiles
+from tenant_slots.stats.states import QueueState, with_state
 from tests.factories import tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db
@@ -24,8 +23,8 @@ def ago(**time: float) -> Any:
     return timezone.now() - timedelta(**time)
 
 
-def row_of(queue: TenantQueue) -> live.Row:
-    return live.rows([queue.pk])[queue.pk]
+def row_of(queue: TenantQueue) -> rows.Row:
+    return rows.measured([queue.pk])[queue.pk]
 
 
 def ran(queue: TenantQueue, started: float, ended: float, **values: Any) -> None:
@@ -61,7 +60,7 @@ def test_a_row_has_one_state_and_is_found_by_it(values: Any, jobs: list[str], st
         else:
             runs(queue, beat_at=ago(minutes=5), beats=job == "silent")
     assert row_of(queue).state == state
-    assert live.with_state(TenantQueue.objects.all()).filter(state=state).get() == queue
+    assert with_state(TenantQueue.objects.all()).filter(state=state).get() == queue
 
 
 def test_jobs_are_counted_where_they_belong() -> None:
@@ -86,7 +85,7 @@ def test_the_start_delay_is_the_nearest_rank_of_first_starts() -> None:
     ran(queue, 1, 0.5, enqueued_at=ago(minutes=90), attempt=2)  # a second run did not wait for its first start
     runs(other, attempt=1, started_at=ago(seconds=1), enqueued_at=ago(seconds=8))
 
-    delays = live.start_delays([queue.pk, other.pk])
+    delays = percentiles.start_delays([queue.pk, other.pk])
 
     assert delays[queue.pk] == pytest.approx(19, abs=0.5)
     assert delays[other.pk] == pytest.approx(7, abs=0.5)
@@ -106,9 +105,9 @@ def test_activity_counts_what_ran_minute_by_minute() -> None:
 
 def test_the_limit_is_drawn_as_it_was() -> None:
     now = timezone.now().timestamp()
-    limits = live.limits_back(5, [[now - 9000, 1], [now - 150, 2], [now - 60.5, 9]])
+    limits = series.limits(5, [[now - 9000, 1], [now - 150, 2], [now - 60.5, 9]])
     assert (limits[0], limits[-4], limits[-3], limits[-2], limits[-1]) == (2, 2, 9, 5, 5)
-    assert live.limits_back(3, None) == (3,) * 61
+    assert series.limits(3, None) == (3,) * 61
 
 
 def test_a_snapshot_has_three_queries_however_many_rows() -> None:
@@ -117,7 +116,7 @@ def test_a_snapshot_has_three_queries_however_many_rows() -> None:
         for queue in queues:
             waiting_job(queue), runs(queue), ran(queue, 5, 3)
         with CaptureQueriesContext(connection) as captured:
-            assert len(live.rows([queue.pk for queue in queues])) == count
+            assert len(rows.measured([queue.pk for queue in queues])) == count
         assert len(captured) == 3
 
 
@@ -127,20 +126,20 @@ def test_the_tiles_sum_up_and_leave_out_what_nobody_limits() -> None:
     tenant_queue("paused", max_job=7, paused=True)
     tenant_queue("", max_job=10_000, current_job=4)
     with CaptureQueriesContext(connection) as captured:
-        tiles = live.tiles()
-    assert (tiles.in_use, tiles.capacity, tiles.waiting, tiles.at_limit, tiles.stale) == (3, 5, 1, 1, 1)
-    assert tiles.oldest_wait == pytest.approx(120, abs=5)
-    assert (tiles.workers, len(captured)) == (0, 1)
+        found = tiles.added_up()
+    assert (found.in_use, found.capacity, found.waiting, found.at_limit, found.stale) == (3, 5, 1, 1, 1)
+    assert found.oldest_wait == pytest.approx(120, abs=5)
+    assert (dispatch.workers_alive(), len(captured)) == (0, 1)
 
 
 def test_tiles_without_any_row_are_zeros() -> None:
-    tiles = live.tiles()
-    assert (tiles.in_use, tiles.capacity, tiles.waiting, tiles.oldest_wait) == (0, 0, 0, None)
+    found = tiles.added_up()
+    assert (found.in_use, found.capacity, found.waiting, found.oldest_wait) == (0, 0, 0, None)
 
 
 def test_tiles_of_some_rows_count_no_others() -> None:
     waiting_job(tenant_queue("mine")), waiting_job(tenant_queue("theirs"))
-    assert live.tiles(TenantQueue.objects.filter(tenant="mine")).waiting == 1
+    assert tiles.added_up(TenantQueue.objects.filter(tenant="mine")).waiting == 1
 
 
 def test_another_lease_time_counts_from_the_next_poll_on(settings: Any) -> None:
@@ -149,49 +148,9 @@ def test_another_lease_time_counts_from_the_next_poll_on(settings: Any) -> None:
     counted = []
     for seconds in (20, 60, 20):
         settings.TENANT_SLOTS = {"LEASE_TTL": seconds}
-        counted.append((row_of(queue).stale, row_of(queue).state == QueueState.STALE, live.tiles().stale))
+        counted.append((row_of(queue).stale, row_of(queue).state == QueueState.STALE, tiles.added_up().stale))
     assert counted == [(1, True, 1), (0, False, 0), (1, True, 1)]
 
 
 def test_no_row_is_nothing_to_show() -> None:
-    assert live.rows([]) == {}
-
-
-def test_twenty_askers_at_once_cost_one_computation() -> None:
-    asked: list[list[int]] = []
-    entered, go_on = threading.Event(), threading.Event()
-
-    def compute(keys: list[int]) -> dict[int, int]:
-        asked.append(keys)
-        entered.set()
-        go_on.wait(10)
-        return {key: key * 2 for key in keys}
-
-    shared: Shared[int, int] = Shared(60)
-    answers: list[dict[int, int]] = []
-    askers = [threading.Thread(target=lambda: answers.append(shared.get([1, 2], compute))) for _ in range(20)]
-    askers[0].start()
-    entered.wait(10)
-    for asker in askers[1:]:
-        asker.start()
-    go_on.set()
-    for asker in askers:
-        asker.join(10)
-
-    assert answers == [{1: 2, 2: 4}] * 20
-    assert asked == [[1, 2]]
-
-
-def test_a_shared_answer_ages_and_only_what_is_missing_is_computed() -> None:
-    def compute(keys: list[int]) -> dict[int, int]:
-        asked.append(keys)
-        return dict.fromkeys(keys, 0)
-
-    asked: list[list[int]] = []
-    shared: Shared[int, int] = Shared(60)
-    shared.get([1, 2], compute)
-    shared.get([2, 3], compute)
-    assert asked == [[1, 2], [3]]
-    aged: Shared[int, int] = Shared(0)
-    aged.get([1], compute), aged.get([1], compute)
-    assert asked[2:] == [[1], [1]]
+    assert rows.measured([]) == {}
