@@ -66,7 +66,7 @@ def measure(options: Namespace) -> Result:
 
 
 def _measured(options: Namespace) -> Result:
-    from tenant_slots.admin_live import shared_rows, shared_tiles
+    from tenant_slots.admin.snapshots import shared_rows, shared_tiles
     from tenant_slots.models import TenantQueue
     from tenant_slots.stats.tenant_queues import BUSIEST_FIRST, with_waiting
 

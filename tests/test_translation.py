@@ -11,9 +11,9 @@ from django.test import Client
 from django.utils import translation
 
 import tenant_slots
-from tenant_slots import admin_cells
+from tenant_slots.admin import cells
 from tenant_slots.stats import rows
-from tests.admin_site import QUEUES, change_page
+from tests.admin.site import QUEUES, change_page
 from tests.factories import tenant_queue, waiting_job
 
 MESSAGES = Path(tenant_slots.__file__).parent / "locale" / "de" / "LC_MESSAGES"
@@ -66,7 +66,7 @@ def test_the_texts_follow_the_viewers_language_though_figures_are_shared() -> No
     measured = rows.measured([row.pk])[row.pk]
     for language, text in (("de", "Angehalten"), ("en", "Paused")):
         with translation.override(language):
-            assert admin_cells.of_row(measured)[f"{row.pk}.state"]["text"] == text
+            assert cells.of_row(measured)[f"{row.pk}.state"]["text"] == text
 
 
 @pytest.mark.django_db

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from tenant_slots import tenants
 from tenant_slots.models import State, TenantQueue
-from tests.admin_site import QUEUES, change_page, signed_in
+from tests.admin.site import QUEUES, change_page, signed_in
 from tests.factories import another_process, fresh, running_job, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -23,7 +23,7 @@ HOSTILE = ["<script>alert(1)</script>", "a\r\nb", "\u202egnp.exe", "x" * 200, "×
 @pytest.fixture(autouse=True)
 def _two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody wants to wait for five seconds in a test."""
-    from tenant_slots.admin_live import shared_tiles
+    from tenant_slots.admin.snapshots import shared_tiles
 
     monkeypatch.setattr(shared_tiles, "seconds", 1)
 

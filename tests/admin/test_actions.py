@@ -13,9 +13,9 @@ from django.test import Client
 from django.utils import timezone
 
 from tenant_slots import tenants
-from tenant_slots.admin_export import harmless
+from tenant_slots.admin.export import harmless
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.admin_site import JOBS, QUEUES, Form, actions_offered, messages_of, run_action, signed_in
+from tests.admin.site import JOBS, QUEUES, Form, actions_offered, messages_of, run_action, signed_in
 from tests.factories import (
     age,
     another_process,
@@ -235,7 +235,7 @@ def test_the_failed_jobs_of_tenant_queues_are_retried_together(boss: Client) -> 
 
 
 def test_so_many_failed_jobs_are_retried_at_once_and_no_more(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenant_slots.admin_queue_actions.RETRIED_AT_ONCE", 2)
+    monkeypatch.setattr("tenant_slots.admin.queue_actions.RETRIED_AT_ONCE", 2)
     row = tenant_queue(max_job=0)
     first, second, third = (waiting_job(row, state=State.FAILED) for _ in range(3))
     page, sent = asked(boss, QUEUES, "retry_failed", row)

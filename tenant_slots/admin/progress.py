@@ -10,10 +10,9 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext
 
-from tenant_slots.admin_arguments import HIDDEN, is_hidden
+from tenant_slots.admin.arguments import HIDDEN, is_hidden
+from tenant_slots.admin.words import NOTHING
 from tenant_slots.models import TenantJob
-
-NOTHING = "\N{EN DASH}"
 
 IN_A_ROW = 4
 """How many statistics the list of jobs shows of each; the page of a job shows all."""

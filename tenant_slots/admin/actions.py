@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from django import forms
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils.translation import gettext, ngettext
-from django.utils.translation import gettext_lazy as _
 
-from tenant_slots.admin_limits import list_page
+from tenant_slots.admin.pages import confirmation
 
 MOST_LISTED = 100
 
@@ -27,19 +25,32 @@ DONE = "done"
 
 @dataclass(frozen=True)
 class Confirmed:
-    """An action that asks first."""
+    """An action that asks first. Its texts are lazy."""
 
     permission: str
     """Of ``has_<permission>_permission`` of the ModelAdmin."""
+    label: Any
+    """In the menu of actions."""
     title: Any
+    """Of the page in between, and on its button."""
     form: type[forms.Form]
     apply: Callable[[Any, HttpRequest, Any, dict[str, Any]], str]
     """Acts on one object with the form's values and returns its outcome."""
     describe: Callable[[Any], str]
     """An object in the list of what is touched, in words."""
-    outcomes: dict[str, Callable[[int], str]]
-    """What to say of so many objects with this outcome."""
+    outcomes: dict[str, Any]
+    """What to say of so many objects with this outcome: a plural text by ``count``."""
     initial: Callable[[Sequence[Any]], dict[str, Any]] = field(default=lambda objects: {})
+
+
+def in_menu(action: Confirmed) -> Callable[[Any, HttpRequest, QuerySet[Any]], HttpResponse | None]:
+    """The action as a method of a ModelAdmin."""
+
+    @admin.action(permissions=[action.permission], description=action.label)
+    def chosen(model_admin: Any, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        return run(model_admin, request, queryset, action)
+
+    return chosen
 
 
 def run(model_admin: Any, request: HttpRequest, objects: QuerySet[Any], action: Confirmed) -> HttpResponse | None:
@@ -59,63 +70,28 @@ def run(model_admin: Any, request: HttpRequest, objects: QuerySet[Any], action: 
 def _page(
     model_admin: Any, request: HttpRequest, objects: list[Any], action: Confirmed, form: forms.Form
 ) -> HttpResponse:
+    touched = ngettext("This touches %(count)d object.", "This touches %(count)d objects.", len(objects))
     hidden = [("action", request.POST["action"]), ("confirm", "yes")]
     hidden += [
         (name, value)
         for name in (ACTION_CHECKBOX_NAME, "select_across", "index")
         for value in request.POST.getlist(name)
     ]
-    context = {
-        **model_admin.admin_site.each_context(request),
-        "opts": model_admin.opts,
-        "title": action.title,
-        "effects": [
-            ngettext("This touches %(count)d object.", "This touches %(count)d objects.", len(objects))
-            % {"count": len(objects)}
-        ],
-        "objects": [action.describe(one) for one in objects[:MOST_LISTED]],
-        "more": max(0, len(objects) - MOST_LISTED),
-        "hidden": hidden,
-        "form": form,
-        "media": model_admin.media,
-        "back": list_page(model_admin),
-    }
-    return TemplateResponse(request, "admin/tenant_slots/confirm.html", context)
+    return confirmation(
+        model_admin,
+        request,
+        title=action.title,
+        effects=[touched % {"count": len(objects)}],
+        objects=[action.describe(one) for one in objects[:MOST_LISTED]],
+        more=max(0, len(objects) - MOST_LISTED),
+        hidden=hidden,
+        form=form,
+    )
 
 
 def _report(model_admin: Any, request: HttpRequest, outcomes: Counter[str], action: Confirmed) -> None:
     for outcome, count in sorted(outcomes.items(), key=lambda pair: pair[0] != DONE):
         level = messages.SUCCESS if outcome == DONE else messages.WARNING
-        model_admin.message_user(request, action.outcomes[outcome](count), level)
+        model_admin.message_user(request, action.outcomes[outcome] % {"count": count}, level)
     if not outcomes:
         model_admin.message_user(request, gettext("There was nothing to do."), messages.WARNING)
-
-
-class SeenForm(forms.Form):
-    """Remembers the versions of the rows that the page showed, so that a row that changed since is left alone."""
-
-    seen = forms.CharField(widget=forms.HiddenInput, required=False)
-
-    def clean_seen(self) -> dict[int, int]:
-        pairs = (pair.partition(":")[::2] for pair in self.cleaned_data["seen"].split())
-        return {int(pk): int(version) for pk, version in pairs if pk.isdecimal() and version.isdecimal()}
-
-
-def seen(rows: Iterable[Any]) -> dict[str, Any]:
-    return {"seen": " ".join(f"{row.pk}:{row.version}" for row in rows)}
-
-
-class CountForm(forms.Form):
-    """The person types how many jobs will be canceled, as the page said it."""
-
-    typed = forms.IntegerField(label=_("Type the number of jobs"), min_value=0)
-    reason = forms.CharField(label=_("Reason"), max_length=200, required=False)
-    count = forms.IntegerField(widget=forms.HiddenInput)
-    up_to = forms.IntegerField(widget=forms.HiddenInput)
-
-    def clean(self) -> dict[str, Any]:
-        cleaned = super().clean() or self.cleaned_data
-        if "typed" in cleaned and "count" in cleaned and cleaned["typed"] != cleaned["count"]:
-            message = gettext("It is %(count)s jobs, not %(typed)s.")
-            self.add_error("typed", message % {"count": cleaned["count"], "typed": cleaned["typed"]})
-        return cleaned

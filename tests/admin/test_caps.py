@@ -10,10 +10,11 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
-from tenant_slots import admin_reasons, slots, tenants
+from tenant_slots import slots, tenants
+from tenant_slots.admin import reasons
 from tenant_slots.exceptions import InvalidLimit, StaleVersion
 from tenant_slots.models import State, TenantQueue
-from tests.admin_site import JOBS, change_page, loaded, messages_of, run_action, signed_in
+from tests.admin.site import JOBS, change_page, loaded, messages_of, run_action, signed_in
 from tests.factories import another_process, fresh, running_job, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db
@@ -84,14 +85,14 @@ def test_a_job_that_is_passed_over_says_whose_jobs_hold_the_slots_of_its_key() -
     holder = running_job(row, another_process(), key="user-7")
     job, other = waiting_job(row, key="user-7"), waiting_job(row, key="user-8")
     row.refresh_from_db()
-    text = " ".join(admin_reasons.why_waiting(job))
+    text = " ".join(reasons.why_waiting(job))
     assert f"the limit per key is 1, and these hold slots for the same key, user-7: {holder}." in text
-    assert "passed over" not in " ".join(admin_reasons.why_waiting(other))
+    assert "passed over" not in " ".join(reasons.why_waiting(other))
 
 
 def test_a_job_that_comes_back_later_says_until_when_it_is_out_of_line() -> None:
     job = waiting_job(tenant_queue(), state=State.SCHEDULED, run_after=timezone.now() + timedelta(hours=1))
-    assert admin_reasons.why_waiting(job)[0].startswith("It is out of line until ")
+    assert reasons.why_waiting(job)[0].startswith("It is out of line until ")
 
 
 def test_list_and_page_of_a_job_show_key_lane_object_and_priority(viewer: Client) -> None:

@@ -15,7 +15,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext
 
 from tenant_slots import limits
-from tenant_slots.admin_words import moment
+from tenant_slots.admin.words import moment
 from tenant_slots.limits import Change
 from tenant_slots.models import TenantQueue
 
@@ -42,9 +42,14 @@ def log_changes(model_admin: Any, request: HttpRequest, row: TenantQueue, change
 def note(
     model_admin: Any, request: HttpRequest, row: Model, what: str, old: str = "", new: str = "", reason: str = ""
 ) -> None:
-    """One entry. Django shows the sentence in ``fields``; the other keys, which it ignores, are for our own history."""
+    """One entry."""
+    model_admin.log_change(request, row, [message(what, old, new, reason)])
+
+
+def message(what: str, old: str, new: str, reason: str) -> dict[str, Any]:
+    """Django shows the sentence in ``fields``; the other keys, which it ignores, are for our own history."""
     facts = {"what": what, "old": old, "new": new, "reason": reason}
-    model_admin.log_change(request, row, [{"changed": {"fields": [sentence(**facts)], **facts}}])
+    return {"changed": {"fields": [sentence(**facts)], **facts}}
 
 
 def sentence(what: str, old: str, new: str, reason: str) -> str:

@@ -12,13 +12,14 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 import tests.jobs  # noqa: F401  the task is known once its module is imported
-from tenant_slots import admin_detail, admin_reasons, dispatch
-from tenant_slots.admin_arguments import HIDDEN, is_hidden, shown_args
-from tenant_slots.admin_detail import SPANS
+from tenant_slots import dispatch
+from tenant_slots.admin import reasons
+from tenant_slots.admin.arguments import HIDDEN, is_hidden, shown_args
+from tenant_slots.admin.queue_charts import SPANS, charts_of
 from tenant_slots.models import State, TenantQueue
-from tests.admin_site import change_page, signed_in
+from tests.admin.site import change_page, signed_in
+from tests.admin.test_limits import limit_page
 from tests.factories import another_process, running_job, tenant_queue, waiting_job
-from tests.test_admin_limits import limit_page
 
 pytestmark = pytest.mark.django_db
 
@@ -40,7 +41,7 @@ def test_the_charts_show_what_ran_what_waited_and_how_long() -> None:
     ran(row, 5.5, 3.5, 1.5)
     waiting_job(row, enqueued_at=ago(minutes=2.5))
 
-    usage, delays = admin_detail.charts_of(row, SPANS["1h"])
+    usage, delays = charts_of(row, SPANS["1h"])
 
     running, waiting, limit = usage.series
     assert list(running.values[-6:]) == [0, 0, 1, 1, 0, 0]
@@ -107,7 +108,7 @@ def test_who_may_not_see_jobs_gets_no_links_to_them() -> None:
 
 
 def why(job: Any) -> str:
-    return " ".join(admin_reasons.why_waiting(job))
+    return " ".join(reasons.why_waiting(job))
 
 
 def test_a_waiting_job_says_its_place_who_is_before_it_and_when_it_may_start() -> None:

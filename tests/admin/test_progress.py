@@ -10,11 +10,11 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from tenant_slots import admin_progress
+from tenant_slots.admin import progress
 from tenant_slots.models import HOLD, State, TenantJob
-from tests.admin_site import HOSTILE, JOBS, change_page, messages_of, run_action, running_job
+from tests.admin.site import HOSTILE, JOBS, change_page, messages_of, run_action, running_job
+from tests.admin.test_actions import confirmed
 from tests.factories import fresh, tenant_queue, waiting_job
-from tests.test_admin_actions import confirmed
 
 pytestmark = pytest.mark.django_db
 
@@ -46,13 +46,13 @@ def test_the_list_and_the_page_show_a_bar_with_its_numbers_and_the_statistics(bo
 def test_an_unknown_total_no_total_and_more_than_all_are_shown(
     done: float, total: float | None, state: str, shown: str
 ) -> None:
-    assert shown in admin_progress.bar(reporting_job(done, total, state))
+    assert shown in progress.bar(reporting_job(done, total, state))
 
 
 def test_a_job_that_reports_nothing_has_a_dash() -> None:
     job = waiting_job(tenant_queue())
-    assert {admin_progress.bar(job), admin_progress.statistics(job)} == {admin_progress.NOTHING}
-    assert admin_progress.bar_and_first_statistics(job) == admin_progress.NOTHING
+    assert {progress.bar(job), progress.statistics(job)} == {progress.NOTHING}
+    assert progress.bar_and_first_statistics(job) == progress.NOTHING
 
 
 def test_hostile_names_and_values_are_text(boss: Client) -> None:

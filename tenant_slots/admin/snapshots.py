@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
+
+from tenant_slots.stats.rows import Row
+from tenant_slots.stats.tiles import Tiles
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -53,3 +56,21 @@ class Shared(Generic[K, V]):
         now = time.monotonic()
         for key in [key for key, (until, _) in self._answers.items() if until <= now]:
             del self._answers[key]
+
+
+class Board(NamedTuple):
+    """What stands above the live list. The number of workers is None where Redis cannot be asked."""
+
+    tiles: Tiles
+    workers: int | None
+
+
+shared_rows: Shared[int, Row] = Shared(seconds=1)
+shared_tiles: Shared[str, Board] = Shared(seconds=5)
+"""Longer, because adding up all waiting jobs takes as long as a page of rows, and a sum moves little in that time."""
+
+
+def forget_shared() -> None:
+    """After a change by a viewer, who wants to see it at once."""
+    shared_rows.clear()
+    shared_tiles.clear()

@@ -8,7 +8,7 @@ from typing import Any
 from django.utils.translation import gettext, ngettext
 
 from tenant_slots import dispatch
-from tenant_slots.admin_words import duration, long_moment
+from tenant_slots.admin.words import duration, long_moment
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats import reasons
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 from tenant_slots import tenants
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.models import LimitSource, State, TenantQueue
-from tests.admin_site import QUEUES, change_page, loaded, messages_of, signed_in
+from tests.admin.site import QUEUES, change_page, loaded, messages_of, signed_in
 from tests.factories import fresh, in_rq, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -1,4 +1,4 @@
-"""The page of one tenant queue: charts, which jobs hold the slots, which wait, what was changed."""
+"""The charts of a tenant queue: what ran and waited, and how long, over an hour, a day or a week."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from django.utils import formats, timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots.charts import Chart, Series
-from tenant_slots.models import TenantJob, TenantQueue
-from tenant_slots.stats import held, percentiles, positions, series
-
-MOST_HOLDING = 100
-MOST_WAITING = 50
+from tenant_slots.admin.charts import Chart, Series
+from tenant_slots.models import TenantQueue
+from tenant_slots.stats import percentiles, series
 
 
 @dataclass(frozen=True)
@@ -73,14 +70,3 @@ def moments_of(span: Span) -> list[str]:
     return [
         formats.date_format(now - timedelta(seconds=back * span.seconds), style) for back in range(span.periods, -1, -1)
     ]
-
-
-def holding_of(row: TenantQueue) -> list[tuple[TenantJob, bool]]:
-    """The jobs that hold the row's slots, each with whether its heartbeat is too old."""
-    stale = held.stale_ones(row)
-    return [(job, job.pk in stale) for job in held.holding(row, MOST_HOLDING)]
-
-
-def backlog_of(row: TenantQueue) -> list[tuple[int, TenantJob]]:
-    """Position and job of the first in the backlog."""
-    return positions.first_waiting(row, MOST_WAITING)

@@ -9,8 +9,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
-from tenant_slots import charts
-from tenant_slots.admin_words import NOTHING, STATES, activity_in_words, duration, origin
+from tenant_slots.admin import charts
+from tenant_slots.admin.words import NOTHING, STATES, activity_in_words, duration, origin
 from tenant_slots.stats.rows import Row
 from tenant_slots.stats.states import QueueState
 from tenant_slots.stats.tiles import Tiles

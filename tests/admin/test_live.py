@@ -13,11 +13,10 @@ from django.test import Client, RequestFactory, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils.html import escape
 
-from tenant_slots import admin_words, charts
-from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin
-from tenant_slots.admin_live import shared_rows
+from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin, charts, words
+from tenant_slots.admin.snapshots import shared_rows
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.admin_site import HOSTILE, LIVE, QUEUES, signed_in
+from tests.admin.site import HOSTILE, LIVE, QUEUES, signed_in
 from tests.factories import tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db
@@ -137,7 +136,7 @@ def test_a_hostile_name_is_text_on_the_live_pages(boss: Client, name: str) -> No
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (None, admin_words.NOTHING),
+        (None, words.NOTHING),
         (0.2, "< 1 s"),
         (7.9, "7 s"),
         (185, "3 min"),
@@ -146,7 +145,7 @@ def test_a_hostile_name_is_text_on_the_live_pages(boss: Client, name: str) -> No
     ],
 )
 def test_a_wait_is_told_in_coarse_steps(seconds: float | None, text: str) -> None:
-    assert admin_words.duration(seconds) == text
+    assert words.duration(seconds) == text
 
 
 def test_a_chart_is_points() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -11,7 +12,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, StreamingHttpResponse
 
 from tenant_slots.models import TenantJob, TenantQueue
-from tenant_slots.stats import rows as live_rows
+from tenant_slots.stats import rows
 
 QUEUE_FIELDS = (
     "tenant", "queue", "state", "current_job", "max_job", "running", "queued", "waiting", "oldest_wait",
@@ -34,30 +35,30 @@ class Echo:
         return text
 
 
-def export(
-    model_admin: Any, request: HttpRequest, fields: tuple[str, ...], rows: Iterable[Any]
+def stream(
+    model_admin: Any, request: HttpRequest, fields: tuple[str, ...], lines: Iterable[Any]
 ) -> StreamingHttpResponse:
     """Raises PermissionDenied without the permission to export."""
     if not model_admin.has_export_permission(request):
         raise PermissionDenied
     writer = csv.writer(Echo())
-    lines = (writer.writerow(list(map(harmless, row))) for row in _with_head(fields, rows))
+    texts = (writer.writerow(list(map(harmless, line))) for line in chain([fields], lines))
     name = model_admin.opts.model_name
     headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
-    return StreamingHttpResponse(lines, content_type="text/csv; charset=utf-8", headers=headers)
+    return StreamingHttpResponse(texts, content_type="text/csv; charset=utf-8", headers=headers)
 
 
-def queue_rows(rows: QuerySet[TenantQueue]) -> Iterator[list[Any]]:
-    found = list(rows.order_by("tenant", "queue"))
+def queue_lines(queues: QuerySet[TenantQueue]) -> Iterator[list[Any]]:
+    found = list(queues.order_by("tenant", "queue"))
     for start in range(0, len(found), ROWS_AT_ONCE):
         part = found[start : start + ROWS_AT_ONCE]
-        measured = live_rows.measured([row.pk for row in part])
+        measured = rows.measured([row.pk for row in part])
         for row in part:
             if row.pk in measured:
                 yield [getattr(measured[row.pk], name, None) or getattr(row, name, "") for name in QUEUE_FIELDS]
 
 
-def job_rows(jobs: QuerySet[TenantJob]) -> Iterator[Any]:
+def job_lines(jobs: QuerySet[TenantJob]) -> Iterator[Any]:
     return iter(jobs.values_list(*JOB_FIELDS).iterator(chunk_size=ROWS_AT_ONCE))
 
 
@@ -66,8 +67,3 @@ def harmless(value: Any) -> Any:
     if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@", "\t", "\r")):
         return f"'{value}"
     return "" if value is None else value
-
-
-def _with_head(fields: tuple[str, ...], rows: Iterable[Any]) -> Iterator[Iterable[Any]]:
-    yield fields
-    yield from rows

@@ -16,7 +16,7 @@ from tests.factories import fresh, tenant_queue, waiting_job
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("theme")]
 
-THEME = Path(__file__).parent / "theme" / "templates"
+THEME = Path(__file__).parent.parent / "theme" / "templates"
 
 
 def with_theme() -> list[Any]:

@@ -7,21 +7,35 @@ from typing import Any
 from django import forms
 from django.db.models import Max
 from django.http import HttpRequest
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots import admin_audit, line, tenants
-from tenant_slots.admin_actions import DONE, Confirmed, CountForm, SeenForm, seen
-from tenant_slots.admin_limits import LimitForm, ReasonForm, future_field, name_of, set_limit
-from tenant_slots.admin_live import forget_shared
+from tenant_slots import line, tenants
+from tenant_slots.admin import audit
+from tenant_slots.admin.actions import DONE, Confirmed
+from tenant_slots.admin.changes import name_of, set_limit
+from tenant_slots.admin.forms import STYLED, LimitForm, ReasonForm, SeenForm, future_field, seen
+from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.exceptions import StaleVersion, TenantSlotsError
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.stats.expressions import LARGE
 
 RETRIED_AT_ONCE = 500
 """Failed jobs of a tenant queue that one click puts back, one by one, while somebody waits for the page."""
 
 CHANGED_MEANWHILE = "changed meanwhile"
 UNCHANGED = "unchanged"
+
+LEFT = {
+    CHANGED_MEANWHILE: ngettext_lazy(
+        "%(count)d tenant queue was left: somebody else has changed it meanwhile.",
+        "%(count)d tenant queues were left: somebody else has changed them meanwhile.",
+        "count",
+    ),
+    UNCHANGED: ngettext_lazy(
+        "%(count)d tenant queue was like that already.", "%(count)d tenant queues were like that already.", "count"
+    ),
+}
 
 
 class PauseForm(SeenForm, ReasonForm):
@@ -32,12 +46,29 @@ class ResumeForm(SeenForm, ReasonForm):
     pass
 
 
+class BulkLimitForm(SeenForm, LimitForm):
+    version = None  # type: ignore[assignment]
+
+
 class RetryForm(ReasonForm):
     up_to = forms.IntegerField(widget=forms.HiddenInput)
 
 
-class BulkLimitForm(SeenForm, LimitForm):
-    version = None  # type: ignore[assignment]
+class CountForm(ReasonForm):
+    """The person types how many jobs will be canceled, as the page said it."""
+
+    typed = forms.IntegerField(label=_("Type the number of jobs"), min_value=0, widget=forms.NumberInput(attrs=STYLED))
+    count = forms.IntegerField(widget=forms.HiddenInput)
+    up_to = forms.IntegerField(widget=forms.HiddenInput)
+
+    field_order = ("typed", "reason")
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        if "typed" in cleaned and "count" in cleaned and cleaned["typed"] != cleaned["count"]:
+            message = gettext("It is %(count)s jobs, not %(typed)s.")
+            self.add_error("typed", message % {"count": cleaned["count"], "typed": cleaned["typed"]})
+        return cleaned
 
 
 def describe(row: Any) -> str:
@@ -67,17 +98,8 @@ def _resume(model_admin: Any, request: HttpRequest, row: TenantQueue, values: di
 
 
 def _set_limit(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
-    def change() -> Any:
-        return set_limit(
-            request,
-            row,
-            max_job=values["max_job"],
-            until=values["until"],
-            reason=values["reason"],
-            version=values["seen"].get(row.pk),
-        )
-
-    return _changed(model_admin, request, row, change)
+    limit = {"max_job": values["max_job"], "until": values["until"]}
+    return _changed(model_admin, request, row, lambda: set_limit(row, **limit, **_facts(request, row, values)))
 
 
 def _changed(model_admin: Any, request: HttpRequest, row: TenantQueue, change: Any) -> str:
@@ -86,7 +108,7 @@ def _changed(model_admin: Any, request: HttpRequest, row: TenantQueue, change: A
         changes = change()
     except StaleVersion:
         return CHANGED_MEANWHILE
-    admin_audit.log_changes(model_admin, request, row, changes)
+    audit.log_changes(model_admin, request, row, changes)
     forget_shared()
     return DONE if changes else UNCHANGED
 
@@ -100,7 +122,7 @@ def _counted(model_admin: Any, request: HttpRequest, row: TenantQueue, what: str
     """Note how many jobs of a row an action has changed."""
     if not count:
         return UNCHANGED
-    admin_audit.note(model_admin, request, row, what, new=str(count), reason=reason)
+    audit.note(model_admin, request, row, what, new=str(count), reason=reason)
     forget_shared()
     return DONE
 
@@ -119,7 +141,7 @@ def _failed(row: TenantQueue) -> Any:
 
 def _retry_failed(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
     failed = _failed(row).filter(pk__lte=values["up_to"]).order_by("pk")
-    count = sum(map(_retried, failed.defer("args", "kwargs", "options", "result", "error")[:RETRIED_AT_ONCE]))
+    count = sum(map(_retried, failed.defer(*LARGE)[:RETRIED_AT_ONCE]))
     return _counted(model_admin, request, row, gettext("failed jobs retried:"), count, values["reason"])
 
 
@@ -142,74 +164,78 @@ def _waiting_of(rows: Any) -> dict[str, Any]:
     return {"count": waiting.count(), "up_to": waiting.aggregate(last=Max("pk"))["last"] or 0}
 
 
-def _left(count: int) -> str:
-    return ngettext(
-        "%(count)d tenant queue was left: somebody else has changed it meanwhile.",
-        "%(count)d tenant queues were left: somebody else has changed them meanwhile.",
-        count,
-    ) % {"count": count}
-
-
-def _as_it_was(count: int) -> str:
-    return ngettext(
-        "%(count)d tenant queue was like that already.", "%(count)d tenant queues were like that already.", count
-    ) % {"count": count}
-
-
-def _paused(count: int) -> str:
-    return ngettext("%(count)d tenant queue was paused.", "%(count)d tenant queues were paused.", count) % {
-        "count": count
-    }
-
-
-def _resumed(count: int) -> str:
-    return ngettext("%(count)d tenant queue was resumed.", "%(count)d tenant queues were resumed.", count) % {
-        "count": count
-    }
-
-
-def _limited(count: int) -> str:
-    return ngettext(
-        "The limit of %(count)d tenant queue was set.", "The limits of %(count)d tenant queues were set.", count
-    ) % {"count": count}
-
-
-def _emptied(count: int) -> str:
-    return ngettext(
-        "The waiting jobs of %(count)d tenant queue were canceled.",
-        "The waiting jobs of %(count)d tenant queues were canceled.",
-        count,
-    ) % {"count": count}
-
-
-def _in_line_again(count: int) -> str:
-    return ngettext(
-        "The failed jobs of %(count)d tenant queue are in line again.",
-        "The failed jobs of %(count)d tenant queues are in line again.",
-        count,
-    ) % {"count": count}
-
-
-LEFT = {CHANGED_MEANWHILE: _left, UNCHANGED: _as_it_was}
-
-PAUSE = Confirmed("pause", _("Pause"), PauseForm, _pause, describe, {DONE: _paused, **LEFT}, seen)
-RESUME = Confirmed("resume", _("Resume"), ResumeForm, _resume, describe, {DONE: _resumed, **LEFT}, seen)
-SET_LIMIT = Confirmed("set_limit", _("Set limit"), BulkLimitForm, _set_limit, describe, {DONE: _limited, **LEFT}, seen)
-RETRY_FAILED = Confirmed(
-    "retry_failed",
-    _("Retry failed jobs"),
-    RetryForm,
-    _retry_failed,
-    describe_failed,
-    {DONE: _in_line_again, **LEFT},
-    _last_job,
+PAUSE = Confirmed(
+    permission="pause",
+    label=_("Pause selected tenant queues"),
+    title=_("Pause"),
+    form=PauseForm,
+    apply=_pause,
+    describe=describe,
+    outcomes={
+        DONE: ngettext_lazy("%(count)d tenant queue was paused.", "%(count)d tenant queues were paused.", "count"),
+        **LEFT,
+    },
+    initial=seen,
+)
+RESUME = Confirmed(
+    permission="resume",
+    label=_("Resume selected tenant queues"),
+    title=_("Resume"),
+    form=ResumeForm,
+    apply=_resume,
+    describe=describe,
+    outcomes={
+        DONE: ngettext_lazy("%(count)d tenant queue was resumed.", "%(count)d tenant queues were resumed.", "count"),
+        **LEFT,
+    },
+    initial=seen,
+)
+SET_LIMIT = Confirmed(
+    permission="set_limit",
+    label=_("Set the limit of selected tenant queues"),
+    title=_("Set limit"),
+    form=BulkLimitForm,
+    apply=_set_limit,
+    describe=describe,
+    outcomes={
+        DONE: ngettext_lazy(
+            "The limit of %(count)d tenant queue was set.", "The limits of %(count)d tenant queues were set.", "count"
+        ),
+        **LEFT,
+    },
+    initial=seen,
 )
 CANCEL_WAITING = Confirmed(
-    "cancel_waiting",
-    _("Cancel waiting jobs"),
-    CountForm,
-    _cancel_waiting,
-    describe,
-    {DONE: _emptied, **LEFT},
-    _waiting_of,
+    permission="cancel_waiting",
+    label=_("Cancel the waiting jobs of selected tenant queues"),
+    title=_("Cancel waiting jobs"),
+    form=CountForm,
+    apply=_cancel_waiting,
+    describe=describe,
+    outcomes={
+        DONE: ngettext_lazy(
+            "The waiting jobs of %(count)d tenant queue were canceled.",
+            "The waiting jobs of %(count)d tenant queues were canceled.",
+            "count",
+        ),
+        **LEFT,
+    },
+    initial=_waiting_of,
+)
+RETRY_FAILED = Confirmed(
+    permission="retry_failed",
+    label=_("Retry the failed jobs of selected tenant queues"),
+    title=_("Retry failed jobs"),
+    form=RetryForm,
+    apply=_retry_failed,
+    describe=describe_failed,
+    outcomes={
+        DONE: ngettext_lazy(
+            "The failed jobs of %(count)d tenant queue are in line again.",
+            "The failed jobs of %(count)d tenant queues are in line again.",
+            "count",
+        ),
+        **LEFT,
+    },
+    initial=_last_job,
 )

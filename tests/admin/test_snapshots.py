@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from tenant_slots.snapshots import Shared
+from tenant_slots.admin.snapshots import Shared
 
 
 def test_twenty_askers_at_once_cost_one_computation() -> None:

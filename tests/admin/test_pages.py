@@ -18,7 +18,7 @@ from django.urls import reverse
 
 from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.admin_site import (
+from tests.admin.site import (
     HOSTILE,
     JOBS,
     QUEUES,
@@ -384,7 +384,7 @@ def test_the_tenant_filter_keeps_the_other_filters_and_lists_no_tenants(boss: Cl
 
 
 def test_the_list_counts_no_further_than_anybody_pages(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenant_slots.admin_lists.MOST_COUNTED", 3)
+    monkeypatch.setattr("tenant_slots.admin.lists.MOST_COUNTED", 3)
     row = tenant_queue()
     for _ in range(5):
         waiting_job(row)
