@@ -75,7 +75,7 @@ def test_the_pages_are_in_german_for_who_reads_german(boss: Client) -> None:
     job = waiting_job(row)
     pages = [
         (QUEUES, "Rückstau"),
-        (change_page(row), "Wer die Slots belegt"),
+        (change_page(row), "Jobs, die einen Slot belegen"),
         (change_page(job), "Warum wartet dieser"),
     ]
     for url, text in pages:

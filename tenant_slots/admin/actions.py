@@ -70,7 +70,7 @@ def run(model_admin: Any, request: HttpRequest, objects: QuerySet[Any], action: 
 def _page(
     model_admin: Any, request: HttpRequest, objects: list[Any], action: Confirmed, form: forms.Form
 ) -> HttpResponse:
-    touched = ngettext("This touches %(count)d object.", "This touches %(count)d objects.", len(objects))
+    touched = ngettext("This affects %(count)d object.", "This affects %(count)d objects.", len(objects))
     hidden = [("action", request.POST["action"]), ("confirm", "yes")]
     hidden += [
         (name, value)

@@ -62,7 +62,7 @@ def in_words(change: Change) -> dict[str, str]:
         yes, no = gettext("paused"), gettext("not paused")
         names = {"what": gettext("pause"), "old": yes if change.old else no, "new": yes if change.new else no}
     elif change.what in limits.CAPS:
-        what = gettext("limit per key") if change.what == "max_job_per_key" else gettext("longest line")
+        what = gettext("limit per concurrency key") if change.what == "max_job_per_key" else gettext("largest backlog")
         names = {"what": what, "old": _cap(change.old), "new": _cap(change.new)}
     else:
         names = {"what": gettext("limit"), "old": str(change.old), "new": str(change.new)}
@@ -72,7 +72,7 @@ def in_words(change: Change) -> dict[str, str]:
 
 
 def _cap(value: int | None) -> str:
-    return gettext("none") if value is None else str(value)
+    return gettext("no limit") if value is None else str(value)
 
 
 def history_of(row: TenantQueue) -> list[HistoryLine]:

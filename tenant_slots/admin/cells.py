@@ -65,8 +65,8 @@ def titles_of_tiles() -> dict[str, str]:
         "tile.slots": gettext("Slots in use / capacity"),
         "tile.waiting": gettext("Waiting"),
         "tile.oldest": gettext("Oldest wait"),
-        "tile.at_limit": gettext("Tenants at limit"),
-        "tile.stale": gettext("Stale leases"),
+        "tile.at_limit": gettext("Tenant queues at limit"),
+        "tile.stale": gettext("Stale owners"),
         "tile.workers": gettext("Workers alive"),
     }
 

@@ -30,5 +30,6 @@ def set_limit(row: TenantQueue, *, max_job: int, until: datetime | None, **facts
 
 def conflict_text(theirs: int, yours: int | None) -> str:
     return gettext(
-        "Somebody else has changed this row meanwhile. Their limit: %(theirs)s. Yours: %(yours)s. Nothing was saved."
+        "Somebody else has changed this tenant queue in the meantime. Their limit: %(theirs)s. Yours: %(yours)s. "
+        "Nothing was saved."
     ) % {"theirs": theirs, "yours": NOTHING if yours is None else yours}

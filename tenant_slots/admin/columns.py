@@ -38,7 +38,7 @@ class QueueColumns(QueueConcern):
     oldest_wait = column("oldest", _("oldest wait"))
     start_delay = column("delay", _("start delay p95, 15 min"))
     failed = column("failed", _("failed, 1 h"))
-    origin = column("origin", _("limit from"), tag="bdi")
+    origin = column("origin", _("limit source"), tag="bdi")
 
     @admin.display(description=_("tenant"), ordering="tenant")
     def tenant_name(self, row: TenantQueue) -> Any:

@@ -31,8 +31,8 @@ class DetailPage(QueuePermissions):
             "slots_span": span,
             "slots_spans": queue_charts.SPANS.values(),
             "slots_charts": queue_charts.charts_of(row, span),
-            "slots_holders": holding_of(row),
-            "slots_line": positions.first_waiting(row, MOST_WAITING),
+            "slots_holding": holding_of(row),
+            "slots_backlog": positions.first_waiting(row, MOST_WAITING),
             "slots_history": audit.history_of(row),
             "slots_job_url": f"{self.admin_site.name}:tenant_slots_tenantjob_change" if jobs_seen else "",
         }

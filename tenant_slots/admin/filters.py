@@ -41,7 +41,7 @@ class QueueFilter(admin.SimpleListFilter):
 
 
 class TenantFilter(admin.SimpleListFilter):
-    """A field to type a tenant's key into, as a list of all tenants may be very long."""
+    """A field to type a tenant's identifier into, as a list of all tenants may be very long."""
 
     title = _("tenant")
     parameter_name = "tenant"

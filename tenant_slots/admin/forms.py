@@ -41,7 +41,7 @@ def future_field(label: Any, help_text: Any) -> forms.DateTimeField:
 
 def require_future(time: datetime) -> None:
     if time <= timezone.now():
-        raise ValidationError(_("This time has passed already."))
+        raise ValidationError(_("This time has already passed."))
 
 
 class ReasonForm(forms.Form):
@@ -58,7 +58,7 @@ class LimitForm(forms.Form):
     max_job = forms.IntegerField(
         label=_("Limit"), min_value=0, max_value=HIGHEST_LIMIT, widget=forms.NumberInput(attrs=STYLED)
     )
-    until = future_field(_("Until"), _("The limit of now comes back then. Empty: the new one stays."))
+    until = future_field(_("Until"), _("The current limit comes back then. Leave empty to keep the new one."))
     reason = reason_field()
     version = forms.IntegerField(widget=forms.HiddenInput)
 

@@ -32,26 +32,26 @@ STOPPING = ngettext_lazy(
     "%(count)d running job is being stopped.", "%(count)d running jobs are being stopped.", "count"
 )
 ASKED_TO_END = ngettext_lazy(
-    "%(count)d hold was asked to end: its process cannot be stopped from here.",
-    "%(count)d holds were asked to end: their processes cannot be stopped from here.",
+    "%(count)d reservation was asked to end: its process cannot be stopped from here.",
+    "%(count)d reservations were asked to end: their processes cannot be stopped from here.",
     "count",
 )
 
 
 class ReleaseForm(ReasonForm):
     force = forms.BooleanField(
-        label=_("Also where the lease is alive"),
+        label=_("Even if the job seems to be alive"),
         required=False,
         help_text=_(
-            "The job then fails and its run is fenced off: whatever it still does is not recorded. "
-            "Needs a permission of its own and a reason."
+            "The job then fails, and whatever its run still does is not recorded. "
+            "This needs a permission of its own and a reason."
         ),
     )
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
         if cleaned.get("force") and not cleaned.get("reason"):
-            self.add_error("reason", gettext("Say why a slot is taken from a job that seems to run."))
+            self.add_error("reason", gettext("Give a reason for taking the slot of a job that seems to be running."))
         return cleaned
 
 
@@ -60,7 +60,7 @@ class PriorityForm(ReasonForm):
         label=_("Priority"),
         min_value=-HIGHEST_PRIORITY,
         max_value=HIGHEST_PRIORITY,
-        help_text=_("A higher one goes first among the waiting jobs of a tenant queue."),
+        help_text=_("In the backlog of a tenant queue, jobs with a higher priority go first."),
         widget=forms.NumberInput(attrs=STYLED),
     )
 
@@ -74,7 +74,7 @@ def describe(job: TenantJob) -> str:
 def _stop(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
     if job.state != State.RUNNING or not job.cancel():
         return OTHER_STATE
-    audit.note(model_admin, request, job, gettext("stop asked for"), reason=values["reason"])
+    audit.note(model_admin, request, job, gettext("stop requested"), reason=values["reason"])
     return ASKED if job.is_hold else DONE
 
 
@@ -149,7 +149,7 @@ STOP = Confirmed(
     outcomes={
         DONE: STOPPING,
         ASKED: ASKED_TO_END,
-        OTHER_STATE: ngettext_lazy("%(count)d job does not run.", "%(count)d jobs do not run.", "count"),
+        OTHER_STATE: ngettext_lazy("%(count)d job is not running.", "%(count)d jobs are not running.", "count"),
     },
 )
 RETRY = Confirmed(
@@ -160,10 +160,10 @@ RETRY = Confirmed(
     apply=_retry,
     describe=describe,
     outcomes={
-        DONE: ngettext_lazy("%(count)d job is in line again.", "%(count)d jobs are in line again.", "count"),
+        DONE: ngettext_lazy("%(count)d job will run again.", "%(count)d jobs will run again.", "count"),
         OTHER_STATE: ngettext_lazy(
-            "%(count)d job was left: only a failed or canceled one can be retried.",
-            "%(count)d jobs were left: only failed or canceled ones can be retried.",
+            "%(count)d job was left unchanged: only a failed or canceled one can be retried.",
+            "%(count)d jobs were left unchanged: only failed or canceled ones can be retried.",
             "count",
         ),
     },
@@ -180,8 +180,8 @@ SET_PRIORITY = Confirmed(
             "The priority of %(count)d job was changed.", "The priority of %(count)d jobs was changed.", "count"
         ),
         OTHER_STATE: ngettext_lazy(
-            "%(count)d job was left: it does not wait any more.",
-            "%(count)d jobs were left: they do not wait any more.",
+            "%(count)d job was left unchanged: it is no longer waiting.",
+            "%(count)d jobs were left unchanged: they are no longer waiting.",
             "count",
         ),
     },
@@ -196,8 +196,8 @@ RELEASE = Confirmed(
     outcomes={
         DONE: ngettext_lazy("%(count)d slot was released.", "%(count)d slots were released.", "count"),
         ByHand.ALIVE.value: ngettext_lazy(
-            "%(count)d slot was left: its lease is alive.",
-            "%(count)d slots were left: their leases are alive.",
+            "%(count)d slot was left alone: its job seems to be alive.",
+            "%(count)d slots were left alone: their jobs seem to be alive.",
             "count",
         ),
         ByHand.GONE.value: ngettext_lazy("%(count)d job held no slot.", "%(count)d jobs held no slot.", "count"),

@@ -37,7 +37,7 @@ class JobFields:
     def for_whom(self, job: TenantJob) -> str:
         return format_html("{}<br>{}", self.tenant(job), job.key) if job.key else self.tenant(job)
 
-    @admin.display(description=_("position in line"))
+    @admin.display(description=_("position in the backlog"))
     def position(self, job: TenantJob) -> int | None:
         return position_in_backlog(job)
 

@@ -28,7 +28,7 @@ class TenantJobAdmin(JobPermissions, JobFields, JobModelAdmin):
     list_filter = ("state", ("tenant_queue__queue", admin.AllValuesFieldListFilter), TenantFilter)
     list_select_related = ("tenant_queue",)
     search_fields = ("uuid", "tenant_queue__tenant", "task")
-    search_help_text = _("A job's id, or a part of a tenant or a task")
+    search_help_text = _("Search by a job ID, or by part of a tenant identifier or a task")
     ordering = ("-pk",)
     sortable_by = ()  # a click on a column's head must not sort a million rows
     show_facets = admin.ShowFacets.NEVER  # nor count them

@@ -63,7 +63,7 @@ class LimitPages(QueuePermissions, QueueConcern):
             else:
                 audit.log_changes(self, request, row, changes)
                 return self._limited(request, row)
-        text = gettext("The limit becomes %(limit)s, the default.") % {"limit": default}
+        text = gettext("The limit will be %(limit)s, the default.") % {"limit": default}
         effects = [text, effect_of(default, row.current_job)]
         return self._page(request, row, form, gettext("Reset the limit to the default"), effects, status)
 

@@ -29,7 +29,7 @@ def search_jobs(jobs: Any, term: str) -> Any:
     """An id is found by its index and a tenant among the tenants; only a task is compared job by job."""
     if not term:
         return jobs
-    if uuid := _uuid(term):  # which may be a tenant's key just as well
+    if uuid := _uuid(term):  # which may be a tenant's identifier just as well
         return jobs.filter(Q(uuid=uuid) | Q(tenant_queue__in=row_ids(term)))
     rows = TenantQueue.objects.filter(tenant__icontains=term).values("pk")
     return jobs.filter(Q(tenant_queue__in=rows) | Q(task__icontains=term))

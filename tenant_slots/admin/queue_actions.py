@@ -28,18 +28,18 @@ UNCHANGED = "unchanged"
 
 LEFT = {
     CHANGED_MEANWHILE: ngettext_lazy(
-        "%(count)d tenant queue was left: somebody else has changed it meanwhile.",
-        "%(count)d tenant queues were left: somebody else has changed them meanwhile.",
+        "%(count)d tenant queue was left unchanged: somebody else has changed it in the meantime.",
+        "%(count)d tenant queues were left unchanged: somebody else has changed them in the meantime.",
         "count",
     ),
     UNCHANGED: ngettext_lazy(
-        "%(count)d tenant queue was like that already.", "%(count)d tenant queues were like that already.", "count"
+        "%(count)d tenant queue needed no change.", "%(count)d tenant queues needed no change.", "count"
     ),
 }
 
 
 class PauseForm(SeenForm, ReasonForm):
-    until = future_field(_("Resume at"), _("Empty: somebody has to resume it."))
+    until = future_field(_("Resume at"), _("Leave empty to pause until somebody resumes it."))
 
 
 class ResumeForm(SeenForm, ReasonForm):
@@ -57,7 +57,9 @@ class RetryForm(ReasonForm):
 class CountForm(ReasonForm):
     """The person types how many jobs will be canceled, as the page said it."""
 
-    typed = forms.IntegerField(label=_("Type the number of jobs"), min_value=0, widget=forms.NumberInput(attrs=STYLED))
+    typed = forms.IntegerField(
+        label=_("Type the number of jobs to confirm"), min_value=0, widget=forms.NumberInput(attrs=STYLED)
+    )
     count = forms.IntegerField(widget=forms.HiddenInput)
     up_to = forms.IntegerField(widget=forms.HiddenInput)
 
@@ -66,7 +68,7 @@ class CountForm(ReasonForm):
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
         if "typed" in cleaned and "count" in cleaned and cleaned["typed"] != cleaned["count"]:
-            message = gettext("It is %(count)s jobs, not %(typed)s.")
+            message = gettext("There are %(count)s jobs, not %(typed)s.")
             self.add_error("typed", message % {"count": cleaned["count"], "typed": cleaned["typed"]})
         return cleaned
 
@@ -131,7 +133,7 @@ def describe_failed(row: Any) -> str:
     failed = _failed(row).count()
     text = ngettext("%(row)s: %(count)d failed job", "%(row)s: %(count)d failed jobs", failed)
     if failed > RETRIED_AT_ONCE:
-        text = gettext("%(row)s: %(count)d failed jobs, the first %(most)d of them")
+        text = gettext("%(row)s: the first %(most)d of %(count)d failed jobs")
     return text % {"row": row, "count": failed, "most": RETRIED_AT_ONCE}
 
 
@@ -231,8 +233,8 @@ RETRY_FAILED = Confirmed(
     describe=describe_failed,
     outcomes={
         DONE: ngettext_lazy(
-            "The failed jobs of %(count)d tenant queue are in line again.",
-            "The failed jobs of %(count)d tenant queues are in line again.",
+            "The failed jobs of %(count)d tenant queue will run again.",
+            "The failed jobs of %(count)d tenant queues will run again.",
             "count",
         ),
         **LEFT,

@@ -32,7 +32,7 @@ class TenantQueueAdmin(LimitPages, ChangeForm, DetailPage, Deletion, LiveList, Q
     )  # fmt: skip
     list_filter = (StateFilter, QueueFilter)
     search_fields = ("tenant",)
-    search_help_text = _("A part of a tenant")
+    search_help_text = _("Search by part of a tenant identifier")
     show_facets = admin.ShowFacets.NEVER
     show_full_result_count = False
     actions = ("pause", "resume", "set_limit", "cancel_waiting", "retry_failed", "export", "delete_selected")

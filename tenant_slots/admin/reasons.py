@@ -18,7 +18,8 @@ def why_waiting(job: TenantJob) -> list[str]:
     match reasons.why_waiting(job):
         case reasons.NotYet(until):
             text = gettext(
-                "It is out of line until %(time)s: as was asked for, for a retry, or for its next try for a slot."
+                "It is scheduled for %(time)s: because that was asked for, because it is to be retried, or because it "
+                "was deferred."
             )
             return [text % {"time": long_moment(until)}]
         case reasons.NeedsWorker(queue):
@@ -31,15 +32,15 @@ def why_waiting(job: TenantJob) -> list[str]:
 def _needs_worker(queue: str) -> str:
     workers = dispatch.workers_listening(queue)
     if workers is None:
-        return gettext("It has a slot, but Redis cannot be asked; the sweep hands it to a worker when it answers.")
+        return gettext("It has a slot, but Redis does not answer; once it does, the sweep hands the job to a worker.")
     if not workers:
         text = gettext(
             "It has a slot, but no worker of queue %(queue)s is alive. Start one: manage.py rqworker %(queue)s."
         )
         return text % {"queue": queue}
     text = ngettext(
-        "It has a slot and waits for a worker to be free; %(count)d is alive.",
-        "It has a slot and waits for a worker to be free; %(count)d are alive.",
+        "It has a slot and waits for a free worker; %(count)d is alive.",
+        "It has a slot and waits for a free worker; %(count)d are alive.",
         workers,
     )
     return text % {"count": workers}
@@ -47,12 +48,12 @@ def _needs_worker(queue: str) -> str:
 
 def _waits(job: TenantJob, waits: reasons.Waits) -> Iterable[str]:
     row = waits.row
-    yield gettext("It is number %(position)d in the line of %(row)s.") % {"position": waits.position, "row": row}
+    yield gettext("It is number %(position)d in the backlog of %(row)s.") % {"position": waits.position, "row": row}
     yield from _what_is_ahead(row, waits.holding)
     if waits.holding_its_key:
         text = gettext(
-            "It is passed over until one of them ends: the limit per key is %(limit)s, and these hold slots for the "
-            "same key, %(key)s: %(jobs)s."
+            "It is passed over until one of these ends: the limit per concurrency key is %(limit)s, and they hold "
+            "slots with the same concurrency key, %(key)s: %(jobs)s."
         )
         names = ", ".join(map(str, waits.holding_its_key))
         yield text % {"limit": row.max_job_per_key, "key": job.key, "jobs": names}
@@ -61,9 +62,9 @@ def _waits(job: TenantJob, waits: reasons.Waits) -> Iterable[str]:
 
 def _what_is_ahead(row: TenantQueue, holding: list[TenantJob]) -> Iterable[str]:
     if row.paused and row.resume_at is not None:
-        yield gettext("The tenant is paused until %(time)s.") % {"time": long_moment(row.resume_at)}
+        yield gettext("The tenant queue is paused until %(time)s.") % {"time": long_moment(row.resume_at)}
     elif row.paused:
-        yield gettext("The tenant is paused: no job starts until somebody resumes it.")
+        yield gettext("The tenant queue is paused: no job starts until somebody resumes it.")
     elif not row.max_job:
         yield gettext("The limit is 0: no job starts until it is raised.")
     else:
@@ -78,7 +79,7 @@ def _estimate(waits: reasons.Waits) -> str:
     if waits.started_lately is None:
         return gettext("Nobody can say when it starts.")
     if waits.seconds_to_start is None:
-        return gettext("There is no estimate: no job of this tenant has started in the last 15 minutes.")
+        return gettext("There is no estimate: no job of this tenant queue has started in the last 15 minutes.")
     facts: dict[str, Any] = {
         "time": duration(waits.seconds_to_start),
         "started": waits.started_lately,
@@ -86,8 +87,8 @@ def _estimate(waits: reasons.Waits) -> str:
     }
     return (
         gettext(
-            "It starts in about %(time)s. This is estimated: %(started)d jobs started in the last 15 minutes, "
-            "and with it %(position)d are to start."
+            "It starts in about %(time)s. This is an estimate: %(started)d jobs started in the last 15 minutes, "
+            "and %(position)d are to start, this one included."
         )
         % facts
     )

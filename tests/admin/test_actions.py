@@ -80,7 +80,7 @@ def test_limits_are_set_in_bulk_and_a_row_that_changed_meanwhile_is_left(boss: C
     assert [fresh(row).max_job for row in rows] == [3, 7]
     assert messages_of(response) == [
         "The limit of 1 tenant queue was set.",
-        "1 tenant queue was left: somebody else has changed it meanwhile.",
+        "1 tenant queue was left unchanged: somebody else has changed it in the meantime.",
     ]
     assert history() == ["Changed limit: 1 → 3 (sale)."]
 
@@ -94,7 +94,7 @@ def test_canceling_what_waits_takes_the_typed_count_and_spares_later_and_running
     later = waiting_job(row)
 
     wrong = boss.post(QUEUES, {**sent, "typed": "4"})
-    assert "It is 3 jobs, not 4." in wrong.content.decode()
+    assert "There are 3 jobs, not 4." in wrong.content.decode()
     assert fresh(jobs[0]).state == State.WAITING
 
     response = boss.post(QUEUES, {**sent, "typed": "3", "reason": "wrong feed"}, follow=True)
@@ -107,7 +107,7 @@ def test_canceling_what_waits_takes_the_typed_count_and_spares_later_and_running
     assert counters_match()
 
 
-def test_a_long_line_is_canceled_in_parts(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_backlog_is_canceled_in_parts(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tenant_slots.line.JOBS_PER_STEP", 2)
     row = tenant_queue(max_job=0)
     for _ in range(5):
@@ -127,21 +127,21 @@ def test_a_stuck_slot_is_released_once_and_its_job_waits_again(boss: Client) -> 
     second = boss.post(JOBS, {**sent, "reason": "host is gone"}, follow=True)
 
     assert messages_of(first) == ["1 slot was released."]
-    assert messages_of(second) == ["1 slot was left: its lease is alive."]  # it has the slot again, queued
+    assert messages_of(second) == ["1 slot was left alone: its job seems to be alive."]  # it has the slot again, queued
     assert (fresh(stuck).state, stuck.attempt, fresh(following).state) == (State.QUEUED, 2, State.WAITING)
     assert (fresh(row).current_job, counters_match()) == (1, True)
     assert len(history()) == 1
 
 
-def test_a_slot_whose_lease_is_alive_needs_force_a_permission_and_a_reason(boss: Client) -> None:
+def test_a_slot_whose_job_seems_to_be_alive_needs_force_a_permission_and_a_reason(boss: Client) -> None:
     row = tenant_queue(max_job=1)
     job = running_job(row, another_process(host="elsewhere"))
     operator = signed_in("view_tenantjob", "release_tenantjob")
     for client, data in [(boss, {}), (operator, {"force": "on", "reason": "I want it"})]:
         response = confirmed(client, JOBS, "release", job, **data)
-        assert messages_of(response) == ["1 slot was left: its lease is alive."]
+        assert messages_of(response) == ["1 slot was left alone: its job seems to be alive."]
     no_reason = confirmed(boss, JOBS, "release", job, force="on")
-    assert "Say why a slot is taken" in no_reason.content.decode()
+    assert "Give a reason for taking the slot" in no_reason.content.decode()
     assert fresh(job).state == State.RUNNING
 
     confirmed(boss, JOBS, "release", job, force="on", reason="it hangs")
@@ -155,10 +155,10 @@ def test_a_running_job_is_asked_to_stop(boss: Client) -> None:
     row = tenant_queue(max_job=1)
     running, waiting = running_job(row, another_process()), waiting_job(row)
     response = confirmed(boss, JOBS, "stop", running, waiting, reason="wrong file")
-    assert messages_of(response) == ["1 running job is being stopped.", "1 job does not run."]
+    assert messages_of(response) == ["1 running job is being stopped.", "1 job is not running."]
     assert fresh(running).cancel_requested_at is not None
     assert fresh(waiting).state == State.WAITING
-    assert history() == ["Changed stop asked for (wrong file)."]
+    assert history() == ["Changed stop requested (wrong file)."]
 
 
 def test_failed_jobs_are_retried(boss: Client) -> None:
@@ -166,8 +166,8 @@ def test_failed_jobs_are_retried(boss: Client) -> None:
     failed, running = waiting_job(row, state=State.FAILED), waiting_job(row, state=State.FINISHED)
     response = confirmed(boss, JOBS, "retry", failed, running)
     assert messages_of(response) == [
-        "1 job is in line again.",
-        "1 job was left: only a failed or canceled one can be retried.",
+        "1 job will run again.",
+        "1 job was left unchanged: only a failed or canceled one can be retried.",
     ]
     assert (fresh(failed).state, in_rq()) == (State.QUEUED, 1)
 
@@ -227,7 +227,7 @@ def test_the_failed_jobs_of_tenant_queues_are_retried_together(boss: Client) -> 
     assert "3 failed jobs" in page.content.decode()
     later = waiting_job(row, state=State.FAILED)
     response = boss.post(QUEUES, {**sent, "reason": "the partner is back"}, follow=True)
-    assert messages_of(response) == ["The failed jobs of 1 tenant queue are in line again."]
+    assert messages_of(response) == ["The failed jobs of 1 tenant queue will run again."]
     assert {fresh(job).state for job in failed} == {State.WAITING}
     assert {fresh(job).state for job in (later, of_rq, others)} == {State.FAILED}
     assert fresh(canceled).state == State.CANCELED
@@ -239,7 +239,7 @@ def test_so_many_failed_jobs_are_retried_at_once_and_no_more(boss: Client, monke
     row = tenant_queue(max_job=0)
     first, second, third = (waiting_job(row, state=State.FAILED) for _ in range(3))
     page, sent = asked(boss, QUEUES, "retry_failed", row)
-    assert "the first 2 of them" in page.content.decode()
+    assert "the first 2 of 3 failed jobs" in page.content.decode()
     boss.post(QUEUES, sent, follow=True)
     assert [fresh(job).state for job in (first, second, third)] == [State.WAITING, State.WAITING, State.FAILED]
 

@@ -1,4 +1,4 @@
-"""The cap per key, the longest line and priorities in the admin."""
+"""The limit per concurrency key, the largest backlog and priorities in the admin."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_caps_are_set_and_taken_away_on_the_change_form_with_old_and_new_in_the_
     save(boss, row, max_job_per_key="", max_waiting="0")
     assert (fresh(row).max_job_per_key, row.max_waiting) == (None, 0)
     page = boss.get(change_page(row)).content.decode()
-    assert "<td>limit per key</td><td>none</td><td>2</td><td>one user took all</td>" in page
-    assert "<td>longest line</td><td>100</td><td>0</td>" in page
+    assert "<td>limit per concurrency key</td><td>no limit</td><td>2</td><td>one user took all</td>" in page
+    assert "<td>largest backlog</td><td>100</td><td>0</td>" in page
     assert LogEntry.objects.count() == 2
 
 
@@ -82,20 +82,23 @@ def test_a_change_reads_the_rest_of_the_row_in_one_query(django_assert_max_num_q
 
 def test_a_job_that_is_passed_over_says_whose_jobs_hold_the_slots_of_its_key() -> None:
     row = tenant_queue(max_job=3, max_job_per_key=1)
-    holder = running_job(row, another_process(), key="user-7")
+    holding = running_job(row, another_process(), key="user-7")
     job, other = waiting_job(row, key="user-7"), waiting_job(row, key="user-8")
     row.refresh_from_db()
     text = " ".join(reasons.why_waiting(job))
-    assert f"the limit per key is 1, and these hold slots for the same key, user-7: {holder}." in text
+    assert (
+        f"the limit per concurrency key is 1, and they hold slots with the same concurrency key, user-7: {holding}."
+        in text
+    )
     assert "passed over" not in " ".join(reasons.why_waiting(other))
 
 
-def test_a_job_that_comes_back_later_says_until_when_it_is_out_of_line() -> None:
+def test_a_job_that_comes_back_later_says_until_when_it_is_scheduled() -> None:
     job = waiting_job(tenant_queue(), state=State.SCHEDULED, run_after=timezone.now() + timedelta(hours=1))
-    assert reasons.why_waiting(job)[0].startswith("It is out of line until ")
+    assert reasons.why_waiting(job)[0].startswith("It is scheduled for ")
 
 
-def test_list_and_page_of_a_job_show_key_lane_object_and_priority(viewer: Client) -> None:
+def test_list_and_page_of_a_job_show_key_overflow_queue_object_and_priority(viewer: Client) -> None:
     job = waiting_job(
         tenant_queue(), key="user-7", priority=42, rq_queue="imports_bulk", object_model="shop.catalogue", object_pk="9"
     )
@@ -110,9 +113,12 @@ def test_the_priority_of_waiting_jobs_is_changed_with_a_reason(boss: Client) -> 
     running = running_job(row, another_process())
     first, second = waiting_job(row), waiting_job(row)
     asked = run_action(boss, JOBS, "set_priority", second, running)
-    assert "A higher one goes first" in asked.content.decode()
+    assert "jobs with a higher priority go first" in asked.content.decode()
     answer = run_action(boss, JOBS, "set_priority", second, running, confirm="yes", priority="5", reason="big client")
-    assert messages_of(answer) == ["The priority of 1 job was changed.", "1 job was left: it does not wait any more."]
+    assert messages_of(answer) == [
+        "The priority of 1 job was changed.",
+        "1 job was left unchanged: it is no longer waiting.",
+    ]
     assert list(row.jobs.in_line()) == [second, first]
     assert LogEntry.objects.get().get_change_message().endswith("priority: 0 → 5 (big client).")
 

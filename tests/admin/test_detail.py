@@ -60,7 +60,7 @@ def test_every_span_has_a_chart_and_a_table(boss: Client, span: str) -> None:
     assert f'href="?span={span}" aria-current="page"' in page
 
 
-def test_the_page_lists_holders_line_and_changes(boss: Client) -> None:
+def test_the_page_lists_who_holds_slots_who_waits_and_changes(boss: Client) -> None:
     row = tenant_queue(max_job=1)
     holding = running_job(row, another_process("worker-7"))
     first, second = waiting_job(row, priority=5), waiting_job(row)
@@ -69,19 +69,19 @@ def test_the_page_lists_holders_line_and_changes(boss: Client) -> None:
     response = boss.get(change_page(row))
 
     page = response.content.decode()
-    assert [job for job, _ in response.context["slots_holders"]] == [holding]
-    assert [job for _, job in response.context["slots_line"]] == [first, second]
+    assert [job for job, _ in response.context["slots_holding"]] == [holding]
+    assert [job for _, job in response.context["slots_backlog"]] == [first, second]
     assert "worker-7" in page
     [entry] = response.context["slots_history"]
     assert (entry.what, entry.old, entry.new, entry.reason) == ("limit", "1", "2", "because & so")
     assert "because &amp; so" in page
 
 
-def test_the_line_is_shown_as_far_as_fifty(boss: Client) -> None:
+def test_the_backlog_is_shown_as_far_as_fifty(boss: Client) -> None:
     row = tenant_queue(max_job=0)
     for _ in range(55):
         waiting_job(row)
-    assert len(boss.get(change_page(row)).context["slots_line"]) == 50
+    assert len(boss.get(change_page(row)).context["slots_backlog"]) == 50
 
 
 def test_the_page_has_as_many_queries_for_many_jobs_as_for_few(boss: Client) -> None:
@@ -111,23 +111,23 @@ def why(job: Any) -> str:
     return " ".join(reasons.why_waiting(job))
 
 
-def test_a_waiting_job_says_its_place_who_is_before_it_and_when_it_may_start() -> None:
+def test_a_waiting_job_says_its_position_who_is_before_it_and_when_it_may_start() -> None:
     row = tenant_queue(max_job=1, current_job=1)
     waiting_job(row)
     job = waiting_job(row)
-    assert "number 2 in the line of acme on imports" in why(job)
+    assert "number 2 in the backlog of acme on imports" in why(job)
     assert "1 of 1 slots are in use" in why(job)
     assert "no estimate" in why(job)
     for _ in range(30):
         ran(row, 10, 8, 7)
-    assert "It starts in about 1 min. This is estimated: 30 jobs started in the last 15 minutes" in why(job)
+    assert "It starts in about 1 min. This is an estimate: 30 jobs started in the last 15 minutes" in why(job)
 
 
 @pytest.mark.parametrize(
     ("values", "text"),
     [
         ({"paused": True}, "paused: no job starts until somebody resumes it"),
-        ({"paused": True, "resume_at": timezone.now()}, "The tenant is paused until"),
+        ({"paused": True, "resume_at": timezone.now()}, "The tenant queue is paused until"),
         ({"max_job": 0}, "The limit is 0"),
     ],
 )
@@ -139,10 +139,10 @@ def test_a_job_behind_a_pause_or_a_limit_of_zero_says_so(values: Any, text: str)
 
 def test_other_states_say_what_they_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     row = tenant_queue()
-    assert "It is out of line until" in why(waiting_job(row, state=State.SCHEDULED, run_after=timezone.now()))
+    assert "It is scheduled for" in why(waiting_job(row, state=State.SCHEDULED, run_after=timezone.now()))
     queued = waiting_job(row, state=State.QUEUED)
     for workers, text in [
-        (None, "Redis cannot be asked"),
+        (None, "Redis does not answer"),
         (0, "no worker of queue imports is alive"),
         (2, "2 are alive"),
     ]:
@@ -153,7 +153,7 @@ def test_other_states_say_what_they_wait_for(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_answer_is_on_the_page_of_a_job_that_waits(viewer: Client) -> None:
     row = tenant_queue()
-    assert "number 1 in the line" in viewer.get(change_page(waiting_job(row))).content.decode()
+    assert "number 1 in the backlog" in viewer.get(change_page(waiting_job(row))).content.decode()
     assert "Why is this job" not in viewer.get(change_page(waiting_job(row, state=State.FINISHED))).content.decode()
 
 

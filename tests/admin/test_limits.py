@@ -110,7 +110,7 @@ def test_an_override_says_until_when_and_what_comes_then(boss: Client) -> None:
 def test_a_limit_is_reset_after_a_page_that_says_to_what(boss: Client) -> None:
     row = tenant_queue(max_job=9, limit_source="set")
     url = f"{QUEUES}{row.pk}/reset/"
-    assert "The limit becomes 4, the default." in boss.get(url).content.decode()
+    assert "The limit will be 4, the default." in boss.get(url).content.decode()
     assert fresh(row).max_job == 9
     assert boss.post(url, {"reason": "trial is over", "version": 5}).status_code == 409
     assert fresh(row).max_job == 9

@@ -189,7 +189,7 @@ def test_one_method_restricts_list_poll_tiles_and_jobs_to_some_tenants(boss: Cli
     assert cells["tile.waiting"]["text"] == "1"
 
 
-def test_stale_leases_and_missing_workers_are_an_alarm(boss: Client) -> None:
+def test_stale_owners_and_missing_workers_are_an_alarm(boss: Client) -> None:
     waiting_job(tenant_queue(current_job=1), state=State.RUNNING, beats=True, beat_at="2020-01-01T00:00:00Z")
     cells = poll(boss).json()["cells"]
     assert cells["tile.stale"] == {"text": "1", "attrs": {"data-alarm": "yes"}}

@@ -41,7 +41,7 @@ ADD_QUEUE = reverse("admin:tenant_slots_tenantqueue_add")
 # --- the list of tenant queues -------------------------------------------------------------------------------------
 
 
-def test_the_list_shows_usage_and_the_line_of_each_tenant_queue(boss: Client) -> None:
+def test_the_list_shows_usage_and_the_backlog_of_each_tenant_queue(boss: Client) -> None:
     row = tenant_queue("acme", max_job=5, current_job=3)
     waiting_job(row), waiting_job(row)
     page = boss.get(QUEUES).content.decode()
@@ -50,7 +50,7 @@ def test_the_list_shows_usage_and_the_line_of_each_tenant_queue(boss: Client) ->
     assert re.search(r'\.waiting">2<', page)
 
 
-def test_the_longest_line_is_on_top(boss: Client) -> None:
+def test_the_largest_backlog_is_on_top(boss: Client) -> None:
     tenant_queue("idle"), waiting_job(tenant_queue("behind"))
     assert [row.tenant for row in boss.get(QUEUES).context["cl"].result_list] == ["behind", "idle"]
 
@@ -259,7 +259,7 @@ def test_pausing_keeps_running_jobs_and_lets_no_other_start(boss: Client) -> Non
 
     response = run_action(boss, QUEUES, "pause", row, other, confirm="yes")
 
-    assert messages_of(response) == ["1 tenant queue was paused.", "1 tenant queue was like that already."]
+    assert messages_of(response) == ["1 tenant queue was paused.", "1 tenant queue needed no change."]
     assert fresh(row).paused
     assert fresh(job).state == State.RUNNING
     assert [entry.object_repr for entry in LogEntry.objects.all()] == [str(row)]
@@ -391,11 +391,11 @@ def test_the_list_counts_no_further_than_anybody_pages(boss: Client, monkeypatch
     assert boss.get(JOBS).context["cl"].result_count == 3
 
 
-def test_a_job_shows_its_state_and_place_in_line(boss: Client) -> None:
+def test_a_job_shows_its_state_and_position_in_the_backlog(boss: Client) -> None:
     row = tenant_queue()
     waiting_job(row)
     page = boss.get(change_page(waiting_job(row, error="it <b>broke</b>"))).content.decode()
-    assert re.search(r"Position in line:?</label>\s*<div class=\"readonly\">2</div>", page)
+    assert re.search(r"Position in the backlog:?</label>\s*<div class=\"readonly\">2</div>", page)
     assert "it &lt;b&gt;broke&lt;/b&gt;" in page
 
 

@@ -91,14 +91,14 @@ def test_the_texts_are_translated(boss: Client) -> None:
     assert 'max="5000" value="1234"' in page
 
 
-def test_the_actions_on_a_hold_do_what_can_be_done(boss: Client) -> None:
+def test_the_actions_on_a_reservation_do_what_can_be_done(boss: Client) -> None:
     """It cannot be killed from outside, nor be run again."""
     job = running_job(tenant_queue())
     TenantJob.objects.update(task=HOLD)
-    asked = "1 hold was asked to end: its process cannot be stopped from here."
+    asked = "1 reservation was asked to end: its process cannot be stopped from here."
     assert asked in messages_of(confirmed(boss, JOBS, "stop", job, reason="too long"))
     assert asked in messages_of(run_action(boss, JOBS, "cancel", job))
     assert (fresh(job).state, bool(job.cancel_requested_at)) == (State.RUNNING, True)
     TenantJob.objects.update(state=State.FAILED)
-    assert "1 job was left" in str(messages_of(confirmed(boss, JOBS, "retry", job, reason="again")))
+    assert "1 job was left unchanged" in str(messages_of(confirmed(boss, JOBS, "retry", job, reason="again")))
     assert fresh(job).state == State.FAILED

@@ -127,17 +127,17 @@ def test_a_hidden_tab_does_not_poll(boss: Client, open_page: Any) -> None:
     assert polls
 
 
-def test_a_server_that_fails_makes_the_page_stale_and_is_asked_less_often(boss: Client, open_page: Any) -> None:
+def test_a_server_that_fails_makes_the_page_outdated_and_is_asked_less_often(boss: Client, open_page: Any) -> None:
     tenant_queue()
     page = open_page(boss, QUEUES)
     asked: list[str] = []
     page.route("**/live/**", lambda route: (asked.append("x"), route.fulfill(status=500))[1])
     fast(page)
-    expect(page.locator("#slots-stale")).to_contain_text("Stale since")
+    expect(page.locator("#slots-outdated")).to_contain_text("Outdated since")
     page.wait_for_timeout(5000)
     assert len(asked) <= 2
     page.unroute("**/live/**")
-    expect(page.locator("#slots-stale")).to_have_text("", timeout=20_000)
+    expect(page.locator("#slots-outdated")).to_have_text("", timeout=20_000)
 
 
 def test_a_viewer_who_is_signed_out_is_told_and_polls_no_more(boss: Client, open_page: Any) -> None:
@@ -147,7 +147,7 @@ def test_a_viewer_who_is_signed_out_is_told_and_polls_no_more(boss: Client, open
     page.on("request", lambda request: polls.append(request.url) if "/live/?" in request.url else None)
     Session.objects.all().delete()
     fast(page)
-    expect(page.locator("#slots-stale")).to_contain_text("you are signed out")
+    expect(page.locator("#slots-outdated")).to_contain_text("you are signed out")
     page.wait_for_timeout(3000)
     assert len(polls) == 1
 

@@ -48,8 +48,8 @@ def runs(queue: TenantQueue, **values: Any) -> None:
         ({"max_job": 0}, ["waiting"], QueueState.BACKLOGGED),
         ({"max_job": 2, "current_job": 3}, ["waiting"], QueueState.OVER),
         ({"max_job": 2, "current_job": 3, "paused": True}, ["waiting"], QueueState.PAUSED),
-        ({"paused": True}, ["silent"], QueueState.STALE),
-        ({}, ["silent stock worker"], QueueState.IDLE),
+        ({"paused": True}, ["stale"], QueueState.STALE),
+        ({}, ["stale stock worker"], QueueState.IDLE),
     ],
 )
 def test_a_row_has_one_state_and_is_found_by_it(values: Any, jobs: list[str], state: QueueState) -> None:
@@ -58,7 +58,7 @@ def test_a_row_has_one_state_and_is_found_by_it(values: Any, jobs: list[str], st
         if job == "waiting":
             waiting_job(queue)
         else:
-            runs(queue, beat_at=ago(minutes=5), beats=job == "silent")
+            runs(queue, beat_at=ago(minutes=5), beats=job == "stale")
     assert row_of(queue).state == state
     assert with_state(TenantQueue.objects.all()).filter(state=state).get() == queue
 
