@@ -66,12 +66,12 @@ def measure(options: Namespace) -> Result:
 
 
 def _measured(options: Namespace) -> Result:
-    from tenant_slots import stats
-    from tenant_slots.admin_live import shared_rows, shared_tiles
+    from tenant_slots.admin.snapshots import shared_rows, shared_tiles
     from tenant_slots.models import TenantQueue
+    from tenant_slots.stats.tenant_queues import BUSIEST_FIRST, with_waiting
 
     client = _staff()
-    busiest = stats.with_waiting(TenantQueue.objects.all()).order_by(*stats.BUSIEST_FIRST)
+    busiest = with_waiting(TenantQueue.objects.all()).order_by(*BUSIEST_FIRST)
     page = [str(row.pk) for row in busiest[:ROWS_ON_A_PAGE]]
     poll = f"{LIST}live/?rows={','.join(page)}"
 

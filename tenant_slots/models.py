@@ -161,7 +161,7 @@ class InConfiguredDatabase(models.Manager[Any]):
 class TenantQueue(models.Model):
     """How much one tenant may run at once on one queue, and how much it runs now."""
 
-    tenant = models.CharField(_("tenant"), max_length=255, help_text=_("The key of the tenant in your project."))
+    tenant = models.CharField(_("tenant"), max_length=255, help_text=_("How your project identifies the tenant."))
     queue = models.CharField(_("queue"), max_length=100, help_text=_("A queue of RQ_QUEUES."))
     max_job = models.IntegerField(
         _("limit"),
@@ -175,7 +175,9 @@ class TenantQueue(models.Model):
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(HIGHEST_LIMIT)],
-        help_text=_("How many jobs with the same key, such as one user's, may run at once; empty: no such limit."),
+        help_text=_(
+            "How many jobs with the same concurrency key, such as one user's, may run at once. Empty: any number."
+        ),
     )
     max_waiting = models.PositiveIntegerField(
         _("largest backlog"),
@@ -184,20 +186,25 @@ class TenantQueue(models.Model):
         help_text=_("How many jobs may wait; more are refused when they are enqueued. Empty: any number."),
     )
     paused = models.BooleanField(
-        _("paused"), default=False, help_text=_("While paused no job starts; running ones go on.")
+        _("paused"), default=False, help_text=_("While paused, no job starts; running jobs go on.")
     )
     resume_at = models.DateTimeField(
-        _("resume at"), null=True, blank=True, help_text=_("A pause ends by itself then; empty: it does not.")
+        _("resume at"),
+        null=True,
+        blank=True,
+        help_text=_("The pause ends by itself then. Empty: it lasts until somebody resumes."),
     )
     version = models.PositiveIntegerField(
         _("version"),
         default=0,
         db_default=0,
         editable=False,
-        help_text=_("Counts the changes of limit and pause, so that nobody overwrites one that they have not seen."),
+        help_text=_(
+            "Counts the changes of limits and pause, so that nobody overwrites a change that they have not seen."
+        ),
     )
     limit_source = models.CharField(
-        _("origin of the limit"),
+        _("source of the limit"),
         max_length=10,
         choices=LimitSource,
         default=LimitSource.DEFAULT,
@@ -207,7 +214,7 @@ class TenantQueue(models.Model):
     )
     limit_set_by = models.CharField(_("limit set by"), max_length=150, default="", db_default="", editable=False)
     override_until = models.DateTimeField(
-        _("override until"), null=True, blank=True, help_text=_("The limit before comes back then.")
+        _("override until"), null=True, blank=True, help_text=_("The previous limit comes back then.")
     )
     override_by = models.CharField(_("override by"), max_length=150, default="", db_default="", editable=False)
     limit_before_override = models.IntegerField(_("limit before the override"), null=True, editable=False)
@@ -391,25 +398,25 @@ class TenantJob(models.Model):
         help_text=_("Set when the job came through plain RQ: the id of its RQ job."),
     )
     rq_queue = models.CharField(
-        max_length=100, default="", db_default="", help_text=_("The queue of RQ, where it is not the tenant queue's.")
+        max_length=100, default="", db_default="", help_text=_("The RQ queue, where it is not the tenant queue's.")
     )
     state = models.CharField(_("state"), max_length=10, choices=State, default=State.WAITING)
     attempt = models.PositiveIntegerField(
         _("attempt"),
         default=0,
         db_default=0,
-        help_text=_("Counted at each admission; fences an earlier run of the job."),
+        help_text=_("Counts the admissions; an earlier run of the job can change nothing any more."),
     )
     crashes = models.PositiveIntegerField(_("crashes"), default=0, db_default=0)
     failures = models.PositiveIntegerField(_("failures"), default=0, db_default=0)
-    priority = models.IntegerField(_("priority"), default=0, help_text=_("A higher one goes first."))
+    priority = models.IntegerField(_("priority"), default=0, help_text=_("Jobs with a higher priority go first."))
     run_after = models.DateTimeField(_("not before"), null=True)
-    key = models.CharField(_("key"), max_length=255, default="")
+    key = models.CharField(_("concurrency key"), max_length=255, default="")
     unique_key = models.CharField(
         max_length=64,
         default="",
         db_default="",
-        help_text=_("Set while an identical job is not to be stored: a digest of what makes them identical."),
+        help_text=_("Set while no duplicate of the job may be stored: a digest of what makes them duplicates."),
     )
     object_model = models.CharField(
         _("model"), max_length=255, default="", db_default="", help_text=_("Of a model's method: app_label.model.")
@@ -435,7 +442,7 @@ class TenantJob(models.Model):
     pid = models.IntegerField(_("process"), default=0, db_default=0)
     pid_started = models.BigIntegerField(default=0, db_default=0)
     beats = models.BooleanField(
-        default=False, db_default=False, help_text=_("Somebody sends heartbeats for the process while it runs the job.")
+        default=False, db_default=False, help_text=_("Whether the process gives heartbeats while it runs the job.")
     )
     result = models.JSONField(_("result"), null=True)
     error = models.TextField(_("error"), default="", db_default="")
@@ -451,7 +458,7 @@ class TenantJob(models.Model):
             ("retry_tenantjob", _("Can retry failed tenant job")),
             ("prioritize_tenantjob", _("Can change the priority of waiting tenant job")),
             ("release_tenantjob", _("Can release the stuck slot of tenant job")),
-            ("force_release_tenantjob", _("Can release the slot of tenant job whose lease is alive")),
+            ("force_release_tenantjob", _("Can release the slot of tenant job that seems to be alive")),
             ("export_tenantjob", _("Can export tenant job")),
         ]
         constraints = [

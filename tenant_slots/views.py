@@ -46,7 +46,7 @@ def status_of(job: TenantJob) -> dict[str, Any]:
         "id": job.uuid,
         "queue": job.tenant_queue.queue,
         "state": job.state,
-        "position": stats.position_in_line(job) if job.state == State.WAITING else None,
+        "position": stats.position_in_backlog(job) if job.state == State.WAITING else None,
         "enqueued_at": job.enqueued_at,
         "started_at": job.started_at,
         "ended_at": job.ended_at,

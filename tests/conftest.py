@@ -41,7 +41,7 @@ def viewer(db: None) -> Client:
 
 
 def _signed_in(*permissions: str, superuser: bool = False) -> Client:
-    from tests.admin_site import signed_in  # its models exist only once Django is set up
+    from tests.admin.site import signed_in  # its models exist only once Django is set up
 
     return signed_in(*permissions, superuser=superuser)
 
@@ -49,7 +49,7 @@ def _signed_in(*permissions: str, superuser: bool = False) -> Client:
 @pytest.fixture(autouse=True)
 def _nothing_shared() -> None:
     """What one test's viewers were shown is not shown to the next one's."""
-    from tenant_slots.admin_live import forget_shared
+    from tenant_slots.admin.snapshots import forget_shared
 
     forget_shared()
 

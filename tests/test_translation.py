@@ -11,8 +11,9 @@ from django.test import Client
 from django.utils import translation
 
 import tenant_slots
-from tenant_slots import admin_cells, live
-from tests.admin_site import QUEUES, change_page
+from tenant_slots.admin import cells
+from tenant_slots.stats import rows
+from tests.admin.site import QUEUES, change_page
 from tests.factories import tenant_queue, waiting_job
 
 MESSAGES = Path(tenant_slots.__file__).parent / "locale" / "de" / "LC_MESSAGES"
@@ -62,10 +63,10 @@ def test_what_is_compiled_is_what_is_written() -> None:
 @pytest.mark.django_db
 def test_the_texts_follow_the_viewers_language_though_figures_are_shared() -> None:
     row = tenant_queue(paused=True)
-    measured = live.rows([row.pk])[row.pk]
+    measured = rows.measured([row.pk])[row.pk]
     for language, text in (("de", "Angehalten"), ("en", "Paused")):
         with translation.override(language):
-            assert admin_cells.of_row(measured)[f"{row.pk}.state"]["text"] == text
+            assert cells.of_row(measured)[f"{row.pk}.state"]["text"] == text
 
 
 @pytest.mark.django_db
@@ -74,7 +75,7 @@ def test_the_pages_are_in_german_for_who_reads_german(boss: Client) -> None:
     job = waiting_job(row)
     pages = [
         (QUEUES, "Rückstau"),
-        (change_page(row), "Wer die Slots belegt"),
+        (change_page(row), "Jobs, die einen Slot belegen"),
         (change_page(job), "Warum wartet dieser"),
     ]
     for url, text in pages:

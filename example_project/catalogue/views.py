@@ -64,7 +64,7 @@ def job(request: HttpRequest, shop: Shop, uuid: UUID) -> HttpResponse:
         "shop": shop,
         "job": row,
         "shown": job_status.shown(row),
-        "position": stats.position_in_line(row),
+        "position": stats.position_in_backlog(row),
         "labels": json.dumps(job_status.LABELS),
     }
     return render(request, "catalogue/job.html", context)

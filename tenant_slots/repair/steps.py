@@ -86,7 +86,7 @@ def reclaim_stale(report: Report, contact: Contact) -> None:
 
 
 def end_abandoned_reservations(report: Report, contact: Contact) -> None:
-    """Reservations whose block has not begun and never will: their process is gone, or silent for a lease."""
+    """Reservations whose block has not begun and never will: their process is gone, or stale."""
     is_stale = Q(beat_at__lt=ago(app_settings.LEASE_TTL))
     reservations: QuerySet[Any] = TenantJob.objects.reservations_to_begin().select_related("tenant_queue")
     for job in reservations.annotate(is_stale=is_stale):

@@ -10,9 +10,8 @@ from django.contrib.sessions.models import Session
 from django.test import Client
 from playwright.sync_api import expect
 
-from tenant_slots import tenants
 from tenant_slots.models import State, TenantQueue
-from tests.admin_site import QUEUES, change_page, signed_in
+from tests.admin.site import QUEUES, change_page, signed_in
 from tests.factories import another_process, fresh, running_job, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -23,7 +22,7 @@ HOSTILE = ["<script>alert(1)</script>", "a\r\nb", "\u202egnp.exe", "x" * 200, "×
 @pytest.fixture(autouse=True)
 def _two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody wants to wait for five seconds in a test."""
-    from tenant_slots.admin_live import shared_tiles
+    from tenant_slots.admin.snapshots import shared_tiles
 
     monkeypatch.setattr(shared_tiles, "seconds", 1)
 
@@ -53,7 +52,7 @@ def test_the_list_updates_without_a_reload(boss: Client, open_page: Any) -> None
     expect(place(page, row, "usage")).to_have_text("3 / 3")
     order = page.locator(".slots-name").all_text_contents()
 
-    tenants.set_limit(row, 5)
+    row.set_limit(5)
     waiting_job(TenantQueue.objects.get(tenant="idle"))
 
     expect(place(page, row, "usage")).to_have_text("5 / 5")
@@ -70,7 +69,7 @@ def test_an_update_leaves_checked_boxes_focus_and_an_open_dialog_alone(boss: Cli
     page.locator("input.action-select").first.check()
     place(page, row, "edit").click()
     page.fill("#slots-reason", "half writ")
-    tenants.pause(TenantQueue.objects.get(tenant="idle"))
+    TenantQueue.objects.get(tenant="idle").pause()
 
     expect(place(page, TenantQueue.objects.get(tenant="idle"), "state")).to_have_text("Paused")
 
@@ -99,7 +98,7 @@ def test_a_conflict_shows_both_values_and_is_decided_by_a_second_click(boss: Cli
     row = busy()
     page = open_page(boss, QUEUES)
     place(page, row, "edit").click()
-    tenants.set_limit(row, 7)
+    row.set_limit(7)
     page.fill("#slots-max-job", "4")
     page.locator("#slots-limit-form input[type=submit]").click()
     expect(page.locator("#slots-dialog-error")).to_contain_text("Their limit: 7. Yours: 4.")
@@ -127,17 +126,17 @@ def test_a_hidden_tab_does_not_poll(boss: Client, open_page: Any) -> None:
     assert polls
 
 
-def test_a_server_that_fails_makes_the_page_stale_and_is_asked_less_often(boss: Client, open_page: Any) -> None:
+def test_a_server_that_fails_makes_the_page_outdated_and_is_asked_less_often(boss: Client, open_page: Any) -> None:
     tenant_queue()
     page = open_page(boss, QUEUES)
     asked: list[str] = []
     page.route("**/live/**", lambda route: (asked.append("x"), route.fulfill(status=500))[1])
     fast(page)
-    expect(page.locator("#slots-stale")).to_contain_text("Stale since")
+    expect(page.locator("#slots-outdated")).to_contain_text("Outdated since")
     page.wait_for_timeout(5000)
     assert len(asked) <= 2
     page.unroute("**/live/**")
-    expect(page.locator("#slots-stale")).to_have_text("", timeout=20_000)
+    expect(page.locator("#slots-outdated")).to_have_text("", timeout=20_000)
 
 
 def test_a_viewer_who_is_signed_out_is_told_and_polls_no_more(boss: Client, open_page: Any) -> None:
@@ -147,7 +146,7 @@ def test_a_viewer_who_is_signed_out_is_told_and_polls_no_more(boss: Client, open
     page.on("request", lambda request: polls.append(request.url) if "/live/?" in request.url else None)
     Session.objects.all().delete()
     fast(page)
-    expect(page.locator("#slots-stale")).to_contain_text("you are signed out")
+    expect(page.locator("#slots-outdated")).to_contain_text("you are signed out")
     page.wait_for_timeout(3000)
     assert len(polls) == 1
 

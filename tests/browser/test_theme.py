@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from tests.admin.test_theme import with_theme
 from tests.factories import another_process, fresh, running_job, tenant_queue, waiting_job
-from tests.test_admin_theme import with_theme
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -39,7 +39,7 @@
             this.board = board;
             this.chosen = document.getElementById("slots-every");
             this.age = document.getElementById("slots-updated");
-            this.stale = document.getElementById("slots-stale");
+            this.outdated = document.getElementById("slots-outdated");
             this.updated = Date.now();
             this.failures = 0;
             this.etags = {};
@@ -116,16 +116,16 @@
             }
             this.failures = 0;
             this.updated = Date.now();
-            this.stale.textContent = "";
-            this.board.removeAttribute("data-is-stale");
+            this.outdated.textContent = "";
+            this.board.removeAttribute("data-is-outdated");
             this.tellAge();
         }
 
         fail(reason) {
             this.failures += 1;
             const time = new Date(this.updated).toLocaleTimeString(document.documentElement.lang || undefined);
-            this.stale.textContent = filled(this.board.dataset.stale, { time: time, reason: reason });
-            this.board.setAttribute("data-is-stale", "yes");
+            this.outdated.textContent = filled(this.board.dataset.outdated, { time: time, reason: reason });
+            this.board.setAttribute("data-is-outdated", "yes");
         }
 
         tellAge() {

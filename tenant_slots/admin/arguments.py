@@ -1,0 +1,59 @@
+"""A job's arguments as the admin shows them: who may see them, and what nobody sees."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tenant_slots.conf import app_settings
+from tenant_slots.models import TenantJob
+from tenant_slots.tasks.registry import registered
+
+HIDDEN = "********"
+
+
+def shown_args(job: TenantJob) -> str:
+    """The positional ones, a parameter of a hidden name masked by its place."""
+    names = _parameters(job)
+    return as_text(
+        [
+            HIDDEN if index < len(names) and is_hidden(names[index]) else masked(value)
+            for index, value in enumerate(job.args)
+        ]
+    )
+
+
+def shown_kwargs(job: TenantJob) -> str:
+    return as_text(masked(job.kwargs))
+
+
+def shown_result(job: TenantJob) -> str:
+    return "" if job.result is None else as_text(masked(job.result))
+
+
+def masked(value: Any) -> Any:
+    """The value with everything masked that stands under a hidden key, however deep."""
+    if isinstance(value, dict):
+        return {key: HIDDEN if is_hidden(key) else masked(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [masked(inner) for inner in value]
+    return value
+
+
+def is_hidden(name: str) -> bool:
+    """Upper and lower case, hyphens and underscores make no difference: ``API-Key`` is ``api_key``."""
+    return _plain(name) in {_plain(hidden) for hidden in app_settings.HIDDEN_ARGUMENTS}
+
+
+def as_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def _parameters(job: TenantJob) -> list[str]:
+    """Empty when this process does not know the function, whose positional arguments then have no names."""
+    task = registered.get(job.task)
+    return list(task.signature.parameters) if task else []

@@ -1,0 +1,95 @@
+"""The audit trail: a LogEntry for every action and object, with old and new value and the reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.contrib.admin.models import LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.db.models import Model
+from django.http import HttpRequest
+from django.utils.translation import gettext
+
+from tenant_slots import limits
+from tenant_slots.admin.words import moment
+from tenant_slots.models import Change, TenantQueue
+
+ENTRIES_SHOWN = 50
+
+
+@dataclass(frozen=True)
+class HistoryLine:
+    """One change, as the history of a tenant queue shows it."""
+
+    time: datetime
+    user: str
+    what: str
+    old: str
+    new: str
+    reason: str
+
+
+def log_changes(model_admin: Any, request: HttpRequest, row: TenantQueue, changes: Iterable[Change]) -> None:
+    for change in changes:
+        note(model_admin, request, row, **in_words(change), reason=change.reason)
+
+
+def note(
+    model_admin: Any, request: HttpRequest, row: Model, what: str, old: str = "", new: str = "", reason: str = ""
+) -> None:
+    """One entry."""
+    model_admin.log_change(request, row, [message(what, old, new, reason)])
+
+
+def message(what: str, old: str, new: str, reason: str) -> dict[str, Any]:
+    """Django shows the sentence in ``fields``; the other keys, which it ignores, are for our own history."""
+    facts = {"what": what, "old": old, "new": new, "reason": reason}
+    return {"changed": {"fields": [sentence(**facts)], **facts}}
+
+
+def sentence(what: str, old: str, new: str, reason: str) -> str:
+    text = f"{what}: {old} → {new}" if old else f"{what} {new}".strip()
+    return f"{text} ({reason})" if reason else text
+
+
+def in_words(change: Change) -> dict[str, str]:
+    if change.what == "paused":
+        yes, no = gettext("paused"), gettext("not paused")
+        names = {"what": gettext("pause"), "old": yes if change.old else no, "new": yes if change.new else no}
+    elif change.what in limits.CAPS:
+        what = gettext("limit per concurrency key") if change.what == "max_job_per_key" else gettext("largest backlog")
+        names = {"what": what, "old": _cap(change.old), "new": _cap(change.new)}
+    else:
+        names = {"what": gettext("limit"), "old": str(change.old), "new": str(change.new)}
+    if change.until:
+        names["new"] += " " + gettext("until %(time)s") % {"time": moment(change.until)}
+    return names
+
+
+def _cap(value: int | None) -> str:
+    return gettext("no limit") if value is None else str(value)
+
+
+def history_of(row: TenantQueue) -> list[HistoryLine]:
+    """The latest entries of a tenant queue, whoever wrote them and in whichever form. Two queries at most."""
+    entries = LogEntry.objects.filter(
+        content_type=ContentType.objects.get_for_model(TenantQueue, for_concrete_model=False), object_id=str(row.pk)
+    )
+    lines: list[HistoryLine] = []
+    for entry in entries.select_related("user").order_by("-action_time", "-pk")[:ENTRIES_SHOWN]:
+        lines += [HistoryLine(entry.action_time, entry.user.get_username(), **facts) for facts in _facts(entry)]
+    return lines
+
+
+def _facts(entry: LogEntry) -> list[dict[str, str]]:
+    try:
+        messages = json.loads(entry.change_message)
+        return [
+            {name: str(message["changed"][name]) for name in ("what", "old", "new", "reason")} for message in messages
+        ]
+    except (ValueError, KeyError, TypeError):
+        return [{"what": str(entry), "old": "", "new": "", "reason": ""}]

@@ -1,0 +1,108 @@
+"""What the live list says in each place: one text and some attributes per key, for the page and for each poll alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypedDict
+
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+
+from tenant_slots.admin import charts
+from tenant_slots.admin.words import NOTHING, STATES, activity_in_words, duration, origin
+from tenant_slots.stats.rows import Row
+from tenant_slots.stats.states import QueueState
+from tenant_slots.stats.tiles import Tiles
+
+
+class Cell(TypedDict, total=False):
+    text: str
+    attrs: dict[str, str]
+
+
+Cells = dict[str, Cell]
+
+
+def of_row(row: Row) -> Cells:
+    """By ``<primary key>.<place>``."""
+    places: Cells = {
+        "state": {"text": str(STATES[QueueState(row.state)]), "attrs": {"data-state": row.state}},
+        "usage": {"text": f"{row.current_job} / {row.max_job}"},
+        "meter": {"attrs": _meter(row)},
+        "running": {"text": str(row.running)},
+        "queued": {"text": str(row.queued)},
+        "waiting": {"text": str(row.waiting)},
+        "oldest": {"text": duration(row.oldest_wait)},
+        "delay": {"text": duration(row.start_delay)},
+        "failed": {"text": str(row.failed)},
+        "chart": {"attrs": {"aria-label": activity_in_words(row)}},
+        "ran": {"attrs": {"points": charts.line(row.activity, _highest(row))}},
+        "limit": {"attrs": {"points": charts.steps(row.limits, _highest(row))}},
+        "origin": {"text": origin(row)},
+        "edit": {"attrs": _edit(row)},
+    }
+    return {f"{row.pk}.{place}": cell for place, cell in places.items()}
+
+
+def of_tiles(tiles: Tiles, workers: int | None) -> Cells:
+    """By ``tile.<name>``. The number of workers is None where Redis cannot be asked."""
+    return {
+        "tile.slots": {"text": f"{tiles.in_use} / {tiles.capacity}"},
+        "tile.waiting": {"text": str(tiles.waiting)},
+        "tile.oldest": {"text": duration(tiles.oldest_wait)},
+        "tile.at_limit": {"text": str(tiles.at_limit)},
+        "tile.stale": {"text": str(tiles.stale), "attrs": {"data-alarm": "yes" if tiles.stale else "no"}},
+        "tile.workers": {
+            "text": NOTHING if workers is None else str(workers),
+            "attrs": {"data-alarm": "no" if workers else "yes"},
+        },
+    }
+
+
+def titles_of_tiles() -> dict[str, str]:
+    return {
+        "tile.slots": gettext("Slots in use / capacity"),
+        "tile.waiting": gettext("Waiting"),
+        "tile.oldest": gettext("Oldest wait"),
+        "tile.at_limit": gettext("Tenant queues at limit"),
+        "tile.stale": gettext("Stale owners"),
+        "tile.workers": gettext("Workers alive"),
+    }
+
+
+def html(cells: Cells, key: str, tag: str = "span", css: str = "") -> SafeString:
+    """The element of one place; a poll finds it by ``data-slots``."""
+    cell = cells[key]
+    return format_html(
+        '<{} data-slots="{}"{}{}>{}</{}>',
+        tag,
+        key,
+        format_html(' class="{}"', css) if css else "",
+        attributes(cell),
+        cell.get("text", ""),
+        tag,
+    )
+
+
+def attributes(cell: Cell) -> SafeString:
+    pairs: Iterable[tuple[str, str]] = cell.get("attrs", {}).items()
+    return format_html_join("", ' {}="{}"', pairs)
+
+
+def _highest(row: Row) -> int:
+    return max(1, *row.activity, *row.limits)
+
+
+def _meter(row: Row) -> dict[str, str]:
+    most = max(1, row.max_job, row.current_job)
+    label = gettext("%(used)d of %(limit)d slots in use") % {"used": row.current_job, "limit": row.max_job}
+    return {"min": "0", "max": str(most), "value": str(row.current_job), "aria-label": label}
+
+
+def _edit(row: Row) -> dict[str, str]:
+    return {
+        "data-limit": str(row.max_job),
+        "data-version": str(row.version),
+        "data-running": str(row.current_job),
+    }

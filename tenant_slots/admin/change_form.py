@@ -1,0 +1,130 @@
+"""The change form of a tenant queue: it writes only what was changed in it, and reverts nothing."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponseRedirect
+from django.utils.text import capfirst
+
+from tenant_slots.admin import audit
+from tenant_slots.admin.bases import QueueConcern, QueueModelForm
+from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_limit
+from tenant_slots.admin.forms import moment_field, reason_field, require_future
+from tenant_slots.admin.snapshots import forget_shared
+from tenant_slots.admin.words import effect_of
+from tenant_slots.conf import app_settings
+from tenant_slots.exceptions import StaleVersion
+from tenant_slots.models import HIGHEST_LIMIT, Change, LimitSource, TenantQueue
+
+
+class TenantQueueForm(QueueModelForm):
+    """Carries the values and the version that it was loaded with, so that it reverts nothing that it does not show."""
+
+    reason = reason_field()
+    seen_version = forms.IntegerField(required=False, widget=forms.HiddenInput)
+    conflict = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance._state.adding:
+            self.instance._state.db = app_settings.DATABASE  # where it is looked for duplicates, and saved
+            return
+        self.stored_version, self.stored_limit = self.instance.version, self.instance.max_job
+        self.initial["seen_version"] = self.instance.version
+        for name, field in self.fields.items():
+            # Somebody who posts without having loaded the form means the values as compared with the row.
+            sent = not self.is_bound or self.add_initial_prefix(name) in self.data
+            field.show_hidden_initial = sent and name not in ("reason", "seen_version")
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        for name in ("override_until", "resume_at"):
+            if name in self.changed_data and cleaned.get(name):
+                self._require_future(name, cleaned[name])
+        seen = cleaned.get("seen_version")
+        if seen is not None and not self.instance._state.adding and seen != self.stored_version:
+            self.conflict = True
+            raise ValidationError(conflict_text(self.stored_limit, cleaned.get("max_job")), code="conflict")
+        return cleaned
+
+    def _require_future(self, name: str, time: datetime) -> None:
+        try:
+            require_future(time)
+        except ValidationError as error:
+            self.add_error(name, error)
+
+
+class ChangeForm(QueueConcern):
+    form = TenantQueueForm
+
+    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
+        if db_field.name == "queue":
+            names = [(name, name) for name in getattr(settings, "RQ_QUEUES", {})]
+            return forms.ChoiceField(choices=names, label=capfirst(db_field.verbose_name), help_text=db_field.help_text)
+        if db_field.name in ("override_until", "resume_at"):
+            return moment_field(label=capfirst(db_field.verbose_name), help_text=db_field.help_text)
+        if db_field.name == "max_job":
+            kwargs |= {"min_value": 0, "max_value": HIGHEST_LIMIT}
+        return super().formfield_for_dbfield(db_field, request, **kwargs)
+
+    def save_model(self, request: HttpRequest, obj: TenantQueue, form: Any, change: bool) -> None:
+        """Writes only what was changed here, and only while nobody else has changed the row since."""
+        if not change:
+            obj.limit_source, obj.limit_set_by = LimitSource.SET, name_of(request)
+            super().save_model(request, obj, form, change)
+            return
+        form.changes = apply_changes(request, obj, form)
+        if any(one.what == "limit" for one in form.changes):
+            self.message_user(request, effect_of(obj.max_job, obj.current_job))
+        forget_shared()
+
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
+        if add:
+            return super().construct_change_message(request, form, formsets, add)
+        return [audit.message(**audit.in_words(one), reason=one.reason) for one in getattr(form, "changes", ())]
+
+    def changeform_view(self, request: HttpRequest, object_id: Any = None, *args: Any, **kwargs: Any) -> Any:
+        try:
+            response = super().changeform_view(request, object_id, *args, **kwargs)
+        except StaleVersion as error:
+            # It came between our look at the version and our lock: the form is shown anew with what is stored.
+            self.message_user(request, conflict_text(error.max_job, None), messages.ERROR)  # type: ignore[attr-defined]
+            return HttpResponseRedirect(request.get_full_path())
+        context = getattr(response, "context_data", None) or {}
+        if "adminform" in context and getattr(context["adminform"].form, "conflict", False):
+            response.status_code = CONFLICT
+        return response
+
+
+def apply_changes(request: HttpRequest, row: TenantQueue, form: TenantQueueForm) -> list[Change]:
+    """What was changed on the form; the version that was seen guards the first step."""
+    values, changed = form.cleaned_data, set(form.changed_data)
+    facts: dict[str, Any] = {
+        "by": name_of(request),
+        "reason": values.get("reason", ""),
+        "version": values.get("seen_version"),
+    }
+    changes: list[Change] = []
+    if changed & {"max_job", "override_until"}:
+        until = values["override_until"]
+        if "max_job" in changed or until:
+            changes += set_limit(row, max_job=values["max_job"], until=until, **facts)
+        else:
+            changes += row.end_override(**facts)
+        facts["version"] = row.version
+    for name, change in (("max_job_per_key", row.set_max_job_per_key), ("max_waiting", row.set_max_waiting)):
+        if name in changed:
+            changes += change(values[name], **facts)
+            facts["version"] = row.version
+    if changed & {"paused", "resume_at"}:
+        if values["paused"]:
+            changes += row.pause(until=values["resume_at"], **facts)
+        else:
+            changes += row.resume(**facts)
+    return changes

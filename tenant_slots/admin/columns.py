@@ -1,0 +1,86 @@
+"""The columns of the live list, each a place that a poll can find again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from tenant_slots.admin import cells
+from tenant_slots.admin.bases import QueueConcern
+from tenant_slots.admin.pages import address
+from tenant_slots.models import TenantQueue
+from tenant_slots.stats import rows
+
+
+def column(
+    place: str, description: Any, *, ordering: str | None = None, tag: str = "span", css: str = ""
+) -> Callable[[Any, TenantQueue], SafeString]:
+    """A method of a ModelAdmin that shows one cell."""
+
+    @admin.display(description=description, ordering=ordering)
+    def shown(model_admin: Any, row: TenantQueue) -> SafeString:
+        return cell(row, place, tag, css)
+
+    return shown
+
+
+class QueueColumns(QueueConcern):
+    state = column("state", _("state"), css="slots-pill")
+    running = column("running", _("running"))
+    queued = column("queued", _("queued"))
+    waiting = column("waiting", _("waiting"), ordering="waiting")
+    oldest_wait = column("oldest", _("oldest wait"))
+    start_delay = column("delay", _("start delay p95, 15 min"))
+    failed = column("failed", _("failed, 1 h"))
+    origin = column("origin", _("limit source"), tag="bdi")
+
+    @admin.display(description=_("tenant"), ordering="tenant")
+    def tenant_name(self, row: TenantQueue) -> Any:
+        # <bdi> keeps the marks of a right-to-left name from turning its surroundings round.
+        name = row.tenant or _("no tenant")
+        return format_html('<bdi class="slots-name">{}</bdi><small class="slots-queue">{}</small>', name, row.queue)
+
+    @admin.display(description=_("in use"), ordering="current_job")
+    def usage(self, row: TenantQueue) -> SafeString:
+        return cell(row, "meter", "meter") + SafeString(" ") + cell(row, "usage", css="slots-number")
+
+    @admin.display(description=_("last 60 minutes"))
+    def activity(self, row: TenantQueue) -> SafeString:
+        key = f"{row.pk}."
+        return format_html(
+            '<svg class="slots-spark" role="img" viewBox="0 -1 60 26" preserveAspectRatio="none" '
+            'data-slots="{0}chart"{1}><polyline class="slots-limit" data-slots="{0}limit"{2}/>'
+            '<polyline class="slots-ran" data-slots="{0}ran"{3}/></svg>',
+            key,
+            *(cells.attributes(cells_of(row)[key + place]) for place in ("chart", "limit", "ran")),
+        )
+
+    @admin.display(description=_("edit"))
+    def edit(self, row: TenantQueue) -> SafeString:
+        return format_html(
+            '<a href="{}" data-slots="{}.edit" data-slots-edit="{}"{}>{}</a>',
+            address(self, "limit", row.pk),
+            row.pk,
+            str(row),
+            cells.attributes(cells_of(row)[f"{row.pk}.edit"]),
+            gettext("Set limit"),
+        )
+
+
+def cell(row: TenantQueue, place: str, tag: str = "span", css: str = "") -> SafeString:
+    return cells.html(cells_of(row), f"{row.pk}.{place}", tag, css)
+
+
+def cells_of(row: Any) -> cells.Cells:
+    """Once per row, for all its columns."""
+    if not hasattr(row, "cells"):
+        found = getattr(row, "live", None) or rows.measured([row.pk])[row.pk]
+        row.cells = cells.of_row(found)
+    made: cells.Cells = row.cells
+    return made

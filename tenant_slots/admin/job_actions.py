@@ -1,0 +1,205 @@
+"""What the actions on jobs do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext, ngettext_lazy
+from django.utils.translation import gettext_lazy as _
+
+from tenant_slots.admin import audit
+from tenant_slots.admin.actions import DONE, Confirmed
+from tenant_slots.admin.changes import name_of
+from tenant_slots.admin.forms import STYLED, ReasonForm
+from tenant_slots.exceptions import NotRetryable
+from tenant_slots.models import State, TenantJob
+from tenant_slots.repair import lost_runs
+from tenant_slots.repair.lost_runs import ByHand
+from tenant_slots.tasks.options import HIGHEST_PRIORITY
+
+OTHER_STATE = "other state"
+ASKED = "asked"
+CANCELED = "canceled"
+ENDED = "ended"
+
+STOPPING = ngettext_lazy(
+    "%(count)d running job is being stopped.", "%(count)d running jobs are being stopped.", "count"
+)
+ASKED_TO_END = ngettext_lazy(
+    "%(count)d reservation was asked to end: its process cannot be stopped from here.",
+    "%(count)d reservations were asked to end: their processes cannot be stopped from here.",
+    "count",
+)
+
+
+class ReleaseForm(ReasonForm):
+    force = forms.BooleanField(
+        label=_("Even if the job seems to be alive"),
+        required=False,
+        help_text=_(
+            "The job then fails, and whatever its run still does is not recorded. "
+            "This needs a permission of its own and a reason."
+        ),
+    )
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        if cleaned.get("force") and not cleaned.get("reason"):
+            self.add_error("reason", gettext("Give a reason for taking the slot of a job that seems to be running."))
+        return cleaned
+
+
+class PriorityForm(ReasonForm):
+    priority = forms.IntegerField(
+        label=_("Priority"),
+        min_value=-HIGHEST_PRIORITY,
+        max_value=HIGHEST_PRIORITY,
+        help_text=_("In the backlog of a tenant queue, jobs with a higher priority go first."),
+        widget=forms.NumberInput(attrs=STYLED),
+    )
+
+    field_order = ("priority", "reason")
+
+
+def describe(job: TenantJob) -> str:
+    return f"{job} · {job.tenant_queue} · {job.get_state_display()}"
+
+
+def _stop(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
+    if job.state != State.RUNNING or not job.cancel():
+        return OTHER_STATE
+    audit.note(model_admin, request, job, gettext("stop requested"), reason=values["reason"])
+    return ASKED if job.is_reservation else DONE
+
+
+def _retry(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
+    before = str(job.get_state_display())
+    try:
+        job.retry()
+    except NotRetryable:
+        return OTHER_STATE
+    after = str(job.get_state_display())
+    audit.note(model_admin, request, job, gettext("retry"), before, after, values["reason"])
+    return DONE
+
+
+def _set_priority(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
+    before = str(job.priority)
+    if not job.set_priority(values["priority"]):
+        return OTHER_STATE
+    audit.note(model_admin, request, job, gettext("priority"), before, str(job.priority), values["reason"])
+    return DONE
+
+
+def _release(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
+    force = bool(values["force"]) and model_admin.has_force_release_permission(request)
+    reason = f"released by {name_of(request)}: {values['reason']}"
+    before = str(job.get_state_display())
+    outcome = lost_runs.release_by_hand(job, reason, force=force)
+    if outcome is not ByHand.RELEASED:
+        return str(outcome.value)
+    job.refresh_from_db()
+    after = str(job.get_state_display())
+    audit.note(model_admin, request, job, gettext("slot released"), before, after, values["reason"])
+    return DONE
+
+
+CANCEL_OUTCOMES = {
+    CANCELED: ngettext_lazy("%(count)d job was canceled.", "%(count)d jobs were canceled.", "count"),
+    DONE: STOPPING,
+    ASKED: ASKED_TO_END,
+    ENDED: ngettext_lazy("%(count)d job had already ended.", "%(count)d jobs had already ended.", "count"),
+}
+
+
+def cancel(model_admin: Any, request: HttpRequest, jobs: QuerySet[TenantJob]) -> None:
+    """The one action that does not ask first."""
+    if not model_admin.has_cancel_permission(request):
+        raise PermissionDenied
+    outcomes = Counter({CANCELED: 0})
+    outcomes.update(_cancel(model_admin, request, job) for job in jobs)
+    for outcome, text in CANCEL_OUTCOMES.items():
+        if outcome in outcomes:
+            level = messages.WARNING if outcome == ENDED else messages.INFO
+            model_admin.message_user(request, text % {"count": outcomes[outcome]}, level)
+
+
+def _cancel(model_admin: Any, request: HttpRequest, job: TenantJob) -> str:
+    if not job.cancel():
+        return ENDED
+    model_admin.log_change(request, job, gettext("Canceled."))
+    if job.state != State.RUNNING:
+        return CANCELED
+    return ASKED if job.is_reservation else DONE
+
+
+STOP = Confirmed(
+    permission="stop",
+    label=_("Stop selected running jobs"),
+    title=_("Stop running jobs"),
+    form=ReasonForm,
+    apply=_stop,
+    describe=describe,
+    outcomes={
+        DONE: STOPPING,
+        ASKED: ASKED_TO_END,
+        OTHER_STATE: ngettext_lazy("%(count)d job is not running.", "%(count)d jobs are not running.", "count"),
+    },
+)
+RETRY = Confirmed(
+    permission="retry",
+    label=_("Retry selected failed jobs"),
+    title=_("Retry jobs"),
+    form=ReasonForm,
+    apply=_retry,
+    describe=describe,
+    outcomes={
+        DONE: ngettext_lazy("%(count)d job will run again.", "%(count)d jobs will run again.", "count"),
+        OTHER_STATE: ngettext_lazy(
+            "%(count)d job was left unchanged: only a failed or canceled one can be retried.",
+            "%(count)d jobs were left unchanged: only failed or canceled ones can be retried.",
+            "count",
+        ),
+    },
+)
+SET_PRIORITY = Confirmed(
+    permission="prioritize",
+    label=_("Change the priority of selected waiting jobs"),
+    title=_("Change the priority"),
+    form=PriorityForm,
+    apply=_set_priority,
+    describe=describe,
+    outcomes={
+        DONE: ngettext_lazy(
+            "The priority of %(count)d job was changed.", "The priority of %(count)d jobs was changed.", "count"
+        ),
+        OTHER_STATE: ngettext_lazy(
+            "%(count)d job was left unchanged: it is no longer waiting.",
+            "%(count)d jobs were left unchanged: they are no longer waiting.",
+            "count",
+        ),
+    },
+)
+RELEASE = Confirmed(
+    permission="release",
+    label=_("Release the stuck slots of selected jobs"),
+    title=_("Release stuck slots"),
+    form=ReleaseForm,
+    apply=_release,
+    describe=describe,
+    outcomes={
+        DONE: ngettext_lazy("%(count)d slot was released.", "%(count)d slots were released.", "count"),
+        ByHand.ALIVE.value: ngettext_lazy(
+            "%(count)d slot was left alone: its job seems to be alive.",
+            "%(count)d slots were left alone: their jobs seem to be alive.",
+            "count",
+        ),
+        ByHand.GONE.value: ngettext_lazy("%(count)d job held no slot.", "%(count)d jobs held no slot.", "count"),
+    },
+)

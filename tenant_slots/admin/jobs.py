@@ -1,0 +1,99 @@
+"""The admin of jobs, as far as it is declared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from tenant_slots.admin import export, job_actions
+from tenant_slots.admin.actions import in_menu
+from tenant_slots.admin.bases import JobModelAdmin
+from tenant_slots.admin.filters import TenantFilter
+from tenant_slots.admin.job_fields import JobFields
+from tenant_slots.admin.lists import CappedPaginator, search_jobs
+from tenant_slots.admin.permissions import JobPermissions
+from tenant_slots.models import State, TenantJob
+from tenant_slots.stats.expressions import LARGE
+
+
+class TenantJobAdmin(JobPermissions, JobFields, JobModelAdmin):
+    list_display = (
+        "uuid", "what", "for_whom", "queue", "state", "reported", "priority", "enqueued_at", "started_at", "ended_at",
+        "attempt",
+    )  # fmt: skip
+    list_filter = ("state", ("tenant_queue__queue", admin.AllValuesFieldListFilter), TenantFilter)
+    list_select_related = ("tenant_queue",)
+    search_fields = ("uuid", "tenant_queue__tenant", "task")
+    search_help_text = _("Search by a job ID, or by part of a tenant identifier or a task")
+    ordering = ("-pk",)
+    sortable_by = ()  # a click on a column's head must not sort a million rows
+    show_facets = admin.ShowFacets.NEVER  # nor count them
+    show_full_result_count = False
+    paginator = CappedPaginator
+    actions = ("cancel", "stop", "retry", "set_priority", "release", "export")
+    private = LARGE
+    """Nobody can search or filter by these: a hidden value could be guessed letter by letter."""
+    secret = ("arguments", "keyword_arguments", "error")
+    fields = (
+        "uuid",
+        ("task", "target", "key"),
+        ("tenant", "queue"),
+        ("state", "position", "priority"),
+        "why_waiting",
+        ("attempt", "failures", "crashes"),
+        ("worker", "host"),
+        ("enqueued_at", "run_after", "admitted_at"),
+        ("started_at", "beat_at", "ended_at"),
+        "cancel_requested_at",
+        "progress_bar",
+        "statistics",
+        "arguments",
+        "keyword_arguments",
+        "shown_result",
+        "error",
+        "last_line_of_error",
+    )
+    readonly_fields = (
+        "tenant", "queue", "target", "position", "why_waiting", "progress_bar", "statistics", "arguments",
+        "keyword_arguments", "shown_result", "last_line_of_error",
+    )  # fmt: skip
+
+    class Media:
+        css = {"all": ("tenant_slots/admin.css",)}
+
+    stop = in_menu(job_actions.STOP)
+    retry = in_menu(job_actions.RETRY)
+    set_priority = in_menu(job_actions.SET_PRIORITY)
+    release = in_menu(job_actions.RELEASE)
+
+    @admin.action(permissions=["export"], description=_("Export selected tenant jobs as CSV"))
+    def export(self, request: HttpRequest, queryset: QuerySet[TenantJob]) -> Any:
+        return export.stream(self, request, export.JOB_FIELDS, export.job_lines(queryset))
+
+    @admin.action(permissions=["cancel"], description=_("Cancel selected tenant jobs"))
+    def cancel(self, request: HttpRequest, queryset: QuerySet[TenantJob]) -> None:
+        job_actions.cancel(self, request, queryset)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[TenantJob]:
+        jobs = super().get_queryset(request).defer(*LARGE)
+        own = self.tenant_queues_for(request)
+        return jobs if own is None else jobs.filter(tenant_queue__in=own.order_by().values("pk"))
+
+    def get_fields(self, request: HttpRequest, obj: TenantJob | None = None) -> Any:
+        left_out = {"last_line_of_error"} if self.has_view_arguments_permission(request) else {*self.secret}
+        if obj is None or obj.state not in (State.SCHEDULED, State.WAITING, State.QUEUED):
+            left_out.add("why_waiting")
+        return [name for name in self.fields if name not in left_out]
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Nobody guesses what is hidden with ``?kwargs__token__startswith=a``."""
+        if lookup.split("__")[0] in self.private:
+            return False
+        return super().lookup_allowed(lookup, value, request)  # type: ignore[arg-type]
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
+        return search_jobs(queryset, search_term.strip()), False

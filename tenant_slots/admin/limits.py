@@ -1,0 +1,124 @@
+"""Setting and resetting a limit: in place from the list, and on pages of their own without JavaScript."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.urls import path
+from django.utils.translation import gettext
+
+from tenant_slots import tenants
+from tenant_slots.admin import audit, cells
+from tenant_slots.admin.bases import QueueConcern
+from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_limit
+from tenant_slots.admin.forms import LimitForm, ResetForm
+from tenant_slots.admin.pages import address, confirmation, view_name
+from tenant_slots.admin.permissions import QueuePermissions
+from tenant_slots.admin.snapshots import forget_shared, shared_rows
+from tenant_slots.admin.words import effect_of, origin
+from tenant_slots.exceptions import StaleVersion
+from tenant_slots.models import TenantQueue
+from tenant_slots.stats import rows
+
+
+class LimitPages(QueuePermissions, QueueConcern):
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view
+        return [
+            path("<path:object_id>/limit/", view(self.limit_view), name=view_name(self, "limit")),
+            path("<path:object_id>/reset/", view(self.reset_view), name=view_name(self, "reset")),
+            *super().get_urls(),
+        ]
+
+    def limit_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Set a limit, for good or until a time. Its script in the list asks for JSON."""
+        row = self._row_to_limit(request, object_id)
+        initial = {"max_job": row.max_job, "version": row.version, "until": row.override_until}
+        form = LimitForm(request.POST if request.method == "POST" else None, initial=initial)
+        if request.method == "POST" and form.is_valid():
+            try:
+                changes = set_limit(row, by=name_of(request), **form.cleaned_data)
+            except StaleVersion as error:
+                return self._conflict(request, form, error)
+            audit.log_changes(self, request, row, changes)
+            return self._limited(request, row)
+        if request.method == "POST" and wants_json(request):
+            return JsonResponse({"errors": form.errors}, status=400)
+        return self._limit_page(request, row, form)
+
+    def reset_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Give the row the default limit, after a page that says which one it is."""
+        row = self._row_to_limit(request, object_id)
+        default = tenants.default_max_job(row.tenant, row.queue)
+        form = ResetForm(request.POST if request.method == "POST" else None, initial={"version": row.version})
+        status = 200
+        if request.method == "POST" and form.is_valid():
+            try:
+                changes = row.reset_to_default(by=name_of(request), **form.cleaned_data)
+            except StaleVersion as error:
+                status = refused(form, error, default)
+            else:
+                audit.log_changes(self, request, row, changes)
+                return self._limited(request, row)
+        text = gettext("The limit will be %(limit)s, the default.") % {"limit": default}
+        effects = [text, effect_of(default, row.current_job)]
+        return self._page(request, row, form, gettext("Reset the limit to the default"), effects, status)
+
+    def _row_to_limit(self, request: HttpRequest, object_id: str) -> TenantQueue:
+        row = self.get_object(request, object_id)
+        if row is None or not self.has_set_limit_permission(request, row):
+            raise PermissionDenied
+        return row
+
+    def _limited(self, request: HttpRequest, row: TenantQueue) -> HttpResponse:
+        effect = effect_of(row.max_job, row.current_job)
+        fresh = rows.measured([row.pk])
+        forget_shared()
+        shared_rows.put(fresh)
+        if wants_json(request):
+            return JsonResponse({"effect": effect, "cells": cells.of_row(fresh[row.pk])})
+        text = gettext("%(row)s: limit %(limit)s.") % {"row": row, "limit": row.max_job}
+        self.message_user(request, f"{text} {effect}")
+        return HttpResponseRedirect(address(self, "changelist"))
+
+    def _conflict(self, request: HttpRequest, form: LimitForm, error: Any) -> HttpResponse:
+        text = conflict_text(error.max_job, form.cleaned_data["max_job"])
+        if wants_json(request):
+            theirs = {"max_job": error.max_job, "version": error.version}
+            yours = {"max_job": form.cleaned_data["max_job"]}
+            return JsonResponse({"message": text, "theirs": theirs, "yours": yours}, status=CONFLICT)
+        status = refused(form, error, form.cleaned_data["max_job"])
+        return self._limit_page(request, error.tenant_queue, form, status)
+
+    def _limit_page(self, request: HttpRequest, row: TenantQueue, form: LimitForm, status: int = 200) -> HttpResponse:
+        text = gettext("The limit is %(limit)s (%(origin)s).") % {"limit": row.max_job, "origin": origin(row)}
+        effects = [text, gettext("Running: %(count)s. A lower limit stops none of them.") % {"count": row.current_job}]
+        return self._page(request, row, form, gettext("Set limit"), effects, status)
+
+    def _page(
+        self, request: HttpRequest, row: TenantQueue, form: forms.Form, title: str, effects: list[str], status: int
+    ) -> HttpResponse:
+        return confirmation(
+            self,
+            request,
+            title=title,
+            subtitle=str(row),
+            effects=effects,
+            objects=[row],
+            form=form,
+            status=status,
+        )
+
+
+def refused(form: forms.Form, error: Any, yours: int) -> int:
+    """Show both values; who sends the form again has seen them. Returns the status of the answer."""
+    form.add_error(None, conflict_text(error.max_job, yours))
+    form.data = {**form.data.dict(), "version": str(error.version)}  # type: ignore[attr-defined]
+    return CONFLICT
+
+
+def wants_json(request: HttpRequest) -> bool:
+    return request.headers.get("Accept", "").startswith("application/json")

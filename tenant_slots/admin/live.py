@@ -1,0 +1,111 @@
+"""The live list of tenant queues: its tiles, and the JSON that its script polls."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
+from django.urls import path
+from django.utils.cache import get_conditional_response
+
+from tenant_slots import dispatch
+from tenant_slots.admin import cells
+from tenant_slots.admin.bases import QueueConcern
+from tenant_slots.admin.pages import address, view_name
+from tenant_slots.admin.permissions import Restricted
+from tenant_slots.admin.snapshots import Board, shared_rows, shared_tiles
+from tenant_slots.models import TenantQueue
+from tenant_slots.stats import rows, tiles
+
+INTERVALS = (0, 2, 5, 15, 30)
+"""Seconds between two polls that a viewer may choose; 0 is off."""
+
+SHORTEST_INTERVAL = 2
+
+MOST_ROWS = 500
+"""Rows that one poll may ask for."""
+
+
+class LiveList(Restricted, QueueConcern):
+    class Media:
+        css = {"all": ("tenant_slots/admin.css",)}
+        js = ("tenant_slots/admin_live.js",)
+
+    def get_urls(self) -> list[Any]:
+        poll = path("live/", self.admin_site.admin_view(self.live_view), name=view_name(self, "live"))
+        return [poll, *super().get_urls()]
+
+    def live_view(self, request: HttpRequest) -> HttpResponse:
+        """The figures of the rows on a page, shared with whoever else looks at them in this second.
+
+        With the tiles, where they are at hand; who asks for no rows gets the tiles in any case. So no poll is held up
+        by both sums.
+        """
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        shown = self._rows_to_poll(request)
+        found = shared_rows.get(shown, rows.measured)
+        board = self._board_at_hand(request) if shown else self.board(request)
+        texts = cells.of_tiles(*board) if board else {}
+        for pk in shown:
+            if pk in found:
+                texts |= cells.of_row(found[pk])
+        return _conditional(request, JsonResponse({"every": clamped(request.GET.get("every")), "cells": texts}))
+
+    def board(self, request: HttpRequest) -> Board:
+        own = self.tenant_queues_for(request)
+        if own is not None:
+            return _board(own)
+        return shared_tiles.get(["all"], lambda _: {"all": _board()})["all"]
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """The page's rows with what is `live` of them, always fresh: who reloads wants to see what has changed."""
+        changelist = super().get_changelist_instance(request)
+        found = rows.measured([row.pk for row in changelist.result_list])
+        shared_rows.put(found)
+        for row in changelist.result_list:
+            row.live = found.get(row.pk)
+        return changelist
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        texts = cells.of_tiles(*self.board(request)) if self.has_view_permission(request) else {}
+        titles = cells.titles_of_tiles()
+        context = {
+            "slots_tiles": [(titles[key], cells.html(texts, key, "strong")) for key in texts],
+            "slots_intervals": INTERVALS,
+            "slots_live_url": address(self, "live"),
+            **(extra_context or {}),
+        }
+        return super().changelist_view(request, context)
+
+    def _board_at_hand(self, request: HttpRequest) -> Board | None:
+        return shared_tiles.at_hand("all") if self.tenant_queues_for(request) is None else None
+
+    def _rows_to_poll(self, request: HttpRequest) -> list[int]:
+        asked = [int(pk) for pk in request.GET.get("rows", "").split(",") if pk.isdecimal() and len(pk) < 19]
+        asked = asked[:MOST_ROWS]
+        own = self.tenant_queues_for(request)
+        return asked if own is None else list(own.filter(pk__in=asked).values_list("pk", flat=True))
+
+
+def clamped(asked: str | None) -> int:
+    """The interval that a poll may really have."""
+    seconds = int(asked) if asked and asked.isdecimal() and len(asked) < 6 else INTERVALS[2]
+    return max(SHORTEST_INTERVAL, seconds)
+
+
+def _board(queues: QuerySet[TenantQueue] | None = None) -> Board:
+    return Board(tiles.added_up(queues), dispatch.workers_alive())
+
+
+def _conditional(request: HttpRequest, response: HttpResponse) -> HttpResponse:
+    """304 when the viewer has this answer already."""
+    etag = f'"{hashlib.sha256(response.content).hexdigest()[:32]}"'
+    answer = get_conditional_response(request, etag=etag, response=response) or response
+    answer.headers["ETag"] = etag
+    return answer

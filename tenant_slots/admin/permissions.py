@@ -1,0 +1,78 @@
+"""Who may see which tenants, and who may do what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from tenant_slots.admin.bases import JobConcern, QueueConcern
+from tenant_slots.models import TenantJob, TenantQueue
+
+
+def may(request: HttpRequest, codename: str) -> bool:
+    """Whether the viewer has a permission of this app."""
+    allowed: bool = request.user.has_perm(f"tenant_slots.{codename}")
+    return allowed
+
+
+def needs(codename: str) -> Callable[[Any, HttpRequest], bool]:
+    """A method ``has_…_permission`` of a ModelAdmin that asks for this permission."""
+
+    def has_permission(model_admin: Any, request: HttpRequest) -> bool:
+        return may(request, codename)
+
+    return has_permission
+
+
+class Restricted:
+    """Which tenants a viewer may see and change. Override the one method, in both admins, to restrict it."""
+
+    def tenant_queues_for(self, request: HttpRequest) -> QuerySet[TenantQueue] | None:
+        """The rows of this viewer; None means all of them, which costs no query."""
+        return None
+
+
+class QueuePermissions(Restricted, QueueConcern):
+    """Who may change a whole row may pause it, resume it and set its limit too."""
+
+    has_cancel_waiting_permission = needs("cancel_waiting_tenantqueue")
+    has_retry_failed_permission = needs("retry_tenantjob")
+    has_export_permission = needs("export_tenantqueue")
+
+    def has_pause_permission(self, request: HttpRequest) -> bool:
+        return may(request, "pause_tenantqueue") or self.has_change_permission(request)
+
+    def has_resume_permission(self, request: HttpRequest) -> bool:
+        return may(request, "resume_tenantqueue") or self.has_change_permission(request)
+
+    def has_set_limit_permission(self, request: HttpRequest, obj: TenantQueue | None = None) -> bool:
+        return may(request, "set_limit_tenantqueue") or self.has_change_permission(request, obj)
+
+
+class JobPermissions(Restricted, JobConcern):
+    """No field of a job can be changed by hand; the change permission lets one cancel it."""
+
+    has_view_arguments_permission = needs("view_job_arguments")
+    has_stop_permission = needs("stop_tenantjob")
+    has_retry_permission = needs("retry_tenantjob")
+    has_prioritize_permission = needs("prioritize_tenantjob")
+    has_force_release_permission = needs("force_release_tenantjob")
+    has_export_permission = needs("export_tenantjob")
+
+    def has_release_permission(self, request: HttpRequest) -> bool:
+        return may(request, "release_tenantjob") or self.has_force_release_permission(request)
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        return super().has_change_permission(request)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: TenantJob | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: TenantJob | None = None) -> bool:
+        return False

@@ -1,0 +1,76 @@
+"""The admin of tenant queues, as far as it is declared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from tenant_slots.admin import export, queue_actions
+from tenant_slots.admin.actions import in_menu
+from tenant_slots.admin.bases import QueueModelAdmin
+from tenant_slots.admin.change_form import ChangeForm
+from tenant_slots.admin.columns import QueueColumns
+from tenant_slots.admin.deletion import Deletion
+from tenant_slots.admin.detail import DetailPage
+from tenant_slots.admin.filters import QueueFilter, StateFilter
+from tenant_slots.admin.limits import LimitPages
+from tenant_slots.admin.live import LiveList
+from tenant_slots.models import TenantQueue
+from tenant_slots.stats.tenant_queues import BUSIEST_FIRST, with_waiting
+
+
+class TenantQueueAdmin(LimitPages, ChangeForm, DetailPage, Deletion, LiveList, QueueColumns, QueueModelAdmin):
+    """Never give this class `list_editable`: saving the list would write back every limit that it shows."""
+
+    list_display = (
+        "tenant_name", "queue", "state", "usage", "edit", "waiting", "oldest_wait", "start_delay", "failed", "activity",
+        "running", "queued", "origin",
+    )  # fmt: skip
+    list_filter = (StateFilter, QueueFilter)
+    search_fields = ("tenant",)
+    search_help_text = _("Search by part of a tenant identifier")
+    show_facets = admin.ShowFacets.NEVER
+    show_full_result_count = False
+    actions = ("pause", "resume", "set_limit", "cancel_waiting", "retry_failed", "export", "delete_selected")
+    editable = (
+        "max_job", "override_until", "max_job_per_key", "max_waiting", "paused", "resume_at", "reason", "seen_version",
+    )  # fmt: skip
+    key = ("tenant", "queue")
+    added = ("max_job", "max_job_per_key", "max_waiting", "paused")
+    shown = ("usage", "waiting", "origin", "created_at")
+
+    pause = in_menu(queue_actions.PAUSE)
+    resume = in_menu(queue_actions.RESUME)
+    set_limit = in_menu(queue_actions.SET_LIMIT)
+    cancel_waiting = in_menu(queue_actions.CANCEL_WAITING)
+    retry_failed = in_menu(queue_actions.RETRY_FAILED)
+
+    @admin.action(permissions=["export"], description=_("Export selected tenant queues as CSV"))
+    def export(self, request: HttpRequest, queryset: QuerySet[TenantQueue]) -> Any:
+        return export.stream(self, request, export.QUEUE_FIELDS, export.queue_lines(queryset))
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[TenantQueue]:
+        # Not super(), which orders before there is a `waiting` to order by.
+        own = self.tenant_queues_for(request)
+        rows = with_waiting(self.model._default_manager.get_queryset() if own is None else own)
+        return rows.order_by(*self.get_ordering(request))
+
+    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
+        return BUSIEST_FIRST
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        return [name for name in self.list_display if name != "edit" or self.has_set_limit_permission(request)]
+
+    def get_fields(self, request: HttpRequest, obj: TenantQueue | None = None) -> Any:
+        if obj is None:
+            return self.key + self.added
+        if self.has_change_permission(request, obj):
+            return self.key + self.editable + self.shown
+        return self.key + tuple(name for name in self.editable if name not in ("reason", "seen_version")) + self.shown
+
+    def get_readonly_fields(self, request: HttpRequest, obj: TenantQueue | None = None) -> Any:
+        return self.key + self.shown if obj else ()

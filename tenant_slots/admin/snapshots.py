@@ -1,0 +1,76 @@
+"""One answer for many askers: what several viewers poll is computed once a second in each process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from tenant_slots.stats.rows import Row
+from tenant_slots.stats.tiles import Tiles
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Shared(Generic[K, V]):
+    """Answers by key that are used again until they are `seconds` old.
+
+    The lock is held while computing: who comes meanwhile waits for that answer instead of asking the same again.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._lock = threading.Lock()
+        self._answers: dict[K, tuple[float, V]] = {}
+
+    def get(self, keys: Sequence[K], compute: Callable[[list[K]], dict[K, V]]) -> dict[K, V]:
+        """The answers for these keys; `compute` is asked, once, for those that are missing or too old."""
+        with self._lock:
+            self._forget_old()
+            if missing := [key for key in keys if key not in self._answers]:
+                self._keep(compute(missing))
+            return {key: self._answers[key][1] for key in keys if key in self._answers}
+
+    def at_hand(self, key: K) -> V | None:
+        """The answer for this key if it need not be computed."""
+        with self._lock:
+            self._forget_old()
+            return self._answers[key][1] if key in self._answers else None
+
+    def put(self, answers: dict[K, V]) -> None:
+        """Answers that were computed for another reason."""
+        with self._lock:
+            self._keep(answers)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._answers.clear()
+
+    def _keep(self, answers: dict[K, V]) -> None:
+        until = time.monotonic() + self.seconds
+        self._answers.update((key, (until, answer)) for key, answer in answers.items())
+
+    def _forget_old(self) -> None:
+        now = time.monotonic()
+        for key in [key for key, (until, _) in self._answers.items() if until <= now]:
+            del self._answers[key]
+
+
+class Board(NamedTuple):
+    """What stands above the live list. The number of workers is None where Redis cannot be asked."""
+
+    tiles: Tiles
+    workers: int | None
+
+
+shared_rows: Shared[int, Row] = Shared(seconds=1)
+shared_tiles: Shared[str, Board] = Shared(seconds=5)
+"""Longer, because adding up all waiting jobs takes as long as a page of rows, and a sum moves little in that time."""
+
+
+def forget_shared() -> None:
+    """After a change by a viewer, who wants to see it at once."""
+    shared_rows.clear()
+    shared_tiles.clear()

@@ -1,0 +1,83 @@
+"""Numbers, times and states in the viewer's language."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.utils import formats, timezone
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from tenant_slots.models import LimitSource
+from tenant_slots.stats.rows import Row
+from tenant_slots.stats.states import QueueState
+
+NOTHING = "\N{EN DASH}"
+
+STATES = {
+    QueueState.STALE: _("Stale"),
+    QueueState.PAUSED: _("Paused"),
+    QueueState.OVER: _("Over limit – draining"),  # noqa: RUF001  a dash, as printed
+    QueueState.BACKLOGGED: _("Backlogged"),
+    QueueState.AT_LIMIT: _("At limit"),
+    QueueState.ACTIVE: _("Active"),
+    QueueState.IDLE: _("Idle"),
+}
+
+
+def moment(time: datetime) -> str:
+    return formats.date_format(timezone.localtime(time), "SHORT_DATETIME_FORMAT")
+
+
+def long_moment(time: datetime) -> str:
+    return formats.date_format(timezone.localtime(time), "DATETIME_FORMAT")
+
+
+def duration(seconds: float | None) -> str:
+    """Coarse on purpose: a figure that changes every second would make every poll a new answer."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 1:
+        return gettext("< 1 s")
+    if seconds < 60:
+        return gettext("%(count)d s") % {"count": seconds}
+    if seconds < 3600:
+        return gettext("%(count)d min") % {"count": seconds // 60}
+    if seconds < 48 * 3600:
+        return gettext("%(hours)d h %(minutes)d min") % {"hours": seconds // 3600, "minutes": seconds % 3600 // 60}
+    return ngettext("%(count)d day", "%(count)d days", int(seconds // 86400)) % {"count": seconds // 86400}
+
+
+def origin(row: Any) -> str:
+    """Where the limit of a live row, or of a TenantQueue, comes from."""
+    if row.override_until is not None:
+        text = gettext("override until %(time)s, then %(limit)s") % {
+            "time": moment(row.override_until),
+            "limit": row.limit_before_override,
+        }
+        return f"{text} ({row.override_by})" if row.override_by else text
+    if row.limit_source == LimitSource.DEFAULT:
+        return gettext("default")
+    if row.limit_source == LimitSource.SET:
+        return gettext("set by %(name)s") % {"name": row.limit_set_by} if row.limit_set_by else gettext("set by code")
+    return NOTHING
+
+
+def activity_in_words(row: Row) -> str:
+    return gettext("Running in the last 60 minutes: at most %(most)d, now %(now)d; limit %(limit)d") % {
+        "most": max(row.activity, default=0),
+        "now": row.running,
+        "limit": row.max_job,
+    }
+
+
+def effect_of(limit: int, running: int) -> str:
+    """What a limit will do, in words."""
+    if limit >= running:
+        return gettext("Running %(running)d, limit %(limit)d: none is stopped.") % {"running": running, "limit": limit}
+    return ngettext(
+        "Running %(running)d, limit %(limit)d: %(over)d will finish, none is stopped.",
+        "Running %(running)d, limit %(limit)d: %(over)d will finish, none is stopped.",
+        running - limit,
+    ) % {"running": running, "limit": limit, "over": running - limit}

@@ -1,0 +1,12 @@
+"""The one read side: what the tables say now, for the admin, the commands, the doctor and metrics.
+
+Numbers and facts, never a text in somebody's language: whoever shows them words them. `tenant_queues` counts for the
+commands, `rows` and `tiles` measure for the live pages, `series` and `percentiles` draw over time, `positions` and
+`held` say who is next and who has the slots, `reasons` why a job does not run yet. What they are made of in SQL is in
+`expressions`. Nothing here writes, and nothing asks Redis.
+"""
+
+from tenant_slots.stats.positions import position_in_backlog
+from tenant_slots.stats.tenant_queues import QueueUsage, usage
+
+__all__ = ["QueueUsage", "position_in_backlog", "usage"]

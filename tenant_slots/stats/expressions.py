@@ -1,0 +1,67 @@
+"""The pieces of SQL that the figures are made of."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import (
+    DateTimeField,
+    DurationField,
+    ExpressionWrapper,
+    F,
+    Func,
+    IntegerField,
+    OuterRef,
+    Q,
+    Subquery,
+)
+
+from tenant_slots.db.clock import DatabaseNow, ago
+from tenant_slots.db.compiled import IsOneOf, Keys
+from tenant_slots.models import ENDED, READY_AT, State, TenantJob, TenantJobQuerySet
+
+PKS = Keys("pks")
+"""Of the tenant queues that a compiled statement is asked about."""
+
+LARGE = ("args", "kwargs", "options", "result", "error")
+"""Fields of a job that a list of jobs has no use for and that may take long to read."""
+
+
+def jobs_of_row() -> TenantJobQuerySet:
+    """The jobs of the TenantQueue that a query is about, for its subqueries."""
+    jobs: TenantJobQuerySet = TenantJob.objects.filter(tenant_queue=OuterRef("pk"))
+    return jobs
+
+
+def jobs_of_rows() -> Any:
+    """The jobs of the tenant queues `PKS`, for a compiled statement."""
+    return TenantJob.objects.filter(IsOneOf("tenant_queue", PKS))
+
+
+def count_of(jobs: TenantJobQuerySet) -> Any:
+    """COUNT as a plain function: Django's aggregate would add a GROUP BY and answer NULL for none."""
+    count = Func(template="COUNT(*)", output_field=IntegerField())
+    return Subquery(jobs.order_by().values(count=count))
+
+
+def oldest_wait(jobs: TenantJobQuerySet) -> Any:
+    """For how long the job has waited that became ready first, read from an index."""
+    oldest = Subquery(jobs.waiting().order_by(READY_AT).values(oldest=READY_AT)[:1], output_field=DateTimeField())
+    return ExpressionWrapper(DatabaseNow() - oldest, output_field=DurationField())
+
+
+def start_delay() -> Any:
+    """From when a job could start to when it did."""
+    return ExpressionWrapper(F("started_at") - READY_AT, output_field=DurationField())
+
+
+def ran_lately(jobs: Any, seconds: float) -> Any:
+    """Those that ran within the last `seconds`: running ones, and ended ones by the index of their row."""
+    ended = Q(state__in=ENDED, ended_at__gt=ago(seconds))
+    return jobs.filter(Q(state=State.RUNNING) | ended, started_at__isnull=False)
+
+
+def in_seconds(time: timedelta | None) -> float | None:
+    """Never negative: two clocks may differ a little."""
+    return None if time is None else max(0.0, time.total_seconds())

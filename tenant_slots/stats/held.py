@@ -1,0 +1,25 @@
+"""Who has the slots of a tenant queue."""
+
+from __future__ import annotations
+
+from django.db.models import F
+
+from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.stats.expressions import LARGE
+
+
+def holding(row: TenantQueue, most: int) -> list[TenantJob]:
+    """The jobs that hold a slot, those that run first."""
+    jobs = row.jobs.holding().defer(*LARGE)
+    return list(jobs.order_by(F("started_at").asc(nulls_last=True), "pk")[:most])
+
+
+def holding_the_key(job: TenantJob, most: int) -> list[TenantJob]:
+    """The jobs that hold a slot and have the concurrency key of this one."""
+    jobs = job.tenant_queue.jobs.holding().filter(key=job.key).order_by("pk")
+    return list(jobs.only("task", "uuid")[:most])
+
+
+def stale_ones(row: TenantQueue) -> set[int]:
+    """Primary keys of the running jobs whose heartbeat is too old."""
+    return set(row.jobs.stale().values_list("pk", flat=True))

@@ -1,0 +1,63 @@
+"""How long jobs waited for their start: percentiles by nearest rank, computed in the database."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import Count, ExpressionWrapper, F, IntegerField, Q, Window
+from django.db.models.functions import RowNumber
+
+from tenant_slots.db.clock import PeriodsAgo, ago
+from tenant_slots.db.compiled import Statement
+from tenant_slots.models import TenantQueue
+from tenant_slots.stats.expressions import in_seconds, jobs_of_rows, ran_lately, start_delay
+
+WINDOW = 15 * 60
+"""Seconds of starts that the start delay of a row is measured over, and the rate of starts."""
+
+
+def start_delays(pks: Sequence[int], percent: int = 95) -> dict[int, float]:
+    """Seconds from ready to first start by tenant queue, over `WINDOW`. One query."""
+    return {pk: in_seconds(time) or 0.0 for pk, time in _start_delays(percent).lists(pks=pks)}
+
+
+def start_delays_by_period(row: TenantQueue, periods: int, seconds: int) -> dict[int, list[float | None]]:
+    """The p50 and p95 of each of so many periods of so many seconds, the oldest first, in seconds. One query."""
+    period = PeriodsAgo("started_at", seconds)
+    started = first_starts(row.jobs.all(), periods * seconds).annotate(period=period)
+    ranked = _ranked(started, by="period")
+    chosen = ranked.filter(Q(rank=nearest_rank(50)) | Q(rank=nearest_rank(95)))
+    found: dict[int, list[float]] = {}
+    for moment, _rank, delay in chosen.order_by("period", "rank").values_list("period", "rank", "delay"):
+        found.setdefault(moment, []).append(round(in_seconds(delay) or 0.0, 3))
+    moments = range(periods, -1, -1)
+    # Of one job both are the same row.
+    return {
+        50: [found[moment][0] if moment in found else None for moment in moments],
+        95: [found[moment][-1] if moment in found else None for moment in moments],
+    }
+
+
+def first_starts(jobs: Any, seconds: float) -> Any:
+    """Those that started for the first time within the last `seconds`."""
+    return ran_lately(jobs, seconds).filter(attempt=1, started_at__gt=ago(seconds))
+
+
+def nearest_rank(percent: int) -> Any:
+    """The rank of a percentile among `count` values: rounded up, in whole numbers as databases divide them."""
+    return ExpressionWrapper((F("count") * percent + 99) / 100, output_field=IntegerField())
+
+
+@functools.cache
+def _start_delays(percent: int) -> Statement:
+    started = first_starts(jobs_of_rows(), WINDOW)
+    ranked = _ranked(started, by="tenant_queue_id").filter(rank=nearest_rank(percent))
+    return Statement(lambda: ranked.values_list("tenant_queue_id", "delay"))
+
+
+def _ranked(started: Any, by: str) -> Any:
+    """The jobs with their `delay`, its `rank` among those of the same group, and how many those are."""
+    rank = Window(RowNumber(), partition_by=F(by), order_by=F("delay").asc())
+    return started.annotate(delay=start_delay(), rank=rank, count=Window(Count("pk"), partition_by=F(by)))

@@ -1,0 +1,82 @@
+"""What the live pages show of some tenant queues at one moment."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+
+from tenant_slots.conf import app_settings
+from tenant_slots.db.clock import ago
+from tenant_slots.db.compiled import IsOneOf, Statement
+from tenant_slots.models import State, TenantQueue
+from tenant_slots.stats import percentiles, series
+from tenant_slots.stats.expressions import PKS, count_of, in_seconds, jobs_of_row, oldest_wait
+from tenant_slots.stats.states import with_state
+from tenant_slots.stats.tenant_queues import with_waiting
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tenant queue. Times are in seconds; None where there is nothing to measure."""
+
+    pk: int
+    state: str
+    """A `states.QueueState`."""
+    max_job: int
+    current_job: int
+    version: int
+    running: int
+    queued: int
+    waiting: int
+    failed: int
+    """In the last hour."""
+    stale: int
+    oldest_wait: float | None
+    limit_source: str
+    limit_set_by: str
+    limit_before_override: int | None
+    override_until: datetime | None
+    override_by: str
+    paused: bool
+    resume_at: datetime | None
+    limit_history: list[tuple[float, int]] | None
+    start_delay: float | None = None
+    """95 % of the first starts of the last 15 minutes came within this time."""
+    activity: tuple[int, ...] = ()
+    """Running jobs a minute apart, the oldest first, the last one now."""
+    limits: tuple[int, ...] = ()
+    """The limit at the same moments."""
+
+
+MEASURED = [field.name for field in fields(Row) if field.name not in ("start_delay", "activity", "limits")]
+
+
+def measured(pks: Sequence[int]) -> dict[int, Row]:
+    """These tenant queues by primary key. Three queries, however many rows."""
+    found = [dict(zip(MEASURED, row, strict=True)) for row in _figures(app_settings.LEASE_TTL).lists(pks=pks)]
+    delays, running = percentiles.start_delays(pks), series.running(pks)
+    return {
+        row["pk"]: Row(
+            **{**row, "oldest_wait": in_seconds(row["oldest_wait"])},
+            start_delay=delays.get(row["pk"]),
+            activity=running[row["pk"]],
+            limits=series.limits(row["max_job"], row["limit_history"]),
+        )
+        for row in found
+    }
+
+
+@functools.cache
+def _figures(lease_ttl: float) -> Statement:
+    """One for each ``LEASE_TTL``, which is a part of it."""
+    jobs = jobs_of_row()
+    figures = with_state(with_waiting(TenantQueue.objects.filter(IsOneOf("pk", PKS)))).annotate(
+        running=count_of(jobs.running()),
+        queued=count_of(jobs.queued()),
+        failed=count_of(jobs.filter(state=State.FAILED, ended_at__gt=ago(3600)).ended()),
+        stale=count_of(jobs.stale()),
+        oldest_wait=oldest_wait(jobs),
+    )
+    return Statement(lambda: figures.values_list(*MEASURED))

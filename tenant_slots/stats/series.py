@@ -1,0 +1,72 @@
+"""Figures over time: what ran, what waited and what the limit was, at moments so many seconds apart.
+
+A series of so many periods has one point more than that, the oldest first, the last one now.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+
+from django.db.models import Count
+from django.utils import timezone
+
+from tenant_slots.db.clock import PeriodsAgo
+from tenant_slots.db.compiled import Statement
+from tenant_slots.models import READY_AT, TenantQueue
+from tenant_slots.stats.expressions import jobs_of_rows, ran_lately
+
+MINUTES = 60
+"""What a row's little chart shows, a point a minute."""
+
+
+def running(pks: Sequence[int], periods: int = MINUTES, seconds: int = 60) -> dict[int, tuple[int, ...]]:
+    """Jobs that ran, by tenant queue. One query.
+
+    A job that was put back counts from its last start only, as its row keeps no other.
+    """
+    changes: dict[int, Counter[int]] = defaultdict(Counter)
+    for pk, started, ended, jobs in _ran(periods, seconds).lists(pks=pks):
+        # It ran at the moments from `started` periods ago to the last one before it ended.
+        changes[pk][min(started, periods)] += jobs
+        changes[pk][-1 if ended is None else ended] -= jobs
+    return {pk: _summed(changes[pk], periods) for pk in pks}
+
+
+def waiting(row: TenantQueue, periods: int, seconds: int) -> tuple[int, ...]:
+    """Jobs that waited: from when they could start to when they did, or ended without. Two queries."""
+    ready, started = PeriodsAgo(READY_AT, seconds), PeriodsAgo("started_at", seconds)
+    changes: Counter[int] = Counter()
+    ran = ran_lately(row.jobs.all(), periods * seconds).order_by().values_list(ready, started)
+    for since, until, jobs in ran.annotate(jobs=Count("pk")):
+        changes[min(since, periods)] += jobs
+        changes[min(until, periods)] -= jobs
+    for since, jobs in row.jobs.waiting().order_by().values_list(ready).annotate(jobs=Count("pk")):
+        changes[min(since, periods)] += jobs
+    return _summed(changes, periods)
+
+
+def limits(
+    max_job: int, history: Iterable[Sequence[float]] | None, periods: int = MINUTES, seconds: int = 60
+) -> tuple[int, ...]:
+    """The limit, from the changes that the row keeps. No query."""
+    if not history:
+        return (max_job,) * (periods + 1)
+    now = timezone.now().timestamp()
+    changes = [(now - moment, int(before)) for moment, before in history]
+    moments = range(periods, -1, -1)
+    return tuple(next((before for age, before in changes if age < moment * seconds), max_job) for moment in moments)
+
+
+@functools.cache
+def _ran(periods: int, seconds: int) -> Statement:
+    jobs = ran_lately(jobs_of_rows(), periods * seconds).order_by()
+    moments = jobs.values_list("tenant_queue_id", PeriodsAgo("started_at", seconds), PeriodsAgo("ended_at", seconds))
+    return Statement(lambda: moments.annotate(jobs=Count("pk")))
+
+
+def _summed(changes: Mapping[int, int], periods: int) -> tuple[int, ...]:
+    totals = accumulate(changes.get(moment, 0) for moment in range(periods, -1, -1))
+    return tuple([max(0, jobs) for jobs in totals])

@@ -1,0 +1,57 @@
+"""The slots and jobs of every tenant queue, counted: what the commands and a project's own pages show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from django.db.models import QuerySet
+
+from tenant_slots.models import TenantQueue
+from tenant_slots.stats.expressions import count_of, in_seconds, jobs_of_row, oldest_wait
+
+BUSIEST_FIRST = ("-waiting", "-current_job", "tenant", "queue")
+"""Largest backlog first, then most slots in use. For rows of `with_waiting`."""
+
+
+@dataclass(frozen=True)
+class QueueUsage:
+    """One tenant's slots and jobs on one queue, all as of one moment."""
+
+    tenant: str
+    queue: str
+    max_job: int
+    current_job: int
+    paused: bool
+    running: int
+    queued: int
+    waiting: int
+    scheduled: int
+    oldest_wait: float | None
+    """Seconds, by the database's clock, that the job has waited that became ready first; None when none waits."""
+
+
+def usage(*, tenant: str | None = None, queue: str | None = None) -> list[QueueUsage]:
+    """Every tenant queue, or those of a tenant or a queue, busiest first. One query."""
+    rows: QuerySet[TenantQueue] = TenantQueue.objects.all()
+    if tenant is not None:
+        rows = rows.filter(tenant=tenant)
+    if queue is not None:
+        rows = rows.filter(queue=queue)
+    jobs = jobs_of_row()
+    counted = with_waiting(rows).annotate(
+        running=count_of(jobs.running()),
+        queued=count_of(jobs.queued()),
+        scheduled=count_of(jobs.scheduled()),
+        oldest_wait=oldest_wait(jobs),
+    )
+    names = [field.name for field in fields(QueueUsage)]
+    return [
+        QueueUsage(**{**row, "oldest_wait": in_seconds(row["oldest_wait"])})
+        for row in counted.order_by(*BUSIEST_FIRST).values(*names)
+    ]
+
+
+def with_waiting(rows: QuerySet[TenantQueue]) -> QuerySet[Any]:
+    """The rows with `waiting`, the size of the backlog."""
+    return rows.annotate(waiting=count_of(jobs_of_row().waiting()))

@@ -1,0 +1,276 @@
+"""Actions: what they do, that they ask first, who may run them, and what they write down."""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.utils import timezone
+
+from tenant_slots.admin.export import harmless
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests.admin.site import JOBS, QUEUES, Form, actions_offered, messages_of, run_action, signed_in
+from tests.factories import (
+    age,
+    another_process,
+    counters_match,
+    dead_process,
+    fresh,
+    in_rq,
+    running_job,
+    tenant_queue,
+    waiting_job,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def asked(client: Client, url: str, action: str, *rows: Any) -> Any:
+    """The page in between, and what its form would send back."""
+    page = run_action(client, url, action, *rows)
+    sent = {**Form(page.content.decode()).values, "_selected_action": [row.pk for row in rows]}
+    return page, sent
+
+
+def confirmed(client: Client, url: str, action: str, *rows: Any, **data: Any) -> Any:
+    _, sent = asked(client, url, action, *rows)
+    return client.post(url, {**sent, **data}, follow=True)
+
+
+def history() -> list[str]:
+    return [entry.get_change_message() for entry in LogEntry.objects.order_by("pk")]
+
+
+@pytest.mark.parametrize(
+    ("url", "action"),
+    [(QUEUES, "pause"), (QUEUES, "set_limit"), (QUEUES, "cancel_waiting"), (QUEUES, "retry_failed"), (JOBS, "stop"),
+     (JOBS, "retry"), (JOBS, "release")],
+)  # fmt: skip
+def test_the_page_in_between_lists_what_is_touched_and_changes_nothing(boss: Client, url: str, action: str) -> None:
+    row = tenant_queue("acme")
+    job = waiting_job(row)
+    page, _ = asked(boss, url, action, row if url == QUEUES else job)
+    assert "acme on imports" in page.content.decode()
+    assert (fresh(row).version, fresh(job).state, LogEntry.objects.count()) == (0, State.WAITING, 0)
+
+
+def test_a_pause_may_end_by_itself(boss: Client) -> None:
+    row = tenant_queue()
+    until = timezone.localtime() + timedelta(hours=2)
+    confirmed(boss, QUEUES, "pause", row, until=until.strftime("%Y-%m-%dT%H:%M"), reason="feeds are broken")
+    assert fresh(row).paused
+    assert abs((row.resume_at - until).total_seconds()) < 60
+    assert "not paused → paused until" in history()[0]
+    assert "(feeds are broken)" in history()[0]
+
+
+def test_limits_are_set_in_bulk_and_a_row_that_changed_meanwhile_is_left(boss: Client) -> None:
+    rows = [tenant_queue(name) for name in ("acme", "beta")]
+    _, sent = asked(boss, QUEUES, "set_limit", *rows)
+    TenantQueue.objects.get(tenant="beta").set_limit(7)
+
+    response = boss.post(QUEUES, {**sent, "max_job": "3", "reason": "sale"}, follow=True)
+
+    assert [fresh(row).max_job for row in rows] == [3, 7]
+    assert messages_of(response) == [
+        "The limit of 1 tenant queue was set.",
+        "1 tenant queue was left unchanged: somebody else has changed it in the meantime.",
+    ]
+    assert history() == ["Changed limit: 1 → 3 (sale)."]
+
+
+def test_canceling_what_waits_takes_the_typed_count_and_spares_later_and_running_jobs(boss: Client) -> None:
+    row, other = tenant_queue(max_job=1), tenant_queue("other", max_job=0)
+    running = running_job(row, another_process())
+    jobs = [waiting_job(row) for _ in range(3)]
+    spared = waiting_job(other)
+    _, sent = asked(boss, QUEUES, "cancel_waiting", row)
+    later = waiting_job(row)
+
+    wrong = boss.post(QUEUES, {**sent, "typed": "4"})
+    assert "There are 3 jobs, not 4." in wrong.content.decode()
+    assert fresh(jobs[0]).state == State.WAITING
+
+    response = boss.post(QUEUES, {**sent, "typed": "3", "reason": "wrong feed"}, follow=True)
+
+    assert messages_of(response) == ["The waiting jobs of 1 tenant queue were canceled."]
+    assert {fresh(job).state for job in jobs} == {State.CANCELED}
+    assert {fresh(job).state for job in (later, spared)} == {State.WAITING}
+    assert fresh(running).state == State.RUNNING
+    assert history() == ["Changed waiting jobs canceled: 3 (wrong feed)."]
+    assert counters_match()
+
+
+def test_a_large_backlog_is_canceled_in_parts(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenant_slots.enqueueing.cancel.JOBS_PER_STEP", 2)
+    row = tenant_queue(max_job=0)
+    for _ in range(5):
+        waiting_job(row)
+    confirmed(boss, QUEUES, "cancel_waiting", row, typed="5")
+    assert TenantJob.objects.filter(state=State.CANCELED).count() == 5
+
+
+def test_a_stuck_slot_is_released_once_and_its_job_waits_again(boss: Client) -> None:
+    row = tenant_queue(max_job=1)
+    stuck = running_job(row, dead_process(host="elsewhere"))
+    age(stuck, beat_at=60)
+    following = waiting_job(row)
+    _, sent = asked(boss, JOBS, "release", stuck)
+
+    first = boss.post(JOBS, {**sent, "reason": "host is gone"}, follow=True)
+    second = boss.post(JOBS, {**sent, "reason": "host is gone"}, follow=True)
+
+    assert messages_of(first) == ["1 slot was released."]
+    assert messages_of(second) == ["1 slot was left alone: its job seems to be alive."]  # it has the slot again, queued
+    assert (fresh(stuck).state, stuck.attempt, fresh(following).state) == (State.QUEUED, 2, State.WAITING)
+    assert (fresh(row).current_job, counters_match()) == (1, True)
+    assert len(history()) == 1
+
+
+def test_a_slot_whose_job_seems_to_be_alive_needs_force_a_permission_and_a_reason(boss: Client) -> None:
+    row = tenant_queue(max_job=1)
+    job = running_job(row, another_process(host="elsewhere"))
+    operator = signed_in("view_tenantjob", "release_tenantjob")
+    for client, data in [(boss, {}), (operator, {"force": "on", "reason": "I want it"})]:
+        response = confirmed(client, JOBS, "release", job, **data)
+        assert messages_of(response) == ["1 slot was left alone: its job seems to be alive."]
+    no_reason = confirmed(boss, JOBS, "release", job, force="on")
+    assert "Give a reason for taking the slot" in no_reason.content.decode()
+    assert fresh(job).state == State.RUNNING
+
+    confirmed(boss, JOBS, "release", job, force="on", reason="it hangs")
+
+    assert fresh(job).state == State.FAILED
+    assert "it hangs" in job.error
+    assert (fresh(row).current_job, counters_match()) == (0, True)
+
+
+def test_a_running_job_is_asked_to_stop(boss: Client) -> None:
+    row = tenant_queue(max_job=1)
+    running, waiting = running_job(row, another_process()), waiting_job(row)
+    response = confirmed(boss, JOBS, "stop", running, waiting, reason="wrong file")
+    assert messages_of(response) == ["1 running job is being stopped.", "1 job is not running."]
+    assert fresh(running).cancel_requested_at is not None
+    assert fresh(waiting).state == State.WAITING
+    assert history() == ["Changed stop requested (wrong file)."]
+
+
+def test_failed_jobs_are_retried(boss: Client) -> None:
+    row = tenant_queue(max_job=1)
+    failed, running = waiting_job(row, state=State.FAILED), waiting_job(row, state=State.FINISHED)
+    response = confirmed(boss, JOBS, "retry", failed, running)
+    assert messages_of(response) == [
+        "1 job will run again.",
+        "1 job was left unchanged: only a failed or canceled one can be retried.",
+    ]
+    assert (fresh(failed).state, in_rq()) == (State.QUEUED, 1)
+
+
+def lines(response: Any) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(b"".join(response.streaming_content).decode())))
+
+
+def test_tenant_queues_are_exported(boss: Client) -> None:
+    row = tenant_queue("=HYPERLINK(1)", max_job=5, current_job=3)
+    waiting_job(row)
+    head, line = lines(run_action(boss, QUEUES, "export", row))
+    values = dict(zip(head, line, strict=True))
+    assert (values["tenant"], values["state"], values["max_job"], values["waiting"]) == (
+        "'=HYPERLINK(1)",
+        "backlogged",
+        "5",
+        "1",
+    )
+
+
+def test_jobs_are_exported_without_arguments_and_results(boss: Client) -> None:
+    job = waiting_job(tenant_queue(), kwargs={"path": "s3cret"}, result={"x": "s3cret"}, error="s3cret")
+    text = b"".join(run_action(boss, JOBS, "export", job).streaming_content).decode()
+    assert str(job.uuid) in text
+    assert "s3cret" not in text
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", " =1", "\t=1", "\r=1"])
+def test_text_that_a_spreadsheet_would_run_is_made_harmless(text: str) -> None:
+    assert harmless(text) == f"'{text}"
+
+
+# --- roles, one by one ---------------------------------------------------------------------------------------------
+
+OWN = [
+    (QUEUES, "pause", "pause_tenantqueue"),
+    (QUEUES, "resume", "resume_tenantqueue"),
+    (QUEUES, "set_limit", "set_limit_tenantqueue"),
+    (QUEUES, "cancel_waiting", "cancel_waiting_tenantqueue"),
+    (QUEUES, "export", "export_tenantqueue"),
+    (JOBS, "stop", "stop_tenantjob"),
+    (QUEUES, "retry_failed", "retry_tenantjob"),
+    (JOBS, "retry", "retry_tenantjob"),
+    (JOBS, "set_priority", "prioritize_tenantjob"),
+    (JOBS, "release", "release_tenantjob"),
+    (JOBS, "export", "export_tenantjob"),
+]
+
+
+def test_the_failed_jobs_of_tenant_queues_are_retried_together(boss: Client) -> None:
+    row, other = tenant_queue(max_job=0), tenant_queue("other", max_job=0)
+    failed = [waiting_job(row, state=State.FAILED) for _ in range(3)]
+    canceled, of_rq = waiting_job(row, state=State.CANCELED), waiting_job(row, state=State.FAILED, rq_job_id="x")
+    others = waiting_job(other, state=State.FAILED)
+    page, sent = asked(boss, QUEUES, "retry_failed", row)
+    assert "3 failed jobs" in page.content.decode()
+    later = waiting_job(row, state=State.FAILED)
+    response = boss.post(QUEUES, {**sent, "reason": "the partner is back"}, follow=True)
+    assert messages_of(response) == ["The failed jobs of 1 tenant queue will run again."]
+    assert {fresh(job).state for job in failed} == {State.WAITING}
+    assert {fresh(job).state for job in (later, of_rq, others)} == {State.FAILED}
+    assert fresh(canceled).state == State.CANCELED
+    assert history() == ["Changed failed jobs retried: 3 (the partner is back)."]
+
+
+def test_so_many_failed_jobs_are_retried_at_once_and_no_more(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenant_slots.admin.queue_actions.RETRIED_AT_ONCE", 2)
+    row = tenant_queue(max_job=0)
+    first, second, third = (waiting_job(row, state=State.FAILED) for _ in range(3))
+    page, sent = asked(boss, QUEUES, "retry_failed", row)
+    assert "the first 2 of 3 failed jobs" in page.content.decode()
+    boss.post(QUEUES, sent, follow=True)
+    assert [fresh(job).state for job in (first, second, third)] == [State.WAITING, State.WAITING, State.FAILED]
+
+
+@pytest.mark.parametrize(("url", "action", "permission"), OWN)
+def test_each_action_has_a_permission_of_its_own(url: str, action: str, permission: str) -> None:
+    client = signed_in("view_tenantqueue", "view_tenantjob", permission)
+    waiting_job(tenant_queue())
+    assert actions_offered(client, url) == {action}
+    other = JOBS if url == QUEUES else QUEUES
+    assert actions_offered(client, other) == {name for at, name, needed in OWN if (at, needed) == (other, permission)}
+
+
+@pytest.mark.parametrize(("url", "action", "permission"), OWN)
+def test_each_handler_checks_its_permission(url: str, action: str, permission: str) -> None:
+    others = {name for _, _, name in OWN} - {permission, "release_tenantjob"}
+    client = signed_in("view_tenantqueue", "view_tenantjob", *others)
+    row = tenant_queue()
+    job = waiting_job(row, state=State.FAILED)
+    chosen = row if url == QUEUES else job
+    run_action(client, url, action, chosen, confirm="yes", max_job="9", typed="0", count="0", up_to="99", force="on")
+    assert (fresh(row).version, fresh(job).state, LogEntry.objects.count()) == (0, State.FAILED, 0)
+
+
+def test_admin_has_them_all(boss: Client) -> None:
+    waiting_job(tenant_queue())
+    assert actions_offered(boss, QUEUES) == {action for url, action, _ in OWN if url == QUEUES} | {"delete_selected"}
+    assert actions_offered(boss, JOBS) == {action for url, action, _ in OWN if url == JOBS} | {"cancel"}
+
+
+def test_no_page_in_between_is_reached_by_get(boss: Client) -> None:
+    row = tenant_queue()
+    for action in ("pause", "set_limit", "cancel_waiting"):
+        boss.get(QUEUES, {"action": action, "_selected_action": row.pk, "confirm": "yes", "max_job": 9})
+    assert fresh(row).version == 0

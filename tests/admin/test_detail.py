@@ -1,0 +1,203 @@
+"""The page of a tenant queue, and why a job waits."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+import tests.jobs  # noqa: F401  the task is known once its module is imported
+from tenant_slots import dispatch
+from tenant_slots.admin import reasons
+from tenant_slots.admin.arguments import HIDDEN, is_hidden, shown_args
+from tenant_slots.admin.queue_charts import SPANS, charts_of
+from tenant_slots.models import State, TenantQueue
+from tests.admin.site import change_page, signed_in
+from tests.admin.test_limits import limit_page
+from tests.factories import another_process, running_job, tenant_queue, waiting_job
+
+pytestmark = pytest.mark.django_db
+
+
+def ago(**time: float) -> Any:
+    return timezone.now() - timedelta(**time)
+
+
+def ran(row: TenantQueue, enqueued: float, started: float, ended: float) -> None:
+    """A job with these times, in minutes ago."""
+    waiting_job(
+        row, state=State.FINISHED, attempt=1, enqueued_at=ago(minutes=enqueued), started_at=ago(minutes=started),
+        ended_at=ago(minutes=ended),
+    )  # fmt: skip
+
+
+def test_the_charts_show_what_ran_what_waited_and_how_long() -> None:
+    row = tenant_queue(max_job=4)
+    ran(row, 5.5, 3.5, 1.5)
+    waiting_job(row, enqueued_at=ago(minutes=2.5))
+
+    usage, delays = charts_of(row, SPANS["1h"])
+
+    running, waiting, limit = usage.series
+    assert list(running.values[-6:]) == [0, 0, 1, 1, 0, 0]
+    assert list(waiting.values[-6:]) == [1, 1, 0, 1, 1, 1]
+    assert set(limit.values) == {4}
+    assert [value for value in delays.series[1].values if value is not None] == [pytest.approx(120, abs=1)]
+
+
+@pytest.mark.parametrize("span", SPANS)
+def test_every_span_has_a_chart_and_a_table(boss: Client, span: str) -> None:
+    row = tenant_queue()
+    ran(row, 30, 20, 10)
+    page = boss.get(change_page(row), {"span": span}).content.decode()
+    assert page.count('class="slots-chart" role="img"') == 2
+    assert page.count("<details><summary>As a table") == 2
+    assert f'href="?span={span}" aria-current="page"' in page
+
+
+def test_the_page_lists_who_holds_slots_who_waits_and_changes(boss: Client) -> None:
+    row = tenant_queue(max_job=1)
+    holding = running_job(row, another_process("worker-7"))
+    first, second = waiting_job(row, priority=5), waiting_job(row)
+    boss.post(limit_page(row), {"max_job": 2, "version": 0, "reason": "because & so"})
+
+    response = boss.get(change_page(row))
+
+    page = response.content.decode()
+    assert [job for job, _ in response.context["slots_holding"]] == [holding]
+    assert [job for _, job in response.context["slots_backlog"]] == [first, second]
+    assert "worker-7" in page
+    [entry] = response.context["slots_history"]
+    assert (entry.what, entry.old, entry.new, entry.reason) == ("limit", "1", "2", "because & so")
+    assert "because &amp; so" in page
+
+
+def test_the_backlog_is_shown_as_far_as_fifty(boss: Client) -> None:
+    row = tenant_queue(max_job=0)
+    for _ in range(55):
+        waiting_job(row)
+    assert len(boss.get(change_page(row)).context["slots_backlog"]) == 50
+
+
+def test_the_page_has_as_many_queries_for_many_jobs_as_for_few(boss: Client) -> None:
+    row = tenant_queue()
+    counts = []
+    for jobs in (2, 40):
+        for _ in range(jobs):
+            waiting_job(row), ran(row, 30, 20, 10)
+        boss.get(change_page(row))
+        with CaptureQueriesContext(connection) as captured:
+            boss.get(change_page(row))
+        counts.append(len(captured))
+    assert counts[0] == counts[1]
+
+
+def test_who_may_not_see_jobs_gets_no_links_to_them() -> None:
+    client = signed_in("view_tenantqueue")
+    row = tenant_queue(max_job=0)
+    job = waiting_job(row)
+    assert change_page(job) not in client.get(change_page(row)).content.decode()
+
+
+# --- why is this job waiting? --------------------------------------------------------------------------------------
+
+
+def why(job: Any) -> str:
+    return " ".join(reasons.why_waiting(job))
+
+
+def test_a_waiting_job_says_its_position_who_is_before_it_and_when_it_may_start() -> None:
+    row = tenant_queue(max_job=1, current_job=1)
+    waiting_job(row)
+    job = waiting_job(row)
+    assert "number 2 in the backlog of acme on imports" in why(job)
+    assert "1 of 1 slots are in use" in why(job)
+    assert "no estimate" in why(job)
+    for _ in range(30):
+        ran(row, 10, 8, 7)
+    assert "It starts in about 1 min. This is an estimate: 30 jobs started in the last 15 minutes" in why(job)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"paused": True}, "paused: no job starts until somebody resumes it"),
+        ({"paused": True, "resume_at": timezone.now()}, "The tenant queue is paused until"),
+        ({"max_job": 0}, "The limit is 0"),
+    ],
+)
+def test_a_job_behind_a_pause_or_a_limit_of_zero_says_so(values: Any, text: str) -> None:
+    job = waiting_job(tenant_queue(**values))
+    assert text in why(job)
+    assert "Nobody can say when it starts." in why(job)
+
+
+def test_other_states_say_what_they_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = tenant_queue()
+    assert "It is scheduled for" in why(waiting_job(row, state=State.SCHEDULED, run_after=timezone.now()))
+    queued = waiting_job(row, state=State.QUEUED)
+    for workers, text in [
+        (None, "Redis does not answer"),
+        (0, "no worker of queue imports is alive"),
+        (2, "2 are alive"),
+    ]:
+        monkeypatch.setattr(dispatch, "workers_listening", lambda queue, workers=workers: workers)
+        assert text in why(queued)
+    assert why(waiting_job(row, state=State.FINISHED)) == ""
+
+
+def test_the_answer_is_on_the_page_of_a_job_that_waits(viewer: Client) -> None:
+    row = tenant_queue()
+    assert "number 1 in the backlog" in viewer.get(change_page(waiting_job(row))).content.decode()
+    assert "Why is this job" not in viewer.get(change_page(waiting_job(row, state=State.FINISHED))).content.decode()
+
+
+# --- secrets -------------------------------------------------------------------------------------------------------
+
+
+def job_with_secrets() -> Any:
+    kwargs = {"path": "open.csv", "Token": "s3cret", "options": [{"API-Key": "s3cret", "url": "u.csv"}]}
+    return waiting_job(tenant_queue(), kwargs=kwargs, result={"password": "s3cret"})
+
+
+def test_arguments_need_a_permission_of_their_own(viewer: Client) -> None:
+    page = change_page(job_with_secrets())
+    changer = signed_in("view_tenantjob", "change_tenantjob")
+    reader = signed_in("view_tenantjob", "view_job_arguments")
+    assert "open.csv" not in viewer.get(page).content.decode()
+    assert "open.csv" not in changer.get(page).content.decode()
+    assert "open.csv" in reader.get(page).content.decode()
+
+
+def test_named_keys_are_hidden_from_everybody_however_deep(boss: Client) -> None:
+    page = boss.get(change_page(job_with_secrets())).content.decode()
+    assert "s3cret" not in page
+    assert page.count(HIDDEN) == 3
+    assert "u.csv" in page
+
+
+def test_a_positional_argument_is_hidden_by_the_name_of_its_parameter() -> None:
+    job = waiting_job(tenant_queue())
+    job.task = "tests.jobs.record"
+    job.args = ["acme", "n", "h"]
+    with override_settings(TENANT_SLOTS={"HIDDEN_ARGUMENTS": ["history"]}):
+        assert '"h"' not in shown_args(job)
+        assert '"acme"' in shown_args(job)
+
+
+@override_settings(TENANT_SLOTS={"HIDDEN_ARGUMENTS": ["iban"]})
+def test_the_project_says_which_keys_are_hidden() -> None:
+    assert is_hidden("IBAN")
+    assert not is_hidden("token")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("query", ["kwargs__Token__startswith=s", "kwargs__icontains=s3", "args__0=1", "result__x=1"])
+def test_nobody_can_guess_a_hidden_value_through_the_address(boss: Client, query: str) -> None:
+    job_with_secrets()
+    assert boss.get(f"/admin/tenant_slots/tenantjob/?{query}").status_code == 400

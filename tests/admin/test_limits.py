@@ -1,0 +1,187 @@
+"""Editing limits in the admin: in place, on a page without JavaScript, and on the change form."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client, override_settings
+from django.utils import timezone
+
+from tenant_slots.exceptions import StaleVersion
+from tenant_slots.models import LimitSource, State, TenantQueue
+from tests.admin.site import QUEUES, change_page, loaded, messages_of, signed_in
+from tests.factories import fresh, in_rq, tenant_queue, waiting_job
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+JSON = {"Accept": "application/json"}
+
+
+def limit_page(row: TenantQueue) -> str:
+    return f"{QUEUES}{row.pk}/limit/"
+
+
+def local(time: Any) -> str:
+    return timezone.localtime(time).strftime("%Y-%m-%dT%H:%M")
+
+
+def in_an_hour() -> Any:
+    return timezone.now() + timedelta(hours=1)
+
+
+def test_a_limit_raised_in_place_starts_what_waits_at_once(boss: Client) -> None:
+    row = tenant_queue(max_job=0)
+    jobs = [waiting_job(row) for _ in range(3)]
+
+    answer = boss.post(limit_page(row), {"max_job": 2, "reason": "sale", "version": 0}, headers=JSON).json()
+
+    assert [fresh(job).state for job in jobs] == [State.QUEUED, State.QUEUED, State.WAITING]
+    assert in_rq() == 2
+    assert answer["cells"][f"{row.pk}.usage"]["text"] == "2 / 2"
+    assert answer["cells"][f"{row.pk}.edit"]["attrs"]["data-version"] == "1"
+    assert LogEntry.objects.get().get_change_message() == "Changed limit: 0 → 2 (sale)."
+
+
+def test_the_second_of_two_admins_gets_409_with_both_values(boss: Client) -> None:
+    row = tenant_queue(max_job=1)
+    colleague = signed_in("view_tenantqueue", "set_limit_tenantqueue")
+    assert colleague.post(limit_page(row), {"max_job": 7, "version": 0}, headers=JSON).status_code == 200
+
+    answer = boss.post(limit_page(row), {"max_job": 3, "version": 0}, headers=JSON)
+
+    assert answer.status_code == 409
+    assert (answer.json()["theirs"], answer.json()["yours"]) == ({"max_job": 7, "version": 1}, {"max_job": 3})
+    assert fresh(row).max_job == 7
+    assert LogEntry.objects.count() == 1
+
+
+def test_without_javascript_the_same_page_is_a_form(boss: Client) -> None:
+    row = tenant_queue(max_job=1, current_job=5)
+    page = boss.get(limit_page(row)).content.decode()
+    assert 'name="version" value="0"' in page
+    assert "Running: 5. A lower limit stops none of them." in page
+
+    response = boss.post(limit_page(row), {"max_job": 3, "version": 0}, follow=True)
+
+    assert messages_of(response) == [
+        "acme on imports: limit 3. Running 5, limit 3: 2 will finish, none is stopped.",
+    ]
+
+
+def test_without_javascript_a_conflict_shows_both_values_and_can_be_decided(boss: Client) -> None:
+    row = tenant_queue(max_job=1)
+    TenantQueue.objects.get().set_limit(7)
+
+    response = boss.post(limit_page(row), {"max_job": 3, "version": 0})
+
+    page = response.content.decode()
+    assert response.status_code == 409
+    assert "Their limit: 7. Yours: 3. Nothing was saved." in page
+    assert 'name="version" value="1"' in page
+    assert fresh(row).max_job == 7
+
+
+@pytest.mark.parametrize(
+    "data", [{"max_job": "-1"}, {"max_job": "10001"}, {"max_job": ""}, {"max_job": "x"}, {"version": ""},
+             {"until": "2020-01-01T00:00"}, {"reason": "x" * 201}],
+)  # fmt: skip
+def test_what_is_no_limit_is_refused(boss: Client, data: dict[str, str]) -> None:
+    row = tenant_queue()
+    answer = boss.post(limit_page(row), {"version": "0", "max_job": "2", **data}, headers=JSON)
+    assert (answer.status_code, fresh(row).max_job) == (400, 1)
+    assert answer.json()["errors"]
+
+
+def test_an_override_says_until_when_and_what_comes_then(boss: Client) -> None:
+    row = tenant_queue(max_job=1)
+    answer = boss.post(limit_page(row), {"max_job": 10, "until": local(in_an_hour()), "version": 0}, headers=JSON)
+    assert (fresh(row).max_job, row.limit_before_override) == (10, 1)
+    text = answer.json()["cells"][f"{row.pk}.origin"]["text"]
+    assert text.startswith("override until ")
+    assert ", then 1 (" in text
+    assert "until" in LogEntry.objects.get().get_change_message()
+
+
+@override_settings(TENANT_SLOTS={"DEFAULT_MAX_JOB": 4})
+def test_a_limit_is_reset_after_a_page_that_says_to_what(boss: Client) -> None:
+    row = tenant_queue(max_job=9, limit_source="set")
+    url = f"{QUEUES}{row.pk}/reset/"
+    assert "The limit will be 4, the default." in boss.get(url).content.decode()
+    assert fresh(row).max_job == 9
+    assert boss.post(url, {"reason": "trial is over", "version": 5}).status_code == 409
+    assert fresh(row).max_job == 9
+    boss.post(url, {"reason": "trial is over", "version": 0})
+    assert (fresh(row).max_job, row.limit_source) == (4, LimitSource.DEFAULT)
+    assert LogEntry.objects.get().get_change_message() == "Changed limit: 9 → 4 (trial is over)."
+
+
+@pytest.mark.parametrize("page", ["limit", "reset"])
+def test_who_may_not_set_a_limit_is_refused_by_the_handler(viewer: Client, page: str) -> None:
+    row = tenant_queue()
+    url = f"{QUEUES}{row.pk}/{page}/"
+    assert viewer.get(url).status_code == 403
+    assert viewer.post(url, {"max_job": 5, "version": 0}).status_code == 403
+    assert f"/{page}/" not in viewer.get(change_page(row)).content.decode()
+    assert fresh(row).max_job == 1
+
+
+def test_a_row_that_is_not_there_is_no_error_page(boss: Client) -> None:
+    assert boss.get(f"{QUEUES}999999/limit/").status_code == 403
+    assert boss.get(f"{QUEUES}abc/limit/").status_code == 403
+
+
+def test_a_forged_request_from_elsewhere_is_refused() -> None:
+    row = tenant_queue()
+    strict = Client(enforce_csrf_checks=True)
+    strict.cookies = signed_in(superuser=True).cookies
+    assert strict.post(limit_page(row), {"max_job": 5, "version": 0}, headers=JSON).status_code == 403
+    assert fresh(row).max_job == 1
+
+
+# --- the change form -----------------------------------------------------------------------------------------------
+
+
+def test_the_change_form_says_what_lowering_does_and_keeps_the_reason(boss: Client) -> None:
+    row = tenant_queue(max_job=9, current_job=5)
+    response = boss.post(change_page(row), {**loaded(boss, row), "max_job": 3, "reason": "quiet"}, follow=True)
+    assert "Running 5, limit 3: 2 will finish, none is stopped." in messages_of(response)
+    assert LogEntry.objects.get().get_change_message() == "Changed limit: 9 → 3 (quiet)."
+    assert fresh(row).limit_set_by.startswith("staff ")
+
+
+def test_the_change_form_sets_and_ends_an_override_and_a_pause(boss: Client) -> None:
+    row = tenant_queue(max_job=1)
+    until = in_an_hour()
+    form = {**loaded(boss, row), "max_job": "5", "paused": "on", "override_until": local(until)}
+    boss.post(change_page(row), {**form, "resume_at": local(until)})
+    assert (fresh(row).max_job, row.paused, row.limit_before_override) == (5, True, 1)
+    assert abs((row.resume_at - until).total_seconds()) < 60
+
+    form = {**loaded(boss, row), "override_until": ""}
+    boss.post(change_page(row), form)
+    assert (fresh(row).max_job, row.override_until, row.paused) == (1, None, True)
+
+
+def test_a_time_that_has_passed_is_an_error_in_the_form(boss: Client) -> None:
+    row = tenant_queue()
+    form = {**loaded(boss, row), "override_until": local(timezone.now() - timedelta(days=1))}
+    response = boss.post(change_page(row), form)
+    assert "override_until" in response.context["adminform"].form.errors
+
+
+def test_a_change_between_the_check_and_the_lock_is_told_and_not_lost(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = tenant_queue()
+    form = loaded(boss, row)
+
+    def too_late(*args: Any, **kwargs: Any) -> Any:
+        raise StaleVersion(tenant_queue=row, max_job=7, version=1)
+
+    monkeypatch.setattr(TenantQueue, "set_limit", too_late)
+    response = boss.post(change_page(row), {**form, "max_job": "3"}, follow=True)
+    assert any("Their limit: 7" in message for message in messages_of(response))
+    assert not LogEntry.objects.exists()

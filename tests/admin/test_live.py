@@ -1,0 +1,203 @@
+"""The live list: what it shows, what it costs, who may poll it, and that viewers share one snapshot."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.db import connection
+from django.test import Client, RequestFactory, override_settings
+from django.test.utils import CaptureQueriesContext
+from django.utils.html import escape
+
+from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin, charts, words
+from tenant_slots.admin.snapshots import shared_rows
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests.admin.site import HOSTILE, LIVE, QUEUES, signed_in
+from tests.factories import tenant_queue, waiting_job
+
+pytestmark = pytest.mark.django_db
+
+
+def poll(client: Client, *rows: TenantQueue, **query: Any) -> Any:
+    return client.get(LIVE, {"rows": ",".join(str(row.pk) for row in rows), **query})
+
+
+def test_a_poll_has_the_texts_and_attributes_of_the_page(viewer: Client) -> None:
+    row = tenant_queue(max_job=5, current_job=3)
+    waiting_job(row)
+    page = viewer.get(QUEUES).content.decode()
+    cells = poll(viewer, row).json()["cells"]
+    for place in ("state", "usage", "waiting", "oldest", "origin"):
+        text = cells[f"{row.pk}.{place}"]["text"]
+        assert re.search(rf'data-slots="{row.pk}\.{place}"[^>]*>{re.escape(escape(text))}<', page), place
+    assert cells[f"{row.pk}.state"] == {"text": "Backlogged", "attrs": {"data-state": "backlogged"}}
+    assert cells[f"{row.pk}.meter"]["attrs"]["value"] == "3"
+    assert cells["tile.slots"]["text"] == "3 / 5"
+
+
+def test_a_poll_of_rows_has_the_tiles_only_where_nobody_needs_to_add_them_up(viewer: Client) -> None:
+    row = tenant_queue(max_job=5, current_job=3)
+    assert "tile.slots" not in poll(viewer, row).json()["cells"]
+    assert poll(viewer).json()["cells"]["tile.slots"]["text"] == "3 / 5"
+    assert "tile.slots" in poll(viewer, row).json()["cells"]
+
+
+def test_a_poll_shows_what_has_changed_since(viewer: Client) -> None:
+    row = tenant_queue(max_job=2)
+    assert poll(viewer, row).json()["cells"][f"{row.pk}.usage"]["text"] == "0 / 2"
+    TenantQueue.objects.update(current_job=1)
+    shared_rows.clear()
+    assert poll(viewer, row).json()["cells"][f"{row.pk}.usage"]["text"] == "1 / 2"
+
+
+def test_twenty_viewers_cost_one_snapshot_a_second() -> None:
+    rows = [tenant_queue(str(number)) for number in range(5)]
+    viewers = [signed_in("view_tenantqueue") for _ in range(20)]
+    with CaptureQueriesContext(connection) as captured:
+        for client in viewers:
+            assert poll(client, *rows).status_code == 200
+            assert poll(client).status_code == 200
+    of_ours = [query for query in captured if '"tenant_slots_' in query["sql"]]
+    assert len(of_ours) == 4  # three for the rows, one for the tiles
+
+
+def test_an_answer_that_the_viewer_has_is_not_sent_again(viewer: Client) -> None:
+    row = tenant_queue()
+    first = poll(viewer, row)
+    again = viewer.get(LIVE, {"rows": row.pk}, headers={"If-None-Match": first["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    TenantQueue.objects.update(paused=True)
+    shared_rows.clear()
+    changed = viewer.get(LIVE, {"rows": row.pk}, headers={"If-None-Match": first["ETag"]})
+    assert changed.status_code == 200
+
+
+@pytest.mark.parametrize(("asked", "every"), [("1", 2), ("0", 2), ("-5", 5), ("x", 5), ("30", 30), ("", 5)])
+def test_nobody_polls_more_often_than_every_two_seconds(viewer: Client, asked: str, every: int) -> None:
+    assert poll(viewer, every=asked).json()["every"] == every
+
+
+@pytest.mark.parametrize("rows", ["", "0", "abc,,1e9", "9" * 40, "-1", "1;DROP", "\0"])
+def test_rows_that_are_none_are_left_out(viewer: Client, rows: str) -> None:
+    response = viewer.get(LIVE, {"rows": rows})
+    assert all(key.startswith("tile.") for key in response.json()["cells"])
+
+
+def test_who_may_not_view_may_not_poll() -> None:
+    assert poll(signed_in("view_tenantjob")).status_code == 403
+    assert poll(Client()).status_code == 302
+
+
+def test_polling_is_reading(viewer: Client) -> None:
+    assert viewer.post(LIVE).status_code == 405
+
+
+def test_the_list_is_few_queries_even_for_staff_with_single_permissions() -> None:
+    operator = signed_in("view_tenantqueue", "pause_tenantqueue", "set_limit_tenantqueue")
+    for number in range(30):
+        waiting_job(tenant_queue(str(number)))
+    operator.get(QUEUES)
+    with CaptureQueriesContext(connection) as captured:
+        operator.get(QUEUES)
+    assert len(captured) <= 12, [query["sql"][:120] for query in captured]
+
+
+@pytest.mark.parametrize(
+    ("state", "found"), [("paused", {"p"}), ("backlogged", {"b"}), ("idle", {"i"}), ("stale", set())]
+)
+def test_the_list_can_be_filtered_by_state(viewer: Client, state: str, found: set[str]) -> None:
+    tenant_queue("p", paused=True), tenant_queue("i")
+    waiting_job(tenant_queue("b"))
+    response = viewer.get(QUEUES, {"state": state})
+    assert {row.tenant for row in response.context["cl"].result_list} == found
+
+
+HOSTILE_NAMES = [HOSTILE, "a\r\nSet-Cookie: b", "\u202egnp.exe", "x" * 200, '" onclick="alert(1)', "{{ 7 }}", "=1+1"]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_a_hostile_name_is_text_on_the_live_pages(boss: Client, name: str) -> None:
+    row = tenant_queue(name, max_job=1, limit_source="set", limit_set_by=HOSTILE)
+    job = waiting_job(row, kwargs={name: name}, error=name)
+    for page in (boss.get(QUEUES), boss.get(f"{QUEUES}{row.pk}/change/"), boss.get(f"{QUEUES}{row.pk}/limit/")):
+        text = page.content.decode()
+        assert "<script>alert" not in text
+        assert 'onclick="alert' not in text
+    assert "<script>alert" not in boss.get(f"/admin/tenant_slots/tenantjob/{job.pk}/change/").content.decode()
+    answer = poll(boss, row)
+    assert answer["Content-Type"] == "application/json"
+    assert answer.json()["cells"][f"{row.pk}.origin"]["text"] == f"set by {HOSTILE}"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, words.NOTHING),
+        (0.2, "< 1 s"),
+        (7.9, "7 s"),
+        (185, "3 min"),
+        (3725, "1 h 2 min"),
+        (200_000, "2 days"),
+    ],
+)
+def test_a_wait_is_told_in_coarse_steps(seconds: float | None, text: str) -> None:
+    assert words.duration(seconds) == text
+
+
+def test_a_chart_is_points() -> None:
+    assert charts.line([0, 1, 2], 2, height=10) == "0,10 1,5 2,0"
+    assert charts.steps([1, 1, 2, 2], 2, height=10) == "0,5 2,5 2,0 3,0"
+    assert charts.steps([3], 3, height=10) == "0,0"
+
+
+# --- a viewer of some tenants only ---------------------------------------------------------------------------------
+
+
+def of_acme(site: admin.AdminSite, base: Any, model: Any) -> Any:
+    class OnlyAcme(base):  # type: ignore[misc]
+        def tenant_queues_for(self, request: Any) -> Any:
+            return TenantQueue.objects.filter(tenant="acme")
+
+    return OnlyAcme(model, site)
+
+
+def asked(client: Client, path: str = "/", data: Any = None) -> Any:
+    request = RequestFactory().get(path, data)
+    request.user = client.get(QUEUES).context["user"]
+    return request
+
+
+def test_one_method_restricts_list_poll_tiles_and_jobs_to_some_tenants(boss: Client) -> None:
+    mine, theirs = tenant_queue("acme"), tenant_queue("beta", current_job=1)
+    job, other = waiting_job(mine), waiting_job(theirs)
+    queues = of_acme(admin.site, TenantQueueAdmin, TenantQueue)
+    jobs = of_acme(admin.site, TenantJobAdmin, TenantJob)
+    request = asked(boss, data={"rows": f"{mine.pk},{theirs.pk}"})
+
+    assert list(queues.get_queryset(request)) == [mine]
+    assert list(jobs.get_queryset(request)) == [job]
+    assert queues.get_object(request, str(theirs.pk)) is None
+    assert jobs.get_object(request, str(other.pk)) is None
+    cells = json.loads(queues.live_view(request).content)["cells"]
+    assert f"{mine.pk}.state" in cells
+    assert f"{theirs.pk}.state" not in cells
+    cells = json.loads(queues.live_view(asked(boss)).content)["cells"]
+    assert cells["tile.waiting"]["text"] == "1"
+
+
+def test_stale_owners_and_missing_workers_are_an_alarm(boss: Client) -> None:
+    waiting_job(tenant_queue(current_job=1), state=State.RUNNING, beats=True, beat_at="2020-01-01T00:00:00Z")
+    cells = poll(boss).json()["cells"]
+    assert cells["tile.stale"] == {"text": "1", "attrs": {"data-alarm": "yes"}}
+    assert cells["tile.workers"] == {"text": "0", "attrs": {"data-alarm": "yes"}}
+
+
+@override_settings(RQ_QUEUES={"imports": {"URL": "redis://127.0.0.1:1/0"}})
+def test_a_redis_that_cannot_be_asked_leaves_the_page_standing(boss: Client) -> None:
+    tenant_queue()
+    assert boss.get(QUEUES).status_code == 200
+    assert poll(boss).json()["cells"]["tile.workers"]["text"] == "\N{EN DASH}"

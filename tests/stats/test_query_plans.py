@@ -1,0 +1,76 @@
+"""The figures are read from indexes, however many jobs there are."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.stats.expressions import count_of, jobs_of_row
+from tenant_slots.stats.positions import with_position
+from tenant_slots.stats.tenant_queues import with_waiting
+from tenant_slots.stats.tiles import sums_of_all
+from tests.factories import TASK, tenant_queue
+
+pytestmark = pytest.mark.django_db
+
+on_postgresql = pytest.mark.skipif("connection.vendor != 'postgresql'", reason="reads PostgreSQL's plans")
+
+OF_WAITING_JOBS = re.compile("Index Only Scan using tenant_slots_(line|longest_wait|oldest_wait) ")
+"""Which of them is the cheapest depends on how many jobs there are."""
+
+
+def explained(rows: Any) -> str:
+    """The plan with sequential scans forbidden, so that a few rows are planned like a million."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute("SET LOCAL enable_bitmapscan = off")
+    plan: str = rows.explain()
+    return plan
+
+
+def filled() -> TenantQueue:
+    """One of 100 tenants with 40 jobs each, a quarter of them waiting."""
+    rows = [tenant_queue(f"tenant {number}") for number in range(100)]
+    states = [State.WAITING, State.FINISHED, State.FINISHED, State.FINISHED]
+    TenantJob.objects.bulk_create(
+        TenantJob(tenant_queue=row, task=TASK, state=states[n % 4]) for n in range(40) for row in rows
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+    return rows[7]
+
+
+@on_postgresql
+def test_waiting_jobs_are_counted_from_an_index_of_the_waiting_ones() -> None:
+    filled()
+    plan = explained(with_waiting(TenantQueue.objects.all()))
+    assert OF_WAITING_JOBS.search(plan), plan
+
+
+@on_postgresql
+def test_the_tiles_read_count_and_longest_wait_of_all_from_indexes() -> None:
+    filled()
+    plan = explained(sums_of_all())
+    assert OF_WAITING_JOBS.search(plan), plan
+    assert "Index Scan using tenant_slots_oldest_wait" in plan, plan
+
+
+@on_postgresql
+@pytest.mark.parametrize("state", ["running", "queued"])
+def test_slots_in_use_are_counted_from_the_index_of_the_jobs_that_hold_one(state: str) -> None:
+    filled()
+    plan = explained(TenantQueue.objects.annotate(count=count_of(getattr(jobs_of_row(), state)())))
+    assert "using tenant_slots_holding" in plan, plan
+
+
+@on_postgresql
+def test_a_position_is_counted_from_ranges_of_the_index_of_the_backlog() -> None:
+    row = filled()
+    plan = explained(with_position(row.jobs.waiting().latest("pk")))
+    ranges = [line for line in plan.splitlines() if "Index Cond" in line and "priority" in line]
+    assert plan.count("using tenant_slots_backlog") == 2, plan
+    assert len(ranges) == 2, plan

@@ -1,0 +1,156 @@
+"""What the live pages show: right numbers, few queries."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from tenant_slots import dispatch
+from tenant_slots.models import State, TenantQueue
+from tenant_slots.stats import percentiles, rows, series, tiles
+from tenant_slots.stats.states import QueueState, with_state
+from tests.factories import tenant_queue, waiting_job
+
+pytestmark = pytest.mark.django_db
+
+
+def ago(**time: float) -> Any:
+    return timezone.now() - timedelta(**time)
+
+
+def row_of(queue: TenantQueue) -> rows.Row:
+    return rows.measured([queue.pk])[queue.pk]
+
+
+def ran(queue: TenantQueue, started: float, ended: float, **values: Any) -> None:
+    """A job that ran from so many minutes ago to so many minutes ago."""
+    values = {"state": State.FINISHED, "attempt": 1, "enqueued_at": ago(minutes=started), **values}
+    waiting_job(queue, started_at=ago(minutes=started), ended_at=ago(minutes=ended), **values)
+
+
+def runs(queue: TenantQueue, **values: Any) -> None:
+    waiting_job(queue, **{"state": State.RUNNING, "beats": True, "beat_at": ago(), "started_at": ago(), **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "jobs", "state"),
+    [
+        ({}, [], QueueState.IDLE),
+        ({"max_job": 0}, [], QueueState.IDLE),
+        ({"max_job": 2, "current_job": 1}, [], QueueState.ACTIVE),
+        ({"max_job": 2, "current_job": 2}, [], QueueState.AT_LIMIT),
+        ({"max_job": 2, "current_job": 2}, ["waiting"], QueueState.BACKLOGGED),
+        ({"max_job": 0}, ["waiting"], QueueState.BACKLOGGED),
+        ({"max_job": 2, "current_job": 3}, ["waiting"], QueueState.OVER),
+        ({"max_job": 2, "current_job": 3, "paused": True}, ["waiting"], QueueState.PAUSED),
+        ({"paused": True}, ["stale"], QueueState.STALE),
+        ({}, ["stale stock worker"], QueueState.IDLE),
+    ],
+)
+def test_a_row_has_one_state_and_is_found_by_it(values: Any, jobs: list[str], state: QueueState) -> None:
+    queue = tenant_queue(**values)
+    for job in jobs:
+        if job == "waiting":
+            waiting_job(queue)
+        else:
+            runs(queue, beat_at=ago(minutes=5), beats=job == "stale")
+    assert row_of(queue).state == state
+    assert with_state(TenantQueue.objects.all()).filter(state=state).get() == queue
+
+
+def test_jobs_are_counted_where_they_belong() -> None:
+    queue = tenant_queue(max_job=5, current_job=3)
+    waiting_job(tenant_queue("other"))
+    runs(queue), runs(queue, beat_at=ago(minutes=5))
+    waiting_job(queue, state=State.QUEUED), waiting_job(queue, enqueued_at=ago(minutes=3))
+    ran(queue, 70, 61, state=State.FAILED), ran(queue, 70, 59, state=State.FAILED)
+    row = row_of(queue)
+    assert (row.running, row.queued, row.waiting, row.stale, row.failed) == (2, 1, 1, 1, 1)
+    assert row.oldest_wait == pytest.approx(180, abs=5)
+
+
+def test_the_start_delay_is_the_nearest_rank_of_first_starts() -> None:
+    queue, other = tenant_queue(), tenant_queue("other")
+    for seconds in range(1, 21):
+        waiting_job(
+            queue, state=State.FINISHED, attempt=1, ended_at=ago(), started_at=ago(seconds=1),
+            enqueued_at=ago(seconds=1 + seconds),
+        )  # fmt: skip
+    ran(queue, 20, 16, enqueued_at=ago(minutes=90))  # started too long ago
+    ran(queue, 1, 0.5, enqueued_at=ago(minutes=90), attempt=2)  # a second run did not wait for its first start
+    runs(other, attempt=1, started_at=ago(seconds=1), enqueued_at=ago(seconds=8))
+
+    delays = percentiles.start_delays([queue.pk, other.pk])
+
+    assert delays[queue.pk] == pytest.approx(19, abs=0.5)
+    assert delays[other.pk] == pytest.approx(7, abs=0.5)
+
+
+def test_activity_counts_what_ran_minute_by_minute() -> None:
+    queue = tenant_queue()
+    ran(queue, 3.5, 1.5)
+    ran(queue, 2.5, 2.2)  # between two moments
+    ran(queue, 500, 2.5)
+    runs(queue, started_at=ago(minutes=0.5))
+    activity = row_of(queue).activity
+    assert len(activity) == 61
+    assert activity[-6:] == (1, 1, 2, 1, 0, 1)
+    assert activity[0] == 1
+
+
+def test_the_limit_is_drawn_as_it_was() -> None:
+    now = timezone.now().timestamp()
+    limits = series.limits(5, [[now - 9000, 1], [now - 150, 2], [now - 60.5, 9]])
+    assert (limits[0], limits[-4], limits[-3], limits[-2], limits[-1]) == (2, 2, 9, 5, 5)
+    assert series.limits(3, None) == (3,) * 61
+
+
+def test_a_snapshot_has_three_queries_however_many_rows() -> None:
+    for count in (1, 30):
+        queues = [tenant_queue(f"{count} {number}") for number in range(count)]
+        for queue in queues:
+            waiting_job(queue), runs(queue), ran(queue, 5, 3)
+        with CaptureQueriesContext(connection) as captured:
+            assert len(rows.measured([queue.pk for queue in queues])) == count
+        assert len(captured) == 3
+
+
+def test_the_tiles_sum_up_and_leave_out_what_nobody_limits() -> None:
+    waiting_job(tenant_queue("full", max_job=2, current_job=2), enqueued_at=ago(minutes=2))
+    runs(tenant_queue("stale", max_job=3, current_job=1), beat_at=ago(minutes=5))
+    tenant_queue("paused", max_job=7, paused=True)
+    tenant_queue("", max_job=10_000, current_job=4)
+    with CaptureQueriesContext(connection) as captured:
+        found = tiles.added_up()
+    assert (found.in_use, found.capacity, found.waiting, found.at_limit, found.stale) == (3, 5, 1, 1, 1)
+    assert found.oldest_wait == pytest.approx(120, abs=5)
+    assert (dispatch.workers_alive(), len(captured)) == (0, 1)
+
+
+def test_tiles_without_any_row_are_zeros() -> None:
+    found = tiles.added_up()
+    assert (found.in_use, found.capacity, found.waiting, found.oldest_wait) == (0, 0, 0, None)
+
+
+def test_tiles_of_some_rows_count_no_others() -> None:
+    waiting_job(tenant_queue("mine")), waiting_job(tenant_queue("theirs"))
+    assert tiles.added_up(TenantQueue.objects.filter(tenant="mine")).waiting == 1
+
+
+def test_another_lease_time_counts_from_the_next_poll_on(settings: Any) -> None:
+    queue = tenant_queue()
+    runs(queue, beat_at=ago(seconds=30))
+    counted = []
+    for seconds in (20, 60, 20):
+        settings.TENANT_SLOTS = {"LEASE_TTL": seconds}
+        counted.append((row_of(queue).stale, row_of(queue).state == QueueState.STALE, tiles.added_up().stale))
+    assert counted == [(1, True, 1), (0, False, 0), (1, True, 1)]
+
+
+def test_no_row_is_nothing_to_show() -> None:
+    assert rows.measured([]) == {}
