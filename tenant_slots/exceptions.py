@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import pickle
+from typing import Any, TypeVar
 
 
 class TenantSlotsError(Exception):
@@ -15,16 +16,30 @@ class TenantSlotsError(Exception):
         cls.__doc__ = cls.message
 
     def __init__(self, **facts: Any) -> None:
-        self.facts = facts
         self.__dict__.update(facts)
         super().__init__(self.message.format(**facts))
 
     def __reduce__(self) -> Any:
-        return _remade, (type(self), self.facts), self.__dict__
+        return _remade, (type(self), str(self)), {name: _portable(value) for name, value in self.__dict__.items()}
 
 
-def _remade(kind: type[TenantSlotsError], facts: dict[str, Any]) -> TenantSlotsError:
-    return kind(**facts)
+E = TypeVar("E", bound=TenantSlotsError)
+
+
+def _remade(kind: type[E], text: str) -> E:
+    """An error as it was: its text need not be made from facts anew."""
+    error = kind.__new__(kind)
+    Exception.__init__(error, text)
+    return error
+
+
+def _portable(value: Any) -> Any:
+    """What travels of a fact: a lambda that somebody gave as an option arrives as its text."""
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return repr(value)
+    return value
 
 
 class ImproperJob(TenantSlotsError):

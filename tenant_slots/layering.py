@@ -27,7 +27,7 @@ def implemented_above(declaration: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(declaration)
     def method(*args: P.args, **kwargs: P.kwargs) -> R:
-        result: R = _implementations[name](*args, **kwargs)
+        result: R = implementation_of(name)(*args, **kwargs)
         return result
 
     return method
@@ -43,6 +43,13 @@ def implements(
         return function
 
     return register
+
+
+def implementation_of(name: str) -> Callable[..., Any]:
+    """The body of a declared method. Raises NotImplementedError while no imported module has it."""
+    if name not in _implementations:
+        raise NotImplementedError(f"{name} has no implementation; is tenant_slots in INSTALLED_APPS and Django set up?")
+    return _implementations[name]
 
 
 def unimplemented() -> set[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
@@ -162,3 +164,36 @@ def test_a_release_where_the_counter_was_wrong_hands_on_all_the_same() -> None:
     waiting_job(row)
     assert len(slots.release(job, state=State.FINISHED).admitted) == 1
     assert fresh(row).current_job == 1
+
+
+def test_the_statements_for_the_head_of_a_backlog_are_few_however_many_slots_are_free() -> None:
+    row = tenant_queue(max_job=0)
+    statements._first_waiting.cache_clear()
+    for free in range(1, 60):
+        TenantQueue.objects.filter(pk=row.pk).update(max_job=free)
+        slots.admit(row.pk)
+    assert statements._first_waiting.cache_info().currsize == 7, "one for each power of two up to 64"
+
+
+@pytest.mark.parametrize("free", [1, 2, 3, 5, 8])
+def test_exactly_as_many_are_admitted_as_slots_are_free(free: int) -> None:
+    row = tenant_queue(max_job=free)
+    waiting = [waiting_job(row) for _ in range(9)]
+    assert [job.pk for job in slots.admit(row.pk)] == [job.pk for job in waiting[:free]]
+    assert counters_match()
+
+
+def test_a_job_that_vanishes_while_it_is_admitted_takes_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forced: somebody deletes a row by hand between the look at the head of the backlog and its claim."""
+    row = tenant_queue(max_job=3)
+    first, second = waiting_job(row), waiting_job(row)
+    take = statements.TAKE.update
+
+    def delete_then_take(**values: Any) -> int:
+        TenantJob.objects.filter(pk=first.pk).delete()
+        return take(**values)
+
+    monkeypatch.setattr(statements.TAKE, "update", delete_then_take)
+    assert slots.admit(row.pk) == [second]
+    assert fresh(row).current_job == 1
+    assert counters_match()

@@ -8,11 +8,12 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from tenant_slots import plans, stats, tenants
+from tenant_slots import stats, tenants
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.exceptions import TenantSlotsError
+from tenant_slots.management import limit_file
 from tenant_slots.management.commands._table import printable
-from tenant_slots.plans import Difference, Line, Problem
+from tenant_slots.management.limit_file import Difference, Line, Problem
 
 
 class Command(BaseCommand):
@@ -47,13 +48,13 @@ class Command(BaseCommand):
         self, *, tenant_file: str, file_queue: str, dry_run: bool, as_json: bool, by: str, reason: str, **_: Any
     ) -> None:
         lines, problems = _read(tenant_file, file_queue)
-        difference = plans.compare(lines, file_queue)
-        problems = sorted([*problems, *plans.missing_rows(difference.new, file_queue)], key=lambda one: one.line)
+        difference = limit_file.compare(lines, file_queue)
+        problems = sorted([*problems, *limit_file.missing_rows(difference.new, file_queue)], key=lambda one: one.line)
         if problems:
             self._print(Difference(), problems, as_json, dry_run)
             raise CommandError(f"{_lines_are(problems)} wrong; nothing was changed")
         if not dry_run:
-            difference, problems = plans.apply(difference, file_queue, by=by, reason=reason)
+            difference, problems = limit_file.apply(difference, file_queue, by=by, reason=reason)
         self._print(difference, problems, as_json, dry_run)
         if problems:
             raise CommandError(f"{_lines_are(problems)} not applied, the others are; run the command again")
@@ -89,7 +90,7 @@ def as_document(difference: Difference, problems: list[Problem]) -> str:
 
 def change_limit(tenant: str, queue: str, text: str, *, by: str, reason: str) -> str:
     """Set the limit and say what changed. A wrong limit is refused before a missing row is made."""
-    limit = tenants.require_limit(plans.number_or_text(text), tenant, queue)
+    limit = tenants.require_limit(limit_file.number_or_text(text), tenant, queue)
     row = tenants.tenant_queue_for(tenant, queue)
     before, waiting = row.max_job, sum(usage.waiting for usage in stats.usage(tenant=tenant, queue=queue))
     row.set_limit(limit, by=by, reason=reason)
@@ -107,7 +108,7 @@ def _require_one_form(options: dict[str, Any]) -> None:
 def _read(path: str, queue: str) -> tuple[list[Line], list[Problem]]:
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            return plans.read(file, queue)
+            return limit_file.read(file, queue)
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"{path} cannot be read: {error}") from error
 

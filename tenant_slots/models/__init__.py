@@ -1,0 +1,32 @@
+"""The tables: tenant queues, their jobs, and who sweeps. Everything else stands on them, so they import
+next to nothing.
+
+What moves a job between states is in ``slots.py``. Methods whose body needs the layers above are declared here and
+written there, see ``layering.py``.
+"""
+
+from tenant_slots.models.states import ENDED, HOLD_SLOT, HOLDING, UNADMITTED, Kind, LimitSource, State
+from tenant_slots.models.sweep_claim import SweepClaim
+from tenant_slots.models.tenant_job import READY_AT, TenantJob, TenantJobQuerySet, rq_id_of, rq_queue_of
+from tenant_slots.models.tenant_queue import GUARDED, HIGHEST_LIMIT, Change, TenantQueue, TenantQueueQuerySet
+
+__all__ = [
+    "ENDED",
+    "GUARDED",
+    "HIGHEST_LIMIT",
+    "HOLDING",
+    "HOLD_SLOT",
+    "READY_AT",
+    "UNADMITTED",
+    "Change",
+    "Kind",
+    "LimitSource",
+    "State",
+    "SweepClaim",
+    "TenantJob",
+    "TenantJobQuerySet",
+    "TenantQueue",
+    "TenantQueueQuerySet",
+    "rq_id_of",
+    "rq_queue_of",
+]

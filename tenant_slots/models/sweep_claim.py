@@ -1,0 +1,20 @@
+"""Who sweeps."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from tenant_slots.models.manager import InConfiguredDatabase
+
+
+class SweepClaim(models.Model):
+    """Who sweeps now: a row per kind of sweep, taken by a conditional UPDATE until a time of the database's clock."""
+
+    name = models.CharField(max_length=120, primary_key=True)
+    sweeper = models.CharField(max_length=255, default="")
+    until = models.DateTimeField()
+
+    objects = InConfiguredDatabase()
+
+    def __str__(self) -> str:
+        return self.name

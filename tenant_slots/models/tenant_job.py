@@ -1,0 +1,270 @@
+"""One background job, or one reservation, of one tenant."""
+
+from __future__ import annotations
+
+import uuid
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Q, Value
+from django.db.models.functions import Coalesce, Greatest
+from django.utils.translation import gettext_lazy as _
+
+from tenant_slots.conf import app_settings
+from tenant_slots.db.clock import DatabaseNow, ago
+from tenant_slots.layering import implemented_above
+from tenant_slots.models.manager import InConfiguredDatabase
+from tenant_slots.models.states import ENDED, HOLDING, UNADMITTED, Kind, State
+from tenant_slots.models.tenant_queue import TenantQueue
+
+READY_AT = Greatest("enqueued_at", Coalesce("run_after", "enqueued_at"))
+"""From when a job could have started: one that was put off did not wait before its time."""
+
+
+def rq_id_of(job: uuid.UUID, attempt: int, rq_job_id: str) -> str:
+    """The id of an attempt's RQ job: a fresh one each time, unless the job came through plain RQ."""
+    return rq_job_id or f"{job}-{attempt}"
+
+
+def rq_queue_of(overflow_queue: str, queue: str) -> str:
+    """The RQ queue that a job goes to. One whose overflow queue the project has given up goes to its own queue."""
+    return overflow_queue if overflow_queue in getattr(settings, "RQ_QUEUES", {}) else queue
+
+
+class TenantJobQuerySet(models.QuerySet["TenantJob"]):
+    def scheduled(self) -> TenantJobQuerySet:
+        return self.filter(state=State.SCHEDULED)
+
+    def waiting(self) -> TenantJobQuerySet:
+        return self.filter(state=State.WAITING)
+
+    def queued(self) -> TenantJobQuerySet:
+        return self.filter(state=State.QUEUED)
+
+    def running(self) -> TenantJobQuerySet:
+        return self.filter(state=State.RUNNING)
+
+    def holding(self) -> TenantJobQuerySet:
+        """Jobs that hold a slot."""
+        return self.filter(state__in=HOLDING)
+
+    def unadmitted(self) -> TenantJobQuerySet:
+        """Jobs that have not ended and hold no slot."""
+        return self.filter(state__in=UNADMITTED)
+
+    def not_started(self) -> TenantJobQuerySet:
+        """Jobs that no worker has begun."""
+        return self.filter(state__in=(*UNADMITTED, State.QUEUED))
+
+    def jobs(self) -> TenantJobQuerySet:
+        """Without reservations."""
+        return self.filter(kind=Kind.JOB)
+
+    def reservations_to_begin(self) -> TenantJobQuerySet:
+        """Reservations whose block has not begun: waiting, or just admitted."""
+        return self.filter(kind=Kind.RESERVATION, state__in=(State.WAITING, State.QUEUED))
+
+    def stale(self) -> TenantJobQuerySet:
+        """Running jobs whose lease has run out.
+
+        Nobody sends heartbeats for a stock worker's jobs, so that their absence says nothing.
+        """
+        return self.running().filter(beats=True, beat_at__lt=ago(app_settings.LEASE_TTL))
+
+    def ended(self) -> TenantJobQuerySet:
+        return self.filter(state__in=ENDED)
+
+    def retryable(self) -> TenantJobQuerySet:
+        """Failed and canceled jobs that may run again: RQ's own are requeued there; a reservation has no function."""
+        return self.jobs().filter(state__in=(State.FAILED, State.CANCELED), rq_job_id="")
+
+    def backlog(self) -> TenantJobQuerySet:
+        """The waiting jobs of a tenant, next one first."""
+        return self.waiting().order_by("-priority", "pk")
+
+    def held_as(self, job: TenantJob) -> TenantJobQuerySet:
+        """The job's row, only while this attempt of it still holds its slot."""
+        return self.holding().filter(pk=job.pk, attempt=job.attempt)
+
+
+class TenantJob(models.Model):
+    """One background job of one tenant, from enqueue to its end."""
+
+    uuid = models.UUIDField(_("id"), default=uuid.uuid4, unique=True, editable=False)
+    tenant_queue = models.ForeignKey(
+        TenantQueue, models.CASCADE, related_name="jobs", db_index=False, verbose_name=_("tenant queue")
+    )
+    kind = models.CharField(_("kind"), max_length=12, choices=Kind, default=Kind.JOB, db_default=Kind.JOB)
+    task = models.CharField(_("task"), max_length=255)
+    args = models.JSONField(_("arguments"), default=list)
+    kwargs = models.JSONField(_("keyword arguments"), default=dict)
+    options = models.JSONField(
+        _("options"),
+        default=dict,
+        help_text=_("RQ options: timeout, result_ttl, failure_ttl, description, meta, retry."),
+    )
+    rq_job_id = models.CharField(
+        max_length=255,
+        default="",
+        db_default="",
+        help_text=_("Set when the job came through plain RQ: the id of its RQ job."),
+    )
+    rq_queue = models.CharField(
+        max_length=100, default="", db_default="", help_text=_("The RQ queue, where it is not the tenant queue's.")
+    )
+    state = models.CharField(_("state"), max_length=10, choices=State, default=State.WAITING)
+    attempt = models.PositiveIntegerField(
+        _("attempt"),
+        default=0,
+        db_default=0,
+        help_text=_("Counts the admissions; an earlier run of the job can change nothing any more."),
+    )
+    crashes = models.PositiveIntegerField(_("crashes"), default=0, db_default=0)
+    failures = models.PositiveIntegerField(_("failures"), default=0, db_default=0)
+    priority = models.IntegerField(_("priority"), default=0, help_text=_("Jobs with a higher priority go first."))
+    run_after = models.DateTimeField(_("not before"), null=True)
+    key = models.CharField(_("concurrency key"), max_length=255, default="")
+    unique_key = models.CharField(
+        max_length=64,
+        default="",
+        db_default="",
+        help_text=_("Set while no duplicate of the job may be stored: a digest of what makes them duplicates."),
+    )
+    object_model = models.CharField(
+        _("model"), max_length=255, default="", db_default="", help_text=_("Of a model's method: app_label.model.")
+    )
+    object_pk = models.CharField(_("object"), max_length=255, default="", db_default="")
+    progress = models.JSONField(
+        _("progress"), null=True, help_text=_('What the job last reported: {"done": 40, "total": 100}.')
+    )
+    stats = models.JSONField(
+        _("statistics"),
+        default=dict,
+        db_default=Value({}, models.JSONField()),
+        help_text=_("What the job last reported, by name."),
+    )
+    enqueued_at = models.DateTimeField(_("enqueued"), db_default=DatabaseNow())
+    admitted_at = models.DateTimeField(_("admitted"), null=True)
+    started_at = models.DateTimeField(_("started"), null=True)
+    ended_at = models.DateTimeField(_("ended"), null=True)
+    beat_at = models.DateTimeField(_("last heartbeat"), null=True)
+    cancel_requested_at = models.DateTimeField(_("cancel requested"), null=True)
+    worker = models.CharField(_("worker"), max_length=255, default="", db_default="")
+    host = models.CharField(_("host"), max_length=100, default="", db_default="")
+    pid = models.IntegerField(_("process"), default=0, db_default=0)
+    pid_started = models.BigIntegerField(default=0, db_default=0)
+    beats = models.BooleanField(
+        default=False, db_default=False, help_text=_("Whether the process gives heartbeats while it runs the job.")
+    )
+    result = models.JSONField(_("result"), null=True)
+    error = models.TextField(_("error"), default="", db_default="")
+
+    objects = InConfiguredDatabase.from_queryset(TenantJobQuerySet)()
+
+    class Meta:
+        verbose_name = _("tenant job")
+        verbose_name_plural = _("tenant jobs")
+        permissions = [
+            ("view_job_arguments", _("Can view the arguments of tenant job")),
+            ("stop_tenantjob", _("Can stop running tenant job")),
+            ("retry_tenantjob", _("Can retry failed tenant job")),
+            ("prioritize_tenantjob", _("Can change the priority of waiting tenant job")),
+            ("release_tenantjob", _("Can release the stuck slot of tenant job")),
+            ("force_release_tenantjob", _("Can release the slot of tenant job that seems to be alive")),
+            ("export_tenantjob", _("Can export tenant job")),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["rq_job_id"],
+                condition=~Q(state__in=ENDED) & ~Q(rq_job_id=""),
+                name="tenant_slots_one_per_rq_job",
+            ),
+            models.UniqueConstraint(
+                fields=["unique_key"],
+                condition=~Q(unique_key="") & ~Q(state__in=ENDED),
+                name="tenant_slots_one_per_unique_key",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                "tenant_queue",
+                F("priority").desc(),
+                "id",
+                condition=Q(state=State.WAITING),
+                include=["key"],
+                name="tenant_slots_backlog",
+            ),
+            models.Index(fields=["tenant_queue"], condition=Q(state__in=HOLDING), name="tenant_slots_holding"),
+            models.Index(fields=["run_after"], condition=Q(state=State.SCHEDULED), name="tenant_slots_scheduled"),
+            models.Index(fields=["tenant_queue"], condition=Q(state=State.SCHEDULED), name="tenant_slots_deferred"),
+            models.Index(fields=["ended_at"], condition=Q(state__in=ENDED), name="tenant_slots_ended"),
+            models.Index(fields=["tenant_queue", "-id"], name="tenant_slots_history"),
+            models.Index("tenant_queue", READY_AT, condition=Q(state=State.WAITING), name="tenant_slots_longest_wait"),
+            models.Index(READY_AT, condition=Q(state=State.WAITING), name="tenant_slots_oldest_wait"),
+            models.Index(
+                fields=["tenant_queue", "ended_at"], condition=Q(state__in=ENDED), name="tenant_slots_ended_of_row"
+            ),
+            models.Index(
+                fields=["beat_at"],
+                condition=Q(kind=Kind.RESERVATION, state__in=(State.WAITING, State.QUEUED)),
+                name="tenant_slots_reservations",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task} {self.uuid}"
+
+    @property
+    def rq_id(self) -> str:
+        return rq_id_of(self.uuid, self.attempt, self.rq_job_id)
+
+    @property
+    def rq_queue_name(self) -> str:
+        return rq_queue_of(self.rq_queue, self.tenant_queue.queue)
+
+    @property
+    def is_reservation(self) -> bool:
+        """Not a job of RQ: other code holds the slot, or waits for it."""
+        return self.kind == Kind.RESERVATION
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
+
+    @implemented_above
+    def cancel(self) -> bool:
+        """Take the job out of the backlog, or stop it when it runs; False when it had already ended.
+
+        A running job is canceled once its process has really ended, so refresh before reading `state`.
+        """
+        raise NotImplementedError
+
+    @implemented_above
+    def set_priority(self, priority: int) -> bool:
+        """Move the job within its tenant's backlog; False when it is not scheduled or waiting any more.
+
+        Args:
+            priority: from -1,000,000 to 1,000,000; a higher one goes first.
+
+        Raises:
+            InvalidOption: it is not such a number.
+        """
+        raise NotImplementedError
+
+    @implemented_above
+    def retry(self) -> None:
+        """Put a failed or canceled job back in its old place in the backlog.
+
+        Raises:
+            NotRetryable: the job is in another state.
+        """
+        raise NotImplementedError
+
+    async def acancel(self) -> bool:
+        """`cancel` for async code."""
+        return await sync_to_async(self.cancel)()
+
+    async def aretry(self) -> None:
+        """`retry` for async code."""
+        await sync_to_async(self.retry)()

@@ -1,0 +1,261 @@
+"""How much one tenant may run at once on one queue, and what changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from tenant_slots.conf import app_settings
+from tenant_slots.layering import implemented_above
+from tenant_slots.models.manager import InConfiguredDatabase
+from tenant_slots.models.states import LimitSource
+
+HIGHEST_LIMIT = 10_000
+"""More slots than any worker pool has; a number above it is a typing error."""
+
+GUARDED = ("max_job", "override_until", "max_job_per_key", "max_waiting", "paused", "resume_at")
+"""What a tenant queue lets its jobs do. Saving one of these raises `TenantQueue.version` and admits what fits now."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a tenant queue's limits or of its pause."""
+
+    what: str
+    """``"limit"``, ``"paused"``, ``"max_job_per_key"`` or ``"max_waiting"``."""
+    old: int | bool | None
+    new: int | bool | None
+    by: str
+    reason: str
+    until: datetime | None
+    """When the sweep takes it back, if it does."""
+
+
+class TenantQueueQuerySet(models.QuerySet["TenantQueue"]):
+    def with_free(self, slots: Any) -> TenantQueueQuerySet:
+        """Rows that have so many slots free."""
+        return self.filter(paused=False, current_job__lte=F("max_job") - slots)
+
+
+class TenantQueue(models.Model):
+    """How much one tenant may run at once on one queue, and how much it runs now."""
+
+    tenant = models.CharField(_("tenant"), max_length=255, help_text=_("How your project identifies the tenant."))
+    queue = models.CharField(_("queue"), max_length=100, help_text=_("A queue of RQ_QUEUES."))
+    max_job = models.IntegerField(
+        _("limit"),
+        default=1,
+        validators=[MinValueValidator(0), MaxValueValidator(HIGHEST_LIMIT)],
+        help_text=_("How many jobs may run at once; 0 lets none start."),
+    )
+    current_job = models.IntegerField(_("in use"), default=0, editable=False)
+    max_job_per_key = models.IntegerField(
+        _("limit per concurrency key"),
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(HIGHEST_LIMIT)],
+        help_text=_(
+            "How many jobs with the same concurrency key, such as one user's, may run at once. Empty: any number."
+        ),
+    )
+    max_waiting = models.PositiveIntegerField(
+        _("largest backlog"),
+        null=True,
+        blank=True,
+        help_text=_("How many jobs may wait; more are refused when they are enqueued. Empty: any number."),
+    )
+    paused = models.BooleanField(
+        _("paused"), default=False, help_text=_("While paused, no job starts; running jobs go on.")
+    )
+    resume_at = models.DateTimeField(
+        _("resume at"),
+        null=True,
+        blank=True,
+        help_text=_("The pause ends by itself then. Empty: it lasts until somebody resumes."),
+    )
+    version = models.PositiveIntegerField(
+        _("version"),
+        default=0,
+        db_default=0,
+        editable=False,
+        help_text=_(
+            "Counts the changes of limits and pause, so that nobody overwrites a change that they have not seen."
+        ),
+    )
+    limit_source = models.CharField(
+        _("source of the limit"),
+        max_length=10,
+        choices=LimitSource,
+        default=LimitSource.DEFAULT,
+        db_default=LimitSource.UNRECORDED,
+        blank=True,
+        editable=False,
+    )
+    limit_set_by = models.CharField(_("limit set by"), max_length=150, default="", db_default="", editable=False)
+    override_until = models.DateTimeField(
+        _("override until"), null=True, blank=True, help_text=_("The previous limit comes back then.")
+    )
+    override_by = models.CharField(_("override by"), max_length=150, default="", db_default="", editable=False)
+    limit_before_override = models.IntegerField(_("limit before the override"), null=True, editable=False)
+    limit_history = models.JSONField(
+        null=True, editable=False, help_text=_("For charts: [time of a change, limit before it], oldest first.")
+    )
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+
+    objects = InConfiguredDatabase.from_queryset(TenantQueueQuerySet)()
+
+    class Meta:
+        verbose_name = _("tenant queue")
+        verbose_name_plural = _("tenant queues")
+        permissions = [
+            ("pause_tenantqueue", _("Can pause tenant queue")),
+            ("resume_tenantqueue", _("Can resume tenant queue")),
+            ("set_limit_tenantqueue", _("Can set the limit of tenant queue")),
+            ("cancel_waiting_tenantqueue", _("Can cancel the waiting jobs of tenant queue")),
+            ("export_tenantqueue", _("Can export tenant queue")),
+        ]
+        indexes = [
+            models.Index(
+                fields=["override_until"], condition=Q(override_until__isnull=False), name="tenant_slots_overrides"
+            ),
+            models.Index(fields=["resume_at"], condition=Q(resume_at__isnull=False), name="tenant_slots_resumes"),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "queue"], name="tenant_slots_queue_unique"),
+            models.CheckConstraint(condition=Q(current_job__gte=0), name="tenant_slots_current_job_gte_0"),
+            models.CheckConstraint(condition=Q(max_job__gte=0), name="tenant_slots_max_job_gte_0"),
+            models.CheckConstraint(
+                condition=Q(max_job_per_key=None) | Q(max_job_per_key__gte=1), name="tenant_slots_per_key_gte_1"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tenant or _('no tenant')} on {self.queue}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Never writes `current_job` of an existing row: the value in memory is already old. Counts `version` up."""
+        if self._state.db is None:
+            kwargs.setdefault("using", app_settings.DATABASE)
+        if self._state.adding:
+            super().save(*args, **kwargs)
+            return
+        fields = self._fields_to_save(kwargs.get("update_fields"))
+        if not fields.isdisjoint(GUARDED):
+            self._save_as_next_version(*args, **{**kwargs, "update_fields": fields | {"version"}})
+            self.admit_waiting()
+        else:
+            super().save(*args, **{**kwargs, "update_fields": fields})
+
+    def _fields_to_save(self, asked: Iterable[str] | None) -> set[str]:
+        if asked is not None:
+            return set(asked)
+        never = {"current_job", "version"}
+        return {field.name for field in self._meta.concrete_fields if not field.primary_key} - never
+
+    def _save_as_next_version(self, *args: Any, **kwargs: Any) -> None:
+        before = self.version
+        self.version = F("version") + 1
+        try:
+            super().save(*args, **kwargs)
+        except BaseException:
+            self.version = before
+            raise
+        self.refresh_from_db(fields=["version"])
+
+    @property
+    def free(self) -> int:
+        """Slots that a waiting job could take, as of when this row was read."""
+        return 0 if self.paused else max(0, self.max_job - self.current_job)
+
+    @implemented_above
+    def admit_waiting(self) -> None:
+        """Let waiting jobs take the free slots, and push them to RQ, once the current transaction has committed."""
+        raise NotImplementedError
+
+    @implemented_above
+    def set_limit(self, max_job: int, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
+        """Change the limit for good; waiting jobs that now fit are admitted once it commits. Lowering stops no job.
+
+        Args:
+            max_job: how many jobs may run at once, from 0 to ``HIGHEST_LIMIT``.
+            by, reason: for the log and the signal ``limit_changed``.
+            version: what `version` was when whoever decides looked at this row; None to change it in any case.
+
+        Returns:
+            What really changed, as the signal tells it. This object then has the values that are stored.
+
+        Raises:
+            InvalidLimit: `max_job` is not such a number.
+            StaleVersion: another change came first; nothing is changed.
+        """
+        raise NotImplementedError
+
+    @implemented_above
+    def set_override(
+        self, max_job: int, until: datetime, *, by: str = "", reason: str = "", version: int | None = None
+    ) -> list[Change]:
+        """Change the limit until a time; then a sweep brings back the limit from before. See `set_limit`.
+
+        Raises:
+            TimeHasPassed: `until` is not in the future.
+            InvalidLimit, StaleVersion: as `set_limit`.
+        """
+        raise NotImplementedError
+
+    @implemented_above
+    def end_override(self, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
+        """Bring back the limit from before the override. Does nothing when there is none. See `set_limit`."""
+        raise NotImplementedError
+
+    @implemented_above
+    def reset_to_default(self, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
+        """Give the row the limit that a new one would get. See `set_limit`."""
+        raise NotImplementedError
+
+    @implemented_above
+    def set_max_job_per_key(
+        self, max_job_per_key: int | None, *, by: str = "", reason: str = "", version: int | None = None
+    ) -> list[Change]:
+        """Change how many jobs with the same concurrency key may hold a slot at once; None for no such limit.
+
+        Raises:
+            InvalidLimit: it is neither None nor a whole number from 1 to ``HIGHEST_LIMIT``.
+            StaleVersion: as `set_limit`.
+        """
+        raise NotImplementedError
+
+    @implemented_above
+    def set_max_waiting(
+        self, max_waiting: int | None, *, by: str = "", reason: str = "", version: int | None = None
+    ) -> list[Change]:
+        """Change how many jobs may wait; None for any number. Jobs that wait already stay.
+
+        Raises:
+            InvalidLimit: it is neither None nor a whole number from 0 to ``LARGEST_BACKLOG``.
+            StaleVersion: as `set_limit`.
+        """
+        raise NotImplementedError
+
+    @implemented_above
+    def pause(
+        self, *, until: datetime | None = None, by: str = "", reason: str = "", version: int | None = None
+    ) -> list[Change]:
+        """Let no further job of this tenant start; running ones go on. With `until` a sweep resumes it then.
+
+        Raises:
+            TimeHasPassed: `until` is not in the future.
+            StaleVersion: as `set_limit`.
+        """
+        raise NotImplementedError
+
+    @implemented_above
+    def resume(self, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
+        """Undo `pause`; waiting jobs are admitted once that commits. See `set_limit`."""
+        raise NotImplementedError
