@@ -9,11 +9,10 @@ signal               arguments                             sent when
 ``job_ended``        ``job``                               a job is finished, failed or canceled
 ``job_put_back``     ``job``, ``reason``                   a job goes back to wait: its worker died, or it retries
 ``swept``            ``report``                            a sweep has repaired something
-``limit_changed``    ``tenant_queue``, ``change``          a function of ``tenants.py`` changed a limit or a pause
+``limit_changed``    ``tenant_queue``, ``change``          a method of a tenant queue changed a limit or a pause
 ===================  ====================================  ===================================================
 
-The sender is ``TenantJob``, of ``swept`` and ``limit_changed`` ``TenantQueue``. A ``change`` is a ``limits.Change``:
-``what`` (``"limit"`` or ``"paused"``), ``old``, ``new``, ``by``, ``reason`` and ``until``.
+The sender is ``TenantJob``, of ``swept`` and ``limit_changed`` ``TenantQueue``. A ``change`` is a ``models.Change``.
 """
 
 from __future__ import annotations

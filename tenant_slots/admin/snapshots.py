@@ -17,7 +17,7 @@ V = TypeVar("V")
 class Shared(Generic[K, V]):
     """Answers by key that are used again until they are `seconds` old.
 
-    The lock is held while computing: who comes meanwhile waits for that answer instead of asking the same again.
+    The lock is held while computing: whoever comes meanwhile waits for that answer instead of asking the same again.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -146,7 +146,7 @@ def _forget(old: QuerySet[TenantJob], keys: list[int]) -> None:
     """Take the digests from these jobs, one transaction each.
 
     Not in a transaction of the caller, where that is possible: the job's row would stay locked until its end, and the
-    worker that runs the job could not even beat.
+    worker that runs the job could not even send a heartbeat.
     """
     connection = connections[app_settings.DATABASE]
     if connection.vendor == "postgresql" and connection.in_atomic_block:

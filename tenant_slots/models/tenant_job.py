@@ -19,7 +19,7 @@ from tenant_slots.models.states import ENDED, HOLDING, UNADMITTED, Kind, State
 from tenant_slots.models.tenant_queue import TenantQueue
 
 READY_AT = Greatest("enqueued_at", Coalesce("run_after", "enqueued_at"))
-"""From when a job could have started: one that was put off did not wait before its time."""
+"""From when a job could have started: one that was deferred did not wait before its time."""
 
 
 def rq_id_of(job: uuid.UUID, attempt: int, rq_job_id: str) -> str:

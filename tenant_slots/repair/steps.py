@@ -52,21 +52,23 @@ SWEEP = "sweep"
 
 
 def put_back_overrides(report: Report, contact: Contact) -> None:
-    """Limits whose time is over. Saving one admits what waits; one that was changed meanwhile is left."""
-    over = TenantQueue.objects.filter(override_until__lte=ago(0)).order_by("override_until")
-    for row in over[:ROWS_PER_STEP]:
-        with suppress(StaleVersion):
-            end = partial(row.end_override, by=SWEEP, reason="its time is over", version=row.version)
-            report.put_back += _unless_locked(end) is not None
+    """Limits whose time is over."""
+    report.put_back += _end_what_is_over("override_until", TenantQueue.end_override)
 
 
 def resume_paused(report: Report, contact: Contact) -> None:
     """Pauses whose time is over."""
-    over = TenantQueue.objects.filter(resume_at__lte=ago(0)).order_by("resume_at")
-    for row in over[:ROWS_PER_STEP]:
+    report.resumed += _end_what_is_over("resume_at", TenantQueue.resume)
+
+
+def _end_what_is_over(until: str, end: Callable[..., object]) -> int:
+    """How many were ended; what somebody has changed meanwhile is left."""
+    ended = 0
+    for row in TenantQueue.objects.filter(**{f"{until}__lte": ago(0)}).order_by(until)[:ROWS_PER_STEP]:
         with suppress(StaleVersion):
-            resume = partial(row.resume, by=SWEEP, reason="its time is over", version=row.version)
-            report.resumed += _unless_locked(resume) is not None
+            change = partial(end, row, by=SWEEP, reason="its time is over", version=row.version)
+            ended += _unless_locked(change) is not None
+    return ended
 
 
 def reclaim_local(report: Report, contact: Contact) -> None:

@@ -126,7 +126,7 @@ class TenantWorker(SweepingWorker, Worker):
         """As RQ, with a look once a second at what signals came.
 
         After SIGSTOP and SIGCONT the kernel may give RQ's alarm to RQ's pubsub thread. Python then keeps it for the
-        main thread, which sleeps in wait4 and would beat no more.
+        main thread, which sleeps in wait4 and would send no heartbeat any more.
         """
         wait_for_exit(self.horse_pid)
         return super().wait_for_horse()

@@ -1,4 +1,4 @@
-"""Who holds how many slots, and who waits."""
+"""How many slots each tenant uses, and how many of its jobs wait."""
 
 from __future__ import annotations
 
