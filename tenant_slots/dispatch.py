@@ -142,8 +142,8 @@ def has_worker_record(job: TenantJob) -> bool:
 def is_being_run(job: TenantJob) -> bool:
     """Whether RQ believes that a stock worker runs the job: the slower signal, up to 90 s late.
 
-    The worker's record lives for a minute after its last heartbeat, and a worker that has lost it to a FLUSHALL writes it
-    again with the next one. A record that names another job, or none while idle, means that this one's process died.
+    The worker's record lives for a minute after its last heartbeat, and a worker that has lost it to a FLUSHALL writes
+    it again with the next one. A record that names another job, or none while idle, means that this one's process died.
     """
     connection = queue_named(job.rq_queue_name).connection
     worker = Worker.find_by_key(Worker.redis_worker_namespace_prefix + job.worker, connection=connection)
