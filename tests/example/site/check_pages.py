@@ -14,7 +14,7 @@ from example_project.catalogue import feeds, forms
 from example_project.catalogue.jobs import import_catalog
 from example_project.catalogue.models import Import, Shop
 from tenant_slots.models import State, TenantJob
-from tenant_slots.tenants import set_limit, tenant_queue_for
+from tenant_slots.tenants import tenant_queue_for
 from tests.example.site.conftest import signed_in
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -31,7 +31,7 @@ def upload(client: Client, name: str = "books.csv") -> TenantJob:
 
 
 def stop_shop(slug: str) -> None:
-    set_limit(tenant_queue_for(slug, "imports"), 0)
+    tenant_queue_for(slug, "imports").set_limit(0)
 
 
 def finish(job: TenantJob) -> None:
