@@ -30,7 +30,7 @@ from tenant_slots.repair import lost_runs
 from tenant_slots.tasks.task import TenantTask
 from tests import jobs
 from tests.factories import DeafWorker, age, counters_match, fresh, holder, in_rq, tenant_queue, work
-from tests.test_sweep import sweep_now
+from tests.repair.sweeps import sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

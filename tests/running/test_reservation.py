@@ -44,7 +44,7 @@ from tests.factories import (
     work,
 )
 from tests.processes import wait_until
-from tests.test_sweep import sweep_now
+from tests.repair.sweeps import sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from io import StringIO
-from typing import Any
 
 import django_rq
 import pytest
@@ -24,7 +23,6 @@ from tests.factories import (
     running_job,
     tenant_queue,
     waiting_job,
-    work,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -112,25 +110,3 @@ def test_a_redis_out_of_reach_is_a_finding() -> None:
         code, output = doctor("--fix")
     assert code == 1
     assert "Redis cannot be asked" in output
-
-
-def test_slots_sweep_says_what_it_did() -> None:
-    stranded()
-    output = StringIO()
-    call_command("slots_sweep", stdout=output)
-    assert output.getvalue() == "admitted 1\n"
-    work()
-    output = StringIO()
-    call_command("slots_sweep", stdout=output)
-    assert output.getvalue() == "nothing to repair\n"
-
-
-def test_slots_sweep_loops_until_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
-
-    stranded()
-    output: Any = StringIO()
-    monkeypatch.setattr("time.sleep", interrupt)
-    call_command("slots_sweep", "--loop", stdout=output)
-    assert output.getvalue() == "admitted 1\n"

@@ -31,7 +31,7 @@ class Holders:
 
     def start(self, name: str, timeout: float = 60, tenant: str = "acme") -> subprocess.Popen[bytes]:
         arguments = [tenant, name, self._history, str(self._door), str(timeout)]
-        command = [sys.executable, "-W", "ignore", "-m", "tests.faults.holder", *arguments]
+        command = [sys.executable, "-W", "ignore", "-m", "tests.faults.reserve", *arguments]
         process = subprocess.Popen(command, cwd=ROOT, env={**environment(), **self._variables})
         self.processes.append(process)
         return process
