@@ -12,7 +12,7 @@ from tests.factories import counters_match, fresh, work
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_canceling_a_waiting_job_takes_it_out_of_line() -> None:
+def test_canceling_a_waiting_job_takes_it_out_of_the_backlog() -> None:
     first, second, third = (jobs.add.enqueue(n, 0, tenant="acme") for n in range(3))
     assert second.cancel()
     assert second.state == State.CANCELED

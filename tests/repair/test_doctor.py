@@ -19,7 +19,7 @@ from tests.factories import (
     counters_match,
     dead_process,
     fresh,
-    holder,
+    owner,
     running_job,
     tenant_queue,
     waiting_job,
@@ -44,11 +44,11 @@ def wrong_counter() -> None:
     TenantQueue.objects.update(current_job=7)
 
 
-def dead_holder() -> None:
+def dead_owner() -> None:
     running_job(tenant_queue(), dead_process())
 
 
-def dead_hold() -> None:
+def dead_reservation() -> None:
     TenantJob.objects.create(tenant_queue=tenant_queue(max_job=0), kind=Kind.RESERVATION, **dead_process().as_fields())
 
 
@@ -75,8 +75,8 @@ def test_a_healthy_system_gets_exit_code_0() -> None:
     ("damage", "kind"),
     [
         (wrong_counter, "counter"),
-        (dead_holder, "dead owner"),
-        (dead_hold, "dead reservation"),
+        (dead_owner, "dead owner"),
+        (dead_reservation, "dead reservation"),
         (lost_in_redis, "lost in Redis"),
         (stranded, "stranded"),
         (overdue, "overdue"),
@@ -94,8 +94,8 @@ def test_damage_is_found_named_and_repaired(damage: Callable[[], None], kind: st
     assert counters_match()
 
 
-def test_a_silent_holder_is_found_and_left_to_a_sweeper_that_has_watched() -> None:
-    job = running_job(tenant_queue(), holder("far", host="elsewhere"))
+def test_a_stale_owner_is_found_and_left_to_a_sweeper_that_has_watched() -> None:
+    job = running_job(tenant_queue(), owner("far", host="elsewhere"))
     age(job, beat_at=21)
     code, output = doctor("--fix")
     assert code == 1

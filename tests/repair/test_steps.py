@@ -25,9 +25,9 @@ from tests.factories import (
     counters_match,
     dead_process,
     fresh,
-    holder,
     in_rq,
     many_waiting,
+    owner,
     running_job,
     tenant_queue,
     waiting_job,
@@ -38,7 +38,7 @@ from tests.repair.sweeps import sweep_now
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_holder_whose_process_is_gone_is_reclaimed_at_once() -> None:
+def test_the_slot_of_an_owner_whose_process_is_gone_is_reclaimed_at_once() -> None:
     row = tenant_queue()
     lost = running_job(row, dead_process())
     assert sweep_now(Contact()).reclaimed == 1
@@ -54,16 +54,16 @@ def test_a_reused_pid_does_not_hide_a_death() -> None:
     assert fresh(lost).crashes == 1
 
 
-def test_a_living_holder_that_beats_is_left_alone() -> None:
+def test_a_living_owner_that_sends_heartbeats_is_left_alone() -> None:
     row = tenant_queue()
     job = running_job(row, another_process())
     assert sweep_now().reclaimed == 0
     assert fresh(job).state == State.RUNNING
 
 
-def test_a_silent_holder_of_another_host_is_reclaimed_after_its_lease() -> None:
+def test_the_slot_of_a_stale_owner_on_another_host_is_reclaimed_after_its_lease() -> None:
     row = tenant_queue()
-    job = running_job(row, holder("far", host="elsewhere"))
+    job = running_job(row, owner("far", host="elsewhere"))
     age(job, beat_at=19)
     assert sweep_now().reclaimed == 0
     age(job, beat_at=21)
@@ -74,29 +74,29 @@ def sleeping_process(**options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], **options)
 
 
-def silent_job_of(pid: int) -> TenantJob:
-    job = running_job(tenant_queue(), holder("silent", pid=pid, pid_started=owners._started(pid)))
+def stale_job_of(pid: int) -> TenantJob:
+    job = running_job(tenant_queue(), owner("stale", pid=pid, pid_started=owners._started(pid)))
     age(job, beat_at=21)
     return job
 
 
-def test_a_silent_but_living_process_of_this_host_is_killed_first() -> None:
+def test_a_stale_but_living_process_on_this_host_is_killed_first() -> None:
     process = sleeping_process()
     os.kill(process.pid, signal.SIGSTOP)
-    job = silent_job_of(process.pid)
+    job = stale_job_of(process.pid)
     assert sweep_now().reclaimed == 1
     assert process.wait(5) == -signal.SIGKILL
     assert fresh(job).attempt == 2
 
 
-def test_of_a_silent_forking_worker_only_the_horse_is_killed() -> None:
+def test_of_a_stale_forking_worker_only_the_work_horse_is_killed() -> None:
     code = "import os, time\npid = os.fork()\nif not pid: os.setpgrp()\nos.write(1, b'%d\\n' % pid)\ntime.sleep(600)"
     worker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     try:
         assert worker.stdout is not None
         (horse,) = {int(worker.stdout.readline()), int(worker.stdout.readline())} - {0}
         os.kill(worker.pid, signal.SIGSTOP)
-        silent_job_of(worker.pid)
+        stale_job_of(worker.pid)
         assert sweep_now().reclaimed == 1
         assert owners._started(horse) is None
         assert worker.poll() is None
@@ -105,14 +105,14 @@ def test_of_a_silent_forking_worker_only_the_horse_is_killed() -> None:
         worker.communicate()
 
 
-def test_a_silent_holder_that_may_not_be_killed_is_reported_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_owner_that_may_not_be_killed_is_reported_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
     process = sleeping_process()
 
     def forbidden(*_: Any) -> None:
         raise PermissionError
 
     try:
-        job = silent_job_of(process.pid)
+        job = stale_job_of(process.pid)
         with monkeypatch.context() as patch:
             patch.setattr(os, "kill", forbidden)
             report = sweep_now()
@@ -129,7 +129,7 @@ def test_a_stock_workers_job_lives_as_long_as_rq_knows_its_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     row = tenant_queue()
-    job = running_job(row, holder("stock", host="elsewhere", beats=False))
+    job = running_job(row, owner("stock", host="elsewhere", beats=False))
     age(job, beat_at=21)
     redis = django_rq.get_connection("imports")
     redis.hset("rq:worker:stock", mapping={"state": "busy", "current_job": job.rq_id, "queues": "imports"})
@@ -143,7 +143,7 @@ def test_a_stock_workers_job_lives_as_long_as_rq_knows_its_worker(
 @pytest.mark.parametrize("record", [{"state": "idle"}, {"state": "busy", "current_job": "another"}])
 def test_a_stock_worker_that_turned_to_something_else_has_lost_its_job(record: dict[str, str]) -> None:
     row = tenant_queue()
-    job = running_job(row, holder("stock", host="elsewhere", beats=False))
+    job = running_job(row, owner("stock", host="elsewhere", beats=False))
     age(job, beat_at=21)
     django_rq.get_connection("imports").hset("rq:worker:stock", mapping={**record, "queues": "imports"})
     assert sweep_now().reclaimed == 1
@@ -249,7 +249,7 @@ def test_a_wrong_counter_is_repaired_and_logged_as_an_error(wrong: int, caplog: 
     assert [record.levelname for record in caplog.records if "repaired" in record.message] == ["ERROR"]
 
 
-def test_a_counter_without_any_holder_is_repaired() -> None:
+def test_a_counter_without_any_job_that_holds_a_slot_is_repaired() -> None:
     row = tenant_queue(max_job=1, current_job=1)
     job = waiting_job(row)
     assert sweep_now().repaired == 1

@@ -19,7 +19,7 @@ from tests.factories import (
     age,
     another_process,
     fresh,
-    holder,
+    owner,
     running_job,
     tenant_queue,
     waiting_job,
@@ -43,9 +43,9 @@ def test_a_healthy_system_is_left_alone_and_no_row_is_locked() -> None:
     assert len(statements) <= 20, statements
 
 
-def test_after_an_outage_nobody_is_called_silent_before_he_could_have_beaten() -> None:
+def test_after_an_outage_no_owner_is_stale_before_it_could_have_sent_a_heartbeat() -> None:
     row = tenant_queue()
-    job = running_job(row, holder("far", host="elsewhere"))
+    job = running_job(row, owner("far", host="elsewhere"))
     age(job, beat_at=3600)
     assert sweep_now(Contact()).reclaimed == 0
     assert fresh(job).state == State.RUNNING

@@ -75,13 +75,13 @@ def test_a_jobs_page_follows_it_to_its_report(acme_user: Client) -> None:
     assert "job.js" not in page
 
 
-def test_the_status_tells_the_place_in_line(acme_user: Client) -> None:
+def test_the_status_tells_the_position_in_the_backlog(acme_user: Client) -> None:
     stop_shop("acme")
     first, second = upload(acme_user), upload(acme_user)
     urgent = import_catalog.using(priority=5).enqueue("acme", path="books.csv")
-    places = [acme_user.get(f"/jobs/{job.uuid}/status/").json()["position"] for job in (first, second, urgent)]
-    assert places == [2, 3, 1]
-    assert "Place 2 in line" in acme_user.get(f"/jobs/{first.uuid}/").content.decode()
+    positions = [acme_user.get(f"/jobs/{job.uuid}/status/").json()["position"] for job in (first, second, urgent)]
+    assert positions == [2, 3, 1]
+    assert "Position 2 in the backlog" in acme_user.get(f"/jobs/{first.uuid}/").content.decode()
 
 
 def test_the_status_and_the_page_tell_the_progress(acme_user: Client) -> None:
