@@ -161,7 +161,7 @@ def _fill(tenants: int, jobs: int, waiting: int) -> None:
     _make_jobs(tenants, lately, "finished", crowd=3, started=3600, ended=60)
     _make_jobs(tenants, lately, "failed", crowd=1, started=86400, ended=60)
     _make_jobs(tenants, jobs - waiting - running - 2 * lately, "finished", crowd=1, started=6 * 86400, ended=60)
-    _count_holders()
+    _set_counters()
 
 
 def _make_tenants(count: int) -> None:
@@ -194,7 +194,7 @@ def _make_jobs(tenants: int, count: int, state: str, crowd: int, started: int | 
         )
 
 
-def _count_holders() -> None:
+def _set_counters() -> None:
     _execute(
         "UPDATE tenant_slots_tenantqueue row SET current_job = (SELECT count(*) FROM tenant_slots_tenantjob job"
         " WHERE job.tenant_queue_id = row.id AND job.state IN ('queued', 'running'))"

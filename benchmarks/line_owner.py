@@ -1,4 +1,4 @@
-"""How fast do others' jobs run when one tenant owns nearly the whole line, and does its length matter?"""
+"""How fast do others' jobs run when one tenant owns nearly all waiting jobs, and does their number matter?"""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def measure(options: Namespace) -> Result:
     on_plain = _others_on_plain(options)
     return Result(
         [
-            Bar("others' jobs/s beside a long line", median(long), ">=", options.bar, "jobs/s"),
-            Bar("long line / short line", median(long) / median(short), ">=", 0.95, "x"),
+            Bar("others' jobs/s beside a long backlog", median(long), ">=", options.bar, "jobs/s"),
+            Bar("long backlog / short backlog", median(long) / median(short), ">=", 0.95, "x"),
         ],
         {
             f"others' jobs/s with {options.waiting} waiting, by round": _numbers(long),
@@ -39,7 +39,7 @@ def measure(options: Namespace) -> Result:
 def _others_per_second(options: Namespace, waiting: int) -> float:
     """From the first start of any job to the end of the last counted job that is not the whale's."""
     with phase(options.side) as current:
-        _fill_line(current, options, waiting)
+        _fill_backlogs(current, options, waiting)
         current.open_gate(options.workers)
         current.wait_for_ends(options.ends, of=_is_other)
         took = _ends_of_others(current)[options.ends - 1] - current.runs()[0].start
@@ -50,7 +50,7 @@ def _others_on_plain(options: Namespace) -> float:
     """Nobody waits for others' jobs here: they are behind the whale's."""
     side: Side = PlainDjangoRQ()
     with phase(side) as current:
-        _fill_line(current, options, options.waiting)
+        _fill_backlogs(current, options, options.waiting)
         current.open_gate(options.workers)
         current.wait_until(lambda: bool(current.runs()))
         first = current.runs()[0].start
@@ -58,8 +58,8 @@ def _others_on_plain(options: Namespace) -> float:
         return float(len(_ends_of_others(current)) / options.plain_seconds)
 
 
-def _fill_line(current: Phase, options: Namespace, waiting: int) -> None:
-    """The whale first, then one job of each other tenant; everything is in line before a worker starts."""
+def _fill_backlogs(current: Phase, options: Namespace, waiting: int) -> None:
+    """The whale first, then one job of each other tenant; everything waits before a worker starts."""
     current.close_gate(options.workers)
     whales = [(WHALE, f"whale{n}", JOB_SECONDS) for n in range(waiting - options.tenants)]
     for first in range(0, len(whales), CALLS_PER_ENQUEUE):
@@ -81,14 +81,14 @@ def _numbers(values: list[float]) -> str:
 
 BENCHMARK = Benchmark(
     name="line_owner",
-    question="How fast do others' jobs run when one tenant owns nearly the whole line?",
+    question="How fast do others' jobs run when one tenant owns nearly all waiting jobs?",
     sizes={
         "workers": Size(2, "worker processes"),
-        "waiting": Size(100_000, "jobs in the long line", smoke=3000),
-        "short": Size(2000, "jobs in the short line", smoke=300),
+        "waiting": Size(100_000, "waiting jobs with the long backlog", smoke=3000),
+        "short": Size(2000, "waiting jobs with the short backlog", smoke=300),
         "tenants": Size(1000, "other tenants with one job each", smoke=150),
         "ends": Size(500, "others' jobs to measure", smoke=100),
-        "rounds": Size(2, "rounds with the short and the long line", smoke=1),
+        "rounds": Size(2, "rounds with the short and the long backlog", smoke=1),
         "plain_seconds": Size(15.0, "how long to watch plain django-rq", smoke=3.0),
         "bar": Size(34.0, "jobs/s to reach; 34 is for forking workers"),
     },

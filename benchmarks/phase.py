@@ -54,7 +54,7 @@ class Phase:
         self.wait_until(lambda: _registered_workers() == len(self._processes))
 
     def close_gate(self, workers: int) -> None:
-        """Put one job per worker at the head of the line that runs until `open_gate`."""
+        """Enqueue one job per worker before all others; each runs until `open_gate`."""
         names = [f"{GATE}{number}" for number in range(workers)]
         self.enqueue_many("hold", [(name, name, self.open_file) for name in names])
 

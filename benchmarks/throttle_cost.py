@@ -13,7 +13,7 @@ from benchmarks.harness import Benchmark, Size, main
 from benchmarks.phase import phase
 from benchmarks.report import Bar, Result, milliseconds
 
-LANE = "bench_slow"
+OVERFLOW_QUEUE = "bench_slow"
 
 
 def measure(options: Namespace) -> Result:
@@ -49,10 +49,10 @@ def _with_full_window(tenant: str, threshold: int) -> Any:
     from tenant_slots.enqueueing.new_job import NewJob
     from tenant_slots.models import TenantJob
 
-    task = replace(jobs.query.tenant_task, throttle=[Throttle(threshold, timedelta(hours=1), LANE)])
+    task = replace(jobs.query.tenant_task, throttle=[Throttle(threshold, timedelta(hours=1), OVERFLOW_QUEUE)])
     counted = [TenantJob() for _ in range(threshold + 1)]
     overflow.choose(task, [NewJob(tenant, job) for job in counted])
-    if [job.rq_queue for job in counted[-2:]] != ["", LANE]:
+    if [job.rq_queue for job in counted[-2:]] != ["", OVERFLOW_QUEUE]:
         raise SystemExit(f"The window under threshold {threshold} is not just full.")
     return task
 

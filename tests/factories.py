@@ -28,18 +28,18 @@ def tenant_queue(tenant: str = "acme", max_job: int = 1, **values: Any) -> Tenan
 
 
 def waiting_job(row: TenantQueue, **values: Any) -> TenantJob:
-    """A job in line that nobody has tried to admit."""
+    """A waiting job that nobody has tried to admit."""
     job: TenantJob = TenantJob.objects.create(tenant_queue=row, task=TASK, args=[1, 2], **values)
     return job
 
 
 def many_waiting(row: TenantQueue, number: int, **values: Any) -> None:
-    """A long line, for tests of plans."""
+    """A long backlog, for tests of query plans."""
     with transaction.atomic():
         bulk.insert([TenantJob(tenant_queue=row, task=TASK, **values) for _ in range(number)])
 
 
-def holder(worker: str = "worker", **values: Any) -> Owner:
+def owner(worker: str = "worker", **values: Any) -> Owner:
     """The process of this test as one that runs a job."""
     return replace(this_process(worker, beats=True), **values)
 
@@ -47,7 +47,7 @@ def holder(worker: str = "worker", **values: Any) -> Owner:
 def another_process(worker: str = "elsewhere", **values: Any) -> Owner:
     """A process of this host that lives, and is not this one."""
     pid = os.getppid()
-    return holder(worker, **{"pid": pid, "pid_started": owners._started(pid), **values})
+    return owner(worker, **{"pid": pid, "pid_started": owners._started(pid), **values})
 
 
 def dead_process(worker: str = "dead", **values: Any) -> Owner:
@@ -95,7 +95,7 @@ def work(*queues: str) -> None:
 
 
 def counters_match() -> bool:
-    """Rule 2: what is counted is what holds."""
+    """Rule 2: the counter is the number of jobs that hold a slot."""
     return all(row.current_job == row.jobs.holding().count() for row in TenantQueue.objects.all())
 
 

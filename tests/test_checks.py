@@ -89,7 +89,7 @@ def test_a_job_on_an_unknown_queue_is_reported() -> None:
     assert "tests.jobs.record" in {message.obj for message in messages}
 
 
-def test_a_lane_that_rq_does_not_have_is_reported() -> None:
+def test_an_overflow_queue_that_rq_does_not_have_is_reported() -> None:
     with override_settings(RQ_QUEUES={name: settings.RQ_QUEUES[name] for name in ("imports", "reports")}):
         messages = run_checks(tags=["tenant_slots"])
     assert {message.id for message in messages} == {"tenant_slots.E007"}

@@ -58,9 +58,9 @@ def test_a_new_module_must_be_given_its_layer(copy: Path) -> None:
 
 
 def test_every_package_says_what_lives_there() -> None:
-    silent = [
+    undocumented = [
         str(package.parent.relative_to(ROOT))
         for package in (ROOT / "tenant_slots").rglob("__init__.py")
         if package.parent.name not in ("commands", "migrations") and not package.read_text().startswith('"""')
     ]
-    assert silent == []
+    assert undocumented == []

@@ -14,8 +14,9 @@ from tenant_slots import limits, locks, signals, tenants
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.exceptions import InvalidLimit, StaleVersion, TimeHasPassed
 from tenant_slots.models import Change, LimitSource, State, TenantQueue
-from tests.factories import fresh, tenant_queue, waiting_job
-from tests.test_sweep import sweep_now
+from tests import jobs
+from tests.factories import counters_match, fresh, in_rq, tenant_queue, waiting_job
+from tests.repair.sweeps import sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -110,14 +111,14 @@ def test_who_listens_is_told_old_new_who_and_why(told: list[Change]) -> None:
 
 def test_a_raised_limit_and_a_resume_admit_at_once() -> None:
     row = tenant_queue(max_job=0)
-    jobs = [waiting_job(row) for _ in range(2)]
+    first, second = waiting_job(row), waiting_job(row)
     row.set_limit(1)
-    assert fresh(jobs[0]).state == State.QUEUED
+    assert fresh(first).state == State.QUEUED
     row.pause()
     row.set_limit(2)
-    assert fresh(jobs[1]).state == State.WAITING
+    assert fresh(second).state == State.WAITING
     row.resume()
-    assert fresh(jobs[1]).state == State.QUEUED
+    assert fresh(second).state == State.QUEUED
 
 
 @pytest.mark.parametrize("limit", [-1, 10_001, True, "5", None])
@@ -218,3 +219,20 @@ def test_a_row_that_sql_from_outside_has_made_does_not_claim_an_origin() -> None
         )
     row = TenantQueue.objects.get()
     assert (row.max_job, row.version, row.limit_source) == (7, 0, LimitSource.UNRECORDED)
+
+
+def test_raising_a_limit_admits_waiting_jobs() -> None:
+    for _ in range(5):
+        jobs.add.enqueue(1, 2, tenant="acme")
+    TenantQueue.objects.get().set_limit(3)
+    assert in_rq("reports") == 3
+    assert counters_match()
+
+
+def test_pausing_lets_nothing_start_and_resuming_does() -> None:
+    row = tenant_queue(queue="reports")
+    row.pause()
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    assert fresh(job).state == State.WAITING
+    row.resume()
+    assert fresh(job).state == State.QUEUED

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from tenant_slots import slots, statements
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.factories import counters_match, fresh, holder, many_waiting, tenant_queue, waiting_job
+from tests.factories import counters_match, fresh, many_waiting, owner, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db
 
@@ -73,8 +73,8 @@ def test_rule_3_a_job_starts_once() -> None:
     row = tenant_queue()
     waiting_job(row)
     (job,) = slots.admit(row.pk)
-    assert slots.start(job, holder("one"))
-    assert not slots.start(job, holder("two"))
+    assert slots.start(job, owner("one"))
+    assert not slots.start(job, owner("two"))
     assert fresh(job).worker == "one"
 
 
@@ -125,7 +125,7 @@ def test_a_hand_over_takes_a_fixed_number_of_queries() -> None:
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="reads PostgreSQL's plan")
-def test_the_head_of_a_long_line_is_found_by_index() -> None:
+def test_the_head_of_a_long_backlog_is_found_by_index() -> None:
     row = tenant_queue()
     many_waiting(row, 2000)
     with connection.cursor() as cursor:

@@ -58,7 +58,7 @@ def get(client: Client, uuid: object) -> Any:
 
 
 @pytest.mark.usefixtures("open_to_acme")
-def test_it_tells_state_place_times_progress_and_stats_and_nothing_else(client: Client) -> None:
+def test_it_tells_state_position_times_progress_and_stats_and_nothing_else(client: Client) -> None:
     row = tenant_queue(max_job=0)
     waiting_job(row)
     job = waiting_job(row, progress={"done": 40, "total": 100}, stats={"read": 40}, key="user-7")
@@ -87,7 +87,7 @@ def test_a_failed_job_tells_that_it_failed_and_not_why(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("open_to_acme")
-def test_a_running_job_has_no_place_and_costs_one_query(client: Client) -> None:
+def test_a_running_job_has_no_position_and_costs_one_query(client: Client) -> None:
     job = running_job(tenant_queue(), another_process())
     with CaptureQueriesContext(connection) as queries:
         assert get(client, job.uuid).json()["position"] is None

@@ -15,7 +15,7 @@ TASKS = {"import_catalog": "Import", "sync_catalog": "Sync to the partner"}
 
 LABELS = {
     State.SCHEDULED: "Waiting to be tried again",
-    State.WAITING: "Waiting in line",
+    State.WAITING: "Waiting",
     State.QUEUED: "Next, waiting for a worker",
     State.RUNNING: "Running",
     State.FINISHED: "Done",

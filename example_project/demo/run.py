@@ -32,7 +32,7 @@ WORKERS = 4
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_WITHOUT_PROGRESS = 60.0
 SERVED_IMPORTS = 12
-"""How many imports the big shop adds under ``--serve`` whenever its line is shorter than that."""
+"""How many imports the big shop adds under ``--serve`` whenever its backlog is shorter than that."""
 
 
 class Demo:

@@ -103,7 +103,7 @@ def unended() -> QuerySet[TenantJob]:
 
 def clean(*users: str) -> None:
     """Remove the demo's rows, and the users of these names, and nothing else. No worker may run."""
-    # From the end of each line, so that no slot is handed on to a job that is canceled next.
+    # From the end of each backlog, so that no slot is handed on to a job that is canceled next.
     for job in unended().select_related("tenant_queue").order_by("-pk"):
         if job.state == State.RUNNING:
             lost_runs.end_lost_run(job, "the demo ended", state=State.CANCELED)

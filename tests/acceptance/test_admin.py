@@ -7,7 +7,7 @@ from django.test import Client
 
 from tenant_slots.models import State
 from tests import jobs
-from tests.admin_site import QUEUES
+from tests.admin.site import QUEUES
 from tests.factories import tenant_queue
 from tests.history import History
 from tests.processes import Workers, wait_until

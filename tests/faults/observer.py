@@ -165,11 +165,11 @@ class Observer:
         last: dict[tuple[int, int], tuple[float, str]] = {}
         first_admissions = TenantJob.objects.filter(attempt=1, admitted_at__isnull=False, rq_job_id="", run_after=None)
         for job in first_admissions.order_by("pk"):
-            line, when = (job.tenant_queue_id, job.priority), job.admitted_at.timestamp()
-            before, other = last.get(line, (0.0, ""))
+            backlog, when = (job.tenant_queue_id, job.priority), job.admitted_at.timestamp()
+            before, other = last.get(backlog, (0.0, ""))
             if when < before - SAME_ADMISSION:
                 yield f"I5: {job} was admitted {before - when:.1f} s before {other}, which was enqueued earlier"
-            last[line] = max((when, str(job)), (before, other))
+            last[backlog] = max((when, str(job)), (before, other))
 
     def _wrong_counters(self) -> Iterator[str]:
         for tenant, current, _, _, held, _ in snapshot():
@@ -223,7 +223,7 @@ SNAPSHOT = """
 
 
 def snapshot() -> list[tuple[Any, ...]]:
-    """Tenant, counter, limit, paused, jobs that hold, jobs that wait: by one statement, so of one moment."""
+    """Tenant, counter, limit, paused, jobs that hold slots, waiting jobs: by one statement, so of one moment."""
     with connection.cursor() as cursor:
         cursor.execute(SNAPSHOT)
         return list(cursor.fetchall())

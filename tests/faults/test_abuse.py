@@ -9,14 +9,14 @@ the same id five times                   ``test_redis.test_i1_i4_the_same_rq_id_
 10,000 unknown tenants                   here
 10 MiB arguments                         here, and ``test_bad_input.test_arguments_over_the_limit_are_refused_…``
 HTML, CR/LF, SQL, NUL, 10,000 letters    ``test_bad_input.test_hostile_tenants_are_only_text``, ``…_cannot_be_a_key_…``,
-                                         ``test_admin.test_a_tenants_name_is_shown_as_text_on_every_page``,
-                                         ``test_line.test_a_line_break_in_a_tenant_cannot_forge_a_log_line``,
+                                         ``test_pages.test_a_tenants_name_is_shown_as_text_on_every_page``,
+                                         ``test_enqueue.test_a_line_break_in_a_tenant_cannot_forge_a_log_line``,
                                          ``test_commands.test_a_hostile_name_can_neither_steer_the_terminal_…``
-secrets in arguments                     here, ``test_line.test_the_rq_job_names_task_and_tenant_but_no_arguments``,
-                                         ``test_admin.test_arguments_are_shown_only_to_those_who_may_change_jobs``
+secrets in arguments                     here, ``test_enqueue.test_the_rq_job_names_task_and_tenant_but_no_arguments``,
+                                         ``test_detail.test_arguments_need_a_permission_of_their_own``
 missing CSRF token                       here
-GET on an action                         ``test_admin.test_a_get_runs_no_action``
-staff without the permission             ``test_admin.test_staff_without_permission_sees_nothing`` and those after it
+GET on an action                         ``test_pages.test_a_get_runs_no_action``
+staff without the permission             ``test_pages.test_staff_without_permission_sees_nothing`` and those after it
 =======================================  ==============================================================================
 """
 

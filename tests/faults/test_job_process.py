@@ -118,8 +118,8 @@ def test_i1_a_swallowed_timeout_keeps_its_slot_until_the_job_really_ends(
 
 
 def deaf_for(job: TenantJob) -> float:
-    beat, started = TenantJob.objects.filter(pk=job.pk).values_list("beat_at", "started_at").get()
-    return float((beat - started).total_seconds())
+    beat_at, started_at = TenantJob.objects.filter(pk=job.pk).values_list("beat_at", "started_at").get()
+    return float((beat_at - started_at).total_seconds())
 
 
 def test_i2_a_raising_on_success_changes_nothing_in_the_row(workers: FaultWorkers, observer: Observer) -> None:
@@ -162,7 +162,7 @@ def test_i1_i4_a_job_that_keeps_the_gil_for_longer_than_its_lease_runs_once(
 def test_i1_i3_i4_a_simple_worker_that_keeps_the_gil_so_long_is_killed_before_its_job_runs_elsewhere(
     workers: FaultWorkers, observer: Observer
 ) -> None:
-    """Its beating thread cannot run, so it looks dead, and there is no other way to be sure."""
+    """The thread that sends its heartbeats cannot run, so it looks dead, and there is no other way to be sure."""
     (simple,) = workers.start(1, worker_class="tenant_slots.workers.TenantSimpleWorker")
     job = jobs.keep_the_gil.enqueue("acme", "deaf", observer.path, 5)
     observer.process_of("deaf")

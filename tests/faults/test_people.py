@@ -167,7 +167,7 @@ def test_i1_i4_the_buttons_of_django_rqs_admin_themselves(
 
 
 def test_i3_a_dependency_chain_at_a_limit_of_one(workers: FaultWorkers, observer: Observer) -> None:
-    """Plain RQ: each link fires when the one before has really run, not when it put itself off."""
+    """Plain RQ: each link fires when the one before has really run, not when it deferred itself."""
     workers.start(2, "--with-scheduler")
     queue = django_rq.get_queue("imports")
     previous = None
@@ -217,7 +217,7 @@ def test_i3_a_retry_with_an_interval_needs_no_scheduler_and_holds_no_slot(observ
     assert counters_match()
 
 
-def test_i3_i5_retrying_a_failed_job_takes_its_old_place(observer: Observer) -> None:
+def test_i3_i5_a_failed_job_that_is_retried_takes_its_old_position(observer: Observer) -> None:
     row = tenant_queue("acme", max_job=0)
     failed = waiting_job(row, state=State.FAILED, error="once")
     later = jobs.quick.enqueue("acme", "later", observer.path)

@@ -26,7 +26,7 @@ from tests.factories import (
     dead_process,
     end_run,
     fresh,
-    holder,
+    owner,
     running_job,
     tenant_queue,
     waiting_job,
@@ -127,7 +127,7 @@ def test_i1_i4_the_other_host_loses_its_network_and_its_run_is_fenced_when_it_is
     workers.start(1, worker_class="tests.faults.workers.ElsewhereWorker")
     job = jobs.hold.enqueue("acme", "far", observer.path, str(door))
     horse = observer.process_of("far")
-    wait_until(lambda: fresh(job).beat_at > job.started_at, message="the first beat did not come")
+    wait_until(lambda: fresh(job).beat_at > job.started_at, message="the first heartbeat did not come")
     with reaching_directly(postgres):
         workers.variables["DATABASE_URL"] = postgres.direct_url
         postgres.proxy.black_hole()
@@ -186,7 +186,7 @@ def test_i3_i4_i6_a_reply_to_commit_that_is_lost(
         assert fresh(job).state == State.RUNNING
     else:
         (job,) = slots.admit(row.pk)
-        slots.start(job, holder())
+        slots.start(job, owner())
         postgres.proxy.lose_answer_to(COMMIT)
         end_run(job, state=State.FINISHED)
         assert fresh(job).state == State.FINISHED
@@ -346,7 +346,7 @@ def test_i3_a_stale_connection_in_a_simple_worker(
 def test_i1_i4_a_finished_job_whose_end_cannot_be_recorded_for_longer_than_a_lease_runs_once(
     workers: FaultWorkers, observer: Observer
 ) -> None:
-    """Somebody's transaction holds the tenant's row meanwhile. The worker lives, waits, and goes on beating."""
+    """Somebody's transaction has the tenant's row meanwhile. The worker lives, waits, and keeps sending heartbeats."""
     patient = {**SHORT, "LEASE_TTL": 8}
     workers.variables["TEST_TENANT_SLOTS"] = json.dumps(patient)
     row = tenant_queue("acme")
@@ -366,7 +366,7 @@ def test_i1_i4_a_finished_job_whose_end_cannot_be_recorded_for_longer_than_a_lea
 def test_i2_a_fork_with_an_open_connection_does_not_end_its_parents_session(
     workers: FaultWorkers, observer: Observer
 ) -> None:
-    """A horse that dies or ends must leave the session that its worker beats through alone."""
+    """A horse that dies or ends must leave alone the session through which its worker sends heartbeats."""
     workers.start()
     for n in range(5):
         jobs.quick.enqueue("acme", f"job{n}", observer.path)
@@ -378,13 +378,13 @@ def test_i2_a_fork_with_an_open_connection_does_not_end_its_parents_session(
 
 
 @pytest.mark.parametrize("error", [OperationalError, InterfaceError, InternalError])
-def test_i3_no_kind_of_database_error_ends_a_worker_that_beats(
+def test_i3_no_kind_of_database_error_ends_a_worker_that_sends_heartbeats(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     """InterfaceError: psycopg2 when the session is gone. InternalError: a failover that left us on a standby."""
     ended: list[str] = []
     lease = Lease(Witness(), lambda: ended.append("run"))
-    lease._witness.holding(running_job(tenant_queue(), holder()))
+    lease._witness.holding(running_job(tenant_queue(), owner()))
 
     def broken(*_: Any) -> bool:
         raise error("the session is gone")
@@ -401,7 +401,7 @@ def test_i2_i4_the_end_of_a_job_is_recorded_after_any_kind_of_database_error(
     row = tenant_queue()
     waiting_job(row)
     (job,) = slots.admit(row.pk)
-    slots.start(job, holder())
+    slots.start(job, owner())
     original, failures = slots.release, [error("the first time"), error("the second time")]
 
     def release(*args: Any, **changes: Any) -> slots.Release:

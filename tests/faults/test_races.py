@@ -50,7 +50,7 @@ def test_i1_i4_i6_the_sweep_comes_before_the_finisher() -> None:
     assert fresh(row).current_job == 1
 
 
-def test_i1_i4_a_stale_beat_after_a_reclaim_renews_nothing() -> None:
+def test_i1_i4_a_heartbeat_of_a_stale_run_after_a_reclaim_renews_nothing() -> None:
     job = running_job(tenant_queue(), dead_process())
     assert slots.beat(job.pk, 1)
     lost_runs.end_lost_run(job, "its process died")

@@ -65,7 +65,7 @@ def test_i1_i3_i4_flushall_while_a_job_runs(workers: FaultWorkers, observer: Obs
 def test_i1_i4_flushall_does_not_start_the_job_of_a_stock_worker_on_another_host_again(
     workers: FaultWorkers, observer: Observer, door: Path
 ) -> None:
-    """A stock worker writes its record again with its next beat, which is up to 30 seconds away."""
+    """A stock worker writes its record again with its next heartbeat, which is up to 30 seconds away."""
     workers.start(1, worker_class="tests.faults.workers.StockElsewhereWorker")
     jobs.hold.enqueue("acme", "long", observer.path, str(door))
     observer.process_of("long")
@@ -151,7 +151,7 @@ def test_i1_i3_i4_redis_down_for_longer_than_a_lease_does_not_end_the_running_jo
     after = enqueue_some(observer, "after")[0]
     observer.process_of("long")
     valkey.stop()
-    wait_until(lambda: beaten_for(job) > 3 * SHORT["LEASE_TTL"], message="the lease is not kept without Redis")
+    wait_until(lambda: lease_kept_for(job) > 3 * SHORT["LEASE_TTL"], message="the lease is not kept without Redis")
     door.touch()
     wait_until(lambda: fresh(job).state == State.FINISHED)
     valkey.start()
@@ -161,9 +161,9 @@ def test_i1_i3_i4_redis_down_for_longer_than_a_lease_does_not_end_the_running_jo
     assert fresh(after).state == State.FINISHED
 
 
-def beaten_for(job: TenantJob) -> float:
-    beat, started = TenantJob.objects.filter(pk=job.pk).values_list("beat_at", "started_at").get()
-    return float((beat - started).total_seconds())
+def lease_kept_for(job: TenantJob) -> float:
+    beat_at, started_at = TenantJob.objects.filter(pk=job.pk).values_list("beat_at", "started_at").get()
+    return float((beat_at - started_at).total_seconds())
 
 
 def test_i3_idle_workers_outlive_a_restart_of_redis(valkey: Valkey, workers: FaultWorkers, observer: Observer) -> None:
@@ -256,7 +256,7 @@ def test_i1_i4_the_same_rq_id_pushed_five_times_runs_once(workers: FaultWorkers,
 def test_i1_i4_a_stale_entry_of_the_started_registry_and_two_cleanups_start_no_second_run(
     workers: FaultWorkers, observer: Observer, door: Path
 ) -> None:
-    """RQ takes the entry for an abandoned job 90 s after its last beat; django-rq cleans up at every page view."""
+    """RQ takes the entry for an abandoned job 90 s after its last heartbeat; django-rq cleans up at every page view."""
     workers.start(2)
     job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
     observer.process_of("long")

@@ -12,8 +12,8 @@ from typing import Any
 
 import rq
 
-from tenant_slots import owners, workers
-from tenant_slots.workers import TenantWorker
+from tenant_slots import owners
+from tenant_slots.workers import TenantWorker, forking
 
 
 class ElsewhereWorker(TenantWorker):
@@ -37,7 +37,7 @@ class ImpatientWorker(TenantWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        workers.GRACE_AFTER_TIMEOUT = 0
+        forking.GRACE_AFTER_TIMEOUT = 0
 
     def set_current_job_working_time(self, seconds: float, *args: Any, **kwargs: Any) -> None:
         super().set_current_job_working_time(seconds and seconds + 60, *args, **kwargs)

@@ -117,8 +117,8 @@ def clear(row: TenantQueue) -> None:
 class Naive:
     """The seed design without a lock on the tenant's row.
 
-    The window between a release's look at the line and its commit is as short as the machine makes it, so the newcomer
-    is let in exactly there: a control that depends on luck would fail where nothing is wrong.
+    The window between a release's look at the backlog and its commit is as short as the machine makes it, so the
+    newcomer is let in exactly there: a control that depends on luck would fail where nothing is wrong.
     """
 
     def __init__(self) -> None:

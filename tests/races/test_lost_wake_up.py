@@ -10,7 +10,7 @@ from django.db import connection
 
 from tenant_slots import slots, statements
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.factories import counters_match, fresh, holder, tenant_queue, waiting_job
+from tests.factories import counters_match, fresh, owner, tenant_queue, waiting_job
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -58,7 +58,7 @@ class ReleaseHeldOpen:
 def running_job(row: TenantQueue) -> TenantJob:
     waiting_job(row)
     (job,) = slots.admit(row.pk)
-    slots.start(job, holder("w"))
+    slots.start(job, owner("w"))
     return job
 
 

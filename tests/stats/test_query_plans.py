@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 on_postgresql = pytest.mark.skipif("connection.vendor != 'postgresql'", reason="reads PostgreSQL's plans")
 
-OF_WAITING_JOBS = re.compile("Index Only Scan using tenant_slots_(line|longest_wait|oldest_wait) ")
+OF_WAITING_JOBS = re.compile("Index Only Scan using tenant_slots_(backlog|longest_wait|oldest_wait) ")
 """Which of them is the cheapest depends on how many jobs there are."""
 
 

@@ -14,7 +14,7 @@ from example_project.catalogue import feeds, forms
 from example_project.catalogue.jobs import import_catalog
 from example_project.catalogue.models import Import, Shop
 from tenant_slots.models import State, TenantJob
-from tenant_slots.tenants import set_limit, tenant_queue_for
+from tenant_slots.tenants import tenant_queue_for
 from tests.example.site.conftest import signed_in
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -31,7 +31,7 @@ def upload(client: Client, name: str = "books.csv") -> TenantJob:
 
 
 def stop_shop(slug: str) -> None:
-    set_limit(tenant_queue_for(slug, "imports"), 0)
+    tenant_queue_for(slug, "imports").set_limit(0)
 
 
 def finish(job: TenantJob) -> None:
@@ -75,13 +75,13 @@ def test_a_jobs_page_follows_it_to_its_report(acme_user: Client) -> None:
     assert "job.js" not in page
 
 
-def test_the_status_tells_the_place_in_line(acme_user: Client) -> None:
+def test_the_status_tells_the_position_in_the_backlog(acme_user: Client) -> None:
     stop_shop("acme")
     first, second = upload(acme_user), upload(acme_user)
     urgent = import_catalog.using(priority=5).enqueue("acme", path="books.csv")
-    places = [acme_user.get(f"/jobs/{job.uuid}/status/").json()["position"] for job in (first, second, urgent)]
-    assert places == [2, 3, 1]
-    assert "Place 2 in line" in acme_user.get(f"/jobs/{first.uuid}/").content.decode()
+    positions = [acme_user.get(f"/jobs/{job.uuid}/status/").json()["position"] for job in (first, second, urgent)]
+    assert positions == [2, 3, 1]
+    assert "Position 2 in the backlog" in acme_user.get(f"/jobs/{first.uuid}/").content.decode()
 
 
 def test_the_status_and_the_page_tell_the_progress(acme_user: Client) -> None:

@@ -17,7 +17,7 @@
   const show = (job) => {
     setText(part("label"), labels[job.state]);
     part("label").className = `state ${job.state}`;
-    setText(part("position"), job.position ? `Place ${job.position} in line` : "");
+    setText(part("position"), job.position ? `Position ${job.position} in the backlog` : "");
     const { done, total } = job.progress ?? { done: 0, total: 0 };
     part("progress").hidden = !total;
     part("progress").querySelector("progress").max = total || 1;

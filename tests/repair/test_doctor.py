@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from io import StringIO
-from typing import Any
 
 import django_rq
 import pytest
@@ -20,11 +19,10 @@ from tests.factories import (
     counters_match,
     dead_process,
     fresh,
-    holder,
+    owner,
     running_job,
     tenant_queue,
     waiting_job,
-    work,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -46,11 +44,11 @@ def wrong_counter() -> None:
     TenantQueue.objects.update(current_job=7)
 
 
-def dead_holder() -> None:
+def dead_owner() -> None:
     running_job(tenant_queue(), dead_process())
 
 
-def dead_hold() -> None:
+def dead_reservation() -> None:
     TenantJob.objects.create(tenant_queue=tenant_queue(max_job=0), kind=Kind.RESERVATION, **dead_process().as_fields())
 
 
@@ -77,8 +75,8 @@ def test_a_healthy_system_gets_exit_code_0() -> None:
     ("damage", "kind"),
     [
         (wrong_counter, "counter"),
-        (dead_holder, "dead owner"),
-        (dead_hold, "dead reservation"),
+        (dead_owner, "dead owner"),
+        (dead_reservation, "dead reservation"),
         (lost_in_redis, "lost in Redis"),
         (stranded, "stranded"),
         (overdue, "overdue"),
@@ -96,8 +94,8 @@ def test_damage_is_found_named_and_repaired(damage: Callable[[], None], kind: st
     assert counters_match()
 
 
-def test_a_silent_holder_is_found_and_left_to_a_sweeper_that_has_watched() -> None:
-    job = running_job(tenant_queue(), holder("far", host="elsewhere"))
+def test_a_stale_owner_is_found_and_left_to_a_sweeper_that_has_watched() -> None:
+    job = running_job(tenant_queue(), owner("far", host="elsewhere"))
     age(job, beat_at=21)
     code, output = doctor("--fix")
     assert code == 1
@@ -112,25 +110,3 @@ def test_a_redis_out_of_reach_is_a_finding() -> None:
         code, output = doctor("--fix")
     assert code == 1
     assert "Redis cannot be asked" in output
-
-
-def test_slots_sweep_says_what_it_did() -> None:
-    stranded()
-    output = StringIO()
-    call_command("slots_sweep", stdout=output)
-    assert output.getvalue() == "admitted 1\n"
-    work()
-    output = StringIO()
-    call_command("slots_sweep", stdout=output)
-    assert output.getvalue() == "nothing to repair\n"
-
-
-def test_slots_sweep_loops_until_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
-
-    stranded()
-    output: Any = StringIO()
-    monkeypatch.setattr("time.sleep", interrupt)
-    call_command("slots_sweep", "--loop", stdout=output)
-    assert output.getvalue() == "admitted 1\n"

@@ -22,7 +22,7 @@ from tests.processes import ROOT, environment, wait_until
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-class Holders:
+class Owners:
     """The processes of one test, each of which holds a slot until its door is open."""
 
     def __init__(self, history: str, door: Path, variables: dict[str, str]) -> None:
@@ -31,7 +31,7 @@ class Holders:
 
     def start(self, name: str, timeout: float = 60, tenant: str = "acme") -> subprocess.Popen[bytes]:
         arguments = [tenant, name, self._history, str(self._door), str(timeout)]
-        command = [sys.executable, "-W", "ignore", "-m", "tests.faults.holder", *arguments]
+        command = [sys.executable, "-W", "ignore", "-m", "tests.faults.reserve", *arguments]
         process = subprocess.Popen(command, cwd=ROOT, env={**environment(), **self._variables})
         self.processes.append(process)
         return process
@@ -43,57 +43,57 @@ class Holders:
 
 
 @pytest.fixture
-def holders(observer: Observer, door: Path, workers: FaultWorkers) -> Iterator[Holders]:
-    started = Holders(observer.path, door, workers.variables)
+def owners(observer: Observer, door: Path, workers: FaultWorkers) -> Iterator[Owners]:
+    started = Owners(observer.path, door, workers.variables)
     yield started
     started.end()
 
 
-def holds() -> list[str]:
+def reservations() -> list[str]:
     return list(TenantJob.objects.filter(kind=Kind.RESERVATION).order_by("pk").values_list("state", flat=True))
 
 
-def test_the_slot_of_a_killed_holder_goes_to_the_job_in_line(
-    workers: FaultWorkers, holders: Holders, observer: Observer
+def test_the_slot_of_a_killed_owner_goes_to_the_waiting_job(
+    workers: FaultWorkers, owners: Owners, observer: Observer
 ) -> None:
     tenant_queue()
-    holder = holders.start("held")
+    owner = owners.start("held")
     wait_until(lambda: observer.started() == ["held"])
     job = jobs.quick.enqueue("acme", "job", observer.path)
     workers.start(1)
     assert fresh(job).state == State.WAITING
-    os.kill(holder.pid, signal.SIGKILL)
-    holder.wait()
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.wait()
     wait_until(lambda: fresh(job).state == State.FINISHED, 10)
-    assert holds() == ["failed"]
+    assert reservations() == ["failed"]
     assert counters_match()
 
 
-def test_a_killed_one_that_waits_does_not_stop_the_line(
-    workers: FaultWorkers, holders: Holders, observer: Observer, door: Path
+def test_a_killed_one_that_waits_does_not_block_the_backlog(
+    workers: FaultWorkers, owners: Owners, observer: Observer, door: Path
 ) -> None:
     tenant_queue()
     workers.start(1)
     first = jobs.hold.enqueue("acme", "first", observer.path, str(door))
     wait_until(lambda: fresh(first).state == State.RUNNING)
-    waiting = holders.start("never")
-    wait_until(lambda: holds() == ["waiting"])
+    waiting = owners.start("never")
+    wait_until(lambda: reservations() == ["waiting"])
     last = jobs.quick.enqueue("acme", "last", observer.path)
     os.kill(waiting.pid, signal.SIGKILL)
     waiting.wait()
     door.touch()
     wait_until(lambda: fresh(last).state == State.FINISHED, 15)
-    assert holds() == ["canceled"]
+    assert reservations() == ["canceled"]
     assert observer.started() == ["first", "last"]
     assert TenantQueue.objects.get().current_job == 0
 
 
 def test_one_that_stands_still_after_its_admission_loses_its_slot_again(
-    workers: FaultWorkers, holders: Holders, observer: Observer, door: Path
+    workers: FaultWorkers, owners: Owners, observer: Observer, door: Path
 ) -> None:
     tenant_queue(max_job=0)
-    waiting = holders.start("never")
-    wait_until(lambda: holds() == ["waiting"])
+    waiting = owners.start("never")
+    wait_until(lambda: reservations() == ["waiting"])
     os.kill(waiting.pid, signal.SIGSTOP)
     workers.start(1)
     row = TenantQueue.objects.get()
@@ -103,39 +103,39 @@ def test_one_that_stands_still_after_its_admission_loses_its_slot_again(
     wait_until(lambda: fresh(job).state == State.FINISHED, 15)
     os.kill(waiting.pid, signal.SIGCONT)
     assert waiting.wait(15) != 0, "it must be told that it got no slot"
-    assert (holds(), observer.started()) == (["canceled"], ["job"])
+    assert (reservations(), observer.started()) == (["canceled"], ["job"])
 
 
 def test_one_that_stands_still_while_it_holds_is_fenced_and_lives(
-    workers: FaultWorkers, holders: Holders, observer: Observer, door: Path
+    workers: FaultWorkers, owners: Owners, observer: Observer, door: Path
 ) -> None:
     tenant_queue()
-    holder = holders.start("held")
+    owner = owners.start("held")
     wait_until(lambda: observer.started() == ["held"])
     job = jobs.quick.enqueue("acme", "job", observer.path)
-    os.kill(holder.pid, signal.SIGSTOP)
+    os.kill(owner.pid, signal.SIGSTOP)
     workers.start(1)
     wait_until(lambda: fresh(job).state == State.FINISHED, 15)
     last = TenantQueue.objects.get()
-    os.kill(holder.pid, signal.SIGCONT)
+    os.kill(owner.pid, signal.SIGCONT)
     door.touch()
-    assert holder.wait(15) == 0, "its process must not have been killed"
-    assert (holds(), fresh(last).current_job) == (["failed"], 0)
+    assert owner.wait(15) == 0, "its process must not have been killed"
+    assert (reservations(), fresh(last).current_job) == (["failed"], 0)
 
 
-def test_jobs_and_holders_share_one_limit(
-    workers: FaultWorkers, holders: Holders, observer: Observer, door: Path
+def test_jobs_and_reservations_share_one_limit(
+    workers: FaultWorkers, owners: Owners, observer: Observer, door: Path
 ) -> None:
     tenant_queue(max_job=2)
     door.touch()
     workers.start(2)
     several = [jobs.quick.enqueue("acme", f"job-{number}", observer.path, 0.1) for number in range(6)]
     for number in range(4):
-        holders.start(f"held-{number}")
+        owners.start(f"held-{number}")
     several += [jobs.quick.enqueue("acme", f"late-{number}", observer.path, 0.1) for number in range(6)]
-    assert [process.wait(60) for process in holders.processes] == [0, 0, 0, 0]
+    assert [process.wait(60) for process in owners.processes] == [0, 0, 0, 0]
     wait_until(lambda: all(fresh(job).state == State.FINISHED for job in several))
-    assert holds() == ["finished"] * 4
+    assert reservations() == ["finished"] * 4
     assert counters_match()
 
 
@@ -143,5 +143,5 @@ def test_a_job_on_a_real_worker_holds_a_slot_of_another_queue(workers: FaultWork
     workers.start(1, queues=("reports",))
     job = plain_jobs.hold_inside.enqueue("acme")
     wait_until(lambda: fresh(job).has_ended)
-    assert (job.state, job.result, holds()) == (State.FINISHED, 1, ["finished"])
+    assert (job.state, job.result, reservations()) == (State.FINISHED, 1, ["finished"])
     assert counters_match()

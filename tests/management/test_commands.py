@@ -1,4 +1,4 @@
-"""slots_status and slots_limit, as somebody at a terminal meets them."""
+"""slots_status, slots_limit and slots_sweep, as somebody at a terminal meets them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from django.utils import timezone
 from tenant_slots.management.commands import slots_status
 from tenant_slots.management.commands._table import table
 from tenant_slots.models import State, TenantQueue
-from tests.factories import fresh, in_rq, tenant_queue, waiting_job
+from tests.factories import fresh, in_rq, tenant_queue, waiting_job, work
 from tests.processes import ROOT, environment
 
 pytestmark = pytest.mark.django_db
@@ -225,3 +225,30 @@ def test_a_refused_limit_exits_with_1_and_one_line() -> None:
     assert refused.stdout == ""
     assert refused.stderr.startswith("CommandError: -1 is not a limit")
     assert len(refused.stderr.splitlines()) == 1
+
+
+# --- slots_sweep ---------------------------------------------------------------------------------------------------
+
+
+@committing
+def test_slots_sweep_says_what_it_did() -> None:
+    waiting_job(tenant_queue())
+    output = io.StringIO()
+    call_command("slots_sweep", stdout=output)
+    assert output.getvalue() == "admitted 1\n"
+    work()
+    output = io.StringIO()
+    call_command("slots_sweep", stdout=output)
+    assert output.getvalue() == "nothing to repair\n"
+
+
+@committing
+def test_slots_sweep_loops_until_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    waiting_job(tenant_queue())
+    output: Any = io.StringIO()
+    monkeypatch.setattr("time.sleep", interrupt)
+    call_command("slots_sweep", "--loop", stdout=output)
+    assert output.getvalue() == "admitted 1\n"

@@ -108,7 +108,7 @@ def test_a_worker_draws_for_every_job_from_the_first_to_the_last(monkeypatch: py
 
 @pytest.mark.django_db(transaction=True)
 @override_settings(TENANT_SLOTS={"QUEUE_WEIGHTS": WEIGHTS})
-def test_a_slow_lane_runs_at_full_speed_when_the_others_are_empty_and_never_stalls_when_they_are_full() -> None:
+def test_a_slow_queue_runs_at_full_speed_when_the_others_are_empty_and_never_stalls_when_they_are_full() -> None:
     fill(3, C)
     assert order_of_runs(A, B, C) == [C, C, C]
     fill(60, A, B, C)

@@ -42,7 +42,7 @@ def test_a_plain_rq_job_that_raises_gives_its_slot_back() -> None:
     assert TenantQueue.objects.get().current_job == 0
 
 
-def test_a_busy_tenants_plain_job_puts_itself_off_without_counting_as_a_retry() -> None:
+def test_a_busy_tenants_plain_job_defers_itself_without_counting_as_a_retry() -> None:
     tenant_queue(queue="reports", max_job=0)
     rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
     work()
@@ -66,7 +66,7 @@ def test_a_plain_job_is_brought_forward_when_its_turn_comes() -> None:
     assert TenantQueue.objects.get().current_job == 0
 
 
-def test_plain_and_enqueued_jobs_stand_in_one_line() -> None:
+def test_plain_and_enqueued_jobs_wait_in_one_backlog() -> None:
     row = tenant_queue(queue="reports", max_job=0)
     first = jobs.add.enqueue(1, 0, tenant="acme")
     django_rq.get_queue("reports").enqueue(jobs.add, 2, 0, tenant="acme")
@@ -80,7 +80,7 @@ def test_plain_and_enqueued_jobs_stand_in_one_line() -> None:
     assert ended == [(first.pk, "finished"), (plain.pk, "finished"), (third.pk, "finished")]
 
 
-def test_dependents_of_a_busy_job_do_not_fire_before_it_ran() -> None:
+def test_dependents_of_a_busy_job_do_not_fire_before_it_has_run() -> None:
     row = tenant_queue(queue="reports", max_job=0)
     queue = django_rq.get_queue("reports")
     parent = queue.enqueue(jobs.add, 1, 2, tenant="acme")
@@ -132,14 +132,14 @@ def test_a_second_delivery_of_a_running_plain_job_does_nothing(monkeypatch: pyte
     assert TenantJob.objects.count() == 1
 
 
-def test_a_job_that_loses_the_race_for_its_slot_puts_itself_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_loses_the_race_for_its_slot_defers_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transitions, "admit_here", lambda job: None)
     rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
     work()
     assert scheduled() == [rq_job.id]
 
 
-def test_a_job_that_gets_its_slot_while_rq_puts_it_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_gets_its_slot_while_rq_schedules_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """RQ writes the scheduled registry a moment after the job returned; the admission falls in between."""
     row = tenant_queue(queue="reports", max_job=0)
     queue = django_rq.get_queue("reports")
@@ -159,7 +159,7 @@ def test_a_job_that_gets_its_slot_while_rq_puts_it_off_is_found(monkeypatch: pyt
     assert in_rq("reports") == 1
 
 
-def test_canceling_a_plain_job_in_line_takes_it_out_of_rq() -> None:
+def test_canceling_a_waiting_plain_job_takes_it_out_of_rq() -> None:
     tenant_queue(queue="reports", max_job=0)
     rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
     work()

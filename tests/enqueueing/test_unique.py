@@ -24,7 +24,7 @@ from tenant_slots.enqueueing.ways import WaysToEnqueue
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.tasks.task import TenantTask
 from tests import jobs
-from tests.factories import age, fresh, holder, tenant_queue, work
+from tests.factories import age, fresh, owner, tenant_queue, work
 from tests.processes import ROOT, environment, wait_until
 from tests.races.test_double_release import at_once
 
@@ -104,7 +104,7 @@ def test_a_default_that_is_no_json_is_the_same_in_every_process() -> None:
     assert digest_of(task, "acme") == before
 
 
-def test_a_job_that_is_older_than_the_window_stands_for_no_other() -> None:
+def test_a_job_that_is_older_than_the_window_has_no_duplicates() -> None:
     first = jobs.import_once.enqueue("acme")
     age(first, enqueued_at=WINDOW - 5)
     assert jobs.import_once.enqueue("acme") == first
@@ -116,32 +116,32 @@ def test_a_job_that_is_older_than_the_window_stands_for_no_other() -> None:
 
 
 @pytest.mark.parametrize("state", [State.FINISHED, State.FAILED, State.CANCELED])
-def test_a_job_that_has_ended_stands_for_no_other(state: State) -> None:
+def test_a_job_that_has_ended_has_no_duplicates(state: State) -> None:
     first = jobs.import_once.enqueue("acme")
     slots.release(fresh(first), state=state)
     assert jobs.import_once.enqueue("acme").uuid != first.uuid
 
 
-def test_a_job_stands_for_others_until_it_has_ended_whatever_happens_to_it() -> None:
+def test_duplicates_give_the_first_job_until_it_has_ended_whatever_happens_to_it() -> None:
     row = tenant_queue(max_job=0)
     first = jobs.import_once.enqueue("acme")
     assert jobs.import_once.enqueue("acme") == first, "while it waits"
     TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
     (admitted,) = slots.admit(row.pk)
-    assert slots.start(admitted, holder())
+    assert slots.start(admitted, owner())
     assert jobs.import_once.enqueue("acme") == first, "while it runs"
     slots.release(admitted, state=State.SCHEDULED, later=60.0)
     assert jobs.import_once.enqueue("acme") == first, "while it waits for its retry"
 
 
-def test_a_retried_job_stands_for_others_again() -> None:
+def test_duplicates_give_a_retried_job_again() -> None:
     first = jobs.import_once.enqueue("acme")
     first.cancel()
     first.retry()
     assert jobs.import_once.enqueue("acme") == first
 
 
-def test_a_retried_job_whose_like_is_under_way_runs_beside_it() -> None:
+def test_a_retried_job_that_has_become_a_duplicate_runs_beside_the_other() -> None:
     first = jobs.import_once.enqueue("acme")
     first.cancel()
     second = jobs.import_once.enqueue("acme")
@@ -172,7 +172,7 @@ def test_only_new_jobs_are_signaled_and_admitted() -> None:
     assert len(django_rq.get_queue("imports")) == 1
 
 
-def test_a_line_that_is_full_still_gives_the_jobs_that_stand_in_it() -> None:
+def test_a_full_backlog_still_gives_the_jobs_that_are_in_it() -> None:
     tenant_queue(max_job=0, max_waiting=1)
     first = jobs.import_once.enqueue("acme", "a.csv")
     assert jobs.import_once.enqueue("acme", "a.csv") == first
@@ -181,7 +181,7 @@ def test_a_line_that_is_full_still_gives_the_jobs_that_stand_in_it() -> None:
     assert TenantJob.objects.get() == first
 
 
-def test_a_duplicate_finds_no_busy_tenant_and_a_discarded_job_stands_for_no_other() -> None:
+def test_a_duplicate_is_not_discarded_and_a_discarded_job_has_no_duplicates() -> None:
     task = WaysToEnqueue(replace(jobs.only_now.tenant_task, unique_for=timedelta(seconds=WINDOW)))
     row = tenant_queue(max_job=1)
     admitted = task.enqueue("acme")
@@ -200,12 +200,12 @@ def test_enqueue_many_gives_every_call_its_job_in_order() -> None:
     got = jobs.import_once.enqueue_many([(("acme", path), {}) for path in paths])
     assert [job.args[1] for job in got] == paths
     assert (got[1], got[3], got[4]) == (under_way, got[0], got[2])
-    assert got[0].pk < got[2].pk, "the order of the line is that of the calls"
+    assert got[0].pk < got[2].pk, "the backlog is in the order of the calls"
     assert TenantJob.objects.count() == 3
 
 
 @pytest.mark.parametrize("count", [50, 2 * bulk.COPY_FROM])
-def test_the_order_of_the_line_is_that_of_the_calls_however_many(count: int) -> None:
+def test_the_backlog_is_in_the_order_of_the_calls_however_many(count: int) -> None:
     tenant_queue(max_job=0)
     calls = [(("acme", f"{number}.csv"), {}) for number in range(count)]
     got = jobs.import_once.enqueue_many(calls)
@@ -248,7 +248,7 @@ def test_without_the_option_fifty_threads_store_fifty() -> None:
     assert TenantJob.objects.count() == 50
 
 
-def test_the_constraint_and_not_the_look_before_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_constraint_decides_and_not_the_look_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two that have both looked before either stores, the second is refused."""
     monkeypatch.setattr(unique, "_under_way", lambda *_: {})
     jobs.import_once.enqueue("acme")
@@ -323,7 +323,7 @@ def test_a_second_one_waits_for_the_transaction_of_the_first(rolls_back: bool) -
 
 
 @on_postgresql
-def test_processes_that_enqueue_many_the_same_crosswise_do_not_deadlock() -> None:
+def test_processes_that_enqueue_the_same_jobs_in_opposite_orders_do_not_deadlock() -> None:
     calls = [(("acme", f"{number}.csv"), {}) for number in range(40)]
     tenant_queue()
     for _ in range(10):
@@ -336,7 +336,7 @@ def test_processes_that_enqueue_many_the_same_crosswise_do_not_deadlock() -> Non
 
 
 @on_postgresql
-def test_in_the_order_of_the_calls_crosswise_ones_would_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_storing_in_the_order_of_the_calls_would_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the test above, forced: each of the two has stored one when it comes to the other's."""
     tenant_queue()
     first, second = sorted(["a.csv", "b.csv"], key=digest)
@@ -376,12 +376,12 @@ def deadlocks(action: Any) -> bool:
 @on_postgresql
 def test_a_caller_whose_transaction_takes_long_does_not_lock_the_old_job() -> None:
     first = jobs.import_once.enqueue("acme")
-    assert slots.start(fresh(first), holder())
+    assert slots.start(fresh(first), owner())
     age(first, enqueued_at=WINDOW + 1)
     with transaction.atomic():
         second = jobs.import_once.enqueue("acme")
-        (beat,) = at_once(lambda: slots.beat(first.pk, first.attempt))
-        assert beat
+        (renewed,) = at_once(lambda: slots.beat(first.pk, first.attempt))
+        assert renewed
     assert first != second
     assert jobs.import_once.enqueue("acme") == second
 
@@ -410,7 +410,7 @@ def test_a_transaction_that_cannot_see_the_first_one_is_refused_a_second_and_goe
 
 
 @on_postgresql
-def test_the_look_for_identical_jobs_uses_the_index() -> None:
+def test_the_search_for_identical_jobs_uses_the_index() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET enable_seqscan = off")
         try:

@@ -1,4 +1,4 @@
-"""A line that is full takes nobody more."""
+"""A full backlog takes no more jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def calls(number: int, tenant: str = "acme") -> list[Any]:
     return [((tenant,), {}) for _ in range(number)]
 
 
-def test_a_full_line_refuses_and_names_the_limit() -> None:
+def test_a_full_backlog_refuses_and_names_the_limit() -> None:
     tenant_queue(max_job=1, max_waiting=2)
     jobs.flaky.enqueue_many(calls(3))
     with pytest.raises(exceptions.TenantQueueFull, match="'acme' may have 2 jobs waiting") as refused:
@@ -37,7 +37,7 @@ def test_many_are_all_stored_or_none() -> None:
     assert not TenantJob.objects.exists()
 
 
-def test_who_finds_a_free_slot_does_not_wait_so_a_line_of_zero_only_refuses_the_others() -> None:
+def test_a_job_that_finds_a_free_slot_does_not_wait_so_a_backlog_of_zero_only_refuses_the_others() -> None:
     tenant_queue(max_job=2, max_waiting=0)
     assert fresh(jobs.flaky.enqueue("acme")).state == State.QUEUED
     assert fresh(jobs.flaky.enqueue("acme")).state == State.QUEUED
@@ -45,7 +45,7 @@ def test_who_finds_a_free_slot_does_not_wait_so_a_line_of_zero_only_refuses_the_
         jobs.flaky.enqueue("acme")
 
 
-def test_there_is_room_again_when_a_job_has_left_the_line() -> None:
+def test_there_is_room_again_when_a_job_has_left_the_backlog() -> None:
     tenant_queue(max_job=1, max_waiting=1)
     _, waiting = jobs.flaky.enqueue_many(calls(2))
     waiting.cancel()
@@ -65,13 +65,13 @@ def test_a_transaction_sees_its_own_jobs() -> None:
     assert not TenantJob.objects.exists()
 
 
-def test_a_job_for_later_does_not_stand_in_line_so_a_full_one_does_not_refuse_it() -> None:
+def test_a_full_backlog_does_not_refuse_a_job_for_later() -> None:
     tenant_queue(max_job=0, max_waiting=0)
     tonight = timezone.now() + timedelta(hours=8)
     assert jobs.flaky.using(run_after=tonight).enqueue("acme").state == State.SCHEDULED
 
 
-def test_other_tenants_and_tenants_without_a_limit_are_not_asked() -> None:
+def test_other_tenants_and_tenants_without_a_limit_are_not_refused() -> None:
     tenant_queue("full", max_job=0, max_waiting=0)
     tenant_queue("other", max_job=0)
     jobs.flaky.enqueue_many(calls(5, "other"))
@@ -79,7 +79,7 @@ def test_other_tenants_and_tenants_without_a_limit_are_not_asked() -> None:
 
 
 @pytest.mark.parametrize(("max_waiting", "more"), [(None, 0), (5, 1)])
-def test_a_look_at_the_line_is_one_query_and_only_where_there_is_a_limit(max_waiting: int | None, more: int) -> None:
+def test_checking_the_backlog_is_one_query_and_only_where_there_is_a_limit(max_waiting: int | None, more: int) -> None:
     tenant_queue("plain", max_job=0)
     tenant_queue("limited", max_job=0, max_waiting=max_waiting)
     counts = []
@@ -91,7 +91,7 @@ def test_a_look_at_the_line_is_one_query_and_only_where_there_is_a_limit(max_wai
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="reads PostgreSQL's plan")
-def test_the_look_at_the_line_reads_an_index_and_counts_nothing() -> None:
+def test_checking_the_backlog_reads_an_index_and_counts_nothing() -> None:
     row = tenant_queue(max_job=0)
     many_waiting(row, 3000)
     many_waiting(tenant_queue("others"), 20000)

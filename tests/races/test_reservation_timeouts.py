@@ -1,4 +1,4 @@
-"""Holds that time out while slots are handed on: each admission is used or given back, none leaks."""
+"""Reservations that time out while slots are handed on: each admission is used or given back, none leaks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.factories import counters_match, fresh, tenant_queue
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-HOLDERS, ROUNDS, LIMIT = 8, 12, 2
+THREADS, ROUNDS, LIMIT = 8, 12, 2
 
 
 class Crowd:
@@ -29,7 +29,7 @@ class Crowd:
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        threads = [threading.Thread(target=self._come_and_go, args=(seed,)) for seed in range(HOLDERS)]
+        threads = [threading.Thread(target=self._come_and_go, args=(seed,)) for seed in range(THREADS)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -54,27 +54,27 @@ class Crowd:
             self.most = max(self.most, self.inside)
 
 
-def test_a_crowd_of_holders_never_exceeds_the_limit_and_leaves_nothing_behind() -> None:
+def test_a_crowd_never_exceeds_the_limit_and_leaves_nothing_behind() -> None:
     row = tenant_queue(max_job=LIMIT)
     crowd = Crowd()
     crowd.run()
     assert crowd.most <= LIMIT
     assert crowd.outcomes["held"] >= LIMIT
     assert crowd.outcomes["refused"], "the control: somebody must have met a full queue"
-    assert sum(crowd.outcomes.values()) == HOLDERS * ROUNDS
+    assert sum(crowd.outcomes.values()) == THREADS * ROUNDS
     assert not TenantJob.objects.exclude(state__in=(State.FINISHED, State.CANCELED)).exists()
     assert fresh(row).current_job == 0
 
 
-def test_control_leaving_the_line_without_asking_for_the_state_leaks_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_leaving_the_backlog_without_checking_the_state_leaks_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     row = tenant_queue(max_job=0)
 
-    def end_hold(job: TenantJob, reason: str) -> bool:
+    def admit_then_cancel(job: TenantJob, reason: str) -> bool:
         TenantQueue.objects.update(max_job=1)
         transitions.admit(row.pk)
         return bool(TenantJob.objects.filter(pk=job.pk).update(state=State.CANCELED))
 
-    monkeypatch.setattr(transitions, "cancel_unstarted", end_hold)
+    monkeypatch.setattr(transitions, "cancel_unstarted", admit_then_cancel)
     with pytest.raises(NoFreeSlot), hold_slot("acme", "imports"):
         pass
     assert not counters_match()

@@ -28,7 +28,7 @@ from tenant_slots.exceptions import (
 from tenant_slots.models import HOLD_SLOT, Kind, State, TenantJob, TenantQueue
 from tenant_slots.repair import doctor, lost_runs
 from tenant_slots.repair.lost_runs import ByHand
-from tenant_slots.running import reservation
+from tenant_slots.running import reservation as module
 from tests import jobs
 from tests.factories import (
     age,
@@ -44,23 +44,23 @@ from tests.factories import (
     work,
 )
 from tests.processes import wait_until
-from tests.test_sweep import sweep_now
+from tests.repair.sweeps import sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 on_postgresql = pytest.mark.skipif("connection.vendor != 'postgresql'", reason="SQLite has one writer")
 
 
-class Holding:
-    """A hold in a thread of its own, which ends when the test says so."""
+class InThread:
+    """A reservation in a thread of its own, which ends when the test says so."""
 
     def __init__(self, tenant: str = "acme", **options: Any) -> None:
         self.error: BaseException | None = None
         self.begun, self.end = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._hold, args=(tenant, options), daemon=True)
+        self._thread = threading.Thread(target=self._reserve, args=(tenant, options), daemon=True)
         self._thread.start()
 
-    def _hold(self, tenant: str, options: dict[str, Any]) -> None:
+    def _reserve(self, tenant: str, options: dict[str, Any]) -> None:
         try:
             with hold_slot(tenant, "imports", **options):
                 self.begun.set()
@@ -77,15 +77,15 @@ class Holding:
 
 
 @contextmanager
-def held(**options: Any) -> Iterator[Holding]:
-    one = Holding(**options)
+def held(**options: Any) -> Iterator[InThread]:
+    one = InThread(**options)
     try:
         yield one
     finally:
         one.join()
 
 
-def waiting_hold(row: TenantQueue, by: Any, **values: Any) -> TenantJob:
+def waiting_reservation(row: TenantQueue, by: Any, **values: Any) -> TenantJob:
     job: TenantJob = TenantJob.objects.create(
         tenant_queue=row, kind=Kind.RESERVATION, beat_at=in_seconds(0), **by.as_fields(), **values
     )
@@ -96,24 +96,24 @@ def states() -> list[str]:
     return list(TenantJob.objects.order_by("pk").values_list("state", flat=True))
 
 
-def test_a_hold_takes_a_slot_while_its_block_runs_and_gives_it_back() -> None:
-    with hold_slot("acme", "imports") as hold:
+def test_a_reservation_takes_a_slot_while_its_block_runs_and_gives_it_back() -> None:
+    with hold_slot("acme", "imports") as reservation:
         row = TenantQueue.objects.get()
         assert (row.tenant, row.queue, row.current_job) == ("acme", "imports", 1)
-        assert (hold.job.state, hold.job.task, hold.is_lost) == (State.RUNNING, HOLD_SLOT, False)
-        assert owners.liveness(fresh(hold.job)) is owners.Liveness.ALIVE
-    assert (fresh(hold.job).state, fresh(row).current_job) == (State.FINISHED, 0)
+        assert (reservation.job.state, reservation.job.task, reservation.is_lost) == (State.RUNNING, HOLD_SLOT, False)
+        assert owners.liveness(fresh(reservation.job)) is owners.Liveness.ALIVE
+    assert (fresh(reservation.job).state, fresh(row).current_job) == (State.FINISHED, 0)
     assert in_rq() == 0
 
 
 def test_a_block_that_raises_gives_its_slot_back_and_leaves_the_last_line_of_its_error() -> None:
-    with pytest.raises(ValueError, match="no such feed"), hold_slot("acme", "imports") as hold:
+    with pytest.raises(ValueError, match="no such feed"), hold_slot("acme", "imports") as reservation:
         raise ValueError("no such feed \0")
-    assert (fresh(hold.job).state, hold.job.error) == (State.FAILED, r"ValueError: no such feed \0")
+    assert (fresh(reservation.job).state, reservation.job.error) == (State.FAILED, r"ValueError: no such feed \0")
     assert counters_match()
 
 
-def test_without_a_free_slot_it_says_so_at_once_and_leaves_the_line() -> None:
+def test_without_a_free_slot_it_says_so_at_once_and_leaves_the_backlog() -> None:
     row = tenant_queue()
     running_job(row, another_process())
     message = r"'acme' got no slot on queue 'imports' within 0 s.*wait longer"
@@ -133,7 +133,7 @@ def test_it_waits_as_long_as_it_was_told_and_no_longer() -> None:
     assert 0.3 <= time.monotonic() - began < 5
 
 
-def test_a_job_that_ends_hands_its_slot_to_the_hold_in_line_and_the_hold_to_the_next_job() -> None:
+def test_a_job_that_ends_hands_its_slot_to_the_waiting_reservation_and_that_to_the_next_job() -> None:
     row = tenant_queue()
     job = running_job(row, another_process())
     with held(timeout=30) as one:
@@ -148,7 +148,7 @@ def test_a_job_that_ends_hands_its_slot_to_the_hold_in_line_and_the_hold_to_the_
     assert counters_match()
 
 
-def test_a_hold_does_not_pass_a_job_that_waits_and_a_later_job_does_not_pass_it() -> None:
+def test_a_reservation_does_not_overtake_a_waiting_job_nor_a_later_job_the_reservation() -> None:
     row = tenant_queue(max_job=0)
     first = waiting_job(row)
     with held(timeout=30) as one:
@@ -174,14 +174,14 @@ def test_a_higher_priority_goes_first_and_the_key_is_stored() -> None:
         assert TenantJob.objects.running().get().key == "user-7"
 
 
-def test_a_full_line_takes_no_hold_and_a_free_slot_needs_no_place_in_it() -> None:
+def test_a_full_backlog_takes_no_reservation_and_a_free_slot_needs_no_place_in_it() -> None:
     tenant_queue(max_waiting=0)
     with hold_slot("acme", "imports"), pytest.raises(TenantQueueFull), hold_slot("acme", "imports", timeout=30):
         pass
     assert states() == ["finished"]
 
 
-def test_a_key_at_its_cap_waits_and_another_one_goes_ahead() -> None:
+def test_a_key_at_its_limit_waits_and_another_one_goes_ahead() -> None:
     tenant_queue(max_job=3, max_job_per_key=1)
     with hold_slot("acme", "imports", key="user-7"), held(key="user-7", timeout=30) as one:
         wait_until(lambda: states() == ["running", "waiting"])
@@ -191,7 +191,7 @@ def test_a_key_at_its_cap_waits_and_another_one_goes_ahead() -> None:
     assert isinstance(one.error, NoFreeSlot)
 
 
-def test_a_hold_that_cannot_get_the_slot_of_a_hold_around_it_ends_without_a_deadlock() -> None:
+def test_a_reservation_inside_the_one_that_has_the_only_slot_ends_without_a_deadlock() -> None:
     tenant_queue()
     with hold_slot("acme", "imports"), pytest.raises(NoFreeSlot), hold_slot("acme", "imports", timeout=0.1):
         pass
@@ -210,54 +210,54 @@ def test_as_a_decorator_it_holds_a_slot_for_each_call() -> None:
 @on_postgresql
 def test_inside_a_transaction_of_the_caller_nothing_of_ours_is_part_of_it() -> None:
     with suppress(ZeroDivisionError), transaction.atomic():
-        with hold_slot("acme", "imports") as hold:
+        with hold_slot("acme", "imports") as reservation:
             assert TenantQueue.objects.get().current_job == 1
         1 / 0  # noqa: B018
-    assert fresh(hold.job).state == State.FINISHED
+    assert fresh(reservation.job).state == State.FINISHED
 
 
 @on_postgresql
 def test_a_callers_open_transaction_holds_none_of_our_locks() -> None:
     row = tenant_queue(max_job=2)
     with transaction.atomic(), hold_slot("acme", "imports"), held(timeout=5) as one:
-        assert one.begun.wait(5), "another hold must not wait for this one's transaction"
+        assert one.begun.wait(5), "another reservation must not wait for this one's transaction"
         assert fresh(row).current_job == 2
 
 
 @pytest.mark.skipif("connection.vendor != 'sqlite'", reason="PostgreSQL has many writers")
-def test_on_sqlite_a_hold_inside_a_transaction_is_refused_at_once() -> None:
+def test_on_sqlite_a_reservation_inside_a_transaction_is_refused_at_once() -> None:
     with transaction.atomic(), pytest.raises(HoldInTransaction, match="'default'"), hold_slot("acme", "imports"):
         pass
 
 
 def test_the_admission_at_the_very_moment_of_the_timeout_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forced: the slot is given between the last look at the row and the leaving of the line."""
+    """Forced: the slot is given between the last look at the row and leaving the backlog."""
     row = tenant_queue(max_job=0)
     original = transitions.cancel_unstarted
 
-    def end_hold(job: TenantJob, reason: str) -> bool:
+    def admit_then_cancel(job: TenantJob, reason: str) -> bool:
         TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
         transitions.admit(row.pk)
         return original(job, reason)
 
-    monkeypatch.setattr(transitions, "cancel_unstarted", end_hold)
-    with hold_slot("acme", "imports") as hold:
-        assert (fresh(hold.job).state, fresh(row).current_job) == (State.RUNNING, 1)
+    monkeypatch.setattr(transitions, "cancel_unstarted", admit_then_cancel)
+    with hold_slot("acme", "imports") as reservation:
+        assert (fresh(reservation.job).state, fresh(row).current_job) == (State.RUNNING, 1)
     assert counters_match()
 
 
-def test_whoever_is_interrupted_while_waiting_leaves_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_is_interrupted_while_it_waits_leaves_the_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
     running_job(tenant_queue(), another_process())
-    original = reservation.Future.result
+    original = module.Future.result
 
     def result(future: Any) -> Any:
         wait_until(lambda: len(states()) == 2)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reservation.Future, "result", result)
+    monkeypatch.setattr(module.Future, "result", result)
     with pytest.raises(KeyboardInterrupt), hold_slot("acme", "imports", timeout=30):
         pass
-    monkeypatch.setattr(reservation.Future, "result", original)
+    monkeypatch.setattr(module.Future, "result", original)
     assert states() == ["running", "canceled"]
 
 
@@ -268,13 +268,13 @@ def test_an_interrupt_at_the_very_moment_of_admission_gives_the_slot_back(monkey
         wait_until(lambda: states() == ["running"])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reservation.Future, "result", result)
+    monkeypatch.setattr(module.Future, "result", result)
     with pytest.raises(KeyboardInterrupt), hold_slot("acme", "imports", timeout=30):
         pass
     assert (states(), fresh(row).current_job) == (["failed"], 0)
 
 
-def test_a_waiting_hold_that_is_canceled_raises() -> None:
+def test_a_waiting_reservation_that_is_canceled_raises() -> None:
     running_job(tenant_queue(), another_process())
     with held(timeout=30) as one:
         wait_until(lambda: len(states()) == 2)
@@ -285,32 +285,32 @@ def test_a_waiting_hold_that_is_canceled_raises() -> None:
 
 
 @override_settings(TENANT_SLOTS={"BEAT_INTERVAL": 0.05})
-def test_a_running_hold_that_is_canceled_is_told_and_goes_on() -> None:
-    with hold_slot("acme", "imports") as hold:
+def test_a_running_reservation_that_is_canceled_is_told_and_goes_on() -> None:
+    with hold_slot("acme", "imports") as reservation:
         assert TenantJob.objects.get().cancel()
-        wait_until(lambda: hold.job.cancel_requested_at)
-        assert fresh(hold.job).state == State.RUNNING
-    assert fresh(hold.job).state == State.FINISHED
+        wait_until(lambda: reservation.job.cancel_requested_at)
+        assert fresh(reservation.job).state == State.RUNNING
+    assert fresh(reservation.job).state == State.FINISHED
 
 
-def test_a_hold_cannot_be_retried() -> None:
-    with hold_slot("acme", "imports") as hold:
+def test_a_reservation_cannot_be_retried() -> None:
+    with hold_slot("acme", "imports") as reservation:
         pass
     TenantJob.objects.update(state=State.FAILED)
     with pytest.raises(NotRetryable, match="nothing to run"):
-        hold.job.retry()
+        reservation.job.retry()
     assert states() == ["failed"]
 
 
 @override_settings(TENANT_SLOTS={"BEAT_INTERVAL": 0.05})
 def test_the_lease_is_renewed_while_the_block_runs() -> None:
-    with hold_slot("acme", "imports") as hold:
-        before = fresh(hold.job).beat_at
+    with hold_slot("acme", "imports") as reservation:
+        before = fresh(reservation.job).beat_at
         wait_until(lambda: TenantJob.objects.get().beat_at > before)
 
 
 @override_settings(TENANT_SLOTS={"BEAT_INTERVAL": 0.05})
-def test_who_waits_beats_too() -> None:
+def test_a_waiting_reservation_sends_heartbeats_too() -> None:
     tenant_queue(max_job=0)
     with held(timeout=30) as one:
         wait_until(lambda: TenantJob.objects.exists())
@@ -325,14 +325,14 @@ def test_a_lost_lease_is_told_and_logged_once_and_the_release_changes_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     row = tenant_queue()
-    with caplog.at_level(logging.ERROR, "tenant_slots"), hold_slot("acme", "imports") as hold:
-        assert lost_runs.end_lost_run(hold.job, "taken away by the test")
+    with caplog.at_level(logging.ERROR, "tenant_slots"), hold_slot("acme", "imports") as reservation:
+        assert lost_runs.end_lost_run(reservation.job, "taken away by the test")
         other = running_job(row, another_process())
-        wait_until(lambda: hold.is_lost)
-    assert (TenantJob.objects.get(pk=hold.job.pk).state, fresh(other).state) == (State.FAILED, State.RUNNING)
+        wait_until(lambda: reservation.is_lost)
+    assert (TenantJob.objects.get(pk=reservation.job.pk).state, fresh(other).state) == (State.FAILED, State.RUNNING)
     assert fresh(row).current_job == 1
     assert [record.message for record in caplog.records if "lease" in record.message] == [
-        f"the lease of {hold.job} is lost, its block goes on without a slot"
+        f"the lease of {reservation.job} is lost, its block goes on without a slot"
     ]
 
 
@@ -340,15 +340,15 @@ def test_a_block_that_ends_before_it_could_hear_of_its_lost_lease_takes_nobodys_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     row = tenant_queue()
-    with hold_slot("acme", "imports") as hold:
-        assert lost_runs.end_lost_run(hold.job, "taken away by the test")
+    with hold_slot("acme", "imports") as reservation:
+        assert lost_runs.end_lost_run(reservation.job, "taken away by the test")
         other = running_job(row, another_process())
-    assert (fresh(hold.job).state, fresh(other).state, fresh(row).current_job) == ("failed", "running", 1)
+    assert (fresh(reservation.job).state, fresh(other).state, fresh(row).current_job) == ("failed", "running", 1)
     assert "its slot had been taken away" in caplog.text
 
 
 @override_settings(TENANT_SLOTS={"BEAT_INTERVAL": 0.02})
-def test_a_database_that_is_away_for_a_beat_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_is_away_for_a_heartbeat_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     original, calls = slots.beat, []
 
     def beat(*arguments: Any) -> bool:
@@ -358,13 +358,13 @@ def test_a_database_that_is_away_for_a_beat_ends_nothing(monkeypatch: pytest.Mon
         return original(*arguments)
 
     monkeypatch.setattr(slots, "beat", beat)
-    with hold_slot("acme", "imports") as hold:
+    with hold_slot("acme", "imports") as reservation:
         wait_until(lambda: len(calls) > 3)
-        assert not hold.is_lost
-    assert fresh(hold.job).state == State.FINISHED
+        assert not reservation.is_lost
+    assert fresh(reservation.job).state == State.FINISHED
 
 
-def test_a_database_that_fails_while_it_waits_leaves_nothing_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_fails_while_it_waits_leaves_nothing_in_the_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
     row = tenant_queue()
     original, failures = slots.start, [OperationalError("committed, but nobody heard")]
 
@@ -383,8 +383,8 @@ def test_a_database_that_fails_while_it_waits_leaves_nothing_in_line(monkeypatch
 
 @on_postgresql
 def test_a_locked_row_is_no_slot_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reservation, "LOCK_TIMEOUT_SECONDS", 0.1)
-    monkeypatch.setattr(reservation, "SECONDS_FOR_RELEASE", 0.1)
+    monkeypatch.setattr(module, "LOCK_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(module, "SECONDS_FOR_RELEASE", 0.1)
     row = tenant_queue()
     with transaction.atomic():
         list(TenantQueue.objects.select_for_update(no_key=True).filter(pk=row.pk))
@@ -415,29 +415,29 @@ def test_wrong_arguments_are_refused_before_anything_is_stored(
 
 
 @override_settings(TENANT_SLOTS={"REQUIRE_TENANT": True})
-def test_a_hold_without_a_tenant_is_refused_where_tenants_are_required() -> None:
+def test_a_reservation_without_a_tenant_is_refused_where_tenants_are_required() -> None:
     with pytest.raises(TenantMissing, match="hold_slot"), hold_slot(None, "imports"):
         pass
 
 
-def test_a_hold_reports_progress_which_ends_with_it() -> None:
-    with hold_slot("acme", "imports") as hold:
+def test_a_reservation_reports_progress_which_ends_with_it() -> None:
+    with hold_slot("acme", "imports") as reservation:
         report_progress(3, 4, files=2)
-    assert (fresh(hold.job).progress, hold.job.stats) == ({"done": 3, "total": 4}, {"files": 2})
+    assert (fresh(reservation.job).progress, reservation.job.stats) == ({"done": 3, "total": 4}, {"files": 2})
 
 
 def test_no_connection_and_no_thread_is_left() -> None:
     with hold_slot("acme", "imports"):
         pass
-    assert [thread.name for thread in threading.enumerate() if "tenant_slots hold" in thread.name] == []
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("tenant_slots")] == []
 
 
 class TestSweep:
-    """What becomes of a hold whose process is gone."""
+    """What becomes of a reservation whose process is gone."""
 
-    def test_a_dead_one_that_runs_fails_and_is_not_put_back_in_line(self) -> None:
+    def test_a_dead_one_that_runs_fails_and_is_not_put_back(self) -> None:
         row = tenant_queue()
-        job = waiting_hold(row, dead_process())
+        job = waiting_reservation(row, dead_process())
         slots.admit(row.pk)
         slots.start(fresh(job), dead_process())
         assert [finding.kind for finding in doctor.findings()] == ["dead owner"]
@@ -445,9 +445,9 @@ class TestSweep:
         assert (fresh(job).state, fresh(row).current_job) == (State.FAILED, 0)
 
     @pytest.mark.parametrize("admitted", [False, True])
-    def test_a_dead_one_in_line_or_just_admitted_is_ended_at_once(self, admitted: bool) -> None:
+    def test_a_dead_one_that_waits_or_was_just_admitted_is_ended_at_once(self, admitted: bool) -> None:
         row = tenant_queue(max_job=int(admitted))
-        job = waiting_hold(row, dead_process())
+        job = waiting_reservation(row, dead_process())
         slots.admit(row.pk)
         next_one = waiting_job(row)
         assert sweep_now().reclaimed == 1
@@ -455,28 +455,28 @@ class TestSweep:
         assert "died" in job.error
         assert counters_match()
 
-    def test_a_silent_one_of_another_host_is_ended_after_its_lease(self) -> None:
+    def test_a_stale_one_on_another_host_is_ended_after_its_lease(self) -> None:
         row = tenant_queue(max_job=0)
-        job = waiting_hold(row, dead_process(host="elsewhere"))
+        job = waiting_reservation(row, dead_process(host="elsewhere"))
         age(job, beat_at=19)
         assert sweep_now().reclaimed == 0
         age(job, beat_at=21)
         assert sweep_now().reclaimed == 1
         assert fresh(job).state == State.CANCELED
 
-    def test_a_living_one_that_beats_is_left_alone(self) -> None:
+    def test_a_living_one_that_sends_heartbeats_is_left_alone(self) -> None:
         row = tenant_queue()
         running_job(row, another_process())
-        job = waiting_hold(row, another_process())
+        job = waiting_reservation(row, another_process())
         assert not sweep_now()
         assert fresh(job).state == State.WAITING
 
-    def test_a_silent_one_on_this_host_is_taken_away_but_its_process_is_never_killed(
+    def test_a_stale_one_on_this_host_loses_its_slot_but_its_process_is_never_killed(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(owners, "kill", lambda job: pytest.fail("a web process was killed"))
         row = tenant_queue()
-        job = waiting_hold(row, another_process())
+        job = waiting_reservation(row, another_process())
         slots.admit(row.pk)
         slots.start(fresh(job), another_process())
         age(job, beat_at=21)
@@ -485,7 +485,7 @@ class TestSweep:
 
     def test_an_admitted_one_is_neither_lost_in_redis_nor_pushed(self) -> None:
         row = tenant_queue()
-        job = waiting_hold(row, another_process())
+        job = waiting_reservation(row, another_process())
         transitions.admit(row.pk)
         age(job, admitted_at=60)
         assert doctor.findings() == []
@@ -494,7 +494,7 @@ class TestSweep:
 
     def test_one_that_moved_on_since_it_was_read_is_left_to_the_next_sweep(self) -> None:
         row = tenant_queue(max_job=0)
-        job = waiting_hold(row, dead_process())
+        job = waiting_reservation(row, dead_process())
         read = TenantJob.objects.get(pk=job.pk)
         TenantQueue.objects.update(max_job=1)
         slots.admit(row.pk)
@@ -502,9 +502,9 @@ class TestSweep:
         assert fresh(job).state == State.QUEUED
 
 
-def test_a_release_by_hand_ends_a_silent_hold() -> None:
+def test_a_release_by_hand_ends_a_stale_reservation() -> None:
     row = tenant_queue()
-    job = waiting_hold(row, another_process())
+    job = waiting_reservation(row, another_process())
     slots.admit(row.pk)
     slots.start(fresh(job), another_process())
     assert lost_runs.release_by_hand(fresh(job), "stuck") is ByHand.ALIVE
@@ -513,9 +513,9 @@ def test_a_release_by_hand_ends_a_silent_hold() -> None:
     assert fresh(job).state == State.FAILED
 
 
-def test_nothing_of_a_hold_is_asked_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redis_is_never_asked_about_a_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
     row = tenant_queue()
-    job = waiting_hold(row, another_process())
+    job = waiting_reservation(row, another_process())
     monkeypatch.setattr(dispatch, "queue_named", lambda name: pytest.fail("Redis was asked"))
     dispatch.push([job])
     dispatch.remove(job)
@@ -523,7 +523,7 @@ def test_nothing_of_a_hold_is_asked_of_redis(monkeypatch: pytest.MonkeyPatch) ->
     assert not dispatch.was_stopped(job)
 
 
-def test_a_hold_inside_a_job_holds_a_slot_of_its_own_queue() -> None:
+def test_a_reservation_inside_a_job_holds_a_slot_of_its_own_queue() -> None:
     jobs.hold_inside.enqueue("acme")
     work()
     assert list(TenantJob.objects.order_by("pk").values_list("state", "result")) == [
@@ -533,7 +533,7 @@ def test_a_hold_inside_a_job_holds_a_slot_of_its_own_queue() -> None:
 
 
 @on_postgresql
-def test_holds_to_begin_are_found_by_their_index() -> None:
+def test_reservations_to_begin_are_found_by_their_index() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET enable_seqscan = off")
         plan = TenantJob.objects.reservations_to_begin().filter(host="x").explain()

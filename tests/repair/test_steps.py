@@ -1,4 +1,4 @@
-"""The sweep repairs what is broken and touches nothing else."""
+"""Each step of a sweep repairs one kind of damage and touches nothing else."""
 
 from __future__ import annotations
 
@@ -11,18 +11,13 @@ from typing import Any
 
 import django_rq
 import pytest
-from django.db import DatabaseError, connection
 from django.test import override_settings
-from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from tenant_slots import owners, signals, slots
-from tenant_slots.db.clock import in_seconds
-from tenant_slots.models import State, SweepClaim, TenantJob, TenantQueue
-from tenant_slots.repair import steps, sweeper
+from tenant_slots import owners, slots
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.repair import steps
 from tenant_slots.repair.contact import Contact
-from tenant_slots.repair.report import Report
-from tenant_slots.repair.sweeper import Sweeper
 from tests import jobs
 from tests.factories import (
     age,
@@ -30,49 +25,20 @@ from tests.factories import (
     counters_match,
     dead_process,
     fresh,
-    holder,
     in_rq,
     many_waiting,
+    owner,
     running_job,
     tenant_queue,
     waiting_job,
     work,
 )
-from tests.processes import wait_until
+from tests.repair.sweeps import sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-class LongContact(Contact):
-    """A sweeper that has watched the database for long enough."""
-
-    def covers_a_lease(self) -> bool:
-        return True
-
-
-def sweep_now(contact: Contact | None = None) -> Report:
-    sweeper = Sweeper("test")
-    sweeper.contact = contact or LongContact()
-    SweepClaim.objects.update(until=in_seconds(-1))
-    report = sweeper.sweep()
-    assert report is not None
-    return report
-
-
-def test_a_healthy_system_is_left_alone_and_no_row_is_locked() -> None:
-    row = tenant_queue(max_job=1)
-    running_job(row, another_process())
-    waiting_job(row)
-    sweep_now()
-    with CaptureQueriesContext(connection) as queries:
-        assert not sweep_now()
-    statements = [query["sql"] for query in queries]
-    assert not [sql for sql in statements if "FOR NO KEY UPDATE" in sql]
-    assert not [sql for sql in statements if sql.startswith("UPDATE") and "sweepclaim" not in sql]
-    assert len(statements) <= 20, statements
-
-
-def test_a_holder_whose_process_is_gone_is_reclaimed_at_once() -> None:
+def test_the_slot_of_an_owner_whose_process_is_gone_is_reclaimed_at_once() -> None:
     row = tenant_queue()
     lost = running_job(row, dead_process())
     assert sweep_now(Contact()).reclaimed == 1
@@ -88,72 +54,49 @@ def test_a_reused_pid_does_not_hide_a_death() -> None:
     assert fresh(lost).crashes == 1
 
 
-def test_a_living_holder_that_beats_is_left_alone() -> None:
+def test_a_living_owner_that_sends_heartbeats_is_left_alone() -> None:
     row = tenant_queue()
     job = running_job(row, another_process())
     assert sweep_now().reclaimed == 0
     assert fresh(job).state == State.RUNNING
 
 
-def test_a_silent_holder_of_another_host_is_reclaimed_after_its_lease() -> None:
+def test_the_slot_of_a_stale_owner_on_another_host_is_reclaimed_after_its_lease() -> None:
     row = tenant_queue()
-    job = running_job(row, holder("far", host="elsewhere"))
+    job = running_job(row, owner("far", host="elsewhere"))
     age(job, beat_at=19)
     assert sweep_now().reclaimed == 0
     age(job, beat_at=21)
     assert sweep_now().reclaimed == 1
 
 
-def test_after_an_outage_nobody_is_called_silent_before_he_could_have_beaten() -> None:
-    row = tenant_queue()
-    job = running_job(row, holder("far", host="elsewhere"))
-    age(job, beat_at=3600)
-    assert sweep_now(Contact()).reclaimed == 0
-    assert fresh(job).state == State.RUNNING
-
-
-def test_contact_counts_from_the_last_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr(sweeper.time, "monotonic", lambda: now)
-    contact = Contact()
-    for _ in range(4):
-        now += 5
-        contact.kept()
-    assert contact.covers_a_lease()
-    contact.broken()
-    assert not contact.covers_a_lease()
-    now += 60
-    contact.kept()
-    assert not contact.covers_a_lease(), "a sweeper that was stopped has not watched"
-
-
 def sleeping_process(**options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], **options)
 
 
-def silent_job_of(pid: int) -> TenantJob:
-    job = running_job(tenant_queue(), holder("silent", pid=pid, pid_started=owners._started(pid)))
+def stale_job_of(pid: int) -> TenantJob:
+    job = running_job(tenant_queue(), owner("stale", pid=pid, pid_started=owners._started(pid)))
     age(job, beat_at=21)
     return job
 
 
-def test_a_silent_but_living_process_of_this_host_is_killed_first() -> None:
+def test_a_stale_but_living_process_on_this_host_is_killed_first() -> None:
     process = sleeping_process()
     os.kill(process.pid, signal.SIGSTOP)
-    job = silent_job_of(process.pid)
+    job = stale_job_of(process.pid)
     assert sweep_now().reclaimed == 1
     assert process.wait(5) == -signal.SIGKILL
     assert fresh(job).attempt == 2
 
 
-def test_of_a_silent_forking_worker_only_the_horse_is_killed() -> None:
+def test_of_a_stale_forking_worker_only_the_work_horse_is_killed() -> None:
     code = "import os, time\npid = os.fork()\nif not pid: os.setpgrp()\nos.write(1, b'%d\\n' % pid)\ntime.sleep(600)"
     worker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     try:
         assert worker.stdout is not None
         (horse,) = {int(worker.stdout.readline()), int(worker.stdout.readline())} - {0}
         os.kill(worker.pid, signal.SIGSTOP)
-        silent_job_of(worker.pid)
+        stale_job_of(worker.pid)
         assert sweep_now().reclaimed == 1
         assert owners._started(horse) is None
         assert worker.poll() is None
@@ -162,14 +105,14 @@ def test_of_a_silent_forking_worker_only_the_horse_is_killed() -> None:
         worker.communicate()
 
 
-def test_a_silent_holder_that_may_not_be_killed_is_reported_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_owner_that_may_not_be_killed_is_reported_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
     process = sleeping_process()
 
     def forbidden(*_: Any) -> None:
         raise PermissionError
 
     try:
-        job = silent_job_of(process.pid)
+        job = stale_job_of(process.pid)
         with monkeypatch.context() as patch:
             patch.setattr(os, "kill", forbidden)
             report = sweep_now()
@@ -186,7 +129,7 @@ def test_a_stock_workers_job_lives_as_long_as_rq_knows_its_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     row = tenant_queue()
-    job = running_job(row, holder("stock", host="elsewhere", beats=False))
+    job = running_job(row, owner("stock", host="elsewhere", beats=False))
     age(job, beat_at=21)
     redis = django_rq.get_connection("imports")
     redis.hset("rq:worker:stock", mapping={"state": "busy", "current_job": job.rq_id, "queues": "imports"})
@@ -200,7 +143,7 @@ def test_a_stock_workers_job_lives_as_long_as_rq_knows_its_worker(
 @pytest.mark.parametrize("record", [{"state": "idle"}, {"state": "busy", "current_job": "another"}])
 def test_a_stock_worker_that_turned_to_something_else_has_lost_its_job(record: dict[str, str]) -> None:
     row = tenant_queue()
-    job = running_job(row, holder("stock", host="elsewhere", beats=False))
+    job = running_job(row, owner("stock", host="elsewhere", beats=False))
     age(job, beat_at=21)
     django_rq.get_connection("imports").hset("rq:worker:stock", mapping={**record, "queues": "imports"})
     assert sweep_now().reclaimed == 1
@@ -265,22 +208,6 @@ def test_scheduled_jobs_are_promoted_when_they_are_due() -> None:
     assert fresh(job).state == State.QUEUED
 
 
-def test_a_tenant_that_is_deleted_during_a_sweep_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second, third = (tenant_queue(f"tenant {number}") for number in range(3))
-    left = [waiting_job(row) for row in (first, third)]
-    gone, admit = waiting_job(second), slots.admit
-
-    def delete_then_admit(tenant_queue_id: int) -> list[TenantJob]:
-        monkeypatch.setattr(slots, "admit", admit)
-        gone.cancel()
-        second.delete()
-        return admit(tenant_queue_id)
-
-    monkeypatch.setattr(slots, "admit", delete_then_admit)
-    assert sweep_now().admitted == 2
-    assert {fresh(job).state for job in left} == {State.QUEUED}
-
-
 def test_a_tenant_with_very_many_due_jobs_does_not_hold_up_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "ROWS_PER_STEP", 10)
     due = timezone.now() - timedelta(minutes=1)
@@ -322,7 +249,7 @@ def test_a_wrong_counter_is_repaired_and_logged_as_an_error(wrong: int, caplog: 
     assert [record.levelname for record in caplog.records if "repaired" in record.message] == ["ERROR"]
 
 
-def test_a_counter_without_any_holder_is_repaired() -> None:
+def test_a_counter_without_any_job_that_holds_a_slot_is_repaired() -> None:
     row = tenant_queue(max_job=1, current_job=1)
     job = waiting_job(row)
     assert sweep_now().repaired == 1
@@ -335,47 +262,6 @@ def test_ended_jobs_are_kept_for_the_retention_and_then_pruned() -> None:
     age(old, ended_at=8 * 24 * 3600)
     assert sweep_now().pruned == 1
     assert list(TenantJob.objects.all()) == [young]
-
-
-def test_one_sweep_at_a_time() -> None:
-    first, second = Sweeper("first"), Sweeper("second")
-    assert first.sweep() is not None
-    assert second.sweep() is None
-
-
-def test_the_claim_of_a_sweeper_that_died_runs_out() -> None:
-    SweepClaim.objects.create(name="everywhere", sweeper="dead", until=in_seconds(-1))
-    assert Sweeper("heir").sweep() is not None
-
-
-def test_a_sweep_that_fails_does_not_stop_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> None:
-        raise DatabaseError("gone")
-
-    monkeypatch.setattr(steps, "STEPS", (broken,))
-    assert Sweeper("worker").sweep_if_due() is None
-
-
-def test_a_sweep_that_repaired_something_says_so() -> None:
-    reports: list[Report] = []
-
-    def receive(report: Report, **_: Any) -> None:
-        reports.append(report)
-
-    signals.swept.connect(receive)
-    try:
-        sweep_now()
-        waiting_job(tenant_queue())
-        sweep_now()
-    finally:
-        signals.swept.disconnect(receive)
-    assert [report.admitted for report in reports] == [1]
-
-
-def test_an_idle_worker_sweeps(workers: Any) -> None:
-    workers.start(1)
-    job = waiting_job(tenant_queue(queue="imports"))
-    wait_until(lambda: fresh(job).state == State.FINISHED, timeout=20)
 
 
 def test_a_process_that_proc_hides_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:

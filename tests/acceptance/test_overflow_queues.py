@@ -1,4 +1,4 @@
-"""Lanes and weights with real workers."""
+"""Overflow queues and weights with real workers."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from tests.processes import Workers, wait_until
 
 SLOW = "imports_slow"
 BUSY = 60
-"""Jobs of the fast queue: enough that a lane without a turn of its own would stall for long."""
+"""Jobs of the fast queue: enough that an overflow queue without a turn of its own would stall for long."""
 
 
-def in_slow_lane(function: Any) -> WaysToEnqueue[..., Any]:
+def in_slow_queue(function: Any) -> WaysToEnqueue[..., Any]:
     return WaysToEnqueue(replace(function.tenant_task, throttle=[Throttle(0, timedelta(hours=1), SLOW)]))
 
 
 @pytest.mark.parametrize(("weights", "stalls"), [({"imports": 6, SLOW: 2}, False), ({}, True)])
-def test_a_lane_does_not_stall_beside_a_full_queue_and_the_slots_of_its_own_queue_hold(
+def test_an_overflow_queue_does_not_stall_beside_a_full_queue_and_the_limit_of_its_own_queue_holds(
     workers: Workers, history: History, weights: dict[str, int], stalls: bool
 ) -> None:
-    """Without weights, the control, the order of the queues is strict, and the lane waits for all of the others."""
+    """Without weights, the control, the order of the queues is strict, and the overflow queue waits for the others."""
     TenantQueue.objects.create(tenant="busy", queue="imports", max_job=BUSY)
     TenantQueue.objects.create(tenant="greedy", queue="imports", max_job=1)
     jobs.record.enqueue_many([(("busy", f"busy{n}", history.path, 0.01), {}) for n in range(BUSY)])
-    greedy = in_slow_lane(jobs.throttled)
+    greedy = in_slow_queue(jobs.throttled)
     greedy.enqueue_many([(("greedy", f"greedy{n}", history.path, 0.01), {}) for n in range(10)])
     workers.variables = {"TEST_TENANT_SLOTS": json.dumps({"QUEUE_WEIGHTS": weights})}
     workers.start(2, queues=("imports", SLOW))
@@ -51,9 +51,9 @@ def test_a_lane_does_not_stall_beside_a_full_queue_and_the_slots_of_its_own_queu
     assert set(TenantQueue.objects.values_list("queue", "current_job")) == {("imports", 0)}
 
 
-def test_a_running_job_in_a_lane_can_be_canceled(workers: Workers, history: History, tmp_path: Path) -> None:
+def test_a_running_job_in_an_overflow_queue_can_be_canceled(workers: Workers, history: History, tmp_path: Path) -> None:
     workers.start(1, queues=("imports", SLOW))
-    job = in_slow_lane(jobs.wait_for_file).enqueue("acme", "long", history.path, str(tmp_path / "never"))
+    job = in_slow_queue(jobs.wait_for_file).enqueue("acme", "long", history.path, str(tmp_path / "never"))
     horse = horse_of(history, "long")
     assert job.cancel()
     wait_until(all_ended)
@@ -62,15 +62,15 @@ def test_a_running_job_in_a_lane_can_be_canceled(workers: Workers, history: Hist
 
 
 @pytest.mark.parametrize("worker_class", ["tenant_slots.workers.TenantWorker", "rq.Worker"])
-def test_a_job_in_a_lane_whose_process_died_runs_again_in_the_lane(
+def test_a_job_in_an_overflow_queue_whose_process_died_runs_again_there(
     workers: Workers, history: History, tmp_path: Path, worker_class: str
 ) -> None:
-    lane, own = workers.start(1, queues=(SLOW,), worker_class=worker_class)[0], workers.start(1)[0]
+    overflow, own = workers.start(1, queues=(SLOW,), worker_class=worker_class)[0], workers.start(1)[0]
     path = tmp_path / "go on"
-    job = in_slow_lane(jobs.wait_for_file).enqueue("acme", "stuck", history.path, str(path))
+    job = in_slow_queue(jobs.wait_for_file).enqueue("acme", "stuck", history.path, str(path))
     os.kill(horse_of(history, "stuck"), signal.SIGKILL)
     wait_until(lambda: history.started().count("stuck") == 2)
     path.touch()
     wait_until(all_ended)
     assert (fresh(job).state, job.attempt, job.rq_queue) == (State.FINISHED, 2, SLOW)
-    assert lane.poll() is own.poll() is None
+    assert overflow.poll() is own.poll() is None

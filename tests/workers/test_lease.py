@@ -36,7 +36,7 @@ def unreachable(*_: Any) -> bool:
     raise OperationalError("no route")
 
 
-def test_a_beat_renews_the_lease() -> None:
+def test_a_heartbeat_renews_the_lease() -> None:
     run = Run()
     age(run.job, beat_at=19)
     before = run.job.beat_at
@@ -54,7 +54,7 @@ def test_a_lost_lease_ends_the_run_and_releases_nothing() -> None:
     assert TenantJob.objects.get().state == State.QUEUED
 
 
-def test_a_run_that_ends_during_the_beat_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_ends_during_the_heartbeat_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run()
 
     def ends_meanwhile(*_: Any) -> bool:
@@ -79,7 +79,7 @@ def test_a_database_out_of_reach_follows_the_setting(choice: str, ends: int, mon
     assert run.ended == ends
 
 
-def test_a_process_without_a_job_beats_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_a_job_sends_no_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "beat", unreachable)
     lease = Lease(Witness(), lambda: None)
     assert lease.beat()

@@ -1,4 +1,4 @@
-"""Throttled lanes: a tenant that enqueues more than the rules allow goes on, on a slower queue, in the same slots."""
+"""Overflow queues: a tenant that enqueues more than the rules allow goes on, on a slower queue, in the same slots."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import lost_runs
 from tenant_slots.tasks.task import TenantTask
 from tests import jobs
-from tests.factories import DeafWorker, age, counters_match, fresh, holder, in_rq, tenant_queue, work
-from tests.test_sweep import sweep_now
+from tests.factories import DeafWorker, age, counters_match, fresh, in_rq, owner, tenant_queue, work
+from tests.repair.sweeps import sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -71,7 +71,7 @@ def always_slow(function: Any) -> WaysToEnqueue[..., Any]:
 
 
 @pytest.mark.parametrize(
-    ("ages", "lane"),
+    ("ages", "queue"),
     [
         ([], OWN),
         ([0], OWN),
@@ -88,19 +88,19 @@ def always_slow(function: Any) -> WaysToEnqueue[..., Any]:
         ([3700] * 9, OWN),
     ],
 )
-def test_the_last_rule_that_a_job_is_over_chooses_its_lane(ages: list[int], lane: str) -> None:
+def test_the_last_rule_that_a_job_exceeds_chooses_its_overflow_queue(ages: list[int], queue: str) -> None:
     for this, following in pairwise([*ages, 0]):
         jobs.throttled.enqueue("acme")
         let_pass(this - following)
-    assert fresh(jobs.throttled.enqueue("acme")).rq_queue == lane
+    assert fresh(jobs.throttled.enqueue("acme")).rq_queue == queue
 
 
-def test_a_threshold_of_zero_sends_every_job_and_keeps_nothing_in_redis() -> None:
+def test_a_threshold_of_zero_sends_every_job_to_the_overflow_queue_and_keeps_nothing_in_redis() -> None:
     assert always_slow(jobs.throttled).enqueue("acme").rq_queue == SLOW
     assert counted() == 0
 
 
-def test_a_job_in_a_lane_takes_a_slot_of_its_own_queue() -> None:
+def test_a_job_in_an_overflow_queue_takes_a_slot_of_its_own_queue() -> None:
     row = tenant_queue(max_job=3)
     for _ in range(4):
         jobs.throttled.enqueue("acme")
@@ -111,7 +111,7 @@ def test_a_job_in_a_lane_takes_a_slot_of_its_own_queue() -> None:
     assert TenantQueue.objects.count() == 1
 
 
-def test_a_tenant_does_not_count_for_another_nor_a_function_for_another() -> None:
+def test_each_tenant_and_each_function_is_counted_separately() -> None:
     other = with_rules(jobs.record, Throttle(2, HOUR, SLOW))
     for _ in range(2):
         jobs.throttled.enqueue("acme")
@@ -135,7 +135,7 @@ def test_a_job_that_the_caller_sent_to_a_queue_stays_there_and_is_not_counted(qu
     assert counted() == 0
 
 
-def test_a_job_without_a_tenant_stays_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_without_a_tenant_stays_and_that_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     overflow._warned.clear()
     for _ in range(4):
         job = jobs.throttled.enqueue(None)
@@ -151,7 +151,7 @@ def test_a_job_for_later_is_counted_when_it_is_enqueued() -> None:
     assert [later.enqueue("acme").rq_queue for _ in range(3)] == [OWN, OWN, SLOW]
 
 
-def test_retries_are_not_counted_and_stay_in_the_lane() -> None:
+def test_retries_are_not_counted_and_stay_in_the_overflow_queue() -> None:
     tenant_queue(max_job=9)
     for _ in range(3):
         job = jobs.throttled.enqueue("acme", problem="no such feed")
@@ -161,7 +161,7 @@ def test_retries_are_not_counted_and_stay_in_the_lane() -> None:
     assert (fresh(job).rq_queue, in_rq(SLOW), counted()) == (SLOW, 1, 3)
 
 
-def test_a_run_after_a_crash_is_not_counted_and_stays_in_the_lane() -> None:
+def test_a_run_after_a_crash_is_not_counted_and_stays_in_the_overflow_queue() -> None:
     job = always_slow(jobs.throttled).enqueue("acme")
     jobs.throttled.enqueue("zenith")
     begin(job)
@@ -173,7 +173,7 @@ def test_a_run_after_a_crash_is_not_counted_and_stays_in_the_lane() -> None:
 
 def begin(job: TenantJob) -> None:
     job.refresh_from_db()
-    assert slots.start(job, holder())
+    assert slots.start(job, owner())
     job.refresh_from_db()
 
 
@@ -193,7 +193,7 @@ def test_many_at_once_are_counted_in_their_order(monkeypatch: pytest.MonkeyPatch
         assert [job.rq_queue for job in enqueued if job.args == [tenant]] == [OWN] * 2 + [SLOW] * 6
 
 
-def test_many_at_once_are_stored_with_their_lane() -> None:
+def test_many_at_once_are_stored_with_their_overflow_queue() -> None:
     jobs.throttled.enqueue_many([(("acme",), {}) for _ in range(bulk.COPY_FROM)])
     stored = list(TenantJob.objects.order_by("pk").values_list("rq_queue", flat=True))
     assert stored == [OWN] * 2 + [SLOW] * (bulk.COPY_FROM - 2)
@@ -340,7 +340,7 @@ def let_rest_pass() -> None:
         overflow._ask_again[queue] -= overflow.REST_SECONDS
 
 
-def test_a_lane_that_rq_does_not_have_is_refused_before_anything_is_counted_or_stored() -> None:
+def test_an_overflow_queue_that_rq_does_not_have_is_refused_before_anything_is_counted_or_stored() -> None:
     task = with_rules(jobs.throttled, Throttle(5, HOUR, "imports_slwo"))
     with pytest.raises(UnknownQueue, match="imports_slwo"):
         task.enqueue("acme")
@@ -352,7 +352,7 @@ def test_a_function_without_rules_asks_redis_nothing(monkeypatch: pytest.MonkeyP
     jobs.record.enqueue("acme", "a", "/dev/null")
 
 
-def test_a_job_in_a_lane_can_be_canceled_before_it_runs() -> None:
+def test_a_job_in_an_overflow_queue_can_be_canceled_before_it_runs() -> None:
     job = always_slow(jobs.throttled).enqueue("acme")
     assert in_rq(SLOW) == 1
     assert job.cancel()
@@ -360,7 +360,7 @@ def test_a_job_in_a_lane_can_be_canceled_before_it_runs() -> None:
     assert counters_match()
 
 
-def test_a_job_in_a_lane_is_looked_for_and_pushed_again_there() -> None:
+def test_a_job_in_an_overflow_queue_is_looked_for_and_pushed_again_there() -> None:
     job = always_slow(jobs.throttled).enqueue("acme")
     age(job, admitted_at=60)
     assert sweep_now().repushed == 0
@@ -369,7 +369,7 @@ def test_a_job_in_a_lane_is_looked_for_and_pushed_again_there() -> None:
     assert in_rq(SLOW) == 1
 
 
-def test_a_job_whose_lane_the_project_gave_up_goes_to_its_own_queue() -> None:
+def test_a_job_whose_overflow_queue_the_project_gave_up_goes_to_its_own_queue() -> None:
     job = always_slow(jobs.throttled).enqueue("acme")
     age(job, admitted_at=60)
     with override_settings(RQ_QUEUES={name: one for name, one in settings.RQ_QUEUES.items() if name != SLOW}):
@@ -378,7 +378,7 @@ def test_a_job_whose_lane_the_project_gave_up_goes_to_its_own_queue() -> None:
     assert fresh(job).state == State.FINISHED
 
 
-def test_a_worker_of_a_lane_is_looked_for_on_the_lanes_server() -> None:
+def test_a_worker_of_an_overflow_queue_is_looked_for_on_that_queues_server() -> None:
     job = always_slow(jobs.throttled).enqueue("acme")
     with (
         override_settings(RQ_QUEUES={**settings.RQ_QUEUES, SLOW: DEAD_REDIS[SLOW]}),
@@ -387,7 +387,7 @@ def test_a_worker_of_a_lane_is_looked_for_on_the_lanes_server() -> None:
         dispatch.has_worker_record(job)
 
 
-def test_only_workers_that_listen_on_the_lane_count_as_those_a_job_waits_for(boss: Any) -> None:
+def test_only_workers_that_listen_on_the_overflow_queue_count_as_those_a_job_waits_for(boss: Any) -> None:
     job = always_slow(jobs.throttled).enqueue("acme")
     page = f"/admin/tenant_slots/tenantjob/{job.pk}/change/"
     with listening("imports"):
@@ -406,7 +406,7 @@ def listening(*queues: str) -> Iterator[None]:
         worker.register_death()
 
 
-def test_the_admin_shows_the_lane_of_a_job(boss: Any) -> None:
+def test_the_admin_shows_the_overflow_queue_of_a_job(boss: Any) -> None:
     job = always_slow(jobs.throttled).enqueue("acme")
     own = jobs.throttled.enqueue("zenith")
     assert "imports → imports_slow" in boss.get("/admin/tenant_slots/tenantjob/").content.decode()

@@ -1,4 +1,4 @@
-"""A cap inside a tenant holds with real workers."""
+"""The limit per concurrency key holds with real workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cap inside a tenant: no single user takes all its slots, and none loses a place in line."""
+"""A limit per concurrency key: no user takes all slots of a tenant, and none loses a position in the backlog."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def keys(admitted: list[TenantJob]) -> list[str]:
     return [found[job.pk] for job in admitted]
 
 
-def test_a_user_at_the_cap_is_passed_over_and_others_go_on() -> None:
+def test_a_user_at_the_limit_is_passed_over_and_others_go_on() -> None:
     row = tenant_queue(max_job=3, max_job_per_key=1)
     for key in ("ann", "ann", "ann", "bob", "ann", "cid"):
         waiting_job(row, key=key)
@@ -35,7 +35,7 @@ def test_a_user_at_the_cap_is_passed_over_and_others_go_on() -> None:
     assert fresh(row).current_job == 3
 
 
-def test_a_user_who_was_passed_over_keeps_the_place() -> None:
+def test_a_user_who_was_passed_over_keeps_the_position() -> None:
     row = tenant_queue(max_job=2, max_job_per_key=1)
     first, second, _, later = (waiting_job(row, key=key) for key in ("ann", "ann", "bob", "cid"))
     running = slots.admit(row.pk)
@@ -45,21 +45,21 @@ def test_a_user_who_was_passed_over_keeps_the_place() -> None:
     assert fresh(later).state == State.WAITING
 
 
-def test_jobs_without_a_key_have_no_cap() -> None:
+def test_jobs_without_a_concurrency_key_have_no_limit_of_their_own() -> None:
     row = tenant_queue(max_job=3, max_job_per_key=1)
     for _ in range(4):
         waiting_job(row)
     assert len(slots.admit(row.pk)) == 3
 
 
-def test_without_a_cap_one_user_may_take_all() -> None:
+def test_without_a_limit_per_key_one_user_may_take_all_slots() -> None:
     row = tenant_queue(max_job=3)
     for _ in range(4):
         waiting_job(row, key="ann")
     assert len(slots.admit(row.pk)) == 3
 
 
-def test_free_slots_stay_free_when_only_capped_users_wait_and_nobody_calls_it_stranded() -> None:
+def test_free_slots_stay_free_and_nobody_is_stranded_when_only_users_at_their_limit_wait() -> None:
     row = tenant_queue(max_job=3, max_job_per_key=1)
     for _ in range(4):
         waiting_job(row, key="ann")
@@ -77,7 +77,7 @@ def test_a_job_of_another_user_beside_a_free_slot_is_stranded() -> None:
     assert [found.pk for found in findings.stranded()] == [row.pk]
 
 
-def test_one_query_finds_the_stranded_however_many_tenants_have_users_at_the_cap() -> None:
+def test_one_query_finds_the_stranded_however_many_tenants_have_users_at_the_limit() -> None:
     for number in range(5):
         row = tenant_queue(f"tenant {number}", max_job=3, max_job_per_key=1)
         for _ in range(2):
@@ -89,7 +89,7 @@ def test_one_query_finds_the_stranded_however_many_tenants_have_users_at_the_cap
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_raised_cap_lets_waiting_jobs_in() -> None:
+def test_raising_the_limit_per_key_lets_waiting_jobs_in() -> None:
     row = tenant_queue(max_job=3, max_job_per_key=1)
     jobs.for_user.enqueue_many([(("acme", "ann"), {})] * 4)
     assert TenantJob.objects.queued().count() == 1
@@ -116,12 +116,12 @@ def test_the_decorator_takes_the_key_from_an_argument(user: Any, key: str) -> No
     assert jobs.for_user.enqueue("acme", user).key == key
 
 
-def test_a_key_of_the_call_goes_before_the_decorators() -> None:
+def test_a_key_given_with_the_call_overrides_the_decorators() -> None:
     assert jobs.for_user.using(key="bob").enqueue("acme", "ann").key == "bob"
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_plain_rq_job_is_for_its_user_too() -> None:
+def test_a_plain_rq_job_counts_for_its_user_too() -> None:
     tenant_queue(max_job=2, max_job_per_key=1)
     jobs.for_user.enqueue("acme", "ann")
     for user in ("ann", "bob"):
@@ -134,25 +134,25 @@ def test_a_plain_rq_job_is_for_its_user_too() -> None:
 
 
 @pytest.mark.parametrize("user", [1.5, True, "x" * 256])
-def test_a_key_that_cannot_be_one_is_refused_and_nothing_is_stored(user: Any) -> None:
+def test_an_invalid_key_is_refused_and_nothing_is_stored(user: Any) -> None:
     with pytest.raises(exceptions.InvalidKey):
         jobs.for_user.enqueue("acme", user)
     assert not TenantJob.objects.exists()
 
 
-def test_a_key_from_an_argument_that_is_not_there_is_refused_at_import() -> None:
+def test_a_key_from_a_missing_argument_is_refused_at_import() -> None:
     with pytest.raises(exceptions.ImproperJob, match="no argument 'userr' to take the key from"):
         tenant_job("imports", tenant="tenant", key="userr")(jobs.record.tenant_task.function)
 
 
-def test_a_cap_of_zero_would_be_a_pause_and_is_refused() -> None:
+def test_a_limit_per_key_of_zero_would_be_a_pause_and_is_refused() -> None:
     with pytest.raises(IntegrityError), transaction.atomic():
         tenant_queue(max_job_per_key=0)
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="reads PostgreSQL's plan")
 @pytest.mark.django_db(transaction=True)
-def test_those_who_are_passed_over_are_read_from_the_index_of_the_line() -> None:
+def test_jobs_that_are_passed_over_are_read_from_the_index_of_the_backlog() -> None:
     row, others = tenant_queue(max_job=2, max_job_per_key=1), tenant_queue("others")
     many_waiting(row, 3000, key="ann")
     many_waiting(others, 20000, key="ann")
@@ -163,23 +163,23 @@ def test_those_who_are_passed_over_are_read_from_the_index_of_the_line() -> None
 
 
 class Admission(TestCase):
-    """The choice against a plain model of it: walk the line, take whoever's key is below the cap."""
+    """The choice against a plain model of it: walk along the backlog, take every job whose key is below the limit."""
 
     @settings(max_examples=60, deadline=None)
     @given(
-        line=st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.integers(-1, 1)), max_size=20),
+        backlog=st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.integers(-1, 1)), max_size=20),
         max_job=st.integers(0, 6),
-        cap=st.none() | st.integers(1, 3),
+        per_key=st.none() | st.integers(1, 3),
     )
-    def test_it_takes_whom_a_walk_along_the_line_would_take(
-        self, line: list[tuple[str, int]], max_job: int, cap: int | None
+    def test_it_takes_the_jobs_that_a_walk_along_the_backlog_would_take(
+        self, backlog: list[tuple[str, int]], max_job: int, per_key: int | None
     ) -> None:
-        row = tenant_queue("walk", max_job=max_job, max_job_per_key=cap)
-        placed = [waiting_job(row, key=key, priority=priority) for key, priority in line]
+        row = tenant_queue("walk", max_job=max_job, max_job_per_key=per_key)
+        placed = [waiting_job(row, key=key, priority=priority) for key, priority in backlog]
         held: Counter[str] = Counter()
         expected: list[int] = []
         for job in sorted(placed, key=lambda job: (-job.priority, job.pk)):
-            if len(expected) < max_job and (not job.key or cap is None or held[job.key] < cap):
+            if len(expected) < max_job and (not job.key or per_key is None or held[job.key] < per_key):
                 expected.append(job.pk)
                 held[job.key] += 1
         assert [found.pk for found in findings.stranded()] == [row.pk] * bool(expected)
@@ -191,5 +191,5 @@ class Admission(TestCase):
         by_key: dict[str, int] = defaultdict(int)
         for job in TenantJob.objects.holding():
             by_key[job.key] += bool(job.key)
-        assert cap is None or max(by_key.values(), default=0) <= cap
+        assert per_key is None or max(by_key.values(), default=0) <= per_key
         assert TenantQueue.objects.get(pk=row.pk).current_job == TenantJob.objects.holding().count()

@@ -1,4 +1,4 @@
-"""Holds a slot without being a job: ``python -m tests.faults.holder TENANT NAME HISTORY PATH TIMEOUT``."""
+"""Holds a slot without being a job: ``python -m tests.faults.reserve TENANT NAME HISTORY PATH TIMEOUT``."""
 
 from __future__ import annotations
 

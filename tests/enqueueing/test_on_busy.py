@@ -1,4 +1,4 @@
-"""What a job does that finds no free slot is its function's to say."""
+"""A function says what its jobs do when they find no free slot."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_paused_tenant_is_busy() -> None:
     assert (job.state, job.error) == (State.CANCELED, "discarded: acme on imports was paused (0 of 3 in use)")
 
 
-def test_a_user_at_the_cap_is_told_so() -> None:
+def test_a_user_at_the_limit_per_key_is_told_so() -> None:
     tenant_queue(max_job=3, max_job_per_key=1)
     for_ann = jobs.only_now.using(key="ann")
     first, second = fresh(for_ann.enqueue("acme")), fresh(for_ann.enqueue("acme"))
@@ -77,7 +77,7 @@ def test_a_user_at_the_cap_is_told_so() -> None:
     assert second.error == "discarded: acme on imports had no free slot for key 'ann' (1 of 3 in use)"
 
 
-def test_reschedule_leaves_the_line_for_its_seconds_give_or_take_the_jitter() -> None:
+def test_reschedule_leaves_the_backlog_for_its_seconds_give_or_take_the_jitter() -> None:
     tenant_queue(max_job=0)
     ahead = [seconds_ahead(job) for job in jobs.later.enqueue_many([(("acme",), {})] * 50)]
     assert not TenantJob.objects.exclude(state=State.SCHEDULED).exists()
@@ -91,7 +91,7 @@ def test_reschedule_without_jitter_is_exact(monkeypatch: pytest.MonkeyPatch) -> 
     assert 55 < seconds_ahead(jobs.later.enqueue("acme")) < 61
 
 
-def test_a_rescheduled_job_is_not_in_line_so_a_release_does_not_start_it() -> None:
+def test_a_rescheduled_job_is_not_in_the_backlog_so_a_release_does_not_start_it() -> None:
     row = tenant_queue(max_job=1)
     running, deferred = jobs.later.enqueue("acme"), jobs.later.enqueue("acme")
     assert slots.release(fresh(running), state=State.FINISHED).admitted == []
@@ -111,7 +111,7 @@ def test_a_rescheduled_job_asks_again_when_its_time_has_come(max_job: int, state
         assert seconds_ahead(job) > 20
 
 
-def test_a_job_that_has_had_a_slot_once_waits_in_line() -> None:
+def test_a_job_that_has_had_a_slot_once_waits() -> None:
     tenant_queue(max_job=1)
     job = jobs.only_now.enqueue("acme")
     other = jobs.record.using(priority=5).enqueue("acme", "other", "")
@@ -133,7 +133,7 @@ def test_a_callable_is_given_the_job_and_its_tenant_queue() -> None:
     assert fresh(jobs.decides.enqueue("acme")).state == State.CANCELED  # because the row's limit is 0
 
 
-def test_a_callable_that_answers_nonsense_leaves_its_job_in_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callable_that_answers_nonsense_leaves_its_job_in_the_backlog(caplog: pytest.LogCaptureFixture) -> None:
     tenant_queue(max_job=1)
     jobs.decides.enqueue("acme")
     with caplog.at_level(logging.ERROR):
@@ -157,7 +157,7 @@ def test_a_job_that_gets_a_slot_while_it_decides_keeps_it(monkeypatch: pytest.Mo
     assert fresh(row).current_job == 1
 
 
-def test_a_job_that_has_had_a_slot_while_it_decides_waits_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_has_had_a_slot_while_it_decides_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     tenant_queue(max_job=1)
     holding = jobs.only_now.enqueue("acme")
     decide = on_busy._decisions
@@ -252,7 +252,7 @@ def test_a_plain_rq_job_that_gets_a_slot_while_it_decides_runs_at_once(monkeypat
     assert (rq_job.get_status(), rq_job.return_value()) == (JobStatus.FINISHED, "ran")
 
 
-def test_a_plain_rq_job_that_waits_at_last_does_not_come_back_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_rq_job_that_waits_in_the_end_does_not_come_back_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
     tenant_queue(max_job=0)
     rq_job = django_rq.get_queue("imports").enqueue(jobs.later, "acme")
     work()
@@ -279,7 +279,7 @@ def test_a_plain_rq_job_that_the_sweep_discards_does_not_come_back(monkeypatch: 
 
 
 def test_slow_callables_do_not_keep_a_sweep_from_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that sweeps while it runs a job does not beat for that meanwhile."""
+    """A worker that sweeps while it runs a job sends no heartbeat for that job meanwhile."""
     tenant_queue(max_job=1)
     asked: list[int] = []
     clock = time.monotonic
@@ -301,7 +301,7 @@ def test_slow_callables_do_not_keep_a_sweep_from_the_rest(monkeypatch: pytest.Mo
     assert TenantJob.objects.waiting().count() == 4
 
 
-def test_a_job_that_another_sweep_has_just_put_off_keeps_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_another_sweep_has_just_deferred_keeps_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     tenant_queue(max_job=0)
     job = jobs.later.enqueue("acme")
     age(fresh(job), run_after=1)

@@ -1,0 +1,35 @@
+"""Canceling a job."""
+
+from __future__ import annotations
+
+import django_rq
+import pytest
+
+from tenant_slots.models import State
+from tests import jobs
+from tests.factories import counters_match, fresh, work
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_canceling_a_waiting_job_takes_it_out_of_the_backlog() -> None:
+    first, second, third = (jobs.add.enqueue(n, 0, tenant="acme") for n in range(3))
+    assert second.cancel()
+    assert second.state == State.CANCELED
+    work()
+    assert [fresh(job).state for job in (first, second, third)] == ["finished", "canceled", "finished"]
+
+
+def test_canceling_a_queued_job_hands_its_slot_on() -> None:
+    first, second = (jobs.add.enqueue(n, 0, tenant="acme") for n in range(2))
+    assert first.cancel()
+    assert fresh(second).state == State.QUEUED
+    assert [job.args[0] for job in django_rq.get_queue("reports").jobs] == [str(second.uuid)]
+    assert counters_match()
+
+
+def test_canceling_an_ended_job_changes_nothing() -> None:
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    work()
+    assert not job.cancel()
+    assert job.state == State.FINISHED

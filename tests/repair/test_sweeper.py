@@ -1,0 +1,123 @@
+"""The sweep repairs what is broken and touches nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, connection
+from django.test.utils import CaptureQueriesContext
+
+from tenant_slots import signals, slots
+from tenant_slots.db.clock import in_seconds
+from tenant_slots.models import State, SweepClaim, TenantJob
+from tenant_slots.repair import steps, sweeper
+from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.report import Report
+from tenant_slots.repair.sweeper import Sweeper
+from tests.factories import (
+    age,
+    another_process,
+    fresh,
+    owner,
+    running_job,
+    tenant_queue,
+    waiting_job,
+)
+from tests.processes import wait_until
+from tests.repair.sweeps import sweep_now
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_healthy_system_is_left_alone_and_no_row_is_locked() -> None:
+    row = tenant_queue(max_job=1)
+    running_job(row, another_process())
+    waiting_job(row)
+    sweep_now()
+    with CaptureQueriesContext(connection) as queries:
+        assert not sweep_now()
+    statements = [query["sql"] for query in queries]
+    assert not [sql for sql in statements if "FOR NO KEY UPDATE" in sql]
+    assert not [sql for sql in statements if sql.startswith("UPDATE") and "sweepclaim" not in sql]
+    assert len(statements) <= 20, statements
+
+
+def test_after_an_outage_no_owner_is_stale_before_it_could_have_sent_a_heartbeat() -> None:
+    row = tenant_queue()
+    job = running_job(row, owner("far", host="elsewhere"))
+    age(job, beat_at=3600)
+    assert sweep_now(Contact()).reclaimed == 0
+    assert fresh(job).state == State.RUNNING
+
+
+def test_contact_counts_from_the_last_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(sweeper.time, "monotonic", lambda: now)
+    contact = Contact()
+    for _ in range(4):
+        now += 5
+        contact.kept()
+    assert contact.covers_a_lease()
+    contact.broken()
+    assert not contact.covers_a_lease()
+    now += 60
+    contact.kept()
+    assert not contact.covers_a_lease(), "a sweeper that was stopped has not watched"
+
+
+def test_a_tenant_that_is_deleted_during_a_sweep_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = (tenant_queue(f"tenant {number}") for number in range(3))
+    left = [waiting_job(row) for row in (first, third)]
+    gone, admit = waiting_job(second), slots.admit
+
+    def delete_then_admit(tenant_queue_id: int) -> list[TenantJob]:
+        monkeypatch.setattr(slots, "admit", admit)
+        gone.cancel()
+        second.delete()
+        return admit(tenant_queue_id)
+
+    monkeypatch.setattr(slots, "admit", delete_then_admit)
+    assert sweep_now().admitted == 2
+    assert {fresh(job).state for job in left} == {State.QUEUED}
+
+
+def test_one_sweep_at_a_time() -> None:
+    first, second = Sweeper("first"), Sweeper("second")
+    assert first.sweep() is not None
+    assert second.sweep() is None
+
+
+def test_the_claim_of_a_sweeper_that_died_runs_out() -> None:
+    SweepClaim.objects.create(name="everywhere", sweeper="dead", until=in_seconds(-1))
+    assert Sweeper("heir").sweep() is not None
+
+
+def test_a_sweep_that_fails_does_not_stop_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise DatabaseError("gone")
+
+    monkeypatch.setattr(steps, "STEPS", (broken,))
+    assert Sweeper("worker").sweep_if_due() is None
+
+
+def test_a_sweep_that_repaired_something_says_so() -> None:
+    reports: list[Report] = []
+
+    def receive(report: Report, **_: Any) -> None:
+        reports.append(report)
+
+    signals.swept.connect(receive)
+    try:
+        sweep_now()
+        waiting_job(tenant_queue())
+        sweep_now()
+    finally:
+        signals.swept.disconnect(receive)
+    assert [report.admitted for report in reports] == [1]
+
+
+def test_an_idle_worker_sweeps(workers: Any) -> None:
+    workers.start(1)
+    job = waiting_job(tenant_queue(queue="imports"))
+    wait_until(lambda: fresh(job).state == State.FINISHED, timeout=20)
