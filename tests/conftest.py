@@ -6,11 +6,12 @@ from typing import Any
 
 import django_rq
 import pytest
+from django.db import connection
 from django.db.backends.postgresql.operations import DatabaseOperations
 from django.test import Client
 
 from tests.history import History
-from tests.processes import Workers
+from tests.processes import Workers, wait_until
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -60,9 +61,26 @@ def history(tmp_path: Path) -> History:
     return History(tmp_path / "history")
 
 
+@pytest.fixture(scope="session")
+def _nobody_is_left(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """The server needs a moment to notice that a killed worker is gone; until then its database cannot be dropped."""
+    yield
+    if connection.vendor == "postgresql":
+        with django_db_blocker.unblock():
+            wait_until(_only_session, 10, "a process that a test started still uses the test database")
+
+
+def _only_session() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        return bool(cursor.fetchone()[0] == 0)
+
+
 @pytest.fixture
-def workers(transactional_db: None) -> Iterator[Workers]:
-    """Starts real ``manage.py rqworker`` processes on the test database and ends them after the test."""
+def workers(transactional_db: None, _nobody_is_left: None) -> Iterator[Workers]:
+    """Starts real ``manage.py rqworker`` processes on the test database and kills them after the test."""
     started = Workers()
     yield started
     started.stop()
