@@ -11,7 +11,7 @@ from django.db import connection
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
-from tenant_slots import live, stats
+from tenant_slots import bulk, live, stats
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import TASK, tenant_queue, waiting_job
 
@@ -40,9 +40,7 @@ def filled() -> TenantQueue:
     """One of 100 tenants with 40 jobs each, a quarter of them waiting."""
     rows = [tenant_queue(f"tenant {number}") for number in range(100)]
     states = [State.WAITING, State.FINISHED, State.FINISHED, State.FINISHED]
-    TenantJob.objects.bulk_create(
-        TenantJob(tenant_queue=row, task=TASK, state=states[n % 4]) for n in range(40) for row in rows
-    )
+    bulk.insert([TenantJob(tenant_queue=row, task=TASK, state=states[n % 4]) for n in range(40) for row in rows])
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
     return rows[7]
