@@ -10,8 +10,28 @@ from django.db import connection
 from django.db.backends.postgresql.operations import DatabaseOperations
 from django.test import Client
 
+from tests import servers
 from tests.history import History
 from tests.processes import Workers, wait_until
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """For ``-n auto`` and ``-n logical``."""
+    return 0 if servers.redis_is_given() else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if servers.redis_is_given() and config.getoption("numprocesses", None):
+        raise pytest.UsageError(
+            "REDIS_URL names one Redis, and every process of -n needs its own: leave out one of them"
+        )
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if servers.redis_is_given() and config.getoption("numprocesses", None) == 0:
+        return "xdist: no further processes, because REDIS_URL names one Redis and the tests flush it"
+    return None
 
 
 @pytest.fixture(autouse=True, scope="session")

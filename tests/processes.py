@@ -27,6 +27,19 @@ def wait_until(condition: Callable[[], object], timeout: float = 30.0, message: 
         time.sleep(0.01)
 
 
+LOCK_WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+
+def somebody_waits_for_a_lock() -> bool:
+    """In this test's database, for others may be on the server. Also seen from inside a transaction, which otherwise
+    keeps its first look at the sessions.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute(LOCK_WAITS)
+        return bool(cursor.fetchone()[0])
+
+
 class Workers:
     """The worker processes of one test; `variables` are added to their environment."""
 

