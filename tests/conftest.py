@@ -6,11 +6,32 @@ from typing import Any
 
 import django_rq
 import pytest
+from django.db import connection
 from django.db.backends.postgresql.operations import DatabaseOperations
 from django.test import Client
 
+from tests import servers
 from tests.history import History
-from tests.processes import Workers
+from tests.processes import Workers, wait_until
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """For ``-n auto`` and ``-n logical``."""
+    return 0 if servers.redis_is_given() else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if servers.redis_is_given() and config.getoption("numprocesses", None):
+        raise pytest.UsageError(
+            "REDIS_URL names one Redis, and every process of -n needs its own: leave out one of them"
+        )
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if servers.redis_is_given() and config.getoption("numprocesses", None) == 0:
+        return "xdist: no further processes, because REDIS_URL names one Redis and the tests flush it"
+    return None
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -60,9 +81,26 @@ def history(tmp_path: Path) -> History:
     return History(tmp_path / "history")
 
 
+@pytest.fixture(scope="session")
+def _nobody_is_left(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """The server needs a moment to notice that a killed worker is gone; until then its database cannot be dropped."""
+    yield
+    if connection.vendor == "postgresql":
+        with django_db_blocker.unblock():
+            wait_until(_only_session, 10, "a process that a test started still uses the test database")
+
+
+def _only_session() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        return bool(cursor.fetchone()[0] == 0)
+
+
 @pytest.fixture
-def workers(transactional_db: None) -> Iterator[Workers]:
-    """Starts real ``manage.py rqworker`` processes on the test database and ends them after the test."""
+def workers(transactional_db: None, _nobody_is_left: None) -> Iterator[Workers]:
+    """Starts real ``manage.py rqworker`` processes on the test database and kills them after the test."""
     started = Workers()
     yield started
     started.stop()

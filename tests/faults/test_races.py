@@ -2,7 +2,7 @@
 
 Elsewhere: enqueue against release, with the naive form as its control, in ``tests/races/test_enqueue_against_release``;
 the forced lost wake-up in ``tests/races/test_lost_wake_up``; two releases in ``tests/races/test_double_release``; all
-interleavings of a small model, and a stateful one on the real database, in ``tests/models``.
+interleavings of a small model, and a stateful one on the real database, in ``tests/model``.
 """
 
 from __future__ import annotations

@@ -16,19 +16,12 @@ from tenant_slots.repair import steps
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tests.factories import age, another_process, fresh, running_job, tenant_queue, waiting_job
-from tests.processes import wait_until
+from tests.processes import somebody_waits_for_a_lock, wait_until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time"),
 ]
-
-
-def somebody_waits() -> bool:
-    """As pg_locks says it: within a transaction pg_stat_activity does not change."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
-        return bool(cursor.fetchone()[0])
 
 
 def meanwhile(action: Callable[[], object], errors: list[Exception]) -> Thread:
@@ -52,7 +45,7 @@ def test_a_priority_that_is_changed_while_the_job_is_admitted() -> None:
     with transaction.atomic():
         first.set_priority(-5)
         admission = meanwhile(partial(slots.admit, row.pk), errors)
-        wait_until(somebody_waits)
+        wait_until(somebody_waits_for_a_lock)
         second.cancel()
     admission.join(20)
     assert errors == []
@@ -67,7 +60,7 @@ def test_a_running_job_that_is_canceled_while_it_ends() -> None:
     with transaction.atomic():
         running.cancel()
         end = meanwhile(partial(slots.release, running, state=State.FINISHED), errors)
-        wait_until(somebody_waits)
+        wait_until(somebody_waits_for_a_lock)
         waiting.cancel()
     end.join(20)
     assert errors == []

@@ -11,7 +11,7 @@ from tenant_slots import receivers
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
 from tests.factories import fresh, tenant_queue
-from tests.races.test_lost_wake_up import wait_until_blocked_on_lock
+from tests.processes import somebody_waits_for_a_lock, wait_until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -38,7 +38,7 @@ def test_an_enqueue_that_meets_a_deletion_makes_the_row_anew(monkeypatch: pytest
         enqueued: list[TenantJob] = []
         enqueue = Thread(target=lambda: (enqueued.append(jobs.add.enqueue(1, 2, tenant="acme")), connection.close()))
         enqueue.start()
-        wait_until_blocked_on_lock()
+        wait_until(somebody_waits_for_a_lock)
         go_on.set()
         deletion.join(20)
         enqueue.join(20)

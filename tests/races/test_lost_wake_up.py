@@ -11,6 +11,7 @@ from django.db import connection
 from tenant_slots import slots, statements
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import counters_match, fresh, owner, tenant_queue, waiting_job
+from tests.processes import somebody_waits_for_a_lock, wait_until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -69,7 +70,7 @@ def test_admit_waits_for_the_release_and_takes_its_slot(monkeypatch: pytest.Monk
         newcomer = waiting_job(row)
         admission = Thread(target=lambda: (slots.admit(row.pk), connection.close()))
         admission.start()
-        wait_until_blocked_on_lock()
+        wait_until(somebody_waits_for_a_lock)
         release.commit.set()
         admission.join(20)
     assert fresh(newcomer).state == State.QUEUED
@@ -89,17 +90,6 @@ def test_control_without_the_lock_the_job_is_stranded(monkeypatch: pytest.Monkey
 def naive_admit(row: TenantQueue) -> bool:
     """The conditional UPDATE alone, as the seed design had it."""
     return bool(statements.TAKE.update(pk=row.pk, slots=1))
-
-
-def wait_until_blocked_on_lock() -> None:
-    from tests.processes import wait_until
-
-    def somebody_waits() -> bool:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-            return bool(cursor.fetchone()[0])
-
-    wait_until(somebody_waits)
 
 
 def test_enqueue_never_waits_for_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:

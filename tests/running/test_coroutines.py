@@ -161,7 +161,7 @@ def test_a_running_coroutine_can_be_canceled(workers: Workers, history: History,
     row = tenant_queue(max_job=1)
     job = jobs.record_async.enqueue("acme", "a", history.path, str(tmp_path / "never"))
     workers.start()
-    wait_until(lambda: fresh(job).state == State.RUNNING)
-    assert job.cancel()
+    wait_until(history.started)
+    assert fresh(job).cancel()
     wait_until(lambda: fresh(job).state == State.CANCELED)
     assert fresh(row).current_job == 0
