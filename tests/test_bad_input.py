@@ -66,7 +66,7 @@ def test_a_function_that_cannot_be_a_job_is_refused_at_import(function: Any, ten
 
 
 @pytest.mark.parametrize("queue", ["", None, 3])
-def test_a_queue_that_is_no_name_is_refused_at_import(queue: Any) -> None:
+def test_a_queue_that_is_not_a_name_is_refused_at_import(queue: Any) -> None:
     with pytest.raises(exceptions.ImproperJob, match="queue"):
         tenant_job(queue, tenant="tenant")(good)
 
@@ -104,7 +104,7 @@ def test_hold_slot_refuses_a_wrong_option_before_it_stores_anything(options: Any
     assert not TenantJob.objects.exists()
 
 
-def test_right_options_are_accepted() -> None:
+def test_valid_options_are_accepted() -> None:
     task = tenant_job(
         "imports",
         tenant="tenant",
@@ -177,7 +177,7 @@ def test_arguments_over_the_limit_are_refused_with_their_size() -> None:
         (["acme"], "a str, an int or a UUID"),
     ],
 )
-def test_a_tenant_that_cannot_be_a_key_is_refused(tenant: Any, problem: str) -> None:
+def test_an_invalid_tenant_is_refused(tenant: Any, problem: str) -> None:
     with pytest.raises(exceptions.InvalidTenant, match=problem):
         jobs.add.enqueue(1, 2, tenant=tenant)
     assert not TenantQueue.objects.exists()

@@ -19,7 +19,7 @@ def ids() -> list[str]:
     return [message.id or "" for message in run_checks(tags=["tenant_slots"])]
 
 
-def test_a_right_configuration_has_no_messages() -> None:
+def test_a_valid_configuration_has_no_messages() -> None:
     assert ids() == []
 
 
@@ -57,7 +57,7 @@ def test_a_wrong_setting_is_reported(configured: Any, expected: str) -> None:
         assert set(ids()) == {expected}
 
 
-def test_right_values_are_accepted() -> None:
+def test_valid_values_are_accepted() -> None:
     right = {
         "DEFAULT_MAX_JOB": {"imports": 2},
         "LEASE_TTL": 2,

@@ -22,7 +22,7 @@ def pickled(error: TenantSlotsError) -> Any:
 
 
 @pytest.mark.parametrize("again", [pickled, copy.copy, copy.deepcopy])
-def test_an_error_that_has_travelled_is_the_same(again: Callable[[TenantSlotsError], Any]) -> None:
+def test_an_error_that_was_pickled_or_copied_is_the_same(again: Callable[[TenantSlotsError], Any]) -> None:
     error = TenantQueueFull(tenant="acme", queue="imports", max_waiting=3, jobs=1)
     error.add_note("while importing")
     other = again(error)
@@ -31,7 +31,7 @@ def test_an_error_that_has_travelled_is_the_same(again: Callable[[TenantSlotsErr
     assert other.__notes__ == ["while importing"]
 
 
-def test_an_error_about_something_that_cannot_be_pickled_travels_too() -> None:
+def test_an_error_about_something_that_cannot_be_pickled_can_be_pickled_too() -> None:
     error = InvalidOption(option="retry", value=lambda: 3, task="f", problem="it must be of type Retry")
     assert str(pickled(error)) == str(error)
 

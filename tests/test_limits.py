@@ -42,7 +42,7 @@ def told() -> Any:
     signals.limit_changed.disconnect(receive)
 
 
-def test_each_change_counts_the_version_up() -> None:
+def test_each_change_increments_the_version() -> None:
     row = tenant_queue()
     row.set_limit(3)
     row.pause()
@@ -52,7 +52,7 @@ def test_each_change_counts_the_version_up() -> None:
     assert row.version == fresh(row).version == 5
 
 
-def test_saving_a_row_counts_its_version_up_but_its_bookkeeping_does_not() -> None:
+def test_saving_a_row_increments_its_version_but_saving_its_bookkeeping_does_not() -> None:
     row = tenant_queue()
     row.max_job = 4
     row.save()
@@ -61,7 +61,7 @@ def test_saving_a_row_counts_its_version_up_but_its_bookkeeping_does_not() -> No
     assert fresh(row).version == 1
 
 
-def test_a_change_that_changes_nothing_is_no_version(told: list[Change]) -> None:
+def test_a_change_that_changes_nothing_keeps_the_version(told: list[Change]) -> None:
     row = tenant_queue()
     row.resume()
     assert (fresh(row).version, told) == (0, [])
@@ -98,7 +98,7 @@ def test_reset_gives_the_limit_of_a_new_row() -> None:
     assert fresh(row).max_job == 4
 
 
-def test_who_listens_is_told_old_new_who_and_why(told: list[Change]) -> None:
+def test_the_signal_has_old_and_new_value_who_and_why(told: list[Change]) -> None:
     row = tenant_queue(max_job=1)
     until = in_an_hour()
     row.set_override(5, until, by="anna", reason="big import")
@@ -188,7 +188,7 @@ def test_a_pause_without_an_end_stays() -> None:
     assert fresh(row).paused
 
 
-def test_a_change_in_a_transaction_that_is_rolled_back_is_told_to_nobody(told: list[Change]) -> None:
+def test_a_change_in_a_transaction_that_is_rolled_back_sends_no_signal(told: list[Change]) -> None:
     row = tenant_queue()
 
     def change_and_fail() -> None:
@@ -201,7 +201,7 @@ def test_a_change_in_a_transaction_that_is_rolled_back_is_told_to_nobody(told: l
     assert (fresh(row).max_job, told) == (1, [])
 
 
-def test_old_limits_are_kept_for_the_charts_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_limits_are_kept_for_the_charts_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CHANGES_KEPT", 2)
     row = tenant_queue(max_job=1)
     for limit in (2, 3, 4):
@@ -209,7 +209,7 @@ def test_old_limits_are_kept_for_the_charts_and_not_for_ever(monkeypatch: pytest
     assert [before for _, before in fresh(row).limit_history] == [2, 3]
 
 
-def test_a_row_that_sql_from_outside_has_made_does_not_claim_an_origin() -> None:
+def test_a_row_that_was_inserted_with_sql_does_not_claim_an_origin() -> None:
     table = connection.ops.quote_name(TenantQueue._meta.db_table)
     with connection.cursor() as cursor:
         cursor.execute(

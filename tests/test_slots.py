@@ -156,7 +156,7 @@ def test_rule_1_a_slot_is_handed_on_through_the_gate_too(monkeypatch: pytest.Mon
     assert fresh(row).current_job == 1
 
 
-def test_a_release_where_the_counter_was_wrong_hands_on_all_the_same() -> None:
+def test_a_release_hands_its_slot_on_even_where_the_counter_was_wrong() -> None:
     row = tenant_queue(max_job=1)
     waiting_job(row)
     (job,) = slots.admit(row.pk)

@@ -48,7 +48,7 @@ def test_every_text_is_translated_with_the_same_placeholders() -> None:
             assert set(PLACEHOLDER.findall(text)) == set(PLACEHOLDER.findall(source)), source
 
 
-def test_what_is_compiled_is_what_is_written() -> None:
+def test_the_compiled_messages_match_their_source() -> None:
     with (MESSAGES / "django.mo").open("rb") as compiled:
         catalog = gettext.GNUTranslations(compiled)
     plural = {source for source, translated in entries() if len(translated) > 1}
@@ -70,7 +70,7 @@ def test_the_texts_follow_the_viewers_language_though_figures_are_shared() -> No
 
 
 @pytest.mark.django_db
-def test_the_pages_are_in_german_for_who_reads_german(boss: Client) -> None:
+def test_the_pages_are_in_german_for_those_who_read_german(boss: Client) -> None:
     row = tenant_queue()
     job = waiting_job(row)
     pages = [

@@ -95,7 +95,7 @@ def test_a_running_job_has_no_position_and_costs_one_query(client: Client) -> No
 
 
 @pytest.mark.usefixtures("open_to_acme")
-def test_nothing_of_an_answer_is_kept(client: Client) -> None:
+def test_answers_are_not_cached(client: Client) -> None:
     job = waiting_job(tenant_queue())
     assert {get(client, uuid).headers["Cache-Control"] for uuid in (job.uuid, uuid4())} == {"no-store"}
 
@@ -120,7 +120,7 @@ def test_an_async_callable_opens_nothing(client: Client) -> None:
 
 @pytest.mark.usefixtures("open_to_acme")
 @pytest.mark.parametrize("method", ["post", "put", "delete", "head"])
-def test_it_is_only_read(client: Client, method: str) -> None:
+def test_it_is_read_only(client: Client, method: str) -> None:
     job = waiting_job(tenant_queue())
     assert getattr(client, method)(reverse("job_status", args=[job.uuid])).status_code == 405
 
@@ -134,7 +134,7 @@ def test_hostile_stats_are_data(client: Client) -> None:
 
 
 @override_settings(TENANT_SLOTS=by("tests.nowhere.may_view"))
-def test_a_path_that_leads_nowhere_is_an_error_for_every_job_alike(client: Client) -> None:
+def test_a_path_that_cannot_be_imported_is_an_error_for_every_job_alike(client: Client) -> None:
     for uuid in (waiting_job(tenant_queue()).uuid, uuid4()):
         with pytest.raises(InvalidSetting, match="MAY_VIEW_JOB"):
             get(client, uuid)

@@ -51,7 +51,7 @@ def history() -> list[str]:
     [(QUEUES, "pause"), (QUEUES, "set_limit"), (QUEUES, "cancel_waiting"), (QUEUES, "retry_failed"), (JOBS, "stop"),
      (JOBS, "retry"), (JOBS, "release")],
 )  # fmt: skip
-def test_the_page_in_between_lists_what_is_touched_and_changes_nothing(boss: Client, url: str, action: str) -> None:
+def test_the_confirmation_page_lists_what_is_affected_and_changes_nothing(boss: Client, url: str, action: str) -> None:
     row = tenant_queue("acme")
     job = waiting_job(row)
     page, _ = asked(boss, url, action, row if url == QUEUES else job)
@@ -233,7 +233,7 @@ def test_the_failed_jobs_of_tenant_queues_are_retried_together(boss: Client) -> 
     assert history() == ["Changed failed jobs retried: 3 (the partner is back)."]
 
 
-def test_so_many_failed_jobs_are_retried_at_once_and_no_more(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_failed_jobs_are_retried_at_once(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tenant_slots.admin.queue_actions.RETRIED_AT_ONCE", 2)
     row = tenant_queue(max_job=0)
     first, second, third = (waiting_job(row, state=State.FAILED) for _ in range(3))
@@ -263,13 +263,13 @@ def test_each_handler_checks_its_permission(url: str, action: str, permission: s
     assert (fresh(row).version, fresh(job).state, LogEntry.objects.count()) == (0, State.FAILED, 0)
 
 
-def test_admin_has_them_all(boss: Client) -> None:
+def test_a_superuser_is_offered_every_action(boss: Client) -> None:
     waiting_job(tenant_queue())
     assert actions_offered(boss, QUEUES) == {action for url, action, _ in OWN if url == QUEUES} | {"delete_selected"}
     assert actions_offered(boss, JOBS) == {action for url, action, _ in OWN if url == JOBS} | {"cancel"}
 
 
-def test_no_page_in_between_is_reached_by_get(boss: Client) -> None:
+def test_no_confirmation_page_is_reached_by_get(boss: Client) -> None:
     row = tenant_queue()
     for action in ("pause", "set_limit", "cancel_waiting"):
         boss.get(QUEUES, {"action": action, "_selected_action": row.pk, "confirm": "yes", "max_job": 9})

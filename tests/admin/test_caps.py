@@ -37,7 +37,7 @@ def test_caps_are_set_and_taken_away_on_the_change_form_with_old_and_new_in_the_
 
 
 @pytest.mark.parametrize("values", [{"max_job_per_key": "0"}, {"max_job_per_key": "10001"}, {"max_waiting": "-1"}])
-def test_what_is_no_cap_is_an_error_in_the_form(boss: Client, values: dict[str, str]) -> None:
+def test_an_invalid_limit_per_key_or_backlog_is_an_error_in_the_form(boss: Client, values: dict[str, str]) -> None:
     row = tenant_queue()
     assert save(boss, row, **values).status_code == 200
     assert (fresh(row).max_job_per_key, row.max_waiting) == (None, None)
@@ -54,13 +54,13 @@ def test_a_cap_of_somebody_else_is_not_overwritten(boss: Client) -> None:
 
 
 @pytest.mark.parametrize("value", [0, 10_001, True, "2", 1.5])
-def test_a_cap_per_key_is_a_number_from_one_or_none(value: Any) -> None:
+def test_the_limit_per_key_is_a_positive_number_or_none(value: Any) -> None:
     row = tenant_queue()
     with pytest.raises(InvalidLimit, match="from 1 to 10000"):
         row.set_max_job_per_key(value)
 
 
-def test_raising_the_cap_per_key_lets_waiting_jobs_in(django_capture_on_commit_callbacks: Any) -> None:
+def test_raising_the_limit_per_key_in_the_admin_lets_waiting_jobs_in(django_capture_on_commit_callbacks: Any) -> None:
     row = tenant_queue(max_job=3, max_job_per_key=1)
     for _ in range(3):
         waiting_job(row, key="user-7")
@@ -124,7 +124,7 @@ def test_the_priority_of_waiting_jobs_is_changed_with_a_reason(boss: Client) -> 
 
 
 @pytest.mark.parametrize("priority", ["", "high", "1000001"])
-def test_what_is_no_priority_is_an_error_in_the_form(boss: Client, priority: str) -> None:
+def test_an_invalid_priority_is_an_error_in_the_form(boss: Client, priority: str) -> None:
     job = waiting_job(tenant_queue())
     answer = run_action(boss, JOBS, "set_priority", job, confirm="yes", priority=priority)
     assert "errorlist" in answer.content.decode()

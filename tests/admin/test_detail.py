@@ -97,7 +97,7 @@ def test_the_page_has_as_many_queries_for_many_jobs_as_for_few(boss: Client) -> 
     assert counts[0] == counts[1]
 
 
-def test_who_may_not_see_jobs_gets_no_links_to_them() -> None:
+def test_staff_who_may_not_see_jobs_get_no_links_to_them() -> None:
     client = signed_in("view_tenantqueue")
     row = tenant_queue(max_job=0)
     job = waiting_job(row)

@@ -88,7 +88,7 @@ def test_without_javascript_a_conflict_shows_both_values_and_can_be_decided(boss
     "data", [{"max_job": "-1"}, {"max_job": "10001"}, {"max_job": ""}, {"max_job": "x"}, {"version": ""},
              {"until": "2020-01-01T00:00"}, {"reason": "x" * 201}],
 )  # fmt: skip
-def test_what_is_no_limit_is_refused(boss: Client, data: dict[str, str]) -> None:
+def test_an_invalid_limit_is_refused(boss: Client, data: dict[str, str]) -> None:
     row = tenant_queue()
     answer = boss.post(limit_page(row), {"version": "0", "max_job": "2", **data}, headers=JSON)
     assert (answer.status_code, fresh(row).max_job) == (400, 1)
@@ -119,7 +119,7 @@ def test_a_limit_is_reset_after_a_page_that_says_to_what(boss: Client) -> None:
 
 
 @pytest.mark.parametrize("page", ["limit", "reset"])
-def test_who_may_not_set_a_limit_is_refused_by_the_handler(viewer: Client, page: str) -> None:
+def test_staff_who_may_not_set_a_limit_are_refused_by_the_handler(viewer: Client, page: str) -> None:
     row = tenant_queue()
     url = f"{QUEUES}{row.pk}/{page}/"
     assert viewer.get(url).status_code == 403
@@ -128,7 +128,7 @@ def test_who_may_not_set_a_limit_is_refused_by_the_handler(viewer: Client, page:
     assert fresh(row).max_job == 1
 
 
-def test_a_row_that_is_not_there_is_no_error_page(boss: Client) -> None:
+def test_a_missing_row_is_not_a_server_error(boss: Client) -> None:
     assert boss.get(f"{QUEUES}999999/limit/").status_code == 403
     assert boss.get(f"{QUEUES}abc/limit/").status_code == 403
 
@@ -172,7 +172,7 @@ def test_a_time_that_has_passed_is_an_error_in_the_form(boss: Client) -> None:
     assert "override_until" in response.context["adminform"].form.errors
 
 
-def test_a_change_between_the_check_and_the_lock_is_told_and_not_lost(
+def test_a_change_between_the_check_and_the_lock_is_reported_and_not_lost(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = tenant_queue()

@@ -82,17 +82,17 @@ def test_nobody_polls_more_often_than_every_two_seconds(viewer: Client, asked: s
 
 
 @pytest.mark.parametrize("rows", ["", "0", "abc,,1e9", "9" * 40, "-1", "1;DROP", "\0"])
-def test_rows_that_are_none_are_left_out(viewer: Client, rows: str) -> None:
+def test_invalid_rows_are_left_out(viewer: Client, rows: str) -> None:
     response = viewer.get(LIVE, {"rows": rows})
     assert all(key.startswith("tile.") for key in response.json()["cells"])
 
 
-def test_who_may_not_view_may_not_poll() -> None:
+def test_staff_who_may_not_view_may_not_poll() -> None:
     assert poll(signed_in("view_tenantjob")).status_code == 403
     assert poll(Client()).status_code == 302
 
 
-def test_polling_is_reading(viewer: Client) -> None:
+def test_polling_only_takes_get(viewer: Client) -> None:
     assert viewer.post(LIVE).status_code == 405
 
 
@@ -144,7 +144,7 @@ def test_a_hostile_name_is_text_on_the_live_pages(boss: Client, name: str) -> No
         (200_000, "2 days"),
     ],
 )
-def test_a_wait_is_told_in_coarse_steps(seconds: float | None, text: str) -> None:
+def test_a_wait_is_shown_in_coarse_steps(seconds: float | None, text: str) -> None:
     assert words.duration(seconds) == text
 
 

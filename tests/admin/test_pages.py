@@ -141,7 +141,9 @@ def test_lowering_a_limit_stops_no_job(boss: Client) -> None:
 
 
 @committing
-def test_what_another_admin_changed_since_the_form_was_loaded_stays_and_the_second_is_told(boss: Client) -> None:
+def test_what_another_admin_changed_since_the_form_was_loaded_stays_and_the_second_one_learns_of_it(
+    boss: Client,
+) -> None:
     row = tenant_queue(max_job=1)
     form_of_a = loaded(boss, row)
     colleague = signed_in(superuser=True)
@@ -208,7 +210,7 @@ def test_the_list_itself_is_not_editable(boss: Client) -> None:
 
 
 @pytest.mark.parametrize("limit", ["-1", "10001", "abc", "", "1.5", "9" * 30])
-def test_a_limit_that_is_none_is_an_error_in_the_form(boss: Client, limit: str) -> None:
+def test_an_invalid_limit_is_an_error_in_the_form(boss: Client, limit: str) -> None:
     row = tenant_queue(max_job=2)
     response = boss.post(change_page(row), {**loaded(boss, row), "max_job": limit})
     assert "max_job" in response.context["adminform"].form.errors
@@ -242,7 +244,7 @@ def test_a_row_can_be_added_by_hand(boss: Client) -> None:
         ({"tenant": "taken"}, "__all__"),
     ],
 )
-def test_a_row_that_cannot_be_is_an_error_in_the_form(boss: Client, data: dict[str, str], field: str) -> None:
+def test_an_invalid_row_is_an_error_in_the_form(boss: Client, data: dict[str, str], field: str) -> None:
     tenant_queue("taken")
     response = boss.post(ADD_QUEUE, {"tenant": "acme", "queue": "imports", "max_job": "1", **data})
     assert list(response.context["adminform"].form.errors) == [field]

@@ -30,7 +30,7 @@ def test_a_full_backlog_refuses_and_names_the_limit() -> None:
     assert (refused.value.max_waiting, TenantJob.objects.count()) == (2, 3)
 
 
-def test_many_are_all_stored_or_none() -> None:
+def test_enqueueing_many_stores_all_or_none() -> None:
     tenant_queue("acme", max_job=1, max_waiting=2)
     with pytest.raises(exceptions.TenantQueueFull):
         jobs.flaky.enqueue_many([*calls(10, "other"), *calls(4)])

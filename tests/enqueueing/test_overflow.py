@@ -305,7 +305,7 @@ def test_a_second_try_to_store_a_job_does_not_count_it_again(monkeypatch: pytest
     assert (TenantJob.objects.count(), counted()) == (1, 1)
 
 
-def test_an_enqueue_that_is_rolled_back_was_counted_all_the_same() -> None:
+def test_an_enqueue_that_is_rolled_back_still_counts() -> None:
     with transaction.atomic():
         jobs.throttled.enqueue("acme")
         transaction.set_rollback(True)

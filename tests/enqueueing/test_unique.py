@@ -97,7 +97,7 @@ def digest_of(task: TenantTask[..., Any], *args: str) -> str:
     return unique.digest_of(task.called_with(args, {}), "acme", {})
 
 
-def test_a_default_that_is_no_json_is_the_same_in_every_process() -> None:
+def test_a_default_that_is_not_json_is_the_same_in_every_process() -> None:
     task = tenant_job("imports", tenant="tenant", unique_for=timedelta(minutes=1))(with_defaults).tenant_task
     before = digest_of(task, "acme")
     with_defaults.__defaults__ = (date(2030, 1, 1), object())

@@ -119,6 +119,6 @@ def test_a_row_that_no_column_could_hold_is_refused(row: str) -> None:
         (b"\xef\xbb\xbf", "empty"),
     ],
 )
-def test_a_file_that_is_no_feed_is_refused_whole(content: bytes, reason: str) -> None:
+def test_a_file_that_is_not_a_feed_is_refused_as_a_whole(content: bytes, reason: str) -> None:
     with pytest.raises(UnreadableFeed, match=reason):
         parse(content)

@@ -8,7 +8,7 @@ forged attempt                           ``test_bad_input.test_a_forged_attempt_
 the same id five times                   ``test_redis.test_i1_i4_the_same_rq_id_pushed_five_times_runs_once``
 10,000 unknown tenants                   here
 10 MiB arguments                         here, and ``test_bad_input.test_arguments_over_the_limit_are_refused_…``
-HTML, CR/LF, SQL, NUL, 10,000 letters    ``test_bad_input.test_hostile_tenants_are_only_text``, ``…_cannot_be_a_key_…``,
+HTML, CR/LF, SQL, NUL, 10,000 letters    ``test_bad_input.test_hostile_tenants_are_only_text``, ``…_invalid_tenant_…``,
                                          ``test_pages.test_a_tenants_name_is_shown_as_text_on_every_page``,
                                          ``test_enqueue.test_a_line_break_in_a_tenant_cannot_forge_a_log_line``,
                                          ``test_commands.test_a_hostile_name_can_neither_steer_the_terminal_…``

@@ -158,7 +158,7 @@ def test_an_interval_must_be_a_time(interval: str) -> None:
     ("seconds", "text"),
     [(None, ""), (0.4, "0 s"), (59.9, "59 s"), (60, "1 m 0 s"), (3661, "1 h 1 m"), (180_000, "2 d 2 h")],
 )
-def test_a_wait_is_told_in_two_units(seconds: float | None, text: str) -> None:
+def test_a_wait_is_shown_in_two_units(seconds: float | None, text: str) -> None:
     assert slots_status.duration(seconds) == text
 
 
@@ -189,7 +189,7 @@ def test_raising_a_limit_lets_waiting_jobs_in() -> None:
     assert (fresh(row).max_job, row.current_job, in_rq()) == (1, 1, 1)
 
 
-def test_a_missing_row_is_made_with_the_limit() -> None:
+def test_a_missing_row_is_created_with_the_limit() -> None:
     assert limit("acme", "imports", "4") == "acme on imports: 1 → 4, 0 jobs were waiting"
     assert TenantQueue.objects.get().max_job == 4
 
@@ -205,13 +205,13 @@ def test_a_missing_row_is_made_with_the_limit() -> None:
         (("x" * 256, "imports", "1"), "255"),
     ],
 )
-def test_a_wrong_argument_is_refused_and_nothing_is_made(arguments: tuple[str, ...], reason: str) -> None:
+def test_a_wrong_argument_is_refused_and_nothing_is_created(arguments: tuple[str, ...], reason: str) -> None:
     with pytest.raises(CommandError, match=reason):
         limit(*arguments)
     assert not TenantQueue.objects.exists()
 
 
-def test_a_missing_row_stays_missing_when_the_project_makes_rows_itself(settings: Any) -> None:
+def test_a_missing_row_stays_missing_when_the_project_creates_rows_itself(settings: Any) -> None:
     settings.TENANT_SLOTS = {"AUTO_CREATE": False}
     with pytest.raises(CommandError, match="AUTO_CREATE"):
         limit("acme", "imports", "3")

@@ -55,7 +55,7 @@ def refused(plans: Any, text: str | bytes, *options: str) -> str:
     return errors
 
 
-def test_limits_are_changed_made_and_left(plans: Any) -> None:
+def test_limits_are_changed_created_and_left_alone(plans: Any) -> None:
     tenant_queue("acme", max_job=1), tenant_queue("beta", max_job=5)
     tenant_queue("acme", queue="reports", max_job=9)
     out, errors = plans("tenant,limit\nacme,4\nbeta,5\ngamma,2\n")
@@ -140,7 +140,7 @@ def test_a_file_that_is_not_utf8_or_missing_is_refused(plans: Any) -> None:
         call_command("slots_limit", "--queue", "imports", "--tenant-file", "/nowhere.csv")
 
 
-def test_a_tenant_without_a_row_is_a_bad_line_where_none_is_made(plans: Any, settings: Any) -> None:
+def test_a_tenant_without_a_row_is_a_bad_line_where_rows_are_not_created(plans: Any, settings: Any) -> None:
     settings.TENANT_SLOTS = {"AUTO_CREATE": False}
     tenant_queue("acme", max_job=1)
     assert refused(plans, "tenant,limit\nacme,4\nbeta,2\n").startswith("line 3: Tenant 'beta' has no row")
@@ -185,7 +185,7 @@ def test_json_has_the_same_facts(plans: Any) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_and_why_are_told_and_kept(plans: Any) -> None:
+def test_who_and_why_are_sent_and_stored(plans: Any) -> None:
     heard: list[Any] = []
 
     def listen(change: Any, **_: Any) -> None:
@@ -211,7 +211,7 @@ def test_a_temporary_limit_ends_even_where_the_number_is_the_same(plans: Any) ->
     assert (fresh(row).max_job, row.override_until) == (4, None)
 
 
-def test_what_is_unchanged_costs_one_query_together(plans: Any) -> None:
+def test_all_unchanged_limits_together_cost_one_query(plans: Any) -> None:
     TenantQueue.objects.bulk_create(TenantQueue(tenant=str(n), queue="imports", max_job=3) for n in range(10_000))
     lines = "".join(f"{n},3\n" for n in range(10_000))
     with CaptureQueriesContext(connection) as captured:
@@ -219,7 +219,7 @@ def test_what_is_unchanged_costs_one_query_together(plans: Any) -> None:
     assert len(captured) == 1
 
 
-def test_a_row_that_cannot_be_had_is_reported_and_the_others_are_changed(
+def test_a_row_that_stays_locked_is_reported_and_the_others_are_changed(
     plans: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenant_queue("acme", max_job=1), tenant_queue("beta", max_job=1)

@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-def test_an_enqueue_that_meets_a_deletion_makes_the_row_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_enqueue_that_meets_a_deletion_creates_the_row_again(monkeypatch: pytest.MonkeyPatch) -> None:
     row = tenant_queue(queue="reports")
     checked, go_on = Event(), Event()
     original = receivers.refuse_to_delete_in_use

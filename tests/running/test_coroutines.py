@@ -36,7 +36,7 @@ def test_a_direct_call_returns_the_coroutine_and_takes_no_slot() -> None:
     assert not TenantJob.objects.exists()
 
 
-def test_it_is_seen_to_be_a_coroutine_function() -> None:
+def test_a_decorated_coroutine_function_is_recognized_as_one() -> None:
     seen = inspect.iscoroutinefunction if sys.version_info >= (3, 12) else iscoroutinefunction
     assert all(seen(one) for one in (async_jobs.count_running, Report.execute_async, Report().execute_async))
     assert not any(seen(one) for one in (async_jobs.give_coroutine, Report.execute, Report().execute))

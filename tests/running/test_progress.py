@@ -146,7 +146,7 @@ def test_progress_reaches_the_row_on_every_worker_class(workers: Workers, tmp_pa
 
 
 @on_postgresql
-def test_a_job_that_reports_nothing_has_no_thread_and_no_query_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_reports_nothing_costs_no_thread_and_no_query(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", lambda thread: pytest.fail("a thread was started"))
     monkeypatch.setattr(Reporter, "_write", lambda *_: pytest.fail("progress was written"))
     job = running_job(tenant_queue(), another_process())
@@ -210,7 +210,7 @@ def test_a_database_that_refuses_does_not_change_the_outcome(
     assert "could not be written, the job goes on: gone" in caplog.text
 
 
-def test_an_end_that_the_database_refuses_with_them_is_recorded_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_that_the_database_refuses_with_progress_is_recorded_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     original = slots.release
 
     def release(job: TenantJob, **values: Any) -> Any:

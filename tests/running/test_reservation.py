@@ -208,7 +208,7 @@ def test_as_a_decorator_it_holds_a_slot_for_each_call() -> None:
 
 
 @on_postgresql
-def test_inside_a_transaction_of_the_caller_nothing_of_ours_is_part_of_it() -> None:
+def test_nothing_of_ours_is_part_of_a_transaction_of_the_caller() -> None:
     with suppress(ZeroDivisionError), transaction.atomic():
         with hold_slot("acme", "imports") as reservation:
             assert TenantQueue.objects.get().current_job == 1
@@ -285,7 +285,7 @@ def test_a_waiting_reservation_that_is_canceled_raises() -> None:
 
 
 @override_settings(TENANT_SLOTS={"BEAT_INTERVAL": 0.05})
-def test_a_running_reservation_that_is_canceled_is_told_and_goes_on() -> None:
+def test_a_running_reservation_that_is_canceled_learns_of_it_and_goes_on() -> None:
     with hold_slot("acme", "imports") as reservation:
         assert TenantJob.objects.get().cancel()
         wait_until(lambda: reservation.job.cancel_requested_at)
@@ -321,7 +321,7 @@ def test_a_waiting_reservation_sends_heartbeats_too() -> None:
 
 
 @override_settings(TENANT_SLOTS={"BEAT_INTERVAL": 0.05})
-def test_a_lost_lease_is_told_and_logged_once_and_the_release_changes_nothing(
+def test_a_lost_lease_is_reported_and_logged_once_and_the_release_changes_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     row = tenant_queue()

@@ -172,7 +172,7 @@ def test_plain_rq_that_calls_a_method_by_its_name_takes_a_slot() -> None:
     assert (fresh(report).done, TenantJob.objects.get().tenant_queue.tenant) == ("done", "acme")
 
 
-def test_a_method_of_a_class_that_is_no_model_is_refused_when_the_class_is_made() -> None:
+def test_a_method_of_a_class_that_is_not_a_model_is_refused_when_the_class_is_created() -> None:
     def plain(self: Any, tenant: str) -> None: ...
 
     plain.__qualname__ = "Plain.method"

@@ -63,7 +63,7 @@ def test_progress_ends_at_all_rows(acme: Shop) -> None:
         }
 
 
-def test_a_file_that_is_no_feed_writes_nothing(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_feed_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"\0\0")
     with pytest.raises(UnreadableFeed, match="not text"):
