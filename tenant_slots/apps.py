@@ -9,10 +9,14 @@ class TenantSlotsConfig(AppConfig):
     verbose_name = _("Tenant slots")
     default_auto_field = "django.db.models.BigAutoField"
 
-    def ready(self) -> None:
-        # limits and enqueueing hold the bodies of the models' methods.
-        from tenant_slots import checks, limits, receivers  # noqa: F401
+    def import_models(self) -> None:
+        super().import_models()
+        # They hold the bodies of the models' methods, which another app's ready() may call before ours.
+        from tenant_slots import limits  # noqa: F401
         from tenant_slots.enqueueing import cancel, priority, retry  # noqa: F401
+
+    def ready(self) -> None:
+        from tenant_slots import checks, receivers
 
         checks.register_all()
         receivers.connect_all()

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast, overload
+from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar, cast, overload
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.db.models import Model
@@ -84,10 +84,15 @@ def tenant_job(
 
 
 class TenantJobFunction(WaysToEnqueue[P, R]):
-    """What type checkers see of a decorated function: the function itself, which RQ can still name, and more."""
+    """A decorated function with the ways to enqueue it. Called, it runs here and now.
+
+    What ``@tenant_job`` returns looks like this to type checkers; it is a function, as RQ must be able to name it.
+    """
+
+    tenant_task: TenantTask[P, R]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        raise NotImplementedError
+        return self.tenant_task.function(*args, **kwargs)
 
     @overload
     def __get__(self, instance: None, owner: type) -> TenantJobFunction[P, R]: ...
@@ -96,15 +101,18 @@ class TenantJobFunction(WaysToEnqueue[P, R]):
         self: TenantJobFunction[Concatenate[M, Q], R], instance: M, owner: type | None = None
     ) -> BoundTenantJob[Q, R]: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        raise NotImplementedError
+        """Only for type checkers, which see a decorated method as this: at run time it is a `TenantJobMethod`."""
+        return self
 
 
 class TenantJobMethod(WaysToEnqueue[P, R]):
     """The attribute of the model's class. Called, or enqueued, through the class it takes the object first."""
 
-    def __init__(self, task: TenantTask[P, R]) -> None:
-        super().__init__(task)
+    tenant_task: TenantTask[P, R]
+
+    def __init__(self, task: TenantTask[..., R]) -> None:
         _look_like(task.function, self)
+        super().__init__(task)
 
     def contribute_to_class(self, model: type[Model], name: str) -> None:
         """Called by Django while it makes the class of a model."""
@@ -137,8 +145,8 @@ class BoundTenantJob(WaysToEnqueue[P, R]):
     """
 
     def __init__(self, task: TenantTask[..., R], instance: Any) -> None:
-        super().__init__(task)
         _look_like(task.function, self)
+        super().__init__(task)
         self.__self__ = instance
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -147,8 +155,8 @@ class BoundTenantJob(WaysToEnqueue[P, R]):
     def __reduce__(self) -> NoReturn:
         raise MethodNotPicklable(task=self.tenant_task.path)
 
-    def _with(self, task: TenantTask[..., R]) -> BoundTenantJob[P, R]:
-        return BoundTenantJob(task, self.__self__)
+    def _with(self, task: TenantTask[..., R]) -> Self:
+        return type(self)(task, self.__self__)
 
     def _all_args(self, args: Iterable[Any]) -> Iterable[Any]:
         return (self.__self__, *args)
@@ -162,7 +170,7 @@ def _wrapper(task: TenantTask[P, R]) -> Callable[P, R]:
         result: R = plain_rq.call(task, args, kwargs)
         return result
 
-    ways: WaysToEnqueue[P, R] = WaysToEnqueue(task)
+    ways: TenantJobFunction[P, R] = TenantJobFunction(task)
     for name in WaysToEnqueue.NAMES:
         setattr(run, name, getattr(ways, name))
     run.tenant_task = task  # type: ignore[attr-defined]
@@ -173,6 +181,8 @@ def _wrapper(task: TenantTask[P, R]) -> Callable[P, R]:
 
 def _look_like(function: Any, wrapper: Any) -> None:
     functools.update_wrapper(wrapper, function)
+    for name in WaysToEnqueue.NAMES:  # another decorator's, such as the delay of django_rq.job
+        vars(wrapper).pop(name, None)
     if iscoroutinefunction(function):
         markcoroutinefunction(wrapper)
 

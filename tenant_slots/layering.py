@@ -30,6 +30,7 @@ def implemented_above(declaration: Callable[P, R]) -> Callable[P, R]:
         result: R = implementation_of(name)(*args, **kwargs)
         return result
 
+    method.alters_data = True  # type: ignore[attr-defined]  # no template calls it
     return method
 
 

@@ -6,7 +6,6 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any
 
 from tenant_slots.models import TenantJob
 
-RunsHere = Callable[[], tuple[int, int]]
-"""Primary key and attempt of the job that this process runs now; zeros while it runs none."""
+runs_here: set[tuple[int, int]] = set()
+"""The runs that this process is at, by primary key and attempt of their jobs: several where one runs inside another."""
 
 
 class Liveness(Enum):
@@ -61,17 +60,12 @@ def this_host() -> str:
         return ""
 
 
-def liveness(job: TenantJob, runs_here: RunsHere | None = None) -> Liveness:
-    """Whether the process that started the job still exists, and has not turned to something else.
-
-    Args:
-        job: the row.
-        runs_here: says which run this very process is at, if any; None where nobody can say, as in a command.
-    """
+def liveness(job: TenantJob) -> Liveness:
+    """Whether the process that started the job still exists, and has not turned to something else."""
     if not is_local(job):
         return Liveness.UNKNOWN
-    if runs_here is not None and job.pid == os.getpid() and not job.is_reservation:
-        return Liveness.ALIVE if runs_here() == (job.pk, job.attempt) else Liveness.DEAD
+    if job.pid == os.getpid() and not job.is_reservation and (job.pk, job.attempt) not in runs_here:
+        return Liveness.DEAD
     started = _started(job.pid)
     if started is None and _is_hidden(job.pid):
         return Liveness.UNKNOWN

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -57,10 +58,15 @@ def release(job: TenantJob, **changes: Any) -> Release:
         job, changes: as of `slots.release`.
     """
     released = slots.release(job, **changes)
+    follow(job, released, changes.get("error", ""))
+    return released
+
+
+def follow(job: TenantJob, released: Release, error: str) -> None:
+    """What follows from the release of a job's slot, for whoever has something to do in between."""
     push(released.admitted)
     if released.state is not None:
-        left([job], released.state, changes.get("error", ""))
-    return released
+        left([job], released.state, error)
 
 
 def cancel_unstarted(job: TenantJob, error: str = "") -> bool:
@@ -77,7 +83,8 @@ def cancel_unstarted(job: TenantJob, error: str = "") -> bool:
         done = slots.withdraw(job, error)
     if done:
         after_commit(partial(dispatch.remove, job))
-        job.refresh_from_db()
+        with suppress(TenantJob.DoesNotExist):
+            job.refresh_from_db()
         left([job], State.CANCELED, job.error)
     return done
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.template import Context, Template
 from django.test import override_settings
 from django.utils import timezone
 
@@ -236,3 +237,29 @@ def test_pausing_lets_nothing_start_and_resuming_does() -> None:
     assert fresh(job).state == State.WAITING
     row.resume()
     assert fresh(job).state == State.QUEUED
+
+
+def test_a_row_that_is_saved_over_an_existing_one_admits_what_fits() -> None:
+    row = tenant_queue(max_job=0)
+    job = waiting_job(row)
+    TenantQueue(pk=row.pk, tenant=row.tenant, queue=row.queue, max_job=1, created_at=row.created_at).save()
+    assert fresh(job).state == State.QUEUED
+
+
+@pytest.mark.parametrize("fields", [["max_job"], ["current_job"], ["limit_set_by"], None])
+def test_any_save_of_a_row_admits_what_fits(fields: list[str] | None) -> None:
+    row = tenant_queue(max_job=0)
+    job = waiting_job(row)
+    TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
+    row.max_job = 1
+    row.save(update_fields=fields)
+    assert fresh(job).state == State.QUEUED
+
+
+def test_a_template_changes_nothing() -> None:
+    row = tenant_queue()
+    rendered = Template("{{ row.pause }}{{ row.resume }}{{ job.cancel }}").render(
+        Context({"row": row, "job": waiting_job(row)})
+    )
+    assert rendered == ""
+    assert (fresh(row).version, row.jobs.get().state) == (0, State.WAITING)

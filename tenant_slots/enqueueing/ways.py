@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from asgiref.sync import sync_to_async
 
@@ -45,7 +45,7 @@ class WaysToEnqueue(Generic[P, R]):
         Raises:
             TenantSlotsError: as `enqueue`; nothing was stored.
         """
-        return enqueue.enqueue_many(self.tenant_task, [(self._all_args(args), kwargs) for args, kwargs in calls])
+        return enqueue.enqueue_many(self.tenant_task, ((self._all_args(args), kwargs) for args, kwargs in calls))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TenantJob:
         """`enqueue` for async code."""
@@ -63,7 +63,7 @@ class WaysToEnqueue(Generic[P, R]):
         queue: str | None = None,
         tenant: str | int | None = None,
         key: str | None = None,
-    ) -> WaysToEnqueue[P, R]:
+    ) -> Self:
         """The same function with other settings for the jobs that are enqueued through the result.
 
         Args:
@@ -88,8 +88,8 @@ class WaysToEnqueue(Generic[P, R]):
         require_options(task.path, given, USING_OPTIONS)
         return self._with(replace(task, **given, explicit_queue=task.explicit_queue or queue is not None))
 
-    def _with(self, task: TenantTask[..., R]) -> WaysToEnqueue[P, R]:
-        return WaysToEnqueue(task)
+    def _with(self, task: TenantTask[..., R]) -> Self:
+        return type(self)(task)
 
     def _all_args(self, args: Iterable[Any]) -> Iterable[Any]:
         """The function's positional arguments."""

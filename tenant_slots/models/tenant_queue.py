@@ -140,18 +140,26 @@ class TenantQueue(models.Model):
         return f"{self.tenant or _('no tenant')} on {self.queue}"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Never writes `current_job` of an existing row: the value in memory is already old. Counts `version` up."""
+        """Admits the waiting jobs that fit now, once this has committed. Counts `version` up for a limit or a pause.
+
+        Never writes `current_job` of an existing row unless asked to: the value in memory is already old.
+        """
         if self._state.db is None:
             kwargs.setdefault("using", app_settings.DATABASE)
+        may_have_jobs = not self._state.adding or self.pk is not None
         if self._state.adding:
             super().save(*args, **kwargs)
-            return
-        fields = self._fields_to_save(kwargs.get("update_fields"))
-        if not fields.isdisjoint(GUARDED):
-            self._save_as_next_version(*args, **{**kwargs, "update_fields": fields | {"version"}})
-            self.admit_waiting()
         else:
+            self._save_changes(*args, **kwargs)
+        if may_have_jobs:
+            self.admit_waiting()
+
+    def _save_changes(self, *args: Any, **kwargs: Any) -> None:
+        fields = self._fields_to_save(kwargs.get("update_fields"))
+        if fields.isdisjoint(GUARDED):
             super().save(*args, **{**kwargs, "update_fields": fields})
+        else:
+            self._save_as_next_version(*args, **{**kwargs, "update_fields": fields | {"version"}})
 
     def _fields_to_save(self, asked: Iterable[str] | None) -> set[str]:
         if asked is not None:

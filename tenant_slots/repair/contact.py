@@ -6,7 +6,6 @@ import time
 
 from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantJob
-from tenant_slots.owners import RunsHere
 
 
 class Contact:
@@ -14,13 +13,9 @@ class Contact:
 
     After an outage every lease looks expired, because nobody could renew one. So an owner is called stale only by a
     sweeper that could have seen its heartbeats for the whole time.
-
-    Args:
-        runs_here: which run this process is at itself, where it runs jobs.
     """
 
-    def __init__(self, runs_here: RunsHere | None = None) -> None:
-        self.runs_here = runs_here
+    def __init__(self) -> None:
         self._since = self._last = time.monotonic()
         self._absent: dict[tuple[int, int], float] = {}
 

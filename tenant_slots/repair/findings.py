@@ -11,12 +11,12 @@ from tenant_slots import dispatch, owners
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import ago
 from tenant_slots.models import TenantJob, TenantJobQuerySet, TenantQueue
-from tenant_slots.owners import Liveness, RunsHere
+from tenant_slots.owners import Liveness
 
 
-def dead_owners_here(runs_here: RunsHere | None = None) -> list[TenantJob]:
+def dead_owners_here() -> list[TenantJob]:
     """Running jobs whose owner process was on this host and is gone."""
-    return _dead_here(TenantJob.objects.running(), runs_here)
+    return _dead_here(TenantJob.objects.running())
 
 
 def dead_reservations_here() -> list[TenantJob]:
@@ -67,6 +67,6 @@ def wrong_counters() -> list[int]:
     return [*counted.values_list("tenant_queue", flat=True), *idle.values_list("pk", flat=True)]
 
 
-def _dead_here(jobs: TenantJobQuerySet, runs_here: RunsHere | None = None) -> list[TenantJob]:
+def _dead_here(jobs: TenantJobQuerySet) -> list[TenantJob]:
     here = jobs.filter(host=owners.this_host()).exclude(host="").select_related("tenant_queue")
-    return [job for job in here if owners.liveness(job, runs_here) is Liveness.DEAD]
+    return [job for job in here if owners.liveness(job) is Liveness.DEAD]

@@ -8,7 +8,7 @@ from typing import Any
 from tenant_slots import dispatch, owners, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.models import State, TenantJob
-from tenant_slots.owners import Liveness, RunsHere
+from tenant_slots.owners import Liveness
 
 
 def end_lost_run(job: TenantJob, reason: str, *, state: State | None = None) -> bool:
@@ -22,13 +22,9 @@ def end_lost_run(job: TenantJob, reason: str, *, state: State | None = None) -> 
     return bool(transitions.release(job, **_changes(job, reason, state)))
 
 
-def reclaim_if_dead(job: TenantJob, runs_here: RunsHere | None = None) -> bool:
-    """End the run of a job whose process is certainly gone, by the operating system or by RQ.
-
-    Args:
-        job, runs_here: as of `owners.liveness`.
-    """
-    alive = owners.liveness(job, runs_here)
+def reclaim_if_dead(job: TenantJob) -> bool:
+    """End the run of a job whose process is certainly gone, by the operating system or by RQ."""
+    alive = owners.liveness(job)
     if alive is Liveness.UNKNOWN and not job.beats and not dispatch.is_being_run(job):
         alive = Liveness.DEAD
     if alive is not Liveness.DEAD:
@@ -36,12 +32,12 @@ def reclaim_if_dead(job: TenantJob, runs_here: RunsHere | None = None) -> bool:
     return end_lost_run(job, story(job), state=State.CANCELED if dispatch.was_stopped(job) else None)
 
 
-def is_out_of_the_way(job: TenantJob, runs_here: RunsHere | None = None) -> bool:
+def is_out_of_the_way(job: TenantJob) -> bool:
     """Whether a stale run may be taken for over: its process, if it is alive on this host, has been killed.
 
     That of a reservation is never killed. It may be a web server's, and there is no telling what else it does.
     """
-    return job.is_reservation or owners.liveness(job, runs_here) is not Liveness.ALIVE or owners.kill(job)
+    return job.is_reservation or owners.liveness(job) is not Liveness.ALIVE or owners.kill(job)
 
 
 def story(job: TenantJob) -> str:

@@ -73,8 +73,8 @@ def _end_what_is_over(until: str, end: Callable[..., object]) -> int:
 
 def reclaim_local(report: Report, contact: Contact) -> None:
     """Jobs whose owner process on this host is gone: at once."""
-    for job in findings.dead_owners_here(contact.runs_here):
-        report.reclaimed += bool(_unless_locked(partial(lost_runs.reclaim_if_dead, job, contact.runs_here)))
+    for job in findings.dead_owners_here():
+        report.reclaimed += bool(_unless_locked(partial(lost_runs.reclaim_if_dead, job)))
 
 
 def reclaim_stale(report: Report, contact: Contact) -> None:
@@ -82,9 +82,9 @@ def reclaim_stale(report: Report, contact: Contact) -> None:
     for job in findings.stale():
         if not job.beats:
             if _may_be_judged(job, contact):
-                report.reclaimed += bool(_unless_locked(partial(lost_runs.reclaim_if_dead, job, contact.runs_here)))
+                report.reclaimed += bool(_unless_locked(partial(lost_runs.reclaim_if_dead, job)))
         elif contact.covers_a_lease():
-            report.reclaimed += bool(_unless_locked(partial(_reclaim_stale, job, report, contact)))
+            report.reclaimed += bool(_unless_locked(partial(_reclaim_stale, job, report)))
 
 
 def end_abandoned_reservations(report: Report, contact: Contact) -> None:
@@ -223,12 +223,12 @@ def _may_be_judged(job: TenantJob, contact: Contact) -> bool:
     if dispatch.has_worker_record(job):
         contact.present(job)
         return True
-    return owners.liveness(job, contact.runs_here) is Liveness.DEAD or contact.absent_for(job) >= ABSENCE_SECONDS
+    return owners.liveness(job) is Liveness.DEAD or contact.absent_for(job) >= ABSENCE_SECONDS
 
 
-def _reclaim_stale(job: TenantJob, report: Report, contact: Contact) -> bool:
+def _reclaim_stale(job: TenantJob, report: Report) -> bool:
     """Kill first, then reclaim: a stale process on this host may wake up and go on."""
-    if not lost_runs.is_out_of_the_way(job, contact.runs_here):
+    if not lost_runs.is_out_of_the_way(job):
         report.left.append(f"job {job.uuid}: process {job.pid} is alive but stale, and may not be killed")
         return False
     return lost_runs.end_lost_run(job, _staleness_of(job))

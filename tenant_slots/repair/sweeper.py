@@ -17,7 +17,6 @@ from tenant_slots import owners, signals
 from tenant_slots.alarm import time_limit
 from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantQueue
-from tenant_slots.owners import RunsHere
 from tenant_slots.repair import claims, steps
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
@@ -31,16 +30,11 @@ class SweepTimeout(BaseTimeoutException):
 
 
 class Sweeper:
-    """One process' part in sweeping.
+    """One process' part in sweeping."""
 
-    Args:
-        name: of the process, for the claim.
-        runs_here: as of `Contact`.
-    """
-
-    def __init__(self, name: str, runs_here: RunsHere | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.contact = Contact(runs_here)
+        self.contact = Contact()
         self._due = 0.0
 
     @property

@@ -43,7 +43,7 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
     if tenant == tenants.NO_TENANT:
         return completed(task.function(*call.args, **call.kwargs))
     key = tenants.key_of(call)
-    job = persistently(lambda: _in_backlog_or_slot(task, tenant, rq_job, key, run))
+    job = persistently(lambda: _in_backlog_or_slot(task, tenant, rq_job, key))
     if job is not None and job.state == State.RUNNING:
         logger.warning("RQ delivered job %s a second time while it runs; this delivery does nothing", rq_job.id)
         return None
@@ -63,11 +63,11 @@ def _turn_away(job: TenantJob) -> None:
     job.refresh_from_db()
 
 
-def _in_backlog_or_slot(task: TenantTask[..., Any], tenant: str, rq_job: Job, key: str, run: Run) -> TenantJob:
+def _in_backlog_or_slot(task: TenantTask[..., Any], tenant: str, rq_job: Job, key: str) -> TenantJob:
     """The job in its tenant's backlog, after that has had a chance to move."""
     row = tenants.tenant_queue_for(tenant, task.queue)
     job = _joined(row, task, rq_job, key)
-    if job.state == State.RUNNING and lost_runs.reclaim_if_dead(job, run.witness.run):
+    if job.state == State.RUNNING and lost_runs.reclaim_if_dead(job):
         job = _joined(row, task, rq_job, key)
     if job.state == State.WAITING:
         transitions.admit_here(job)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from django.db import DatabaseError, Error, InterfaceError, InternalError, OperationalError, connections
 
-from tenant_slots import slots, transitions
+from tenant_slots import slots
 from tenant_slots.conf import app_settings
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Owner, this_process
@@ -46,7 +46,10 @@ def record_start(job: TenantJob, owner: Owner) -> bool:
 
 
 def record_end(job: TenantJob, outcome: Outcome) -> Release | None:
-    """Give a job's slot back with what it left; None when the database stayed out of reach."""
+    """Give a job's slot back with what it left; None when the database stayed out of reach.
+
+    The caller does what follows from it, see `transitions.follow`: that is not to be tried again.
+    """
     return persistently(lambda: _release(job, outcome), between=lambda: _keep_lease(job))
 
 
@@ -92,13 +95,13 @@ def _starting(job: TenantJob, owner: Owner) -> Callable[[], bool]:
 def _release(job: TenantJob, outcome: Outcome) -> Release:
     """At least without what the database refuses to store."""
     try:
-        return transitions.release(job, **outcome)
+        return slots.release(job, **outcome)
     except PASSING:
         raise
     except DatabaseError:
         logger.exception("what job %s left cannot be stored; its end is", job.uuid)
         bare = {name: value for name, value in outcome.items() if name not in LEFT}
-        return transitions.release(job, **bare)
+        return slots.release(job, **bare)
 
 
 def _keep_lease(job: TenantJob) -> None:

@@ -111,7 +111,10 @@ class ReservationRun(Run):
     """Whoever waits for the slot wants an answer: a start that fails is not tried again."""
 
     def _record_start(self, job: TenantJob) -> bool:
-        return slots.start(job, self.owner)
+        if not slots.start(job, self.owner):
+            return False
+        job.refresh_from_db()
+        return True
 
 
 class Keeper:
@@ -168,7 +171,6 @@ class Keeper:
             raise
         if job.state != State.QUEUED or not self._run.start(job):
             raise self._no_slot(CANCELED)
-        job.refresh_from_db()
 
     def _give_up(self, job: TenantJob, reason: str) -> None:
         """It must not stay in the backlog, nor keep a slot that it got meanwhile, when nobody waits any more."""

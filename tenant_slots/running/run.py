@@ -6,9 +6,9 @@ import logging
 from typing import Any
 from uuid import UUID
 
-from rq.job import Job
+from rq.job import Job, _job_stack
 
-from tenant_slots import transitions
+from tenant_slots import owners, transitions
 from tenant_slots.models import TenantJob
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.running.outbox import Outbox
@@ -40,10 +40,15 @@ class Run:
 
     @staticmethod
     def of(rq_job: Job | None) -> Run:
-        """The run that belongs to what RQ delivered; a stock worker arranges none, so that it is one of its own."""
+        """The run that belongs to what RQ delivered.
+
+        A worker of ours has arranged one. A job on a synchronous queue that is run inside a job without a slot shares
+        that one's. Otherwise nobody has arranged any, and it is one of its own.
+        """
         run: Run | None = getattr(rq_job, ATTRIBUTE, None)
         if run is None:
-            run = Run((rq_job and rq_job.worker_name) or "")
+            around: Run | None = getattr(_job_around(), ATTRIBUTE, None)
+            run = around if around and around.job is None else Run((rq_job and rq_job.worker_name) or "")
             run.hand_to(rq_job)
         return run
 
@@ -69,6 +74,7 @@ class Run:
             return False
         self.witness.holding(job)
         self.job = job
+        owners.runs_here.add((job.pk, job.attempt))
         transitions.started(job)
         return True
 
@@ -80,13 +86,23 @@ class Run:
         job = self.job
         assert job is not None, "a run ends that has not begun"
         self.witness.ending()
-        released = record_end(job, outcome)
+        try:
+            released = record_end(job, outcome)
+        finally:
+            self.is_over()
         if released is None:
             logger.error("the end of job %s could not be recorded; the sweep will find it", job.uuid)
             return
         self.witness.idle()
         if not released:
             logger.warning("job %s ended after its slot had been taken away", job.uuid)
+        transitions.follow(job, released, outcome.get("error", ""))
+
+    def is_over(self) -> None:
+        """This process is not at it any more, whatever the database says of it."""
+        if self.job is not None:
+            owners.runs_here.discard((self.job.pk, self.job.attempt))
+        self.job = None
 
 
 class HorsesRun(Run):
@@ -103,3 +119,12 @@ class HorsesRun(Run):
 
     def end(self, outcome: Outcome) -> None:
         self._outbox.put(outcome)
+
+
+def _job_around() -> Job | None:
+    """The RQ job whose function has RQ run the current one, as on a synchronous queue: RQ keeps them on a stack."""
+    current = _job_stack.pop()  # type: ignore[no-untyped-call]
+    around: Job | None = _job_stack.top
+    if current is not None:
+        _job_stack.push(current)  # type: ignore[no-untyped-call]
+    return around

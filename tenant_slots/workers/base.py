@@ -32,7 +32,7 @@ class SweepingWorker(BaseWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.witness = self._new_witness()
-        self.sweeper = Sweeper(self.name, self.witness.run)
+        self.sweeper = Sweeper(self.name)
         self._busy_with_bookkeeping = False
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:

@@ -121,6 +121,7 @@ class TenantWorker(SweepingWorker, Worker):
             self.current.end(outcome)
         elif self.witness.read()[2] is not Phase.IDLE:
             self._recover_slot(job, seconds)
+        self.current.is_over()
 
     def wait_for_horse(self) -> Any:
         """As RQ, with a look once a second at what signals came.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import django_rq
 import pytest
 from django.db import transaction
 from django.utils import timezone
 
+from tenant_slots.exceptions import ArgumentNotJSON
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
 from tests.factories import fresh, in_rq, work
@@ -106,3 +109,27 @@ def test_a_job_for_later_is_scheduled_and_takes_no_slot() -> None:
     job = jobs.add.using(run_after=timezone.now() + timedelta(hours=1)).enqueue(1, 2, tenant="acme")
     assert fresh(job).state == State.SCHEDULED
     assert job.tenant_queue.current_job == 0
+
+
+def test_many_calls_may_come_from_a_generator_that_uses_its_containers_again() -> None:
+    def calls() -> Iterator[tuple[list[str], dict[str, Any]]]:
+        args, kwargs = ["acme"], dict[str, Any]()
+        for name in ("one", "two", "three"):
+            kwargs |= {"name": name, "history": "/dev/null"}
+            yield args, kwargs
+
+    enqueued = jobs.record.enqueue_many(calls())
+    assert [job.kwargs["name"] for job in enqueued] == ["one", "two", "three"]
+
+
+def test_many_calls_are_read_no_further_than_to_the_first_bad_one() -> None:
+    read: list[int] = []
+
+    def calls() -> Iterator[tuple[list[object], dict[str, Any]]]:
+        for number in range(1000):
+            read.append(number)
+            yield ["acme", object(), "/dev/null"], {}
+
+    with pytest.raises(ArgumentNotJSON):
+        jobs.record.enqueue_many(calls())
+    assert read == [0]

@@ -13,7 +13,7 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 from django.test import override_settings
 
-from tenant_slots import dispatch, hold_slot, owners, report_progress, slots, transitions
+from tenant_slots import dispatch, hold_slot, owners, report_progress, signals, slots, transitions
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.exceptions import (
     HoldInTransaction,
@@ -432,8 +432,32 @@ def test_no_connection_and_no_thread_is_left() -> None:
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("tenant_slots")] == []
 
 
+def test_whoever_hears_of_its_start_sees_it_running() -> None:
+    heard: list[tuple[str, bool]] = []
+
+    def hear(*, job: TenantJob, **_: Any) -> None:
+        heard.append((job.state, job.started_at is not None))
+
+    signals.job_started.connect(hear)
+    try:
+        with hold_slot("acme", "imports"):
+            assert heard == [(State.RUNNING, True)]
+    finally:
+        signals.job_started.disconnect(hear)
+
+
 class TestSweep:
     """What becomes of a reservation whose process is gone."""
+
+    def test_one_whose_row_is_deleted_meanwhile_does_not_keep_the_sweep_from_the_others(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Forced: each row is deleted as soon as it is canceled."""
+        row = tenant_queue(max_job=0)
+        for _ in range(2):
+            waiting_reservation(row, dead_process())
+        monkeypatch.setattr(dispatch, "remove", lambda job: TenantJob.objects.filter(pk=job.pk).delete())
+        assert sweep_now().reclaimed == 2
 
     def test_a_dead_one_that_runs_fails_and_is_not_put_back(self) -> None:
         row = tenant_queue()

@@ -213,3 +213,19 @@ def test_a_real_worker_fetches_the_object_and_calls_its_method(workers: Workers)
     wait_until(lambda: all(fresh(job).has_ended for job in jobs))
     assert [job.result for job in jobs] == ["Export far away", "and async"]
     assert (fresh(export).done, fresh(report).done) == ("far away", "and async")
+
+
+def test_another_decorators_ways_to_enqueue_do_not_hide_ours() -> None:
+    def late(self: Report, tenant: str) -> str:
+        return tenant
+
+    late.delay = late.enqueue = late.tenant_task = None  # type: ignore[attr-defined]
+    late.__qualname__ = "Report.late"
+    method: Any = tenant_job("reports", tenant="tenant")(late)
+    assert method.tenant_task.path.endswith("Report.late")
+    assert method.delay.__self__ is method.enqueue.__self__ is method
+
+
+def test_what_using_returns_can_be_called_as_the_method_itself() -> None:
+    report = Report.objects.create(tenant="acme")
+    assert report.execute.using(priority=3)("there and then") == "Report there and then"

@@ -1,0 +1,140 @@
+"""RQ can run a job where it is enqueued: in a view, in a thread of it, or inside another job's function."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import django_rq
+import pytest
+from django.db import connection
+from rq import Queue
+
+from tenant_slots import tenant_job
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests.factories import fresh, tenant_queue, work
+from tests.processes import Workers, wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+slots_seen: list[int] = []
+may_end = threading.Event()
+
+
+def slots_in_use() -> int:
+    return sum(TenantQueue.objects.values_list("current_job", flat=True))
+
+
+@tenant_job("imports", tenant="tenant")
+def look(tenant: str | None, error: str = "") -> None:
+    slots_seen.append(slots_in_use())
+    if error:
+        raise ValueError(error)
+
+
+@tenant_job("imports", tenant="tenant")
+def for_each(tenant: str | None) -> None:
+    """Without a tenant it calls itself for three."""
+    if tenant is not None:
+        slots_seen.append(slots_in_use())
+        return
+    for one in ("a", "b", "c"):
+        for_each(one)
+
+
+@tenant_job("imports", tenant="tenant")
+def wait(tenant: str) -> None:
+    slots_seen.append(slots_in_use())
+    assert may_end.wait(10)
+
+
+@tenant_job("imports", tenant="tenant")
+def sleep(tenant: str, seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def run_another(seconds: float) -> None:
+    """A function of plain RQ that is no tenant's."""
+    synchronous().enqueue(sleep, "acme", seconds)
+
+
+def synchronous() -> Queue:
+    return Queue("imports", connection=django_rq.get_connection("imports"), is_async=False)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_seen() -> None:
+    slots_seen.clear()
+    may_end.clear()
+
+
+@pytest.mark.parametrize("error", ["", "no such feed"])
+def test_a_job_that_is_run_again_takes_a_slot_again(error: str) -> None:
+    queue = synchronous()
+    job = queue.enqueue(look, "acme", error)
+    queue.enqueue_job(job)
+    assert slots_seen == [1, 1]
+    assert (TenantJob.objects.count(), slots_in_use()) == (2, 0)
+
+
+def test_a_job_that_is_run_again_while_its_tenant_is_paused_does_not_start() -> None:
+    queue = synchronous()
+    job = queue.enqueue(look, "acme")
+    TenantQueue.objects.get().pause()
+    queue.enqueue_job(job)
+    assert slots_seen == [1]
+
+
+def test_every_call_of_a_job_without_a_tenant_that_calls_itself_takes_a_slot() -> None:
+    django_rq.get_queue("imports").enqueue(for_each, None)
+    work()
+    assert slots_seen == [1, 1, 1]
+    assert set(TenantJob.objects.values_list("tenant_queue__tenant", "state")) == {
+        ("a", State.FINISHED), ("b", State.FINISHED), ("c", State.FINISHED)
+    }  # fmt: skip
+
+
+def test_a_second_delivery_in_another_thread_of_the_process_leaves_the_run_alone() -> None:
+    def enqueue() -> None:
+        synchronous().enqueue(wait, "acme", job_id="nightly")
+        connection.close()
+
+    first, second = (threading.Thread(target=enqueue) for _ in range(2))
+    first.start()
+    wait_until(lambda: slots_seen)
+    second.start()
+    second.join(10)
+    assert list(TenantJob.objects.values_list("state", "error")) == [(State.RUNNING, "")]
+    may_end.set()
+    first.join(10)
+    assert slots_seen == [1]
+    assert list(TenantJob.objects.values_list("state", "error")) == [(State.FINISHED, "")]
+
+
+class TestInsideAWorker:
+    """Only a sweep could help without the worker that watches, and there is none for a minute."""
+
+    @pytest.fixture
+    def run(self) -> Iterator[TenantJob]:
+        workers = Workers(TEST_TENANT_SLOTS='{"SWEEP_INTERVAL": 60, "LEASE_TTL": 60, "BEAT_INTERVAL": 1}')
+        tenant_queue()
+        workers.start()
+        django_rq.get_queue("imports").enqueue(run_another, 60)
+        wait_until(TenantJob.objects.running().first)
+        yield TenantJob.objects.get()
+        workers.stop()
+
+    def test_its_slot_comes_back_when_the_process_dies(self, run: TenantJob) -> None:
+        os.kill(run.pid, signal.SIGKILL)
+        wait_until(lambda: not slots_in_use(), timeout=20)
+
+    def test_it_can_be_canceled(self, run: TenantJob) -> None:
+        assert run.cancel()
+        wait_until(lambda: fresh(run).state == State.CANCELED, timeout=20)
+
+    def test_it_sends_heartbeats(self, run: TenantJob) -> None:
+        before = run.beat_at
+        wait_until(lambda: fresh(run).beat_at > before, timeout=20)
