@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import secrets
 import signal
 import time
 from dataclasses import dataclass, fields
@@ -13,8 +14,8 @@ from typing import Any
 
 from tenant_slots.models import TenantJob
 
-runs_here: set[tuple[int, int]] = set()
-"""The runs that this process is at, by primary key and attempt of their jobs: several where one runs inside another."""
+runs_here: set[int] = set()
+"""The tokens of the runs that this process is at: several where one runs inside another."""
 
 
 class Liveness(Enum):
@@ -26,7 +27,7 @@ class Liveness(Enum):
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that runs a job, as the job's row keeps it."""
+    """The process that runs a job, and the token of that one run, as the job's row keeps them."""
 
     worker: str
     host: str
@@ -34,6 +35,8 @@ class Owner:
     pid_started: int
     beats: bool
     """Another process or thread sends its heartbeats, so that their absence means something."""
+    token: int
+    """63 random bits. The number of an attempt is given twice when a failover has lost commits; this is not."""
 
     def as_fields(self) -> dict[str, Any]:
         return vars(self)
@@ -43,8 +46,9 @@ OWNER_FIELDS = tuple(field.name for field in fields(Owner))
 
 
 def this_process(worker: str, *, beats: bool) -> Owner:
-    pid = os.getpid()
-    return Owner(worker=worker, host=this_host(), pid=pid, pid_started=_started(pid) or 0, beats=beats)
+    """This process as the owner of a new run."""
+    pid, token = os.getpid(), secrets.randbits(63)
+    return Owner(worker=worker, host=this_host(), pid=pid, pid_started=_started(pid) or 0, beats=beats, token=token)
 
 
 @functools.cache
@@ -64,7 +68,7 @@ def liveness(job: TenantJob) -> Liveness:
     """Whether the process that started the job still exists, and has not turned to something else."""
     if not is_local(job):
         return Liveness.UNKNOWN
-    if job.pid == os.getpid() and not job.is_reservation and (job.pk, job.attempt) not in runs_here:
+    if job.pid == os.getpid() and not job.is_reservation and job.token not in runs_here:
         return Liveness.DEAD
     started = _started(job.pid)
     if started is None and _is_hidden(job.pid):

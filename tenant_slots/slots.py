@@ -4,8 +4,9 @@ A job *holds a slot* exactly while it is ``queued`` or ``running``; ``current_jo
 
 1. Gate: a slot is taken only by one conditional UPDATE with F expressions that touched a row.
 2. Together: the counter and the job's state change in one transaction.
-3. One owner, released once: start, heartbeat and release are conditional on (job, attempt, state). No row means that
-   the slot is not yours any more: change nothing.
+3. One owner, released once: a start is conditional on (job, attempt, state) and writes a random token; heartbeat and
+   release are conditional on that token. No row means that the slot is not yours any more: change nothing. The number
+   of an attempt does not fence by itself: after a failover that lost commits it is given twice.
 4. No lost wake-up: whoever admits or releases locks the tenant queue first, and a release hands its slot
    straight to the next job in the same transaction. Without the lock the gate answers "full" while a release is
    still uncommitted, and a job waits beside a free slot.
@@ -64,23 +65,24 @@ def admit(tenant_queue_id: int) -> list[TenantJob]:
 
 def start(job: TenantJob, owner: Owner) -> bool:
     """Mark an admitted job as running. False: another run has it, or it was canceled; do not run it."""
+    job.token = owner.token
     return bool(START.update(pk=job.pk, attempt=job.attempt, **owner.as_fields()))
 
 
 def is_run_by(job: TenantJob, owner: Owner) -> bool:
-    """Whether this very process is noted as running this attempt."""
-    running: bool = TenantJob.objects.running().filter(pk=job.pk, attempt=job.attempt, **owner.as_fields()).exists()
+    """Whether this very run is noted."""
+    running: bool = TenantJob.objects.running().filter(pk=job.pk, token=owner.token).exists()
     return running
 
 
-def beat(job_id: int, attempt: int) -> bool:
-    """Renew the lease of a running job. False: the lease is lost, another run may have begun."""
-    return bool(BEAT.update(pk=job_id, attempt=attempt))
+def beat(job_id: int, token: int) -> bool:
+    """Renew the lease of a run. False: the lease is lost, another run may have begun."""
+    return bool(BEAT.update(pk=job_id, token=token))
 
 
-def is_cancel_requested(job_id: int, attempt: int) -> bool:
-    """Whether a running job is to be stopped."""
-    running = TenantJob.objects.running().filter(pk=job_id, attempt=attempt)
+def is_cancel_requested(job_id: int, token: int) -> bool:
+    """Whether a run is to be stopped."""
+    running = TenantJob.objects.running().filter(pk=job_id, token=token)
     asked: bool = running.exclude(cancel_requested_at=None).exists()
     return asked
 
@@ -89,7 +91,7 @@ def release(job: TenantJob, states: tuple[State, ...] = HOLDING, later: float | 
     """Move a job out of its slot, which goes to the next waiting job within the same transaction.
 
     Args:
-        job: as this process started it; its `attempt` is the fence.
+        job: as this process started it, or read it; `attempt` and `token` are the fence.
         states: the states in which the job may be; in another one nothing changes.
         later: seconds from now to the job's new `run_after`.
         values: the new field values, among them `state`.
@@ -148,11 +150,11 @@ def _leave(job: TenantJob, states: tuple[State, ...], later: float | None, value
     if values["state"] in ENDED:
         return None
     canceled = {**values, "state": State.CANCELED}
-    wanted = TenantJob.objects.filter(pk=job.pk, attempt=job.attempt).exclude(cancel_requested_at=None)
+    wanted = TenantJob.objects.held_as(job).exclude(cancel_requested_at=None)
     return State.CANCELED if wanted.exists() and _update(job, states, None, canceled) else None
 
 
 def _update(job: TenantJob, states: tuple[State, ...], later: float | None, values: dict[str, Any]) -> bool:
     statement = leaving(states, values["state"] in ENDED, later is not None, tuple(values))
     duration = timedelta(seconds=later or 0)
-    return bool(statement.update(pk=job.pk, attempt=job.attempt, later=duration, **values))
+    return bool(statement.update(pk=job.pk, attempt=job.attempt, token=job.token, later=duration, **values))

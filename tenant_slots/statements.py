@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from django.db.models import DurationField, F, IntegerField, UUIDField
+from django.db.models import BigIntegerField, DurationField, F, IntegerField, UUIDField
 
 from tenant_slots.db.clock import DatabaseNow, from_now
 from tenant_slots.db.compiled import Parameter, Statement, fields_of
@@ -14,12 +14,13 @@ from tenant_slots.owners import OWNER_FIELDS
 
 PK = Parameter("pk", IntegerField())
 ATTEMPT = Parameter("attempt", IntegerField())
+TOKEN = Parameter("token", BigIntegerField())
 SLOTS = Parameter("slots", IntegerField())
 
 LOCKED = ("tenant", "queue", "max_job", "max_job_per_key", "current_job", "paused")
 """What is read of a tenant queue while it is locked; Django fetches anything else when it is asked for."""
 
-ADMITTED = ("uuid", "tenant_queue", "kind", "task", "options", "rq_job_id", "rq_queue", "state", "attempt")
+ADMITTED = ("uuid", "tenant_queue", "kind", "task", "options", "rq_job_id", "rq_queue", "state", "attempt", "token")
 """What a push to RQ needs to know of a job."""
 
 LOCK = Statement(lambda: TenantQueue.objects.select_for_update(no_key=True).filter(pk=PK).only(*LOCKED))
@@ -57,7 +58,7 @@ START = Statement(
     },
 )
 
-BEAT = Statement(lambda: TenantJob.objects.running().filter(pk=PK, attempt=ATTEMPT), {"beat_at": DatabaseNow()})
+BEAT = Statement(lambda: TenantJob.objects.running().filter(pk=PK, token=TOKEN), {"beat_at": DatabaseNow()})
 
 
 def first_waiting(number: int) -> Statement:
@@ -78,7 +79,7 @@ def leaving(states: tuple[State, ...], ends: bool, later: bool, values: tuple[st
 
     One statement for each set of fields that some caller writes: about twenty.
     """
-    leaver = TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, state__in=states)
+    leaver = TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, token=TOKEN, state__in=states)
     if not ends:
         leaver = leaver.filter(cancel_requested_at=None)
     changes: dict[str, Any] = dict(fields_of(TenantJob, values))

@@ -25,7 +25,7 @@ Decision = Callable[[HttpRequest, TenantJob], bool]
 @require_GET
 @cache_control(no_store=True)
 def job_status(request: HttpRequest, uuid: UUID) -> JsonResponse:
-    """State, place in line, times, progress and stats of a job.
+    """State, position in the backlog, times, progress and stats of a job.
 
     Never its arguments, result or error. A job that is unknown and one that is not for this visitor get the same
     answer, 404, as every job does while ``MAY_VIEW_JOB`` is empty.

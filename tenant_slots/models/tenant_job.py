@@ -84,8 +84,8 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
         return self.waiting().order_by("-priority", "pk")
 
     def held_as(self, job: TenantJob) -> TenantJobQuerySet:
-        """The job's row, only while this attempt of it still holds its slot."""
-        return self.holding().filter(pk=job.pk, attempt=job.attempt)
+        """The job's row, only while it holds its slot for the same admission and the same run."""
+        return self.holding().filter(pk=job.pk, attempt=job.attempt, token=job.token)
 
 
 class TenantJob(models.Model):
@@ -154,6 +154,9 @@ class TenantJob(models.Model):
     host = models.CharField(_("host"), max_length=100, default="", db_default="")
     pid = models.IntegerField(_("process"), default=0, db_default=0)
     pid_started = models.BigIntegerField(default=0, db_default=0)
+    token = models.BigIntegerField(
+        default=0, db_default=0, help_text=_("Random, drawn anew at each start: only who knows it speaks for the run.")
+    )
     beats = models.BooleanField(
         default=False, db_default=False, help_text=_("Whether the process gives heartbeats while it runs the job.")
     )

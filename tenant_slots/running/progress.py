@@ -70,7 +70,7 @@ class Reporter:
     """
 
     def __init__(self, job: TenantJob) -> None:
-        self._run = {"pk": job.pk, "attempt": job.attempt}
+        self._run = {"pk": job.pk, "token": job.token}
         self._process = os.getpid()
         self._values: dict[str, Any] = {}
         self._changed = threading.Condition()

@@ -107,7 +107,7 @@ def _release(job: TenantJob, outcome: Outcome) -> Release:
 def _keep_lease(job: TenantJob) -> None:
     """The tenant queue may be locked by somebody for longer than a lease; the job has ended and is not to run again."""
     with suppress(Error):
-        slots.beat(job.pk, job.attempt)
+        slots.beat(job.pk, job.token)
 
 
 def _leave_users_transaction() -> None:

@@ -28,6 +28,7 @@ from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.enqueueing.backlog_limit import require_room
 from tenant_slots.exceptions import HoldInTransaction, InvalidOption, NoFreeSlot
 from tenant_slots.models import HOLD_SLOT, Kind, State, TenantJob
+from tenant_slots.owners import Owner
 from tenant_slots.repair import lost_runs
 from tenant_slots.running import progress
 from tenant_slots.running.progress import Reporter
@@ -110,8 +111,8 @@ def hold_slot(
 class ReservationRun(Run):
     """Whoever waits for the slot wants an answer: a start that fails is not tried again."""
 
-    def _record_start(self, job: TenantJob) -> bool:
-        if not slots.start(job, self.owner):
+    def _record_start(self, job: TenantJob, owner: Owner) -> bool:
+        if not slots.start(job, owner):
             return False
         job.refresh_from_db()
         return True
@@ -121,7 +122,7 @@ class Keeper:
     """The thread that gets one slot, sends heartbeats for it and gives it back."""
 
     def __init__(self, tenant: str, queue: str, timeout: float, wanted: dict[str, Any]) -> None:
-        self.thread = threading.Thread(target=self._keep_and_close, name="tenant_slots hold", daemon=True)
+        self.thread = threading.Thread(target=self._keep_and_close, name="tenant_slots reservation", daemon=True)
         self.begun: Future[Reservation] = Future()
         self._tenant, self._queue, self._timeout, self._wanted = tenant, queue, timeout, wanted
         self._deadline = time.monotonic() + timeout
@@ -217,8 +218,8 @@ class Keeper:
             self._beat_in_backlog(job)
 
     def _still_waits(self, job: TenantJob) -> bool:
-        seen = TenantJob.objects.filter(pk=job.pk).values_list("state", "attempt").first()
-        job.state, job.attempt = seen or (State.CANCELED, job.attempt)
+        seen = TenantJob.objects.filter(pk=job.pk).values_list("state", "attempt", "token").first()
+        job.state, job.attempt, job.token = seen or (State.CANCELED, job.attempt, job.token)
         return job.state == State.WAITING
 
     def _no_slot(self, reason: str) -> NoFreeSlot:
@@ -234,7 +235,7 @@ class Keeper:
         if reservation.is_lost:
             return
         try:
-            reservation.is_lost = not slots.beat(job.pk, job.attempt)
+            reservation.is_lost = not slots.beat(job.pk, job.token)
             if not reservation.is_lost:
                 asked = TenantJob.objects.filter(pk=job.pk).values_list("cancel_requested_at", flat=True)
                 job.cancel_requested_at = asked.first()

@@ -58,7 +58,7 @@ class Run:
 
     @property
     def owner(self) -> Owner:
-        """This process, as the job's row keeps it: of a fork it is another one than of its parent."""
+        """This process, with the token of a new run: of a fork it is another one than of its parent."""
         return this_process(self.worker, beats=self.beats)
 
     def begin(self, uuid: UUID, attempt: int) -> bool:
@@ -68,18 +68,20 @@ class Run:
 
     def start(self, job: TenantJob) -> bool:
         """As `begin`, for a job that is at hand."""
-        self.witness.taking(job)
-        if not self._record_start(job):
+        owner = self.owner
+        self.witness.taking(job.pk, owner.token)
+        owners.runs_here.add(owner.token)
+        if not self._record_start(job, owner):
+            owners.runs_here.discard(owner.token)
             self.witness.idle()
             return False
-        self.witness.holding(job)
+        self.witness.holding()
         self.job = job
-        owners.runs_here.add((job.pk, job.attempt))
         transitions.started(job)
         return True
 
-    def _record_start(self, job: TenantJob) -> bool:
-        return record_start(job, self.owner)
+    def _record_start(self, job: TenantJob, owner: Owner) -> bool:
+        return record_start(job, owner)
 
     def end(self, outcome: Outcome) -> None:
         """The function has ended: record how, and give the slot to the next job."""
@@ -101,7 +103,7 @@ class Run:
     def is_over(self) -> None:
         """This process is not at it any more, whatever the database says of it."""
         if self.job is not None:
-            owners.runs_here.discard((self.job.pk, self.job.attempt))
+            owners.runs_here.discard(self.job.token)
         self.job = None
 
 

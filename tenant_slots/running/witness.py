@@ -6,8 +6,6 @@ import struct
 from enum import IntEnum
 from typing import Any
 
-from tenant_slots.models import TenantJob
-
 
 class Phase(IntEnum):
     IDLE = 0
@@ -28,12 +26,12 @@ class Witness:
     def __init__(self, memory: Any = None) -> None:
         self._memory: Any = bytearray(self.layout.size) if memory is None else memory
 
-    def taking(self, job: TenantJob) -> None:
-        """The job may get its slot from now on."""
-        self._write(job.pk, job.attempt, Phase.TAKING)
+    def taking(self, job_id: int, token: int) -> None:
+        """The run with this token may get the job's slot from now on."""
+        self._write(job_id, token, Phase.TAKING)
 
-    def holding(self, job: TenantJob) -> None:
-        self._write(job.pk, job.attempt, Phase.HOLDING)
+    def holding(self) -> None:
+        self._write(*self.run(), Phase.HOLDING)
 
     def ending(self) -> None:
         """The slot is being released: from now on a row that is not ours any more is no reason to die."""
@@ -43,14 +41,14 @@ class Witness:
         self._write(0, 0, Phase.IDLE)
 
     def run(self) -> tuple[int, int]:
-        """Primary key and attempt of the job; zeros while there is none."""
-        pk, attempt, _ = self.read()
-        return pk, attempt
+        """Primary key of the job and the token of its run; zeros while there is none."""
+        job_id, token, _ = self.read()
+        return job_id, token
 
     def read(self) -> tuple[int, int, Phase]:
-        """Primary key and attempt of the job, and where it stands."""
-        pk, attempt, phase = self.layout.unpack_from(self._memory)
-        return pk, attempt, Phase(phase)
+        """As `run`, and where it stands."""
+        job_id, token, phase = self.layout.unpack_from(self._memory)
+        return job_id, token, Phase(phase)
 
-    def _write(self, pk: int, attempt: int, phase: Phase) -> None:
-        self.layout.pack_into(self._memory, 0, pk, attempt, phase)
+    def _write(self, job_id: int, token: int, phase: Phase) -> None:
+        self.layout.pack_into(self._memory, 0, job_id, token, phase)

@@ -166,9 +166,9 @@ class TenantWorker(SweepingWorker, Worker):
 
     def _recover_slot(self, job: Job, seconds: float) -> None:
         """The horse ended without having released what it held."""
-        job_id, attempt = self.witness.run()
+        job_id, token = self.witness.run()
         try:
-            lost = TenantJob.objects.holding().select_related("tenant_queue").filter(pk=job_id, attempt=attempt).first()
+            lost = TenantJob.objects.holding().select_related("tenant_queue").filter(pk=job_id, token=token).first()
             if lost is not None:
                 lost_runs.end_lost_run(lost, lost_runs.story(lost), state=_decided(job, seconds))
         except Error:

@@ -34,28 +34,28 @@ class Lease:
 
     def beat(self) -> bool:
         """False when the database could not be reached, which is not a lost lease: see ``ON_LOST_DATABASE``."""
-        job_id, attempt, phase = self._witness.read()
+        job_id, token, phase = self._witness.read()
         if phase is not Phase.HOLDING:
             self.renewed()
             return True
         try:
             with time_limit(app_settings.LEASE_TTL / 4, BeatTimeout):
-                kept = slots.beat(job_id, attempt)
+                kept = slots.beat(job_id, token)
         except (Error, BeatTimeout) as error:
             self._failed(error)
             return False
         self.renewed()
-        if not kept and self._witness.read() == (job_id, attempt, Phase.HOLDING):
+        if not kept and self._witness.read() == (job_id, token, Phase.HOLDING):
             logger.error("the lease of job %s is lost, its run is ended here", job_id)
             self._end_run()
         return True
 
     def is_canceled(self) -> bool:
         """Whether somebody has asked for the end of the run."""
-        job_id, attempt, phase = self._witness.read()
+        job_id, token, phase = self._witness.read()
         try:
             with time_limit(app_settings.LEASE_TTL / 4, BeatTimeout):
-                return phase is Phase.HOLDING and slots.is_cancel_requested(job_id, attempt)
+                return phase is Phase.HOLDING and slots.is_cancel_requested(job_id, token)
         except (Error, BeatTimeout) as error:
             self._failed(error)
             return False

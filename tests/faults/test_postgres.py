@@ -384,7 +384,9 @@ def test_i3_no_kind_of_database_error_ends_a_worker_that_sends_heartbeats(
     """InterfaceError: psycopg2 when the session is gone. InternalError: a failover that left us on a standby."""
     ended: list[str] = []
     lease = Lease(Witness(), lambda: ended.append("run"))
-    lease._witness.holding(running_job(tenant_queue(), owner()))
+    job = running_job(tenant_queue(), owner())
+    lease._witness.taking(job.pk, job.token)
+    lease._witness.holding()
 
     def broken(*_: Any) -> bool:
         raise error("the session is gone")

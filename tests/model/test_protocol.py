@@ -22,7 +22,7 @@ class Run:
     attempt: int
     alive: bool = True
     fenced: bool = False
-    """Its lease is lost; it ends itself when it next beats, and until then may still try to finish."""
+    """Its lease is lost; it ends itself with its next heartbeat, and until then may still try to finish."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,12 @@ class Protocol:
                 dead = system.runs - {run} | {replace(run, alive=False)}
                 yield f"kill {run.job}/{run.attempt}", fault(replace(system, runs=dead))
                 if not run.fenced:
-                    yield f"silence {run.job}/{run.attempt}", fault(self.reclaim_silent(system, run))
+                    yield f"staleness of {run.job}/{run.attempt}", fault(self.reclaim_stale(system, run))
         if run.fenced:
-            yield f"beat of stale {run.job}/{run.attempt}", replace(system, runs=system.runs - {run})
+            yield f"heartbeat of stale {run.job}/{run.attempt}", replace(system, runs=system.runs - {run})
 
-    def reclaim_silent(self, system: System, run: Run) -> System:
-        """A holder of another host that did not beat: it is fenced, and may still be running."""
+    def reclaim_stale(self, system: System, run: Run) -> System:
+        """An owner on another host that sent no heartbeat: it is fenced, and may still be running."""
         fenced = replace(system, runs=system.runs - {run} | {replace(run, fenced=True)})
         return self.put_back(fenced, run)
 

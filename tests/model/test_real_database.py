@@ -60,9 +60,9 @@ class Slots(RuleBasedStateMachine):
     @precondition(lambda self: TenantJob.objects.queued().exists())
     def start(self, choice: Any, dies: bool) -> None:
         job = choice.draw(sampled_from(list(TenantJob.objects.queued())))
-        holder: Owner = dead_process() if dies else another_process()
-        assert slots.start(job, holder)
-        assert not slots.start(job, holder), "a job starts once"
+        by: Owner = dead_process() if dies else another_process()
+        assert slots.start(job, by)
+        assert not slots.start(job, by), "a job starts once"
         job.refresh_from_db()
         (self.stale if dies else self.processes).append(job)
 

@@ -139,7 +139,7 @@ def test_progress_reaches_the_row_on_every_worker_class(workers: Workers, tmp_pa
     workers.start(1, worker_class=worker_class)
     job = jobs.reports_and_waits.enqueue("acme", str(tmp_path / "door"))
     wait_until(lambda: fresh(job).progress == {"done": 1, "total": 2})
-    assert slots.beat(job.pk, job.attempt)
+    assert slots.beat(job.pk, job.token)
     (tmp_path / "door").touch()
     wait_until(lambda: fresh(job).state == State.FINISHED)
     assert job.stats == {"written": 1}
@@ -183,8 +183,8 @@ def test_without_a_thread_all_of_it_is_recorded_with_the_end(
     assert caplog.text.count("recorded with its end only") == 1
 
 
-def test_another_attempts_row_is_left_alone(job: TenantJob, writes: list[dict[str, Any]]) -> None:
-    TenantJob.objects.update(attempt=2)
+def test_another_runs_row_is_left_alone(job: TenantJob, writes: list[dict[str, Any]]) -> None:
+    TenantJob.objects.update(attempt=2, token=job.token + 1)
     with reporting(job) as reporter:
         report_progress(1)
         wait_until(lambda: writes)

@@ -24,7 +24,8 @@ class Run:
     def __init__(self) -> None:
         self.job = running_job(tenant_queue(), another_process())
         self.witness = Witness()
-        self.witness.holding(self.job)
+        self.witness.taking(self.job.pk, self.job.token)
+        self.witness.holding()
         self.ended = 0
         self.lease = Lease(self.witness, self._end)
 
