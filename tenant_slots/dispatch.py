@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from rq import Queue, Retry
 from rq.command import send_stop_job_command
 from rq.exceptions import InvalidJobOperation, NoSuchJobError
-from rq.job import Job, JobStatus
+from rq.job import Job, JobStatus, _job_stack
 from rq.worker import Worker, WorkerStatus
 from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
@@ -175,6 +175,15 @@ def deferred(rq_job: Job, until: datetime | None = None) -> Retry:
     rq_job.number_of_retries = (rq_job.number_of_retries or 0) - 1
     seconds = (until - timezone.now()).total_seconds() if until else app_settings.RESCHEDULE_DELAY
     return Retry(max=sys.maxsize, interval=max(1, ceil(seconds)))
+
+
+def job_around() -> Job | None:
+    """The RQ job whose function has RQ run the current one, as on a synchronous queue: RQ keeps them on a stack."""
+    current = _job_stack.pop()  # type: ignore[no-untyped-call]
+    around: Job | None = _job_stack.top
+    if current is not None:
+        _job_stack.push(current)  # type: ignore[no-untyped-call]
+    return around
 
 
 def workers_alive() -> int | None:

@@ -51,10 +51,10 @@ def _cancel_some(tenant_queue: TenantQueue, up_to: int) -> list[TenantJob]:
 
 
 def _ask_to_stop(job: TenantJob) -> bool:
-    """False when the job ended, or went back to wait, meanwhile."""
+    """False when the job ended, or went back to wait, meanwhile. A run is asked once, however often it is canceled."""
     with locked(job.tenant_queue_id):
-        asked = TenantJob.objects.held_as(job).update(cancel_requested_at=DatabaseNow())
-    if not asked:
-        return False
-    transitions.after_commit(partial(dispatch.stop, job))
-    return True
+        run = TenantJob.objects.held_as(job)
+        if run.filter(cancel_requested_at=None).update(cancel_requested_at=DatabaseNow()):
+            transitions.after_commit(partial(dispatch.stop, job))
+            return True
+        return bool(run.exists())

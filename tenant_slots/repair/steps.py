@@ -227,7 +227,12 @@ def _may_be_judged(job: TenantJob, contact: Contact) -> bool:
 
 
 def _reclaim_stale(job: TenantJob, report: Report) -> bool:
-    """Kill first, then reclaim: a stale process on this host may wake up and go on."""
+    """Kill first, then reclaim: a stale process on this host may wake up and go on.
+
+    The row is read again before: the run may have ended, or have been heard of, since the sweep asked for stale ones.
+    """
+    if not TenantJob.objects.stale().held_as(job).exists():
+        return False
     if not lost_runs.is_out_of_the_way(job):
         report.left.append(f"job {job.uuid}: process {job.pid} is alive but stale, and may not be killed")
         return False

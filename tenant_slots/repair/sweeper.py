@@ -61,7 +61,9 @@ class Sweeper:
         """The local part, then the rest if no other process has claimed it. None when both were claimed."""
         reports = []
         for name, its_steps in ((f"host {owners.this_host()}", steps.LOCAL_STEPS), ("everywhere", steps.STEPS)):
-            if claims.claim(name, self.name):
+            claimed = claims.claim(name, self.name)
+            self.contact.kept()  # it answered; before any step judges others by how long it has done so
+            if claimed:
                 reports.append(self.run(its_steps))
                 claims.done(name, self.name)
         self.contact.kept()

@@ -6,31 +6,50 @@ import json
 import os
 import struct
 import tempfile
+import weakref
+import zlib
 from typing import Any
 
 
 class Outbox:
-    """Where a work-horse leaves the outcome of its job for its worker, which has a connection to record it."""
+    """A file without a name that a worker shares with its work-horses: in memory where there is ``memfd``, as on Linux.
 
-    header = struct.Struct("=Q")
+    An outcome counts whole or not at all: the header, which names the run's token, the length and a checksum, is
+    written last. What a horse left that was killed halfway, or that ran another job, is nothing.
+    """
+
+    header = struct.Struct("=QII")
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the worker
+        self._file = _nameless_file()
+        weakref.finalize(self, os.close, self._file)
 
     def empty(self) -> None:
-        os.ftruncate(self._file.fileno(), 0)
+        os.ftruncate(self._file, 0)
 
-    def put(self, outcome: dict[str, Any]) -> None:
-        """The length comes last, so that a horse killed here has left nothing rather than a half."""
+    def put(self, token: int, outcome: dict[str, Any]) -> None:
         content = json.dumps(outcome).encode()
-        os.pwrite(self._file.fileno(), content, self.header.size)
-        os.pwrite(self._file.fileno(), self.header.pack(len(content)), 0)
+        written = os.pwrite(self._file, content, self.header.size)
+        if written == len(content):
+            os.pwrite(self._file, self.header.pack(token, len(content), zlib.crc32(content)), 0)
 
-    def take(self) -> dict[str, Any] | None:
-        """The outcome; None when the horse ended without one."""
-        header = os.pread(self._file.fileno(), self.header.size, 0)
-        if not header:
+    def take(self, token: int) -> dict[str, Any] | None:
+        """The outcome of the run with this token; None when its horse ended without one."""
+        header = os.pread(self._file, self.header.size, 0)
+        if len(header) < self.header.size:
             return None
-        (length,) = self.header.unpack(header)
-        outcome: dict[str, Any] = json.loads(os.pread(self._file.fileno(), length, self.header.size))
+        named, length, checksum = self.header.unpack(header)
+        content = os.pread(self._file, length, self.header.size)
+        if named != token or zlib.crc32(content) != checksum:
+            return None
+        outcome: dict[str, Any] = json.loads(content)
         return outcome
+
+
+def _nameless_file() -> int:
+    """A descriptor that children inherit by fork and lose by exec. No full disk can keep an outcome from memory."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("tenant_slots")
+    descriptor, path = tempfile.mkstemp(prefix="tenant_slots_")
+    os.unlink(path)
+    return descriptor

@@ -40,17 +40,22 @@ PAUSES = (0.05, 0.1, 0.2, 0.5, *[1.0] * 29)
 """Seconds between tries to record something: together the half minute that a database needs to restart."""
 
 
-def record_start(job: TenantJob, owner: Owner) -> bool:
+def record_start(job: TenantJob, owner: Owner, on_outage: Callable[[], object]) -> bool:
     """Mark an admitted job as running. False: it is not to be run, or the database stayed out of reach."""
-    return bool(persistently(_starting(job, owner)))
+    return bool(persistently(_starting(job, owner), on_outage))
 
 
-def record_end(job: TenantJob, outcome: Outcome) -> Release | None:
+def record_end(job: TenantJob, outcome: Outcome, on_outage: Callable[[], object]) -> Release | None:
     """Give a job's slot back with what it left; None when the database stayed out of reach.
 
     The caller does what follows from it, see `transitions.follow`: that is not to be tried again.
     """
-    return persistently(lambda: _release(job, outcome), between=lambda: _keep_lease(job))
+
+    def between() -> None:
+        on_outage()
+        _keep_lease(job)
+
+    return persistently(lambda: _release(job, outcome), between)
 
 
 def persistently(action: Callable[[], T], between: Callable[[], object] = lambda: None) -> T | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from rq.job import Job, _job_stack
+from rq.job import Job
 
-from tenant_slots import owners, transitions
+from tenant_slots import dispatch, owners, transitions
 from tenant_slots.models import TenantJob
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.running.outbox import Outbox
@@ -29,14 +31,24 @@ class Run:
         worker: its name.
         witness: where the run notes which slot it holds.
         beats: whether somebody sends heartbeats while the job runs.
+        on_outage: told each time that a start or an end could not be recorded because the database was out of reach.
     """
 
-    def __init__(self, worker: str, witness: Witness | None = None, *, beats: bool = False) -> None:
+    def __init__(
+        self,
+        worker: str,
+        witness: Witness | None = None,
+        *,
+        beats: bool = False,
+        on_outage: Callable[[], object] = lambda: None,
+    ) -> None:
         self.worker = worker
         self.witness = witness or Witness()
         self.beats = beats
+        self._on_outage = on_outage
         self.job: TenantJob | None = None
         """The job, once it is marked as running."""
+        self._process = os.getpid()
 
     @staticmethod
     def of(rq_job: Job | None) -> Run:
@@ -47,7 +59,7 @@ class Run:
         """
         run: Run | None = getattr(rq_job, ATTRIBUTE, None)
         if run is None:
-            around: Run | None = getattr(_job_around(), ATTRIBUTE, None)
+            around: Run | None = getattr(dispatch.job_around(), ATTRIBUTE, None)
             run = around if around and around.job is None else Run((rq_job and rq_job.worker_name) or "")
             run.hand_to(rq_job)
         return run
@@ -68,7 +80,7 @@ class Run:
 
     def start(self, job: TenantJob) -> bool:
         """As `begin`, for a job that is at hand."""
-        owner = self.owner
+        owner, self._process = self.owner, os.getpid()
         self.witness.taking(job.pk, owner.token)
         owners.runs_here.add(owner.token)
         if not self._record_start(job, owner):
@@ -81,15 +93,17 @@ class Run:
         return True
 
     def _record_start(self, job: TenantJob, owner: Owner) -> bool:
-        return record_start(job, owner)
+        return record_start(job, owner, self._on_outage)
 
     def end(self, outcome: Outcome) -> None:
         """The function has ended: record how, and give the slot to the next job."""
         job = self.job
         assert job is not None, "a run ends that has not begun"
+        if not self._is_mine():
+            return
         self.witness.ending()
         try:
-            released = record_end(job, outcome)
+            released = record_end(job, outcome, self._on_outage)
         finally:
             self.is_over()
         if released is None:
@@ -99,6 +113,10 @@ class Run:
         if not released:
             logger.warning("job %s ended after its slot had been taken away", job.uuid)
         transitions.follow(job, released, outcome.get("error", ""))
+
+    def _is_mine(self) -> bool:
+        """A child that the function has forked, and that fell through to here, speaks for no run."""
+        return self._process == os.getpid()
 
     def is_over(self) -> None:
         """This process is not at it any more, whatever the database says of it."""
@@ -120,13 +138,5 @@ class HorsesRun(Run):
         return self.job is not None and (self.job.uuid, self.job.attempt) == (uuid, attempt)
 
     def end(self, outcome: Outcome) -> None:
-        self._outbox.put(outcome)
-
-
-def _job_around() -> Job | None:
-    """The RQ job whose function has RQ run the current one, as on a synchronous queue: RQ keeps them on a stack."""
-    current = _job_stack.pop()  # type: ignore[no-untyped-call]
-    around: Job | None = _job_stack.top
-    if current is not None:
-        _job_stack.push(current)  # type: ignore[no-untyped-call]
-    return around
+        if self.job is not None and self._is_mine():
+            self._outbox.put(self.job.token, outcome)

@@ -20,6 +20,7 @@ from tenant_slots import dispatch
 from tenant_slots.conf import app_settings
 from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.running import recording
+from tenant_slots.running.run import Run
 from tenant_slots.running.witness import Witness
 from tenant_slots.workers import weights
 
@@ -86,6 +87,10 @@ class SweepingWorker(BaseWorker):
             yield
         finally:
             self._busy_with_bookkeeping = False
+
+    def new_run(self) -> Run:
+        """For the next job; an outage that it meets is one of this worker, which must then judge nobody for a lease."""
+        return Run(self.name, self.witness, beats=True, on_outage=self.sweeper.contact.broken)
 
     def _new_witness(self) -> Witness:
         """Where the runs of this worker note which slot they hold."""

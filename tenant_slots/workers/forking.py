@@ -20,7 +20,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair import lost_runs
 from tenant_slots.running.outbox import Outbox
-from tenant_slots.running.run import HorsesRun, Run
+from tenant_slots.running.run import HorsesRun
 from tenant_slots.running.witness import Phase, Witness
 from tenant_slots.tasks.registry import registered, resolve
 from tenant_slots.workers.base import SweepingWorker
@@ -47,7 +47,7 @@ class TenantWorker(SweepingWorker, Worker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.current = Run(self.name, self.witness, beats=True)
+        self.current = self.new_run()
         self.outbox = Outbox()
         self.job_monitoring_interval = max(1, int(app_settings.BEAT_INTERVAL))
         self.lease = Lease(self.witness, self.kill_horse)
@@ -103,7 +103,7 @@ class TenantWorker(SweepingWorker, Worker):
         Its RQ id says which one it is. RQ leaves it to the horse to unpickle what is in Redis, and so do we.
         """
         self.witness.idle()
-        self.current = Run(self.name, self.witness, beats=True)
+        self.current = self.new_run()
         named = dispatch.named_by(job.id)
         if named and self.current.begin(*named) and self.current.job:
             _import_once(self.current.job.task)
@@ -116,12 +116,21 @@ class TenantWorker(SweepingWorker, Worker):
             self._horse_pid = 0
 
     def _settle(self, job: Job, seconds: float) -> None:
-        outcome = self.outbox.take()
-        if self.current.job is not None and outcome is not None:
+        started = self.current.job
+        outcome = self.outbox.take(started.token) if started is not None else None
+        if outcome is not None:
             self.current.end(outcome)
         elif self.witness.read()[2] is not Phase.IDLE:
             self._recover_slot(job, seconds)
         self.current.is_over()
+
+    def kill_horse(self, *args: Any, **kwargs: Any) -> None:
+        """RQ forgets the pid of a horse that has ended, and would then kill the group of process 0: our own (RQ 2.12).
+
+        A second stop command for a job may come in that very moment, as two clicks on Cancel send it.
+        """
+        if self.horse_pid:
+            super().kill_horse(*args, **kwargs)
 
     def wait_for_horse(self) -> Any:
         """As RQ, with a look once a second at what signals came.

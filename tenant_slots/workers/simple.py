@@ -13,7 +13,6 @@ from rq.queue import Queue
 from rq.worker import SimpleWorker
 
 from tenant_slots.conf import app_settings
-from tenant_slots.running.run import Run
 from tenant_slots.workers.base import SweepingWorker
 from tenant_slots.workers.lease import Lease
 
@@ -33,7 +32,7 @@ class TenantSimpleWorker(SweepingWorker, SimpleWorker):
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         self.witness.idle()
-        Run(self.name, self.witness, beats=True).hand_to(job)
+        self.new_run().hand_to(job)
         super().execute_job(job, queue)
 
     def _beat_until(self, stop: threading.Event) -> None:

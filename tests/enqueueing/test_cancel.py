@@ -5,9 +5,10 @@ from __future__ import annotations
 import django_rq
 import pytest
 
+from tenant_slots import dispatch
 from tenant_slots.models import State
 from tests import jobs
-from tests.factories import counters_match, fresh, work
+from tests.factories import another_process, counters_match, fresh, running_job, tenant_queue, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -33,3 +34,12 @@ def test_canceling_an_ended_job_changes_nothing() -> None:
     work()
     assert not job.cancel()
     assert job.state == State.FINISHED
+
+
+def test_a_running_job_that_is_canceled_twice_is_asked_to_stop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[object] = []
+    monkeypatch.setattr(dispatch, "stop", lambda job: stopped.append(job.pk))
+    job = running_job(tenant_queue(), another_process())
+    assert job.cancel()
+    assert job.cancel()
+    assert stopped == [job.pk]

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
-from tenant_slots import signals, slots
+from tenant_slots import owners, signals, slots
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.models import State, SweepClaim, TenantJob
-from tenant_slots.repair import steps, sweeper
+from tenant_slots.repair import findings, steps, sweeper
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.sweeper import Sweeper
+from tenant_slots.running.run import Run
 from tests.factories import (
     age,
     another_process,
@@ -121,3 +122,55 @@ def test_an_idle_worker_sweeps(workers: Any) -> None:
     workers.start(1)
     job = waiting_job(tenant_queue(queue="imports"))
     wait_until(lambda: fresh(job).state == State.FINISHED, timeout=20)
+
+
+@pytest.mark.parametrize(("seconds_since_the_last_sweep", "reclaimed"), [(25, 0), (5, 1)])
+def test_a_sweeper_that_was_kept_from_sweeping_judges_nobody_by_it(
+    seconds_since_the_last_sweep: float, reclaimed: int
+) -> None:
+    """As by an outage that it met while it recorded the end of its own job. The second case is the control."""
+    running_job(tenant_queue(), owner("far", host="elsewhere"))
+    age(TenantJob.objects.get(), beat_at=60)
+    contact = Contact()
+    contact._since -= 3600
+    contact._last -= seconds_since_the_last_sweep
+    assert sweep_now(contact).reclaimed == reclaimed
+
+
+def test_an_outage_while_a_worker_records_breaks_its_contact(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, failures = slots.release, [OperationalError("the server closed the connection")]
+
+    def release(*args: Any, **changes: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return original(*args, **changes)
+
+    contact = Contact()
+    contact._since -= 3600
+    row = tenant_queue()
+    job = waiting_job(row)
+    slots.admit(row.pk)
+    run = Run("worker", on_outage=contact.broken)
+    assert run.begin(job.uuid, 1)
+    assert contact.covers_a_lease()
+    monkeypatch.setattr(slots, "release", release)
+    run.end({"state": State.FINISHED})
+    assert not contact.covers_a_lease()
+    assert fresh(job).state == State.FINISHED
+
+
+def test_an_owner_that_is_heard_of_before_it_would_be_killed_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forced: its heartbeat comes between the sweep's question and its deed."""
+    job = running_job(tenant_queue(), another_process())
+    age(job, beat_at=60)
+    stale = findings.stale
+
+    def stale_then_heard_of() -> list[TenantJob]:
+        found = list(stale())
+        assert slots.beat(job.pk, job.token)
+        return found
+
+    monkeypatch.setattr(findings, "stale", stale_then_heard_of)
+    monkeypatch.setattr(owners, "kill", lambda job: pytest.fail("a healthy process was killed"))
+    assert sweep_now().reclaimed == 0
+    assert fresh(job).state == State.RUNNING

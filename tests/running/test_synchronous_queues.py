@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import django_rq
 import pytest
@@ -16,6 +17,8 @@ from rq import Queue
 from tenant_slots import tenant_job
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import fresh, tenant_queue, work
+from tests.history import History
+from tests.jobs import note, wait_for_door
 from tests.processes import Workers, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -54,6 +57,15 @@ def wait(tenant: str) -> None:
 @tenant_job("imports", tenant="tenant")
 def sleep(tenant: str, seconds: float) -> None:
     time.sleep(seconds)
+
+
+@tenant_job("imports", tenant="tenant")
+def run_another_and_go_on(tenant: str, history: str, path: str) -> None:
+    """A job with a slot that runs a job of another tenant, then goes on for as long as there is no such file."""
+    note(history, "start", tenant, "outer")
+    synchronous().enqueue(sleep, "zenith", 0.0)
+    wait_for_door(path)
+    note(history, "end", tenant, "outer")
 
 
 def run_another(seconds: float) -> None:
@@ -112,6 +124,24 @@ def test_a_second_delivery_in_another_thread_of_the_process_leaves_the_run_alone
     first.join(10)
     assert slots_seen == [1]
     assert list(TenantJob.objects.values_list("state", "error")) == [(State.FINISHED, "")]
+
+
+@pytest.mark.parametrize("worker_class", ["TenantWorker", "TenantSimpleWorker"])
+def test_a_job_that_runs_another_one_keeps_its_own_slot_and_lease(
+    history: History, tmp_path: Path, worker_class: str
+) -> None:
+    path = tmp_path / "go on"
+    workers = Workers(TEST_TENANT_SLOTS='{"SWEEP_INTERVAL": 1, "LEASE_TTL": 2, "BEAT_INTERVAL": 1}')
+    workers.start(2, worker_class=f"tenant_slots.workers.{worker_class}")
+    job = run_another_and_go_on.enqueue("acme", history.path, str(path))
+    wait_until(lambda: TenantJob.objects.filter(tenant_queue__tenant="zenith", state=State.FINISHED).exists())
+    heard_of = fresh(job).beat_at
+    wait_until(lambda: (fresh(job).beat_at - heard_of).total_seconds() > 4, message="its heartbeats must go on")
+    path.touch()
+    wait_until(lambda: fresh(job).has_ended)
+    workers.stop()
+    assert (job.state, job.attempt, job.crashes, job.error) == (State.FINISHED, 1, 0, "")
+    assert history.started() == ["outer"]
 
 
 class TestInsideAWorker:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import django_rq
 import pytest
 from django.conf import settings
 from redis import Redis
+from rq import Worker
+from rq.command import handle_stop_job_command
 
-from tenant_slots.workers import base
+from tenant_slots.workers import TenantSimpleWorker, TenantWorker, base
 
 
 def connection(**options: Any) -> Redis:
@@ -37,3 +41,30 @@ def test_the_name_that_a_project_gives_its_driver_is_kept() -> None:
     redis = connection(driver_info=mine)
     base.name_driver_once(redis)
     assert made_by(redis) is mine
+
+
+def worker(worker_class: type[Any]) -> Any:
+    return worker_class([django_rq.get_queue("imports")], connection=django_rq.get_connection("imports"))
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("worker_class", [TenantWorker, TenantSimpleWorker])
+def test_an_outage_that_a_run_meets_is_the_workers(worker_class: type[Any]) -> None:
+    one = worker(worker_class)
+    one.sweeper.contact._since -= 3600
+    assert one.sweeper.contact.covers_a_lease()
+    one.new_run()._on_outage()
+    assert not one.sweeper.contact.covers_a_lease()
+
+
+@pytest.mark.django_db
+def test_a_stop_command_that_comes_when_the_horse_has_ended_kills_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RQ alone, the control, kills the group of process 0: the worker's own, with all of a pool's workers."""
+    killed: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, number: killed.append(group))
+    for worker_class in (TenantWorker, Worker):
+        one = worker(worker_class)
+        monkeypatch.setattr(one, "get_current_job_id", lambda: "job")
+        one._horse_pid = 0
+        handle_stop_job_command(one, {"job_id": "job"})
+    assert killed == [os.getpgid(0)]

@@ -1,0 +1,72 @@
+"""What a work-horse leaves is whole or nothing, and is the outcome of its own run."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tenant_slots.models import State, TenantJob
+from tenant_slots.running.outbox import Outbox
+from tenant_slots.running.run import HorsesRun, Run
+from tests.factories import end_run, fresh, owner, running_job, tenant_queue
+
+OUTCOME = {"state": "finished", "result": {"rows": [1, 2, 3]}}
+
+
+def test_the_outcome_of_a_run_is_taken_by_its_token() -> None:
+    outbox = Outbox()
+    assert outbox.take(7) is None
+    outbox.put(7, OUTCOME)
+    assert outbox.take(7) == OUTCOME
+    assert outbox.take(8) is None, "another run's outcome is none of ours"
+    outbox.empty()
+    assert outbox.take(7) is None
+
+
+def test_a_shorter_outcome_than_the_one_before_is_read_alone() -> None:
+    outbox = Outbox()
+    outbox.put(7, {"state": "failed", "error": "x" * 100_000})
+    outbox.put(8, OUTCOME)
+    assert outbox.take(8) == OUTCOME
+
+
+@pytest.mark.parametrize("kept", [0, 3, 15, 16, 20, 40])
+def test_an_outcome_that_was_cut_off_is_nothing(kept: int) -> None:
+    outbox = Outbox()
+    outbox.put(7, OUTCOME)
+    os.ftruncate(outbox._file, kept)
+    assert outbox.take(7) is None
+
+
+def test_an_outcome_under_an_older_header_is_nothing() -> None:
+    """A horse that is killed after it has written the content and before the header."""
+    outbox = Outbox()
+    outbox.put(7, OUTCOME)
+    os.pwrite(outbox._file, b'{"state": "failed!!"', outbox.header.size)
+    assert outbox.take(7) is None
+
+
+def test_it_takes_no_room_on_a_disk_and_is_closed_with_its_worker() -> None:
+    outbox = Outbox()
+    descriptor = outbox._file
+    assert os.readlink(f"/proc/self/fd/{descriptor}").startswith("/memfd:")
+    del outbox
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_child_that_a_job_has_forked_ends_nobodys_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fell through to the end of the function: in the child of a work-horse, and of a worker without one."""
+    job = running_job(tenant_queue(), owner())
+    run, outbox = Run("worker"), Outbox()
+    run.job = job
+    horses = HorsesRun(run, outbox)
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        horses.end({"state": State.FINISHED, "result": "the child's"})
+        run.end({"state": State.FINISHED, "result": "the child's"})
+    assert (outbox.take(job.token), fresh(job).state) == (None, State.RUNNING)
+    end_run(job, state=State.FINISHED, result="its own")
+    assert TenantJob.objects.get().result == "its own"
