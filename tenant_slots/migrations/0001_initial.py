@@ -400,7 +400,7 @@ class Migration(migrations.Migration):
                     ),
                     models.Index(
                         condition=models.Q(("kind", "reservation"), ("state__in", ("waiting", "queued"))),
-                        fields=["beat_at"],
+                        fields=["id"],
                         name="tenant_slots_reservations",
                     ),
                 ],

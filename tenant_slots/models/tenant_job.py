@@ -209,7 +209,8 @@ class TenantJob(models.Model):
                 fields=["tenant_queue", "ended_at"], condition=Q(state__in=ENDED), name="tenant_slots_ended_of_row"
             ),
             models.Index(
-                fields=["beat_at"],
+                # Never the time of the heartbeat: PostgreSQL would then write every index of a job with each one.
+                fields=["id"],
                 condition=Q(kind=Kind.RESERVATION, state__in=(State.WAITING, State.QUEUED)),
                 name="tenant_slots_reservations",
             ),
@@ -257,7 +258,7 @@ class TenantJob(models.Model):
 
     @implemented_above
     def retry(self) -> None:
-        """Put a failed or canceled job back in its old place in the backlog.
+        """Put a failed or canceled job back at its old position in the backlog.
 
         Raises:
             NotRetryable: the job is in another state.
