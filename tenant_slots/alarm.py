@@ -15,7 +15,7 @@ from rq.timeouts import BaseDeathPenalty, BaseTimeoutException, UnixSignalDeathP
 
 def rq_handler() -> Any:
     """The handler that RQ has set for its timeout; None where it has set none that could be handled here."""
-    if not hasattr(signal, "SIGALRM") or not _in_main_thread():
+    if not _can_ring():
         return None
     handler = signal.getsignal(signal.SIGALRM)
     return handler if isinstance(getattr(handler, "__self__", None), BaseDeathPenalty) else None
@@ -29,7 +29,7 @@ def disarm() -> None:
 
 def time_limit(seconds: float, error: type[BaseTimeoutException]) -> AbstractContextManager[object]:
     """Raises `error` after `seconds`, at least 1, where a signal can do so."""
-    if not _in_main_thread():
+    if not _can_ring():
         return nullcontext()
     limit: AbstractContextManager[object] = UnixSignalDeathPenalty(  # type: ignore[no-untyped-call]
         max(1, int(seconds)), error
@@ -37,5 +37,5 @@ def time_limit(seconds: float, error: type[BaseTimeoutException]) -> AbstractCon
     return limit
 
 
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
+def _can_ring() -> bool:
+    return hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()

@@ -18,7 +18,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.models import HIGHEST_LIMIT
 from tenant_slots.tasks.registry import registered
 from tenant_slots.tenants import is_limit
-from tenant_slots.validation import is_flag, is_number, is_whole
+from tenant_slots.validation import is_flag, is_positive, is_whole
 
 Problem = str | None
 
@@ -61,7 +61,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 
 
 def check_leases(**_: Any) -> list[CheckMessage]:
-    """E004: a lease that ends before its second beat is taken from a healthy job."""
+    """E004: a lease that ends before its second heartbeat is taken from a healthy job."""
     beat, lease = app_settings.BEAT_INTERVAL, app_settings.LEASE_TTL
     if _seconds(beat) or _seconds(lease) or lease >= 2 * beat:
         return []
@@ -148,7 +148,7 @@ def _is_ours(worker_class: type) -> bool:
 
 
 def _seconds(value: object) -> Problem:
-    return None if is_number(value, 0) and value else "Give a number of seconds above 0."
+    return None if is_positive(value) else "Give a number of seconds above 0."
 
 
 def _flag(value: object) -> Problem:
@@ -193,7 +193,7 @@ def _on_lost_database(value: object) -> Problem:
 
 
 def _weights(value: object) -> Problem:
-    valid = isinstance(value, Mapping) and all(is_number(weight, 0) and weight for weight in value.values())
+    valid = isinstance(value, Mapping) and all(map(is_positive, value.values()))
     return None if valid else "Give a dict of numbers above 0 by queue."
 
 

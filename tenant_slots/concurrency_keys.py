@@ -1,7 +1,7 @@
 """Who is next where no concurrency key, such as one user of the tenant, may take all its slots.
 
-A job whose key is at its cap is passed over and keeps its place; the first one of another key goes. Nothing is stored
-about it, so a cap that is raised, or a job that ends, is seen by the next look.
+A job whose key is at its cap is passed over and keeps its position; the first one of another key goes. Nothing is
+stored about it, so a cap that is raised, or a job that ends, is seen by the next look.
 """
 
 from __future__ import annotations

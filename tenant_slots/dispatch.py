@@ -187,7 +187,7 @@ def job_around() -> Job | None:
 
 
 def workers_alive() -> int | None:
-    """How many workers listen on the project's queues and have beaten lately; None when Redis cannot be asked."""
+    """How many workers listen on the project's queues and are alive for RQ; None when Redis cannot be asked."""
     try:
         return sum(_alive(queue_named(name)) for name in _one_queue_per_server())
     except RedisError as error:

@@ -27,7 +27,7 @@ E = TypeVar("E", bound=TenantSlotsError)
 
 
 def _remade(kind: type[E], text: str) -> E:
-    """An error as it was: its text need not be made from facts anew."""
+    """An error as it was, without formatting its text again."""
     error = kind.__new__(kind)
     Exception.__init__(error, text)
     return error
@@ -47,7 +47,7 @@ class ImproperJob(TenantSlotsError):
 
 
 class UnknownJob(TenantSlotsError):
-    message = "{task!r} is no function decorated with @tenant_job; deploy the code that has it, or cancel the job."
+    message = "{task!r} is not a function decorated with @tenant_job; deploy the code that has it, or cancel the job."
 
 
 class UnknownQueue(TenantSlotsError):
@@ -69,7 +69,7 @@ class InvalidTenant(TenantSlotsError):
 
 
 class InvalidKey(TenantSlotsError):
-    message = "{value!r} cannot be the key of a job of {task}: {problem}."
+    message = "{value!r} cannot be a key of {task}: {problem}."
 
 
 class InvalidObject(TenantSlotsError):
@@ -105,13 +105,17 @@ class ArgumentsTooLarge(TenantSlotsError):
 class StaleVersion(TenantSlotsError):
     message = "{tenant_queue} has been changed since you read it; its limit is {max_job} now. Look again, then decide."
 
+    tenant_queue: Any
+    max_job: int
+    version: int
+
 
 class TimeHasPassed(TenantSlotsError):
     message = "{until} has passed already; give a time to come."
 
 
 class UnknownTenantQueue(TenantSlotsError):
-    message = "Tenant {tenant!r} has no row for queue {queue!r} and AUTO_CREATE is off; add it in the admin."
+    message = "Tenant {tenant!r} has no tenant queue on {queue!r} and AUTO_CREATE is off; add it in the admin."
 
 
 class TenantQueueFull(TenantSlotsError):

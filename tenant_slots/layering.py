@@ -1,7 +1,8 @@
 """Methods that belong to a model but are written in a layer above it.
 
 A model stands at the bottom: everything imports it. ``row.set_limit(5)`` needs what stands on top of it, so the model
-only declares the method, and the module that implements it says so. The app's ``ready`` imports those modules.
+only declares the method, and the module that implements it says so. ``TenantSlotsConfig.import_models`` imports those
+modules, before any app's ``ready``.
 """
 
 from __future__ import annotations
@@ -54,5 +55,5 @@ def implementation_of(name: str) -> Callable[..., Any]:
 
 
 def unimplemented() -> set[str]:
-    """Declared methods that would fail when they are called; empty once the app is ready."""
+    """Declared methods that would fail when they are called; empty once the models are loaded."""
     return declared - _implementations.keys()

@@ -1,7 +1,7 @@
 """Every change of a tenant queue's limits: one at a time, seen by its version, told to whoever listens.
 
-The methods are declared, with their arguments and errors, by `TenantQueue`. Whatever is raised here lets waiting jobs
-in: saving the row admits what fits, once the change has committed.
+The methods are declared, with their arguments and errors, by `TenantQueue`. A change that makes room
+admits waiting jobs: saving the row does so, once the change has committed.
 """
 
 from __future__ import annotations

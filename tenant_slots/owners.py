@@ -15,7 +15,7 @@ from typing import Any
 from tenant_slots.models import TenantJob
 
 runs_here: set[int] = set()
-"""The tokens of the runs that this process is at: several where one runs inside another."""
+"""Tokens of the runs that this process is executing; several when one runs inside another."""
 
 
 class Liveness(Enum):
@@ -66,7 +66,7 @@ def this_host() -> str:
 
 def liveness(job: TenantJob) -> Liveness:
     """Whether the process that started the job still exists, and has not turned to something else."""
-    if not is_local(job):
+    if not _is_local(job):
         return Liveness.UNKNOWN
     if job.pid == os.getpid() and not job.is_reservation and job.token not in runs_here:
         return Liveness.DEAD
@@ -76,7 +76,7 @@ def liveness(job: TenantJob) -> Liveness:
     return Liveness.ALIVE if started == job.pid_started else Liveness.DEAD
 
 
-def is_local(job: TenantJob) -> bool:
+def _is_local(job: TenantJob) -> bool:
     return bool(job.host) and job.host == this_host()
 
 

@@ -5,14 +5,15 @@ signal               arguments                             sent when
 ===================  ====================================  ===================================================
 ``jobs_enqueued``    ``jobs``                              new jobs are committed
 ``jobs_admitted``    ``jobs``                              waiting jobs got a slot
-``job_started``      ``job``                               a worker begins to run a job
+``job_started``      ``job``                               a process begins to run a job
 ``job_ended``        ``job``                               a job is finished, failed or canceled
-``job_put_back``     ``job``, ``reason``                   a job goes back to wait: its worker died, or it retries
+``job_put_back``     ``job``, ``reason``                   a job goes back to wait: it retries, or its process died
 ``swept``            ``report``                            a sweep has repaired something
 ``limit_changed``    ``tenant_queue``, ``change``          a method of a tenant queue changed a limit or a pause
 ===================  ====================================  ===================================================
 
-The sender is ``TenantJob``, of ``swept`` and ``limit_changed`` ``TenantQueue``. A ``change`` is a ``models.Change``.
+The sender is ``TenantJob``; for ``swept`` and ``limit_changed`` it is ``TenantQueue``. A ``change`` is a
+``models.Change``.
 """
 
 from __future__ import annotations

@@ -2,18 +2,19 @@
 
 A job *holds a slot* exactly while it is ``queued`` or ``running``; ``current_job`` counts those rows.
 
-1. Gate: a slot is taken only by one conditional UPDATE with F expressions that touched a row.
+1. Gate: a slot is taken only by a conditional UPDATE with F expressions that changed a row.
 2. Together: the counter and the job's state change in one transaction.
-3. One owner, released once: a start is conditional on (job, attempt, state) and writes a random token; heartbeat and
-   release are conditional on that token. No row means that the slot is not yours any more: change nothing. The number
-   of an attempt does not fence by itself: after a failover that lost commits it is given twice.
-4. No lost wake-up: whoever admits or releases locks the tenant queue first, and a release hands its slot
-   straight to the next job in the same transaction. Without the lock the gate answers "full" while a release is
-   still uncommitted, and a job waits beside a free slot.
-5. Order: priority, then enqueue order; no job is ever passed over, but for one whose concurrency key is at its cap.
-6. Every function here only touches the database. ``transitions.py`` pushes what was admitted to RQ after the commit.
+3. One owner, released once: a start names (job, attempt, state) and writes a random token; every heartbeat and release
+   names that token. If no row matches, the slot is no longer yours: change nothing. The attempt's number is not enough,
+   because a failover that loses commits gives the same number to two runs.
+4. No lost wake-up: whoever admits, releases or withdraws locks the tenant queue first, and a release passes its slot on
+   in the same transaction. Without the lock the gate answers "full" while a release is still uncommitted, and a job
+   waits beside a free slot. Starts and heartbeats need no lock: they take and free no slot.
+5. Order: priority, then the order of enqueueing. Nobody is passed over, except where a concurrency key is at its cap.
+6. Nothing here talks to anything but the database. ``transitions.py`` pushes admitted jobs to RQ after the commit.
 
-The statements are in ``statements.py``, in the order in which a job meets them.
+The statements are in ``statements.py``, in the order in which a job meets them; `locked` is a transaction with the row
+lock, see ``locks.py``.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ from tenant_slots.statements import (
 
 @dataclass(frozen=True)
 class Release:
-    """What one release did. Falsy when it did nothing."""
+    """What one release did. Falsy if it did nothing."""
 
     state: State | None
-    """Where the job went; None when the slot was not the caller's any more."""
+    """Where the job went; None if it was another run's slot by then, in another state, or its tenant queue deleted."""
     admitted: list[TenantJob] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -55,7 +56,10 @@ class Release:
 
 
 def admit(tenant_queue_id: int) -> list[TenantJob]:
-    """Give a tenant's free slots to the head of its backlog; returns the jobs to push to RQ."""
+    """Give a tenant's free slots to the head of its backlog; returns the jobs to push to RQ.
+
+    Called whenever room may have appeared: after an enqueue, a raised limit, a resume, and by the sweep.
+    """
     with locked(tenant_queue_id) as tenant_queue:
         heads = _heads(tenant_queue)
         if heads and TAKE.update(pk=tenant_queue.pk, slots=len(heads)):
@@ -64,37 +68,39 @@ def admit(tenant_queue_id: int) -> list[TenantJob]:
 
 
 def start(job: TenantJob, owner: Owner) -> bool:
-    """Mark an admitted job as running. False: another run has it, or it was canceled; do not run it."""
-    job.token = owner.token
-    return bool(START.update(pk=job.pk, attempt=job.attempt, **owner.as_fields()))
+    """Mark a queued job as running. False: it was canceled, or another run has started it; do not run it."""
+    started = bool(START.update(pk=job.pk, attempt=job.attempt, **owner.as_fields()))
+    if started:
+        job.token = owner.token
+    return started
 
 
 def is_run_by(job: TenantJob, owner: Owner) -> bool:
-    """Whether this very run is noted."""
+    """Whether the database has this run as started: after a `start` whose answer was lost on the way."""
     running: bool = TenantJob.objects.running().filter(pk=job.pk, token=owner.token).exists()
     return running
 
 
 def beat(job_id: int, token: int) -> bool:
-    """Renew the lease of a run. False: the lease is lost, another run may have begun."""
+    """Send a heartbeat, which renews the run's lease. False: the lease is lost, and another run may have begun."""
     return bool(BEAT.update(pk=job_id, token=token))
 
 
 def is_cancel_requested(job_id: int, token: int) -> bool:
-    """Whether a run is to be stopped."""
+    """Whether somebody has asked for this run to be stopped."""
     running = TenantJob.objects.running().filter(pk=job_id, token=token)
     asked: bool = running.exclude(cancel_requested_at=None).exists()
     return asked
 
 
 def release(job: TenantJob, states: tuple[State, ...] = HOLDING, later: float | None = None, **values: Any) -> Release:
-    """Move a job out of its slot, which goes to the next waiting job within the same transaction.
+    """Move a job out of its slot and give what is free then to the next waiting jobs, in one transaction.
 
     Args:
-        job: as this process started it, or read it; `attempt` and `token` are the fence.
-        states: the states in which the job may be; in another one nothing changes.
-        later: seconds from now to the job's new `run_after`.
-        values: the new field values, among them `state`.
+        job: as this process started or read it; nothing changes unless the row has the same `attempt` and `token`.
+        states: nothing changes unless the job is in one of these.
+        later: seconds from now until the job's new `run_after`.
+        values: the new values of fields; `state` must be one of them.
     """
     try:
         with locked(job.tenant_queue_id) as tenant_queue:
@@ -105,14 +111,22 @@ def release(job: TenantJob, states: tuple[State, ...] = HOLDING, later: float | 
 
 
 def withdraw(job: TenantJob, error: str = "") -> bool:
-    """Cancel a job that holds no slot. False when it does not wait any more; then it may hold one."""
+    """Cancel a scheduled or waiting job. False if it is neither by now; it may then hold a slot.
+
+    Raises:
+        TenantQueue.DoesNotExist: as `admit`, if the tenant queue was deleted.
+    """
     with locked(job.tenant_queue_id):
         unadmitted = TenantJob.objects.filter(pk=job.pk).unadmitted()
         return bool(unadmitted.update(state=State.CANCELED, ended_at=DatabaseNow(), error=error or F("error")))
 
 
 def _hand_on(tenant_queue: TenantQueue) -> list[TenantJob]:
-    """Admit with the slot that a job has just left. A counter of 0 was wrong: there is nothing to give back."""
+    """Admit with the slot that a job has just left, or lower the counter if nobody takes it.
+
+    HAND_ON gives back and takes in one UPDATE. A counter of 0 was wrong before, and is not lowered further: the sweep
+    sets such a counter right.
+    """
     freed = min(1, tenant_queue.current_job)
     tenant_queue.current_job -= freed
     heads = _heads(tenant_queue)
@@ -134,7 +148,11 @@ def _heads(tenant_queue: TenantQueue) -> list[TenantJob]:
 
 
 def _claimed(tenant_queue: TenantQueue, heads: list[TenantJob]) -> list[TenantJob]:
-    """Those heads that still wait. A job's row may be deleted by hand, whatever is locked; its slot stays free."""
+    """Mark the heads as queued; returns those that were.
+
+    The lock does not keep anybody from deleting a job's row by SQL. The slot of such a job is given back, and the sweep
+    finds who else could have it.
+    """
     claimed = [job for job in heads if CLAIM.update(pk=job.pk)]
     if vanished := len(heads) - len(claimed):
         GIVE_BACK.update(pk=tenant_queue.pk, slots=vanished)
@@ -144,7 +162,10 @@ def _claimed(tenant_queue: TenantQueue, heads: list[TenantJob]) -> list[TenantJo
 
 
 def _leave(job: TenantJob, states: tuple[State, ...], later: float | None, values: dict[str, Any]) -> State | None:
-    """Where the job went: as `values` say, or canceled when somebody has asked for that meanwhile."""
+    """Where the job went: to the state in `values`, or to canceled if it was to wait again but a cancel was requested.
+
+    `leaving` refuses to put back a job whose cancel was requested, so that nobody runs it again.
+    """
     if _update(job, states, later, values):
         return State(values["state"])
     if values["state"] in ENDED:

@@ -1,4 +1,7 @@
-"""The statements of the algorithm, in the order in which a job meets them; ``slots.py`` says when each one runs."""
+"""The statements of the algorithm, in the order in which a job meets them; ``slots.py`` says when each one runs.
+
+LOCK is for ``locks.py``, JOB for ``running/``.
+"""
 
 from __future__ import annotations
 

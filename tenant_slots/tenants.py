@@ -74,7 +74,7 @@ def key_of(call: TaskCall) -> str:
 
 
 def require_tenant(value: object) -> str:
-    """The key of a tenant as a row keeps it. Raises InvalidTenant unless it is a short text, a number or a UUID."""
+    """A tenant's identifier as a row keeps it. Raises InvalidTenant unless it is a short text, a number or a UUID."""
     if not is_name(value):
         raise InvalidTenant(value=value, problem="it must be a str, an int or a UUID")
     tenant = str(value)
@@ -90,7 +90,7 @@ def tenant_queue_for(tenant: str, queue: str) -> TenantQueue:
     """The row of this tenant on this queue, made on first use.
 
     Raises:
-        InvalidTenant: the tenant cannot be a key.
+        InvalidTenant: it cannot name a tenant.
         UnknownQueue: RQ has no such queue.
         UnknownTenantQueue: there is no row and ``AUTO_CREATE`` is off.
         InvalidLimit: ``DEFAULT_MAX_JOB`` gave something else than a limit.

@@ -19,6 +19,11 @@ def is_number(value: object, lowest: float | None = None, highest: float | None 
     return isinstance(value, (int, float)) and not isinstance(value, bool) and _is_within(value, lowest, highest)
 
 
+def is_positive(value: object, highest: float | None = None) -> TypeGuard[int | float]:
+    """Whether it is a number above 0, up to `highest`."""
+    return is_number(value, 0, highest) and value > 0
+
+
 def is_name(value: object) -> TypeGuard[str | int | UUID]:
     """Whether it can name a tenant or a concurrency key: a text, a whole number or a UUID."""
     return isinstance(value, (str, UUID)) or is_whole(value)

@@ -140,10 +140,10 @@ def test_an_override_ends_with_the_limit_that_was_there_before(told: list[Change
     row = tenant_queue(max_job=1)
     job = waiting_job(row)
     row.set_override(0, in_an_hour())
-    assert sweep_now().put_back == 0
+    assert sweep_now().overrides_ended == 0
     end_time(row, "override_until")
 
-    assert sweep_now().put_back == 1
+    assert sweep_now().overrides_ended == 1
 
     assert (fresh(row).max_job, row.override_until, row.limit_before_override) == (1, None, None)
     assert (told[-1].old, told[-1].new, told[-1].by) == (0, 1, "sweep")
@@ -164,7 +164,7 @@ def test_a_limit_set_for_good_ends_the_override() -> None:
     row.set_override(5, in_an_hour())
     row.set_limit(3)
     assert fresh(row).override_until is None
-    assert sweep_now().put_back == 0
+    assert sweep_now().overrides_ended == 0
     assert fresh(row).max_job == 3
 
 

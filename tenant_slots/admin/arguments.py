@@ -1,4 +1,4 @@
-"""A job's arguments as the admin shows them: who may see them, and what nobody sees."""
+"""A job's arguments and result as text, with everything masked that ``HIDDEN_ARGUMENTS`` names."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class ChangeForm(QueueConcern):
             response = super().changeform_view(request, object_id, *args, **kwargs)
         except StaleVersion as error:
             # It came between our look at the version and our lock: the form is shown anew with what is stored.
-            self.message_user(request, conflict_text(error.max_job, None), messages.ERROR)  # type: ignore[attr-defined]
+            self.message_user(request, conflict_text(error.max_job, None), messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())
         context = getattr(response, "context_data", None) or {}
         if "adminform" in context and getattr(context["adminform"].form, "conflict", False):

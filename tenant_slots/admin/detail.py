@@ -8,7 +8,7 @@ from django.http import HttpRequest
 
 from tenant_slots.admin import audit, queue_charts
 from tenant_slots.admin.pages import address
-from tenant_slots.admin.permissions import QueuePermissions
+from tenant_slots.admin.permissions import QueuePermissions, may
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats import held, positions
 
@@ -26,7 +26,7 @@ class DetailPage(QueuePermissions):
         if row is None or not self.has_view_permission(request, row):
             return {}
         span = queue_charts.SPANS.get(request.GET.get("span", ""), queue_charts.SPANS["1h"])
-        jobs_seen = request.user.has_perm("tenant_slots.view_tenantjob")
+        jobs_seen = may(request, "view_tenantjob")
         context: dict[str, Any] = {
             "slots_span": span,
             "slots_spans": queue_charts.SPANS.values(),

@@ -71,5 +71,5 @@ class JobFields:
 
     @admin.display(description=_("last line of the error"))
     def last_line_of_error(self, job: TenantJob) -> str:
-        """For who may not see arguments: a traceback may hold some."""
+        """For viewers who may not see arguments: a traceback may hold some."""
         return job.error.strip().rpartition("\n")[2]

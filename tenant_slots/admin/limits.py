@@ -34,7 +34,7 @@ class LimitPages(QueuePermissions, QueueConcern):
         ]
 
     def limit_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Set a limit, for good or until a time. Its script in the list asks for JSON."""
+        """Set a limit, for good or until a time. The script of the live list asks for JSON."""
         row = self._row_to_limit(request, object_id)
         initial = {"max_job": row.max_job, "version": row.version, "until": row.override_until}
         form = LimitForm(request.POST if request.method == "POST" else None, initial=initial)

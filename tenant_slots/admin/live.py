@@ -64,7 +64,7 @@ class LiveList(Restricted, QueueConcern):
         return shared_tiles.get(["all"], lambda _: {"all": _board()})["all"]
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """The page's rows with what is `live` of them, always fresh: who reloads wants to see what has changed."""
+        """The page's rows with their figures as `live`, always fresh: whoever reloads wants to see what has changed."""
         changelist = super().get_changelist_instance(request)
         found = rows.measured([row.pk for row in changelist.result_list])
         shared_rows.put(found)

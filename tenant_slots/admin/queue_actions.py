@@ -16,7 +16,7 @@ from tenant_slots.admin.changes import name_of, set_limit
 from tenant_slots.admin.forms import STYLED, LimitForm, ReasonForm, SeenForm, future_field, seen
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.enqueueing import cancel
-from tenant_slots.exceptions import StaleVersion, TenantSlotsError
+from tenant_slots.exceptions import NotRetryable, StaleVersion
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.stats.expressions import LARGE
 
@@ -150,7 +150,7 @@ def _retry_failed(model_admin: Any, request: HttpRequest, row: TenantQueue, valu
 def _retried(job: TenantJob) -> bool:
     try:
         job.retry()
-    except TenantSlotsError:  # it was retried by somebody else, or a new one like it waits
+    except NotRetryable:  # it is not failed any more, or somebody else has retried it
         return False
     return True
 

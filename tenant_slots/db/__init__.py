@@ -1,1 +1,3 @@
-"""The database below the models: its clock, and Django's statements compiled once per process."""
+"""The database below the models: its clock, Django's statements compiled once per process, and what to say
+when our tables are missing.
+"""

@@ -1,4 +1,4 @@
-"""Naming the one thing to do about a database without our tables."""
+"""Turns a missing table into the error that says what to run."""
 
 from __future__ import annotations
 

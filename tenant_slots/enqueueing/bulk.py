@@ -26,7 +26,7 @@ def insert(jobs: list[TenantJob]) -> None:
     """Store new jobs in their order and give them their keys. The caller is in a transaction.
 
     Raises:
-        IntegrityError: a job of the same digest is under way.
+        IntegrityError: a duplicate is under way.
     """
     on_postgresql = connections[app_settings.DATABASE].vendor == "postgresql"
     if on_postgresql and len(jobs) > 1 and jobs[0].unique_key:

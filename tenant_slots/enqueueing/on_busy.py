@@ -112,4 +112,4 @@ def _reason(job: TenantJob) -> str:
     row = job.tenant_queue
     if row.paused:
         return "was paused"
-    return f"had no free slot for key {job.key!r}" if row.free else "had no free slot"
+    return f"had no free slot for concurrency key {job.key!r}" if row.free else "had no free slot"

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from tenant_slots.exceptions import InvalidOption
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
 from tenant_slots.models import TenantJob
-from tenant_slots.tasks.options import priority_problem
+from tenant_slots.tasks.options import USING_OPTIONS, require_options
 
 
 @implements(TenantJob.set_priority)
 def set_priority(job: TenantJob, priority: int) -> bool:
-    if problem := priority_problem(priority):
-        raise InvalidOption(option="priority", value=priority, task=job.task, problem=problem)
+    require_options(job.task, {"priority": priority}, USING_OPTIONS)
     with locked(job.tenant_queue_id):
         changed = bool(TenantJob.objects.unadmitted().filter(pk=job.pk).update(priority=priority))
     job.refresh_from_db(fields=["priority", "state"])

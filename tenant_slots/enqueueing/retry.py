@@ -1,4 +1,4 @@
-"""Running a failed or canceled job again, in its old place."""
+"""Running a failed or canceled job again, at its old position."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def _forget_each(old: QuerySet[TenantJob], keys: list[int]) -> None:
 
 
 def _forget_elsewhere(old: QuerySet[TenantJob], keys: list[int]) -> None:
-    """In a session of this thread's own. What the caller's transaction made or locked is left to that."""
+    """In a session of this thread's own. Rows that the caller's transaction made or locked are left to the caller."""
     connection = connections[app_settings.DATABASE]
     try:
         for key in keys:

@@ -5,10 +5,10 @@ What moves a job between states is in ``slots.py``. Methods whose body needs the
 written there, see ``layering.py``.
 """
 
-from tenant_slots.models.states import ENDED, HOLD_SLOT, HOLDING, UNADMITTED, Kind, LimitSource, State
+from tenant_slots.models.states import ENDED, HOLD_SLOT, HOLDING, Kind, LimitSource, State
 from tenant_slots.models.sweep_claim import SweepClaim
 from tenant_slots.models.tenant_job import READY_AT, TenantJob, TenantJobQuerySet, rq_id_of, rq_queue_of
-from tenant_slots.models.tenant_queue import GUARDED, HIGHEST_LIMIT, Change, TenantQueue, TenantQueueQuerySet
+from tenant_slots.models.tenant_queue import GUARDED, HIGHEST_LIMIT, Change, TenantQueue
 
 __all__ = [
     "ENDED",
@@ -17,7 +17,6 @@ __all__ = [
     "HOLDING",
     "HOLD_SLOT",
     "READY_AT",
-    "UNADMITTED",
     "Change",
     "Kind",
     "LimitSource",
@@ -26,7 +25,6 @@ __all__ = [
     "TenantJob",
     "TenantJobQuerySet",
     "TenantQueue",
-    "TenantQueueQuerySet",
     "rq_id_of",
     "rq_queue_of",
 ]

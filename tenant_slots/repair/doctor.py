@@ -56,7 +56,7 @@ def _dead_reservations() -> Iterator[Finding]:
 
 
 def _stale_owners() -> Iterator[Finding]:
-    for job in found.stale().filter(beats=True):
+    for job in TenantJob.objects.stale().select_related("tenant_queue"):
         meaning = f"worker {job.worker} has sent no heartbeat for {app_settings.LEASE_TTL} s, since {job.beat_at}"
         yield _of_job("stale owner", job, meaning)
 

@@ -24,7 +24,7 @@ def dead_reservations_here() -> list[TenantJob]:
     return _dead_here(TenantJob.objects.reservations_to_begin())
 
 
-def stale() -> TenantJobQuerySet:
+def without_heartbeat() -> TenantJobQuerySet:
     """Running jobs without a heartbeat for a lease, those of stock workers among them, which send none."""
     found: TenantJobQuerySet = TenantJob.objects.running().filter(beat_at__lt=ago(app_settings.LEASE_TTL))
     return found.select_related("tenant_queue")
@@ -43,7 +43,7 @@ def due(seconds_ago: float = 0) -> TenantJobQuerySet:
 
 
 def stranded() -> QuerySet[TenantQueue]:
-    """Tenant queues where a job waits that could run: one without a key, or whose key is below the cap."""
+    """Tenant queues where a job waits that could run: one without a concurrency key, or whose key is below its cap."""
     waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("pk"))
     held = TenantJob.objects.holding().filter(tenant_queue=OuterRef(OuterRef("pk"))).exclude(key="")
     full = held.values("key").annotate(held=Count("pk")).filter(held__gte=F("tenant_queue__max_job_per_key"))

@@ -1,4 +1,4 @@
-"""What becomes of a job whose process died: it runs again in its old place, a few times, then fails."""
+"""What becomes of a job whose process died: it runs again at its old position, a few times, then fails."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass
 class Report:
-    """What one sweep did; the numbers count jobs, but `put_back`, `resumed` and `repaired` tenant queues."""
+    """What one sweep did. `overrides_ended`, `resumed` and `repaired` count tenant queues, the others jobs."""
 
-    put_back: int = 0
+    overrides_ended: int = 0
     resumed: int = 0
     reclaimed: int = 0
     repushed: int = 0

@@ -36,7 +36,7 @@ LOCK_TIMEOUT_SECONDS = 0.2
 """How long one tenant's locked row may hold up a sweep."""
 
 ABSENCE_SECONDS = 90
-"""Seconds for which RQ must know nothing of a stock worker: a FLUSHALL takes its record, and it beats every 30."""
+"""Seconds for which RQ must know nothing of a stock worker: a FLUSHALL takes its record, which it renews every 30."""
 
 ROWS_PER_STEP = 1000
 """Most rows that one step changes: a sweep stays short, the rest follows in the next one."""
@@ -51,9 +51,9 @@ SWEEP = "sweep"
 """Who changed a limit, as receivers of ``limit_changed`` are told."""
 
 
-def put_back_overrides(report: Report, contact: Contact) -> None:
+def end_overrides(report: Report, contact: Contact) -> None:
     """Limits whose time is over."""
-    report.put_back += _end_what_is_over("override_until", TenantQueue.end_override)
+    report.overrides_ended += _end_what_is_over("override_until", TenantQueue.end_override)
 
 
 def resume_paused(report: Report, contact: Contact) -> None:
@@ -79,7 +79,7 @@ def reclaim_local(report: Report, contact: Contact) -> None:
 
 def reclaim_stale(report: Report, contact: Contact) -> None:
     """Jobs whose owner has sent no heartbeat for a lease, and stock workers' jobs that RQ has given up."""
-    for job in findings.stale():
+    for job in findings.without_heartbeat():
         if not job.beats:
             if _may_be_judged(job, contact):
                 report.reclaimed += bool(_unless_locked(partial(lost_runs.reclaim_if_dead, job)))
@@ -177,7 +177,7 @@ def prune(report: Report, contact: Contact) -> None:
 Step = Callable[[Report, Contact], None]
 LOCAL_STEPS: tuple[Step, ...] = (reclaim_local, end_abandoned_reservations)
 STEPS: tuple[Step, ...] = (
-    put_back_overrides,
+    end_overrides,
     resume_paused,
     reclaim_stale,
     repush,
@@ -210,7 +210,7 @@ def _unless_locked(change: Callable[[], T]) -> T | None:
     except OperationalError as error:
         if not locks.is_locked_out(error):
             raise
-        logger.warning("the sweep leaves out one tenant, whose row is locked: %s", error)
+        logger.warning("the sweep leaves out one tenant queue, which is locked: %s", error)
         return None
     except TenantQueue.DoesNotExist:
         return None

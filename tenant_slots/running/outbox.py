@@ -15,7 +15,7 @@ class Outbox:
     """A file without a name that a worker shares with its work-horses: in memory where there is ``memfd``, as on Linux.
 
     An outcome counts whole or not at all: the header, which names the run's token, the length and a checksum, is
-    written last. What a horse left that was killed halfway, or that ran another job, is nothing.
+    written last. What a work-horse left when it was killed halfway, or that ran another job, does not count.
     """
 
     header = struct.Struct("=QII")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,9 +18,11 @@ from tenant_slots.repair import lost_runs
 from tenant_slots.running.coroutines import completed
 from tenant_slots.running.recording import persistently
 from tenant_slots.running.run import Run
-from tenant_slots.running.runner import logger, run_in_slot
+from tenant_slots.running.runner import run_in_slot
 from tenant_slots.tasks.on_busy import WAIT
 from tenant_slots.tasks.task import TaskCall, TenantTask
+
+logger = logging.getLogger("tenant_slots")
 
 
 def call(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -75,7 +78,7 @@ def _in_backlog_or_slot(task: TenantTask[..., Any], tenant: str, rq_job: Job, ke
 
 
 def _joined(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, key: str) -> TenantJob:
-    """The job's own place in the backlog from an earlier try, else a new one at its end."""
+    """The job's row from an earlier try, else a new one at the end of the backlog."""
     placed = TenantJob.objects.exclude(state__in=ENDED).filter(rq_job_id=rq_job.id).select_related("tenant_queue")
     found: TenantJob | None = placed.first()
     if found is None:

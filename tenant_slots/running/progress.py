@@ -160,7 +160,7 @@ def _require_stat(name: str, value: object) -> None:
     problem = json_problem(name) or json_problem(value)
     if value is not None and not isinstance(value, (int, float, str)):
         problem = "give a number, a text, a boolean or None"
-    elif isinstance(value, (int, float)) and not problem and abs(value) > HIGHEST_NUMBER:
+    elif is_number(value) and not problem and not is_number(value, -HIGHEST_NUMBER, HIGHEST_NUMBER):
         problem = f"it must be from {-HIGHEST_NUMBER} to {HIGHEST_NUMBER}"
     if problem:
         raise InvalidProgress(name=name, value=_shown(value), problem=problem)

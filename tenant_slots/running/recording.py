@@ -28,7 +28,7 @@ Outcome = dict[str, Any]
 logger = logging.getLogger("tenant_slots")
 
 LEFT = ("result", "error", "progress", "stats")
-"""What of an outcome a database may refuse to store."""
+"""The fields of an outcome that a database may refuse to store."""
 
 ERROR_LENGTH = 20_000
 """Characters kept of an error, from its end, where a traceback says what happened."""
@@ -92,7 +92,10 @@ def _starting(job: TenantJob, owner: Owner) -> Callable[[], bool]:
     def start() -> bool:
         nonlocal tries
         tries += 1
-        return slots.start(job, owner) or (tries > 1 and slots.is_run_by(job, owner))
+        if tries > 1 and slots.is_run_by(job, owner):
+            job.token = owner.token
+            return True
+        return slots.start(job, owner)
 
     return start
 

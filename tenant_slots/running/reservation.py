@@ -26,7 +26,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.enqueueing.backlog_limit import require_room
-from tenant_slots.exceptions import HoldInTransaction, InvalidOption, NoFreeSlot
+from tenant_slots.exceptions import HoldInTransaction, NoFreeSlot
 from tenant_slots.models import HOLD_SLOT, Kind, State, TenantJob
 from tenant_slots.owners import Owner
 from tenant_slots.repair import lost_runs
@@ -34,7 +34,7 @@ from tenant_slots.running import progress
 from tenant_slots.running.progress import Reporter
 from tenant_slots.running.recording import persistently, storable_error
 from tenant_slots.running.run import Run
-from tenant_slots.tasks.options import key_problem, priority_problem
+from tenant_slots.tasks.options import Option, key_problem, priority_problem, require_options
 from tenant_slots.validation import is_number
 
 logger = logging.getLogger("tenant_slots")
@@ -76,7 +76,7 @@ def hold_slot(
     or open one. As a decorator it holds a slot for each call.
 
     Args:
-        tenant: its key; None or "" is no tenant, as for a job.
+        tenant: its identifier; None or "" is no tenant, as for a job.
         queue: a queue of RQ_QUEUES. No worker needs to listen on it.
         timeout: seconds to wait; 0 takes a slot only if one is free and nobody waits before.
         priority: as of `using()`.
@@ -88,7 +88,7 @@ def hold_slot(
         HoldInTransaction: on SQLite, inside a transaction: only one connection at a time can write.
         TenantSlotsError: a leaf that names what is wrong with the arguments.
     """
-    _require_options(timeout=timeout, priority=priority, key=key)
+    require_options("hold_slot", {"timeout": timeout, "priority": priority, "key": key}, OPTIONS)
     _require_second_connection()
     wanted = {"priority": priority, "key": key}
     keeper = Keeper(tenants.checked_tenant("hold_slot", tenant), queue, timeout, wanted)
@@ -246,17 +246,11 @@ class Keeper:
             logger.error("the lease of %s is lost, its block goes on without a slot", job)
 
 
-def _require_options(**options: Any) -> None:
-    for option, problem_of in RULES.items():
-        if problem := problem_of(options[option]):
-            raise InvalidOption(option=option, value=options[option], task="hold_slot", problem=problem)
-
-
 def _timeout_problem(value: object) -> str:
     return "" if is_number(value, 0, LONGEST_TIMEOUT) else f"give seconds, from 0 to {LONGEST_TIMEOUT}"
 
 
-RULES = {"timeout": _timeout_problem, "priority": priority_problem, "key": key_problem}
+OPTIONS = {"timeout": Option(_timeout_problem), "priority": Option(priority_problem), "key": Option(key_problem)}
 
 
 def _require_second_connection() -> None:

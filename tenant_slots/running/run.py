@@ -119,7 +119,7 @@ class Run:
         return self._process == os.getpid()
 
     def is_over(self) -> None:
-        """This process is not at it any more, whatever the database says of it."""
+        """This process no longer executes it, whatever the database says."""
         if self.job is not None:
             owners.runs_here.discard(self.job.token)
         self.job = None

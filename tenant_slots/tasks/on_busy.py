@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.models import TenantJob, TenantQueue
-from tenant_slots.validation import is_number
+from tenant_slots.validation import is_number, is_positive
 
 WAIT, DISCARD = "wait", "discard"
 
@@ -32,7 +32,7 @@ class Reschedule:
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        if not is_number(self.seconds, 0, LONGEST) or not self.seconds:
+        if not is_positive(self.seconds, LONGEST):
             self._refuse("seconds", f"it must be a number of seconds above 0, at most {LONGEST}")
         if not is_number(self.jitter, 0, 1):
             self._refuse("jitter", "it must be from 0 to 1")

@@ -15,7 +15,7 @@ from tenant_slots.models import TenantJob
 from tenant_slots.tasks.arguments import json_problem
 from tenant_slots.tasks.on_busy import on_busy_problem
 from tenant_slots.tasks.throttle import Throttle
-from tenant_slots.validation import is_whole, type_problem
+from tenant_slots.validation import is_whole, text_problem, type_problem
 
 HIGHEST_PRIORITY = 1_000_000
 LONGEST_KEY: int = TenantJob._meta.get_field("key").max_length or 0
@@ -25,11 +25,10 @@ LONGEST = timedelta(days=366)
 
 
 def key_problem(value: object) -> str:
-    if not isinstance(value, str):
-        return "it must be of type str"
-    if len(value) > LONGEST_KEY or "\0" in value:
-        return f"it must be a text of at most {LONGEST_KEY} characters without NUL"
-    return ""
+    if problem := type_problem(value, str):
+        return problem
+    text = str(value)
+    return f"it has more than {LONGEST_KEY} characters" if len(text) > LONGEST_KEY else text_problem(text)
 
 
 def priority_problem(value: object) -> str:
@@ -45,6 +44,10 @@ def _of(kind: type) -> Callable[[Any], str]:
 
 def _timeout_problem(value: Any) -> str:
     return type_problem(value, int) or ("give seconds, or -1 for no limit" if value == 0 else "")
+
+
+def _description_problem(value: Any) -> str:
+    return type_problem(value, str) or text_problem(value)
 
 
 def _meta_problem(value: Any) -> str:
@@ -92,7 +95,7 @@ DECORATOR_OPTIONS = {
     "timeout": Option(_timeout_problem, is_for_rq=True),
     "result_ttl": Option(_of(int), is_for_rq=True),
     "failure_ttl": Option(_of(int), is_for_rq=True),
-    "description": Option(_of(str), is_for_rq=True),
+    "description": Option(_description_problem, is_for_rq=True),
     "meta": Option(_meta_problem, is_for_rq=True),
     "retry": Option(_of(Retry), is_for_rq=True),
     "on_busy": Option(on_busy_problem),

@@ -89,7 +89,7 @@ class SweepingWorker(BaseWorker):
             self._busy_with_bookkeeping = False
 
     def new_run(self) -> Run:
-        """For the next job; an outage that it meets is one of this worker, which must then judge nobody for a lease."""
+        """For the next job; an outage that it meets is this worker's, which then calls no owner stale for a lease."""
         return Run(self.name, self.witness, beats=True, on_outage=self.sweeper.contact.broken)
 
     def _new_witness(self) -> Witness:
@@ -110,7 +110,7 @@ class SweepingWorker(BaseWorker):
 
 
 def name_driver_once(connection: Redis) -> None:
-    """redis-py 8 reads its version from its package's metadata for each connection: milliseconds, in every horse."""
+    """redis-py 8 reads its version from its package's metadata for each connection: 2 ms in every work-horse."""
     options = connection.connection_pool.connection_kwargs
     if find_spec("redis.driver_info") and options.keys().isdisjoint({"driver_info", "lib_name", "lib_version"}):
         options["driver_info"] = import_string("redis.driver_info.DriverInfo")()

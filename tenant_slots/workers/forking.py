@@ -63,7 +63,7 @@ class TenantWorker(SweepingWorker, Worker):
         gc.freeze()  # what is loaded by now is never garbage; horses need not look at it, and so not copy it
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """RQ beats three times around every job for a record that lives for a minute; once a second is enough."""
+        """RQ sends three heartbeats around every job for a record that lives for a minute; once a second is enough."""
         now = time.monotonic()
         if timeout is not None or pipeline is not None or now >= self._next_heartbeat:
             self._next_heartbeat = now + 1

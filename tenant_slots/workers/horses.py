@@ -16,8 +16,6 @@ from tenant_slots.conf import app_settings
 PR_SET_PDEATHSIG = 1
 """From <sys/prctl.h>: the signal that this process gets when its parent dies."""
 
-LIBC = ctypes.CDLL(None)
-
 
 def wait_for_exit(pid: int) -> None:
     if not pid or not hasattr(os, "pidfd_open"):
@@ -59,6 +57,6 @@ def die_with(parent: int | None) -> None:
     """Have the kernel kill this horse when its worker dies, so that no job runs unseen (Linux only)."""
     if not sys.platform.startswith("linux"):
         return
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)  # it died between the fork and the line above

@@ -62,8 +62,8 @@ class Lease:
 
     def _failed(self, error: Exception) -> None:
         connections.close_all()
-        silent = time.monotonic() - self._last_contact
-        logger.warning("a heartbeat failed, the database has been out of reach for %.0f s: %s", silent, error)
-        if app_settings.ON_LOST_DATABASE == "stop" and silent > app_settings.LEASE_TTL:
+        out_of_reach = time.monotonic() - self._last_contact
+        logger.warning("a heartbeat failed, the database has been out of reach for %.0f s: %s", out_of_reach, error)
+        if app_settings.ON_LOST_DATABASE == "stop" and out_of_reach > app_settings.LEASE_TTL:
             logger.error("the run is ended, as ON_LOST_DATABASE says")
             self._end_run()

@@ -22,7 +22,7 @@ class TenantSimpleWorker(SweepingWorker, SimpleWorker):
 
     def work(self, *args: Any, **kwargs: Any) -> bool:
         stop = threading.Event()
-        thread = threading.Thread(target=self._beat_until, args=(stop,), name="tenant_slots beats", daemon=True)
+        thread = threading.Thread(target=self._beat_until, args=(stop,), name="tenant_slots heartbeats", daemon=True)
         thread.start()
         try:
             return super().work(*args, **kwargs)

@@ -74,7 +74,7 @@ def test_a_user_at_the_limit_per_key_is_told_so() -> None:
     for_ann = jobs.only_now.using(key="ann")
     first, second = fresh(for_ann.enqueue("acme")), fresh(for_ann.enqueue("acme"))
     assert (first.state, second.state) == (State.QUEUED, State.CANCELED)
-    assert second.error == "discarded: acme on imports had no free slot for key 'ann' (1 of 3 in use)"
+    assert second.error == "discarded: acme on imports had no free slot for concurrency key 'ann' (1 of 3 in use)"
 
 
 def test_reschedule_leaves_the_backlog_for_its_seconds_give_or_take_the_jitter() -> None:

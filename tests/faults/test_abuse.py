@@ -34,7 +34,8 @@ from django.db import transaction
 from django.test import Client
 from django.urls import reverse
 
-from tenant_slots import bulk, exceptions
+from tenant_slots import exceptions
+from tenant_slots.enqueueing import bulk
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs as plain_jobs
 from tests.factories import counters_match, fresh, tenant_queue

@@ -52,9 +52,10 @@ def test_i1_i4_i6_the_sweep_comes_before_the_finisher() -> None:
 
 def test_i1_i4_a_heartbeat_of_a_stale_run_after_a_reclaim_renews_nothing() -> None:
     job = running_job(tenant_queue(), dead_process())
-    assert slots.beat(job.pk, 1)
+    token = job.token
+    assert slots.beat(job.pk, token)
     lost_runs.end_lost_run(job, "its process died")
-    assert not slots.beat(job.pk, 1)
+    assert not slots.beat(job.pk, token)
 
 
 def at_once(*actions: Any) -> list[Any]:

@@ -143,7 +143,7 @@ def test_a_file_that_is_not_utf8_or_missing_is_refused(plans: Any) -> None:
 def test_a_tenant_without_a_row_is_a_bad_line_where_rows_are_not_created(plans: Any, settings: Any) -> None:
     settings.TENANT_SLOTS = {"AUTO_CREATE": False}
     tenant_queue("acme", max_job=1)
-    assert refused(plans, "tenant,limit\nacme,4\nbeta,2\n").startswith("line 3: Tenant 'beta' has no row")
+    assert refused(plans, "tenant,limit\nacme,4\nbeta,2\n").startswith("line 3: Tenant 'beta' has no tenant queue")
 
 
 def test_an_unknown_queue_is_refused(plans: Any) -> None:

@@ -163,14 +163,14 @@ def test_an_owner_that_is_heard_of_before_it_would_be_killed_is_left_alone(monke
     """Forced: its heartbeat comes between the sweep's question and its deed."""
     job = running_job(tenant_queue(), another_process())
     age(job, beat_at=60)
-    stale = findings.stale
+    without_heartbeat = findings.without_heartbeat
 
     def stale_then_heard_of() -> list[TenantJob]:
-        found = list(stale())
+        found = list(without_heartbeat())
         assert slots.beat(job.pk, job.token)
         return found
 
-    monkeypatch.setattr(findings, "stale", stale_then_heard_of)
+    monkeypatch.setattr(findings, "without_heartbeat", stale_then_heard_of)
     monkeypatch.setattr(owners, "kill", lambda job: pytest.fail("a healthy process was killed"))
     assert sweep_now().reclaimed == 0
     assert fresh(job).state == State.RUNNING

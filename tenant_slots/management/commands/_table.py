@@ -22,7 +22,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None 
 
 
 def printable(text: str) -> str:
-    """The text with control, bidi and other invisible characters as escapes: a tenant's key may hold any."""
+    """The text with control, bidi and other invisible characters as escapes: a tenant's identifier may hold any."""
     return "".join(mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in text)
 
 
