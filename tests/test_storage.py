@@ -60,9 +60,18 @@ def _index_of_heartbeats() -> Iterator[None]:
     query("DROP INDEX of_heartbeats")
 
 
+def test_no_index_has_what_a_heartbeat_writes() -> None:
+    definitions = query("SELECT indexdef FROM pg_indexes WHERE tablename = 'tenant_slots_tenantjob'")
+    assert len(definitions) > 5
+    assert [definition for (definition,) in definitions if "beat_at" in str(definition)] == []
+
+
 @pytest.mark.usefixtures("_running_jobs")
-def test_no_heartbeat_writes_an_index() -> None:
-    assert send_heartbeats() == (5 * JOBS, 5 * JOBS)
+def test_heartbeats_write_no_index() -> None:
+    """Those aside that find their page full: somebody's snapshot may keep old versions of rows for a moment."""
+    updated, without_index = send_heartbeats()
+    assert updated == 5 * JOBS
+    assert without_index > 4 * JOBS
 
 
 @pytest.mark.usefixtures("_running_jobs", "_index_of_heartbeats")
