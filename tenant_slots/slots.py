@@ -19,7 +19,6 @@ lock, see ``locks.py``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -30,6 +29,7 @@ from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.locks import locked
 from tenant_slots.models import ENDED, HOLDING, State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner
+from tenant_slots.releases import Release
 from tenant_slots.statements import (
     ADMITTED,
     BEAT,
@@ -41,18 +41,6 @@ from tenant_slots.statements import (
     first_waiting,
     leaving,
 )
-
-
-@dataclass(frozen=True)
-class Release:
-    """What one release did. Falsy if it did nothing."""
-
-    state: State | None
-    """Where the job went; None if it was another run's slot by then, in another state, or its tenant queue deleted."""
-    admitted: list[TenantJob] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return self.state is not None
 
 
 def admit(tenant_queue_id: int) -> list[TenantJob]:

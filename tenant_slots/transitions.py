@@ -17,7 +17,7 @@ from django.dispatch import Signal
 from tenant_slots import dispatch, signals, slots
 from tenant_slots.conf import app_settings
 from tenant_slots.models import State, TenantJob
-from tenant_slots.slots import Release
+from tenant_slots.releases import Release
 
 logger = logging.getLogger("tenant_slots")
 

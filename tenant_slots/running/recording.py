@@ -17,7 +17,7 @@ from tenant_slots import slots
 from tenant_slots.conf import app_settings
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Owner, this_process
-from tenant_slots.slots import Release
+from tenant_slots.releases import Release
 from tenant_slots.statements import JOB
 
 T = TypeVar("T")

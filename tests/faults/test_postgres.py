@@ -17,6 +17,7 @@ from django.db import InterfaceError, InternalError, OperationalError, connectio
 
 from tenant_slots import slots
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.releases import Release
 from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.running.run import Run
 from tenant_slots.running.witness import Witness
@@ -406,7 +407,7 @@ def test_i2_i4_the_end_of_a_job_is_recorded_after_any_kind_of_database_error(
     slots.start(job, owner())
     original, failures = slots.release, [error("the first time"), error("the second time")]
 
-    def release(*args: Any, **changes: Any) -> slots.Release:
+    def release(*args: Any, **changes: Any) -> Release:
         if failures:
             raise failures.pop()
         return original(*args, **changes)

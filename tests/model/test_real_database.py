@@ -20,6 +20,7 @@ from hypothesis.strategies import booleans, data, integers, sampled_from
 from tenant_slots import locks, slots, statements
 from tenant_slots.models import HOLDING, State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner
+from tenant_slots.releases import Release
 from tenant_slots.repair import lost_runs, sweeper
 from tests import jobs
 from tests.factories import another_process, dead_process
@@ -154,12 +155,12 @@ def test_i1_to_i7_hold_on_the_way_through_random_operations() -> None:
 
 
 def test_control_a_release_that_does_not_ask_who_owns_the_slot_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def release(job: TenantJob, states: Any = None, **changes: Any) -> slots.Release:
+    def release(job: TenantJob, states: Any = None, **changes: Any) -> Release:
         with locks.locked(job.tenant_queue_id) as row:
             TenantJob.objects.filter(pk=job.pk).update(**changes)
             statements.GIVE_BACK.update(pk=row.pk, slots=1)
             row.refresh_from_db()
-            return slots.Release(State(changes["state"]), slots.admit(row.pk))
+            return Release(State(changes["state"]), slots.admit(row.pk))
 
     monkeypatch.setattr(slots, "release", release)
     with pytest.raises(AssertionError):
