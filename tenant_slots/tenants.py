@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
+from django.db import IntegrityError, connections
 from django.utils.module_loading import import_string
 
 from tenant_slots.conf import app_settings
@@ -23,6 +24,8 @@ from tenant_slots.models import HIGHEST_LIMIT, TenantQueue
 from tenant_slots.tasks.options import key_problem
 from tenant_slots.tasks.task import TaskCall
 from tenant_slots.validation import is_name, is_whole, text_problem
+
+T = TypeVar("T")
 
 logger = logging.getLogger("tenant_slots")
 
@@ -107,6 +110,16 @@ def tenant_queue_for(tenant: str, queue: str) -> TenantQueue:
         tenant=tenant, queue=queue, defaults={"max_job": default_max_job(tenant, queue)}
     )
     return created
+
+
+def though_deleted(store: Callable[[], T]) -> T:
+    """What `store` gives. It is tried again once: that makes a tenant queue anew that was deleted since it was read."""
+    try:
+        return store()
+    except IntegrityError:
+        if connections[app_settings.DATABASE].in_atomic_block:
+            raise
+        return store()
 
 
 def require_queue(queue: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from django.db import IntegrityError, connections, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from tenant_slots import tenants, transitions
@@ -31,7 +31,7 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
     new_jobs = [_checked(task, call) for call in calls]
     with naming_missing_tables():
         if task.unique_for is None:
-            jobs = fresh = _stored(task, new_jobs)
+            jobs = fresh = tenants.though_deleted(partial(_insert, task, new_jobs))
         else:
             jobs, fresh = unique.stored_once(task.unique_for, new_jobs, partial(_insert, task))
     if fresh:
@@ -62,17 +62,6 @@ def _checked(task: TenantTask[..., Any], arguments: Arguments) -> NewJob:
         **on,
     )
     return NewJob(tenant, job)
-
-
-def _stored(task: TenantTask[..., Any], new_jobs: list[NewJob]) -> list[TenantJob]:
-    """The jobs, once they are in the database."""
-    try:
-        return _insert(task, new_jobs)
-    except IntegrityError:
-        # Somebody deleted a tenant queue between our reading it and our commit. A second look makes it anew.
-        if connections[app_settings.DATABASE].in_atomic_block:
-            raise
-        return _insert(task, new_jobs)
 
 
 def _insert(task: TenantTask[..., Any], new_jobs: list[NewJob]) -> list[TenantJob]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django.db import Error, IntegrityError, OperationalError, connections
+from django.db import Error, OperationalError, connections
 
 from tenant_slots import locks, slots, tenants, transitions
 from tenant_slots.conf import app_settings
@@ -149,7 +149,7 @@ class Keeper:
         job: TenantJob | None = None
         try:
             with naming_missing_tables():
-                job = self._stored()
+                job = tenants.though_deleted(self._insert)
             self._begin(job)
         except BaseException as error:
             self.begun.set_exception(error)
@@ -182,13 +182,6 @@ class Keeper:
                     lost_runs.end_lost_run(job, reason, state=State.CANCELED)
 
         persistently(end)
-
-    def _stored(self) -> TenantJob:
-        try:
-            return self._insert()
-        except IntegrityError:
-            # Somebody deleted the tenant queue between our reading it and our commit. A second look makes it anew.
-            return self._insert()
 
     def _insert(self) -> TenantJob:
         row = tenants.tenant_queue_for(self._tenant, self._queue)

@@ -31,7 +31,7 @@ class Run:
         worker: its name.
         witness: where the run notes which slot it holds.
         beats: whether somebody sends heartbeats while the job runs.
-        on_outage: told each time that a start or an end could not be recorded because the database was out of reach.
+        on_outage: told each time that the database was out of reach when a start or an end was to be recorded.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Run:
 
     def begin(self, uuid: UUID, attempt: int) -> bool:
         """Mark an admitted job as running. False when this attempt is not to be run: it ended, was canceled or runs."""
-        found: list[Any] = persistently(lambda: JOB.rows(uuid=uuid)) or []
+        found: list[Any] = persistently(lambda: JOB.rows(uuid=uuid), self._on_outage) or []
         return any(job.attempt == attempt and self.start(job) for job in found)
 
     def start(self, job: TenantJob) -> bool:
@@ -83,8 +83,13 @@ class Run:
         owner, self._process = self.owner, os.getpid()
         self.witness.taking(job.pk, owner.token)
         owners.runs_here.add(owner.token)
-        if not self._record_start(job, owner):
-            owners.runs_here.discard(owner.token)
+        started = False
+        try:
+            started = self._record_start(job, owner)
+        finally:
+            if not started:
+                owners.runs_here.discard(owner.token)
+        if not started:
             self.witness.idle()
             return False
         self.witness.holding()

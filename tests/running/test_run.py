@@ -1,15 +1,18 @@
-"""What a work-horse leaves is whole or nothing, and is the outcome of its own run."""
+"""A run and its outbox: what a work-horse leaves is whole or nothing, and is the outcome of its own run."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
+from django.db import DatabaseError, OperationalError
 
+from tenant_slots import owners, slots, statements
 from tenant_slots.models import State, TenantJob
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.run import HorsesRun, Run
-from tests.factories import end_run, fresh, owner, running_job, tenant_queue
+from tests.factories import end_run, fresh, owner, running_job, tenant_queue, waiting_job
 
 OUTCOME = {"state": "finished", "result": {"rows": [1, 2, 3]}}
 
@@ -70,3 +73,36 @@ def test_a_child_that_a_job_has_forked_ends_nobodys_run(monkeypatch: pytest.Monk
     assert (outbox.take(job.token), fresh(job).state) == (None, State.RUNNING)
     end_run(job, state=State.FINISHED, result="its own")
     assert TenantJob.objects.get().result == "its own"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_start_that_raises_leaves_no_run_behind_that_would_count_as_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = tenant_queue()
+    job = waiting_job(row)
+    slots.admit(row.pk)
+
+    def start(*_: Any) -> bool:
+        raise DatabaseError("no")
+
+    monkeypatch.setattr(slots, "start", start)
+    before = set(owners.runs_here)
+    with pytest.raises(DatabaseError):
+        Run("worker").begin(job.uuid, 1)
+    assert owners.runs_here == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_outage_is_told_when_the_job_cannot_even_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = tenant_queue()
+    job = waiting_job(row)
+    slots.admit(row.pk)
+    original, failures, told = statements.JOB.rows, [OperationalError("gone")], list[str]()
+
+    def rows(*args: Any, **values: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return original(*args, **values)
+
+    monkeypatch.setattr(statements.JOB, "rows", rows)
+    assert Run("worker", on_outage=lambda: told.append("outage")).begin(job.uuid, 1)
+    assert told == ["outage"]
