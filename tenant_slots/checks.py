@@ -159,6 +159,14 @@ def _count(value: object) -> Problem:
     return None if is_whole(value, 0) else "Give a whole number, 0 or above."
 
 
+def _positive_count(value: object) -> Problem:
+    return None if is_whole(value, 1) else "Give a whole number, 1 or above."
+
+
+def _bytes_or_none(value: object) -> Problem:
+    return None if value is None or is_whole(value, 1) else "Give a number of bytes, or None for no bound."
+
+
 def _limit(value: object) -> Problem:
     if isinstance(value, str):
         return _importable(value)
@@ -212,6 +220,8 @@ RULES: dict[str, Callable[[object], Problem]] = {
     "LEASE_TTL": _seconds,
     "SWEEP_INTERVAL": _seconds,
     "MAX_CRASHES": _count,
+    "JOBS_PER_HORSE": _positive_count,
+    "HORSE_MAX_RSS": _bytes_or_none,
     "ON_LOST_DATABASE": _on_lost_database,
     "MAX_ARGS_BYTES": _count,
     "RETENTION": _seconds,

@@ -36,6 +36,8 @@ class AppSettings:
     LEASE_TTL = Setting(20)
     SWEEP_INTERVAL = Setting(5)
     MAX_CRASHES = Setting(3)
+    JOBS_PER_HORSE = Setting(1000)
+    HORSE_MAX_RSS: Setting[int | None] = Setting(None)
     ON_LOST_DATABASE = Setting("continue")
     MAX_ARGS_BYTES = Setting(65536)
     RETENTION = Setting(7 * 24 * 3600)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from django.db import DatabaseError, connections, transaction
+from django.db import Error, connections, transaction
 
 from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantQueue
@@ -23,6 +23,16 @@ LOCK_NOT_AVAILABLE = "55P03"
 
 patience: ContextVar[float] = ContextVar("tenant_slots_patience", default=LOCK_TIMEOUT_SECONDS)
 """Seconds to wait for a tenant queue here. A sweep waits less: it comes again and has other tenants to see to."""
+
+
+@contextmanager
+def waiting_at_most(seconds: float) -> Iterator[None]:
+    """Wait for tenant queues no longer than this in the block."""
+    token = patience.set(seconds)
+    try:
+        yield
+    finally:
+        patience.reset(token)
 
 
 @contextmanager
@@ -43,14 +53,28 @@ def locked(tenant_queue_id: int) -> Iterator[TenantQueue]:
         yield found[0]
 
 
-def is_locked_out(error: DatabaseError) -> bool:
+def is_locked_out(error: Error) -> bool:
     """Whether it means that somebody kept the tenant queue locked for longer than our patience."""
     return getattr(error.__cause__, "sqlstate", None) == LOCK_NOT_AVAILABLE
+
+
+def impatient(seconds: float) -> tuple[str, ...]:
+    """What goes before a single statement outside of a transaction that must not wait long for a row.
+
+    PostgreSQL runs both in one transaction. SQLite has no locks on rows.
+    """
+    connection = connections[app_settings.DATABASE]
+    if connection.vendor != "postgresql" or connection.in_atomic_block:
+        return ()
+    return (_lock_timeout(seconds),)
 
 
 def _transaction_rules(alias: str) -> tuple[str, ...]:
     """READ COMMITTED, because a stricter level fails where waiting for the lock is what we want."""
     if connections[alias].vendor != "postgresql":
         return ()
-    limit = int(patience.get() * 1000)
-    return "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", f"SET LOCAL lock_timeout = '{limit}ms'"
+    return "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", _lock_timeout(patience.get())
+
+
+def _lock_timeout(seconds: float) -> str:
+    return f"SET LOCAL lock_timeout = '{int(seconds * 1000)}ms'"

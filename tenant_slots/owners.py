@@ -7,15 +7,24 @@ import os
 import secrets
 import signal
 import time
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from tenant_slots import witness
 from tenant_slots.models import TenantJob
 
 runs_here: set[int] = set()
 """Tokens of the runs that this process is executing; several when one runs inside another."""
+
+
+STOPPED = "TtZX"
+"""States of proc(5) in which a process does nothing; the last two it does not leave."""
+
+DEAD = "ZX"
 
 
 class Liveness(Enum):
@@ -27,7 +36,11 @@ class Liveness(Enum):
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that runs a job, and the token of that one run, as the job's row keeps them."""
+    """The process that answers for a run, and the token of that one run, as the job's row keeps them.
+
+    It is the worker, also where a work-horse runs the job: the horse may be gone while its worker still has to record
+    how the job ended.
+    """
 
     worker: str
     host: str
@@ -37,6 +50,15 @@ class Owner:
     """Another process or thread sends its heartbeats, so that their absence means something."""
     token: int
     """63 random bits. The number of an attempt is given twice when a failover has lost commits; this is not."""
+    horse: int = 0
+    """The work-horse and the group of processes that it leads; 0 where the owner runs the job itself."""
+
+    def with_new_token(self) -> Owner:
+        return replace(self, token=secrets.randbits(63))
+
+    def with_horse(self) -> Owner:
+        """As this process, a work-horse of the owner, runs a job."""
+        return replace(self.with_new_token(), horse=os.getpid())
 
     def as_fields(self) -> dict[str, Any]:
         return vars(self)
@@ -81,43 +103,76 @@ def _is_local(job: TenantJob) -> bool:
 
 
 def kill(job: TenantJob) -> bool:
-    """SIGKILL what runs a local job: the work-horses of a forking worker with their process groups, else the process.
+    """SIGKILL what runs a local job, if it still runs that very run; True when nothing does any more.
 
-    False when the operating system does not allow it, or when it would be this process.
+    The witness of the owner process names the run and the process that executes it: a work-horse, which goes with its
+    group, or the worker itself. A worker that has turned to another job is left alone. False too when the operating
+    system does not allow it, or when it would be this process.
     """
-    if liveness(job) is not Liveness.ALIVE or job.pid == os.getpid():
-        return False
     try:
-        horses = [pid for pid in _children(job.pid) if os.getpgid(pid) == pid]
-        for horse in horses:
-            os.killpg(horse, signal.SIGKILL)
-        if not horses:
-            os.kill(job.pid, signal.SIGKILL)
+        for process in _processes_that_run(job):
+            if process == os.getpid():
+                return False
+            _kill_at(job, process)
     except OSError:
         return liveness(job) is Liveness.DEAD
-    _wait_for_end(horses or [job.pid])
     return True
 
 
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def end_leftovers(job: TenantJob) -> None:
+    """Kill what a dead work-horse of this host has started and left behind: its group of processes.
+
+    The system gives a number to no other process while a group has it. So where the leader is gone and the group is
+    not, it is still that of the horse.
+    """
+    if not job.horse or not _is_local(job) or Path(f"/proc/{job.horse}").exists():
+        return
+    with suppress(OSError):
+        os.killpg(job.horse, signal.SIGKILL)
 
 
-def _wait_for_end(pids: list[int]) -> None:
-    """A killed process ends as soon as the kernel runs it; two seconds are for a machine that is very busy."""
+def _processes_that_run(job: TenantJob) -> list[int]:
+    if liveness(job) is not Liveness.ALIVE:
+        return []
+    return [seen.process for seen in witness.seen_in(job.pid) if seen.token == job.token and seen.process]
+
+
+def _kill_at(job: TenantJob, process: int) -> None:
+    """Stopped, it cannot turn to another job between the look and the kill."""
+    os.kill(process, signal.SIGSTOP)
+    _wait_until(lambda: _state(process) in STOPPED)
+    if process not in _processes_that_run(job):
+        os.kill(process, signal.SIGCONT)
+    elif os.getpgid(process) == process:
+        os.killpg(process, signal.SIGKILL)
+    else:
+        os.kill(process, signal.SIGKILL)
+    _wait_until(lambda: not _started(process) or process not in _processes_that_run(job))
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    """A signal is dealt with as soon as the kernel runs the process; two seconds are for a very busy machine."""
     deadline = time.monotonic() + 2
-    while any(_started(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def _state(pid: int) -> str:
+    """The letter of proc(5); that of a dead process when it is gone."""
+    return (_stat(pid) or ["X"])[0]
 
 
 def _started(pid: int) -> int | None:
     """Clock ticks from boot to the start of a process: with it a reused pid is not mistaken. None when it is gone."""
+    stat = _stat(pid)
+    return None if stat is None or stat[0] in DEAD else int(stat[19])
+
+
+def _stat(pid: int) -> list[str] | None:
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):
         return None
-    state, *fields = stat.rpartition(")")[2].split()
-    return None if state in "ZX" else int(fields[18])
 
 
 def _is_hidden(pid: int) -> bool:

@@ -24,7 +24,7 @@ from typing import Any
 
 from django.db.models import F
 
-from tenant_slots import concurrency_keys
+from tenant_slots import concurrency_keys, locks
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.locks import locked
 from tenant_slots.models import ENDED, HOLDING, State, TenantJob, TenantQueue
@@ -42,6 +42,12 @@ from tenant_slots.statements import (
     leaving,
 )
 
+LOCK_SECONDS = 1
+"""How long a start waits for a job's row that somebody holds; it needs no lock of ours."""
+
+HEARTBEAT_SECONDS = 0.01
+"""How long a heartbeat does: until a statement of ours that is under way is through."""
+
 
 def admit(tenant_queue_id: int) -> list[TenantJob]:
     """Give a tenant's free slots to the head of its backlog; returns the jobs to push to RQ.
@@ -57,7 +63,8 @@ def admit(tenant_queue_id: int) -> list[TenantJob]:
 
 def start(job: TenantJob, owner: Owner) -> bool:
     """Mark a queued job as running. False: it was canceled, or another run has started it; do not run it."""
-    started = bool(START.update(pk=job.pk, attempt=job.attempt, **owner.as_fields()))
+    rules = locks.impatient(LOCK_SECONDS)
+    started = bool(START.update(rules, pk=job.pk, attempt=job.attempt, **owner.as_fields()))
     if started:
         job.token = owner.token
     return started
@@ -65,13 +72,23 @@ def start(job: TenantJob, owner: Owner) -> bool:
 
 def is_run_by(job: TenantJob, owner: Owner) -> bool:
     """Whether the database has this run as started: after a `start` whose answer was lost on the way."""
-    running: bool = TenantJob.objects.running().filter(pk=job.pk, token=owner.token).exists()
-    return running
+    return is_running(job.pk, owner.token)
 
 
 def beat(job_id: int, token: int) -> bool:
-    """Send a heartbeat, which renews the run's lease. False: the lease is lost, and another run may have begun."""
-    return bool(BEAT.update(pk=job_id, token=token))
+    """Send a heartbeat, which renews the run's lease. False: the lease is lost, and another run may have begun.
+
+    Raises:
+        OperationalError: the database is out of reach; or `locks.is_locked_out`, when somebody holds the job's row,
+            its own function perhaps. A heartbeat waits for nobody; see `is_running`.
+    """
+    return bool(BEAT.update(locks.impatient(HEARTBEAT_SECONDS), pk=job_id, token=token))
+
+
+def is_running(job_id: int, token: int) -> bool:
+    """Whether the database has this run as running."""
+    running: bool = TenantJob.objects.running().filter(pk=job_id, token=token).exists()
+    return running
 
 
 def is_cancel_requested(job_id: int, token: int) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import django_rq
-from django.db import transaction
+from django.db import connections, transaction
 from rq import SimpleWorker
 
 from tenant_slots import owners, slots
@@ -16,6 +18,8 @@ from tenant_slots.enqueueing import bulk
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.running.run import Run
+
+T = TypeVar("T")
 
 TASK = "tests.jobs.add"
 
@@ -104,3 +108,16 @@ def end_run(job: TenantJob, **outcome: Any) -> None:
     run = Run("worker")
     run.job = job
     run.end(outcome)
+
+
+def in_thread(function: Callable[[], T]) -> T:
+    """What a function gives in a thread of its own, whose database connection is closed at the end."""
+
+    def run() -> T:
+        try:
+            return function()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()

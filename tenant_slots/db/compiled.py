@@ -86,11 +86,11 @@ class Statement:
         self._changes = changes
         self._by_alias: dict[str, Compiled] = {}
 
-    def update(self, **values: Any) -> int:
-        """How many rows were changed."""
+    def update(self, before: Sequence[str] = (), **values: Any) -> int:
+        """How many rows were changed. See `rows`."""
         alias = app_settings.DATABASE
         with connections[alias].cursor() as cursor:
-            cursor.execute(*self._bound(alias, values))
+            _execute(cursor, before, *self._bound(alias, values))
             changed: int = cursor.rowcount
         return changed
 

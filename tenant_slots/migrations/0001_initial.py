@@ -310,6 +310,14 @@ class Migration(migrations.Migration):
                 ("pid", models.IntegerField(db_default=0, default=0, verbose_name="process")),
                 ("pid_started", models.BigIntegerField(db_default=0, default=0)),
                 (
+                    "horse",
+                    models.IntegerField(
+                        db_default=0,
+                        default=0,
+                        help_text="The work-horse in which the process runs the job, if it has one.",
+                    ),
+                ),
+                (
                     "token",
                     models.BigIntegerField(
                         db_default=0,

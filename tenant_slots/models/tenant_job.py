@@ -154,6 +154,9 @@ class TenantJob(models.Model):
     host = models.CharField(_("host"), max_length=100, default="", db_default="")
     pid = models.IntegerField(_("process"), default=0, db_default=0)
     pid_started = models.BigIntegerField(default=0, db_default=0)
+    horse = models.IntegerField(
+        default=0, db_default=0, help_text=_("The work-horse in which the process runs the job, if it has one.")
+    )
     token = models.BigIntegerField(
         default=0, db_default=0, help_text=_("Random, drawn anew at each start: only who knows it speaks for the run.")
     )

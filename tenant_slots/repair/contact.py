@@ -17,6 +17,8 @@ class Contact:
 
     def __init__(self) -> None:
         self._since = self._last = time.monotonic()
+        self.breaks = 0
+        """How often it was broken."""
         self._absent: dict[tuple[int, int], float] = {}
 
     def absent_for(self, job: TenantJob) -> float:
@@ -36,6 +38,7 @@ class Contact:
         self._last = now
 
     def broken(self) -> None:
+        self.breaks += 1
         self._since = self._last = time.monotonic()
 
     def covers_a_lease(self) -> bool:

@@ -19,6 +19,7 @@ def end_lost_run(job: TenantJob, reason: str, *, state: State | None = None) -> 
         reason: what happened, for the job's error text.
         state: what becomes of the job, when that is already decided; else it waits again or fails by the crash policy.
     """
+    owners.end_leftovers(job)
     return bool(transitions.release(job, **_changes(job, reason, state)))
 
 

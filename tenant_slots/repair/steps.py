@@ -41,6 +41,9 @@ ABSENCE_SECONDS = 90
 ROWS_PER_STEP = 1000
 """Most rows that one step changes: a sweep stays short, the rest follows in the next one."""
 
+SECONDS_BETWEEN_LOOKS = 1
+"""At a stale run. A heartbeat that was kept out by a lock on the job's row is tried again every 0.2 s."""
+
 SECONDS_TO_PROMOTE = 1
 """After which a sweep leaves what is due to the next one."""
 
@@ -79,11 +82,15 @@ def reclaim_local(report: Report, contact: Contact) -> None:
 
 def reclaim_stale(report: Report, contact: Contact) -> None:
     """Jobs whose owner has sent no heartbeat for a lease, and stock workers' jobs that RQ has given up."""
+    stale: list[TenantJob] = []
     for job in findings.without_heartbeat():
-        if not job.beats:
-            if _may_be_judged(job, contact):
-                report.reclaimed += bool(_unless_locked(partial(lost_runs.reclaim_if_dead, job)))
-        elif contact.covers_a_lease():
+        if job.beats:
+            stale.append(job)
+        elif _may_be_judged(job, contact):
+            report.reclaimed += bool(_unless_locked(partial(lost_runs.reclaim_if_dead, job)))
+    if stale and contact.covers_a_lease():
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+        for job in stale:
             report.reclaimed += bool(_unless_locked(partial(_reclaim_stale, job, report)))
 
 
@@ -230,9 +237,11 @@ def _reclaim_stale(job: TenantJob, report: Report) -> bool:
     """Kill first, then reclaim: a stale process on this host may wake up and go on.
 
     The row is read again before: the run may have ended, or have been heard of, since the sweep asked for stale ones.
+    A row that somebody holds may be held by the job itself, and so keep its heartbeats out: it is left alone.
     """
-    if not TenantJob.objects.stale().held_as(job).exists():
-        return False
+    with _unlocked(TenantJob.objects.stale().held_as(job)) as still_stale:
+        if not still_stale.exists():
+            return False
     if not lost_runs.is_out_of_the_way(job):
         report.left.append(f"job {job.uuid}: process {job.pid} is alive but stale, and may not be killed")
         return False

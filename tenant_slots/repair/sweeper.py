@@ -45,7 +45,7 @@ class Sweeper:
         """Sweep unless another process does, or has lately. Never raises: a worker must go on."""
         if not self.is_due:
             return None
-        self._due = time.monotonic() + app_settings.SWEEP_INTERVAL
+        self.put_off()
         try:
             with time_limit(app_settings.LEASE_TTL / 2, SweepTimeout):
                 return self.sweep()
@@ -56,6 +56,10 @@ class Sweeper:
         except Exception:
             logger.exception("the sweep failed")
         return None
+
+    def put_off(self) -> None:
+        """The next one is due after a whole interval."""
+        self._due = time.monotonic() + app_settings.SWEEP_INTERVAL
 
     def sweep(self) -> Report | None:
         """The local part, then the rest if no other process has claimed it. None when both were claimed."""

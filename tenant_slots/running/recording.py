@@ -1,19 +1,20 @@
 """Noting in the database that a job began and how it ended, whatever the database does meanwhile.
 
-Recording never changes the outcome of a job: it is tried for half a minute, then left to the sweep.
+Recording never changes the outcome of a job. A process that nobody watches over tries for half a minute; under a worker
+of ours an end is tried for a second, and then kept by the worker, which has other jobs to see to.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from django.db import DatabaseError, Error, InterfaceError, InternalError, OperationalError, connections
 
-from tenant_slots import slots
+from tenant_slots import locks, slots
 from tenant_slots.conf import app_settings
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Owner, this_process
@@ -39,9 +40,18 @@ PASSING = (OperationalError, InterfaceError, InternalError)
 PAUSES = (0.05, 0.1, 0.2, 0.5, *[1.0] * 29)
 """Seconds between tries to record something: together the half minute that a database needs to restart."""
 
+BRIEFLY = PAUSES[:4]
+"""For an end that somebody keeps if the database does not take it."""
+
+PATIENCE_SECONDS = 1
+"""How long an end that somebody keeps waits for a tenant queue that is locked: other tenants' jobs wait meanwhile."""
+
 
 def record_start(job: TenantJob, owner: Owner, on_outage: Callable[[], object]) -> bool:
-    """Mark an admitted job as running. False: it is not to be run, or the database stayed out of reach."""
+    """Mark an admitted job as running. False: it is not to be run, or the database stayed out of reach.
+
+    False too when somebody holds the job's row: it keeps its slot, and a sweep pushes it to RQ again.
+    """
     return bool(persistently(_starting(job, owner), on_outage))
 
 
@@ -55,18 +65,31 @@ def record_end(job: TenantJob, outcome: Outcome, on_outage: Callable[[], object]
         on_outage()
         _keep_lease(job)
 
-    return persistently(lambda: _release(job, outcome), between)
+    return persistently(lambda: release(job, outcome), between)
 
 
-def persistently(action: Callable[[], T], between: Callable[[], object] = lambda: None) -> T | None:
-    """The action's answer; None when the database stayed out of reach for the sum of `PAUSES`."""
-    for pause in PAUSES:
+def record_end_briefly(job: TenantJob, outcome: Outcome, on_outage: Callable[[], object]) -> Release | None:
+    """As `record_end`, for one that is kept otherwise: None after a second, or when the tenant queue stays locked."""
+    with locks.waiting_at_most(PATIENCE_SECONDS):
+        return persistently(lambda: release(job, outcome), on_outage, BRIEFLY, give_up=locks.is_locked_out)
+
+
+def persistently(
+    action: Callable[[], T],
+    between: Callable[[], object] = lambda: None,
+    pauses: Sequence[float] = PAUSES,
+    give_up: Callable[[Error], bool] = lambda error: False,
+) -> T | None:
+    """The action's answer; None when the database stayed out of reach for the sum of the pauses."""
+    for pause in pauses:
         try:
             _leave_users_transaction()
             return action()
         except PASSING as error:
             logger.warning("the database did not answer, trying again: %s", error)
             connections[app_settings.DATABASE].close()
+            if give_up(error):
+                return None
             between()
             time.sleep(pause)
     return None
@@ -95,13 +118,19 @@ def _starting(job: TenantJob, owner: Owner) -> Callable[[], bool]:
         if tries > 1 and slots.is_run_by(job, owner):
             job.token = owner.token
             return True
-        return slots.start(job, owner)
+        try:
+            return slots.start(job, owner)
+        except OperationalError as error:
+            if not locks.is_locked_out(error):
+                raise
+            logger.warning("job %s is left to a sweep, somebody holds its row: %s", job.uuid, error)
+            return False
 
     return start
 
 
-def _release(job: TenantJob, outcome: Outcome) -> Release:
-    """At least without what the database refuses to store."""
+def release(job: TenantJob, outcome: Outcome) -> Release:
+    """Once: the end with what the job left, or at least without what the database refuses to store."""
     try:
         return slots.release(job, **outcome)
     except PASSING:
@@ -116,6 +145,20 @@ def _keep_lease(job: TenantJob) -> None:
     """The tenant queue may be locked by somebody for longer than a lease; the job has ended and is not to run again."""
     with suppress(Error):
         slots.beat(job.pk, job.token)
+
+
+def open_transactions() -> int:
+    """How many transactions and savepoints are open on our connection."""
+    connection = connections[app_settings.DATABASE]
+    return connection.in_atomic_block + len(connection.savepoint_ids)
+
+
+def leave_open_transactions(before: int) -> None:
+    """A function that has left `atomic()` open must not swallow what we record, nor all later work of its process."""
+    if open_transactions() > before:
+        logger.error("the job left a transaction open; what it wrote there is rolled back")
+        connections[app_settings.DATABASE].close()
+        del connections[app_settings.DATABASE]
 
 
 def _leave_users_transaction() -> None:

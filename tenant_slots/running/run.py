@@ -13,10 +13,12 @@ from rq.job import Job
 from tenant_slots import dispatch, owners, transitions
 from tenant_slots.models import TenantJob
 from tenant_slots.owners import Owner, this_process
+from tenant_slots.releases import Release
+from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
-from tenant_slots.running.recording import Outcome, persistently, record_end, record_start
-from tenant_slots.running.witness import Witness
+from tenant_slots.running.recording import Outcome, persistently
 from tenant_slots.statements import JOB
+from tenant_slots.witness import Witness
 
 logger = logging.getLogger("tenant_slots")
 
@@ -25,30 +27,23 @@ ATTRIBUTE = "tenant_slots_run"
 
 
 class Run:
-    """What the process that runs a job and the worker that watches over it share.
+    """One run of a job in this process.
 
     Args:
         worker: its name.
-        witness: where the run notes which slot it holds.
         beats: whether somebody sends heartbeats while the job runs.
         on_outage: told each time that the database was out of reach when a start or an end was to be recorded.
     """
 
-    def __init__(
-        self,
-        worker: str,
-        witness: Witness | None = None,
-        *,
-        beats: bool = False,
-        on_outage: Callable[[], object] = lambda: None,
-    ) -> None:
+    def __init__(self, worker: str, *, beats: bool = False, on_outage: Callable[[], object] = lambda: None) -> None:
         self.worker = worker
-        self.witness = witness or Witness()
+        self.witness = Witness()
         self.beats = beats
-        self._on_outage = on_outage
         self.job: TenantJob | None = None
         """The job, once it is marked as running."""
+        self._on_outage = on_outage
         self._process = os.getpid()
+        self._transactions = 0
 
     @staticmethod
     def of(rq_job: Job | None) -> Run:
@@ -81,6 +76,7 @@ class Run:
     def start(self, job: TenantJob) -> bool:
         """As `begin`, for a job that is at hand."""
         owner, self._process = self.owner, os.getpid()
+        self._transactions = recording.open_transactions()
         self.witness.taking(job.pk, owner.token)
         owners.runs_here.add(owner.token)
         started = False
@@ -98,7 +94,7 @@ class Run:
         return True
 
     def _record_start(self, job: TenantJob, owner: Owner) -> bool:
-        return record_start(job, owner, self._on_outage)
+        return recording.record_start(job, owner, self._on_outage)
 
     def end(self, outcome: Outcome) -> None:
         """The function has ended: record how, and give the slot to the next job."""
@@ -106,18 +102,24 @@ class Run:
         assert job is not None, "a run ends that has not begun"
         if not self._is_mine():
             return
+        recording.leave_open_transactions(self._transactions)
         self.witness.ending()
         try:
-            released = record_end(job, outcome, self._on_outage)
+            released = self._record_end(job, outcome)
         finally:
             self.is_over()
         if released is None:
-            logger.error("the end of job %s could not be recorded; the sweep will find it", job.uuid)
             return
         self.witness.idle()
         if not released:
             logger.warning("job %s ended after its slot had been taken away", job.uuid)
         transitions.follow(job, released, outcome.get("error", ""))
+
+    def _record_end(self, job: TenantJob, outcome: Outcome) -> Release | None:
+        released = recording.record_end(job, outcome, self._on_outage)
+        if released is None:
+            logger.error("the end of job %s could not be recorded; the sweep will find it", job.uuid)
+        return released
 
     def _is_mine(self) -> bool:
         """A child that the function has forked, and that fell through to here, speaks for no run."""
@@ -130,18 +132,37 @@ class Run:
         self.job = None
 
 
-class HorsesRun(Run):
-    """The run in a work-horse whose worker has marked the job as running, and will record its end."""
+class WatchedRun(Run):
+    """A run under a worker of ours, which keeps an end that the database does not take at once.
 
-    def __init__(self, run: Run, outbox: Outbox) -> None:
-        super().__init__(run.worker, run.witness, beats=run.beats)
-        self.job = run.job
-        self._outbox = outbox
+    Args:
+        owner: the worker's process, which answers for the run.
+        witness, outbox: where the worker sees whether the run has ended, and how.
+        in_horse: whether this process is a work-horse of the owner.
+        on_outage: as of `Run`.
+    """
 
-    def begin(self, uuid: UUID, attempt: int) -> bool:
-        """Whether it is this attempt that the worker has begun."""
-        return self.job is not None and (self.job.uuid, self.job.attempt) == (uuid, attempt)
+    def __init__(
+        self,
+        owner: Owner,
+        witness: Witness,
+        outbox: Outbox,
+        *,
+        in_horse: bool,
+        on_outage: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(owner.worker, beats=owner.beats, on_outage=on_outage)
+        self.witness = witness
+        self._owner, self._outbox, self._in_horse = owner, outbox, in_horse
 
-    def end(self, outcome: Outcome) -> None:
-        if self.job is not None and self._is_mine():
-            self._outbox.put(self.job.token, outcome)
+    @property
+    def owner(self) -> Owner:
+        return self._owner.with_horse() if self._in_horse else self._owner.with_new_token()
+
+    def _record_end(self, job: TenantJob, outcome: Outcome) -> Release | None:
+        """The outbox first: should this process be killed from now on, its worker records how the job ended."""
+        self._outbox.put(job.token, outcome)
+        released = recording.record_end_briefly(job, outcome, self._on_outage)
+        if released is None:
+            logger.warning("the end of job %s is kept by its worker and recorded as soon as possible", job.uuid)
+        return released

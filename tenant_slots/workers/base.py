@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from django.db import Error
+from django.db import Error, connections
 from django.utils.module_loading import import_string
 from redis import Redis
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeout
 from rq.exceptions import StopRequested
 from rq.job import Job
 from rq.queue import Queue
@@ -18,54 +21,154 @@ from rq.worker import BaseWorker
 
 from tenant_slots import dispatch
 from tenant_slots.conf import app_settings
+from tenant_slots.owners import Owner, this_process
 from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.running import recording
-from tenant_slots.running.run import Run
-from tenant_slots.running.witness import Witness
-from tenant_slots.workers import weights
+from tenant_slots.running.outbox import Outbox
+from tenant_slots.witness import Phase, Witness
+from tenant_slots.workers import kept, weights
+from tenant_slots.workers.heartbeats import Heartbeats, Token
+from tenant_slots.workers.inheritance import keep_sessions_from_children
+from tenant_slots.workers.kept import Ending, KeptEndings
 
 logger = logging.getLogger("tenant_slots")
 
+SECONDS_TO_PART = 10
+"""How long a worker that is asked to stop tries to record the ends that it keeps; a service manager waits longer."""
+
 
 class SweepingWorker(BaseWorker):
-    """Sweeps between jobs, and while it waits for one. Looks into its queues by weight."""
+    """Sweeps between jobs and while it waits for one, sends heartbeats, keeps ends that could not be recorded."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.witness = self._new_witness()
+        self.witness = Witness.shared()
+        self.outbox = Outbox()
+        self.kept = KeptEndings()
         self.sweeper = Sweeper(self.name)
+        self.heartbeats = Heartbeats(self.runs, self.end_run, lambda: self.sweeper.contact.broken())
         self._busy_with_bookkeeping = False
+        self._failure: BaseException | None = None
+        self._next_heartbeat = self._next_suspension_check = 0.0
+
+    def work(self, *args: Any, **kwargs: Any) -> bool:
+        """As RQ's, which returns as if nothing were wrong when an error ends the loop: this exits with code 1 then."""
+        try:
+            worked = super().work(*args, **kwargs)
+        finally:
+            self._part()
+        if self._failure is not None:
+            raise SystemExit(1)
+        return worked
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         super().bootstrap(*args, **kwargs)
+        keep_sessions_from_children()
+        self.owner = this_process(self.name, beats=True)
         self._warm_up()
+        self.heartbeats.start()
+
+    owner: Owner
+    """This process, which answers for its runs."""
+
+    def runs(self) -> list[Token]:
+        """Those whose end is not recorded yet: the one that goes on, and those whose ends are kept."""
+        seen = self.witness.read()
+        current = [(seen.job_id, seen.token)] if seen.phase in (Phase.HOLDING, Phase.ENDING) else []
+        return [*current, *self.kept.runs()]
+
+    def end_run(self, run: Token) -> None:
+        """Kill what executes a run, if it still does."""
+        raise NotImplementedError
+
+    def is_executing(self, run: Token) -> bool:
+        seen = self.witness.read()
+        return seen.phase is Phase.HOLDING and (seen.job_id, seen.token) == run
+
+    def keep_what_is_left(self, **decided: Any) -> bool:
+        """After a job: what the witness still names has no recorded end, and is settled from here. False: nothing."""
+        seen = self.witness.read()
+        if seen.phase is Phase.IDLE:
+            return False
+        self.kept.add(Ending((seen.job_id, seen.token), self.outbox.take(seen.token), **decided))
+        self.witness.idle()
+        return True
+
+    def settle_kept(self) -> None:
+        """Try to record the ends that are kept."""
+        self.kept.remove(list(kept.settle(self.kept.whole())))
 
     def dequeue_job_and_maintain_ttl(self, *args: Any, **kwargs: Any) -> tuple[Job, Queue] | None:
-        """Called by RQ once for every job. An order that was drawn goes before RQ's dequeue strategy."""
+        """Called by RQ once for every job. An order that was drawn goes before RQ's dequeue strategy.
+
+        RQ waits for a Redis that refuses connections, and quits when one does not answer. It is waited for too.
+        """
         if not app_settings.QUEUE_WEIGHTS.keys().isdisjoint(self.queue_names()):
             self._ordered_queues = weights.drawn(self.queues, app_settings.QUEUE_WEIGHTS)
-        return super().dequeue_job_and_maintain_ttl(*args, **kwargs)
+        with self._noting_failure():
+            while True:
+                try:
+                    return super().dequeue_job_and_maintain_ttl(*args, **kwargs)
+                except RedisTimeout as error:
+                    logger.warning("Redis does not answer, the worker waits for it: %s", error)
 
     @property
     def dequeue_timeout(self) -> int:
-        """RQ blocks for minutes; a sweep is due sooner."""
-        return max(1, min(super().dequeue_timeout, int(app_settings.SWEEP_INTERVAL)))
+        """RQ blocks for minutes; a sweep is due sooner, and an end that is kept sooner still."""
+        return 1 if len(self.kept) else max(1, min(super().dequeue_timeout, int(app_settings.SWEEP_INTERVAL)))
 
     @property
     def connection_timeout(self) -> int:
-        return super().dequeue_timeout + 10
+        """How long Redis may take to answer; it answers at once, but for the wait for a job."""
+        return max(1, int(app_settings.SWEEP_INTERVAL)) + 10
 
     @property
     def should_run_maintenance_tasks(self) -> bool:
-        return self.sweeper.is_due or super().should_run_maintenance_tasks
+        return bool(self.sweeper.is_due or len(self.kept) or super().should_run_maintenance_tasks)
 
     def run_maintenance_tasks(self) -> None:
-        if super().should_run_maintenance_tasks:
-            super().run_maintenance_tasks()  # type: ignore[no-untyped-call]
-        with self._undisturbed():
-            self.sweeper.sweep_if_due()
-        if self._stop_requested:
-            raise StopRequested
+        with self._noting_failure():
+            if super().should_run_maintenance_tasks:
+                super().run_maintenance_tasks()  # type: ignore[no-untyped-call]
+            with self._undisturbed():
+                self.settle_kept()
+                self.sweep()
+            if self._stop_requested:
+                raise StopRequested
+
+    def sweep(self) -> None:
+        """Sweep if it is time, and nobody else does."""
+        self.sweeper.sweep_if_due()
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
+        """RQ sends three heartbeats around every job for a record that lives for a minute; once a second is enough."""
+        now = time.monotonic()
+        if timeout is not None or pipeline is not None:
+            super().heartbeat(timeout, pipeline)
+        elif now >= self._next_heartbeat:
+            self._next_heartbeat = now + 1
+            self._unless_redis_is_away(super().heartbeat)
+
+    def set_state(self, state: str, pipeline: Any = None) -> None:
+        """RQ says twice after every job that the worker is idle."""
+        if pipeline is not None:
+            super().set_state(state, pipeline)
+        elif state != self.get_state():
+            self._unless_redis_is_away(super().set_state, state)
+
+    def check_for_suspension(self, burst: bool) -> None:
+        """RQ asks before every job whether ``rq suspend`` was called; once a second is enough."""
+        now = time.monotonic()
+        if now >= self._next_suspension_check:
+            self._next_suspension_check = now + 1
+            self._unless_redis_is_away(super().check_for_suspension, burst)
+
+    def _unless_redis_is_away(self, action: Callable[..., object], *args: Any) -> None:
+        """What is said again soon. RQ waits for Redis where it asks for a job, and quits when this raises."""
+        try:
+            action(*args)
+        except RedisError as error:
+            logger.warning("Redis is out of reach: %s", error)
 
     def _shutdown(self) -> None:
         """RQ raises StopRequested wherever a worker is that it does not think busy (RQ 2.12).
@@ -82,19 +185,22 @@ class SweepingWorker(BaseWorker):
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
         """A stop that is asked for meanwhile comes after this."""
-        self._busy_with_bookkeeping = True
+        before, self._busy_with_bookkeeping = self._busy_with_bookkeeping, True
         try:
             yield
         finally:
-            self._busy_with_bookkeeping = False
+            self._busy_with_bookkeeping = before
 
-    def new_run(self) -> Run:
-        """For the next job; an outage that it meets is this worker's, which then calls no owner stale for a lease."""
-        return Run(self.name, self.witness, beats=True, on_outage=self.sweeper.contact.broken)
-
-    def _new_witness(self) -> Witness:
-        """Where the runs of this worker note which slot they hold."""
-        return Witness()
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        """RQ logs an error that ends its loop, and then forgets it."""
+        try:
+            yield
+        except (StopRequested, SystemExit):
+            raise
+        except BaseException as error:
+            self._failure = error
+            raise
 
     def _warm_up(self) -> None:
         """Learn once what every job needs: the runner, the version of Redis, what the first query loads."""
@@ -107,6 +213,15 @@ class SweepingWorker(BaseWorker):
             recording.warm_up()
         except Error:
             logger.exception("the database could not be reached at start; jobs wait until it can")
+            connections.close_all()
+
+    def _part(self) -> None:
+        """The worker ends: what it keeps nobody else knows."""
+        deadline = time.monotonic() + SECONDS_TO_PART
+        while len(self.kept) and time.monotonic() < deadline:
+            self.settle_kept()
+            time.sleep(0.1 if len(self.kept) else 0)
+        self.heartbeats.stop()
 
 
 def name_driver_once(connection: Redis) -> None:

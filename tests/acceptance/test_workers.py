@@ -89,7 +89,14 @@ def test_canceling_a_running_job_stops_it(workers: Workers, history: History, tm
 
 @pytest.mark.parametrize(
     "worker_class",
-    ["", "rq.Worker", "rq.worker.SpawnWorker", "rq.SimpleWorker", "tenant_slots.workers.TenantSimpleWorker"],
+    [
+        "",
+        "rq.Worker",
+        "rq.worker.SpawnWorker",
+        "rq.SimpleWorker",
+        "tenant_slots.workers.TenantSimpleWorker",
+        "tenant_slots.workers.TenantPreforkWorker",
+    ],
 )
 def test_rules_hold_under_any_worker_class(workers: Workers, history: History, worker_class: str) -> None:
     """The gate is in the job; "" is a project without any WORKER_CLASS setting."""

@@ -14,14 +14,14 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import InterfaceError, InternalError, OperationalError, connection, transaction
+from tenant_slots.workers.lease import Lease
 
 from tenant_slots import slots
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.releases import Release
 from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.running.run import Run
-from tenant_slots.running.witness import Witness
-from tenant_slots.workers.lease import Lease
+from tenant_slots.witness import Witness
 from tests.factories import (
     counters_match,
     dead_process,

@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import django_rq
 import pytest
+from django.db import connection, transaction
 from django.test import override_settings
 from django.utils import timezone
 
@@ -26,6 +28,7 @@ from tests.factories import (
     dead_process,
     fresh,
     in_rq,
+    in_thread,
     many_waiting,
     owner,
     running_job,
@@ -70,59 +73,131 @@ def test_the_slot_of_a_stale_owner_on_another_host_is_reclaimed_after_its_lease(
     assert sweep_now().reclaimed == 1
 
 
-def sleeping_process(**options: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], **options)
+WORKER = """
+import os, sys, time
+from tenant_slots.witness import Witness
+
+in_horse = sys.argv[1] == "horse"
+witness = Witness.shared()
+horse = os.fork() if in_horse else 0
+if in_horse and not horse:
+    os.setpgrp()
+for line in sys.stdin if not horse else []:
+    witness.taking(0, int(line))
+    witness.holding()
+    print(os.getpid(), flush=True)
+time.sleep(600)
+"""
 
 
-def stale_job_of(pid: int) -> TenantJob:
-    job = running_job(tenant_queue(), owner("stale", pid=pid, pid_started=owners._started(pid)))
-    age(job, beat_at=21)
-    return job
+class OtherWorker:
+    """A worker process that notes, like one of ours, which run it executes: itself, or in a work-horse."""
+
+    def __init__(self, where: str = "itself") -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORKER, where], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, token: int) -> int:
+        """It executes this run from now on; returns the process that does."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(token, file=self.process.stdin, flush=True)
+        return int(self.process.stdout.readline())
+
+    def stale_job(self) -> TenantJob:
+        pid = self.process.pid
+        job = running_job(tenant_queue(), owner("stale", pid=pid, pid_started=owners._started(pid)))
+        age(job, beat_at=21)
+        return job
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
 
 
-def test_a_stale_but_living_process_on_this_host_is_killed_first() -> None:
-    process = sleeping_process()
-    os.kill(process.pid, signal.SIGSTOP)
-    job = stale_job_of(process.pid)
+@pytest.fixture
+def other_worker() -> Iterator[OtherWorker]:
+    worker = OtherWorker()
+    yield worker
+    worker.end()
+
+
+def test_a_stale_but_living_process_on_this_host_is_killed_first(other_worker: OtherWorker) -> None:
+    job = other_worker.stale_job()
+    other_worker.run(job.token)
+    os.kill(other_worker.process.pid, signal.SIGSTOP)
     assert sweep_now().reclaimed == 1
-    assert process.wait(5) == -signal.SIGKILL
+    assert other_worker.process.wait(5) == -signal.SIGKILL
     assert fresh(job).attempt == 2
 
 
 def test_of_a_stale_forking_worker_only_the_work_horse_is_killed() -> None:
-    code = "import os, time\npid = os.fork()\nif not pid: os.setpgrp()\nos.write(1, b'%d\\n' % pid)\ntime.sleep(600)"
-    worker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    worker = OtherWorker("horse")
     try:
-        assert worker.stdout is not None
-        (horse,) = {int(worker.stdout.readline()), int(worker.stdout.readline())} - {0}
-        os.kill(worker.pid, signal.SIGSTOP)
-        stale_job_of(worker.pid)
+        horse = worker.run(worker.stale_job().token)
+        os.kill(worker.process.pid, signal.SIGSTOP)
         assert sweep_now().reclaimed == 1
         assert owners._started(horse) is None
-        assert worker.poll() is None
+        assert worker.process.poll() is None
     finally:
-        worker.kill()
-        worker.communicate()
+        worker.end()
 
 
-def test_a_stale_owner_that_may_not_be_killed_is_reported_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = sleeping_process()
+def test_a_process_that_runs_something_else_by_now_is_not_killed(other_worker: OtherWorker) -> None:
+    """Its worker keeps the end of the stale run, and cannot record it; the slot is taken, and nobody is hurt."""
+    job = other_worker.stale_job()
+    other_worker.run(job.token + 1)
+    assert sweep_now().reclaimed == 1
+    assert other_worker.process.poll() is None
+
+
+def test_a_process_that_turns_to_another_run_at_the_last_moment_is_not_killed(
+    other_worker: OtherWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped before the last look. The control above: one that does not turn is killed."""
+    job = other_worker.stale_job()
+    other_worker.run(job.token)
+    original = os.kill
+
+    def kill(pid: int, number: int) -> None:
+        if number == signal.SIGSTOP:
+            other_worker.run(job.token + 1)
+        original(pid, number)
+
+    monkeypatch.setattr(os, "kill", kill)
+    assert sweep_now().reclaimed == 1
+    assert other_worker.run(7) == other_worker.process.pid, "it goes on"
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite locks no rows")
+def test_a_stale_run_whose_row_somebody_holds_is_left_alone(other_worker: OtherWorker) -> None:
+    """The job itself may hold it, which keeps its heartbeats out."""
+    job = other_worker.stale_job()
+    other_worker.run(job.token)
+    with transaction.atomic():
+        TenantJob.objects.select_for_update().get()
+        assert in_thread(sweep_now).reclaimed == 0
+    assert other_worker.process.poll() is None
+    assert sweep_now().reclaimed == 1
+
+
+def test_a_stale_owner_that_may_not_be_killed_is_reported_and_left(
+    other_worker: OtherWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = other_worker.stale_job()
+    other_worker.run(job.token)
 
     def forbidden(*_: Any) -> None:
         raise PermissionError
 
-    try:
-        job = stale_job_of(process.pid)
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "kill", forbidden)
-            report = sweep_now()
-        assert report.reclaimed == 0
-        assert str(job.uuid) in report.left[0]
-        assert process.poll() is None
-        assert fresh(job).state == State.RUNNING
-    finally:
-        process.kill()
-        process.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "kill", forbidden)
+        report = sweep_now()
+    assert report.reclaimed == 0
+    assert str(job.uuid) in report.left[0]
+    assert other_worker.process.poll() is None
+    assert fresh(job).state == State.RUNNING
 
 
 def test_a_stock_workers_job_lives_as_long_as_rq_knows_its_worker(

@@ -158,7 +158,7 @@ class TestInsideAWorker:
         workers.stop()
 
     def test_its_slot_comes_back_when_the_process_dies(self, run: TenantJob) -> None:
-        os.kill(run.pid, signal.SIGKILL)
+        os.kill(run.horse, signal.SIGKILL)
         wait_until(lambda: not slots_in_use(), timeout=20)
 
     def test_it_can_be_canceled(self, run: TenantJob) -> None:

@@ -11,9 +11,9 @@ import pytest
 from django.test import override_settings
 from rq import Queue
 from rq.job import Job
-from rq.worker import DequeueStrategy
+from rq.worker import BaseWorker, DequeueStrategy
 
-from tenant_slots.workers import TenantSimpleWorker, TenantWorker, weights
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, weights
 from tests.factories import DeafWorker
 
 DRAWS = 20_000
@@ -140,6 +140,12 @@ def test_with_a_weight_a_strategy_changes_nothing(strategy: DequeueStrategy) -> 
     assert order_of_runs(A, "reports", strategy=strategy) == ["reports"] * 3 + [A] * 3
 
 
-def test_both_worker_classes_draw() -> None:
-    method = "dequeue_job_and_maintain_ttl"
-    assert getattr(TenantWorker, method) is getattr(TenantSimpleWorker, method)
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantSimpleWorker, TenantWorker])
+@override_settings(TENANT_SLOTS={"QUEUE_WEIGHTS": {A: 1, B: 1}})
+def test_every_worker_class_draws(worker_class: type[BaseWorker], monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[object] = []
+    monkeypatch.setattr(weights, "drawn", lambda queues, _: drawn.append(queues) or list(queues))
+    queue = django_rq.get_queue(A)
+    worker_class([queue], connection=queue.connection).work(burst=True)
+    assert drawn

@@ -1,0 +1,111 @@
+"""Database sessions of our own, and what forked children do with those of their parents: nothing."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import socket
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.utils import load_backend
+
+from tenant_slots.conf import app_settings
+
+_private: weakref.WeakSet[BaseDatabaseWrapper] = weakref.WeakSet()
+"""Connections of threads: only their own thread finds them in Django's `connections`."""
+
+_forgotten: list[Any] = []
+"""What a child has inherited. It is kept, so that nothing is closed when it is collected."""
+
+
+@contextmanager
+def private_connection(connect_seconds: float) -> Iterator[None]:
+    """In the block, this thread has a connection of its own to our database, which no pool has a part in.
+
+    Args:
+        connect_seconds: how long to wait for the server, unless the project says so.
+    """
+    alias = app_settings.DATABASE
+    before = connections[alias]
+    connection = _without_pool(before, connect_seconds)
+    _private.add(connection)
+    connections[alias] = connection
+    try:
+        yield
+    finally:
+        connection.close()
+        connections[alias] = before
+
+
+def _without_pool(like: BaseDatabaseWrapper, connect_seconds: float) -> BaseDatabaseWrapper:
+    settings = copy.deepcopy(like.settings_dict)
+    settings["OPTIONS"] = {name: value for name, value in settings["OPTIONS"].items() if name != "pool"}
+    if like.vendor == "postgresql":
+        settings["OPTIONS"].setdefault("connect_timeout", math.ceil(connect_seconds))
+    connection: BaseDatabaseWrapper = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, like.alias)
+    return connection
+
+
+@contextmanager
+def cut_after(seconds: float) -> Iterator[None]:
+    """Cut our connection if the block takes longer: what waits for an answer then gets an error.
+
+    A signal reaches only the main thread, and the server's own limits are no help when it does not answer at all.
+    """
+    timer = threading.Timer(seconds, _cut, [connections[app_settings.DATABASE]])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def forget_inherited_sessions() -> None:
+    """In a forked child: neither use nor close the sessions of the parent, and do not keep them open either.
+
+    A session that is still open in a child outlives the parent that was killed, and with it the locks of its
+    transaction. To close it in the ordinary way would end it for the parent as well.
+    """
+    inherited = {*connections.all(initialized_only=True), *_private}
+    pools = _pools()
+    for session in [wrapper.connection for wrapper in inherited] + [s for p in pools.values() for s in _pooled(p)]:
+        _detach(session)
+    _forgotten.extend((*inherited, *pools.values()))
+    pools.clear()
+    _private.clear()
+    for wrapper in connections.all(initialized_only=True):
+        del connections[wrapper.alias]
+
+
+def _cut(connection: BaseDatabaseWrapper) -> None:
+    with suppress(Exception), socket.socket(fileno=os.dup(connection.connection.fileno())) as link:
+        link.shutdown(socket.SHUT_RDWR)
+
+
+def _detach(session: Any) -> None:
+    """Put nothing in the place of its socket, so that what is sent at its end goes nowhere."""
+    with suppress(Exception):
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, session.fileno(), inheritable=False)
+        os.close(nothing)
+
+
+def _pools() -> dict[str, Any]:
+    """Django's pools by alias; it keeps them for all connections of the process (Django 5.1 and later)."""
+    found: dict[str, Any] = {}
+    for wrapper in connections.all(initialized_only=True):
+        if isinstance(kept := getattr(type(wrapper), "_connection_pools", None), dict):
+            found = kept
+    return found
+
+
+def _pooled(pool: Any) -> list[Any]:
+    return list(getattr(pool, "_pool", ()))

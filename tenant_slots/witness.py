@@ -1,0 +1,100 @@
+"""Which run a process executes, in a few bytes that others can read: its worker, and whoever is about to kill it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import weakref
+from collections.abc import Iterator
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tenant_slots.memory_file import memory_file
+
+LABEL = "tenant_slots_witness"
+
+
+class Phase(IntEnum):
+    IDLE = 0
+    TAKING = 1
+    HOLDING = 2
+    ENDING = 3
+
+
+class Seen(NamedTuple):
+    """What a witness says."""
+
+    job_id: int
+    token: int
+    process: int
+    """The pid that executes the run."""
+    phase: Phase
+
+
+LAYOUT = struct.Struct("=qqqB")
+
+
+class Witness:
+    """A few bytes in which a process notes which run it executes.
+
+    A worker shares them with its work-horse. So it knows which lease to renew, and whether a horse that ended still
+    held a slot, without asking the database about every job. Other processes of the host look there before they kill.
+    """
+
+    def __init__(self, memory: Any = None) -> None:
+        self._memory: Any = bytearray(LAYOUT.size) if memory is None else memory
+
+    @classmethod
+    def shared(cls) -> Witness:
+        """One that forked children write to as well, and that `seen_in` finds."""
+        file = memory_file(LABEL)
+        os.ftruncate(file, LAYOUT.size)
+        witness = cls(mmap.mmap(file, LAYOUT.size))
+        weakref.finalize(witness, os.close, file)
+        return witness
+
+    def taking(self, job_id: int, token: int) -> None:
+        """The run with this token may get the job's slot from now on."""
+        self._write(Seen(job_id, token, os.getpid(), Phase.TAKING))
+
+    def holding(self) -> None:
+        self._write(self.read()._replace(phase=Phase.HOLDING))
+
+    def ending(self) -> None:
+        """The slot is being released: from now on a row that is not ours any more is no reason to die."""
+        self._write(self.read()._replace(phase=Phase.ENDING))
+
+    def idle(self) -> None:
+        self._write(Seen(0, 0, 0, Phase.IDLE))
+
+    def read(self) -> Seen:
+        return _settled(lambda: bytes(self._memory[: LAYOUT.size]))
+
+    def _write(self, seen: Seen) -> None:
+        LAYOUT.pack_into(self._memory, 0, *seen)
+
+
+def seen_in(process: int) -> Iterator[Seen]:
+    """What the witnesses of another process of this host say. Raises OSError when they may not be looked at."""
+    for entry in Path(f"/proc/{process}/fd").iterdir():
+        try:
+            if LABEL not in os.readlink(entry):
+                continue
+            file = os.open(entry, os.O_RDONLY)
+        except FileNotFoundError:  # closed meanwhile
+            continue
+        try:
+            yield _settled(lambda file=file: os.pread(file, LAYOUT.size, 0))
+        finally:
+            os.close(file)
+
+
+def _settled(read: Any) -> Seen:
+    """A reading that no write has torn: two in a row that agree."""
+    before, after = None, read()
+    while before != after:
+        before, after = after, read()
+    job_id, token, process, phase = LAYOUT.unpack(after)
+    return Seen(job_id, token, process, Phase(phase))

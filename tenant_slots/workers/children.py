@@ -1,0 +1,164 @@
+"""A child of a worker: a forked process in a group of its own, which is watched, waited for and killed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import select
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from tenant_slots.memory_file import memory_file
+from tenant_slots.workers.inheritance import die_with
+
+logger = logging.getLogger("tenant_slots")
+
+POLL_SECONDS = 0.01
+"""Between looks at a child where the system cannot tell when it ends."""
+
+
+class Child:
+    """A function in a forked process, which takes all that it has started along when it is killed."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        """Raises OSError when the system has no room for another process."""
+        parent = os.getpid()
+        self.pid = os.fork()
+        if not self.pid:
+            _live(function, parent)
+        with suppress(OSError):  # the child does so too: whoever of the two comes first
+            os.setpgid(self.pid, self.pid)
+        self.status: int | None = None
+        """As of `os.wait`; None while the process lives."""
+        self._ending = threading.Lock()
+        """Nobody kills a number that the system may have given to another process meanwhile."""
+        self._descriptor = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+
+    def wait(self, seconds: float, *files: int) -> list[int]:
+        """Wait until the child has ended, or one of these descriptors can be read; returns those that can be."""
+        watched = select.poll()
+        for file in (*files, *([] if self._descriptor is None else [self._descriptor])):
+            watched.register(file, select.POLLIN)
+        if self._descriptor is None:
+            seconds = min(seconds, POLL_SECONDS)
+        return [file for file, _ in watched.poll(seconds * 1000) if file in files]
+
+    def has_ended(self) -> bool:
+        """Whether it has. If it did not end by itself, what it had started and left in its group is killed."""
+        if self.status is not None:
+            return True
+        self._kill_leftovers()
+        with self._ending:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if not pid:
+                return False
+            self.status = status
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        return True
+
+    def _kill_leftovers(self) -> None:
+        """Before the child is waited for: after that the system may give its number to another process."""
+        if hasattr(os, "waitid"):
+            end = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if end is not None and (end.si_code != os.CLD_EXITED or end.si_status):
+                self.kill()
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal to the whole group, unless it is known to have ended."""
+        with self._ending, suppress(ProcessLookupError, PermissionError):
+            if self.status is None:
+                os.killpg(self.pid, number)
+
+    def end(self) -> None:
+        """Kill it, and wait until it is dead."""
+        self.kill()
+        while not self.has_ended():
+            self.wait(1)
+
+
+def _live(function: Callable[[], object], parent: int) -> None:
+    """Never returns: what this process has inherited of its parent's stack is not its own."""
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        die_with(parent)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        function()
+        status = 0
+    except BaseException:
+        logger.exception("process %s, which did something aside for a worker, failed", os.getpid())
+    finally:
+        os._exit(status)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of something done aside."""
+
+    is_whole: bool
+    """False: it failed, or took too long."""
+    value: Any = None
+
+
+class Aside:
+    """Something that a worker has done by a process of its own: what may hang, and what runs the project's code.
+
+    Args:
+        seconds: after which the process is killed.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._child: Child | None = None
+        self._deadline = 0.0
+        self._file = memory_file("tenant_slots_answer")
+        weakref.finalize(self, os.close, self._file)
+
+    @property
+    def is_busy(self) -> bool:
+        return self._child is not None
+
+    def start(self, function: Callable[[], Any]) -> bool:
+        """Have it done. False when the system has no room for another process, or the last one has not ended.
+
+        Args:
+            function: what it returns is pickled, and must be of our own classes.
+        """
+        if self._child is not None:
+            return False
+        os.ftruncate(self._file, 0)
+        try:
+            self._child = Child(lambda: os.pwrite(self._file, pickle.dumps(function()), 0))
+        except OSError as error:
+            logger.warning("there is no room for a process that does something aside: %s", error)
+            return False
+        self._deadline = time.monotonic() + self._seconds
+        return True
+
+    def answer(self, seconds: float = 0) -> Answer | None:
+        """What came of it; None when nothing was started, or it has not ended after so many seconds."""
+        until = time.monotonic() + seconds
+        child = self._child
+        if child is None:
+            return None
+        while not child.has_ended():
+            now = time.monotonic()
+            if now > self._deadline:
+                child.end()
+            elif now >= until:
+                return None
+            else:
+                child.wait(min(until, self._deadline) - now + 0.001)
+        self._child = None
+        if child.status:
+            return Answer(is_whole=False)
+        return Answer(is_whole=True, value=pickle.loads(os.pread(self._file, os.fstat(self._file).st_size, 0)))

@@ -1,0 +1,106 @@
+"""Heartbeats: how a worker keeps the leases of its runs, and notices that it has lost one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from django.db import Error, OperationalError, connections
+
+from tenant_slots import locks, slots
+from tenant_slots.conf import app_settings
+from tenant_slots.db import sessions
+
+logger = logging.getLogger("tenant_slots")
+
+AGAIN_SECONDS = 0.2
+"""When to try again where somebody held the job's row: a sweeper that finds it free looks twice, a second apart."""
+
+ANSWER_SHARE = 0.25
+"""Of a lease, how long the database may take for an answer."""
+
+Token = tuple[int, int]
+"""Primary key of a job and the token of its run."""
+
+
+class Heartbeats(threading.Thread):
+    """Renews the leases of a worker's runs, from before a job's function is called until its end is recorded.
+
+    It has a thread and a connection of its own: nothing that the worker or its jobs do can hold up a heartbeat.
+
+    Args:
+        runs: those whose end is not recorded yet.
+        end_run: what to do with a run whose lease is known to be lost, or that somebody has asked to stop.
+        on_outage: told each time that the database did not answer.
+    """
+
+    def __init__(
+        self, runs: Callable[[], Iterable[Token]], end_run: Callable[[Token], object], on_outage: Callable[[], object]
+    ) -> None:
+        super().__init__(name="tenant_slots heartbeats", daemon=True)
+        self._runs, self._end_run, self._on_outage = runs, end_run, on_outage
+        self._is_over = threading.Event()
+        self._wanted = threading.Event()
+        self._last_contact = time.monotonic()
+
+    def look_now(self) -> None:
+        """Send the heartbeats at once, and look whether a run is to be stopped."""
+        self._wanted.set()
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self._wanted.set()
+        if self.ident is not None:
+            self.join()
+
+    def run(self) -> None:
+        with sessions.private_connection(app_settings.LEASE_TTL * ANSWER_SHARE):
+            pause: float = app_settings.BEAT_INTERVAL
+            while not self._is_over.is_set():
+                self._wanted.wait(pause)
+                self._wanted.clear()
+                pause = self.beat()
+
+    def beat(self) -> float:
+        """One heartbeat for each run; returns the seconds until the next one."""
+        runs = list(self._runs())
+        if not runs:
+            connections.close_all()  # between jobs that take long; in the short ones it is never opened
+            self._last_contact = time.monotonic()
+        pause: float = app_settings.BEAT_INTERVAL
+        for run in runs:
+            try:
+                with sessions.cut_after(app_settings.LEASE_TTL * ANSWER_SHARE):
+                    renewed = self._beat_one(run)
+            except Error as error:
+                self._failed(run, error)
+                break
+            self._last_contact = time.monotonic()
+            pause = pause if renewed else AGAIN_SECONDS
+        return pause
+
+    def _beat_one(self, run: Token) -> bool:
+        """False when somebody holds the row: it was not written, and is to be tried again soon."""
+        try:
+            kept, renewed = slots.beat(*run), True
+        except OperationalError as error:
+            if not locks.is_locked_out(error):
+                raise
+            kept, renewed = slots.is_running(*run), False
+        if not kept and run in self._runs():
+            logger.error("the lease of job %s is lost, its run is ended here", run[0])
+            self._end_run(run)
+        elif kept and slots.is_cancel_requested(*run):
+            self._end_run(run)
+        return renewed
+
+    def _failed(self, run: Token, error: Exception) -> None:
+        connections.close_all()
+        self._on_outage()
+        out_of_reach = time.monotonic() - self._last_contact
+        logger.warning("a heartbeat failed, the database has been out of reach for %.0f s: %s", out_of_reach, error)
+        if app_settings.ON_LOST_DATABASE == "stop" and out_of_reach > app_settings.LEASE_TTL:
+            logger.error("the run is ended, as ON_LOST_DATABASE says")
+            self._end_run(run)

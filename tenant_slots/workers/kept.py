@@ -1,0 +1,127 @@
+"""Ends of runs that the database has not taken yet. A worker keeps them until it does, and goes on with other jobs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import Error, connections
+
+from tenant_slots import locks, transitions
+from tenant_slots.conf import app_settings
+from tenant_slots.memory_file import disk_file
+from tenant_slots.models import State, TenantJob
+from tenant_slots.repair import lost_runs
+from tenant_slots.running import recording
+from tenant_slots.running.recording import Outcome
+from tenant_slots.workers.heartbeats import Token
+
+logger = logging.getLogger("tenant_slots")
+
+BYTES_IN_MEMORY = 8 * 1024 * 1024
+"""Of what jobs left, as JSON: results, errors and progress. More of it goes to a file."""
+
+PATIENCE_SECONDS = 0.2
+"""How long one tenant queue that is locked may hold up the ends of others."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended that may still hold its slot."""
+
+    run: Token
+    outcome: Outcome | None
+    """None: its process died and left none."""
+    state: State | None = None
+    """Without an outcome: what was decided, if it is not for the crash policy to say."""
+
+
+class KeptEndings:
+    """The endings of one worker, oldest first. How many there are only the length of an outage bounds."""
+
+    def __init__(self) -> None:
+        self._endings: dict[Token, Ending] = {}
+        self._on_disk: dict[Token, tuple[int, int]] = {}
+        self._file: int | None = None
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._endings)
+
+    def runs(self) -> list[Token]:
+        return list(self._endings)
+
+    def add(self, ending: Ending) -> None:
+        """Keep it; what the job left goes to disk when memory holds enough of it."""
+        left = {name: value for name, value in (ending.outcome or {}).items() if name in recording.LEFT}
+        size = len(json.dumps(left))
+        if ending.outcome is not None and self._bytes + size > BYTES_IN_MEMORY:
+            bare = {name: value for name, value in ending.outcome.items() if name not in left}
+            self._write(ending.run, left)
+            ending = Ending(ending.run, bare)
+        else:
+            self._bytes += size
+        self._endings[ending.run] = ending
+
+    def whole(self) -> list[Ending]:
+        return [self._with_left(ending) for ending in list(self._endings.values())]
+
+    def remove(self, runs: Iterable[Token]) -> None:
+        for run in runs:
+            self._endings.pop(run, None)
+            self._on_disk.pop(run, None)
+        if not self._endings:
+            self._bytes = 0
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+    def _write(self, run: Token, left: dict[str, Any]) -> None:
+        """A disk that takes no more costs what the job left, never that it ended."""
+        content = json.dumps(left).encode()
+        try:
+            if self._file is None:
+                self._file = disk_file("tenant_slots_kept")
+            place = os.fstat(self._file).st_size
+            if os.pwrite(self._file, content, place) == len(content):
+                self._on_disk[run] = (place, len(content))
+        except OSError as error:
+            logger.error("what job %s left cannot be kept until the database is back: %s", run[0], error)
+
+    def _with_left(self, ending: Ending) -> Ending:
+        if ending.run not in self._on_disk or self._file is None or ending.outcome is None:
+            return ending
+        place, length = self._on_disk[ending.run]
+        return Ending(ending.run, ending.outcome | json.loads(os.pread(self._file, length, place)))
+
+
+def settle(endings: Iterable[Ending]) -> Iterator[Token]:
+    """Record those that the database takes now; gives the runs that are through. Stops when it is out of reach."""
+    with locks.waiting_at_most(PATIENCE_SECONDS):
+        for ending in endings:
+            try:
+                _settle(ending)
+            except Error as error:
+                logger.warning("the end of job %s is kept, it could not be recorded: %s", ending.run[0], error)
+                if not locks.is_locked_out(error):
+                    connections[app_settings.DATABASE].close()
+                    return
+            else:
+                yield ending.run
+
+
+def _settle(ending: Ending) -> None:
+    pk, token = ending.run
+    held = TenantJob.objects.holding().filter(pk=pk, token=token).select_related("tenant_queue")
+    job: TenantJob | None = held.first()
+    if job is None:
+        return
+    if ending.outcome is None:
+        lost_runs.end_lost_run(job, lost_runs.story(job), state=ending.state)
+    else:
+        released = recording.release(job, ending.outcome)
+        transitions.follow(job, released, ending.outcome.get("error", ""))
