@@ -15,6 +15,10 @@ import django_rq
 from django.conf import settings
 from django.db import connection
 from rq import Worker
+from rq.job import JobStatus
+
+from tenant_slots import dispatch
+from tenant_slots.models import TenantJob
 
 ROOT = Path(__file__).parent.parent
 
@@ -105,3 +109,10 @@ def test_database_url() -> str:
 
 
 test_database_url.__test__ = False  # type: ignore[attr-defined]
+
+
+def is_announced(job: TenantJob) -> bool:
+    """Whether RQ has been told that the job runs; workers of ours tell so when it has lasted for a moment."""
+    job.refresh_from_db()
+    rq_job = dispatch.queue_named(job.rq_queue_name).fetch_job(job.rq_id)
+    return rq_job is not None and rq_job.get_status() == JobStatus.STARTED

@@ -41,8 +41,8 @@ ABSENCE_SECONDS = 90
 ROWS_PER_STEP = 1000
 """Most rows that one step changes: a sweep stays short, the rest follows in the next one."""
 
-SECONDS_BETWEEN_LOOKS = 1
-"""At a stale run. A heartbeat that was kept out by a lock on the job's row is tried again every 0.2 s."""
+LEASE_BETWEEN_LOOKS = 1 / 20
+"""Share of a lease between two looks at a stale run. A heartbeat that a lock kept out is tried five times meanwhile."""
 
 SECONDS_TO_PROMOTE = 1
 """After which a sweep leaves what is due to the next one."""
@@ -89,7 +89,7 @@ def reclaim_stale(report: Report, contact: Contact) -> None:
         elif _may_be_judged(job, contact):
             report.reclaimed += bool(_unless_locked(partial(lost_runs.reclaim_if_dead, job)))
     if stale and contact.covers_a_lease():
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+        time.sleep(app_settings.LEASE_TTL * LEASE_BETWEEN_LOOKS)
         for job in stale:
             report.reclaimed += bool(_unless_locked(partial(_reclaim_stale, job, report)))
 

@@ -15,11 +15,11 @@ from tenant_slots.db import sessions
 
 logger = logging.getLogger("tenant_slots")
 
-AGAIN_SECONDS = 0.2
-"""When to try again where somebody held the job's row: a sweeper that finds it free looks twice, a second apart."""
-
-ANSWER_SHARE = 0.25
+ANSWER_SHARE = 1 / 4
 """Of a lease, how long the database may take for an answer."""
+
+AGAIN_SHARE = 1 / 100
+"""Of a lease, when to try again where somebody held the job's row: a sweeper that finds it free looks twice."""
 
 Token = tuple[int, int]
 """Primary key of a job and the token of its run."""
@@ -78,7 +78,7 @@ class Heartbeats(threading.Thread):
                 self._failed(run, error)
                 break
             self._last_contact = time.monotonic()
-            pause = pause if renewed else AGAIN_SECONDS
+            pause = pause if renewed else app_settings.LEASE_TTL * AGAIN_SHARE
         return pause
 
     def _beat_one(self, run: Token) -> bool:

@@ -21,7 +21,7 @@ from tests.factories import counters_match, fresh, in_rq, tenant_queue, waiting_
 from tests.faults import jobs
 from tests.faults.conftest import SHORT, FaultWorkers
 from tests.faults.observer import Observer, all_ended
-from tests.processes import wait_until
+from tests.processes import is_announced, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -79,6 +79,7 @@ def test_i2_i3_rqs_stop_command_cancels_the_job(workers: FaultWorkers, observer:
     job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
     jobs.quick.enqueue("acme", "after", observer.path)
     observer.process_of("long")
+    wait_until(lambda: is_announced(job))
     send_stop_job_command(dispatch.queue_named("imports").connection, fresh(job).rq_id)
     observer.wait_for_all()
     assert fresh(job).state == State.CANCELED

@@ -14,14 +14,13 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import InterfaceError, InternalError, OperationalError, connection, transaction
-from tenant_slots.workers.lease import Lease
 
 from tenant_slots import slots
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.releases import Release
 from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.running.run import Run
-from tenant_slots.witness import Witness
+from tenant_slots.workers.heartbeats import Heartbeats
 from tests.factories import (
     counters_match,
     dead_process,
@@ -383,17 +382,15 @@ def test_i3_no_kind_of_database_error_ends_a_worker_that_sends_heartbeats(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     """InterfaceError: psycopg2 when the session is gone. InternalError: a failover that left us on a standby."""
-    ended: list[str] = []
-    lease = Lease(Witness(), lambda: ended.append("run"))
+    ended: list[object] = []
     job = running_job(tenant_queue(), owner())
-    lease._witness.taking(job.pk, job.token)
-    lease._witness.holding()
+    heartbeats = Heartbeats(lambda: [(job.pk, job.token)], ended.append, lambda: None)
 
     def broken(*_: Any) -> bool:
         raise error("the session is gone")
 
     monkeypatch.setattr(slots, "beat", broken)
-    assert lease.beat() is False
+    heartbeats.beat()
     assert not ended
 
 

@@ -21,7 +21,7 @@ from tests.faults import jobs
 from tests.faults.conftest import SHORT, FaultWorkers
 from tests.faults.observer import Observer, all_ended
 from tests.faults.servers import Valkey, django_on_redis
-from tests.processes import wait_until
+from tests.processes import is_announced, wait_until
 
 
 def flushall() -> None:
@@ -260,6 +260,7 @@ def test_i1_i4_a_stale_entry_of_the_started_registry_and_two_cleanups_start_no_s
     workers.start(2)
     job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
     observer.process_of("long")
+    wait_until(lambda: is_announced(job))
     registry = StartedJobRegistry("imports", connection=django_rq.get_connection("imports"))
     for execution in registry.connection.zrange(registry.key, 0, -1):
         registry.connection.zadd(registry.key, {execution: rq_now().timestamp() - 100})

@@ -141,14 +141,14 @@ def test_i2_i3_a_worker_that_ends_between_pop_and_start_loses_nothing(
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGTERM"])
 @pytest.mark.parametrize(
     "moment",
-    ["tenant_slots.slots:start after", "rq.worker:BaseWorker.prepare_execution before"],
-    ids=["while it takes note of the start", "before the fork"],
+    ["tenant_slots.slots:start after", "tenant_slots.workers.horses:Horse.can_take before"],
+    ids=["while it takes note of the start", "before a work-horse is told"],
 )
-def test_i2_i3_i4_a_worker_that_ends_after_the_start_and_before_the_fork_leaves_the_job_to_another(
+def test_i2_i3_i4_a_worker_that_ends_before_the_function_is_called_leaves_the_job_to_another(
     workers: FaultWorkers, observer: Observer, tmp_path: Path, moment: str, number: str
 ) -> None:
     armed = tmp_path / "armed"
-    (unlucky,) = workers.start(1, worker_class=workers.with_sabotage(f"{moment} {number}", armed))
+    (unlucky,) = workers.start(1, worker_class=workers.with_sabotage(f"{moment} worker-{number}", armed))
     workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
     jobs.quick.enqueue_many([((f"warm{n}", f"warm{n}", observer.path, 0.3), {}) for n in range(2)])
     observer.wait_for_all()
@@ -162,7 +162,12 @@ def test_i2_i3_i4_a_worker_that_ends_after_the_start_and_before_the_fork_leaves_
 
 @pytest.mark.parametrize(
     ("moment", "runs"),
-    [("before SIGKILL", 2), ("after SIGKILL", 1), ("before SIGTERM", 1), ("after SIGTERM", 1)],
+    [
+        ("before worker-SIGKILL", 2),
+        ("after worker-SIGKILL", 1),
+        ("before worker-SIGTERM", 1),
+        ("after worker-SIGTERM", 1),
+    ],
 )
 def test_i2_i3_i4_a_worker_that_ends_while_it_records_the_end_of_a_job(
     workers: FaultWorkers, observer: Observer, tmp_path: Path, door: Path, moment: str, runs: int
@@ -230,7 +235,7 @@ def test_i2_a_sigterm_that_arrives_during_a_sweep_ends_the_worker(
     workers: FaultWorkers, observer: Observer, tmp_path: Path
 ) -> None:
     armed = tmp_path / "armed"
-    plan = "tenant_slots.repair.claims:done before SIGTERM"
+    plan = "tenant_slots.repair.claims:done before worker-SIGTERM"
     (worker,) = workers.start(1, worker_class=workers.with_sabotage(plan, armed))
     armed.touch()
     wait_until(armed.with_suffix(".done").exists)
@@ -246,7 +251,7 @@ def test_i2_i7_a_worker_that_is_killed_while_it_sweeps_holds_up_the_others_for_n
     """Its claim to be the only sweeper runs out. The intervals are the default ones: the promise is about those."""
     workers.variables["TEST_TENANT_SLOTS"] = "{}"
     armed = tmp_path / "armed"
-    sweeper_class = workers.with_sabotage("tenant_slots.repair.claims:done before SIGKILL", armed)
+    sweeper_class = workers.with_sabotage("tenant_slots.repair.claims:done before worker-SIGKILL", armed)
     workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
     jobs.hold.enqueue("acme", "lost", observer.path, str(door))
     horse = observer.process_of("lost")

@@ -13,7 +13,10 @@ from typing import Any
 import rq
 
 from tenant_slots import owners
-from tenant_slots.workers import TenantWorker, forking
+from tenant_slots.workers import TenantWorker, supervisor
+
+WORKER = os.getpid()
+"""The process that imports this, of which the others are forks."""
 
 
 class ElsewhereWorker(TenantWorker):
@@ -37,14 +40,14 @@ class ImpatientWorker(TenantWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        forking.GRACE_AFTER_TIMEOUT = 0
-
-    def set_current_job_working_time(self, seconds: float, *args: Any, **kwargs: Any) -> None:
-        super().set_current_job_working_time(seconds and seconds + 60, *args, **kwargs)
+        supervisor.GRACE_AFTER_TIMEOUT = 0
 
 
 class SabotagedWorker(TenantWorker):
-    """Does TEST_SABOTAGE, "before" or "after" a function, once: "module:function before SIGKILL"."""
+    """Does TEST_SABOTAGE, "before" or "after" a function, once: "module:function before SIGKILL".
+
+    A signal is for the process that calls the function, "worker-SIGKILL" for the worker whose child that may be.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         sabotage(os.environ["TEST_SABOTAGE"], Path(os.environ["TEST_SABOTAGE_FILE"]))
@@ -85,5 +88,13 @@ def _act_once(action: str, armed: Path) -> None:
     if action == "pause":
         while not armed.with_suffix(".go").exists():
             time.sleep(0.01)
+    elif action.startswith("worker-"):
+        _signal_worker(signal.Signals[action.removeprefix("worker-")])
     else:
         os.kill(os.getpid(), signal.Signals[action])
+
+
+def _signal_worker(number: signal.Signals) -> None:
+    os.kill(WORKER, number)
+    while number == signal.SIGKILL:
+        signal.pause()  # a work-horse dies with its worker, in a moment
