@@ -166,6 +166,7 @@ class TenantJob(models.Model):
     objects = InConfiguredDatabase.from_queryset(TenantJobQuerySet)()
 
     class Meta:
+        base_manager_name = "objects"
         verbose_name = _("tenant job")
         verbose_name_plural = _("tenant jobs")
         permissions = [
