@@ -1,4 +1,4 @@
-"""What a sweeping process may conclude from what it sees."""
+"""What a sweeping process may conclude from what it sees, and how far it got."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 
 from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantJob
+from tenant_slots.repair.bookmark import Bookmark
 
 
 class Contact:
@@ -18,6 +19,7 @@ class Contact:
     def __init__(self) -> None:
         self._since = self._last = time.monotonic()
         self._absent: dict[tuple[int, int], float] = {}
+        self.pruned = Bookmark()
 
     def absent_for(self, job: TenantJob) -> float:
         """Seconds since this process first found that RQ does not know the job's worker."""

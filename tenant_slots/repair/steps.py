@@ -7,13 +7,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
 
-from django.db import OperationalError, transaction
+from django.db import OperationalError
 from django.db.models import Q, QuerySet
 
 from tenant_slots import dispatch, locks, owners, transitions
@@ -22,11 +22,13 @@ from tenant_slots.db.clock import ago
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.locks import locked
-from tenant_slots.models import State, SweepClaim, TenantJob, TenantQueue
+from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.owners import Liveness
 from tenant_slots.repair import findings, lost_runs
 from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.pruning import prune
 from tenant_slots.repair.report import Report
+from tenant_slots.repair.unlocked import unlocked
 
 T = TypeVar("T")
 
@@ -127,7 +129,7 @@ def promote(report: Report, contact: Contact) -> None:
 def _promote(report: Report, found: list[TenantJob], ask_until: float) -> None:
     if found:
         # Those that are still due: another sweep may have promoted one, and it may have deferred itself again.
-        with _unlocked(findings.due().filter(pk__in=[job.pk for job in found])) as jobs:
+        with unlocked(findings.due().filter(pk__in=[job.pk for job in found])) as jobs:
             report.promoted += jobs.update(state=State.WAITING)
     for row, own in groupby(sorted(found, key=_row_of), _row_of):
         _unless_locked(partial(transitions.admit, row))
@@ -163,17 +165,6 @@ def _repair_counter(pk: int) -> bool:
     return True
 
 
-def prune(report: Report, contact: Contact) -> None:
-    """Ended jobs older than ``RETENTION``, and the claims of hosts that are gone."""
-    old = ago(app_settings.RETENTION)
-    ended = TenantJob.objects.ended().filter(ended_at__lt=old).order_by("ended_at")
-    pks = list(ended.values_list("pk", flat=True)[:ROWS_PER_STEP])
-    if pks:
-        with _unlocked(TenantJob.objects.ended().filter(pk__in=pks)) as jobs:
-            report.pruned, _ = jobs.delete()
-    SweepClaim.objects.filter(until__lt=old).delete()
-
-
 Step = Callable[[Report, Contact], None]
 LOCAL_STEPS: tuple[Step, ...] = (reclaim_local, end_abandoned_reservations)
 STEPS: tuple[Step, ...] = (
@@ -186,17 +177,6 @@ STEPS: tuple[Step, ...] = (
     repair_counters,
     prune,
 )
-
-
-@contextmanager
-def _unlocked(jobs: QuerySet[TenantJob]) -> Iterator[QuerySet[TenantJob]]:
-    """Those of the jobs that no other transaction has locked, to change them in this one.
-
-    Somebody's open transaction may have canceled one of them; the next sweep comes to it, the others do not wait.
-    """
-    with transaction.atomic(using=app_settings.DATABASE):
-        pks = list(jobs.select_for_update(skip_locked=True, no_key=True).values_list("pk", flat=True))
-        yield TenantJob.objects.filter(pk__in=pks)
 
 
 def _unless_locked(change: Callable[[], T]) -> T | None:
