@@ -13,14 +13,13 @@ from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
 
-from django.db import OperationalError
 from django.db.models import Q, QuerySet
 
 from tenant_slots import dispatch, locks, owners, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import ago
 from tenant_slots.enqueueing import on_busy
-from tenant_slots.exceptions import StaleVersion
+from tenant_slots.exceptions import StaleVersion, TenantQueueLocked
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.owners import Liveness
@@ -187,9 +186,7 @@ def _unless_locked(change: Callable[[], T]) -> T | None:
     token = locks.patience.set(LOCK_TIMEOUT_SECONDS)
     try:
         return change()
-    except OperationalError as error:
-        if not locks.is_locked_out(error):
-            raise
+    except TenantQueueLocked as error:
         logger.warning("the sweep leaves out one tenant queue, which is locked: %s", error)
         return None
     except TenantQueue.DoesNotExist:

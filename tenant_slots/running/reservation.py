@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django.db import Error, OperationalError, connections
+from django.db import Error, connections
 
 from tenant_slots import locks, slots, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.enqueueing.backlog_limit import require_room
-from tenant_slots.exceptions import HoldInTransaction, NoFreeSlot
+from tenant_slots.exceptions import HoldInTransaction, NoFreeSlot, TenantQueueLocked
 from tenant_slots.models import HOLD_SLOT, Kind, State, TenantJob
 from tenant_slots.owners import Owner
 from tenant_slots.repair import lost_runs
@@ -166,10 +166,8 @@ class Keeper:
         try:
             transitions.admit(job.tenant_queue_id)
             self._wait_for_turn(job)
-        except OperationalError as error:
-            if locks.is_locked_out(error):
-                raise self._no_slot(LOCKED) from error
-            raise
+        except TenantQueueLocked as error:
+            raise self._no_slot(LOCKED) from error
         if job.state != State.QUEUED or not self._run.start(job):
             raise self._no_slot(CANCELED)
 
