@@ -136,8 +136,8 @@ class TenantQueueInUse(TenantSlotsError):
 
 class TenantQueueLocked(TenantSlotsError, OperationalError):
     message = (
-        "Tenant queue {pk} could not be changed: another transaction kept it locked for {seconds} s, or waits for what "
-        "this one has locked. Try again; let transactions that change several do so in one order, and end soon."
+        "Tenant queue {tenant_queue} cannot be changed: another transaction kept it locked for {seconds} s, or waits "
+        "for what this one has locked. Try again; let transactions that change several do so in one order and end soon."
     )
 
 

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 from django.db.models import Q, QuerySet
 
-from tenant_slots import dispatch, locks, owners, transitions
+from tenant_slots import dispatch, owners, transitions
 from tenant_slots.conf import app_settings
+from tenant_slots.db import transactions
 from tenant_slots.db.clock import ago
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.exceptions import StaleVersion, TenantQueueLocked
@@ -183,7 +184,7 @@ def _unless_locked(change: Callable[[], T]) -> T | None:
 
     None too when the row was deleted since the sweep read it.
     """
-    token = locks.patience.set(LOCK_TIMEOUT_SECONDS)
+    token = transactions.patience.set(LOCK_TIMEOUT_SECONDS)
     try:
         return change()
     except TenantQueueLocked as error:
@@ -192,7 +193,7 @@ def _unless_locked(change: Callable[[], T]) -> T | None:
     except TenantQueue.DoesNotExist:
         return None
     finally:
-        locks.patience.reset(token)
+        transactions.patience.reset(token)
 
 
 def _may_be_judged(job: TenantJob, contact: Contact) -> bool:

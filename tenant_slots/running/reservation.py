@@ -21,8 +21,9 @@ from uuid import UUID
 
 from django.db import Error, connections
 
-from tenant_slots import locks, slots, tenants, transitions
+from tenant_slots import slots, tenants, transitions
 from tenant_slots.conf import app_settings
+from tenant_slots.db import transactions
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.enqueueing.backlog_limit import require_room
@@ -139,7 +140,7 @@ class Keeper:
             self.thread.join(SECONDS_FOR_RELEASE)
 
     def _keep_and_close(self) -> None:
-        locks.patience.set(LOCK_TIMEOUT_SECONDS)
+        transactions.patience.set(LOCK_TIMEOUT_SECONDS)
         try:
             self._keep()
         finally:
@@ -182,7 +183,10 @@ class Keeper:
         persistently(end)
 
     def _insert(self) -> TenantJob:
-        row = tenants.tenant_queue_for(self._tenant, self._queue)
+        try:
+            row = tenants.tenant_queue_for(self._tenant, self._queue)
+        except TenantQueueLocked as error:
+            raise self._no_slot(LOCKED) from error
         require_room(row, 1)
         self._next_beat = time.monotonic() + app_settings.BEAT_INTERVAL
         job: TenantJob = TenantJob.objects.create(

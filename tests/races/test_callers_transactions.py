@@ -10,7 +10,8 @@ from threading import Event, Thread
 import pytest
 from django.db import connection, transaction
 
-from tenant_slots import locks, slots
+from tenant_slots import slots
+from tenant_slots.db import transactions
 from tenant_slots.exceptions import NotRetryable, TenantQueueLocked
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import steps
@@ -116,9 +117,9 @@ def test_a_sweep_passes_over_a_job_that_an_open_transaction_has_changed(
 
 @pytest.fixture
 def _impatient() -> Iterator[None]:
-    token = locks.patience.set(0.2)
+    token = transactions.patience.set(0.2)
     yield
-    locks.patience.reset(token)
+    transactions.patience.reset(token)
 
 
 def lock_timeout() -> str:
