@@ -250,7 +250,7 @@ OPTIONS = {"timeout": Option(_timeout_problem), "priority": Option(priority_prob
 
 def _require_second_connection() -> None:
     connection = connections[app_settings.DATABASE]
-    if connection.vendor == "sqlite" and connection.in_atomic_block:
+    if connection.vendor == "sqlite" and transactions.is_open(connection.alias):
         raise HoldInTransaction(database=app_settings.DATABASE)
 
 
