@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from django.db import OperationalError, connections, transaction
 
@@ -37,7 +37,8 @@ def is_open(alias: str) -> bool:
 def bounded(alias: str, tenant_queue: object) -> Iterator[tuple[str, ...]]:
     """A transaction, or a part of the caller's, that waits for others no longer than our `patience`.
 
-    A caller's transaction keeps its isolation level, and its lock_timeout if it has one.
+    A caller's transaction keeps its isolation level, and its lock_timeout if it has one. Where it has none, ours is
+    taken back at the end, to the value that a parameter of our own keeps meanwhile: without a further question.
 
     Args:
         alias: the database.
@@ -65,12 +66,14 @@ def _transaction(alias: str) -> Iterator[tuple[str, ...]]:
         if connections[alias].vendor != "postgresql":
             yield ()
         elif not is_part:
-            yield READ_COMMITTED, _lock_timeout()
-        elif _answer(alias, "SHOW lock_timeout") != "0":
-            yield ()
+            yield READ_COMMITTED, f"SET LOCAL lock_timeout = {_milliseconds()}"
         else:
-            yield (_lock_timeout(),)
-            _answer(alias, "SELECT set_config('lock_timeout', '0', true)")
+            kept = f"tenant_slots.lock_timeout_{len(connections[alias].savepoint_ids)}"
+            yield (
+                f"SELECT set_config('{kept}', current_setting('lock_timeout'), true)",
+                f"SELECT set_config('lock_timeout', '{_milliseconds()}', true) WHERE current_setting('{kept}') = '0'",
+            )
+            send(alias, [f"SELECT set_config('lock_timeout', current_setting('{kept}'), true)"])
 
 
 def send(alias: str, statements: Sequence[str]) -> None:
@@ -91,7 +94,9 @@ def can_be_left(alias: str) -> bool:
     # Set by Django's TestCase on the blocks that it rolls back, Django 4.2 to 6.1.
     if any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
         return False
-    return bool(_answer(alias, "SHOW transaction_isolation") == "read committed")
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW transaction_isolation")
+        return bool(cursor.fetchone()[0] == "read committed")
 
 
 def outside(function: Callable[[], T]) -> T:
@@ -107,11 +112,5 @@ def outside(function: Callable[[], T]) -> T:
         return elsewhere.submit(call_and_close).result()
 
 
-def _lock_timeout() -> str:
-    return f"SET LOCAL lock_timeout = '{int(patience.get() * 1000)}ms'"
-
-
-def _answer(alias: str, query: str) -> Any:
-    with connections[alias].cursor() as cursor:
-        cursor.execute(query)
-        return cursor.fetchone()[0]
+def _milliseconds() -> int:
+    return int(patience.get() * 1000)
