@@ -45,7 +45,9 @@ def prune(report: Report, contact: Contact) -> None:
         report.pruned += _prune(places, contact, deadline)
         if len(places) < JOBS_PER_BATCH or time.monotonic() > deadline:
             break
-    SweepClaim.objects.filter(until__lt=ago(app_settings.RETENTION)).delete()
+    unused = SweepClaim.objects.filter(until__lt=ago(app_settings.RETENTION))
+    if unused.exists():
+        unused.delete()
 
 
 def old_jobs(place: Place | None) -> QuerySet[TenantJob]:

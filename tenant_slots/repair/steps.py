@@ -18,7 +18,7 @@ from django.db.models import Q, QuerySet
 from tenant_slots import dispatch, owners, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db import transactions
-from tenant_slots.db.clock import ago
+from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.exceptions import StaleVersion, TenantQueueLocked
 from tenant_slots.locks import locked
@@ -51,6 +51,15 @@ SECONDS_TO_ASK = 2
 
 SWEEP = "sweep"
 """Who changed a limit, as receivers of ``limit_changed`` are told."""
+
+
+def set_times_right(report: Report, contact: Contact) -> None:
+    """Times that the clock wrote before it was set back become now: nobody is silent yet, nor taken for alive long."""
+    if pks := findings.ahead_of_time()[:ROWS_PER_STEP]:
+        with unlocked(TenantJob.objects.filter(pk__in=pks)) as jobs:
+            for name in ("beat_at", "admitted_at", "ended_at"):
+                jobs.filter(**{f"{name}__gt": ago(0)}).update(**{name: DatabaseNow()})
+        logger.warning("the database's clock was set back: times of %s jobs had not come yet", len(pks))
 
 
 def end_overrides(report: Report, contact: Contact) -> None:
@@ -168,6 +177,7 @@ def _repair_counter(pk: int) -> bool:
 Step = Callable[[Report, Contact], None]
 LOCAL_STEPS: tuple[Step, ...] = (reclaim_local, end_abandoned_reservations)
 STEPS: tuple[Step, ...] = (
+    set_times_right,
     end_overrides,
     resume_paused,
     reclaim_stale,
