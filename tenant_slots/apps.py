@@ -13,7 +13,7 @@ class TenantSlotsConfig(AppConfig):
         super().import_models()
         # They hold the bodies of the models' methods, which another app's ready() may call before ours.
         from tenant_slots import limits  # noqa: F401
-        from tenant_slots.enqueueing import cancel, priority, retry  # noqa: F401
+        from tenant_slots.enqueueing import cancel, deletion, priority, retry  # noqa: F401
 
     def ready(self) -> None:
         from tenant_slots import checks, receivers

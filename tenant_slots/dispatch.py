@@ -15,7 +15,6 @@ from uuid import UUID
 import django_rq
 from django.conf import settings
 from django.core.signals import setting_changed
-from django.utils import timezone
 from django_rq.queues import get_result_ttl
 from redis.exceptions import RedisError
 from rq import Queue, Retry
@@ -26,6 +25,7 @@ from rq.worker import Worker, WorkerStatus
 from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
 from tenant_slots.conf import app_settings
+from tenant_slots.db import clock
 from tenant_slots.models import TenantJob, rq_id_of, rq_queue_of
 
 logger = logging.getLogger("tenant_slots")
@@ -173,7 +173,7 @@ def deferred(rq_job: Job, until: datetime | None = None) -> Retry:
     Waiting is not failing, so the count is lowered by one here (RQ 2.12, ``Job._handle_retry_result``).
     """
     rq_job.number_of_retries = (rq_job.number_of_retries or 0) - 1
-    seconds = (until - timezone.now()).total_seconds() if until else app_settings.RESCHEDULE_DELAY
+    seconds = (until - clock.now()).total_seconds() if until else app_settings.RESCHEDULE_DELAY
     return Retry(max=sys.maxsize, interval=max(1, ceil(seconds)))
 
 

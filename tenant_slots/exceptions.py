@@ -5,6 +5,8 @@ from __future__ import annotations
 import pickle
 from typing import Any, TypeVar
 
+from django.db import OperationalError
+
 
 class TenantSlotsError(Exception):
     """Something went wrong in tenant_slots. Errors can be pickled and copied, and keep their text under ``-OO``."""
@@ -130,6 +132,13 @@ class TenantQueueInUse(TenantSlotsError):
     tenant_queue: Any
     holding: int
     waiting: int
+
+
+class TenantQueueLocked(TenantSlotsError, OperationalError):
+    message = (
+        "Tenant queue {tenant_queue} cannot be changed: another transaction kept it locked for {seconds} s, or waits "
+        "for what this one has locked. Try again; let transactions that change several do so in one order and end soon."
+    )
 
 
 class NotMigrated(TenantSlotsError):

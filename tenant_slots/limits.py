@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from tenant_slots import signals, tenants, transitions
 from tenant_slots.conf import app_settings
+from tenant_slots.db import clock
 from tenant_slots.exceptions import InvalidLimit, StaleVersion, TimeHasPassed
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
@@ -219,5 +220,5 @@ def _require_cap(value: Any, row: TenantQueue, lowest: int, highest: int) -> Non
 
 
 def _require_future(until: datetime) -> None:
-    if until <= timezone.now():
+    if until <= clock.now():
         raise TimeHasPassed(until=until)

@@ -24,8 +24,10 @@ from typing import Any
 
 from django.db.models import F
 
-from tenant_slots import concurrency_keys, locks
+from tenant_slots import concurrency_keys
+from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow
+from tenant_slots.db.transactions import impatient
 from tenant_slots.locks import locked
 from tenant_slots.models import ENDED, HOLDING, State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner
@@ -63,7 +65,7 @@ def admit(tenant_queue_id: int) -> list[TenantJob]:
 
 def start(job: TenantJob, owner: Owner) -> bool:
     """Mark a queued job as running. False: it was canceled, or another run has started it; do not run it."""
-    rules = locks.impatient(LOCK_SECONDS)
+    rules = impatient(app_settings.DATABASE, LOCK_SECONDS)
     started = bool(START.update(rules, pk=job.pk, attempt=job.attempt, **owner.as_fields()))
     if started:
         job.token = owner.token
@@ -79,10 +81,10 @@ def beat(job_id: int, token: int) -> bool:
     """Send a heartbeat, which renews the run's lease. False: the lease is lost, and another run may have begun.
 
     Raises:
-        OperationalError: the database is out of reach; or `locks.is_locked_out`, when somebody holds the job's row,
+        OperationalError: the database is out of reach; or `is_locked_out`, when somebody holds the job's row,
             its own function perhaps. A heartbeat waits for nobody; see `is_running`.
     """
-    return bool(BEAT.update(locks.impatient(HEARTBEAT_SECONDS), pk=job_id, token=token))
+    return bool(BEAT.update(impatient(app_settings.DATABASE, HEARTBEAT_SECONDS), pk=job_id, token=token))
 
 
 def is_running(job_id: int, token: int) -> bool:

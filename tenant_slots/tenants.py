@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from django.conf import settings
-from django.db import IntegrityError, connections
+from django.db import IntegrityError, OperationalError
 from django.utils.module_loading import import_string
 
 from tenant_slots.conf import app_settings
+from tenant_slots.db import transactions
 from tenant_slots.exceptions import (
     InvalidKey,
     InvalidLimit,
     InvalidSetting,
     InvalidTenant,
     TenantMissing,
+    TenantQueueLocked,
     UnknownQueue,
     UnknownTenantQueue,
 )
@@ -90,26 +93,55 @@ def require_tenant(value: object) -> str:
 
 
 def tenant_queue_for(tenant: str, queue: str) -> TenantQueue:
-    """The row of this tenant on this queue, made on first use.
+    """The row of this tenant on this queue, made on first use: outside of the caller's transaction, where possible.
 
     Raises:
         InvalidTenant: it cannot name a tenant.
         UnknownQueue: RQ has no such queue.
         UnknownTenantQueue: there is no row and ``AUTO_CREATE`` is off.
         InvalidLimit: ``DEFAULT_MAX_JOB`` gave something else than a limit.
+        TenantQueueLocked: another transaction has made the row and does not end.
     """
     require_queue(queue)
     require_tenant(tenant)
-    found: TenantQueue | None = TenantQueue.objects.filter(tenant=tenant, queue=queue).first()
+    found = _found(tenant, queue)
     if found is not None:
         return found
     if not app_settings.AUTO_CREATE:
         raise UnknownTenantQueue(tenant=tenant, queue=queue)
-    created: TenantQueue
-    created, _ = TenantQueue.objects.get_or_create(
-        tenant=tenant, queue=queue, defaults={"max_job": default_max_job(tenant, queue)}
-    )
-    return created
+    return _made(tenant, queue, default_max_job(tenant, queue))
+
+
+def _found(tenant: str, queue: str) -> TenantQueue | None:
+    found: TenantQueue | None = TenantQueue.objects.filter(tenant=tenant, queue=queue).first()
+    return found
+
+
+def _made(tenant: str, queue: str, max_job: int) -> TenantQueue:
+    """A new row. While it is not committed, everybody else who enqueues for the tenant has to wait for it.
+
+    So it is made outside of the caller's transaction, which may be long; a rollback then leaves the row. Where there is
+    no further connection to be had, it is made inside.
+    """
+    make = partial(_get_or_create, tenant, queue, max_job)
+    if transactions.can_be_left(app_settings.DATABASE):
+        try:
+            transactions.outside(make)
+        except TenantQueueLocked:
+            raise
+        except OperationalError as error:
+            text = "the tenant queue of %r on %s is made in the caller's transaction, as there is no other session: %s"
+            logger.warning(text, tenant, queue, error)
+    return _found(tenant, queue) or make()
+
+
+def _get_or_create(tenant: str, queue: str, max_job: int) -> TenantQueue:
+    alias = app_settings.DATABASE
+    with transactions.bounded(alias, f"of {tenant!r} on {queue}") as rules:
+        transactions.send(alias, rules)
+        row: TenantQueue
+        row, _ = TenantQueue.objects.get_or_create(tenant=tenant, queue=queue, defaults={"max_job": max_job})
+    return row
 
 
 def though_deleted(store: Callable[[], T]) -> T:
@@ -117,7 +149,7 @@ def though_deleted(store: Callable[[], T]) -> T:
     try:
         return store()
     except IntegrityError:
-        if connections[app_settings.DATABASE].in_atomic_block:
+        if transactions.is_open(app_settings.DATABASE):
             raise
         return store()
 

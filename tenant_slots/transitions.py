@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.dispatch import Signal
 
 from tenant_slots import dispatch, signals, slots
@@ -102,6 +102,8 @@ def left(jobs: Iterable[TenantJob], state: State, error: str = "") -> None:
 def after_commit(function: Callable[[], object]) -> None:
     """Run when the current transaction of our database has committed, at once without one.
 
+    Where the caller has switched autocommit off, Django runs it when that is on again after a commit.
+
     What was committed stands whatever happens here, so an error is logged and left to the sweep.
     """
 
@@ -111,7 +113,14 @@ def after_commit(function: Callable[[], object]) -> None:
         except Exception:
             logger.exception("a step after a commit failed; the sweep will make up for it")
 
-    transaction.on_commit(run, using=app_settings.DATABASE)
+    # Without autocommit Django takes no function outside of a block, but those from inside one.
+    with transaction.atomic(using=app_settings.DATABASE) if _is_manual() else nullcontext():
+        transaction.on_commit(run, using=app_settings.DATABASE)
+
+
+def _is_manual() -> bool:
+    connection = connections[app_settings.DATABASE]
+    return not connection.in_atomic_block and not connection.get_autocommit()
 
 
 def _send(signal: Signal, **facts: Any) -> None:

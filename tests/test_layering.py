@@ -8,7 +8,7 @@ import pytest
 
 from tenant_slots import layering
 from tenant_slots.layering import implemented_above, implements
-from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.models import TenantJob, TenantJobQuerySet, TenantQueue
 
 
 def test_every_declared_method_is_implemented_once_the_app_is_ready() -> None:
@@ -18,7 +18,7 @@ def test_every_declared_method_is_implemented_once_the_app_is_ready() -> None:
 
 def test_an_implementation_takes_what_its_declaration_says() -> None:
     for name in layering.declared:
-        model = {"TenantJob": TenantJob, "TenantQueue": TenantQueue}[name.partition(".")[0]]
+        model = {model.__name__: model for model in (TenantJob, TenantJobQuerySet, TenantQueue)}[name.partition(".")[0]]
         declaration = inspect.signature(getattr(model, name.partition(".")[2]))
         implementation = inspect.signature(layering.implementation_of(name))
         said, taken = (list(one.parameters.values())[1:] for one in (declaration, implementation))

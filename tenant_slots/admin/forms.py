@@ -8,9 +8,9 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
-from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from tenant_slots.db import clock
 from tenant_slots.models import HIGHEST_LIMIT
 
 LONGEST_REASON = 200
@@ -40,7 +40,7 @@ def future_field(label: Any, help_text: Any) -> forms.DateTimeField:
 
 
 def require_future(time: datetime) -> None:
-    if time <= timezone.now():
+    if time <= clock.now():
         raise ValidationError(_("This time has already passed."))
 
 

@@ -5,11 +5,30 @@ Every lease and every due time is compared with this clock, never with that of a
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.conf import settings
+from django.db import connections
 from django.db.models import DateTimeField, ExpressionWrapper, Func, IntegerField
 from django.db.models.functions import Now
+
+from tenant_slots.conf import app_settings
+
+
+def now() -> datetime:
+    """The database's clock at this moment, asked: for what Python has to compare with it."""
+    connection = connections[app_settings.DATABASE]
+    with connection.cursor() as cursor:
+        cursor.execute(SECONDS_SINCE_1970[connection.vendor])
+        seconds = float(cursor.fetchone()[0])
+    return datetime.fromtimestamp(seconds, tz=UTC if settings.USE_TZ else None)
+
+
+SECONDS_SINCE_1970 = {
+    "postgresql": "SELECT EXTRACT(EPOCH FROM CLOCK_TIMESTAMP())",
+    "sqlite": "SELECT (JULIANDAY('NOW') - 2440587.5) * 86400.0",
+}
 
 
 class DatabaseNow(Now):

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from django.db import transaction
-from django.utils import timezone
 
 from tenant_slots import tenants, transitions
 from tenant_slots.conf import app_settings
+from tenant_slots.db import clock
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.enqueueing import backlog_limit, bulk, on_busy, overflow, unique
 from tenant_slots.enqueueing.new_job import NewJob
@@ -28,8 +28,9 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
     Returns:
         The job of every call: of a duplicate, the one that is under way.
     """
-    new_jobs = [_checked(task, call) for call in calls]
     with naming_missing_tables():
+        state = State.SCHEDULED if task.run_after and task.run_after > clock.now() else State.WAITING
+        new_jobs = [_checked(task, call, state) for call in calls]
         if task.unique_for is None:
             jobs = fresh = tenants.though_deleted(partial(_insert, task, new_jobs))
         else:
@@ -43,7 +44,7 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
     return jobs
 
 
-def _checked(task: TenantTask[..., Any], arguments: Arguments) -> NewJob:
+def _checked(task: TenantTask[..., Any], arguments: Arguments, state: State) -> NewJob:
     args = tuple(arguments[0])
     on = methods.object_fields(task, args)
     call = task.called_with(args, arguments[1])
@@ -54,7 +55,7 @@ def _checked(task: TenantTask[..., Any], arguments: Arguments) -> NewJob:
         args=call.stored_args,
         kwargs=call.kwargs,
         options=task.stored_options,
-        state=State.SCHEDULED if task.run_after and task.run_after > timezone.now() else State.WAITING,
+        state=state,
         priority=task.priority,
         run_after=task.run_after,
         key=tenants.key_of(call),

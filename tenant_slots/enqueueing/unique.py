@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.db import IntegrityError, OperationalError, connections, transaction
 from django.db.models import Q, QuerySet
 
 from tenant_slots.conf import app_settings
+from tenant_slots.db import transactions
 from tenant_slots.db.clock import ago
 from tenant_slots.enqueueing.new_job import NewJob
 from tenant_slots.exceptions import InvalidKey
@@ -149,9 +150,8 @@ def _forget(old: QuerySet[TenantJob], keys: list[int]) -> None:
     worker that runs the job could not even send a heartbeat.
     """
     connection = connections[app_settings.DATABASE]
-    if connection.vendor == "postgresql" and connection.in_atomic_block:
-        with ThreadPoolExecutor(1) as elsewhere:
-            elsewhere.submit(_forget_elsewhere, old, keys).result()
+    if connection.vendor == "postgresql" and transactions.is_open(connection.alias):
+        transactions.outside(partial(_forget_outside, old, keys))
     _forget_each(old, keys)
 
 
@@ -160,17 +160,12 @@ def _forget_each(old: QuerySet[TenantJob], keys: list[int]) -> None:
         old.filter(pk=key).update(unique_key="")
 
 
-def _forget_elsewhere(old: QuerySet[TenantJob], keys: list[int]) -> None:
-    """In a session of this thread's own. Rows that the caller's transaction made or locked are left to the caller."""
-    connection = connections[app_settings.DATABASE]
-    try:
-        for key in keys:
-            with suppress(OperationalError), transaction.atomic(using=connection.alias):
-                with connection.cursor() as cursor:
-                    cursor.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_MS}ms'")
-                _forget_each(old, [key])
-    finally:
-        connection.close()
+def _forget_outside(old: QuerySet[TenantJob], keys: list[int]) -> None:
+    """In a session of its own. Rows that the caller's transaction made or locked are left to the caller."""
+    for key in keys:
+        with suppress(OperationalError), transaction.atomic(using=app_settings.DATABASE):
+            transactions.send(app_settings.DATABASE, [f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_MS}ms'"])
+            _forget_each(old, [key])
 
 
 def _chunks(digests: list[str]) -> Iterator[list[str]]:

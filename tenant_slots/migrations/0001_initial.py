@@ -23,6 +23,9 @@ class Migration(migrations.Migration):
                 ("sweeper", models.CharField(default="", max_length=255)),
                 ("until", models.DateTimeField()),
             ],
+            options={
+                "base_manager_name": "objects",
+            },
         ),
         migrations.CreateModel(
             name="TenantQueue",
@@ -145,6 +148,7 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField(auto_now_add=True, verbose_name="created")),
             ],
             options={
+                "base_manager_name": "objects",
                 "verbose_name": "tenant queue",
                 "verbose_name_plural": "tenant queues",
                 "permissions": [
@@ -347,6 +351,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "base_manager_name": "objects",
                 "verbose_name": "tenant job",
                 "verbose_name_plural": "tenant jobs",
                 "permissions": [

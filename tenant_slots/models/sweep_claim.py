@@ -16,5 +16,8 @@ class SweepClaim(models.Model):
 
     objects = InConfiguredDatabase()
 
+    class Meta:
+        base_manager_name = "objects"
+
     def __str__(self) -> str:
         return self.name

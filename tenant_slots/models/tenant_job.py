@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -87,6 +88,17 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
         """The job's row, only while it holds its slot for the same admission and the same run."""
         return self.holding().filter(pk=job.pk, attempt=job.attempt, token=job.token)
 
+    @implemented_above
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Django's, and those that hold a slot give it back in the same transaction. A run of one is stopped.
+
+        Raises:
+            TenantQueueLocked: another transaction keeps a tenant queue of jobs that have not ended; none is deleted.
+        """
+        raise NotImplementedError
+
+    delete.queryset_only = True  # type: ignore[attr-defined]  # as Django's own: no Model.objects.delete()
+
 
 class TenantJob(models.Model):
     """One background job of one tenant, from enqueue to its end."""
@@ -169,6 +181,7 @@ class TenantJob(models.Model):
     objects = InConfiguredDatabase.from_queryset(TenantJobQuerySet)()
 
     class Meta:
+        base_manager_name = "objects"
         verbose_name = _("tenant job")
         verbose_name_plural = _("tenant jobs")
         permissions = [
@@ -266,6 +279,11 @@ class TenantJob(models.Model):
         Raises:
             NotRetryable: the job is in another state.
         """
+        raise NotImplementedError
+
+    @implemented_above
+    def delete(self, using: Any = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
+        """Django's, with the slot that the job may hold. See `TenantJobQuerySet.delete`; `cancel` keeps the history."""
         raise NotImplementedError
 
     async def acancel(self) -> bool:

@@ -112,6 +112,7 @@ class TenantQueue(models.Model):
     objects = InConfiguredDatabase.from_queryset(TenantQueueQuerySet)()
 
     class Meta:
+        base_manager_name = "objects"
         verbose_name = _("tenant queue")
         verbose_name_plural = _("tenant queues")
         permissions = [
@@ -144,8 +145,7 @@ class TenantQueue(models.Model):
 
         Never writes `current_job` of an existing row unless asked to: the value in memory is already old.
         """
-        if self._state.db is None:
-            kwargs.setdefault("using", app_settings.DATABASE)
+        kwargs.setdefault("using", app_settings.DATABASE)
         may_have_jobs = not self._state.adding or self.pk is not None
         if self._state.adding:
             super().save(*args, **kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import ago, in_seconds
@@ -13,9 +14,14 @@ CLAIMED_SHARE = 0.8
 
 
 def claim(name: str, sweeper: str) -> bool:
-    """Become the only sweeper of this kind. The claim of one that died is free again for the next sweep."""
+    """Become the only sweeper of this kind. The claim of one that died is free again for the next sweep.
+
+    So is one that lies further ahead than a claim lasts: the clock has been set back since, and nobody would sweep
+    until it gets there again.
+    """
     until = in_seconds(app_settings.SWEEP_INTERVAL * CLAIMED_SHARE)
-    free = SweepClaim.objects.filter(name=name, until__lte=ago(0))
+    is_over = Q(until__lte=ago(0)) | Q(until__gt=ago(-app_settings.SWEEP_INTERVAL))
+    free = SweepClaim.objects.filter(is_over, name=name)
     if free.update(sweeper=sweeper, until=until):
         return True
     if SweepClaim.objects.filter(name=name).exists():

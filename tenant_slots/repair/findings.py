@@ -38,6 +38,21 @@ def lost_in_redis() -> list[TenantJob]:
     return list(overdue.filter(pk__in=lost).select_related("tenant_queue").order_by("pk")) if lost else []
 
 
+def ahead_of_time() -> list[int]:
+    """Primary keys of jobs with a time that our statements wrote and that has not come: the clock was set back since.
+
+    A lease ahead is let pass, as for a failover to a server whose clock is a little behind.
+    """
+    jobs, ahead = TenantJob.objects, ago(-app_settings.LEASE_TTL)
+    found = [
+        jobs.holding().filter(Q(beat_at__gt=ahead) | Q(admitted_at__gt=ahead)),
+        jobs.reservations_to_begin().filter(beat_at__gt=ahead),
+        jobs.ended().filter(ended_at__gt=ahead),
+    ]
+    holding, *others = (some.order_by().values_list("pk", flat=True) for some in found)
+    return list(holding.union(*others))
+
+
 def due(seconds_ago: float = 0) -> TenantJobQuerySet:
     return TenantJob.objects.scheduled().filter(run_after__lte=ago(seconds_ago))
 

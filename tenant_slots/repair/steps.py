@@ -7,26 +7,28 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
 
-from django.db import OperationalError, transaction
 from django.db.models import Q, QuerySet
 
-from tenant_slots import dispatch, locks, owners, transitions
+from tenant_slots import dispatch, owners, transitions
 from tenant_slots.conf import app_settings
-from tenant_slots.db.clock import ago
+from tenant_slots.db.clock import DatabaseNow, ago
+from tenant_slots.db.transactions import waiting_at_most
 from tenant_slots.enqueueing import on_busy
-from tenant_slots.exceptions import StaleVersion
+from tenant_slots.exceptions import StaleVersion, TenantQueueLocked
 from tenant_slots.locks import locked
-from tenant_slots.models import State, SweepClaim, TenantJob, TenantQueue
+from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.owners import Liveness
 from tenant_slots.repair import findings, lost_runs
 from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.pruning import prune
 from tenant_slots.repair.report import Report
+from tenant_slots.repair.unlocked import unlocked
 
 T = TypeVar("T")
 
@@ -52,6 +54,15 @@ SECONDS_TO_ASK = 2
 
 SWEEP = "sweep"
 """Who changed a limit, as receivers of ``limit_changed`` are told."""
+
+
+def set_times_right(report: Report, contact: Contact) -> None:
+    """Times that the clock wrote before it was set back become now: nobody is silent yet, nor taken for alive long."""
+    if pks := findings.ahead_of_time()[:ROWS_PER_STEP]:
+        with unlocked(TenantJob.objects.filter(pk__in=pks)) as jobs:
+            for name in ("beat_at", "admitted_at", "ended_at"):
+                jobs.filter(**{f"{name}__gt": ago(0)}).update(**{name: DatabaseNow()})
+        logger.warning("the database's clock was set back: times of %s jobs had not come yet", len(pks))
 
 
 def end_overrides(report: Report, contact: Contact) -> None:
@@ -134,7 +145,7 @@ def promote(report: Report, contact: Contact) -> None:
 def _promote(report: Report, found: list[TenantJob], ask_until: float) -> None:
     if found:
         # Those that are still due: another sweep may have promoted one, and it may have deferred itself again.
-        with _unlocked(findings.due().filter(pk__in=[job.pk for job in found])) as jobs:
+        with unlocked(findings.due().filter(pk__in=[job.pk for job in found])) as jobs:
             report.promoted += jobs.update(state=State.WAITING)
     for row, own in groupby(sorted(found, key=_row_of), _row_of):
         _unless_locked(partial(transitions.admit, row))
@@ -170,20 +181,10 @@ def _repair_counter(pk: int) -> bool:
     return True
 
 
-def prune(report: Report, contact: Contact) -> None:
-    """Ended jobs older than ``RETENTION``, and the claims of hosts that are gone."""
-    old = ago(app_settings.RETENTION)
-    ended = TenantJob.objects.ended().filter(ended_at__lt=old).order_by("ended_at")
-    pks = list(ended.values_list("pk", flat=True)[:ROWS_PER_STEP])
-    if pks:
-        with _unlocked(TenantJob.objects.ended().filter(pk__in=pks)) as jobs:
-            report.pruned, _ = jobs.delete()
-    SweepClaim.objects.filter(until__lt=old).delete()
-
-
 Step = Callable[[Report, Contact], None]
 LOCAL_STEPS: tuple[Step, ...] = (reclaim_local, end_abandoned_reservations)
 STEPS: tuple[Step, ...] = (
+    set_times_right,
     end_overrides,
     resume_paused,
     reclaim_stale,
@@ -195,34 +196,19 @@ STEPS: tuple[Step, ...] = (
 )
 
 
-@contextmanager
-def _unlocked(jobs: QuerySet[TenantJob]) -> Iterator[QuerySet[TenantJob]]:
-    """Those of the jobs that no other transaction has locked, to change them in this one.
-
-    Somebody's open transaction may have canceled one of them; the next sweep comes to it, the others do not wait.
-    """
-    with transaction.atomic(using=app_settings.DATABASE):
-        pks = list(jobs.select_for_update(skip_locked=True, no_key=True).values_list("pk", flat=True))
-        yield TenantJob.objects.filter(pk__in=pks)
-
-
 def _unless_locked(change: Callable[[], T]) -> T | None:
     """One tenant's change; None when somebody holds its row. The next sweep comes to it, the others do not wait.
 
     None too when the row was deleted since the sweep read it.
     """
-    token = locks.patience.set(LOCK_TIMEOUT_SECONDS)
     try:
-        return change()
-    except OperationalError as error:
-        if not locks.is_locked_out(error):
-            raise
+        with waiting_at_most(LOCK_TIMEOUT_SECONDS):
+            return change()
+    except TenantQueueLocked as error:
         logger.warning("the sweep leaves out one tenant queue, which is locked: %s", error)
         return None
     except TenantQueue.DoesNotExist:
         return None
-    finally:
-        locks.patience.reset(token)
 
 
 def _may_be_judged(job: TenantJob, contact: Contact) -> bool:
@@ -239,7 +225,7 @@ def _reclaim_stale(job: TenantJob, report: Report) -> bool:
     The row is read again before: the run may have ended, or have been heard of, since the sweep asked for stale ones.
     A row that somebody holds may be held by the job itself, and so keep its heartbeats out: it is left alone.
     """
-    with _unlocked(TenantJob.objects.stale().held_as(job)) as still_stale:
+    with unlocked(TenantJob.objects.stale().held_as(job)) as still_stale:
         if not still_stale.exists():
             return False
     if not lost_runs.is_out_of_the_way(job):

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 from django.db import DatabaseError, Error, InterfaceError, InternalError, OperationalError, connections
 
-from tenant_slots import locks, slots
+from tenant_slots import slots
 from tenant_slots.conf import app_settings
+from tenant_slots.db.transactions import is_locked_out, waiting_at_most
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.releases import Release
@@ -70,8 +71,8 @@ def record_end(job: TenantJob, outcome: Outcome, on_outage: Callable[[], object]
 
 def record_end_briefly(job: TenantJob, outcome: Outcome, on_outage: Callable[[], object]) -> Release | None:
     """As `record_end`, for one that is kept otherwise: None after a second, or when the tenant queue stays locked."""
-    with locks.waiting_at_most(PATIENCE_SECONDS):
-        return persistently(lambda: release(job, outcome), on_outage, BRIEFLY, give_up=locks.is_locked_out)
+    with waiting_at_most(PATIENCE_SECONDS):
+        return persistently(lambda: release(job, outcome), on_outage, BRIEFLY, give_up=is_locked_out)
 
 
 def persistently(
@@ -121,7 +122,7 @@ def _starting(job: TenantJob, owner: Owner) -> Callable[[], bool]:
         try:
             return slots.start(job, owner)
         except OperationalError as error:
-            if not locks.is_locked_out(error):
+            if not is_locked_out(error):
                 raise
             logger.warning("job %s is left to a sweep, somebody holds its row: %s", job.uuid, error)
             return False

@@ -19,14 +19,15 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django.db import Error, OperationalError, connections
+from django.db import Error, connections
 
-from tenant_slots import locks, slots, tenants, transitions
+from tenant_slots import slots, tenants, transitions
 from tenant_slots.conf import app_settings
+from tenant_slots.db import transactions
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.enqueueing.backlog_limit import require_room
-from tenant_slots.exceptions import HoldInTransaction, NoFreeSlot
+from tenant_slots.exceptions import HoldInTransaction, NoFreeSlot, TenantQueueLocked
 from tenant_slots.models import HOLD_SLOT, Kind, State, TenantJob
 from tenant_slots.owners import Owner
 from tenant_slots.repair import lost_runs
@@ -139,7 +140,7 @@ class Keeper:
             self.thread.join(SECONDS_FOR_RELEASE)
 
     def _keep_and_close(self) -> None:
-        locks.patience.set(LOCK_TIMEOUT_SECONDS)
+        transactions.patience.set(LOCK_TIMEOUT_SECONDS)
         try:
             self._keep()
         finally:
@@ -166,10 +167,8 @@ class Keeper:
         try:
             transitions.admit(job.tenant_queue_id)
             self._wait_for_turn(job)
-        except OperationalError as error:
-            if locks.is_locked_out(error):
-                raise self._no_slot(LOCKED) from error
-            raise
+        except TenantQueueLocked as error:
+            raise self._no_slot(LOCKED) from error
         if job.state != State.QUEUED or not self._run.start(job):
             raise self._no_slot(CANCELED)
 
@@ -184,7 +183,10 @@ class Keeper:
         persistently(end)
 
     def _insert(self) -> TenantJob:
-        row = tenants.tenant_queue_for(self._tenant, self._queue)
+        try:
+            row = tenants.tenant_queue_for(self._tenant, self._queue)
+        except TenantQueueLocked as error:
+            raise self._no_slot(LOCKED) from error
         require_room(row, 1)
         self._next_beat = time.monotonic() + app_settings.BEAT_INTERVAL
         job: TenantJob = TenantJob.objects.create(
@@ -248,7 +250,7 @@ OPTIONS = {"timeout": Option(_timeout_problem), "priority": Option(priority_prob
 
 def _require_second_connection() -> None:
     connection = connections[app_settings.DATABASE]
-    if connection.vendor == "sqlite" and connection.in_atomic_block:
+    if connection.vendor == "sqlite" and transactions.is_open(connection.alias):
         raise HoldInTransaction(database=app_settings.DATABASE)
 
 

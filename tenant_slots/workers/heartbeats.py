@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable
 
 from django.db import Error, OperationalError, connections
 
-from tenant_slots import locks, slots
+from tenant_slots import slots
 from tenant_slots.conf import app_settings
 from tenant_slots.db import sessions
+from tenant_slots.db.transactions import is_locked_out
 
 logger = logging.getLogger("tenant_slots")
 
@@ -86,7 +87,7 @@ class Heartbeats(threading.Thread):
         try:
             kept, renewed = slots.beat(*run), True
         except OperationalError as error:
-            if not locks.is_locked_out(error):
+            if not is_locked_out(error):
                 raise
             kept, renewed = slots.is_running(*run), False
         if not kept and run in self._runs():

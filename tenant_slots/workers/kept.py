@@ -11,8 +11,9 @@ from typing import Any
 
 from django.db import Error, connections
 
-from tenant_slots import locks, transitions
+from tenant_slots import transitions
 from tenant_slots.conf import app_settings
+from tenant_slots.db.transactions import is_locked_out, waiting_at_most
 from tenant_slots.memory_file import disk_file
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair import lost_runs
@@ -101,13 +102,13 @@ class KeptEndings:
 
 def settle(endings: Iterable[Ending]) -> Iterator[Token]:
     """Record those that the database takes now; gives the runs that are through. Stops when it is out of reach."""
-    with locks.waiting_at_most(PATIENCE_SECONDS):
+    with waiting_at_most(PATIENCE_SECONDS):
         for ending in endings:
             try:
                 _settle(ending)
             except Error as error:
                 logger.warning("the end of job %s is kept, it could not be recorded: %s", ending.run[0], error)
-                if not locks.is_locked_out(error):
+                if not is_locked_out(error):
                     connections[app_settings.DATABASE].close()
                     return
             else:

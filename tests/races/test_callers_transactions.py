@@ -11,6 +11,8 @@ import pytest
 from django.db import connection, transaction
 
 from tenant_slots import slots
+from tenant_slots.db import transactions
+from tenant_slots.exceptions import NotRetryable, TenantQueueLocked
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import steps
 from tenant_slots.repair.contact import Contact
@@ -111,3 +113,88 @@ def test_a_sweep_passes_over_a_job_that_an_open_transaction_has_changed(
         finally:
             cursor.execute("SET lock_timeout = 0")
         assert TenantJob.objects.filter(pk=other.pk).values_list("state", flat=True).first() == left
+
+
+@pytest.fixture
+def _impatient() -> Iterator[None]:
+    token = transactions.patience.set(0.2)
+    yield
+    transactions.patience.reset(token)
+
+
+def lock_timeout() -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW lock_timeout")
+        return str(cursor.fetchone()[0])
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize("change", [TenantJob.cancel, TenantJob.retry, lambda job: job.set_priority(3)])
+def test_a_change_in_a_callers_transaction_waits_for_a_locked_row_no_longer_than_our_patience(
+    change: Callable[[TenantJob], object],
+) -> None:
+    row = tenant_queue(max_job=0)
+    job = waiting_job(row, state=State.CANCELED if change is TenantJob.retry else State.WAITING)
+    with kept_open(partial(fresh(row).set_limit, 0)):
+        with transaction.atomic():
+            other = waiting_job(tenant_queue("other", max_job=0))
+            with pytest.raises(TenantQueueLocked, match=f"queue {row.pk} .* locked for 0.2 s"):
+                change(job)
+            assert lock_timeout() == "0"
+        assert TenantJob.objects.filter(pk=other.pk).exists()  # the caller's transaction went on
+    change(job)
+    assert lock_timeout() == "0"
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_a_callers_own_lock_timeout_is_kept() -> None:
+    row = tenant_queue(max_job=0)
+    with kept_open(partial(fresh(row).set_limit, 0)), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL lock_timeout = '50ms'")
+        with pytest.raises(TenantQueueLocked):
+            row.set_limit(2)
+        assert lock_timeout() == "50ms"
+
+
+def test_two_transactions_that_change_two_tenants_in_opposite_orders_end_one_of_them_with_an_error_of_ours() -> None:
+    first, second = tenant_queue("first"), tenant_queue("second")
+    errors: list[Exception] = []
+
+    @transaction.atomic
+    def backwards() -> None:
+        fresh(second).set_limit(7)
+        fresh(first).set_limit(7)
+
+    with transaction.atomic():
+        first.set_limit(5)
+        other = meanwhile(backwards, errors)
+        wait_until(somebody_waits_for_a_lock)
+        try:
+            second.set_limit(5)
+        except TenantQueueLocked as error:
+            errors.append(error)
+            second = fresh(second)
+    other.join(20)
+    assert [type(error) for error in errors] == [TenantQueueLocked]
+    limits = {row.tenant: row.max_job for row in TenantQueue.objects.all()}
+    assert limits in ({"first": 5, "second": 5}, {"first": 7, "second": 7})
+
+
+def test_a_retry_locks_the_tenant_queue_before_its_job_as_every_change_does() -> None:
+    row = tenant_queue(max_job=0)
+    job = waiting_job(row, state=State.FAILED)
+    errors: list[Exception] = []
+
+    @transaction.atomic
+    def limit_then_retry() -> None:
+        fresh(row).set_limit(1)
+        fresh(job).retry()
+
+    with transaction.atomic():
+        job.retry()
+        other = meanwhile(limit_then_retry, errors)
+        wait_until(somebody_waits_for_a_lock)
+        row.set_limit(2)
+    other.join(20)
+    assert [type(error) for error in errors] == [NotRetryable]
+    assert TenantQueue.objects.get().max_job == 2

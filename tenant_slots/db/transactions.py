@@ -1,0 +1,145 @@
+"""Our transactions and those of our callers: which is open, how long it waits for a lock, and work outside of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+from django.db import Error, OperationalError, connections, transaction
+
+from tenant_slots.exceptions import TenantQueueLocked
+
+T = TypeVar("T")
+
+LOCK_TIMEOUT_SECONDS = 5
+"""How long to wait for a tenant queue. We lock it for milliseconds; only a stuck foreign transaction takes longer."""
+
+LOCKED_OUT = ("55P03", "40P01")
+"""PostgreSQL's SQLSTATE of a lock_timeout that ran out, and of a deadlock, which is found a second after it began."""
+
+READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+"""A stricter level fails where waiting for the lock is what we want."""
+
+patience: ContextVar[float] = ContextVar("tenant_slots_patience", default=LOCK_TIMEOUT_SECONDS)
+"""Seconds to wait for a tenant queue here. A sweep waits less: it comes again and has other tenants to see to."""
+
+
+@contextmanager
+def waiting_at_most(seconds: float) -> Iterator[None]:
+    """Wait for tenant queues no longer than this in the block."""
+    token = patience.set(seconds)
+    try:
+        yield
+    finally:
+        patience.reset(token)
+
+
+def is_locked_out(error: Error) -> bool:
+    """Whether it means that somebody held a row for longer than we wait for one."""
+    return isinstance(error, TenantQueueLocked) or getattr(error.__cause__, "sqlstate", None) in LOCKED_OUT
+
+
+def impatient(alias: str, seconds: float) -> tuple[str, ...]:
+    """What goes before a single statement outside of a transaction that must not wait long for a row.
+
+    PostgreSQL runs both in one transaction. SQLite has no locks on rows.
+    """
+    if connections[alias].vendor != "postgresql" or is_open(alias):
+        return ()
+    return (_lock_timeout(seconds),)
+
+
+def is_open(alias: str) -> bool:
+    """Whether what is written now becomes visible with a commit of the caller: an atomic block, or no autocommit."""
+    connection = connections[alias]
+    return bool(connection.in_atomic_block or not connection.get_autocommit())
+
+
+@contextmanager
+def bounded(alias: str, tenant_queue: object) -> Iterator[tuple[str, ...]]:
+    """A transaction, or a part of the caller's, that waits for others no longer than our `patience`.
+
+    A caller's transaction keeps its isolation level, and its lock_timeout if it has one. Where it has none, ours is
+    taken back at the end, to the value that a parameter of our own keeps meanwhile: without a further question.
+
+    Args:
+        alias: the database.
+        tenant_queue: which one it is about, for the error.
+
+    Yields:
+        Statements to send before the first query of the block, perhaps together with it: see `send`.
+
+    Raises:
+        TenantQueueLocked: nothing of the block was done.
+    """
+    try:
+        with _transaction(alias) as rules:
+            yield rules
+    except OperationalError as error:
+        if isinstance(error, TenantQueueLocked) or not is_locked_out(error):
+            raise
+        raise TenantQueueLocked(tenant_queue=tenant_queue, seconds=patience.get()) from error
+
+
+@contextmanager
+def _transaction(alias: str) -> Iterator[tuple[str, ...]]:
+    is_part = is_open(alias)
+    with transaction.atomic(using=alias):
+        if connections[alias].vendor != "postgresql":
+            yield ()
+        elif not is_part:
+            yield READ_COMMITTED, _lock_timeout(patience.get())
+        else:
+            kept = f"tenant_slots.lock_timeout_{len(connections[alias].savepoint_ids)}"
+            yield (
+                f"SELECT set_config('{kept}', current_setting('lock_timeout'), true)",
+                f"SELECT set_config('lock_timeout', '{_milliseconds()}', true) WHERE current_setting('{kept}') = '0'",
+            )
+            send(alias, [f"SELECT set_config('lock_timeout', current_setting('{kept}'), true)"])
+
+
+def send(alias: str, statements: Sequence[str]) -> None:
+    with connections[alias].cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def can_be_left(alias: str) -> bool:
+    """Whether there is a transaction of the caller, and it sees what is committed outside of it meanwhile.
+
+    Not on SQLite, where nobody else can write during it; not with a strict isolation level, which shows the past; and
+    not in a test that is to leave nothing behind: what another session commits no rollback takes back.
+    """
+    connection = connections[alias]
+    if connection.vendor != "postgresql" or not is_open(alias):
+        return False
+    # Set by Django's TestCase on the blocks that it rolls back, Django 4.2 to 6.1.
+    if any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
+        return False
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW transaction_isolation")
+        return bool(cursor.fetchone()[0] == "read committed")
+
+
+def outside(function: Callable[[], T]) -> T:
+    """What the function gives in a session of its own, which has nothing to do with the caller's transaction."""
+
+    def call_and_close() -> T:
+        try:
+            return function()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        return elsewhere.submit(call_and_close).result()
+
+
+def _lock_timeout(seconds: float) -> str:
+    return f"SET LOCAL lock_timeout = '{int(seconds * 1000)}ms'"
+
+
+def _milliseconds() -> int:
+    return int(patience.get() * 1000)

@@ -1,0 +1,75 @@
+"""Deleting jobs, with the ORM or in the admin: those that hold a slot give it back in the same transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Model, Q, QuerySet
+
+from tenant_slots import dispatch, transitions
+from tenant_slots.conf import app_settings
+from tenant_slots.layering import implements
+from tenant_slots.locks import locked
+from tenant_slots.models import ENDED, HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
+from tenant_slots.models.states import UNADMITTED
+from tenant_slots.statements import GIVE_BACK
+
+Deleted = tuple[int, dict[str, int]]
+
+
+@implements(TenantJob.delete)
+def delete(job: TenantJob, using: Any = None, keep_parents: bool = False) -> Deleted:
+    alias = using or app_settings.DATABASE
+    with _slots_given_back(TenantJob.objects.using(alias).filter(pk=job.pk)):
+        return Model.delete(job, alias, keep_parents)
+
+
+@implements(TenantJobQuerySet.delete)
+def delete_all(jobs: TenantJobQuerySet) -> Deleted:
+    with _slots_given_back(jobs) as deletable:
+        return QuerySet.delete(deletable)
+
+
+@contextmanager
+def _slots_given_back(jobs: TenantJobQuerySet) -> Iterator[TenantJobQuerySet]:
+    """A transaction that deletes what it is given, and locks the tenant queues of those that have not ended.
+
+    Nobody admits or releases one of these meanwhile. They are locked in one order, whoever deletes.
+    """
+    if jobs.db != app_settings.DATABASE:
+        yield jobs
+        return
+    unended = jobs.exclude(state__in=ENDED).order_by()
+    pks = sorted(set(unended.values_list("tenant_queue", flat=True)))
+    with transaction.atomic(using=jobs.db), ExitStack() as all_locked:
+        rows = {pk: row for pk in pks if (row := _locked(all_locked, pk))}
+        in_rq = Q(state__in=HOLDING) | ~Q(rq_job_id="")
+        leaving = list(unended.filter(in_rq, tenant_queue__in=rows).defer("args", "kwargs", "result", "error"))
+        for job in leaving:
+            job.tenant_queue = rows[job.tenant_queue_id]
+            _leave(job)
+        yield jobs.filter(
+            Q(state__in=ENDED)
+            | Q(state__in=UNADMITTED, tenant_queue__in=rows)
+            | Q(pk__in=[job.pk for job in leaving if job.state in HOLDING])
+        )
+
+
+def _locked(all_locked: ExitStack, pk: int) -> TenantQueue | None:
+    """None if it was deleted, its jobs with it, since they were read."""
+    try:
+        return all_locked.enter_context(locked(pk))
+    except TenantQueue.DoesNotExist:
+        return None
+
+
+def _leave(job: TenantJob) -> None:
+    """A run that goes on notices with its next heartbeat, if the stop does not reach it, that its job is gone."""
+    if job.state in HOLDING:
+        GIVE_BACK.update(pk=job.tenant_queue_id, slots=1)
+        transitions.after_commit(partial(transitions.admit, job.tenant_queue_id))
+    transitions.after_commit(partial(dispatch.stop if job.state == State.RUNNING else dispatch.remove, job))

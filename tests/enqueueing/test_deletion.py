@@ -1,0 +1,140 @@
+"""A job that is deleted gives its slot back in the same transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from tenant_slots import dispatch, slots
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests import jobs
+from tests.factories import another_process, counters_match, fresh, in_rq, running_job, tenant_queue, waiting_job
+from tests.history import History
+from tests.processes import Workers, somebody_waits_for_a_lock, wait_until
+from tests.races.test_callers_transactions import meanwhile
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def by_itself(job: TenantJob) -> object:
+    return job.delete()
+
+
+def by_queryset(job: TenantJob) -> object:
+    return TenantJob.objects.filter(pk=job.pk).delete()
+
+
+def by_the_row_that_it_belongs_to(job: TenantJob) -> object:
+    return job.tenant_queue.jobs.filter(pk=job.pk).delete()
+
+
+WAYS = pytest.mark.parametrize("delete", [by_itself, by_queryset, by_the_row_that_it_belongs_to])
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> list[TenantJob]:
+    """The jobs whose worker was asked to stop."""
+    asked: list[TenantJob] = []
+    monkeypatch.setattr(dispatch, "stop", asked.append)
+    return asked
+
+
+@WAYS
+def test_a_queued_job_leaves_rq_and_its_slot_goes_to_the_next(delete: Callable[[TenantJob], object]) -> None:
+    first, second = (jobs.record.enqueue("acme", name, "nowhere") for name in "ab")
+    assert (fresh(first).state, in_rq()) == (State.QUEUED, 1)
+    label = TenantJob._meta.label
+    assert delete(first) == (1, {label: 1})
+    assert (fresh(second).state, in_rq()) == (State.QUEUED, 1)
+    assert counters_match()
+
+
+@WAYS
+def test_a_running_job_is_stopped(delete: Callable[[TenantJob], object], stopped: list[TenantJob]) -> None:
+    job = running_job(tenant_queue(), another_process())
+    pk = job.pk
+    delete(job)
+    assert [one.tenant_queue.tenant for one in stopped] == ["acme"]
+    assert not TenantJob.objects.filter(pk=pk).exists()
+    assert counters_match()
+
+
+def test_jobs_of_many_tenants_and_states_go_together(stopped: list[TenantJob]) -> None:
+    rows = [tenant_queue(f"tenant {number}", max_job=2) for number in range(3)]
+    for row in rows:
+        running_job(row, another_process())
+        for state in (State.WAITING, State.WAITING, State.SCHEDULED, State.FINISHED):
+            waiting_job(row, state=state)
+        slots.admit(row.pk)
+    kept = waiting_job(rows[0], key="kept")
+    assert TenantJob.objects.exclude(key="kept").delete()[0] == 15
+    assert len(stopped) == 3
+    assert (fresh(kept).state, TenantJob.objects.count()) == (State.QUEUED, 1)
+    assert counters_match()
+
+
+def test_a_rollback_takes_the_slot_back(stopped: list[TenantJob]) -> None:
+    job = running_job(tenant_queue(), another_process())
+    with transaction.atomic():
+        by_queryset(job)
+        assert TenantQueue.objects.get().current_job == 0
+        transaction.set_rollback(True)
+    assert fresh(job).state == State.RUNNING
+    assert counters_match()
+    assert stopped == []
+
+
+def test_ended_jobs_lock_nobody(django_assert_num_queries: Any) -> None:
+    row = tenant_queue()
+    for _ in range(3):
+        waiting_job(row, state=State.FINISHED)
+    with django_assert_num_queries(4):  # one looks for those that have not ended
+        assert TenantJob.objects.all().delete()[0] == 3
+
+
+@pytest.mark.parametrize("refused", [lambda: TenantJob.objects.all()[:1], lambda: TenantJob.objects.values("pk")])
+def test_what_django_refuses_to_delete_changes_nothing(refused: Callable[[], Any]) -> None:
+    running_job(tenant_queue(), another_process())
+    with pytest.raises(TypeError):
+        refused().delete()
+    assert counters_match()
+    assert TenantJob.objects.count() == 1
+
+
+def test_control_a_deletion_by_sql_leaves_the_counter_to_the_sweep() -> None:
+    job = running_job(tenant_queue(), another_process())
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM tenant_slots_tenantjob WHERE id = %s", [job.pk])
+    assert not counters_match()
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
+def test_a_job_that_is_admitted_meanwhile_gives_back_what_it_has_just_got() -> None:
+    row = tenant_queue()
+    job = waiting_job(row)
+    errors: list[Exception] = []
+    with transaction.atomic():
+        slots.admit(row.pk)
+        deletion = meanwhile(partial(by_queryset, job), errors)
+        wait_until(somebody_waits_for_a_lock)
+    deletion.join(20)
+    assert errors == []
+    assert not TenantJob.objects.exists()
+    assert counters_match()
+
+
+def test_the_process_of_a_deleted_job_ends_and_the_next_job_runs(
+    workers: Workers, history: History, tmp_path: Any
+) -> None:
+    workers.start(1)
+    job = jobs.wait_for_file.enqueue("acme", "long", history.path, str(tmp_path / "never"))
+    after = jobs.record.enqueue("acme", "after", history.path)
+    wait_until(lambda: "long" in history.started())
+    wait_until(lambda: fresh(job).state == State.RUNNING)
+    job.delete()
+    wait_until(lambda: fresh(after).state == State.FINISHED)
+    assert TenantQueue.objects.get().current_job == 0

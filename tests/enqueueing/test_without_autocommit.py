@@ -1,0 +1,125 @@
+"""Callers that have switched autocommit off and commit by themselves, without atomic()."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.db import connection, transaction
+
+from tenant_slots import hold_slot
+from tenant_slots.exceptions import HoldInTransaction
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests import jobs
+from tests.factories import counters_match, fresh, in_rq, tenant_queue, waiting_job
+from tests.repair.sweeps import sweep_now
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _autocommit_off(transactional_db: None) -> Iterator[None]:
+    tenant_queue()
+    transaction.set_autocommit(False)
+    yield
+    transaction.rollback()
+    transaction.set_autocommit(True)
+
+
+def commit() -> None:
+    """As Django documents it: what was to follow a commit does so when autocommit is on again."""
+    transaction.commit()
+    transaction.set_autocommit(True)
+
+
+def enqueue() -> TenantJob:
+    return jobs.record.enqueue("acme", "one", "nowhere")
+
+
+def test_a_job_is_admitted_after_the_commit() -> None:
+    job = enqueue()
+    assert (job.state, in_rq()) == (State.WAITING, 0)
+    commit()
+    assert (fresh(job).state, in_rq()) == (State.QUEUED, 1)
+
+
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="the first atomic() of Django then commits")
+def test_a_rollback_leaves_no_job_and_admits_none() -> None:
+    enqueue()
+    transaction.rollback()
+    transaction.set_autocommit(True)
+    assert not TenantJob.objects.exists()
+    assert in_rq() == 0
+
+
+def test_where_autocommit_stays_off_the_sweep_admits() -> None:
+    job = enqueue()
+    transaction.commit()
+    assert fresh(job).state == State.WAITING
+    transaction.commit()
+    sweep_now()
+    transaction.commit()
+    assert fresh(job).state == State.QUEUED
+
+
+def test_many_jobs_and_those_without_duplicates() -> None:
+    stored = jobs.import_once.enqueue_many([(("acme",), {}), (("acme", "other.csv"), {}), (("acme",), {})])
+    assert stored[0] == stored[2]
+    commit()
+    assert sorted(job.state for job in TenantJob.objects.all()) == [State.QUEUED, State.WAITING]
+
+
+@pytest.mark.parametrize(
+    ("state", "change", "after"),
+    [
+        (State.WAITING, TenantJob.cancel, State.CANCELED),
+        (State.FAILED, TenantJob.retry, State.QUEUED),
+        (State.SCHEDULED, lambda job: job.set_priority(3), State.SCHEDULED),
+    ],
+)
+def test_what_becomes_of_a_job_can_be_changed(
+    state: State, change: Callable[[TenantJob], object], after: State
+) -> None:
+    job = waiting_job(TenantQueue.objects.get(), state=state)
+    transaction.commit()
+    change(job)
+    commit()
+    assert fresh(job).state == after
+    assert counters_match()
+
+
+def test_a_queued_job_is_canceled_and_its_slot_goes_to_the_next() -> None:
+    first = enqueue()
+    commit()
+    transaction.set_autocommit(False)
+    second = enqueue()
+    assert first.cancel()
+    commit()
+    assert (fresh(first).state, fresh(second).state) == (State.CANCELED, State.QUEUED)
+    assert in_rq() == 1
+
+
+def test_limits_and_pauses_change_with_the_commit() -> None:
+    row = TenantQueue.objects.get()
+    waiting_job(row)
+    transaction.commit()
+    row.pause()
+    row.resume()
+    row.set_limit(3)
+    row.max_waiting = 7
+    row.save()
+    assert not TenantJob.objects.queued().exists()
+    commit()
+    assert (fresh(row).max_job, row.max_waiting, row.current_job) == (3, 7, 1)
+
+
+def test_a_slot_is_held() -> None:
+    transaction.commit()
+    if connection.vendor == "sqlite":
+        with pytest.raises(HoldInTransaction), hold_slot("acme", "imports"):
+            pass
+        return
+    with hold_slot("acme", "imports") as reservation:
+        assert fresh(reservation.job).state == State.RUNNING
+    transaction.rollback()
+    assert fresh(reservation.job).state == State.FINISHED
