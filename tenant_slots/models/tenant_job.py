@@ -150,7 +150,7 @@ class TenantJob(models.Model):
     ended_at = models.DateTimeField(_("ended"), null=True)
     beat_at = models.DateTimeField(_("last heartbeat"), null=True)
     cancel_requested_at = models.DateTimeField(_("cancel requested"), null=True)
-    worker = models.CharField(_("worker"), max_length=255, default="", db_default="")
+    worker = models.TextField(_("worker"), default="", db_default="")  # RQ sets no bound to a worker's name
     host = models.CharField(_("host"), max_length=100, default="", db_default="")
     pid = models.IntegerField(_("process"), default=0, db_default=0)
     pid_started = models.BigIntegerField(default=0, db_default=0)
