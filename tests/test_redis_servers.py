@@ -9,6 +9,7 @@ from typing import Any
 import django_rq
 import pytest
 import redis
+from django.test import override_settings
 from redis.connection import AbstractConnection
 from redis.sentinel import Sentinel
 
@@ -136,3 +137,16 @@ def test_the_connection_to_a_unix_socket_is_bounded_too() -> None:
     theirs = redis.Redis(unix_socket_path="/nowhere/redis.sock")
     with pytest.raises(redis.ConnectionError):
         redis_servers.impatient(theirs).ping()
+
+
+def test_services_of_one_sentinel_are_different_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have a name each, and no address: the workers of only one of them were counted."""
+    queues = {
+        "first": {"SENTINELS": [("127.0.0.1", 26379)], "MASTER_NAME": "one"},
+        "again": {"SENTINELS": [("127.0.0.1", 26379)], "MASTER_NAME": "one"},
+        "second": {"SENTINELS": [("127.0.0.1", 26379)], "MASTER_NAME": "two"},
+        "elsewhere": {"SENTINELS": [("127.0.0.1", 26380)], "MASTER_NAME": "one"},
+    }
+    monkeypatch.setattr("django_rq.settings.QUEUES", queues)
+    with override_settings(RQ_QUEUES=queues):
+        assert dispatch._one_queue_per_server() == ["first", "second", "elsewhere"]
