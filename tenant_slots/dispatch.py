@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from datetime import datetime
+from enum import Enum
 from math import ceil
 from typing import Any, TypeVar
 from uuid import UUID
@@ -163,23 +164,43 @@ def push_again(job: TenantJob) -> bool:
         return True
 
 
-def has_worker_record(job: TenantJob) -> bool:
-    """Whether RQ knows the worker that runs the job at all."""
-    connection = queue_named(job.rq_queue_name).connection
-    return bool(connection.exists(Worker.redis_worker_namespace_prefix + job.worker))
+class WorkerRecord(Enum):
+    """What RQ's record of the worker that started a job says."""
+
+    NAMES_IT = "it runs the job"
+    OTHERWISE = "it is idle, or runs another job"
+    ABSENT = "there is no such worker"
 
 
-def is_being_run(job: TenantJob) -> bool:
-    """Whether RQ believes that a stock worker runs the job: the slower signal, up to 90 s late.
+def worker_record(job: TenantJob) -> WorkerRecord:
+    """What RQ knows of a stock worker. Only `NAMES_IT` is to be believed at once.
 
-    The worker's record lives for a minute after its last heartbeat, and a worker that has lost it to a FLUSHALL writes
-    it again with the next one. A record that names another job, or none while idle, means that this one's process died.
+    The record lives for a minute after its last heartbeat, and a worker that has lost it to a FLUSHALL writes it again
+    with the next one. A replica that was promoted may lack what the worker wrote when it took the job; the record then
+    says for as long as the job runs that the worker is idle. Heartbeats for the job go on, see `last_heartbeat`.
+
+    Raises:
+        RedisError: Redis cannot be asked.
     """
-    connection = queue_named(job.rq_queue_name).connection
-    worker = Worker.find_by_key(Worker.redis_worker_namespace_prefix + job.worker, connection=connection)
-    if worker is None or worker.get_state() == WorkerStatus.IDLE:
-        return False
-    return worker.get_current_job_id() in (None, job.rq_id)
+    with reaching(job.rq_queue_name) as queue:
+        worker = Worker.find_by_key(Worker.redis_worker_namespace_prefix + job.worker, connection=queue.connection)
+        if worker is None:
+            return WorkerRecord.ABSENT
+        runs_it = worker.get_state() != WorkerStatus.IDLE and worker.get_current_job_id() in (None, job.rq_id)
+        return WorkerRecord.NAMES_IT if runs_it else WorkerRecord.OTHERWISE
+
+
+def last_heartbeat(job: TenantJob) -> object:
+    """What a forking stock worker renews in Redis while its work-horse runs the job.
+
+    None when another worker has been given the same RQ job since, and has sent the heartbeat.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    with reaching(job.rq_queue_name) as queue:
+        name, beat = queue.connection.hmget(Job.key_for(job.rq_id), "worker_name", "last_heartbeat")
+        return beat if name in (None, b"", job.worker.encode()) else None
 
 
 def was_stopped(job: TenantJob) -> bool:

@@ -23,12 +23,16 @@ def end_lost_run(job: TenantJob, reason: str, *, state: State | None = None) -> 
 
 
 def reclaim_if_dead(job: TenantJob) -> bool:
-    """End the run of a job whose process is certainly gone, by the operating system or by RQ."""
-    alive = owners.liveness(job)
-    if alive is Liveness.UNKNOWN and not job.beats and not dispatch.is_being_run(job):
-        alive = Liveness.DEAD
-    if alive is not Liveness.DEAD:
-        return False
+    """End the run of a job whose process is gone for certain: this host's kernel says so."""
+    return owners.liveness(job) is Liveness.DEAD and _end(job)
+
+
+def reclaim_if_not_alive(job: TenantJob) -> bool:
+    """The same for a job whose process nobody has heard of for long enough, unless it is alive on this host."""
+    return owners.liveness(job) is not Liveness.ALIVE and _end(job)
+
+
+def _end(job: TenantJob) -> bool:
     return end_lost_run(job, story(job), state=State.CANCELED if dispatch.was_stopped(job) else None)
 
 

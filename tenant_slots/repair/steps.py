@@ -19,6 +19,7 @@ from django.db.models import Q, QuerySet
 from tenant_slots import dispatch, locks, owners, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import ago
+from tenant_slots.dispatch import WorkerRecord
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.locks import locked
@@ -36,7 +37,8 @@ LOCK_TIMEOUT_SECONDS = 0.2
 """How long one tenant's locked row may hold up a sweep."""
 
 ABSENCE_SECONDS = 90
-"""Seconds for which RQ must know nothing of a stock worker: a FLUSHALL takes its record, which it renews every 30."""
+"""Seconds for which RQ must not know that a stock worker runs its job: what a FLUSHALL, or a replica that was promoted,
+has lost of its record is renewed every 30."""
 
 ROWS_PER_STEP = 1000
 """Most rows that one step changes: a sweep stays short, the rest follows in the next one."""
@@ -81,8 +83,8 @@ def reclaim_stale(report: Report, contact: Contact) -> None:
     """Jobs whose owner has sent no heartbeat for a lease, and stock workers' jobs that RQ has given up."""
     for job in findings.without_heartbeat():
         if not job.beats:
-            if _may_be_judged(job, contact):
-                report.reclaimed += bool(_unless_locked(partial(lost_runs.reclaim_if_dead, job)))
+            if _is_given_up(job, contact):
+                report.reclaimed += bool(_unless_locked(partial(lost_runs.reclaim_if_not_alive, job)))
         elif contact.covers_a_lease():
             report.reclaimed += bool(_unless_locked(partial(_reclaim_stale, job, report)))
 
@@ -218,12 +220,12 @@ def _unless_locked(change: Callable[[], T]) -> T | None:
         locks.patience.reset(token)
 
 
-def _may_be_judged(job: TenantJob, contact: Contact) -> bool:
-    """Whether to believe what RQ says of a stock worker: no record proves nothing before it has been gone for long."""
-    if dispatch.has_worker_record(job):
-        contact.present(job)
-        return True
-    return owners.liveness(job) is Liveness.DEAD or contact.absent_for(job) >= ABSENCE_SECONDS
+def _is_given_up(job: TenantJob, contact: Contact) -> bool:
+    """Whether a stock worker has left the job: for long RQ has not said that it runs it, nor had a heartbeat for it."""
+    if dispatch.worker_record(job) is WorkerRecord.NAMES_IT:
+        contact.trusts(job)
+        return False
+    return contact.doubts(job, dispatch.last_heartbeat(job)) >= ABSENCE_SECONDS
 
 
 def _reclaim_stale(job: TenantJob, report: Report) -> bool:

@@ -384,7 +384,7 @@ def test_a_worker_of_an_overflow_queue_is_looked_for_on_that_queues_server() -> 
         override_settings(RQ_QUEUES={**settings.RQ_QUEUES, SLOW: DEAD_REDIS[SLOW]}),
         pytest.raises(RedisError),
     ):
-        dispatch.has_worker_record(job)
+        dispatch.worker_record(job)
 
 
 def test_only_workers_that_listen_on_the_overflow_queue_count_as_those_a_job_waits_for(boss: Any) -> None:

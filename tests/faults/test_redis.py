@@ -78,6 +78,27 @@ def test_i1_i4_flushall_does_not_start_the_job_of_a_stock_worker_on_another_host
     observer.wait_for_all()
 
 
+def test_i1_i4_a_promoted_replica_without_the_last_writes_does_not_start_the_job_of_a_stock_worker_again(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    """It lacks what the worker wrote when it took the job: to RQ the worker is idle, for as long as the job runs."""
+    workers.start(1, worker_class="tests.faults.workers.StockElsewhereWorker")
+    job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    observer.process_of("long")
+    redis: Any = django_rq.get_connection("imports")
+    record = f"rq:worker:{fresh(job).worker}"
+    assert redis.hget(record, "current_job").decode() == job.rq_id, "or the writes that are lost here are others"
+    redis.hset(record, "state", "idle")
+    redis.hdel(record, "current_job")
+    redis.delete(StartedJobRegistry("imports", connection=redis).key)
+    workers.start(2, worker_class="tenant_slots.workers.TenantWorker")
+    sentinel = enqueue_some(observer, "sentinel", tenant="sentinel", seconds=3.0 * SHORT["LEASE_TTL"])[0]
+    wait_until(lambda: fresh(sentinel).has_ended)
+    assert observer.started().count("long") == 1, "I4: the job was started again while its first run goes on"
+    door.touch()
+    observer.wait_for_all()
+
+
 def test_i3_a_running_job_can_still_be_canceled_after_flushall(
     workers: FaultWorkers, observer: Observer, door: Path
 ) -> None:

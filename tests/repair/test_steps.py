@@ -33,7 +33,7 @@ from tests.factories import (
     waiting_job,
     work,
 )
-from tests.repair.sweeps import sweep_now
+from tests.repair.sweeps import LongContact, sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -140,13 +140,64 @@ def test_a_stock_workers_job_lives_as_long_as_rq_knows_its_worker(
     assert sweep_now().reclaimed == 1
 
 
-@pytest.mark.parametrize("record", [{"state": "idle"}, {"state": "busy", "current_job": "another"}])
-def test_a_stock_worker_that_turned_to_something_else_has_lost_its_job(record: dict[str, str]) -> None:
-    row = tenant_queue()
-    job = running_job(row, owner("stock", host="elsewhere", beats=False))
+OTHERWISE = [{"state": "idle"}, {"state": "busy", "current_job": "another"}]
+
+
+def job_of_a_stock_worker(record: dict[str, str]) -> TenantJob:
+    job = running_job(tenant_queue(), owner("stock", host="elsewhere", beats=False))
     age(job, beat_at=21)
     django_rq.get_connection("imports").hset("rq:worker:stock", mapping={**record, "queues": "imports"})
-    assert sweep_now().reclaimed == 1
+    return job
+
+
+@pytest.mark.parametrize("record", OTHERWISE)
+def test_a_stock_worker_that_has_long_turned_to_something_else_has_lost_its_job(record: dict[str, str]) -> None:
+    job = job_of_a_stock_worker(record)
+    contact = LongContact()
+    assert sweep_now(contact).reclaimed == 0, "a replica that was promoted may lack the write that named the job"
+    watched_for_long(contact)
+    assert sweep_now(contact).reclaimed == 1
+    assert fresh(job).crashes == 1
+
+
+@pytest.mark.parametrize("record", OTHERWISE)
+def test_a_stock_worker_whose_job_still_gets_heartbeats_runs_it_whatever_its_record_says(
+    record: dict[str, str],
+) -> None:
+    job = job_of_a_stock_worker(record)
+    contact = LongContact()
+    sweep_now(contact)
+    watched_for_long(contact)
+    django_rq.get_connection("imports").hset(f"rq:job:{job.rq_id}", "last_heartbeat", "a moment ago")
+    assert sweep_now(contact).reclaimed == 0
+    watched_for_long(contact)
+    assert sweep_now(contact).reclaimed == 1, "the control: there was no further heartbeat"
+
+
+def test_heartbeats_of_another_delivery_say_nothing_about_the_first() -> None:
+    """A plain job that is delivered again while it runs looks in every minute."""
+    job = job_of_a_stock_worker({"state": "idle"})
+    contact, redis = LongContact(), django_rq.get_connection("imports")
+    redis.hset(f"rq:job:{job.rq_id}", mapping={"worker_name": "another", "last_heartbeat": "one"})
+    assert sweep_now(contact).reclaimed == 0
+    watched_for_long(contact)
+    redis.hset(f"rq:job:{job.rq_id}", "last_heartbeat", "two")
+    assert sweep_now(contact).reclaimed == 1
+
+
+def test_a_record_that_names_the_job_again_ends_the_doubt() -> None:
+    job = job_of_a_stock_worker({"state": "idle"})
+    contact, redis = LongContact(), django_rq.get_connection("imports")
+    sweep_now(contact)
+    watched_for_long(contact)
+    redis.hset("rq:worker:stock", mapping={"state": "busy", "current_job": job.rq_id})
+    assert sweep_now(contact).reclaimed == 0
+    redis.hset("rq:worker:stock", mapping={"state": "idle", "current_job": ""})
+    assert sweep_now(contact).reclaimed == 0, "the doubt begins anew"
+
+
+def watched_for_long(contact: Contact) -> None:
+    contact._doubted = {run: (since - steps.ABSENCE_SECONDS, sign) for run, (since, sign) in contact._doubted.items()}
 
 
 def test_the_crash_policy_ends_a_poison_pill() -> None:
