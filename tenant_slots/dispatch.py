@@ -12,7 +12,7 @@ from copy import copy
 from datetime import datetime
 from enum import Enum
 from math import ceil
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import django_rq
@@ -120,23 +120,33 @@ def remove(job: TenantJob) -> None:
     _tolerant(delete, job)
 
 
-def missing(jobs: Iterable[tuple[int, UUID, int, str, str, str]]) -> list[int]:
-    """The primary keys of those admitted jobs that are in no list of Redis where a worker would find them.
+class Missing(NamedTuple):
+    """What Redis knows of admitted jobs."""
+
+    jobs: list[int]
+    """The primary keys of those that are in no list of Redis where a worker would find them."""
+    unasked: dict[str, RedisError]
+    """By queue: why its server could not be asked. The jobs of that queue are not among the above."""
+
+
+def missing(jobs: Iterable[tuple[int, UUID, int, str, str, str]]) -> Missing:
+    """Which admitted jobs Redis has lost. A server that is away says nothing about what is on another one.
 
     Args:
         jobs: pk, uuid, attempt, rq_job_id, rq_queue and the tenant queue's queue of each.
-
-    Raises:
-        RedisError: Redis cannot be asked.
     """
-    present: dict[str, set[str]] = {}
-    lost = []
+    by_queue: dict[str, dict[str, int]] = {}
     for pk, uuid, attempt, rq_job_id, rq_queue, queue in jobs:
-        name = rq_queue_of(rq_queue, queue)
-        if name not in present:
-            present[name] = set(queue_named(name).job_ids)
-        if rq_id_of(uuid, attempt, rq_job_id) not in present[name]:
-            lost.append(pk)
+        by_queue.setdefault(rq_queue_of(rq_queue, queue), {})[rq_id_of(uuid, attempt, rq_job_id)] = pk
+    lost = Missing([], {})
+    for name, own in by_queue.items():
+        try:
+            with reaching(name) as queue_in_rq:
+                present = set(queue_in_rq.job_ids)
+        except RedisError as error:
+            lost.unasked[name] = error
+        else:
+            lost.jobs.extend(pk for rq_id, pk in own.items() if rq_id not in present)
     return lost
 
 
@@ -170,6 +180,7 @@ class WorkerRecord(Enum):
     NAMES_IT = "it runs the job"
     OTHERWISE = "it is idle, or runs another job"
     ABSENT = "there is no such worker"
+    UNKNOWN = "Redis cannot be asked"
 
 
 def worker_record(job: TenantJob) -> WorkerRecord:
@@ -178,29 +189,28 @@ def worker_record(job: TenantJob) -> WorkerRecord:
     The record lives for a minute after its last heartbeat, and a worker that has lost it to a FLUSHALL writes it again
     with the next one. A replica that was promoted may lack what the worker wrote when it took the job; the record then
     says for as long as the job runs that the worker is idle. Heartbeats for the job go on, see `last_heartbeat`.
-
-    Raises:
-        RedisError: Redis cannot be asked.
     """
-    with reaching(job.rq_queue_name) as queue:
-        worker = Worker.find_by_key(Worker.redis_worker_namespace_prefix + job.worker, connection=queue.connection)
-        if worker is None:
-            return WorkerRecord.ABSENT
-        runs_it = worker.get_state() != WorkerStatus.IDLE and worker.get_current_job_id() in (None, job.rq_id)
-        return WorkerRecord.NAMES_IT if runs_it else WorkerRecord.OTHERWISE
+    key = Worker.redis_worker_namespace_prefix + job.worker
+    try:
+        with reaching(job.rq_queue_name) as queue:
+            worker = Worker.find_by_key(key, connection=queue.connection)
+            if worker is None:
+                return WorkerRecord.ABSENT
+            runs_it = worker.get_state() != WorkerStatus.IDLE and worker.get_current_job_id() in (None, job.rq_id)
+            return WorkerRecord.NAMES_IT if runs_it else WorkerRecord.OTHERWISE
+    except RedisError as error:
+        logger.warning("RQ cannot be asked about worker %s: %s", job.worker, error)
+        return WorkerRecord.UNKNOWN
 
 
 def last_heartbeat(job: TenantJob) -> object:
     """What a forking stock worker renews in Redis while its work-horse runs the job.
 
     None when another worker has been given the same RQ job since, and has sent the heartbeat.
-
-    Raises:
-        RedisError: Redis cannot be asked.
     """
-    with reaching(job.rq_queue_name) as queue:
-        name, beat = queue.connection.hmget(Job.key_for(job.rq_id), "worker_name", "last_heartbeat")
-        return beat if name in (None, b"", job.worker.encode()) else None
+    names = ("worker_name", "last_heartbeat")
+    worker, beat = _tolerant(lambda queue: queue.connection.hmget(Job.key_for(job.rq_id), *names), job) or (None, None)
+    return beat if worker in (None, b"", job.worker.encode()) else None
 
 
 def was_stopped(job: TenantJob) -> bool:

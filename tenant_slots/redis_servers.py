@@ -40,12 +40,12 @@ OF_ONE_POOL = {
 }
 """Options that a pool of redis-py 8 has added to those that it was given, and those that our own replace."""
 
-_away: dict[Hashable, float] = {}
-"""By server: until when it is not asked."""
+_away: dict[Hashable, tuple[float, str]] = {}
+"""By server: until when it is not asked, and what was wrong with it."""
 
 
 class ServerAway(ConnectionError):
-    """It was away a moment ago, and is not asked again yet."""
+    """It was away a moment ago, and is not asked again yet. Has the text of the error that it was away with."""
 
 
 @contextmanager
@@ -58,17 +58,18 @@ def asked(connection: Redis) -> Iterator[None]:
         ServerAway: it did not answer lately.
     """
     server = server_of(connection)
-    until, now = _away.get(server), time.monotonic()
-    if until is not None:
+    now = time.monotonic()
+    if server in _away:
+        until, problem = _away[server]
         if now < until:
-            raise ServerAway(f"the server was away, it is asked again in {until - now:.0f} s")
-        _away[server] = now + AWAY_SECONDS
+            raise ServerAway(problem)
+        _away[server] = now + AWAY_SECONDS, problem
     try:
         yield
     except ServerAway:
         raise
-    except (ConnectionError, TimeoutError):
-        _away[server] = time.monotonic() + AWAY_SECONDS
+    except (ConnectionError, TimeoutError) as error:
+        _away[server] = time.monotonic() + AWAY_SECONDS, str(error)
         raise
     _away.pop(server, None)
 

@@ -4,33 +4,44 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import django_rq
 import pytest
 import redis
+from django.conf import settings
 from django.test import override_settings
 from redis.connection import AbstractConnection
 from redis.sentinel import Sentinel
 
 from tenant_slots import dispatch, redis_servers
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.repair import steps
 from tests import jobs
-from tests.factories import in_rq, work
+from tests.factories import age, fresh, in_rq, owner, running_job, tenant_queue, waiting_job, work
 from tests.faults.servers import django_on_redis
+from tests.repair.sweeps import sweep_now
+from tests.repair.test_doctor import doctor
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(params=["a closed port", "a black hole"])
-def away(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Django is pointed at a Redis that is away: connecting is refused, or works and then nothing is answered."""
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Of a Redis that is away: connecting is refused, or works and then nothing is answered."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         if request.param == "a black hole":
             server.listen()
-        with django_on_redis(f"redis://127.0.0.1:{server.getsockname()[1]}/0"):
-            yield
+        yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+
+
+@pytest.fixture
+def away(address: str) -> Iterator[None]:
+    """Django is pointed there."""
+    with django_on_redis(address):
+        yield
 
 
 @pytest.fixture
@@ -150,3 +161,66 @@ def test_services_of_one_sentinel_are_different_servers(monkeypatch: pytest.Monk
     monkeypatch.setattr("django_rq.settings.QUEUES", queues)
     with override_settings(RQ_QUEUES=queues):
         assert dispatch._one_queue_per_server() == ["first", "second", "elsewhere"]
+
+
+@contextmanager
+def only_imports(away: str) -> Iterator[None]:
+    """The queues are on two servers: that of `imports` is away."""
+    with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "imports": {"URL": away}}):
+        yield
+
+
+def lost_in_redis(queue: str) -> TenantJob:
+    job = waiting_job(tenant_queue(queue=queue), state=State.QUEUED, attempt=1)
+    TenantQueue.objects.filter(queue=queue).update(current_job=1)
+    age(job, admitted_at=60)
+    return job
+
+
+def test_jobs_that_one_server_lost_are_pushed_again_while_another_is_away(address: str, attempts: list[Any]) -> None:
+    lost_in_redis("imports")
+    lost_in_redis("reports")
+    with only_imports(address):
+        attempts.clear()
+        assert sweep_now().repushed == 1
+        assert in_rq("reports") == 1
+        assert sum(connection.port == port_of(address) for connection in attempts) in (1, 2), "it is asked once"
+        code, output = doctor("--fix")
+    assert code == 1
+    assert "Redis cannot be asked about queue imports" in output, "jobs that may be lost there must not look well"
+    assert "(repaired)" not in output
+
+
+def test_a_server_that_fails_between_look_and_push_leaves_out_its_own_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost_in_redis("imports")
+    lost_in_redis("reports")
+    push = dispatch._push_fresh
+
+    def failing(job: TenantJob) -> None:
+        if job.rq_queue_name == "imports":
+            raise redis.ConnectionError
+        push(job)
+
+    monkeypatch.setattr(dispatch, "_push_fresh", failing)
+    assert sweep_now().repushed == 1
+    assert in_rq("reports") == 1
+
+
+def test_a_stock_workers_job_is_judged_by_its_own_server_while_another_is_away(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = (
+        running_job(tenant_queue(queue=queue), owner("stock", host="elsewhere", beats=False))
+        for queue in ("imports", "reports")
+    )
+    for job in (there, here):
+        age(job, beat_at=60)
+    monkeypatch.setattr(steps, "ABSENCE_SECONDS", 0)
+    with only_imports(address):
+        assert sweep_now().reclaimed == 1
+    assert fresh(here).crashes == 1
+    assert (fresh(there).state, there.crashes) == (State.RUNNING, 0), "nobody knows anything of its worker"
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2].partition("/")[0])

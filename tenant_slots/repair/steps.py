@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from django.db import OperationalError, transaction
 from django.db.models import Q, QuerySet
+from redis.exceptions import RedisError
 
 from tenant_slots import dispatch, locks, owners, transitions
 from tenant_slots.conf import app_settings
@@ -105,8 +106,16 @@ def end_abandoned_reservations(report: Report, contact: Contact) -> None:
 
 def repush(report: Report, contact: Contact) -> None:
     """Admitted jobs that Redis does not have. Pushing one that a worker has just taken is harmless: it starts once."""
-    for job in findings.lost_in_redis()[:ROWS_PER_STEP]:
-        if dispatch.push_again(job):
+    lost = findings.lost_in_redis()
+    for queue, error in lost.unasked.items():
+        logger.warning("the sweep leaves out queue %s, whose Redis cannot be asked: %s", queue, error)
+    for job in lost.jobs[:ROWS_PER_STEP]:
+        try:
+            pushed = dispatch.push_again(job)
+        except RedisError as error:
+            logger.warning("job %s could not be pushed to RQ again: %s", job.uuid, error)
+            continue
+        if pushed:
             report.repushed += 1
         else:
             fail = partial(lost_runs.end_lost_run, job, "RQ lost it with its arguments", state=State.FAILED)
@@ -222,7 +231,7 @@ def _unless_locked(change: Callable[[], T]) -> T | None:
 
 def _is_given_up(job: TenantJob, contact: Contact) -> bool:
     """Whether a stock worker has left the job: for long RQ has not said that it runs it, nor had a heartbeat for it."""
-    if dispatch.worker_record(job) is WorkerRecord.NAMES_IT:
+    if dispatch.worker_record(job) in (WorkerRecord.NAMES_IT, WorkerRecord.UNKNOWN):
         contact.trusts(job)
         return False
     return contact.doubts(job, dispatch.last_heartbeat(job)) >= ABSENCE_SECONDS
