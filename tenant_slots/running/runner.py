@@ -6,13 +6,16 @@ import json
 import logging
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
+from django.db import Error
 from rq import Retry, get_current_job
 
 from tenant_slots import alarm
 from tenant_slots.models import State, TenantJob
+from tenant_slots.running import deliveries
 from tenant_slots.running.coroutines import completed
 from tenant_slots.running.progress import reporting
 from tenant_slots.running.recording import Outcome, storable_error
@@ -36,11 +39,19 @@ def run_job(job_id: str, attempt: int) -> Any:
         job_id: the job's UUID.
         attempt: the fence: what the job's row must say too.
     """
-    run = Run.of(get_current_job())
+    rq_job = get_current_job()
+    run = Run.of(rq_job)
     if not run.begin(UUID(job_id), attempt):
         logger.warning("attempt %s of job %s is not to be run: it ended, was canceled or runs", attempt, job_id)
-        return None
+        return deliveries.ignored(rq_job, _row_of(job_id, attempt)) if rq_job else None
     return run_in_slot(run, _run_stored)
+
+
+def _row_of(job_id: str, attempt: int) -> TenantJob | None:
+    """The job, if this attempt is its last one, for RQ's record of the attempt."""
+    with suppress(Error):
+        return TenantJob.objects.filter(uuid=job_id, attempt=attempt).first()
+    return None
 
 
 def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:

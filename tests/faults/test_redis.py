@@ -11,6 +11,8 @@ from typing import Any
 
 import django_rq
 import pytest
+from rq import Worker
+from rq.job import JobStatus
 from rq.registry import StartedJobRegistry
 from rq.utils import now as rq_now
 
@@ -272,6 +274,35 @@ def test_i1_i4_the_same_rq_id_pushed_five_times_runs_once(workers: FaultWorkers,
     observer.wait_for_all()
     wait_until(lambda: in_rq() == 0)
     assert observer.started() == ["five"]
+
+
+@pytest.mark.parametrize("worker_class", ["rq.Worker", "tenant_slots.workers.TenantWorker"])
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "ours"])
+def test_i4_a_job_that_is_delivered_again_while_it_runs_is_finished_once_and_by_its_first_delivery(
+    workers: FaultWorkers, observer: Observer, door: Path, worker_class: str, plain: bool
+) -> None:
+    """For RQ the job is finished when any delivery of it returns, and its dependents start."""
+    queue = django_rq.get_queue("imports")
+    workers.start(2, worker_class=worker_class)
+    arguments = ("acme", "long", observer.path, str(door))
+    rq_id = queue.enqueue(jobs.hold, *arguments).id if plain else fresh(jobs.hold.enqueue(*arguments)).rq_id
+    rq_job = queue.fetch_job(rq_id)
+    assert rq_job is not None
+    observer.process_of("long")
+    child = queue.enqueue(jobs.quick, "other", "child", observer.path, depends_on=rq_job)
+    queue.push_job_id(rq_id)
+    wait_until(lambda: deliveries_ended() == 1)
+    assert (rq_job.get_status(), child.get_status()) == (JobStatus.STARTED, JobStatus.DEFERRED)
+    door.touch()
+    wait_until(lambda: rq_job.get_status() == JobStatus.FINISHED and child.get_status() == JobStatus.FINISHED)
+    assert sorted(observer.started()) == ["child", "long"]
+    assert queue.scheduled_job_registry.count == 0, "the second delivery would come back"
+
+
+def deliveries_ended() -> int:
+    """As RQ's workers count them; a Retry counts as a failure."""
+    everyone = Worker.all(connection=django_rq.get_connection("imports"))
+    return sum(worker.successful_job_count + worker.failed_job_count for worker in everyone)
 
 
 def test_i1_i4_a_stale_entry_of_the_started_registry_and_two_cleanups_start_no_second_run(
