@@ -59,8 +59,8 @@ def asked(connection: Redis) -> Iterator[None]:
     """
     server = server_of(connection)
     now = time.monotonic()
-    if server in _away:
-        until, problem = _away[server]
+    if absence := _away.get(server):
+        until, problem = absence
         if now < until:
             raise ServerAway(problem)
         _away[server] = now + AWAY_SECONDS, problem
