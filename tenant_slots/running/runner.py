@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ from rq import Retry, get_current_job
 
 from tenant_slots import alarm
 from tenant_slots.models import State, TenantJob
-from tenant_slots.running import deliveries
+from tenant_slots.running import deliveries, errors
 from tenant_slots.running.coroutines import completed
 from tenant_slots.running.progress import reporting
 from tenant_slots.running.recording import Outcome, storable_error
@@ -58,14 +57,19 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
     """Call the function of a run that has begun, and record how it ended."""
     job = run.job
     assert job is not None, "a function is called whose run has not begun"
+    failure: BaseException | None = None
     with reporting(job) as reporter:
         try:
             result = function(job)
             alarm.disarm()
         except BaseException as error:
             alarm.disarm()
-            run.end(_after_error(job, error) | reporter.end())
-            raise
+            text, failure = errors.described(error)
+            run.end(_after_error(job, text) | reporter.end())
+            if failure is error:
+                raise
+    if failure is not None:
+        raise failure  # here, where it gets no context: RQ would format that too
     reported = reporter.end()
     if isinstance(result, Retry) and not job.rq_job_id:
         run.end(_after_retry(job, result.max, result.intervals, "the job asked to run again") | reported)
@@ -79,8 +83,8 @@ def _run_stored(job: TenantJob) -> Any:
     return completed(task.function(*methods.object_of(task, job), *job.args, **job.kwargs))
 
 
-def _after_error(job: TenantJob, error: BaseException) -> Outcome:
-    text = storable_error("".join(traceback.format_exception(error)))
+def _after_error(job: TenantJob, error: str) -> Outcome:
+    text = storable_error(error)
     retry = None if job.rq_job_id else job.options.get("retry")
     if retry is None:
         return {"state": State.FAILED, "error": text, "failures": job.failures + 1}
