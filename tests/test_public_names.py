@@ -35,6 +35,7 @@ DEFAULTS = {
     "LEASE_TTL": 20,
     "SWEEP_INTERVAL": 5,
     "MAX_CRASHES": 3,
+    "UNKNOWN_TASK_WAIT": 600,
     "ON_LOST_DATABASE": "continue",
     "MAX_ARGS_BYTES": 65536,
     "RETENTION": 7 * 24 * 3600,

@@ -14,7 +14,7 @@ from rq import Retry, get_current_job
 
 from tenant_slots import alarm
 from tenant_slots.models import State, TenantJob
-from tenant_slots.running import deliveries, errors
+from tenant_slots.running import deliveries, errors, unknown_tasks
 from tenant_slots.running.coroutines import completed
 from tenant_slots.running.progress import reporting
 from tenant_slots.running.recording import Outcome, storable_error
@@ -64,6 +64,9 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
             alarm.disarm()
         except BaseException as error:
             alarm.disarm()
+            if back := unknown_tasks.put_back(job, error):
+                run.end(back)
+                return None
             text, failure = errors.described(error)
             run.end(_after_error(job, text) | reporter.end())
             if failure is error:
@@ -87,7 +90,8 @@ def _after_error(job: TenantJob, error: str) -> Outcome:
     text = storable_error(error)
     retry = None if job.rq_job_id else job.options.get("retry")
     if retry is None:
-        return {"state": State.FAILED, "error": text, "failures": job.failures + 1}
+        failed = {"state": State.FAILED, "error": text, "failures": job.failures + 1}
+        return failed | unknown_tasks.forgotten(job)
     return _after_retry(job, retry["max"], retry["intervals"], text)
 
 
@@ -95,7 +99,7 @@ def _after_retry(job: TenantJob, most: int, intervals: list[int], error: str) ->
     """What becomes of a job that is to run again: at most `most` more times, after the next of `intervals` seconds."""
     failures = job.failures + 1
     if failures > most:
-        return {"state": State.FAILED, "error": error, "failures": failures}
+        return {"state": State.FAILED, "error": error, "failures": failures} | unknown_tasks.forgotten(job)
     seconds = intervals[min(failures, len(intervals)) - 1]
     if not seconds:
         return {"state": State.WAITING, "error": error, "failures": failures}

@@ -145,3 +145,17 @@ def test_a_worker_may_have_a_name_of_any_length(workers: Workers, history: Histo
     job = jobs.record.enqueue("acme", "named", history.path)
     wait_until(lambda: fresh(job).state == State.FINISHED, 15, "the worker cannot write its name")
     assert job.worker == name
+
+
+@pytest.mark.parametrize("worker_class", ["tenant_slots.workers.TenantWorker", "rq.Worker"])
+def test_a_job_of_the_next_release_waits_and_keeps_nobody_waiting(
+    workers: Workers, history: History, worker_class: str
+) -> None:
+    row = TenantQueue.objects.create(tenant="acme", queue="imports", max_job=0)
+    new = jobs.record.enqueue("acme", "new", history.path)
+    TenantJob.objects.update(task="tests.jobs_of_the_next_release.record")
+    after = jobs.record.enqueue("acme", "after", history.path)
+    row.set_limit(1)
+    workers.start(1, worker_class=worker_class)
+    wait_until(lambda: fresh(after).state == State.FINISHED)
+    assert (fresh(new).state, new.failures, new.crashes) == (State.SCHEDULED, 0, 0)
