@@ -216,6 +216,7 @@ RULES: dict[str, Callable[[object], Problem]] = {
     "LEASE_TTL": _seconds,
     "SWEEP_INTERVAL": _seconds,
     "MAX_CRASHES": _count,
+    "MAX_INTERRUPTIONS": _count,
     "UNKNOWN_TASK_WAIT": _seconds_or_none,
     "ON_LOST_DATABASE": _on_lost_database,
     "MAX_ARGS_BYTES": _count,

@@ -36,6 +36,7 @@ class AppSettings:
     LEASE_TTL = Setting(20)
     SWEEP_INTERVAL = Setting(5)
     MAX_CRASHES = Setting(3)
+    MAX_INTERRUPTIONS = Setting(20)
     UNKNOWN_TASK_WAIT = Setting(600)
     ON_LOST_DATABASE = Setting("continue")
     MAX_ARGS_BYTES = Setting(65536)

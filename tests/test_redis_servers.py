@@ -218,8 +218,8 @@ def test_a_stock_workers_job_is_judged_by_its_own_server_while_another_is_away(
     monkeypatch.setattr(steps, "ABSENCE_SECONDS", 0)
     with only_imports(address):
         assert sweep_now().reclaimed == 1
-    assert fresh(here).crashes == 1
-    assert (fresh(there).state, there.crashes) == (State.RUNNING, 0), "nobody knows anything of its worker"
+    assert fresh(here).interruptions == 1
+    assert (fresh(there).state, there.interruptions) == (State.RUNNING, 0), "nobody knows anything of its worker"
 
 
 def port_of(address: str) -> int:

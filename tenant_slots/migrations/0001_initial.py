@@ -250,6 +250,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("crashes", models.PositiveIntegerField(db_default=0, default=0, verbose_name="crashes")),
+                ("interruptions", models.PositiveIntegerField(db_default=0, default=0, verbose_name="interruptions")),
                 ("failures", models.PositiveIntegerField(db_default=0, default=0, verbose_name="failures")),
                 (
                     "priority",

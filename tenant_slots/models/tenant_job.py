@@ -121,6 +121,7 @@ class TenantJob(models.Model):
         help_text=_("Counts the admissions; an earlier run of the job can change nothing any more."),
     )
     crashes = models.PositiveIntegerField(_("crashes"), default=0, db_default=0)
+    interruptions = models.PositiveIntegerField(_("interruptions"), default=0, db_default=0)
     failures = models.PositiveIntegerField(_("failures"), default=0, db_default=0)
     priority = models.IntegerField(_("priority"), default=0, help_text=_("Jobs with a higher priority go first."))
     run_after = models.DateTimeField(_("not before"), null=True)

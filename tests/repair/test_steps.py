@@ -42,7 +42,7 @@ def test_the_slot_of_an_owner_whose_process_is_gone_is_reclaimed_at_once() -> No
     row = tenant_queue()
     lost = running_job(row, dead_process())
     assert sweep_now(Contact()).reclaimed == 1
-    assert (fresh(lost).state, lost.attempt, lost.crashes) == (State.QUEUED, 2, 1)
+    assert (fresh(lost).state, lost.attempt, lost.crashes, lost.interruptions) == (State.QUEUED, 2, 0, 1)
     assert "process" in lost.error
     assert counters_match()
 
@@ -51,7 +51,7 @@ def test_a_reused_pid_does_not_hide_a_death() -> None:
     row = tenant_queue()
     lost = running_job(row, dead_process(pid=os.getpid()))
     assert sweep_now().reclaimed == 1
-    assert fresh(lost).crashes == 1
+    assert fresh(lost).interruptions == 1
 
 
 def test_a_living_owner_that_sends_heartbeats_is_left_alone() -> None:
@@ -157,7 +157,7 @@ def test_a_stock_worker_that_has_long_turned_to_something_else_has_lost_its_job(
     assert sweep_now(contact).reclaimed == 0, "a replica that was promoted may lack the write that named the job"
     watched_for_long(contact)
     assert sweep_now(contact).reclaimed == 1
-    assert fresh(job).crashes == 1
+    assert (fresh(job).crashes, job.interruptions) == (1, 0), "the worker lives, only its work-horse died"
 
 
 @pytest.mark.parametrize("record", OTHERWISE)
@@ -200,17 +200,38 @@ def watched_for_long(contact: Contact) -> None:
     contact._doubted = {run: (since - steps.ABSENCE_SECONDS, sign) for run, (since, sign) in contact._doubted.items()}
 
 
-def test_the_crash_policy_ends_a_poison_pill() -> None:
-    row = tenant_queue()
-    with override_settings(TENANT_SLOTS={"MAX_CRASHES": 2}):
-        job = running_job(row, dead_process())
-        for _ in range(2):
-            sweep_now()
-            assert slots.start(fresh(job), dead_process())
+def lost_with_its_worker(times: int) -> TenantJob:
+    job = running_job(tenant_queue(), dead_process())
+    for _ in range(times - 1):
         sweep_now()
-    assert (fresh(job).state, job.crashes) == (State.FAILED, 3)
+        assert slots.start(fresh(job), dead_process())
+    sweep_now()
+    return fresh(job)  # type: ignore[no-any-return]
+
+
+def test_a_job_outlives_more_deploys_than_it_may_crash() -> None:
+    job = lost_with_its_worker(times=5)
+    assert (job.state, job.attempt, job.crashes, job.interruptions) == (State.QUEUED, 6, 0, 5)
+
+
+def test_a_job_that_takes_its_worker_down_each_time_fails_in_the_end() -> None:
+    with override_settings(TENANT_SLOTS={"MAX_INTERRUPTIONS": 2}):
+        job = lost_with_its_worker(times=3)
+    assert (job.state, job.crashes, job.interruptions) == (State.FAILED, 0, 3)
     assert [line.split(":")[0] for line in job.error.splitlines()] == ["attempt 1", "attempt 2", "attempt 3"]
     assert counters_match()
+
+
+@pytest.mark.parametrize(("record", "crashes"), [({"state": "idle"}, 1), ({"state": "busy"}, 0), (None, 0)])
+def test_a_stock_workers_dead_horse_is_a_crash_only_if_the_worker_went_on(
+    record: dict[str, str] | None, crashes: int
+) -> None:
+    job = running_job(tenant_queue(), dead_process("stock", beats=False))
+    if record:
+        mapping = {"queues": "imports", "current_job": job.rq_id, **record}
+        django_rq.get_connection("imports").hset("rq:worker:stock", mapping=mapping)
+    assert sweep_now().reclaimed == 1
+    assert (fresh(job).crashes, job.interruptions) == (crashes, 1 - crashes)
 
 
 def test_a_lost_job_whose_cancel_was_asked_for_is_canceled() -> None:
