@@ -16,7 +16,7 @@ from tests.factories import counters_match, fresh
 from tests.faults import jobs
 from tests.faults.conftest import SHORT, FaultWorkers
 from tests.faults.observer import Observer, ticks_of
-from tests.processes import ROOT, Workers, environment, wait_until
+from tests.processes import ROOT, Workers, _children, environment, wait_until
 
 ELSEWHERE = "tests.faults.workers.ElsewhereWorker"
 THREE_QUEUES = ("imports_bulk", "imports", "reports")
@@ -266,22 +266,45 @@ def test_i2_i7_a_worker_that_is_killed_while_it_sweeps_holds_up_the_others_for_n
     observer.wait_for_all()
 
 
-def test_i3_a_killed_pool_manager_leaves_workers_that_go_on(observer: Observer, workers: FaultWorkers) -> None:
+@pytest.mark.parametrize("worker_class", ["rq.Worker", "tenant_slots.workers.TenantWorker"])
+def test_i3_i4_a_killed_pool_manager_leaves_workers_that_go_on_and_that_nobody_replaces(
+    observer: Observer, workers: FaultWorkers, door: Path, worker_class: str
+) -> None:
     command = [sys.executable, "-W", "ignore", "manage.py", "rqworker-pool", "imports", "--num-workers", "2"]
-    values = {**environment("rq.Worker"), **workers.variables}
+    values = {**environment(worker_class), **workers.variables}
     before = Workers._registered()
     pool = subprocess.Popen(command, cwd=ROOT, env=values, start_new_session=True)
     try:
         wait_until(lambda: Workers._registered() >= before + 2, message="the pool did not start")
-        jobs.quick.enqueue("acme", "before", observer.path)
-        observer.wait_for_all()
+        first, second = workers_of(pool.pid)
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: len(workers_of(pool.pid) - {first, second}) == 1, message="the control: it replaces one")
+        wait_until(lambda: Workers._registered() >= before + 3, message="the new one did not start")
+        (third,) = workers_of(pool.pid) - {first, second}
+
+        jobs.hold.enqueue("acme", "long", observer.path, str(door))
+        observer.process_of("long")
         pool.kill()
         pool.wait()
         jobs.quick.enqueue_many([((tenant, f"after-{tenant}", observer.path), {}) for tenant in "abc"])
+        wait_until(lambda: {"after-a", "after-b", "after-c"} <= set(observer.started()))
+        door.touch()
         observer.wait_for_all()
+        assert observer.started().count("long") == 1
+
+        os.kill(second, signal.SIGTERM)
+        wait_until(lambda: is_gone(second), message="it does not end when it is told to")
+        sentinel = jobs.quick.enqueue("sentinel", "sentinel", observer.path, 2.0 * SHORT["LEASE_TTL"])
+        wait_until(lambda: fresh(sentinel).has_ended)
+        assert not is_gone(third)
+        assert Workers._registered() <= before + 2, "the first, whose record has not expired, and the third"
     finally:
         os.killpg(pool.pid, signal.SIGKILL)
     assert counters_match()
+
+
+def workers_of(pool: int) -> set[int]:
+    return {child for child in _children(pool) if not is_gone(child)}
 
 
 @pytest.mark.parametrize("worker_class", ["rq.Worker", "rq.worker.SpawnWorker"])
