@@ -18,7 +18,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.models import HIGHEST_LIMIT
 from tenant_slots.tasks.registry import registered
 from tenant_slots.tenants import is_limit
-from tenant_slots.validation import is_flag, is_positive, is_whole
+from tenant_slots.validation import is_flag, is_number, is_positive, is_whole
 
 Problem = str | None
 
@@ -151,6 +151,10 @@ def _seconds(value: object) -> Problem:
     return None if is_positive(value) else "Give a number of seconds above 0."
 
 
+def _seconds_or_none(value: object) -> Problem:
+    return None if is_number(value, 0) else "Give a number of seconds, 0 or above."
+
+
 def _flag(value: object) -> Problem:
     return None if is_flag(value) else "Give True or False."
 
@@ -222,6 +226,8 @@ RULES: dict[str, Callable[[object], Problem]] = {
     "MAX_CRASHES": _count,
     "JOBS_PER_HORSE": _positive_count,
     "HORSE_MAX_RSS": _bytes_or_none,
+    "MAX_INTERRUPTIONS": _count,
+    "UNKNOWN_TASK_WAIT": _seconds_or_none,
     "ON_LOST_DATABASE": _on_lost_database,
     "MAX_ARGS_BYTES": _count,
     "RETENTION": _seconds,

@@ -38,6 +38,8 @@ class AppSettings:
     MAX_CRASHES = Setting(3)
     JOBS_PER_HORSE = Setting(1000)
     HORSE_MAX_RSS: Setting[int | None] = Setting(None)
+    MAX_INTERRUPTIONS = Setting(20)
+    UNKNOWN_TASK_WAIT = Setting(600)
     ON_LOST_DATABASE = Setting("continue")
     MAX_ARGS_BYTES = Setting(65536)
     RETENTION = Setting(7 * 24 * 3600)

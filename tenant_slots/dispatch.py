@@ -6,10 +6,13 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from copy import copy
 from datetime import datetime
+from enum import Enum
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import django_rq
@@ -24,9 +27,12 @@ from rq.job import Job, JobStatus, _job_stack
 from rq.worker import Worker, WorkerStatus
 from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
+from tenant_slots import redis_servers
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.models import TenantJob, rq_id_of, rq_queue_of
+
+T = TypeVar("T")
 
 logger = logging.getLogger("tenant_slots")
 
@@ -41,23 +47,44 @@ DEFER_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16)
 
 
 _queues: dict[str, Queue] = {}
+_sources: dict[str, Queue] = {}
 
 
 def queue_named(name: str) -> Queue:
-    """The RQ queue, one object per process: it keeps its connection and what it learnt of the server."""
+    """The RQ queue, one object per process: it keeps its connection and what it learnt of the server.
+
+    The connection is one of our own, which nobody waits for: see `redis_servers`.
+    """
     if name not in _queues:
-        _queues[name] = django_rq.get_queue(name)
+        queue = copy(_sources[name] if name in _sources else django_rq.get_queue(name))
+        queue.connection = redis_servers.impatient(queue.connection)
+        _queues[name] = queue
     return _queues[name]
 
 
 def use_queue(queue: Queue) -> None:
-    """Push to this queue through the worker's own connection."""
-    _queues[queue.name] = queue
+    """Push to this queue as the worker is told to reach it."""
+    _sources[queue.name] = queue
+    _queues.pop(queue.name, None)
+
+
+@contextmanager
+def reaching(name: str) -> Iterator[Queue]:
+    """The RQ queue, to ask its server something.
+
+    Raises:
+        RedisError: the server is away. For a while afterwards this fails at once.
+    """
+    queue = queue_named(name)
+    with redis_servers.asked(queue.connection):
+        yield queue
 
 
 def _forget_queues(*, setting: str, **_: Any) -> None:
     if setting in ("RQ", "RQ_QUEUES"):
         _queues.clear()
+        _sources.clear()
+        redis_servers.forget_absences()
 
 
 setting_changed.connect(_forget_queues)
@@ -66,7 +93,7 @@ setting_changed.connect(_forget_queues)
 def push(jobs: Iterable[TenantJob]) -> None:
     """Give admitted jobs to RQ. A Redis that cannot be reached is logged: the jobs keep their slots for the sweep.
 
-    A reservation never goes there: its own process looks whether it was admitted.
+    It is tried once, not for each job. A reservation never goes there: its own process looks whether it was admitted.
     """
     for job in jobs:
         try:
@@ -84,28 +111,42 @@ def remove(job: TenantJob) -> None:
     """Take a job out of RQ that will not run. One that never was there costs a look."""
     if job.is_reservation:
         return
-    _tolerant(lambda: queue_named(job.rq_queue_name).remove(job.rq_id), job)
-    if rq_job := _fetched(job):
-        _tolerant(rq_job.cancel if job.rq_job_id else rq_job.delete, job)
+
+    def delete(queue: Queue) -> None:
+        queue.remove(job.rq_id)
+        if rq_job := queue.fetch_job(job.rq_id):
+            rq_job.cancel() if job.rq_job_id else rq_job.delete()
+
+    _tolerant(delete, job)
 
 
-def missing(jobs: Iterable[tuple[int, UUID, int, str, str, str]]) -> list[int]:
-    """The primary keys of those admitted jobs that are in no list of Redis where a worker would find them.
+class Missing(NamedTuple):
+    """What Redis knows of admitted jobs."""
+
+    jobs: list[int]
+    """The primary keys of those that are in no list of Redis where a worker would find them."""
+    unasked: dict[str, RedisError]
+    """By queue: why its server could not be asked. The jobs of that queue are not among the above."""
+
+
+def missing(jobs: Iterable[tuple[int, UUID, int, str, str, str]]) -> Missing:
+    """Which admitted jobs Redis has lost. A server that is away says nothing about what is on another one.
 
     Args:
         jobs: pk, uuid, attempt, rq_job_id, rq_queue and the tenant queue's queue of each.
-
-    Raises:
-        RedisError: Redis cannot be asked.
     """
-    present: dict[str, set[str]] = {}
-    lost = []
+    by_queue: dict[str, dict[str, int]] = {}
     for pk, uuid, attempt, rq_job_id, rq_queue, queue in jobs:
-        name = rq_queue_of(rq_queue, queue)
-        if name not in present:
-            present[name] = set(queue_named(name).job_ids)
-        if rq_id_of(uuid, attempt, rq_job_id) not in present[name]:
-            lost.append(pk)
+        by_queue.setdefault(rq_queue_of(rq_queue, queue), {})[rq_id_of(uuid, attempt, rq_job_id)] = pk
+    lost = Missing([], {})
+    for name, own in by_queue.items():
+        try:
+            with reaching(name) as queue_in_rq:
+                present = set(queue_in_rq.job_ids)
+        except RedisError as error:
+            lost.unasked[name] = error
+        else:
+            lost.jobs.extend(pk for rq_id, pk in own.items() if rq_id not in present)
     return lost
 
 
@@ -124,37 +165,57 @@ def push_again(job: TenantJob) -> bool:
     if not job.rq_job_id:
         _push_fresh(job)
         return True
-    queue = queue_named(job.rq_queue_name)
-    rq_job = queue.fetch_job(job.rq_id)
-    if rq_job is None:
-        return False
-    queue.scheduled_job_registry.remove(rq_job)
-    queue.push_job_id(rq_job.id)
-    return True
+    with reaching(job.rq_queue_name) as queue:
+        rq_job = queue.fetch_job(job.rq_id)
+        if rq_job is None:
+            return False
+        queue.scheduled_job_registry.remove(rq_job)
+        queue.push_job_id(rq_job.id)
+        return True
 
 
-def has_worker_record(job: TenantJob) -> bool:
-    """Whether RQ knows the worker that runs the job at all."""
-    connection = queue_named(job.rq_queue_name).connection
-    return bool(connection.exists(Worker.redis_worker_namespace_prefix + job.worker))
+class WorkerRecord(Enum):
+    """What RQ's record of the worker that started a job says."""
+
+    NAMES_IT = "it runs the job"
+    OTHERWISE = "it is idle, or runs another job"
+    ABSENT = "there is no such worker"
+    UNKNOWN = "Redis cannot be asked"
 
 
-def is_being_run(job: TenantJob) -> bool:
-    """Whether RQ believes that a stock worker runs the job: the slower signal, up to 90 s late.
+def worker_record(job: TenantJob) -> WorkerRecord:
+    """What RQ knows of a stock worker. Only `NAMES_IT` is to be believed at once.
 
-    The worker's record lives for a minute after its last heartbeat, and a worker that has lost it to a FLUSHALL writes
-    it again with the next one. A record that names another job, or none while idle, means that this one's process died.
+    The record lives for a minute after its last heartbeat, and a worker that has lost it to a FLUSHALL writes it again
+    with the next one. A replica that was promoted may lack what the worker wrote when it took the job; the record then
+    says for as long as the job runs that the worker is idle. Heartbeats for the job go on, see `last_heartbeat`.
     """
-    connection = queue_named(job.rq_queue_name).connection
-    worker = Worker.find_by_key(Worker.redis_worker_namespace_prefix + job.worker, connection=connection)
-    if worker is None or worker.get_state() == WorkerStatus.IDLE:
-        return False
-    return worker.get_current_job_id() in (None, job.rq_id)
+    key = Worker.redis_worker_namespace_prefix + job.worker
+    try:
+        with reaching(job.rq_queue_name) as queue:
+            worker = Worker.find_by_key(key, connection=queue.connection)
+            if worker is None:
+                return WorkerRecord.ABSENT
+            runs_it = worker.get_state() != WorkerStatus.IDLE and worker.get_current_job_id() in (None, job.rq_id)
+            return WorkerRecord.NAMES_IT if runs_it else WorkerRecord.OTHERWISE
+    except RedisError as error:
+        logger.warning("RQ cannot be asked about worker %s: %s", job.worker, error)
+        return WorkerRecord.UNKNOWN
+
+
+def last_heartbeat(job: TenantJob) -> object:
+    """What a forking stock worker renews in Redis while its work-horse runs the job.
+
+    None when another worker has been given the same RQ job since, and has sent the heartbeat.
+    """
+    names = ("worker_name", "last_heartbeat")
+    worker, beat = _tolerant(lambda queue: queue.connection.hmget(Job.key_for(job.rq_id), *names), job) or (None, None)
+    return beat if worker in (None, b"", job.worker.encode()) else None
 
 
 def was_stopped(job: TenantJob) -> bool:
     """Whether RQ's stop command killed the job's process."""
-    rq_job = None if job.is_reservation else _fetched(job)
+    rq_job = None if job.is_reservation else _tolerant(lambda queue: queue.fetch_job(job.rq_id), job)
     return rq_job is not None and rq_job.get_status(refresh=False) == JobStatus.STOPPED
 
 
@@ -162,8 +223,7 @@ def stop(job: TenantJob) -> None:
     """Ask the worker of a running job to kill it. Nobody can do that to a reservation, which sees that it was asked."""
     if job.is_reservation:
         return
-    queue = queue_named(job.rq_queue_name)
-    _tolerant(lambda: send_stop_job_command(queue.connection, job.rq_id, serializer=queue.serializer), job)
+    _tolerant(lambda queue: send_stop_job_command(queue.connection, job.rq_id, serializer=queue.serializer), job)
 
 
 def deferred(rq_job: Job, until: datetime | None = None) -> Retry:
@@ -189,7 +249,7 @@ def job_around() -> Job | None:
 def workers_alive() -> int | None:
     """How many workers listen on the project's queues and are alive for RQ; None when Redis cannot be asked."""
     try:
-        return sum(_alive(queue_named(name)) for name in _one_queue_per_server())
+        return sum(_alive(name) for name in _one_queue_per_server())
     except RedisError as error:
         logger.warning("the workers cannot be counted: %s", error)
         return None
@@ -198,44 +258,44 @@ def workers_alive() -> int | None:
 def workers_listening(name: str) -> int | None:
     """How many of these listen on one queue; None when Redis cannot be asked."""
     try:
-        queue = queue_named(name)
-        # RQ's own Worker.all_keys(queue=...) takes an empty queue for none (RQ 2.12).
-        keys = queue.connection.smembers(WORKERS_BY_QUEUE_KEY % queue.name)
-        return int(queue.connection.exists(*keys)) if keys else 0
+        with reaching(name) as queue:
+            # RQ's own Worker.all_keys(queue=...) takes an empty queue for none (RQ 2.12).
+            keys = queue.connection.smembers(WORKERS_BY_QUEUE_KEY % queue.name)
+            return int(queue.connection.exists(*keys)) if keys else 0
     except RedisError as error:
         logger.warning("the workers of queue %s cannot be counted: %s", name, error)
         return None
 
 
 def _one_queue_per_server() -> list[str]:
-    servers: dict[tuple[Any, ...], str] = {}
+    servers: dict[Hashable, str] = {}
     for name in getattr(settings, "RQ_QUEUES", {}):
-        options = queue_named(name).connection.connection_pool.connection_kwargs
-        servers.setdefault((options.get("host"), options.get("port"), options.get("path"), options.get("db")), name)
+        servers.setdefault(redis_servers.server_of(queue_named(name).connection), name)
     return list(servers.values())
 
 
-def _alive(queue: Queue) -> int:
+def _alive(name: str) -> int:
     """A worker that was killed stays in RQ's set for a while, but its record expires."""
-    keys = Worker.all_keys(connection=queue.connection)
-    return int(queue.connection.exists(*keys)) if keys else 0
+    with reaching(name) as queue:
+        keys = Worker.all_keys(connection=queue.connection)
+        return int(queue.connection.exists(*keys)) if keys else 0
 
 
 def _push_fresh(job: TenantJob) -> None:
-    queue = queue_named(job.rq_queue_name)
     options = job.options
-    queue.enqueue_job(
-        queue.create_job(
-            RUNNER,
-            args=(str(job.uuid), job.attempt),
-            job_id=job.rq_id,
-            timeout=options.get("timeout"),
-            result_ttl=options.get("result_ttl", get_result_ttl(queue.name)),
-            failure_ttl=options.get("failure_ttl"),
-            meta=options.get("meta"),
-            description=options.get("description") or f"{job.task} for {job.tenant_queue.tenant!r}",
+    with reaching(job.rq_queue_name) as queue:
+        queue.enqueue_job(
+            queue.create_job(
+                RUNNER,
+                args=(str(job.uuid), job.attempt),
+                job_id=job.rq_id,
+                timeout=options.get("timeout"),
+                result_ttl=options.get("result_ttl", get_result_ttl(queue.name)),
+                failure_ttl=options.get("failure_ttl"),
+                meta=options.get("meta"),
+                description=options.get("description") or f"{job.task} for {job.tenant_queue.tenant!r}",
+            )
         )
-    )
 
 
 def _bring_forward(job: TenantJob) -> None:
@@ -244,26 +304,21 @@ def _bring_forward(job: TenantJob) -> None:
     It may not be in the scheduled registry yet: RQ writes it there a few milliseconds after the job has returned. Or
     not any more: RQ's scheduler has just taken it, and it finds its slot taken for it when it runs.
     """
-    registry = queue_named(job.rq_queue_name).scheduled_job_registry
     for pause in DEFER_PAUSES:
         try:
-            registry.requeue(job.rq_id)
+            with reaching(job.rq_queue_name) as queue:
+                queue.scheduled_job_registry.requeue(job.rq_id)
             return
         except (InvalidJobOperation, NoSuchJobError):
             time.sleep(pause)
     logger.info("RQ job %s was not found among the scheduled ones; it runs when RQ delivers it", job.rq_id)
 
 
-def _fetched(job: TenantJob) -> Job | None:
-    queue = queue_named(job.rq_queue_name)
-    found: Job | None = _tolerant(lambda: queue.fetch_job(job.rq_id), job)
-    return found
-
-
-def _tolerant(action: Any, job: TenantJob) -> Any:
+def _tolerant(action: Callable[[Queue], T], job: TenantJob) -> T | None:
     """RQ's side of a job may already be gone, or out of reach; the row is the truth."""
     try:
-        return action()
+        with reaching(job.rq_queue_name) as queue:
+            return action(queue)
     except (NoSuchJobError, InvalidJobOperation):
         return None
     except RedisError as error:

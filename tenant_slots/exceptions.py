@@ -161,5 +161,9 @@ class HoldInTransaction(TenantSlotsError):
     )
 
 
+class ErrorNotFormattable(TenantSlotsError):
+    message = "{kind} was raised, and formatting it raised {problem}; look at its __str__, __notes__ and __cause__."
+
+
 class InvalidProgress(TenantSlotsError):
     message = "report_progress() was given {name}={value}, which is not possible: {problem}."

@@ -250,7 +250,8 @@ def test_a_callable_that_gives_no_limit_is_named_and_nothing_is_stored() -> None
 def test_a_forged_row_cannot_name_another_callable(task: str, tmp_path: Path) -> None:
     job = jobs.add.enqueue(1, 2, tenant="acme")
     TenantJob.objects.filter(pk=job.pk).update(task=task, args=[f"touch {tmp_path}/owned"], kwargs={})
-    work()
+    with override_settings(TENANT_SLOTS={"UNKNOWN_TASK_WAIT": 0}):
+        work()
     job.refresh_from_db()
     assert job.state == "failed"
     assert "UnknownJob" in job.error

@@ -44,6 +44,8 @@ def test_every_setting_has_a_rule() -> None:
         ({"LEASE_TTL": "20"}, "tenant_slots.E003"),
         ({"SWEEP_INTERVAL": None}, "tenant_slots.E003"),
         ({"MAX_CRASHES": -1}, "tenant_slots.E003"),
+        ({"MAX_INTERRUPTIONS": 1.5}, "tenant_slots.E003"),
+        ({"UNKNOWN_TASK_WAIT": -1}, "tenant_slots.E003"),
         ({"ON_LOST_DATABASE": "panic"}, "tenant_slots.E003"),
         ({"MAX_ARGS_BYTES": 1.5}, "tenant_slots.E003"),
         ({"RETENTION": "a week"}, "tenant_slots.E003"),
@@ -63,6 +65,8 @@ def test_valid_values_are_accepted() -> None:
         "LEASE_TTL": 2,
         "BEAT_INTERVAL": 0.5,
         "MAX_CRASHES": 0,
+        "MAX_INTERRUPTIONS": 0,
+        "UNKNOWN_TASK_WAIT": 0,
         "ON_LOST_DATABASE": "stop",
         "QUEUE_WEIGHTS": {"imports": 6, "reports": 0.5},
     }

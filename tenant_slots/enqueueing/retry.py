@@ -17,6 +17,7 @@ def retry(job: TenantJob) -> None:
     fresh = {
         "state": State.WAITING,
         "crashes": 0,
+        "interruptions": 0,
         "failures": 0,
         "cancel_requested_at": None,
         "ended_at": None,

@@ -20,7 +20,7 @@ class Migration(migrations.Migration):
             name="SweepClaim",
             fields=[
                 ("name", models.CharField(max_length=120, primary_key=True, serialize=False)),
-                ("sweeper", models.CharField(default="", max_length=255)),
+                ("sweeper", models.TextField(default="")),
                 ("until", models.DateTimeField()),
             ],
             options={
@@ -254,6 +254,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("crashes", models.PositiveIntegerField(db_default=0, default=0, verbose_name="crashes")),
+                ("interruptions", models.PositiveIntegerField(db_default=0, default=0, verbose_name="interruptions")),
                 ("failures", models.PositiveIntegerField(db_default=0, default=0, verbose_name="failures")),
                 (
                     "priority",
@@ -309,7 +310,7 @@ class Migration(migrations.Migration):
                 ("ended_at", models.DateTimeField(null=True, verbose_name="ended")),
                 ("beat_at", models.DateTimeField(null=True, verbose_name="last heartbeat")),
                 ("cancel_requested_at", models.DateTimeField(null=True, verbose_name="cancel requested")),
-                ("worker", models.CharField(db_default="", default="", max_length=255, verbose_name="worker")),
+                ("worker", models.TextField(db_default="", default="", verbose_name="worker")),
                 ("host", models.CharField(db_default="", default="", max_length=100, verbose_name="host")),
                 ("pid", models.IntegerField(db_default=0, default=0, verbose_name="process")),
                 ("pid_started", models.BigIntegerField(db_default=0, default=0)),

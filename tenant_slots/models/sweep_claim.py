@@ -11,7 +11,7 @@ class SweepClaim(models.Model):
     """Who sweeps now: a row per kind of sweep, taken by a conditional UPDATE until a time of the database's clock."""
 
     name = models.CharField(max_length=120, primary_key=True)
-    sweeper = models.CharField(max_length=255, default="")
+    sweeper = models.TextField(default="")
     until = models.DateTimeField()
 
     objects = InConfiguredDatabase()

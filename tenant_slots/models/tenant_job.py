@@ -133,6 +133,7 @@ class TenantJob(models.Model):
         help_text=_("Counts the admissions; an earlier run of the job can change nothing any more."),
     )
     crashes = models.PositiveIntegerField(_("crashes"), default=0, db_default=0)
+    interruptions = models.PositiveIntegerField(_("interruptions"), default=0, db_default=0)
     failures = models.PositiveIntegerField(_("failures"), default=0, db_default=0)
     priority = models.IntegerField(_("priority"), default=0, help_text=_("Jobs with a higher priority go first."))
     run_after = models.DateTimeField(_("not before"), null=True)
@@ -162,7 +163,7 @@ class TenantJob(models.Model):
     ended_at = models.DateTimeField(_("ended"), null=True)
     beat_at = models.DateTimeField(_("last heartbeat"), null=True)
     cancel_requested_at = models.DateTimeField(_("cancel requested"), null=True)
-    worker = models.CharField(_("worker"), max_length=255, default="", db_default="")
+    worker = models.TextField(_("worker"), default="", db_default="")  # RQ sets no bound to a worker's name
     host = models.CharField(_("host"), max_length=100, default="", db_default="")
     pid = models.IntegerField(_("process"), default=0, db_default=0)
     pid_started = models.BigIntegerField(default=0, db_default=0)

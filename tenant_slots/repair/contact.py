@@ -24,19 +24,28 @@ class Contact:
         self._since = self._last = time.monotonic()
         self.breaks = 0
         """How often it was broken."""
-        self._absent: dict[tuple[int, int], float] = {}
         self.pruned = Bookmark()
         self.clock: tuple[float, float] | None = None
         """What this process' monotonic clock and the database's said at the same moment."""
+        self._doubted: dict[tuple[int, int], tuple[float, object]] = {}
 
-    def absent_for(self, job: TenantJob) -> float:
-        """Seconds since this process first found that RQ does not know the job's worker."""
+    def doubts(self, job: TenantJob, sign_of_life: object) -> float:
+        """Seconds for which this process has found that RQ does not name the job's worker, nor has a new sign of life.
+
+        Args:
+            sign_of_life: what changes when the run is heard of: by its changing, not by a clock of another host.
+        """
         now = time.monotonic()
-        self._absent = {key: since for key, since in self._absent.items() if now - since < 3600}
-        return now - self._absent.setdefault((job.pk, job.attempt), now)
+        self._doubted = {run: doubt for run, doubt in self._doubted.items() if now - doubt[0] < 3600}
+        since, sign = self._doubted.setdefault((job.pk, job.token), (now, sign_of_life))
+        if sign == sign_of_life:
+            return now - since
+        self._doubted[job.pk, job.token] = (now, sign_of_life)
+        return 0
 
-    def present(self, job: TenantJob) -> None:
-        self._absent.pop((job.pk, job.attempt), None)
+    def trusts(self, job: TenantJob) -> None:
+        """RQ names the job's worker."""
+        self._doubted.pop((job.pk, job.token), None)
 
     def kept(self) -> None:
         """The database answered. A longer pause than the lease allows proves nothing about the time between."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from redis.exceptions import RedisError
-
 from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.repair import findings as found
@@ -62,11 +60,12 @@ def _stale_owners() -> Iterator[Finding]:
 
 
 def _lost_in_redis() -> Iterator[Finding]:
-    try:
-        for job in found.lost_in_redis():
-            yield _of_job("lost in Redis", job, "it holds a slot, but is in no RQ queue and no worker has begun it")
-    except RedisError as error:
-        yield Finding("redis", "", "", "", f"Redis cannot be asked, queued jobs were not checked: {error}")
+    lost = found.lost_in_redis()
+    for job in lost.jobs:
+        yield _of_job("lost in Redis", job, "it holds a slot, but is in no RQ queue and no worker has begun it")
+    for queue, error in lost.unasked.items():
+        meaning = f"Redis cannot be asked about queue {queue}, whose queued jobs were not checked: {error}"
+        yield Finding("redis", "", "", "", meaning)
 
 
 def _stranded() -> Iterator[Finding]:

@@ -5,7 +5,10 @@ Nothing here changes or locks a row.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
+from redis.exceptions import RedisError
 
 from tenant_slots import dispatch, owners
 from tenant_slots.conf import app_settings
@@ -30,12 +33,19 @@ def without_heartbeat() -> TenantJobQuerySet:
     return found.select_related("tenant_queue")
 
 
-def lost_in_redis() -> list[TenantJob]:
-    """Raises RedisError when Redis cannot be asked. Looks at names first: usually nothing is lost."""
+class LostInRedis(NamedTuple):
+    jobs: list[TenantJob]
+    unasked: dict[str, RedisError]
+    """By queue: why its Redis could not be asked. Its jobs were not looked for."""
+
+
+def lost_in_redis() -> LostInRedis:
+    """Admitted jobs that no worker would find. Looks at names first: usually nothing is lost."""
     overdue = TenantJob.objects.queued().jobs().filter(admitted_at__lt=ago(app_settings.SWEEP_INTERVAL))
     names = overdue.values_list("pk", "uuid", "attempt", "rq_job_id", "rq_queue", "tenant_queue__queue")
-    lost = dispatch.missing(names)
-    return list(overdue.filter(pk__in=lost).select_related("tenant_queue").order_by("pk")) if lost else []
+    lost, unasked = dispatch.missing(names)
+    rows = overdue.filter(pk__in=lost).select_related("tenant_queue").order_by("pk")
+    return LostInRedis(list(rows) if lost else [], unasked)
 
 
 def ahead_of_time() -> list[int]:

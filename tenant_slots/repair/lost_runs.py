@@ -1,36 +1,59 @@
-"""What becomes of a job whose process died: it runs again at its old position, a few times, then fails."""
+"""What becomes of a job whose process died: it runs again at its old position, a few times, then fails.
+
+A work-horse that died under a worker that lives on is a *crash*: the job ran out of memory, or worse, and will do so
+again. A run whose worker died too was *interrupted*: a deploy, a drained node, a lost host. That is no fault of the job
+and happens to it as often as somebody deploys. It is counted all the same, with a higher bound, because a job may take
+its worker down as well: where there is no work-horse, any segfault does.
+"""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
 
 from tenant_slots import dispatch, owners, transitions
 from tenant_slots.conf import app_settings
+from tenant_slots.dispatch import WorkerRecord
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Liveness
 
 
 def end_lost_run(job: TenantJob, reason: str, *, state: State | None = None) -> bool:
-    """Release the slot of a run that is known to be dead. False when somebody else already has.
+    """Release the slot of a run that is known to have crashed. False when somebody else already has.
 
     Args:
         job: the row as read while it held its slot.
         reason: what happened, for the job's error text.
         state: what becomes of the job, when that is already decided; else it waits again or fails by the crash policy.
     """
-    owners.end_leftovers(job)
-    return bool(transitions.release(job, **_changes(job, reason, state)))
+    return _end(job, reason, state, crashes=job.crashes + 1)
+
+
+def end_interrupted_run(job: TenantJob, reason: str, *, state: State | None = None) -> bool:
+    """As `end_lost_run`, for a run whose worker died, or was ended by somebody."""
+    return _end(job, reason, state, interruptions=job.interruptions + 1)
 
 
 def reclaim_if_dead(job: TenantJob) -> bool:
-    """End the run of a job whose process is certainly gone, by the operating system or by RQ."""
-    alive = owners.liveness(job)
-    if alive is Liveness.UNKNOWN and not job.beats and not dispatch.is_being_run(job):
-        alive = Liveness.DEAD
-    if alive is not Liveness.DEAD:
-        return False
-    return end_lost_run(job, story(job), state=State.CANCELED if dispatch.was_stopped(job) else None)
+    """End the run of a job whose process is gone for certain: this host's kernel says so."""
+    return owners.liveness(job) is Liveness.DEAD and _reclaim(job)
+
+
+def reclaim_if_not_alive(job: TenantJob) -> bool:
+    """The same for a job whose process nobody has heard of for long enough, unless it is alive on this host."""
+    return owners.liveness(job) is not Liveness.ALIVE and _reclaim(job)
+
+
+def _reclaim(job: TenantJob) -> bool:
+    end = end_lost_run if _outlived_by_its_worker(job) else end_interrupted_run
+    return end(job, story(job), state=State.CANCELED if dispatch.was_stopped(job) else None)
+
+
+def _outlived_by_its_worker(job: TenantJob) -> bool:
+    """Whether only a stock worker's work-horse died: the worker has gone on to something else.
+
+    A worker of ours that has lost a work-horse says so itself; a sweep finds its job only when it died too.
+    """
+    return not job.beats and dispatch.worker_record(job) is WorkerRecord.OTHERWISE
 
 
 def is_out_of_the_way(job: TenantJob) -> bool:
@@ -46,22 +69,19 @@ def story(job: TenantJob) -> str:
     return f"its process under worker {job.worker} died"
 
 
-def _changes(job: TenantJob, reason: str, state: State | None) -> dict[str, Any]:
-    crashes = job.crashes + 1
-    decided = state or _by_policy(job, crashes)
-    return {
-        "state": decided,
-        "crashes": crashes,
-        "error": f"{job.error}\nattempt {job.attempt}: {reason}".strip(),
-    }
+def _end(job: TenantJob, reason: str, state: State | None, **counted: int) -> bool:
+    owners.end_leftovers(job)
+    error = f"{job.error}\nattempt {job.attempt}: {reason}".strip()
+    return bool(transitions.release(job, state=state or _by_policy(job, **counted), error=error, **counted))
 
 
-def _by_policy(job: TenantJob, crashes: int) -> State:
+def _by_policy(job: TenantJob, crashes: int = 0, interruptions: int = 0) -> State:
     if job.cancel_requested_at is not None:
         return State.CANCELED
+    too_often = crashes > app_settings.MAX_CRASHES or interruptions > app_settings.MAX_INTERRUPTIONS
     # The arguments of a plain RQ job are in Redis; running it again is up to RQ's own retry.
     # What a reservation's process did nobody else can do.
-    over = job.rq_job_id or job.is_reservation or crashes > app_settings.MAX_CRASHES
+    over = job.rq_job_id or job.is_reservation or too_often
     return State.FAILED if over else State.WAITING
 
 
@@ -90,4 +110,4 @@ def release_by_hand(job: TenantJob, reason: str, *, force: bool = False) -> ByHa
         return ByHand.ALIVE if held.exists() else ByHand.GONE
     if not is_out_of_the_way(job):
         return ByHand.ALIVE
-    return ByHand.RELEASED if end_lost_run(job, reason) else ByHand.GONE
+    return ByHand.RELEASED if end_interrupted_run(job, reason) else ByHand.GONE

@@ -14,11 +14,13 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from django.db.models import Q, QuerySet
+from redis.exceptions import RedisError
 
 from tenant_slots import dispatch, owners, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.db.transactions import waiting_at_most
+from tenant_slots.dispatch import WorkerRecord
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.exceptions import StaleVersion, TenantQueueLocked
 from tenant_slots.locks import locked
@@ -38,7 +40,8 @@ LOCK_TIMEOUT_SECONDS = 0.2
 """How long one tenant's locked row may hold up a sweep."""
 
 ABSENCE_SECONDS = 90
-"""Seconds for which RQ must know nothing of a stock worker: a FLUSHALL takes its record, which it renews every 30."""
+"""Seconds for which RQ must not know that a stock worker runs its job: what a FLUSHALL, or a replica that was promoted,
+has lost of its record is renewed every 30."""
 
 ROWS_PER_STEP = 1000
 """Most rows that one step changes: a sweep stays short, the rest follows in the next one."""
@@ -97,8 +100,8 @@ def reclaim_stale(report: Report, contact: Contact) -> None:
     for job in findings.without_heartbeat():
         if job.beats:
             stale.append(job)
-        elif _may_be_judged(job, contact):
-            report.reclaimed += bool(_unless_locked(partial(lost_runs.reclaim_if_dead, job)))
+        elif _is_given_up(job, contact):
+            report.reclaimed += bool(_unless_locked(partial(lost_runs.reclaim_if_not_alive, job)))
     if stale and contact.covers_a_lease():
         time.sleep(app_settings.LEASE_TTL * LEASE_BETWEEN_LOOKS)
         for job in stale:
@@ -121,8 +124,16 @@ def end_abandoned_reservations(report: Report, contact: Contact) -> None:
 
 def repush(report: Report, contact: Contact) -> None:
     """Admitted jobs that Redis does not have. Pushing one that a worker has just taken is harmless: it starts once."""
-    for job in findings.lost_in_redis()[:ROWS_PER_STEP]:
-        if dispatch.push_again(job):
+    lost = findings.lost_in_redis()
+    for queue, error in lost.unasked.items():
+        logger.warning("the sweep leaves out queue %s, whose Redis cannot be asked: %s", queue, error)
+    for job in lost.jobs[:ROWS_PER_STEP]:
+        try:
+            pushed = dispatch.push_again(job)
+        except RedisError as error:
+            logger.warning("job %s could not be pushed to RQ again: %s", job.uuid, error)
+            continue
+        if pushed:
             report.repushed += 1
         else:
             fail = partial(lost_runs.end_lost_run, job, "RQ lost it with its arguments", state=State.FAILED)
@@ -211,12 +222,12 @@ def _unless_locked(change: Callable[[], T]) -> T | None:
         return None
 
 
-def _may_be_judged(job: TenantJob, contact: Contact) -> bool:
-    """Whether to believe what RQ says of a stock worker: no record proves nothing before it has been gone for long."""
-    if dispatch.has_worker_record(job):
-        contact.present(job)
-        return True
-    return owners.liveness(job) is Liveness.DEAD or contact.absent_for(job) >= ABSENCE_SECONDS
+def _is_given_up(job: TenantJob, contact: Contact) -> bool:
+    """Whether a stock worker has left the job: for long RQ has not said that it runs it, nor had a heartbeat for it."""
+    if dispatch.worker_record(job) in (WorkerRecord.NAMES_IT, WorkerRecord.UNKNOWN):
+        contact.trusts(job)
+        return False
+    return contact.doubts(job, dispatch.last_heartbeat(job)) >= ABSENCE_SECONDS
 
 
 def _reclaim_stale(job: TenantJob, report: Report) -> bool:
@@ -231,7 +242,7 @@ def _reclaim_stale(job: TenantJob, report: Report) -> bool:
     if not lost_runs.is_out_of_the_way(job):
         report.left.append(f"job {job.uuid}: process {job.pid} is alive but stale, and may not be killed")
         return False
-    return lost_runs.end_lost_run(job, _staleness_of(job))
+    return lost_runs.end_interrupted_run(job, _staleness_of(job))
 
 
 def _staleness_of(job: TenantJob) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from rq import get_current_job
+from redis.exceptions import RedisError
+from rq import Retry, get_current_job
 from rq.job import Job
 
 from tenant_slots import dispatch, tenants, transitions
@@ -15,6 +17,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
 from tenant_slots.repair import lost_runs
+from tenant_slots.running import deliveries
 from tenant_slots.running.coroutines import completed
 from tenant_slots.running.recording import persistently
 from tenant_slots.running.run import Run
@@ -45,20 +48,41 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
     tenant = tenants.tenant_of(call)
     if tenant == tenants.NO_TENANT:
         return completed(task.function(*call.args, **call.kwargs))
+    if earlier := deliveries.has_run(rq_job):
+        logger.warning("RQ delivered job %s again after it had finished; this delivery does nothing", rq_job.id)
+        return deliveries.ignored(rq_job, earlier)
     key = tenants.key_of(call)
     job = persistently(lambda: _in_backlog_or_slot(task, tenant, rq_job, key))
     if job is not None and job.state == State.RUNNING:
-        logger.warning("RQ delivered job %s a second time while it runs; this delivery does nothing", rq_job.id)
-        return None
+        return _second_delivery(rq_job, job)
     if job is not None and job.state == State.WAITING and task.on_busy != WAIT:
         persistently(lambda: _turn_away(job))
         if job.has_ended:
             return None
         if job.state == State.SCHEDULED:
             return dispatch.deferred(rq_job, until=job.run_after)
-    if job is None or job.state != State.QUEUED or not run.start(job):
+    if job is None or job.state != State.QUEUED:
         return dispatch.deferred(rq_job)
-    return run_in_slot(run, lambda _: completed(task.function(*call.args, **call.kwargs)))
+    if not run.start(job):
+        return _not_started(rq_job, job)
+    try:
+        return run_in_slot(run, lambda _: completed(task.function(*call.args, **call.kwargs)))
+    finally:
+        with suppress(RedisError):
+            deliveries.forget_later(rq_job)
+
+
+def _second_delivery(rq_job: Job, job: TenantJob) -> Retry:
+    logger.warning("RQ delivered job %s a second time while it runs; this delivery does nothing now", rq_job.id)
+    return deliveries.later(rq_job, job)
+
+
+def _not_started(rq_job: Job, job: TenantJob) -> Retry:
+    """Somebody was faster: another delivery, a cancel, or a sweep."""
+    persistently(lambda: job.refresh_from_db(fields=["state", "worker", "beats"]))
+    if job.state == State.RUNNING:
+        return _second_delivery(rq_job, job)
+    return deliveries.ignored(rq_job, job) if job.has_ended else dispatch.deferred(rq_job)
 
 
 def _turn_away(job: TenantJob) -> None:

@@ -11,7 +11,6 @@ import os
 import socket
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -31,7 +30,7 @@ from tenant_slots.exceptions import HoldInTransaction, NoFreeSlot, TenantQueueLo
 from tenant_slots.models import HOLD_SLOT, Kind, State, TenantJob
 from tenant_slots.owners import Owner
 from tenant_slots.repair import lost_runs
-from tenant_slots.running import progress
+from tenant_slots.running import errors, progress
 from tenant_slots.running.progress import Reporter
 from tenant_slots.running.recording import persistently, storable_error
 from tenant_slots.running.run import Run
@@ -261,4 +260,4 @@ def _reporting(job: TenantJob) -> AbstractContextManager[Reporter | None]:
 
 def _last_line(error: BaseException) -> str:
     """Without the traceback: a view's may hold what its visitors sent."""
-    return storable_error(traceback.format_exception_only(error)[-1].strip())
+    return storable_error(errors.last_line(error))

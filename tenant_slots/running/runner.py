@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
+from django.db import Error
 from rq import Retry, get_current_job
 
 from tenant_slots import alarm
 from tenant_slots.models import State, TenantJob
+from tenant_slots.running import deliveries, errors, unknown_tasks
 from tenant_slots.running.coroutines import completed
 from tenant_slots.running.progress import reporting
 from tenant_slots.running.recording import Outcome, storable_error
@@ -36,25 +38,41 @@ def run_job(job_id: str, attempt: int) -> Any:
         job_id: the job's UUID.
         attempt: the fence: what the job's row must say too.
     """
-    run = Run.of(get_current_job())
+    rq_job = get_current_job()
+    run = Run.of(rq_job)
     if not run.begin(UUID(job_id), attempt):
         logger.warning("attempt %s of job %s is not to be run: it ended, was canceled or runs", attempt, job_id)
-        return None
+        return deliveries.ignored(rq_job, _row_of(job_id, attempt)) if rq_job else None
     return run_in_slot(run, _run_stored)
+
+
+def _row_of(job_id: str, attempt: int) -> TenantJob | None:
+    """The job, if this attempt is its last one, for RQ's record of the attempt."""
+    with suppress(Error):
+        return TenantJob.objects.filter(uuid=job_id, attempt=attempt).first()
+    return None
 
 
 def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
     """Call the function of a run that has begun, and record how it ended."""
     job = run.job
     assert job is not None, "a function is called whose run has not begun"
+    failure: BaseException | None = None
     with reporting(job) as reporter:
         try:
             result = function(job)
             alarm.disarm()
         except BaseException as error:
             alarm.disarm()
-            run.end(_after_error(job, error) | reporter.end())
-            raise
+            if back := unknown_tasks.put_back(job, error):
+                run.end(back)
+                return None
+            text, failure = errors.described(error)
+            run.end(_after_error(job, text) | reporter.end())
+            if failure is error:
+                raise
+    if failure is not None:
+        raise failure  # here, where it gets no context: RQ would format that too
     reported = reporter.end()
     if isinstance(result, Retry) and not job.rq_job_id:
         run.end(_after_retry(job, result.max, result.intervals, "the job asked to run again") | reported)
@@ -68,11 +86,12 @@ def _run_stored(job: TenantJob) -> Any:
     return completed(task.function(*methods.object_of(task, job), *job.args, **job.kwargs))
 
 
-def _after_error(job: TenantJob, error: BaseException) -> Outcome:
-    text = storable_error("".join(traceback.format_exception(error)))
+def _after_error(job: TenantJob, error: str) -> Outcome:
+    text = storable_error(error)
     retry = None if job.rq_job_id else job.options.get("retry")
     if retry is None:
-        return {"state": State.FAILED, "error": text, "failures": job.failures + 1}
+        failed = {"state": State.FAILED, "error": text, "failures": job.failures + 1}
+        return failed | unknown_tasks.forgotten(job)
     return _after_retry(job, retry["max"], retry["intervals"], text)
 
 
@@ -80,7 +99,7 @@ def _after_retry(job: TenantJob, most: int, intervals: list[int], error: str) ->
     """What becomes of a job that is to run again: at most `most` more times, after the next of `intervals` seconds."""
     failures = job.failures + 1
     if failures > most:
-        return {"state": State.FAILED, "error": error, "failures": failures}
+        return {"state": State.FAILED, "error": error, "failures": failures} | unknown_tasks.forgotten(job)
     seconds = intervals[min(failures, len(intervals)) - 1]
     if not seconds:
         return {"state": State.WAITING, "error": error, "failures": failures}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
-
-from django.utils.module_loading import import_string
 
 from tenant_slots.exceptions import UnknownJob
 from tenant_slots.tasks.task import TenantTask
@@ -16,21 +15,32 @@ registered: dict[str, TenantTask[..., Any]] = {}
 def resolve(path: str) -> TenantTask[..., Any]:
     """The decorated function at a dotted path; never anything else, whatever a row or an RQ payload says.
 
+    What a module raises that is there and cannot be loaded is raised as it is: that is no unknown function, but a
+    mistake in its code.
+
     Raises:
-        UnknownJob: there is no such decorated function.
+        UnknownJob: there is no such decorated function, or no such module.
     """
-    if path not in registered:
-        try:
-            _import(path)
-        except ImportError as error:
-            raise UnknownJob(task=path) from error
+    if path not in registered and all(part.isidentifier() for part in path.split(".")):
+        _import_module_of(path)
     if path not in registered:
         raise UnknownJob(task=path)
     return registered[path]
 
 
-def _import(path: str) -> None:
-    try:
-        import_string(path)
-    except ImportError:
-        import_string(path.rpartition(".")[0])  # of a method, which is registered when its class is made
+def _import_module_of(path: str) -> None:
+    """The longest part of the path that is a module: a method is registered when its class is made."""
+    module = path.rpartition(".")[0]
+    while module:
+        try:
+            import_module(module)
+            return
+        except ModuleNotFoundError as error:
+            if not _is_missing(module, error):
+                raise
+        module = module.rpartition(".")[0]
+
+
+def _is_missing(module: str, error: ModuleNotFoundError) -> bool:
+    """Whether it is this module, or a package around it, that is not there, and not one that it imports."""
+    return bool(error.name) and f"{module}.".startswith(f"{error.name}.")

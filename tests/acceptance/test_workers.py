@@ -14,6 +14,7 @@ from rq.worker import WorkerStatus
 
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
 from tests import jobs
+from tests.factories import fresh
 from tests.history import History
 from tests.processes import Workers, wait_until
 
@@ -142,3 +143,26 @@ def test_a_suspended_worker_starts_nothing_until_it_is_resumed(workers: Workers,
     resume(connection)
     wait_until(all_ended)
     assert history.started() == ["patient"]
+
+
+def test_a_worker_may_have_a_name_of_any_length(workers: Workers, history: History) -> None:
+    """RQ sets no bound, and a name is made from that of the host, which may be as long as a DNS name."""
+    name = "w" * 300
+    workers.start(1, "--name", name)
+    job = jobs.record.enqueue("acme", "named", history.path)
+    wait_until(lambda: fresh(job).state == State.FINISHED, 15, "the worker cannot write its name")
+    assert job.worker == name
+
+
+@pytest.mark.parametrize("worker_class", ["tenant_slots.workers.TenantWorker", "rq.Worker"])
+def test_a_job_of_the_next_release_waits_and_keeps_nobody_waiting(
+    workers: Workers, history: History, worker_class: str
+) -> None:
+    row = TenantQueue.objects.create(tenant="acme", queue="imports", max_job=0)
+    new = jobs.record.enqueue("acme", "new", history.path)
+    TenantJob.objects.update(task="tests.jobs_of_the_next_release.record")
+    after = jobs.record.enqueue("acme", "after", history.path)
+    row.set_limit(1)
+    workers.start(1, worker_class=worker_class)
+    wait_until(lambda: fresh(after).state == State.FINISHED)
+    assert (fresh(new).state, new.failures, new.crashes) == (State.SCHEDULED, 0, 0)

@@ -96,6 +96,64 @@ def ask_again(tenant: str, name: str, history: str, times: int) -> Retry | None:
         return Retry(max=times) if again else None
 
 
+class BadText(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class BadNotes(Exception):
+    @property
+    def __notes__(self) -> list[str]:
+        raise RuntimeError("no notes")
+
+
+class BadNotesOutside(Exception):
+    """Not to be formatted because of what it was raised from."""
+
+
+def _raise_in_a_context() -> None:
+    try:
+        raise BadNotes
+    except BadNotes:
+        raise BadNotesOutside from None
+
+
+def _nested(depth: int) -> BaseExceptionGroup[Exception]:
+    group = ExceptionGroup("innermost", [ValueError()])
+    for _ in range(depth):
+        group = ExceptionGroup("around", [group])
+    return group
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _with_itself_as_its_cause() -> Exception:
+    error = ValueError("circle")
+    error.__cause__ = error
+    return error
+
+
+ERRORS: dict[str, Any] = {
+    "BadText": lambda: _raise(BadText()),
+    "BadNotes": lambda: _raise(BadNotes()),
+    "BadNotesOutside": _raise_in_a_context,
+    "SyntaxError": lambda: _raise(SyntaxError("odd", ("file", "line?", object(), 5))),
+    "ExceptionGroup": lambda: _raise(_nested(5000)),
+    "ValueError": lambda: _raise(_with_itself_as_its_cause()),
+    "UnicodeError": lambda: _raise(UnicodeError("\ud800 and \0")),
+}
+
+
+@tenant_job("imports", tenant="tenant")
+def raise_oddly(tenant: str, kind: str, history: str) -> None:
+    with observed(history, tenant, kind):
+        ERRORS[kind]()
+
+
 @tenant_job("imports", tenant="tenant", retry=Retry(max=3))
 def cancel_self_and_raise(tenant: str, name: str, history: str) -> None:
     with observed(history, tenant, name):

@@ -154,8 +154,8 @@ class Observer:
 
     def _unexplained_runs(self) -> Iterator[str]:
         explained = {
-            name: 1 + crashes + failures
-            for name, crashes, failures in TenantJob.objects.values_list("args__1", "crashes", "failures")
+            name: 1 + sum(ended_runs)
+            for name, *ended_runs in TenantJob.objects.values_list("args__1", "crashes", "interruptions", "failures")
         }
         for name, count in Counter(self.started()).items():
             if count > explained.get(name, count):

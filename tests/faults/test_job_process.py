@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import django_rq
@@ -12,7 +13,7 @@ import pytest
 from rq import Callback
 from rq.job import JobStatus
 
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
 from tests.factories import counters_match, fresh
 from tests.faults import jobs
 from tests.faults.conftest import FaultWorkers
@@ -195,3 +196,28 @@ def test_i3_i4_a_horse_that_dies_after_it_said_how_its_job_ended_runs_once(
     observer.wait_for_all()
     assert observer.started() == ["lucky"]
     assert (fresh(job).state, job.crashes) == (State.FINISHED, 0)
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "ours"])
+@pytest.mark.parametrize(
+    "worker_class", ["rq.Worker", "tenant_slots.workers.TenantWorker", "tenant_slots.workers.TenantSimpleWorker"]
+)
+def test_i3_an_error_that_cannot_be_formatted_fails_its_job_once_and_ends_no_worker(
+    workers: FaultWorkers, observer: Observer, worker_class: str, plain: bool
+) -> None:
+    """RQ formats the error too, and a worker without work-horses ends when that raises."""
+    (worker,) = workers.start(worker_class=worker_class)
+    queue = django_rq.get_queue("imports")
+    enqueue = partial(queue.enqueue, jobs.raise_oddly) if plain else jobs.raise_oddly.enqueue
+    for kind in jobs.ERRORS:
+        enqueue(kind, kind, observer.path)
+    wait_until(lambda: TenantJob.objects.filter(state__in=ENDED).count() == len(jobs.ERRORS))
+    for job in TenantJob.objects.select_related("tenant_queue"):
+        kind = job.tenant_queue.tenant
+        assert (kind, job.state, job.crashes, job.attempt) == (kind, State.FAILED, 0, 1)
+        assert kind in job.error
+        assert "raise_oddly" in job.error, "it must say where"
+    ended = [TenantJob.objects.get(tenant_queue__tenant=kind) for kind in jobs.ERRORS]
+    wait_until(lambda: queue.failed_job_registry.count == len(ended), message="RQ has not recorded all of them")
+    assert worker.poll() is None
+    assert sorted(observer.started()) == sorted(jobs.ERRORS)

@@ -74,7 +74,7 @@ def test_i1_i4_i6_two_sweepers_reclaim_each_job_once() -> None:
     lost = [running_job(row, dead_process()) for row in rows]
     reports = at_once(*[lambda: sweeper.run_now("one")] * 3)
     assert sum(report.reclaimed for report in reports) == len(lost)
-    assert {(fresh(job).attempt, job.crashes, job.state) for job in lost} == {(2, 1, State.QUEUED)}
+    assert {(fresh(job).attempt, job.interruptions, job.state) for job in lost} == {(2, 1, State.QUEUED)}
     assert counters_match()
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import django_rq
 import pytest
+from rq import Worker
+from rq.job import JobStatus
 from rq.registry import StartedJobRegistry
 from rq.utils import now as rq_now
 
@@ -70,6 +72,27 @@ def test_i1_i4_flushall_does_not_start_the_job_of_a_stock_worker_on_another_host
     jobs.hold.enqueue("acme", "long", observer.path, str(door))
     observer.process_of("long")
     flushall()
+    workers.start(2, worker_class="tenant_slots.workers.TenantWorker")
+    sentinel = enqueue_some(observer, "sentinel", tenant="sentinel", seconds=3.0 * SHORT["LEASE_TTL"])[0]
+    wait_until(lambda: fresh(sentinel).has_ended)
+    assert observer.started().count("long") == 1, "I4: the job was started again while its first run goes on"
+    door.touch()
+    observer.wait_for_all()
+
+
+def test_i1_i4_a_promoted_replica_without_the_last_writes_does_not_start_the_job_of_a_stock_worker_again(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    """It lacks what the worker wrote when it took the job: to RQ the worker is idle, for as long as the job runs."""
+    workers.start(1, worker_class="tests.faults.workers.StockElsewhereWorker")
+    job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    observer.process_of("long")
+    redis: Any = django_rq.get_connection("imports")
+    record = f"rq:worker:{fresh(job).worker}"
+    assert redis.hget(record, "current_job").decode() == job.rq_id, "or the writes that are lost here are others"
+    redis.hset(record, "state", "idle")
+    redis.hdel(record, "current_job")
+    redis.delete(StartedJobRegistry("imports", connection=redis).key)
     workers.start(2, worker_class="tenant_slots.workers.TenantWorker")
     sentinel = enqueue_some(observer, "sentinel", tenant="sentinel", seconds=3.0 * SHORT["LEASE_TTL"])[0]
     wait_until(lambda: fresh(sentinel).has_ended)
@@ -251,6 +274,35 @@ def test_i1_i4_the_same_rq_id_pushed_five_times_runs_once(workers: FaultWorkers,
     observer.wait_for_all()
     wait_until(lambda: in_rq() == 0)
     assert observer.started() == ["five"]
+
+
+@pytest.mark.parametrize("worker_class", ["rq.Worker", "tenant_slots.workers.TenantWorker"])
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "ours"])
+def test_i4_a_job_that_is_delivered_again_while_it_runs_is_finished_once_and_by_its_first_delivery(
+    workers: FaultWorkers, observer: Observer, door: Path, worker_class: str, plain: bool
+) -> None:
+    """For RQ the job is finished when any delivery of it returns, and its dependents start."""
+    queue = django_rq.get_queue("imports")
+    workers.start(2, worker_class=worker_class)
+    arguments = ("acme", "long", observer.path, str(door))
+    rq_id = queue.enqueue(jobs.hold, *arguments).id if plain else fresh(jobs.hold.enqueue(*arguments)).rq_id
+    rq_job = queue.fetch_job(rq_id)
+    assert rq_job is not None
+    observer.process_of("long")
+    child = queue.enqueue(jobs.quick, "other", "child", observer.path, depends_on=rq_job)
+    queue.push_job_id(rq_id)
+    wait_until(lambda: deliveries_ended() == 1)
+    assert (rq_job.get_status(), child.get_status()) == (JobStatus.STARTED, JobStatus.DEFERRED)
+    door.touch()
+    wait_until(lambda: rq_job.get_status() == JobStatus.FINISHED and child.get_status() == JobStatus.FINISHED)
+    assert sorted(observer.started()) == ["child", "long"]
+    assert queue.scheduled_job_registry.count == 0, "the second delivery would come back"
+
+
+def deliveries_ended() -> int:
+    """As RQ's workers count them; a Retry counts as a failure."""
+    everyone = Worker.all(connection=django_rq.get_connection("imports"))
+    return sum(worker.successful_job_count + worker.failed_job_count for worker in everyone)
 
 
 def test_i1_i4_a_stale_entry_of_the_started_registry_and_two_cleanups_start_no_second_run(

@@ -16,7 +16,7 @@ from tests.factories import counters_match, fresh
 from tests.faults import jobs
 from tests.faults.conftest import SHORT, FaultWorkers
 from tests.faults.observer import Observer, ticks_of
-from tests.processes import ROOT, Workers, environment, wait_until
+from tests.processes import ROOT, Workers, _children, environment, wait_until
 
 ELSEWHERE = "tests.faults.workers.ElsewhereWorker"
 THREE_QUEUES = ("imports_bulk", "imports", "reports")
@@ -38,7 +38,7 @@ def test_i2_i3_i4_a_killed_worker_takes_its_horse_along_and_another_runs_the_job
     observer.process_of("orphan", run=2)
     door.touch()
     observer.wait_for_all()
-    assert (fresh(job).state, job.crashes) == (State.FINISHED, 1)
+    assert (fresh(job).state, job.crashes, job.interruptions) == (State.FINISHED, 0, 1)
 
 
 def test_i2_i3_a_worker_that_is_killed_on_another_host_loses_its_job_after_its_lease(
@@ -52,7 +52,7 @@ def test_i2_i3_a_worker_that_is_killed_on_another_host_loses_its_job_after_its_l
     observer.process_of("far", run=2)
     door.touch()
     observer.wait_for_all()
-    assert fresh(job).crashes == 1
+    assert (fresh(job).crashes, job.interruptions) == (0, 1)
     assert "sent no heartbeat" in job.error
 
 
@@ -87,7 +87,7 @@ def test_i1_i3_i4_a_worker_of_another_host_stopped_past_its_lease_ends_itself_an
     assert (fresh(job).state, job.attempt) == (State.RUNNING, 2)
     door.touch()
     observer.wait_for_all()
-    assert job.crashes == 1
+    assert (job.crashes, job.interruptions) == (0, 1)
 
 
 def test_i1_i4_a_stale_run_that_finishes_before_its_worker_notices_releases_nothing(
@@ -271,22 +271,45 @@ def test_i2_i7_a_worker_that_is_killed_while_it_sweeps_holds_up_the_others_for_n
     observer.wait_for_all()
 
 
-def test_i3_a_killed_pool_manager_leaves_workers_that_go_on(observer: Observer, workers: FaultWorkers) -> None:
+@pytest.mark.parametrize("worker_class", ["rq.Worker", "tenant_slots.workers.TenantWorker"])
+def test_i3_i4_a_killed_pool_manager_leaves_workers_that_go_on_and_that_nobody_replaces(
+    observer: Observer, workers: FaultWorkers, door: Path, worker_class: str
+) -> None:
     command = [sys.executable, "-W", "ignore", "manage.py", "rqworker-pool", "imports", "--num-workers", "2"]
-    values = {**environment("rq.Worker"), **workers.variables}
+    values = {**environment(worker_class), **workers.variables}
     before = Workers._registered()
     pool = subprocess.Popen(command, cwd=ROOT, env=values, start_new_session=True)
     try:
         wait_until(lambda: Workers._registered() >= before + 2, message="the pool did not start")
-        jobs.quick.enqueue("acme", "before", observer.path)
-        observer.wait_for_all()
+        first, second = workers_of(pool.pid)
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: len(workers_of(pool.pid) - {first, second}) == 1, message="the control: it replaces one")
+        wait_until(lambda: Workers._registered() >= before + 3, message="the new one did not start")
+        (third,) = workers_of(pool.pid) - {first, second}
+
+        jobs.hold.enqueue("acme", "long", observer.path, str(door))
+        observer.process_of("long")
         pool.kill()
         pool.wait()
         jobs.quick.enqueue_many([((tenant, f"after-{tenant}", observer.path), {}) for tenant in "abc"])
+        wait_until(lambda: {"after-a", "after-b", "after-c"} <= set(observer.started()))
+        door.touch()
         observer.wait_for_all()
+        assert observer.started().count("long") == 1
+
+        os.kill(second, signal.SIGTERM)
+        wait_until(lambda: is_gone(second), message="it does not end when it is told to")
+        sentinel = jobs.quick.enqueue("sentinel", "sentinel", observer.path, 2.0 * SHORT["LEASE_TTL"])
+        wait_until(lambda: fresh(sentinel).has_ended)
+        assert not is_gone(third)
+        assert Workers._registered() <= before + 2, "the first, whose record has not expired, and the third"
     finally:
         os.killpg(pool.pid, signal.SIGKILL)
     assert counters_match()
+
+
+def workers_of(pool: int) -> set[int]:
+    return {child for child in _children(pool) if not is_gone(child)}
 
 
 @pytest.mark.parametrize("worker_class", ["rq.Worker", "rq.worker.SpawnWorker"])
@@ -302,7 +325,7 @@ def test_i2_i3_a_stock_worker_and_its_horse_that_are_killed_are_swept_up_by_ours
     observer.process_of("stock", run=2)
     door.touch()
     observer.wait_for_all()
-    assert fresh(job).crashes == 1
+    assert (fresh(job).crashes, job.interruptions) == (0, 1)
 
 
 def test_i4_the_orphan_of_a_killed_stock_worker_keeps_its_slot_until_it_ends(
@@ -337,7 +360,7 @@ def test_i2_i3_a_killed_simple_worker_gives_its_slot_back(
     observer.process_of("lost", run=2)
     door.touch()
     observer.wait_for_all()
-    assert fresh(job).crashes == 1
+    assert (fresh(job).crashes, job.interruptions) == (0, 1)
 
 
 def test_the_host_of_a_test_worker_is_really_another_one() -> None:

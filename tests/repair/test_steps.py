@@ -36,7 +36,7 @@ from tests.factories import (
     waiting_job,
     work,
 )
-from tests.repair.sweeps import sweep_now
+from tests.repair.sweeps import LongContact, sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -45,7 +45,7 @@ def test_the_slot_of_an_owner_whose_process_is_gone_is_reclaimed_at_once() -> No
     row = tenant_queue()
     lost = running_job(row, dead_process())
     assert sweep_now(Contact()).reclaimed == 1
-    assert (fresh(lost).state, lost.attempt, lost.crashes) == (State.QUEUED, 2, 1)
+    assert (fresh(lost).state, lost.attempt, lost.crashes, lost.interruptions) == (State.QUEUED, 2, 0, 1)
     assert "process" in lost.error
     assert counters_match()
 
@@ -54,7 +54,7 @@ def test_a_reused_pid_does_not_hide_a_death() -> None:
     row = tenant_queue()
     lost = running_job(row, dead_process(pid=os.getpid()))
     assert sweep_now().reclaimed == 1
-    assert fresh(lost).crashes == 1
+    assert fresh(lost).interruptions == 1
 
 
 def test_a_living_owner_that_sends_heartbeats_is_left_alone() -> None:
@@ -215,26 +215,98 @@ def test_a_stock_workers_job_lives_as_long_as_rq_knows_its_worker(
     assert sweep_now().reclaimed == 1
 
 
-@pytest.mark.parametrize("record", [{"state": "idle"}, {"state": "busy", "current_job": "another"}])
-def test_a_stock_worker_that_turned_to_something_else_has_lost_its_job(record: dict[str, str]) -> None:
-    row = tenant_queue()
-    job = running_job(row, owner("stock", host="elsewhere", beats=False))
+OTHERWISE = [{"state": "idle"}, {"state": "busy", "current_job": "another"}]
+
+
+def job_of_a_stock_worker(record: dict[str, str]) -> TenantJob:
+    job = running_job(tenant_queue(), owner("stock", host="elsewhere", beats=False))
     age(job, beat_at=21)
     django_rq.get_connection("imports").hset("rq:worker:stock", mapping={**record, "queues": "imports"})
-    assert sweep_now().reclaimed == 1
+    return job
 
 
-def test_the_crash_policy_ends_a_poison_pill() -> None:
-    row = tenant_queue()
-    with override_settings(TENANT_SLOTS={"MAX_CRASHES": 2}):
-        job = running_job(row, dead_process())
-        for _ in range(2):
-            sweep_now()
-            assert slots.start(fresh(job), dead_process())
+@pytest.mark.parametrize("record", OTHERWISE)
+def test_a_stock_worker_that_has_long_turned_to_something_else_has_lost_its_job(record: dict[str, str]) -> None:
+    job = job_of_a_stock_worker(record)
+    contact = LongContact()
+    assert sweep_now(contact).reclaimed == 0, "a replica that was promoted may lack the write that named the job"
+    watched_for_long(contact)
+    assert sweep_now(contact).reclaimed == 1
+    assert (fresh(job).crashes, job.interruptions) == (1, 0), "the worker lives, only its work-horse died"
+
+
+@pytest.mark.parametrize("record", OTHERWISE)
+def test_a_stock_worker_whose_job_still_gets_heartbeats_runs_it_whatever_its_record_says(
+    record: dict[str, str],
+) -> None:
+    job = job_of_a_stock_worker(record)
+    contact = LongContact()
+    sweep_now(contact)
+    watched_for_long(contact)
+    django_rq.get_connection("imports").hset(f"rq:job:{job.rq_id}", "last_heartbeat", "a moment ago")
+    assert sweep_now(contact).reclaimed == 0
+    watched_for_long(contact)
+    assert sweep_now(contact).reclaimed == 1, "the control: there was no further heartbeat"
+
+
+def test_heartbeats_of_another_delivery_say_nothing_about_the_first() -> None:
+    """A plain job that is delivered again while it runs looks in every minute."""
+    job = job_of_a_stock_worker({"state": "idle"})
+    contact, redis = LongContact(), django_rq.get_connection("imports")
+    redis.hset(f"rq:job:{job.rq_id}", mapping={"worker_name": "another", "last_heartbeat": "one"})
+    assert sweep_now(contact).reclaimed == 0
+    watched_for_long(contact)
+    redis.hset(f"rq:job:{job.rq_id}", "last_heartbeat", "two")
+    assert sweep_now(contact).reclaimed == 1
+
+
+def test_a_record_that_names_the_job_again_ends_the_doubt() -> None:
+    job = job_of_a_stock_worker({"state": "idle"})
+    contact, redis = LongContact(), django_rq.get_connection("imports")
+    sweep_now(contact)
+    watched_for_long(contact)
+    redis.hset("rq:worker:stock", mapping={"state": "busy", "current_job": job.rq_id})
+    assert sweep_now(contact).reclaimed == 0
+    redis.hset("rq:worker:stock", mapping={"state": "idle", "current_job": ""})
+    assert sweep_now(contact).reclaimed == 0, "the doubt begins anew"
+
+
+def watched_for_long(contact: Contact) -> None:
+    contact._doubted = {run: (since - steps.ABSENCE_SECONDS, sign) for run, (since, sign) in contact._doubted.items()}
+
+
+def lost_with_its_worker(times: int) -> TenantJob:
+    job = running_job(tenant_queue(), dead_process())
+    for _ in range(times - 1):
         sweep_now()
-    assert (fresh(job).state, job.crashes) == (State.FAILED, 3)
+        assert slots.start(fresh(job), dead_process())
+    sweep_now()
+    return fresh(job)  # type: ignore[no-any-return]
+
+
+def test_a_job_outlives_more_deploys_than_it_may_crash() -> None:
+    job = lost_with_its_worker(times=5)
+    assert (job.state, job.attempt, job.crashes, job.interruptions) == (State.QUEUED, 6, 0, 5)
+
+
+def test_a_job_that_takes_its_worker_down_each_time_fails_in_the_end() -> None:
+    with override_settings(TENANT_SLOTS={"MAX_INTERRUPTIONS": 2}):
+        job = lost_with_its_worker(times=3)
+    assert (job.state, job.crashes, job.interruptions) == (State.FAILED, 0, 3)
     assert [line.split(":")[0] for line in job.error.splitlines()] == ["attempt 1", "attempt 2", "attempt 3"]
     assert counters_match()
+
+
+@pytest.mark.parametrize(("record", "crashes"), [({"state": "idle"}, 1), ({"state": "busy"}, 0), (None, 0)])
+def test_a_stock_workers_dead_horse_is_a_crash_only_if_the_worker_went_on(
+    record: dict[str, str] | None, crashes: int
+) -> None:
+    job = running_job(tenant_queue(), dead_process("stock", beats=False))
+    if record:
+        mapping = {"queues": "imports", "current_job": job.rq_id, **record}
+        django_rq.get_connection("imports").hset("rq:worker:stock", mapping=mapping)
+    assert sweep_now().reclaimed == 1
+    assert (fresh(job).crashes, job.interruptions) == (crashes, 1 - crashes)
 
 
 def test_a_lost_job_whose_cancel_was_asked_for_is_canceled() -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import django_rq
 import pytest
-from rq.job import JobStatus
+from rq.job import Job, JobStatus
+from rq.results import Result
 
 from tenant_slots import dispatch, slots, transitions
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.owners import Owner
+from tenant_slots.repair import lost_runs
+from tenant_slots.running import deliveries
+from tenant_slots.running.run import Run
 from tests import jobs
-from tests.factories import another_process, counters_match, fresh, in_rq, tenant_queue, work
+from tests.factories import another_process, counters_match, end_run, fresh, in_rq, tenant_queue, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -119,17 +124,93 @@ def test_a_plain_job_without_a_tenant_just_runs() -> None:
     assert not TenantJob.objects.exists()
 
 
-def test_a_second_delivery_of_a_running_plain_job_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = django_rq.get_queue("reports")
-    rq_job = queue.enqueue(jobs.add, 1, 2, tenant="acme")
+def delivered_twice(by: Owner) -> tuple[Job, TenantJob]:
+    """A plain job that some worker runs, and that is in RQ's queue again."""
+    rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
     row = tenant_queue(queue="reports", max_job=5)
     TenantJob.objects.create(tenant_queue=row, task="tests.jobs.add", rq_job_id=rq_job.id)
     (job,) = slots.admit(row.pk)
-    slots.start(job, another_process())
+    slots.start(job, by)
+    return rq_job, job
+
+
+def test_a_second_delivery_of_a_running_plain_job_does_nothing() -> None:
+    rq_job, job = delivered_twice(another_process())
     work()
     assert fresh(job).state == State.RUNNING
-    assert fresh(row).current_job == 1
+    assert counters_match()
     assert TenantJob.objects.count() == 1
+    assert rq_job.latest_result() is None
+
+
+def test_a_second_delivery_leaves_rqs_record_to_the_first() -> None:
+    rq_job, _ = delivered_twice(another_process("first"))
+    child = django_rq.get_queue("reports").enqueue(jobs.add, 3, 4, tenant="other", depends_on=rq_job)
+    work()
+    assert rq_job.get_status() == JobStatus.STARTED
+    assert child.get_status() == JobStatus.DEFERRED
+    rq_job.refresh()
+    assert rq_job.worker_name == "first", "a stop command must go there"
+    assert not rq_job.number_of_retries
+    assert scheduled() == [rq_job.id], "in case the first was lost"
+
+
+def test_a_second_delivery_runs_in_place_of_one_that_was_lost() -> None:
+    rq_job, job = delivered_twice(another_process(host="elsewhere", beats=False))
+    work()
+    lost_runs.end_lost_run(job, "lost")
+    django_rq.get_queue("reports").push_job_id(rq_job.id)
+    work()
+    assert rq_job.return_value(refresh=True) == 3
+
+
+def finished_between() -> Job:
+    """A second delivery that was about to be deferred when the first ended: too late to be taken back."""
+    rq_job, job = delivered_twice(another_process("first"))
+    work()
+    end_run(job, state=State.FINISHED)
+    Result.create(rq_job, Result.Type.SUCCESSFUL, ttl=500, return_value="of the first")
+    django_rq.get_queue("reports").push_job_id(rq_job.id)
+    return rq_job
+
+
+def test_a_second_delivery_that_comes_back_after_the_first_has_finished_does_not_run() -> None:
+    rq_job = finished_between()
+    work()
+    assert rq_job.get_status() == JobStatus.FINISHED
+    assert rq_job.return_value(refresh=True) == "of the first"
+    assert TenantJob.objects.count() == 1
+    assert 0 < django_rq.get_connection("reports").ttl(rq_job.key) <= 500, "RQ's record would stay forever"
+
+
+def test_control_a_delivery_that_waited_for_nobody_runs() -> None:
+    """As one that somebody requeues after the job has finished."""
+    rq_job = finished_between()
+    django_rq.get_connection("reports").hdel(rq_job.key, deliveries.AGAIN)
+    work()
+    assert rq_job.return_value(refresh=True) == 3
+    assert TenantJob.objects.count() == 2
+
+
+def test_after_a_second_delivery_that_did_not_run_the_next_one_does() -> None:
+    rq_job = finished_between()
+    work()
+    django_rq.get_queue("reports").push_job_id(rq_job.id)
+    work()
+    assert rq_job.return_value(refresh=True) == 3
+
+
+def test_of_two_deliveries_that_race_for_the_start_the_loser_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
+
+    def beaten(run: Run, job: TenantJob) -> bool:
+        assert slots.start(job, another_process("first"))
+        return False
+
+    monkeypatch.setattr(Run, "start", beaten)
+    work()
+    assert rq_job.get_status() == JobStatus.STARTED
+    assert scheduled() == [rq_job.id]
 
 
 def test_a_job_that_loses_the_race_for_its_slot_defers_itself(monkeypatch: pytest.MonkeyPatch) -> None:

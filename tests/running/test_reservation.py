@@ -113,6 +113,14 @@ def test_a_block_that_raises_gives_its_slot_back_and_leaves_the_last_line_of_its
     assert counters_match()
 
 
+def test_a_block_whose_error_cannot_be_formatted_is_recorded_all_the_same() -> None:
+    odd = SyntaxError("odd", ("file", "line?", object(), 5))
+    with pytest.raises(SyntaxError, match="odd"), hold_slot("acme", "imports") as reservation:
+        raise odd
+    assert fresh(reservation.job).state == State.FAILED
+    assert "builtins.SyntaxError was raised" in reservation.job.error
+
+
 def test_without_a_free_slot_it_says_so_at_once_and_leaves_the_backlog() -> None:
     row = tenant_queue()
     running_job(row, another_process())

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import django_rq
 import pytest
 from django.db import DataError, OperationalError, connection
+from rq.job import JobStatus
 
 from tenant_slots import signals, slots
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running import recording
 from tests import jobs
-from tests.factories import counters_match, fresh, work
+from tests.factories import another_process, counters_match, fresh, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -100,6 +102,40 @@ def test_a_row_that_was_deleted_while_its_job_ran_does_not_fail_the_job() -> Non
     work()
     assert not TenantJob.objects.filter(pk=job.pk).exists()
     assert not TenantQueue.objects.exists()
+
+
+def test_a_second_delivery_of_a_running_job_leaves_rqs_record_to_the_first() -> None:
+    job = jobs.record.enqueue("acme", "twice", "/nowhere")
+    slots.start(fresh(job), another_process("first"))
+    work()
+    rq_job = django_rq.get_queue("imports").fetch_job(job.rq_id)
+    assert rq_job is not None
+    assert rq_job.get_status() == JobStatus.STARTED
+    assert rq_job.worker_name == "first", "a stop command must go there"
+    assert rq_job.latest_result() is None
+    assert django_rq.get_connection("imports").ttl(rq_job.key) == -1, "the record of a running job must not expire"
+
+
+def test_a_second_delivery_of_a_job_that_has_ended_keeps_its_result() -> None:
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    work()
+    queue = django_rq.get_queue("reports")
+    queue.push_job_id(fresh(job).rq_id)
+    work()
+    rq_job = queue.fetch_job(job.rq_id)
+    assert rq_job is not None
+    assert (rq_job.get_status(), rq_job.return_value()) == (JobStatus.FINISHED, 3)
+    assert job.attempt == 1
+
+
+def test_a_delivery_of_a_job_that_was_canceled_is_no_success() -> None:
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    TenantJob.objects.update(state=State.CANCELED)
+    work()
+    rq_job = django_rq.get_queue("reports").fetch_job(fresh(job).rq_id)
+    assert rq_job is not None
+    assert rq_job.get_status() == JobStatus.CANCELED
+    assert rq_job.latest_result() is None
 
 
 def test_a_failing_receiver_changes_nothing() -> None:

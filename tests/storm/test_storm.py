@@ -41,7 +41,7 @@ def _many_lives() -> Iterator[None]:
         yield
 
 
-SETTINGS = {**SHORT, "MAX_CRASHES": 1000}
+SETTINGS = {**SHORT, "MAX_CRASHES": 1000, "MAX_INTERRUPTIONS": 1000}
 
 
 class Storm:

@@ -11,6 +11,7 @@ import pytest
 from django.apps import apps
 from django.core.management import call_command
 from django.db import models
+from django.test import override_settings
 
 from tenant_slots import exceptions, tenant_job
 from tenant_slots.models import TenantJob
@@ -134,7 +135,8 @@ def test_arguments_are_checked_and_named_as_those_of_functions() -> None:
 def test_a_forged_row_cannot_name_a_model_without_the_method(model: str) -> None:
     job = Report.objects.create(tenant="acme").execute.enqueue()
     TenantJob.objects.update(object_model=model)
-    work()
+    with override_settings(TENANT_SLOTS={"UNKNOWN_TASK_WAIT": 0}):
+        work()
     assert fresh(job).state == "failed"
     assert "UnknownJob" in job.error
 
@@ -147,7 +149,8 @@ def test_a_forged_row_cannot_name_a_method_that_is_not_decorated(method: str) ->
         with pytest.raises(exceptions.UnknownJob):
             resolve(path)
     TenantJob.objects.update(task=f"tests.reports_app.models.Report.{method}")
-    work()
+    with override_settings(TENANT_SLOTS={"UNKNOWN_TASK_WAIT": 0}):
+        work()
     assert fresh(job).state == "failed"
     assert "UnknownJob" in job.error
     assert Report.objects.count() == 1

@@ -1,0 +1,119 @@
+"""Redis servers: connections that nobody waits for, which server a connection leads to, and which servers are away.
+
+A push happens in a web request, a sweep between two heartbeats. Neither can wait as long as the project's own
+connection may: redis-py 8 tries ten times with five seconds each, and a worker's connection waits for minutes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from typing import Any
+
+from redis import BlockingConnectionPool, Redis
+from redis.backoff import NoBackoff
+from redis.connection import ConnectionPool, UnixDomainSocketConnection
+from redis.exceptions import ConnectionError, TimeoutError
+from redis.retry import Retry
+from redis.sentinel import SentinelConnectionPool
+
+CONNECT_SECONDS = 1
+"""A server on the same continent answers within a tenth of that."""
+
+ANSWER_SECONDS = 2
+"""Our commands take milliseconds; a server may be busy with somebody else's long one before."""
+
+AWAY_SECONDS = 5
+"""For which a server that was away is not asked again by this process. What was not pushed is the sweep's."""
+
+OF_ONE_POOL = {
+    "connection_pool",
+    "himport_registry",
+    "maint_notifications_pool_handler",
+    "orig_host_address",
+    "orig_socket_connect_timeout",
+    "orig_socket_timeout",
+    "retry_on_error",
+    "retry_on_timeout",
+}
+"""Options that a pool of redis-py 8 has added to those that it was given, and those that our own replace."""
+
+_away: dict[Hashable, tuple[float, str]] = {}
+"""By server: until when it is not asked, and what was wrong with it."""
+
+
+class ServerAway(ConnectionError):
+    """It was away a moment ago, and is not asked again yet. Has the text of the error that it was away with."""
+
+
+@contextmanager
+def asked(connection: Redis) -> Iterator[None]:
+    """Around a question to a server: fails at once while it is known to be away.
+
+    After `AWAY_SECONDS` one caller looks whether it is back, and the others do not wait for what comes of it.
+
+    Raises:
+        ServerAway: it did not answer lately.
+    """
+    server = server_of(connection)
+    now = time.monotonic()
+    if absence := _away.get(server):
+        until, problem = absence
+        if now < until:
+            raise ServerAway(problem)
+        _away[server] = now + AWAY_SECONDS, problem
+    try:
+        yield
+    except ServerAway:
+        raise
+    except (ConnectionError, TimeoutError) as error:
+        _away[server] = time.monotonic() + AWAY_SECONDS, str(error)
+        raise
+    _away.pop(server, None)
+
+
+def forget_absences() -> None:
+    """The settings have changed, and may name another server under the same address."""
+    _away.clear()
+
+
+def server_of(connection: Redis) -> Hashable:
+    """What tells the server and database of a connection from others. A service of Sentinel has a name, no address."""
+    pool = connection.connection_pool
+    if isinstance(pool, SentinelConnectionPool):
+        sentinels = frozenset(server_of(sentinel) for sentinel in pool.sentinel_manager.sentinels)
+        return (pool.service_name, sentinels, pool.connection_kwargs.get("db"))
+    return tuple(pool.connection_kwargs.get(name) for name in ("host", "port", "path", "db"))
+
+
+def impatient(connection: Redis) -> Redis:
+    """A connection to the same server with short timeouts; what the given one is used for otherwise stays as it is.
+
+    One try more than one, for a connection that the server has closed since it was last used; none after a timeout.
+    A pool of a kind that we do not know is taken as it is.
+    """
+    pool = connection.connection_pool
+    if isinstance(pool, SentinelConnectionPool):
+        manager = copy(pool.sentinel_manager)
+        manager.sentinels = [impatient(sentinel) for sentinel in manager.sentinels]
+        options = _bounded(pool) | {"is_master": pool.is_master, "check_connection": pool.check_connection}
+        own = SentinelConnectionPool(pool.service_name, manager, **options)  # type: ignore[no-untyped-call]
+        return Redis(connection_pool=own)
+    if type(pool) in (ConnectionPool, BlockingConnectionPool):
+        return Redis(connection_pool=ConnectionPool(**_bounded(pool)))
+    return connection
+
+
+def _bounded(pool: ConnectionPool) -> dict[str, Any]:
+    """The options of a pool, those that say how long to wait replaced."""
+    options = {name: value for name, value in pool.connection_kwargs.items() if name not in OF_ONE_POOL}
+    options |= {"connection_class": pool.connection_class, "max_connections": pool.max_connections}
+    options["retry"] = Retry(NoBackoff(), 1, (ConnectionError,))
+    options["socket_timeout"] = min(options.get("socket_timeout") or ANSWER_SECONDS, ANSWER_SECONDS)
+    if not issubclass(pool.connection_class, UnixDomainSocketConnection):
+        options["socket_connect_timeout"] = min(
+            options.get("socket_connect_timeout") or CONNECT_SECONDS, CONNECT_SECONDS
+        )
+    return options

@@ -1,0 +1,39 @@
+"""What a function raised, as text for its row and as something that RQ can record.
+
+Formatting an error runs code of the error's class, and fails with it. Recording how a job ended must not.
+"""
+
+from __future__ import annotations
+
+import traceback
+
+from tenant_slots.exceptions import ErrorNotFormattable
+
+
+def described(error: BaseException) -> tuple[str, BaseException]:
+    """The traceback of an error, and the error itself, or one in its place that RQ can format and encode.
+
+    RQ formats the error again (RQ 2.12, Worker.perform_job); a work-horse dies when that raises, and so does a worker
+    without work-horses.
+    """
+    text = ""
+    try:
+        text = "".join(traceback.format_exception(error))
+        text.encode()
+    except BaseException as problem:
+        instead = _instead_of(error, problem)
+        return text or "".join(traceback.format_exception(instead)), instead
+    return text, error
+
+
+def last_line(error: BaseException) -> str:
+    """An error without its traceback."""
+    try:
+        return traceback.format_exception_only(error)[-1].strip()
+    except BaseException as problem:
+        return str(_instead_of(error, problem))
+
+
+def _instead_of(error: BaseException, problem: BaseException) -> BaseException:
+    kind = f"{type(error).__module__}.{type(error).__qualname__}"
+    return ErrorNotFormattable(kind=kind, problem=type(problem).__name__).with_traceback(error.__traceback__)

@@ -1,0 +1,226 @@
+"""A Redis that is away holds nobody up: neither who enqueues, nor the sweep, nor what is on another server."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import django_rq
+import pytest
+import redis
+from django.conf import settings
+from django.test import override_settings
+from redis.connection import AbstractConnection
+from redis.sentinel import Sentinel
+
+from tenant_slots import dispatch, redis_servers
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.repair import steps
+from tests import jobs
+from tests.factories import age, fresh, in_rq, owner, running_job, tenant_queue, waiting_job, work
+from tests.faults.servers import django_on_redis
+from tests.repair.sweeps import sweep_now
+from tests.repair.test_doctor import doctor
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(params=["a closed port", "a black hole"])
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Of a Redis that is away: connecting is refused, or works and then nothing is answered."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if request.param == "a black hole":
+            server.listen()
+        yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+
+
+@pytest.fixture
+def away(address: str) -> Iterator[None]:
+    """Django is pointed there."""
+    with django_on_redis(address):
+        yield
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[AbstractConnection]:
+    """The connections that were tried to open since."""
+    tried: list[AbstractConnection] = []
+    connect = redis.Connection._connect
+
+    def counted(self: redis.Connection) -> Any:
+        tried.append(self)
+        return connect(self)
+
+    monkeypatch.setattr(redis.Connection, "_connect", counted)
+    return tried
+
+
+def test_many_jobs_are_left_to_the_sweep_after_one_push_that_failed(away: None, attempts: list[Any]) -> None:
+    TenantQueue.objects.create(tenant="acme", queue="imports", max_job=5)
+    jobs.fail.enqueue_many([(("acme",), {})] * 5)
+    assert 1 <= len(attempts) <= 2, "the second try is for a connection that the server had closed meanwhile"
+    assert TenantJob.objects.queued().count() == 5
+
+
+def test_the_next_caller_does_not_wait_for_it_again(away: None, attempts: list[Any]) -> None:
+    jobs.fail.enqueue("acme")
+    assert attempts, "or nothing has been tried, and nothing is proven below"
+    attempts.clear()
+    jobs.fail.enqueue("another")
+    assert attempts == []
+    assert dispatch.workers_alive() is None
+    assert attempts == []
+    assert TenantJob.objects.queued().count() == 2
+
+
+def test_after_a_while_one_caller_looks_again(away: None, attempts: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_servers, "AWAY_SECONDS", 0)
+    jobs.fail.enqueue("acme")
+    attempts.clear()
+    jobs.fail.enqueue("another")
+    assert attempts
+
+
+def test_nobody_waits_for_longer_than_our_own_timeouts(away: None, attempts: list[Any]) -> None:
+    jobs.fail.enqueue("acme")
+    for connection in attempts:
+        assert connection.socket_connect_timeout == redis_servers.CONNECT_SECONDS
+        assert connection.socket_timeout == redis_servers.ANSWER_SECONDS
+
+
+def test_what_the_project_connects_with_is_left_as_it_was() -> None:
+    mine = django_rq.get_queue("imports")
+    options = dict(mine.connection.connection_pool.connection_kwargs)
+    dispatch.use_queue(mine)
+    ours: dict[str, Any] = dispatch.queue_named("imports").connection.connection_pool.connection_kwargs
+    assert ours["socket_timeout"] == redis_servers.ANSWER_SECONDS
+    assert mine.connection.connection_pool.connection_kwargs == options
+    shared = {name for name, value in ours.items() if name in options and value is options[name]}
+    assert not shared & {"himport_registry", "maint_notifications_pool_handler"}, "they belong to the other pool"
+
+
+def test_a_shorter_timeout_of_the_projects_own_is_kept() -> None:
+    theirs = redis.Redis(socket_timeout=0.5, socket_connect_timeout=0.25)
+    options = redis_servers.impatient(theirs).connection_pool.connection_kwargs
+    assert (options["socket_timeout"], options["socket_connect_timeout"]) == (0.5, 0.25)
+
+
+def test_a_connection_that_the_server_has_closed_is_opened_anew_and_is_no_absence() -> None:
+    queue = dispatch.queue_named("imports")
+    with queue.connection.client() as own:
+        number = own.client_id()
+    django_rq.get_connection("imports").client_kill_filter(_id=number)
+    job = jobs.fail.enqueue("acme")
+    assert in_rq() == 1
+    work()
+    job.refresh_from_db()
+    assert job.state == State.FAILED
+
+
+def test_a_server_without_memory_is_not_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = dispatch.queue_named("imports").connection
+    with pytest.raises(redis.ResponseError), redis_servers.asked(connection):
+        raise redis.exceptions.OutOfMemoryError
+    with redis_servers.asked(connection):
+        assert connection.ping()
+
+
+def sentinel_service(name: str, port: int = 26379) -> redis.Redis:
+    return Sentinel([("127.0.0.1", port)], socket_timeout=30).master_for(name)
+
+
+def test_the_connection_to_a_sentinels_service_asks_sentinels_that_are_not_waited_for_either() -> None:
+    theirs = sentinel_service("one")
+    pool: Any = redis_servers.impatient(theirs).connection_pool
+    assert (pool.service_name, pool.is_master) == ("one", True)
+    assert pool.connection_class is theirs.connection_pool.connection_class
+    assert pool.connection_kwargs["socket_timeout"] == redis_servers.ANSWER_SECONDS
+    (sentinel,) = pool.sentinel_manager.sentinels
+    assert sentinel.connection_pool.connection_kwargs["socket_timeout"] == redis_servers.ANSWER_SECONDS
+    (other,) = theirs.connection_pool.sentinel_manager.sentinels
+    assert other.connection_pool.connection_kwargs["socket_timeout"] == 30
+
+
+def test_the_connection_to_a_unix_socket_is_bounded_too() -> None:
+    theirs = redis.Redis(unix_socket_path="/nowhere/redis.sock")
+    with pytest.raises(redis.ConnectionError):
+        redis_servers.impatient(theirs).ping()
+
+
+def test_services_of_one_sentinel_are_different_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have a name each, and no address: the workers of only one of them were counted."""
+    queues = {
+        "first": {"SENTINELS": [("127.0.0.1", 26379)], "MASTER_NAME": "one"},
+        "again": {"SENTINELS": [("127.0.0.1", 26379)], "MASTER_NAME": "one"},
+        "second": {"SENTINELS": [("127.0.0.1", 26379)], "MASTER_NAME": "two"},
+        "elsewhere": {"SENTINELS": [("127.0.0.1", 26380)], "MASTER_NAME": "one"},
+    }
+    monkeypatch.setattr("django_rq.settings.QUEUES", queues)
+    with override_settings(RQ_QUEUES=queues):
+        assert dispatch._one_queue_per_server() == ["first", "second", "elsewhere"]
+
+
+@contextmanager
+def only_imports(away: str) -> Iterator[None]:
+    """The queues are on two servers: that of `imports` is away."""
+    with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "imports": {"URL": away}}):
+        yield
+
+
+def lost_in_redis(queue: str) -> TenantJob:
+    job = waiting_job(tenant_queue(queue=queue), state=State.QUEUED, attempt=1)
+    TenantQueue.objects.filter(queue=queue).update(current_job=1)
+    age(job, admitted_at=60)
+    return job
+
+
+def test_jobs_that_one_server_lost_are_pushed_again_while_another_is_away(address: str, attempts: list[Any]) -> None:
+    lost_in_redis("imports")
+    lost_in_redis("reports")
+    with only_imports(address):
+        attempts.clear()
+        assert sweep_now().repushed == 1
+        assert in_rq("reports") == 1
+        assert sum(connection.port == port_of(address) for connection in attempts) in (1, 2), "it is asked once"
+        code, output = doctor("--fix")
+    assert code == 1
+    assert "Redis cannot be asked about queue imports" in output, "jobs that may be lost there must not look well"
+    assert "(repaired)" not in output
+
+
+def test_a_server_that_fails_between_look_and_push_leaves_out_its_own_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost_in_redis("imports")
+    lost_in_redis("reports")
+    push = dispatch._push_fresh
+
+    def failing(job: TenantJob) -> None:
+        if job.rq_queue_name == "imports":
+            raise redis.ConnectionError
+        push(job)
+
+    monkeypatch.setattr(dispatch, "_push_fresh", failing)
+    assert sweep_now().repushed == 1
+    assert in_rq("reports") == 1
+
+
+def test_a_stock_workers_job_is_judged_by_its_own_server_while_another_is_away(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = (
+        running_job(tenant_queue(queue=queue), owner("stock", host="elsewhere", beats=False))
+        for queue in ("imports", "reports")
+    )
+    for job in (there, here):
+        age(job, beat_at=60)
+    monkeypatch.setattr(steps, "ABSENCE_SECONDS", 0)
+    with only_imports(address):
+        assert sweep_now().reclaimed == 1
+    assert fresh(here).interruptions == 1
+    assert (fresh(there).state, there.interruptions) == (State.RUNNING, 0), "nobody knows anything of its worker"
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2].partition("/")[0])
