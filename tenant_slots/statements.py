@@ -38,12 +38,6 @@ GIVE_BACK = Statement(
     {"current_job": F("current_job") - SLOTS},
 )
 
-HAND_ON = Statement(
-    lambda: TenantQueue.objects.filter(pk=PK, current_job__gt=0).with_free(SLOTS - 1),
-    {"current_job": F("current_job") - 1 + SLOTS},
-)
-"""GIVE_BACK of one slot and TAKE in one."""
-
 CLAIM = Statement(
     lambda: TenantJob.objects.waiting().filter(pk=PK),
     {"state": State.QUEUED, "attempt": F("attempt") + 1, "admitted_at": DatabaseNow()},

@@ -210,7 +210,7 @@ def test_i3_i6_a_backend_terminated_inside_admit_changes_nothing(
     observer.wait_for_all()
 
 
-@pytest.mark.parametrize("statement", ["GIVE_BACK", "HAND_ON", "CLAIM"])
+@pytest.mark.parametrize("statement", ["GIVE_BACK", "CLAIM"])
 def test_i2_i3_i6_a_backend_terminated_inside_release_is_tried_again(
     observer: Observer, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
