@@ -224,34 +224,6 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
-                    "state",
-                    models.CharField(
-                        choices=[
-                            ("scheduled", "scheduled"),
-                            ("waiting", "waiting"),
-                            ("queued", "queued"),
-                            ("running", "running"),
-                            ("finished", "finished"),
-                            ("failed", "failed"),
-                            ("canceled", "canceled"),
-                        ],
-                        default="waiting",
-                        max_length=10,
-                        verbose_name="state",
-                    ),
-                ),
-                (
-                    "attempt",
-                    models.PositiveIntegerField(
-                        db_default=0,
-                        default=0,
-                        help_text="Counts the admissions; an earlier run of the job can change nothing any more.",
-                        verbose_name="attempt",
-                    ),
-                ),
-                ("crashes", models.PositiveIntegerField(db_default=0, default=0, verbose_name="crashes")),
-                ("failures", models.PositiveIntegerField(db_default=0, default=0, verbose_name="failures")),
-                (
                     "priority",
                     models.IntegerField(
                         default=0, help_text="Jobs with a higher priority go first.", verbose_name="priority"
@@ -280,6 +252,76 @@ class Migration(migrations.Migration):
                 ),
                 ("object_pk", models.CharField(db_default="", default="", max_length=255, verbose_name="object")),
                 (
+                    "enqueued_at",
+                    models.DateTimeField(db_default=tenant_slots.db.clock.DatabaseNow(), verbose_name="enqueued"),
+                ),
+                ("admitted_at", models.DateTimeField(null=True, verbose_name="admitted")),
+                (
+                    "attempt",
+                    models.PositiveIntegerField(
+                        db_default=0,
+                        default=0,
+                        help_text="Counts the admissions; an earlier run of the job can change nothing any more.",
+                        verbose_name="attempt",
+                    ),
+                ),
+                (
+                    "stage",
+                    models.GeneratedField(
+                        db_persist=True,
+                        expression=models.Case(
+                            models.When(state="scheduled", then=1),
+                            models.When(state="waiting", then=2),
+                            models.When(state__in=("queued", "running"), then=3),
+                            default=4,
+                        ),
+                        output_field=models.SmallIntegerField(),
+                    ),
+                ),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("scheduled", "scheduled"),
+                            ("waiting", "waiting"),
+                            ("queued", "queued"),
+                            ("running", "running"),
+                            ("finished", "finished"),
+                            ("failed", "failed"),
+                            ("canceled", "canceled"),
+                        ],
+                        default="waiting",
+                        max_length=10,
+                        verbose_name="state",
+                    ),
+                ),
+                ("ended_at", models.DateTimeField(null=True, verbose_name="ended")),
+                ("started_at", models.DateTimeField(null=True, verbose_name="started")),
+                ("beat_at", models.DateTimeField(null=True, verbose_name="last heartbeat")),
+                (
+                    "token",
+                    models.BigIntegerField(
+                        db_default=0,
+                        default=0,
+                        help_text="Random, drawn anew at each start: only who knows it speaks for the run.",
+                    ),
+                ),
+                ("pid_started", models.BigIntegerField(db_default=0, default=0)),
+                ("pid", models.IntegerField(db_default=0, default=0, verbose_name="process")),
+                (
+                    "beats",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        help_text="Whether the process gives heartbeats while it runs the job.",
+                    ),
+                ),
+                ("worker", models.CharField(db_default="", default="", max_length=255, verbose_name="worker")),
+                ("host", models.CharField(db_default="", default="", max_length=100, verbose_name="host")),
+                ("cancel_requested_at", models.DateTimeField(null=True, verbose_name="cancel requested")),
+                ("crashes", models.PositiveIntegerField(db_default=0, default=0, verbose_name="crashes")),
+                ("failures", models.PositiveIntegerField(db_default=0, default=0, verbose_name="failures")),
+                (
                     "progress",
                     models.JSONField(
                         help_text='What the job last reported: {"done": 40, "total": 100}.',
@@ -294,35 +336,6 @@ class Migration(migrations.Migration):
                         default=dict,
                         help_text="What the job last reported, by name.",
                         verbose_name="statistics",
-                    ),
-                ),
-                (
-                    "enqueued_at",
-                    models.DateTimeField(db_default=tenant_slots.db.clock.DatabaseNow(), verbose_name="enqueued"),
-                ),
-                ("admitted_at", models.DateTimeField(null=True, verbose_name="admitted")),
-                ("started_at", models.DateTimeField(null=True, verbose_name="started")),
-                ("ended_at", models.DateTimeField(null=True, verbose_name="ended")),
-                ("beat_at", models.DateTimeField(null=True, verbose_name="last heartbeat")),
-                ("cancel_requested_at", models.DateTimeField(null=True, verbose_name="cancel requested")),
-                ("worker", models.CharField(db_default="", default="", max_length=255, verbose_name="worker")),
-                ("host", models.CharField(db_default="", default="", max_length=100, verbose_name="host")),
-                ("pid", models.IntegerField(db_default=0, default=0, verbose_name="process")),
-                ("pid_started", models.BigIntegerField(db_default=0, default=0)),
-                (
-                    "token",
-                    models.BigIntegerField(
-                        db_default=0,
-                        default=0,
-                        help_text="Random, drawn anew at each start: only who knows it speaks for the run.",
-                    ),
-                ),
-                (
-                    "beats",
-                    models.BooleanField(
-                        db_default=False,
-                        default=False,
-                        help_text="Whether the process gives heartbeats while it runs the job.",
                     ),
                 ),
                 ("result", models.JSONField(null=True, verbose_name="result")),
@@ -355,51 +368,41 @@ class Migration(migrations.Migration):
                         models.F("tenant_queue"),
                         models.OrderBy(models.F("priority"), descending=True),
                         models.F("id"),
-                        condition=models.Q(("state", "waiting")),
+                        condition=models.Q(("stage", 2)),
                         include=("key",),
                         name="tenant_slots_backlog",
                     ),
                     models.Index(
-                        condition=models.Q(("state__in", ("queued", "running"))),
-                        fields=["tenant_queue"],
-                        name="tenant_slots_holding",
+                        condition=models.Q(("stage", 3)), fields=["tenant_queue"], name="tenant_slots_holding"
                     ),
+                    models.Index(condition=models.Q(("stage", 1)), fields=["run_after"], name="tenant_slots_scheduled"),
                     models.Index(
-                        condition=models.Q(("state", "scheduled")), fields=["run_after"], name="tenant_slots_scheduled"
+                        condition=models.Q(("stage", 1)), fields=["tenant_queue"], name="tenant_slots_deferred"
                     ),
-                    models.Index(
-                        condition=models.Q(("state", "scheduled")),
-                        fields=["tenant_queue"],
-                        name="tenant_slots_deferred",
-                    ),
-                    models.Index(
-                        condition=models.Q(("state__in", ("finished", "failed", "canceled"))),
-                        fields=["ended_at"],
-                        name="tenant_slots_ended",
-                    ),
+                    models.Index(condition=models.Q(("stage", 4)), fields=["ended_at"], name="tenant_slots_ended"),
                     models.Index(fields=["tenant_queue", "-id"], name="tenant_slots_history"),
                     models.Index(
                         models.F("tenant_queue"),
                         django.db.models.functions.comparison.Greatest(
                             "enqueued_at", django.db.models.functions.comparison.Coalesce("run_after", "enqueued_at")
                         ),
-                        condition=models.Q(("state", "waiting")),
+                        condition=models.Q(("stage", 2)),
                         name="tenant_slots_longest_wait",
                     ),
                     models.Index(
                         django.db.models.functions.comparison.Greatest(
                             "enqueued_at", django.db.models.functions.comparison.Coalesce("run_after", "enqueued_at")
                         ),
-                        condition=models.Q(("state", "waiting")),
+                        condition=models.Q(("stage", 2)),
                         name="tenant_slots_oldest_wait",
                     ),
                     models.Index(
-                        condition=models.Q(("state__in", ("finished", "failed", "canceled"))),
+                        condition=models.Q(("stage", 4)),
                         fields=["tenant_queue", "ended_at"],
                         name="tenant_slots_ended_of_row",
                     ),
                     models.Index(
-                        condition=models.Q(("kind", "reservation"), ("state__in", ("waiting", "queued"))),
+                        condition=models.Q(models.Q(("stage", 4), _negated=True), ("kind", "reservation")),
                         fields=["id"],
                         name="tenant_slots_reservations",
                     ),
@@ -407,16 +410,14 @@ class Migration(migrations.Migration):
                 "constraints": [
                     models.UniqueConstraint(
                         condition=models.Q(
-                            models.Q(("state__in", ("finished", "failed", "canceled")), _negated=True),
-                            models.Q(("rq_job_id", ""), _negated=True),
+                            models.Q(("stage", 4), _negated=True), models.Q(("rq_job_id", ""), _negated=True)
                         ),
                         fields=("rq_job_id",),
                         name="tenant_slots_one_per_rq_job",
                     ),
                     models.UniqueConstraint(
                         condition=models.Q(
-                            models.Q(("unique_key", ""), _negated=True),
-                            models.Q(("state__in", ("finished", "failed", "canceled")), _negated=True),
+                            models.Q(("unique_key", ""), _negated=True), models.Q(("stage", 4), _negated=True)
                         ),
                         fields=("unique_key",),
                         name="tenant_slots_one_per_unique_key",
