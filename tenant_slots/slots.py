@@ -62,7 +62,7 @@ def start(job: TenantJob, owner: Owner) -> bool:
 
 def is_run_by(job: TenantJob, owner: Owner) -> bool:
     """Whether the database has this run as started: after a `start` whose answer was lost on the way."""
-    running: bool = TenantJob.objects.running().filter(pk=job.pk, token=owner.token).exists()
+    running: bool = TenantJob.objects.filter(pk=job.pk, token=owner.token, state=State.RUNNING).exists()
     return running
 
 
@@ -73,7 +73,7 @@ def beat(job_id: int, token: int) -> bool:
 
 def is_cancel_requested(job_id: int, token: int) -> bool:
     """Whether somebody has asked for this run to be stopped."""
-    running = TenantJob.objects.running().filter(pk=job_id, token=token)
+    running = TenantJob.objects.filter(pk=job_id, token=token, state=State.RUNNING)
     asked: bool = running.exclude(cancel_requested_at=None).exists()
     return asked
 

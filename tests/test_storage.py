@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from django.core.management import call_command
 from django.db import connection
 
-from tenant_slots import slots
+from tenant_slots import slots, statements
 from tenant_slots.models import ENDED, HOLDING, Stage, State, TenantJob
 from tests.factories import many_waiting, owner, tenant_queue, waiting_job
 
@@ -110,6 +111,28 @@ def test_starts_write_no_index() -> None:
 @pytest.mark.usefixtures("_index_by_state")
 def test_control_with_an_index_by_state_every_start_writes_all_indexes() -> None:
     assert start_all_admitted() == (JOBS, 0)
+
+
+def plan_of(sql: str, parameters: Sequence[Any]) -> str:
+    """As of statistics from a moment at which the tenant had a backlog and nothing in its slots."""
+    many_waiting(tenant_queue(), 2000)
+    query("ANALYZE tenant_slots_tenantjob")
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {sql}", parameters)
+        return "\n".join(line for (line,) in cursor.fetchall())
+
+
+@pytest.mark.parametrize("name", ["CLAIM", "START", "BEAT"])
+def test_a_statement_about_one_job_reads_the_index_of_the_primary_key(name: str) -> None:
+    """Another one may seem small enough to be read. Behind an old snapshot it has all the jobs that were ever in it."""
+    values = {"pk": 1, "attempt": 1, **owner().as_fields()}
+    plan = plan_of(*getattr(statements, name)._bound("default", values))
+    assert "using tenant_slots_tenantjob_pkey" in plan, plan
+
+
+def test_control_one_that_asks_for_the_stage_reads_the_index_of_the_jobs_in_slots() -> None:
+    plan = plan_of(*TenantJob.objects.queued().filter(pk=1, attempt=1).query.sql_with_params())
+    assert "using tenant_slots_holding" in plan, plan
 
 
 @pytest.mark.parametrize("state", State.values)

@@ -90,7 +90,7 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
 
     def held_as(self, job: TenantJob) -> TenantJobQuerySet:
         """The job's row, only while it holds its slot for the same admission and the same run."""
-        return self.holding().filter(pk=job.pk, attempt=job.attempt, token=job.token)
+        return self.filter(state__in=HOLDING, pk=job.pk, attempt=job.attempt, token=job.token)
 
 
 class TenantJob(models.Model):
