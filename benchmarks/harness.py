@@ -15,6 +15,8 @@ from benchmarks import report, servers
 from benchmarks.report import Result
 from benchmarks.sides import TenantSlots
 
+WORKER_CLASS = "tenant_slots.workers.TenantWorker"
+
 
 @dataclass(frozen=True)
 class Size:
@@ -32,7 +34,7 @@ class Benchmark:
     question: str
     sizes: Mapping[str, Size]
     measure: Callable[[Namespace], Result]
-    """Its namespace has the sizes, and `side`: tenant_slots with the chosen worker class."""
+    """Its namespace has the sizes, the given `worker_classes`, and `side`: tenant_slots with the first of them."""
 
 
 def main(benchmark: Benchmark) -> None:
@@ -55,7 +57,9 @@ def common_options() -> Namespace:
 def run(benchmark: Benchmark, options: Namespace) -> Result:
     print(f"{benchmark.name}: {benchmark.question}", file=sys.stderr)
     values = {name: _value(name, size, options) for name, size in benchmark.sizes.items()}
-    result = benchmark.measure(Namespace(**values, side=TenantSlots(options.worker_class)))
+    classes = options.worker_class
+    side = TenantSlots(classes[0] if classes else WORKER_CLASS)
+    result = benchmark.measure(Namespace(**values, side=side, worker_classes=classes))
     result.benchmark, result.sizes = benchmark.name, values
     return result
 
@@ -92,8 +96,9 @@ def _parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--markdown", action="store_true", help="print rows for docs/benchmarks.md")
     parser.add_argument(
         "--worker-class",
-        default="tenant_slots.workers.TenantWorker",
-        help="the class of the workers that run tenant jobs (default: %(default)s)",
+        nargs="+",
+        default=[],
+        help=f"the class of the workers that run tenant jobs (default: {WORKER_CLASS}); per_job compares several",
     )
     return parser
 

@@ -12,6 +12,11 @@ def sleep(tenant: str, name: str, seconds: float) -> None:
 
 
 @tenant_job("bench", tenant="tenant")
+def nothing(tenant: str, name: str) -> None:
+    work.nothing(tenant, name)
+
+
+@tenant_job("bench", tenant="tenant")
 def query(tenant: str, name: str) -> None:
     work.query(tenant, name)
 

@@ -61,8 +61,12 @@ class Phase:
     def open_gate(self, workers: int) -> None:
         """Let the workers loose once each has its first job, so that none has a head start."""
         self.start_workers(workers)
-        self.wait_until(lambda: len(history.read(self._history)) == workers)
+        self.wait_until(lambda: self.gate_is_reached(workers))
         self.end_holding()
+
+    def gate_is_reached(self, workers: int) -> bool:
+        """Whether each worker has its job of the gate."""
+        return len(history.read(self._history)) == workers
 
     def end_holding(self) -> None:
         """Let every job of the function `hold` end that was given `open_file`."""

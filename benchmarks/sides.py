@@ -40,10 +40,11 @@ class TenantSlots:
 
 
 class PlainDjangoRQ:
-    """The undecorated functions through django-rq's queue, on its stock worker, without tenant_slots installed."""
+    """The undecorated functions through django-rq's queue, on a worker of RQ's, without tenant_slots installed."""
 
-    label = "plain django-rq"
-    environment = {"BENCHMARK_WORKER_CLASS": "", "BENCHMARK_PLAIN": "1"}
+    def __init__(self, worker_class: str = "") -> None:
+        self.label = f"plain django-rq{worker_class and f', {worker_class}'}"
+        self.environment = {"BENCHMARK_WORKER_CLASS": worker_class, "BENCHMARK_PLAIN": "1"}
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
         """It has none."""

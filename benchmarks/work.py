@@ -38,6 +38,11 @@ def sleep(tenant: str, name: str, seconds: float) -> None:
         time.sleep(seconds)
 
 
+def nothing(tenant: str, name: str) -> None:
+    with noted(tenant, name):
+        pass
+
+
 def query(tenant: str, name: str) -> None:
     with noted(tenant, name), connection.cursor() as cursor:
         cursor.execute("SELECT 1")

@@ -2,7 +2,8 @@
 
 A job *holds a slot* exactly while it is ``queued`` or ``running``; ``current_job`` counts those rows.
 
-1. Gate: a slot is taken only by a conditional UPDATE with F expressions that changed a row.
+1. Gate: a slot is taken only by a conditional UPDATE with F expressions that changed a row. One that is handed on under
+   the row's lock, while the limit in the locked row still allows it, needs no write: the counter stays as it is.
 2. Together: the counter and the job's state change in one transaction.
 3. One owner, released once: a start names (job, attempt, state) and writes a random token; every heartbeat and release
    names that token. If no row matches, the slot is no longer yours: change nothing. The attempt's number is not enough,
@@ -37,7 +38,6 @@ from tenant_slots.statements import (
     BEAT,
     CLAIM,
     GIVE_BACK,
-    HAND_ON,
     START,
     TAKE,
     first_waiting,
@@ -57,10 +57,7 @@ def admit(tenant_queue_id: int) -> list[TenantJob]:
     Called whenever room may have appeared: after an enqueue, a raised limit, a resume, and by the sweep.
     """
     with locked(tenant_queue_id) as tenant_queue:
-        heads = _heads(tenant_queue)
-        if heads and TAKE.update(pk=tenant_queue.pk, slots=len(heads)):
-            return _claimed(tenant_queue, heads)
-        return []
+        return _fill(tenant_queue, freed=0)
 
 
 def start(job: TenantJob, owner: Owner) -> bool:
@@ -95,7 +92,7 @@ def is_running(job_id: int, token: int) -> bool:
 
 def is_cancel_requested(job_id: int, token: int) -> bool:
     """Whether somebody has asked for this run to be stopped."""
-    running = TenantJob.objects.running().filter(pk=job_id, token=token)
+    running = TenantJob.objects.filter(pk=job_id, token=token, state=State.RUNNING)
     asked: bool = running.exclude(cancel_requested_at=None).exists()
     return asked
 
@@ -131,18 +128,26 @@ def withdraw(job: TenantJob, error: str = "") -> bool:
 def _hand_on(tenant_queue: TenantQueue) -> list[TenantJob]:
     """Admit with the slot that a job has just left, or lower the counter if nobody takes it.
 
-    HAND_ON gives back and takes in one UPDATE. A counter of 0 was wrong before, and is not lowered further: the sweep
-    sets such a counter right.
+    A counter of 0 was wrong before, and is not lowered further: the sweep sets such a counter right.
     """
     freed = min(1, tenant_queue.current_job)
     tenant_queue.current_job -= freed
+    return _fill(tenant_queue, freed)
+
+
+def _fill(tenant_queue: TenantQueue, freed: int) -> list[TenantJob]:
+    """Admit as many as there are free slots, `freed` of which the counter still has as taken.
+
+    Where exactly these change hands, the row is not written. It was read under its lock, so what it says of the limit,
+    of the pause and of the counter is what the database has until this transaction ends.
+    """
     heads = _heads(tenant_queue)
-    take = HAND_ON if freed else TAKE
-    if heads and take.update(pk=tenant_queue.pk, slots=len(heads)):
-        return _claimed(tenant_queue, heads)
-    if freed:
-        GIVE_BACK.update(pk=tenant_queue.pk, slots=freed)
-    return []
+    more = len(heads) - freed
+    if more > 0 and not TAKE.update(pk=tenant_queue.pk, slots=more):
+        heads, more = [], -freed
+    if more < 0:
+        GIVE_BACK.update(pk=tenant_queue.pk, slots=-more)
+    return _claimed(tenant_queue, heads)
 
 
 def _heads(tenant_queue: TenantQueue) -> list[TenantJob]:

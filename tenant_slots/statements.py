@@ -1,6 +1,8 @@
 """The statements of the algorithm, in the order in which a job meets them; ``slots.py`` says when each one runs.
 
-LOCK is for ``locks.py``, JOB for ``running/``.
+LOCK is for ``locks.py``, JOB for ``running/``. Those that name a job's primary key ask for its state and never for its
+stage, which conditions of indexes name: PostgreSQL could prefer such an index, which it believes to be small, and read
+all of its dead entries while somebody holds an old snapshot.
 """
 
 from __future__ import annotations
@@ -38,21 +40,15 @@ GIVE_BACK = Statement(
     {"current_job": F("current_job") - SLOTS},
 )
 
-HAND_ON = Statement(
-    lambda: TenantQueue.objects.filter(pk=PK, current_job__gt=0).with_free(SLOTS - 1),
-    {"current_job": F("current_job") - 1 + SLOTS},
-)
-"""GIVE_BACK of one slot and TAKE in one."""
-
 CLAIM = Statement(
-    lambda: TenantJob.objects.waiting().filter(pk=PK),
+    lambda: TenantJob.objects.filter(pk=PK, state=State.WAITING),
     {"state": State.QUEUED, "attempt": F("attempt") + 1, "admitted_at": DatabaseNow()},
 )
 
 JOB = Statement(lambda: TenantJob.objects.filter(uuid=Parameter("uuid", UUIDField())))
 
 START = Statement(
-    lambda: TenantJob.objects.queued().filter(pk=PK, attempt=ATTEMPT),
+    lambda: TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, state=State.QUEUED),
     {
         "state": State.RUNNING,
         "started_at": DatabaseNow(),
@@ -61,7 +57,7 @@ START = Statement(
     },
 )
 
-BEAT = Statement(lambda: TenantJob.objects.running().filter(pk=PK, token=TOKEN), {"beat_at": DatabaseNow()})
+BEAT = Statement(lambda: TenantJob.objects.filter(pk=PK, token=TOKEN, state=State.RUNNING), {"beat_at": DatabaseNow()})
 
 
 def first_waiting(number: int) -> Statement:

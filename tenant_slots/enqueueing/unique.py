@@ -22,7 +22,7 @@ from tenant_slots.db import transactions
 from tenant_slots.db.clock import ago
 from tenant_slots.enqueueing.new_job import NewJob
 from tenant_slots.exceptions import InvalidKey
-from tenant_slots.models import ENDED, TenantJob
+from tenant_slots.models import TenantJob
 from tenant_slots.tasks.arguments import json_problem
 from tenant_slots.tasks.task import TaskCall
 from tenant_slots.validation import is_name
@@ -139,7 +139,7 @@ def _under_way(unique_for: timedelta, digests: set[str]) -> dict[str, TenantJob]
 
 def _active() -> QuerySet[TenantJob]:
     """The very condition of the constraint, so that its index is used."""
-    active: QuerySet[TenantJob] = TenantJob.objects.filter(~Q(unique_key="") & ~Q(state__in=ENDED))
+    active: QuerySet[TenantJob] = TenantJob.objects.not_ended().exclude(unique_key="")
     return active
 
 

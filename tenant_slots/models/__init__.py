@@ -5,7 +5,7 @@ What moves a job between states is in ``slots.py``. Methods whose body needs the
 written there, see ``layering.py``.
 """
 
-from tenant_slots.models.states import ENDED, HOLD_SLOT, HOLDING, Kind, LimitSource, State
+from tenant_slots.models.states import ENDED, HOLD_SLOT, HOLDING, Kind, LimitSource, Stage, State
 from tenant_slots.models.sweep_claim import SweepClaim
 from tenant_slots.models.tenant_job import READY_AT, TenantJob, TenantJobQuerySet, rq_id_of, rq_queue_of
 from tenant_slots.models.tenant_queue import GUARDED, HIGHEST_LIMIT, Change, TenantQueue
@@ -20,6 +20,7 @@ __all__ = [
     "Change",
     "Kind",
     "LimitSource",
+    "Stage",
     "State",
     "SweepClaim",
     "TenantJob",

@@ -20,6 +20,21 @@ HOLDING = (State.QUEUED, State.RUNNING)
 UNADMITTED = (State.SCHEDULED, State.WAITING)
 ENDED = (State.FINISHED, State.FAILED, State.CANCELED)
 
+
+class Stage(models.IntegerChoices):
+    """What the indexes know of a job's state.
+
+    The start of a job is no change of it: PostgreSQL then writes none of the indexes, see ``TenantJob.stage``.
+    """
+
+    SCHEDULED = 1
+    WAITING = 2
+    HOLDING = 3
+    """One of `HOLDING`."""
+    ENDED = 4
+    """One of `ENDED`."""
+
+
 HOLD_SLOT = "tenant_slots.hold_slot"
 """What a reservation shows as its task."""
 

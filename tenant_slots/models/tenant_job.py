@@ -8,7 +8,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import models
-from django.db.models import F, Q, Value
+from django.db.models import Case, F, Q, SmallIntegerField, Value, When
 from django.db.models.functions import Coalesce, Greatest
 from django.utils.translation import gettext_lazy as _
 
@@ -16,7 +16,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.layering import implemented_above
 from tenant_slots.models.manager import InConfiguredDatabase
-from tenant_slots.models.states import ENDED, HOLDING, UNADMITTED, Kind, State
+from tenant_slots.models.states import ENDED, HOLDING, UNADMITTED, Kind, Stage, State
 from tenant_slots.models.tenant_queue import TenantQueue
 
 READY_AT = Greatest("enqueued_at", Coalesce("run_after", "enqueued_at"))
@@ -34,21 +34,23 @@ def rq_queue_of(overflow_queue: str, queue: str) -> str:
 
 
 class TenantJobQuerySet(models.QuerySet["TenantJob"]):
+    """Groups of states. Each asks for the stage where an index could help, because that is what the indexes have."""
+
     def scheduled(self) -> TenantJobQuerySet:
-        return self.filter(state=State.SCHEDULED)
+        return self.filter(stage=Stage.SCHEDULED)
 
     def waiting(self) -> TenantJobQuerySet:
-        return self.filter(state=State.WAITING)
+        return self.filter(stage=Stage.WAITING)
 
     def queued(self) -> TenantJobQuerySet:
-        return self.filter(state=State.QUEUED)
+        return self.holding().filter(state=State.QUEUED)
 
     def running(self) -> TenantJobQuerySet:
-        return self.filter(state=State.RUNNING)
+        return self.holding().filter(state=State.RUNNING)
 
     def holding(self) -> TenantJobQuerySet:
         """Jobs that hold a slot."""
-        return self.filter(state__in=HOLDING)
+        return self.filter(stage=Stage.HOLDING)
 
     def unadmitted(self) -> TenantJobQuerySet:
         """Jobs that have not ended and hold no slot."""
@@ -64,7 +66,7 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
 
     def reservations_to_begin(self) -> TenantJobQuerySet:
         """Reservations whose block has not begun: waiting, or just admitted."""
-        return self.filter(kind=Kind.RESERVATION, state__in=(State.WAITING, State.QUEUED))
+        return self.not_ended().filter(kind=Kind.RESERVATION, state__in=(State.WAITING, State.QUEUED))
 
     def stale(self) -> TenantJobQuerySet:
         """Running jobs whose lease has run out.
@@ -74,7 +76,10 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
         return self.running().filter(beats=True, beat_at__lt=ago(app_settings.LEASE_TTL))
 
     def ended(self) -> TenantJobQuerySet:
-        return self.filter(state__in=ENDED)
+        return self.filter(stage=Stage.ENDED)
+
+    def not_ended(self) -> TenantJobQuerySet:
+        return self.exclude(stage=Stage.ENDED)
 
     def retryable(self) -> TenantJobQuerySet:
         """Failed and canceled jobs that may run again: RQ's own are requeued there; a reservation has no function."""
@@ -86,7 +91,7 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
 
     def held_as(self, job: TenantJob) -> TenantJobQuerySet:
         """The job's row, only while it holds its slot for the same admission and the same run."""
-        return self.holding().filter(pk=job.pk, attempt=job.attempt, token=job.token)
+        return self.filter(state__in=HOLDING, pk=job.pk, attempt=job.attempt, token=job.token)
 
     @implemented_above
     def delete(self) -> tuple[int, dict[str, int]]:
@@ -125,16 +130,6 @@ class TenantJob(models.Model):
     rq_queue = models.CharField(
         max_length=100, default="", db_default="", help_text=_("The RQ queue, where it is not the tenant queue's.")
     )
-    state = models.CharField(_("state"), max_length=10, choices=State, default=State.WAITING)
-    attempt = models.PositiveIntegerField(
-        _("attempt"),
-        default=0,
-        db_default=0,
-        help_text=_("Counts the admissions; an earlier run of the job can change nothing any more."),
-    )
-    crashes = models.PositiveIntegerField(_("crashes"), default=0, db_default=0)
-    interruptions = models.PositiveIntegerField(_("interruptions"), default=0, db_default=0)
-    failures = models.PositiveIntegerField(_("failures"), default=0, db_default=0)
     priority = models.IntegerField(_("priority"), default=0, help_text=_("Jobs with a higher priority go first."))
     run_after = models.DateTimeField(_("not before"), null=True)
     key = models.CharField(_("concurrency key"), max_length=255, default="")
@@ -148,6 +143,49 @@ class TenantJob(models.Model):
         _("model"), max_length=255, default="", db_default="", help_text=_("Of a model's method: app_label.model.")
     )
     object_pk = models.CharField(_("object"), max_length=255, default="", db_default="")
+    enqueued_at = models.DateTimeField(_("enqueued"), db_default=DatabaseNow())
+
+    # What an admission, a start and an end change stands together, and what they leave alone before and after it:
+    # PostgreSQL logs of a new version of a row what is between the first change and the last.
+    admitted_at = models.DateTimeField(_("admitted"), null=True)
+    attempt = models.PositiveIntegerField(
+        _("attempt"),
+        default=0,
+        db_default=0,
+        help_text=_("Counts the admissions; an earlier run of the job can change nothing any more."),
+    )
+    stage = models.GeneratedField(
+        expression=Case(
+            When(state=State.SCHEDULED, then=Stage.SCHEDULED),
+            When(state=State.WAITING, then=Stage.WAITING),
+            When(state__in=HOLDING, then=Stage.HOLDING),
+            default=Stage.ENDED,
+        ),
+        output_field=SmallIntegerField(),
+        db_persist=True,
+    )
+    state = models.CharField(_("state"), max_length=10, choices=State, default=State.WAITING)
+    ended_at = models.DateTimeField(_("ended"), null=True)
+    started_at = models.DateTimeField(_("started"), null=True)
+    beat_at = models.DateTimeField(_("last heartbeat"), null=True)
+    token = models.BigIntegerField(
+        default=0, db_default=0, help_text=_("Random, drawn anew at each start: only who knows it speaks for the run.")
+    )
+    pid_started = models.BigIntegerField(default=0, db_default=0)
+    pid = models.IntegerField(_("process"), default=0, db_default=0)
+    horse = models.IntegerField(
+        default=0, db_default=0, help_text=_("The work-horse in which the process runs the job, if it has one.")
+    )
+    beats = models.BooleanField(
+        default=False, db_default=False, help_text=_("Whether the process gives heartbeats while it runs the job.")
+    )
+    worker = models.TextField(_("worker"), default="", db_default="")  # RQ sets no bound to a worker's name
+    host = models.CharField(_("host"), max_length=100, default="", db_default="")
+
+    cancel_requested_at = models.DateTimeField(_("cancel requested"), null=True)
+    crashes = models.PositiveIntegerField(_("crashes"), default=0, db_default=0)
+    interruptions = models.PositiveIntegerField(_("interruptions"), default=0, db_default=0)
+    failures = models.PositiveIntegerField(_("failures"), default=0, db_default=0)
     progress = models.JSONField(
         _("progress"), null=True, help_text=_('What the job last reported: {"done": 40, "total": 100}.')
     )
@@ -156,25 +194,6 @@ class TenantJob(models.Model):
         default=dict,
         db_default=Value({}, models.JSONField()),
         help_text=_("What the job last reported, by name."),
-    )
-    enqueued_at = models.DateTimeField(_("enqueued"), db_default=DatabaseNow())
-    admitted_at = models.DateTimeField(_("admitted"), null=True)
-    started_at = models.DateTimeField(_("started"), null=True)
-    ended_at = models.DateTimeField(_("ended"), null=True)
-    beat_at = models.DateTimeField(_("last heartbeat"), null=True)
-    cancel_requested_at = models.DateTimeField(_("cancel requested"), null=True)
-    worker = models.TextField(_("worker"), default="", db_default="")  # RQ sets no bound to a worker's name
-    host = models.CharField(_("host"), max_length=100, default="", db_default="")
-    pid = models.IntegerField(_("process"), default=0, db_default=0)
-    pid_started = models.BigIntegerField(default=0, db_default=0)
-    horse = models.IntegerField(
-        default=0, db_default=0, help_text=_("The work-horse in which the process runs the job, if it has one.")
-    )
-    token = models.BigIntegerField(
-        default=0, db_default=0, help_text=_("Random, drawn anew at each start: only who knows it speaks for the run.")
-    )
-    beats = models.BooleanField(
-        default=False, db_default=False, help_text=_("Whether the process gives heartbeats while it runs the job.")
     )
     result = models.JSONField(_("result"), null=True)
     error = models.TextField(_("error"), default="", db_default="")
@@ -197,38 +216,39 @@ class TenantJob(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["rq_job_id"],
-                condition=~Q(state__in=ENDED) & ~Q(rq_job_id=""),
+                condition=~Q(stage=Stage.ENDED) & ~Q(rq_job_id=""),
                 name="tenant_slots_one_per_rq_job",
             ),
             models.UniqueConstraint(
                 fields=["unique_key"],
-                condition=~Q(unique_key="") & ~Q(state__in=ENDED),
+                condition=~Q(unique_key="") & ~Q(stage=Stage.ENDED),
                 name="tenant_slots_one_per_unique_key",
             ),
         ]
+        # None of them has `state`, nor what a start or a heartbeat writes: PostgreSQL would write every index of a job,
+        # those too that do not change, whenever one of their columns changes.
         indexes = [
             models.Index(
                 "tenant_queue",
                 F("priority").desc(),
                 "id",
-                condition=Q(state=State.WAITING),
+                condition=Q(stage=Stage.WAITING),
                 include=["key"],
                 name="tenant_slots_backlog",
             ),
-            models.Index(fields=["tenant_queue"], condition=Q(state__in=HOLDING), name="tenant_slots_holding"),
-            models.Index(fields=["run_after"], condition=Q(state=State.SCHEDULED), name="tenant_slots_scheduled"),
-            models.Index(fields=["tenant_queue"], condition=Q(state=State.SCHEDULED), name="tenant_slots_deferred"),
-            models.Index(fields=["ended_at"], condition=Q(state__in=ENDED), name="tenant_slots_ended"),
+            models.Index(fields=["tenant_queue"], condition=Q(stage=Stage.HOLDING), name="tenant_slots_holding"),
+            models.Index(fields=["run_after"], condition=Q(stage=Stage.SCHEDULED), name="tenant_slots_scheduled"),
+            models.Index(fields=["tenant_queue"], condition=Q(stage=Stage.SCHEDULED), name="tenant_slots_deferred"),
+            models.Index(fields=["ended_at"], condition=Q(stage=Stage.ENDED), name="tenant_slots_ended"),
             models.Index(fields=["tenant_queue", "-id"], name="tenant_slots_history"),
-            models.Index("tenant_queue", READY_AT, condition=Q(state=State.WAITING), name="tenant_slots_longest_wait"),
-            models.Index(READY_AT, condition=Q(state=State.WAITING), name="tenant_slots_oldest_wait"),
+            models.Index("tenant_queue", READY_AT, condition=Q(stage=Stage.WAITING), name="tenant_slots_longest_wait"),
+            models.Index(READY_AT, condition=Q(stage=Stage.WAITING), name="tenant_slots_oldest_wait"),
             models.Index(
-                fields=["tenant_queue", "ended_at"], condition=Q(state__in=ENDED), name="tenant_slots_ended_of_row"
+                fields=["tenant_queue", "ended_at"], condition=Q(stage=Stage.ENDED), name="tenant_slots_ended_of_row"
             ),
             models.Index(
-                # Never the time of the heartbeat: PostgreSQL would then write every index of a job with each one.
                 fields=["id"],
-                condition=Q(kind=Kind.RESERVATION, state__in=(State.WAITING, State.QUEUED)),
+                condition=~Q(stage=Stage.ENDED) & Q(kind=Kind.RESERVATION),
                 name="tenant_slots_reservations",
             ),
         ]

@@ -15,7 +15,7 @@ from rq.job import Job
 from tenant_slots import dispatch, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.enqueueing import on_busy
-from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
+from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import lost_runs
 from tenant_slots.running import deliveries
 from tenant_slots.running.coroutines import completed
@@ -103,7 +103,7 @@ def _in_backlog_or_slot(task: TenantTask[..., Any], tenant: str, rq_job: Job, ke
 
 def _joined(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, key: str) -> TenantJob:
     """The job's row from an earlier try, else a new one at the end of the backlog."""
-    placed = TenantJob.objects.exclude(state__in=ENDED).filter(rq_job_id=rq_job.id).select_related("tenant_queue")
+    placed = TenantJob.objects.not_ended().filter(rq_job_id=rq_job.id).select_related("tenant_queue")
     found: TenantJob | None = placed.first()
     if found is None:
         try:

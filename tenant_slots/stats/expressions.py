@@ -19,7 +19,7 @@ from django.db.models import (
 
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.db.compiled import IsOneOf, Keys
-from tenant_slots.models import ENDED, READY_AT, State, TenantJob, TenantJobQuerySet
+from tenant_slots.models import READY_AT, Stage, State, TenantJob, TenantJobQuerySet
 
 PKS = Keys("pks")
 """Of the tenant queues that a compiled statement is asked about."""
@@ -58,8 +58,8 @@ def start_delay() -> Any:
 
 def ran_lately(jobs: Any, seconds: float) -> Any:
     """Those that ran within the last `seconds`: running ones, and ended ones by the index of their row."""
-    ended = Q(state__in=ENDED, ended_at__gt=ago(seconds))
-    return jobs.filter(Q(state=State.RUNNING) | ended, started_at__isnull=False)
+    ended = Q(stage=Stage.ENDED, ended_at__gt=ago(seconds))
+    return jobs.filter(Q(stage=Stage.HOLDING, state=State.RUNNING) | ended, started_at__isnull=False)
 
 
 def in_seconds(time: timedelta | None) -> float | None:

@@ -29,7 +29,7 @@ def test_many_jobs_at_once_are_stored_like_single_ones() -> None:
     job = jobs.add.using(priority=3, key="user-7").enqueue(0, 1, tenant="acme")
     stored = jobs.add.using(priority=3, key="user-7").enqueue_many([((n, 1), {"tenant": "acme"}) for n in range(150)])
     names = [field.attname for field in TenantJob._meta.concrete_fields]
-    own = {"id", "uuid", "args", "enqueued_at", "state", "attempt", "admitted_at"}
+    own = {"id", "uuid", "args", "enqueued_at", "state", "stage", "attempt", "admitted_at"}
     assert [j.args[0] for j in TenantJob.objects.order_by("pk")[1:]] == list(range(150))
     assert [j.pk for j in stored] == sorted(j.pk for j in stored)
     last = TenantJob.objects.get(pk=stored[-1].pk)

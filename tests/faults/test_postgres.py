@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ import psycopg
 import pytest
 from django.db import InterfaceError, InternalError, OperationalError, connection, transaction
 
-from tenant_slots import slots
+from tenant_slots import locks, slots
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.releases import Release
 from tenant_slots.repair.sweeper import Sweeper
@@ -36,8 +38,8 @@ from tests.faults import jobs
 from tests.faults.conftest import SHORT, FaultWorkers
 from tests.faults.observer import Observer, all_ended, ticks_of
 from tests.faults.servers import Postgres
+from tests.processes import somebody_waits_for_a_lock, wait_until
 from tests.processes import test_database_url as database_url
-from tests.processes import wait_until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -209,7 +211,7 @@ def test_i3_i6_a_backend_terminated_inside_admit_changes_nothing(
     observer.wait_for_all()
 
 
-@pytest.mark.parametrize("statement", ["GIVE_BACK", "HAND_ON", "CLAIM"])
+@pytest.mark.parametrize("statement", ["GIVE_BACK", "CLAIM"])
 def test_i2_i3_i6_a_backend_terminated_inside_release_is_tried_again(
     observer: Observer, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
@@ -412,3 +414,52 @@ def test_i2_i4_the_end_of_a_job_is_recorded_after_any_kind_of_database_error(
     monkeypatch.setattr(slots, "release", release)
     end_run(job, state=State.FINISHED)
     assert fresh(job).state == State.FINISHED
+
+
+@contextmanager
+def frozen_log_writer(postgres: Postgres) -> Iterator[None]:
+    """Nobody brings a commit to the disk but who waits for it. PostgreSQL's immediate end kills a frozen process."""
+    ((pid,),) = postgres.run("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
+    os.kill(int(str(pid)), signal.SIGSTOP)
+    yield
+    postgres.restart("immediate")
+    connection.close()
+
+
+def release_after_waiting_for_the_row(postgres: Postgres, job: TenantJob) -> None:
+    def release() -> None:
+        try:
+            slots.release(job, state=State.FINISHED)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=release)
+    with psycopg.connect(postgres.direct_url) as session:
+        session.execute("SELECT 1 FROM tenant_slots_tenantqueue FOR NO KEY UPDATE")
+        thread.start()
+        wait_until(somebody_waits_for_a_lock)
+        session.rollback()
+    thread.join(20)
+
+
+def test_i10_an_end_is_on_the_disk_when_its_release_has_returned_although_others_had_the_row_before(
+    postgres: Postgres,
+) -> None:
+    row = tenant_queue("acme", max_job=1)
+    job = running_job(row, owner())
+    successor = waiting_job(row)
+    with frozen_log_writer(postgres):
+        release_after_waiting_for_the_row(postgres, job)
+    assert (fresh(job).state, fresh(successor).state) == (State.FINISHED, State.QUEUED)
+    assert counters_match()
+
+
+def test_control_a_release_that_does_not_wait_for_the_disk_is_lost(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "WAIT_FOR_DISK", "SELECT 1")
+    row = tenant_queue("acme", max_job=1)
+    job = running_job(row, owner())
+    with frozen_log_writer(postgres):
+        release_after_waiting_for_the_row(postgres, job)
+    assert fresh(job).state == State.RUNNING

@@ -1,0 +1,102 @@
+"""Whoever had to wait for a tenant queue lets the next one have it before the disk is done, and waits for it then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+import psycopg
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from tenant_slots import locks, slots
+from tenant_slots.models import State, TenantQueue
+from tests.factories import counters_match, fresh, owner, running_job, tenant_queue, waiting_job
+from tests.processes import somebody_waits_for_a_lock, wait_until
+from tests.processes import test_database_url as database_url
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time"),
+]
+
+OF_COMMITS = (locks.COMMIT_AT_ONCE, "COMMIT", locks.WAIT_FOR_DISK)
+
+
+@contextmanager
+def somebody_holding(row: TenantQueue) -> Iterator[None]:
+    with psycopg.connect(database_url()) as session:
+        session.execute("SELECT 1 FROM tenant_slots_tenantqueue WHERE id = %s FOR NO KEY UPDATE", [row.pk])
+        yield
+        session.rollback()
+
+
+def statements_of(action: Callable[[], object]) -> list[str]:
+    """What it said about its commit, in the order in which it did."""
+    with CaptureQueriesContext(connection) as queries:
+        action()
+    return [query["sql"] for query in queries if query["sql"] in OF_COMMITS]
+
+
+def in_thread_while_held(row: TenantQueue, action: Callable[[], object]) -> list[str]:
+    found: list[str] = []
+
+    def run() -> None:
+        try:
+            found.extend(statements_of(action))
+        finally:
+            connection.close()
+
+    thread = Thread(target=run)
+    with somebody_holding(row):
+        thread.start()
+        wait_until(somebody_waits_for_a_lock)
+    thread.join(20)
+    return found
+
+
+def test_a_release_that_had_to_wait_frees_the_row_first_and_then_waits_for_the_disk() -> None:
+    row = tenant_queue()
+    job = running_job(row, owner())
+    successor = waiting_job(row)
+    said = in_thread_while_held(row, lambda: slots.release(job, state=State.FINISHED))
+    assert said == list(OF_COMMITS)
+    assert (fresh(job).state, fresh(successor).state) == (State.FINISHED, State.QUEUED)
+    assert counters_match()
+
+
+def test_so_does_an_admission_and_one_that_found_nothing_to_do() -> None:
+    row = tenant_queue()
+    slots.admit(row.pk)  # this process has to know how long a lock takes that is free
+    waiting_job(row)
+    assert in_thread_while_held(row, lambda: slots.admit(row.pk)) == list(OF_COMMITS)
+    assert in_thread_while_held(row, lambda: slots.admit(row.pk)) == list(OF_COMMITS)
+
+
+def test_one_that_found_the_row_free_commits_as_the_project_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "CONTENDED_SECONDS", 60)
+    row = tenant_queue()
+    job = running_job(row, owner())
+    assert statements_of(lambda: slots.release(job, state=State.FINISHED)) == ["COMMIT"]
+
+
+def test_a_database_that_is_far_away_is_not_taken_for_a_locked_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_fastest", {})
+    assert [locks._had_to_wait("default", seconds) for seconds in (0.08, 0.081, 0.079)] == [False, False, False]
+    assert locks._had_to_wait("default", 0.085)
+    assert not locks._had_to_wait("elsewhere", 0.085)
+
+
+def test_nothing_is_changed_about_the_commit_of_a_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the caller's, and the row stays locked until then anyway."""
+    monkeypatch.setattr(locks, "CONTENDED_SECONDS", -1)
+    row = tenant_queue()
+    waiting_job(row)
+
+    def in_a_transaction() -> None:
+        with transaction.atomic():
+            slots.admit(row.pk)
+
+    assert statements_of(in_a_transaction) == ["COMMIT"]
