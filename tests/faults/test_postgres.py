@@ -362,7 +362,7 @@ def test_i1_i4_a_finished_job_whose_end_cannot_be_recorded_for_longer_than_a_lea
     observer.wait_for_all()
     assert all(process.poll() is None for process in workers.processes)
     assert observer.started().count("done") == 1
-    assert (fresh(job).state, job.crashes) == (State.FINISHED, 0)
+    assert (fresh(job).state, job.crashes, job.interruptions) == (State.FINISHED, 0, 0)
 
 
 def test_i2_a_fork_with_an_open_connection_does_not_end_its_parents_session(
