@@ -30,7 +30,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.transactions import impatient
 from tenant_slots.locks import locked
-from tenant_slots.models import ENDED, HOLDING, State, TenantJob, TenantQueue
+from tenant_slots.models import HOLDING, State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner
 from tenant_slots.releases import Release
 from tenant_slots.statements import (
@@ -174,20 +174,19 @@ def _claimed(tenant_queue: TenantQueue, heads: list[TenantJob]) -> list[TenantJo
 
 
 def _leave(job: TenantJob, states: tuple[State, ...], later: float | None, values: dict[str, Any]) -> State | None:
-    """Where the job went: to the state in `values`, or to canceled if it was to wait again but a cancel was requested.
+    """Where the job went: to the state in `values`, or to canceled if that was requested meanwhile.
 
-    `leaving` refuses to put back a job whose cancel was requested, so that nobody runs it again.
+    `leaving` refuses a job whose cancel was requested: it does not run again, and whoever was told that it will be
+    canceled does not see that it has finished.
     """
     if _update(job, states, later, values):
         return State(values["state"])
-    if values["state"] in ENDED:
-        return None
     canceled = {**values, "state": State.CANCELED}
     wanted = TenantJob.objects.held_as(job).exclude(cancel_requested_at=None)
     return State.CANCELED if wanted.exists() and _update(job, states, None, canceled) else None
 
 
 def _update(job: TenantJob, states: tuple[State, ...], later: float | None, values: dict[str, Any]) -> bool:
-    statement = leaving(states, values["state"] in ENDED, later is not None, tuple(values))
+    statement = leaving(states, State(values["state"]), later is not None, tuple(values))
     duration = timedelta(seconds=later or 0)
     return bool(statement.update(pk=job.pk, attempt=job.attempt, token=job.token, later=duration, **values))

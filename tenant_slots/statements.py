@@ -14,7 +14,7 @@ from django.db.models import BigIntegerField, DurationField, F, IntegerField, UU
 
 from tenant_slots.db.clock import DatabaseNow, from_now
 from tenant_slots.db.compiled import Parameter, Statement, fields_of
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
 from tenant_slots.owners import OWNER_FIELDS
 
 PK = Parameter("pk", IntegerField())
@@ -73,16 +73,16 @@ def _first_waiting(number: int) -> Statement:
 
 
 @functools.lru_cache(maxsize=64)
-def leaving(states: tuple[State, ...], ends: bool, later: bool, values: tuple[str, ...]) -> Statement:
-    """A job leaves its slot, which it must hold in one of these states. One that is to be canceled ends.
+def leaving(states: tuple[State, ...], state: State, later: bool, values: tuple[str, ...]) -> Statement:
+    """A job leaves its slot, which it must hold in one of these states. One that is to be canceled goes nowhere else.
 
     One statement for each set of fields that some caller writes: about twenty.
     """
     leaver = TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, token=TOKEN, state__in=states)
-    if not ends:
+    if state != State.CANCELED:
         leaver = leaver.filter(cancel_requested_at=None)
     changes: dict[str, Any] = dict(fields_of(TenantJob, values))
-    if ends:
+    if state in ENDED:
         changes["ended_at"] = DatabaseNow()
     if later:
         changes["run_after"] = from_now(Parameter("later", DurationField()))

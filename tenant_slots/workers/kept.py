@@ -39,6 +39,8 @@ class Ending:
     """None: its process died and left none."""
     state: State | None = None
     """Without an outcome: what was decided, if it is not for the crash policy to say."""
+    was_interrupted: bool = False
+    """Without an outcome: the worker was told to end, and took the process along."""
 
 
 class KeptEndings:
@@ -122,7 +124,8 @@ def _settle(ending: Ending) -> None:
     if job is None:
         return
     if ending.outcome is None:
-        lost_runs.end_lost_run(job, lost_runs.story(job), state=ending.state)
+        end = lost_runs.end_interrupted_run if ending.was_interrupted else lost_runs.end_lost_run
+        end(job, lost_runs.story(job), state=ending.state)
     else:
         released = recording.release(job, ending.outcome)
         transitions.follow(job, released, ending.outcome.get("error", ""))

@@ -182,7 +182,8 @@ class Supervisor(SweepingWorker, RidingWorker, Worker):
             self._horse = None
         if report is not None and report.met_outage:
             self.sweeper.contact.broken()
-        if self.keep_what_is_left(**({} if report else {"state": self._decided(job, seconds)})):
+        decided = {} if report else {"state": self._decided(job, seconds), "was_interrupted": self._stop_requested}
+        if self.keep_what_is_left(**decided):
             self._settle_and_wait(0 if report else SECONDS_FOR_A_SLOT)
         if report is None:
             self._unless_redis_is_away(self._end_rq_job, job, queue, horse.child.status)
