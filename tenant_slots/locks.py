@@ -10,7 +10,6 @@ that builds on such a commit can be on the disk without it, because the log is w
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,16 +18,10 @@ from django.db import DatabaseError, connections, transaction
 
 from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantQueue
-from tenant_slots.statements import LOCK
+from tenant_slots.statements import LOCK, LOCK_IF_FREE
 
 LOCK_TIMEOUT_SECONDS = 5
 """How long to wait for a tenant queue. We lock it for milliseconds; only a stuck foreign transaction takes longer."""
-
-CONTENDED_SECONDS = 0.002
-"""A lock that takes so much longer than the fastest one did was somebody else's before.
-
-To be wrong about it costs a commit, and nothing else.
-"""
 
 COMMIT_AT_ONCE = "SET LOCAL synchronous_commit = off"
 
@@ -40,10 +33,6 @@ LOCK_NOT_AVAILABLE = "55P03"
 
 patience: ContextVar[float] = ContextVar("tenant_slots_patience", default=LOCK_TIMEOUT_SECONDS)
 """Seconds to wait for a tenant queue here. A sweep waits less: it comes again and has other tenants to see to."""
-
-
-_fastest: dict[str, float] = {}
-"""Seconds that the lock took by database when nobody had it: about a round trip, however far away the database is."""
 
 
 @contextmanager
@@ -58,11 +47,11 @@ def locked(tenant_queue_id: int) -> Iterator[TenantQueue]:
     alias = app_settings.DATABASE
     rules = () if connections[alias].in_atomic_block else _transaction_rules(alias)
     with transaction.atomic(using=alias):
-        began = time.monotonic()
-        found = LOCK.rows(rules, pk=tenant_queue_id)
+        found = LOCK_IF_FREE.rows(rules, pk=tenant_queue_id) if rules else []
+        is_contended = bool(rules) and not found
+        found = found or LOCK.rows(pk=tenant_queue_id)
         if not found:
             raise TenantQueue.DoesNotExist(f"TenantQueue {tenant_queue_id} was deleted")
-        is_contended = bool(rules) and _had_to_wait(alias, time.monotonic() - began)
         yield found[0]
         if is_contended:
             _execute(alias, COMMIT_AT_ONCE)
@@ -81,11 +70,6 @@ def _transaction_rules(alias: str) -> tuple[str, ...]:
         return ()
     limit = int(patience.get() * 1000)
     return "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", f"SET LOCAL lock_timeout = '{limit}ms'"
-
-
-def _had_to_wait(alias: str, seconds: float) -> bool:
-    fastest = _fastest[alias] = min(seconds, _fastest.get(alias, seconds))
-    return seconds - fastest > CONTENDED_SECONDS
 
 
 def _execute(alias: str, statement: str) -> None:
