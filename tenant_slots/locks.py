@@ -10,28 +10,18 @@ that builds on such a commit can be on the disk without it, because the log is w
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db.transactions import bounded, is_open, send
 from tenant_slots.models import TenantQueue
-from tenant_slots.statements import LOCK
-
-CONTENDED_SECONDS = 0.002
-"""A lock that takes so much longer than the fastest one did was somebody else's before.
-
-To be wrong about it costs a commit, and nothing else.
-"""
+from tenant_slots.statements import LOCK, LOCK_IF_FREE
 
 COMMIT_AT_ONCE = "SET LOCAL synchronous_commit = off"
 
 WAIT_FOR_DISK = "SELECT pg_logical_emit_message(true, 'tenant_slots', '')"
 """The smallest transaction that writes: its commit waits until all of the log before it is safe, as configured."""
-
-_fastest: dict[str, float] = {}
-"""Seconds that the lock took by database when nobody had it: about a round trip, however far away the database is."""
 
 
 @contextmanager
@@ -47,18 +37,14 @@ def locked(tenant_queue_id: int) -> Iterator[TenantQueue]:
     alias = app_settings.DATABASE
     is_part = is_open(alias)
     with bounded(alias, tenant_queue_id) as rules:
-        began = time.monotonic()
-        found = LOCK.rows(rules, pk=tenant_queue_id)
+        asks = bool(rules) and not is_part
+        found = LOCK_IF_FREE.rows(rules, pk=tenant_queue_id) if asks else []
+        is_contended = asks and not found
+        found = found or LOCK.rows(() if asks else rules, pk=tenant_queue_id)
         if not found:
             raise TenantQueue.DoesNotExist(f"TenantQueue {tenant_queue_id} was deleted")
-        is_contended = bool(rules) and not is_part and _had_to_wait(alias, time.monotonic() - began)
         yield found[0]
         if is_contended:
             send(alias, [COMMIT_AT_ONCE])
     if is_contended:
         send(alias, [WAIT_FOR_DISK])
-
-
-def _had_to_wait(alias: str, seconds: float) -> bool:
-    fastest = _fastest[alias] = min(seconds, _fastest.get(alias, seconds))
-    return seconds - fastest > CONTENDED_SECONDS

@@ -108,6 +108,7 @@ def release(job: TenantJob, states: tuple[State, ...] = HOLDING, later: float | 
     """
     try:
         with locked(job.tenant_queue_id) as tenant_queue:
+            job.tenant_queue = tenant_queue  # whoever is told of the end asks for the tenant
             state = _leave(job, states, later, values)
             return Release(state, _hand_on(tenant_queue) if state is not None else [])
     except TenantQueue.DoesNotExist:

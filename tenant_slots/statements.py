@@ -1,8 +1,8 @@
 """The statements of the algorithm, in the order in which a job meets them; ``slots.py`` says when each one runs.
 
-LOCK is for ``locks.py``, JOB for ``running/``. Those that name a job's primary key ask for its state and never for its
-stage, which conditions of indexes name: PostgreSQL could prefer such an index, which it believes to be small, and read
-all of its dead entries while somebody holds an old snapshot.
+LOCK and LOCK_IF_FREE are for ``locks.py``, JOB for ``running/``. Those that name a job's primary key ask for its state
+and never for its stage, which conditions of indexes name: PostgreSQL could prefer such an index, which it believes to
+be small, and read all of its dead entries while somebody holds an old snapshot.
 """
 
 from __future__ import annotations
@@ -29,6 +29,11 @@ ADMITTED = ("uuid", "tenant_queue", "kind", "task", "options", "rq_job_id", "rq_
 """What a push to RQ needs to know of a job."""
 
 LOCK = Statement(lambda: TenantQueue.objects.select_for_update(no_key=True).filter(pk=PK).only(*LOCKED))
+
+LOCK_IF_FREE = Statement(
+    lambda: TenantQueue.objects.select_for_update(no_key=True, skip_locked=True).filter(pk=PK).only(*LOCKED)
+)
+"""No row when somebody has it locked: the only thing that is asked by it. Nobody goes on without LOCK then."""
 
 TAKE = Statement(
     lambda: TenantQueue.objects.filter(pk=PK).with_free(SLOTS),

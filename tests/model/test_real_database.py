@@ -60,7 +60,7 @@ class Slots(RuleBasedStateMachine):
     @rule(choice=data(), dies=booleans())
     @precondition(lambda self: TenantJob.objects.queued().exists())
     def start(self, choice: Any, dies: bool) -> None:
-        job = choice.draw(sampled_from(list(TenantJob.objects.queued())))
+        job = choice.draw(sampled_from(list(TenantJob.objects.queued().order_by("pk"))))
         by: Owner = dead_process() if dies else another_process()
         assert slots.start(job, by)
         assert not slots.start(job, by), "a job starts once"
@@ -118,14 +118,15 @@ class Slots(RuleBasedStateMachine):
     @rule(choice=data())
     @precondition(lambda self: TenantJob.objects.not_started().exists())
     def cancel(self, choice: Any) -> None:
-        job = choice.draw(sampled_from(list(TenantJob.objects.not_started())))
+        job = choice.draw(sampled_from(list(TenantJob.objects.not_started().order_by("pk"))))
         assert job.cancel()
         assert job.state == State.CANCELED
 
     @rule(choice=data())
     @precondition(lambda self: TenantJob.objects.filter(state__in=["failed", "canceled"]).exists())
     def retry(self, choice: Any) -> None:
-        choice.draw(sampled_from(list(TenantJob.objects.filter(state__in=["failed", "canceled"])))).retry()
+        ended = TenantJob.objects.filter(state__in=["failed", "canceled"]).order_by("pk")
+        choice.draw(sampled_from(list(ended))).retry()
 
     @invariant()
     def i6_counters_match(self) -> None:
