@@ -53,12 +53,9 @@ class Owner:
     horse: int = 0
     """The work-horse and the group of processes that it leads; 0 where the owner runs the job itself."""
 
-    def with_new_token(self) -> Owner:
-        return replace(self, token=secrets.randbits(63))
-
-    def with_horse(self) -> Owner:
-        """As this process, a work-horse of the owner, runs a job."""
-        return replace(self.with_new_token(), horse=os.getpid())
+    def for_run(self, horse: int) -> Owner:
+        """The owner of a new run, which this work-horse executes; 0 for none."""
+        return replace(self, token=secrets.randbits(63), horse=horse)
 
     def as_fields(self) -> dict[str, Any]:
         return vars(self)

@@ -13,6 +13,8 @@ from tenant_slots.models import Change, State, TenantJob, TenantQueue
 
 logger = logging.getLogger("tenant_slots")
 
+LOGGED = ("jobs_enqueued", "jobs_admitted", "job_started", "job_ended", "job_put_back", "limit_changed")
+
 
 def connect_all() -> None:
     pre_delete.connect(refuse_to_delete_in_use, sender=TenantQueue)
@@ -22,6 +24,7 @@ def connect_all() -> None:
     signals.job_ended.connect(log_ended)
     signals.job_put_back.connect(log_put_back)
     signals.limit_changed.connect(log_limit_changed)
+    signals.ours |= dict.fromkeys(LOGGED, 1)
 
 
 def refuse_to_delete_in_use(*, instance: TenantQueue, **_: Any) -> None:

@@ -18,6 +18,8 @@ The sender is ``TenantJob``; for ``swept`` and ``limit_changed`` it is ``TenantQ
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.dispatch import Signal
 
 jobs_enqueued = Signal()
@@ -27,3 +29,20 @@ job_ended = Signal()
 job_put_back = Signal()
 swept = Signal()
 limit_changed = Signal()
+
+ours: dict[str, int] = {}
+"""How many receivers of each signal, by its name, are our own; they write the log."""
+
+
+def named(name: str) -> Signal:
+    signal: Signal = globals()[name]
+    return signal
+
+
+def heard_by_project(name: str) -> bool:
+    """Whether this process knows a receiver of the project."""
+    return len(named(name).receivers) > ours.get(name, 0)
+
+
+def send(name: str, sender: Any, **facts: Any) -> None:
+    named(name).send_robust(sender=sender, **facts)

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
 from django.db import connections, transaction
-from django.dispatch import Signal
 
 from tenant_slots import dispatch, signals, slots
 from tenant_slots.conf import app_settings
@@ -22,9 +22,32 @@ from tenant_slots.releases import Release
 logger = logging.getLogger("tenant_slots")
 
 
+News = tuple[str, dict[str, Any]]
+"""The name of a signal and its arguments."""
+
+_collected: ContextVar[list[News] | None] = ContextVar("tenant_slots_collected", default=None)
+
+
+@contextmanager
+def collecting() -> Iterator[list[News]]:
+    """Send no signal in the block, but gather what is to be told: its receivers are for another process to call."""
+    news: list[News] = []
+    token = _collected.set(news)
+    try:
+        yield news
+    finally:
+        _collected.reset(token)
+
+
+def tell(news: Iterable[News]) -> None:
+    """Call the receivers; a failing one is logged by Django."""
+    for signal, facts in news:
+        signals.send(signal, sender=TenantJob, **facts)
+
+
 def stored(jobs: list[TenantJob]) -> None:
     """Tell that new jobs are in the database."""
-    after_commit(partial(_send, signals.jobs_enqueued, jobs=jobs))
+    after_commit(partial(_send, "jobs_enqueued", jobs=jobs))
 
 
 def admit(tenant_queue_id: int) -> list[TenantJob]:
@@ -42,13 +65,13 @@ def push(admitted: list[TenantJob]) -> list[TenantJob]:
     """Hand admitted jobs to RQ once their admission is committed."""
     if admitted:
         after_commit(partial(dispatch.push, admitted))
-        after_commit(partial(_send, signals.jobs_admitted, jobs=admitted))
+        after_commit(partial(_send, "jobs_admitted", jobs=admitted))
     return admitted
 
 
 def started(job: TenantJob) -> None:
     """Tell that a job runs."""
-    _send(signals.job_started, job=job)
+    _send("job_started", job=job)
 
 
 def release(job: TenantJob, **changes: Any) -> Release:
@@ -94,9 +117,9 @@ def left(jobs: Iterable[TenantJob], state: State, error: str = "") -> None:
     for job in jobs:
         job.state, job.error = state, error
         if job.has_ended:
-            after_commit(partial(_send, signals.job_ended, job=job))
+            after_commit(partial(_send, "job_ended", job=job))
         else:
-            after_commit(partial(_send, signals.job_put_back, job=job, reason=error))
+            after_commit(partial(_send, "job_put_back", job=job, reason=error))
 
 
 def after_commit(function: Callable[[], object]) -> None:
@@ -123,5 +146,9 @@ def _is_manual() -> bool:
     return not connection.in_atomic_block and not connection.get_autocommit()
 
 
-def _send(signal: Signal, **facts: Any) -> None:
-    signal.send_robust(sender=TenantJob, **facts)
+def _send(signal: str, **facts: Any) -> None:
+    collected = _collected.get()
+    if collected is None:
+        tell([(signal, facts)])
+    else:
+        collected.append((signal, facts))

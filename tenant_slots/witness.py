@@ -55,9 +55,9 @@ class Witness:
         weakref.finalize(witness, os.close, file)
         return witness
 
-    def taking(self, job_id: int, token: int) -> None:
-        """The run with this token may get the job's slot from now on."""
-        self._write(Seen(job_id, token, os.getpid(), Phase.TAKING))
+    def taking(self, job_id: int, token: int, process: int) -> None:
+        """The run with this token, which this process executes, may get the job's slot from now on."""
+        self._write(Seen(job_id, token, process, Phase.TAKING))
 
     def holding(self) -> None:
         self._write(self.read()._replace(phase=Phase.HOLDING))

@@ -25,23 +25,50 @@ _forgotten: list[Any] = []
 """What a child has inherited. It is kept, so that nothing is closed when it is collected."""
 
 
-@contextmanager
-def private_connection(connect_seconds: float) -> Iterator[None]:
-    """In the block, this thread has a connection of its own to our database, which no pool has a part in.
+class PrivateConnection:
+    """A connection to our database that no pool has a part in, and nobody but its maker uses.
 
     Args:
         connect_seconds: how long to wait for the server, unless the project says so.
     """
-    alias = app_settings.DATABASE
-    before = connections[alias]
-    connection = _without_pool(before, connect_seconds)
-    _private.add(connection)
-    connections[alias] = connection
-    try:
-        yield
-    finally:
-        connection.close()
-        connections[alias] = before
+
+    def __init__(self, connect_seconds: float) -> None:
+        self._connect_seconds = connect_seconds
+        self._connection: BaseDatabaseWrapper | None = None
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """In the block it is the connection of this thread."""
+        alias = app_settings.DATABASE
+        before = connections[alias]
+        if self._connection is None:
+            self._connection = _without_pool(before, self._connect_seconds)
+            _private.add(self._connection)
+        connections[alias] = self._connection
+        try:
+            yield
+        finally:
+            connections[alias] = before
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def cut(self) -> None:
+        """Let whoever waits for an answer in another thread get an error."""
+        if self._connection is not None:
+            _cut(self._connection)
+
+
+@contextmanager
+def private_connection(connect_seconds: float) -> Iterator[None]:
+    """In the block this thread has a `PrivateConnection`, which ends with it."""
+    connection = PrivateConnection(connect_seconds)
+    with connection.used():
+        try:
+            yield
+        finally:
+            connection.close()
 
 
 def _without_pool(like: BaseDatabaseWrapper, connect_seconds: float) -> BaseDatabaseWrapper:

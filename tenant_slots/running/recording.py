@@ -82,6 +82,7 @@ def persistently(
     give_up: Callable[[Error], bool] = lambda error: False,
 ) -> T | None:
     """The action's answer; None when the database stayed out of reach for the sum of the pauses."""
+    until = time.monotonic() + sum(pauses)
     for pause in pauses:
         try:
             _leave_users_transaction()
@@ -89,7 +90,7 @@ def persistently(
         except PASSING as error:
             logger.warning("the database did not answer, trying again: %s", error)
             connections[app_settings.DATABASE].close()
-            if give_up(error):
+            if give_up(error) or time.monotonic() > until:
                 return None
             between()
             time.sleep(pause)

@@ -77,7 +77,7 @@ class Run:
         """As `begin`, for a job that is at hand."""
         owner, self._process = self.owner, os.getpid()
         self._transactions = recording.open_transactions()
-        self.witness.taking(job.pk, owner.token)
+        self.witness.taking(job.pk, owner.token, owner.horse or owner.pid)
         owners.runs_here.add(owner.token)
         started = False
         try:
@@ -90,8 +90,11 @@ class Run:
             return False
         self.witness.holding()
         self.job = job
-        transitions.started(job)
+        self._tell_started(job)
         return True
+
+    def _tell_started(self, job: TenantJob) -> None:
+        transitions.started(job)
 
     def _record_start(self, job: TenantJob, owner: Owner) -> bool:
         return recording.record_start(job, owner, self._on_outage)
@@ -138,7 +141,7 @@ class WatchedRun(Run):
     Args:
         owner: the worker's process, which answers for the run.
         witness, outbox: where the worker sees whether the run has ended, and how.
-        in_horse: whether this process is a work-horse of the owner.
+        horse: the process that calls the function, if it is not the owner's.
         on_outage: as of `Run`.
     """
 
@@ -148,16 +151,16 @@ class WatchedRun(Run):
         witness: Witness,
         outbox: Outbox,
         *,
-        in_horse: bool,
+        horse: int = 0,
         on_outage: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(owner.worker, beats=owner.beats, on_outage=on_outage)
         self.witness = witness
-        self._owner, self._outbox, self._in_horse = owner, outbox, in_horse
+        self._owner, self._outbox, self._horse = owner, outbox, horse
 
     @property
     def owner(self) -> Owner:
-        return self._owner.with_horse() if self._in_horse else self._owner.with_new_token()
+        return self._owner.for_run(self._horse)
 
     def _record_end(self, job: TenantJob, outcome: Outcome) -> Release | None:
         """The outbox first: should this process be killed from now on, its worker records how the job ended."""
@@ -166,3 +169,29 @@ class WatchedRun(Run):
         if released is None:
             logger.warning("the end of job %s is kept by its worker and recorded as soon as possible", job.uuid)
         return released
+
+
+class SupervisedRun(WatchedRun):
+    """In a worker: a run that it starts and ends, while a work-horse calls the function."""
+
+    def _tell_started(self, job: TenantJob) -> None:
+        """Receivers are called where the function is: see `RiddenRun`."""
+
+
+class RiddenRun(Run):
+    """In a work-horse: a run that its worker has started and will end."""
+
+    def __init__(self, worker: str, job: TenantJob, outbox: Outbox) -> None:
+        super().__init__(worker, beats=True)
+        self.job, self._outbox = job, outbox
+
+    def begin(self, uuid: UUID, attempt: int) -> bool:
+        """Whether it is this attempt that the worker has started."""
+        if self.job is None or (self.job.uuid, self.job.attempt) != (uuid, attempt):
+            return False
+        self._tell_started(self.job)
+        return True
+
+    def end(self, outcome: Outcome) -> None:
+        if self.job is not None and self._is_mine():
+            self._outbox.put(self.job.token, outcome)

@@ -19,6 +19,7 @@ from rq.job import Job
 from rq.queue import Queue
 from rq.worker import BaseWorker
 
+import tenant_slots
 from tenant_slots import dispatch
 from tenant_slots.conf import app_settings
 from tenant_slots.owners import Owner, this_process
@@ -46,7 +47,7 @@ class SweepingWorker(BaseWorker):
         self.outbox = Outbox()
         self.kept = KeptEndings()
         self.sweeper = Sweeper(self.name)
-        self.heartbeats = Heartbeats(self.runs, self.end_run, lambda: self.sweeper.contact.broken())
+        self.heartbeats = Heartbeats(self.runs, self.end_run, lambda: self.sweeper.contact.broken(), self.look_at_clock)
         self._busy_with_bookkeeping = False
         self._failure: BaseException | None = None
         self._next_heartbeat = self._next_suspension_check = 0.0
@@ -80,6 +81,9 @@ class SweepingWorker(BaseWorker):
     def end_run(self, run: Token) -> None:
         """Kill what executes a run, if it still does."""
         raise NotImplementedError
+
+    def look_at_clock(self) -> None:
+        """Called by the thread of the heartbeats, once in a while."""
 
     def is_executing(self, run: Token) -> bool:
         seen = self.witness.read()
@@ -203,7 +207,12 @@ class SweepingWorker(BaseWorker):
             raise
 
     def _warm_up(self) -> None:
-        """Learn once what every job needs: the runner, the version of Redis, what the first query loads."""
+        """Learn once what every job needs: the runner, the version of Redis, what the first query loads.
+
+        And what the modules of jobs import of ours, so that not every work-horse has to load it for itself.
+        """
+        for name in tenant_slots.__all__:
+            getattr(tenant_slots, name)
         import_string(dispatch.RUNNER)
         for queue in self.queues:
             dispatch.use_queue(queue)

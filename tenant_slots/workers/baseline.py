@@ -23,13 +23,19 @@ class Baseline:
     """A process as it was before its first job: whatever a job changes of this the next one does not see."""
 
     def __init__(self) -> None:
-        self.threads = threading.active_count()
-        """A thread that a job leaves running cannot be ended."""
+        self.process = os.getpid()
+        self._threads = threading.active_count()
         self._signals = {number: signal.getsignal(number) for number in _settable_signals()}
         self._directory = os.open(".", os.O_RDONLY)
         self._umask = os.umask(0o022)
         os.umask(self._umask)
         self._environment = dict(os.environ)
+
+    def is_restorable(self) -> bool:
+        """Not where a job has left a thread, which cannot be ended, or memory, of which the system gets little back."""
+        limit = app_settings.HORSE_MAX_RSS
+        is_small = limit is None or resident_bytes() <= limit
+        return is_small and threading.active_count() <= self._threads
 
     def restore(self) -> None:
         signal.alarm(0)

@@ -35,13 +35,18 @@ class Heartbeats(threading.Thread):
         runs: those whose end is not recorded yet.
         end_run: what to do with a run whose lease is known to be lost, or that somebody has asked to stop.
         on_outage: told each time that the database did not answer.
+        look: called each time, for what else is to be watched by a clock.
     """
 
     def __init__(
-        self, runs: Callable[[], Iterable[Token]], end_run: Callable[[Token], object], on_outage: Callable[[], object]
+        self,
+        runs: Callable[[], Iterable[Token]],
+        end_run: Callable[[Token], object],
+        on_outage: Callable[[], object],
+        look: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(name="tenant_slots heartbeats", daemon=True)
-        self._runs, self._end_run, self._on_outage = runs, end_run, on_outage
+        self._runs, self._end_run, self._on_outage, self._look = runs, end_run, on_outage, look
         self._is_over = threading.Event()
         self._wanted = threading.Event()
         self._last_contact = time.monotonic()
@@ -62,6 +67,7 @@ class Heartbeats(threading.Thread):
             while not self._is_over.is_set():
                 self._wanted.wait(pause)
                 self._wanted.clear()
+                self._look()
                 pause = self.beat()
 
     def beat(self) -> float:

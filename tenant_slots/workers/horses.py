@@ -3,58 +3,104 @@
 from __future__ import annotations
 
 import json
+import pickle
 import socket
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tenant_slots.models import TenantJob
+from tenant_slots.transitions import News
 from tenant_slots.workers.children import Child
 
 
 @dataclass(frozen=True)
 class Order:
-    """Which job to run: its RQ id, where it comes from, and what RQ calls its execution, if it has begun one."""
+    """Which job to run."""
 
     rq_id: str
     queue: str
     execution: tuple[str, float] | None = None
+    """What RQ calls its execution, and since when: of a plain RQ job."""
+    job: TenantJob | None = None
+    """One of ours that the worker has marked as running."""
+    rq_fields: dict[str, Any] | None = None
+    """What RQ's job object holds of one of ours: the work-horse need not ask Redis."""
+
+
+@dataclass(frozen=True)
+class Tell:
+    """What the project's receivers are to hear of a job that has ended."""
+
+    news: list[News]
+
+
+@dataclass(frozen=True)
+class RQEnd:
+    """What RQ is to be told of the end of a job."""
+
+    started_at: float
+    ended_at: float
+    error: str | None
+    """The traceback; None for a success."""
+    result: bytes = b""
+    """As RQ's serializer has written it; empty for None."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The work-horse has run a job."""
+    """The work-horse has done what it was told."""
 
-    status: str
-    """Of RQ."""
-    is_fit: bool
-    """Whether it can run another one; it ends otherwise."""
+    ended: RQEnd | None = None
+    """Of a job of ours: what RQ is to be told. Of any other the work-horse has told it."""
+    is_fit: bool = True
+    """Whether it can run another one."""
     met_outage: bool = False
     """Whether the database was out of reach in between."""
+    hears: bool = False
+    """Whether it knows receivers of the project, as in a module that only jobs import."""
 
 
 class Reins:
     """The work-horse's end of the line to its worker."""
 
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
+    def __init__(self, line: socket.socket, first: Order | None) -> None:
+        self._line, self._first = line, first
 
-    def next_order(self) -> Order | None:
+    def next_order(self) -> Order | Tell | None:
         """Waits for it; None when the worker has hung up."""
+        if (first := self._first) is not None:
+            self._first = None
+            return first
         message = _received(self._line)
-        return None if message is None else Order(**message)
+        if message is None:
+            return None
+        order: Order | Tell = pickle.loads(message)
+        return order
 
     def report(self, report: Report) -> None:
-        _send(self._line, report)
+        values = asdict(report)
+        result = values["ended"].pop("result") if values["ended"] else b""
+        _send(self._line, json.dumps(values).encode())
+        _send(self._line, result)
 
 
 class Horse:
-    """The worker's end. Raises OSError when the system has no room for another process."""
+    """The worker's end. Raises OSError when the system has no room for another process.
 
-    def __init__(self, life: Callable[[Reins], object]) -> None:
+    Args:
+        life: what the work-horse does, with its end of the line.
+        first: an order that it is born with.
+
+    What it tells the work-horse is pickled. What comes from there is not: it comes from where the project's code runs.
+    """
+
+    def __init__(self, life: Callable[[Reins], object], first: Order | None = None) -> None:
         self._line, its_end = socket.socketpair()
         try:
-            self.child = Child(lambda: life(self._reins(its_end)))
+            self.child = Child(lambda: life(self._reins(its_end, first)))
         except OSError:
             self._line.close()
             raise
@@ -65,16 +111,16 @@ class Horse:
     def pid(self) -> int:
         return self.child.pid
 
-    def _reins(self, its_end: socket.socket) -> Reins:
+    def _reins(self, its_end: socket.socket, first: Order | None) -> Reins:
         self._line.close()
-        return Reins(its_end)
+        return Reins(its_end, first)
 
-    def can_take(self, order: Order) -> bool:
-        """Tell it to run a job. False when it has died since the last one."""
+    def can_take(self, order: Order | Tell) -> bool:
+        """Tell it what to do. False when it has died since the last time."""
         if self.child.has_ended():
             return False
         with suppress(OSError):
-            _send(self._line, order)
+            _send(self._line, pickle.dumps(order))
             return True
         return False
 
@@ -82,8 +128,13 @@ class Horse:
         """What it says within so many seconds; None when it has nothing to say, dead or alive."""
         if not self.child.wait(seconds, self._line.fileno()):
             return None
-        message = _received(self._line)
-        return None if message is None else Report(**message)
+        message, result = _received(self._line), _received(self._line)
+        if message is None or result is None:
+            return None
+        values = json.loads(message)
+        if values["ended"]:
+            values["ended"] = RQEnd(**values["ended"], result=result)
+        return Report(**values)
 
     def part(self, seconds: float) -> None:
         """It is not needed any more: let it end by itself, or else."""
@@ -93,20 +144,27 @@ class Horse:
             self.child.end()
 
 
-def _send(line: socket.socket, message: Order | Report) -> None:
-    line.sendall(json.dumps(asdict(message)).encode() + b"\n")
+LENGTH = struct.Struct("!I")
 
 
-def _received(line: socket.socket) -> dict[str, Any] | None:
+def _send(line: socket.socket, message: bytes) -> None:
+    line.sendall(LENGTH.pack(len(message)) + message)
+
+
+def _received(line: socket.socket) -> bytes | None:
     """One message; None when the other end is closed."""
-    message = b""
-    while not message.endswith(b"\n"):
+    header = _exactly(line, LENGTH.size)
+    return None if header is None else _exactly(line, *LENGTH.unpack(header))
+
+
+def _exactly(line: socket.socket, size: int) -> bytes | None:
+    parts = b""
+    while len(parts) < size:
         try:
-            part = line.recv(4096)
+            part = line.recv(size - len(parts))
         except OSError:
             return None
         if not part:
             return None
-        message += part
-    received: dict[str, Any] = json.loads(message)
-    return received
+        parts += part
+    return parts

@@ -6,12 +6,13 @@ import contextvars
 import logging
 import os
 import random
-import threading
-from contextlib import suppress
+import sys
+import time
+import traceback
 from datetime import UTC, datetime
 from typing import Any
 
-from django.db import Error, connections
+from rq.defaults import UNSERIALIZABLE_RETURN_VALUE_PAYLOAD
 from rq.executions import Execution
 from rq.job import Job
 from rq.queue import Queue
@@ -19,16 +20,18 @@ from rq.timeouts import JobTimeoutException
 from rq.utils import now
 from rq.worker import BaseWorker
 
-from tenant_slots import dispatch
-from tenant_slots.conf import app_settings
+from tenant_slots import dispatch, signals, transitions
 from tenant_slots.owners import Owner
 from tenant_slots.running.outbox import Outbox
-from tenant_slots.running.run import WatchedRun
+from tenant_slots.running.run import RiddenRun, Run, WatchedRun
 from tenant_slots.witness import Witness
-from tenant_slots.workers.baseline import Baseline, resident_bytes
-from tenant_slots.workers.horses import Order, Reins, Report
+from tenant_slots.workers.baseline import Baseline
+from tenant_slots.workers.horses import Order, Reins, Report, RQEnd, Tell
 
 logger = logging.getLogger("tenant_slots")
+
+AFTER_THE_END = ("job_ended", "job_put_back", "jobs_admitted")
+"""The signals of what follows from the end of a job."""
 
 
 class RidingWorker(BaseWorker):
@@ -47,43 +50,80 @@ class RidingWorker(BaseWorker):
         raise NotImplementedError
 
     def live_as_horse(self, reins: Reins) -> None:
-        """What the forked process does, until it is not needed any more or not fit for another job."""
+        """What the forked process does, until its worker hangs up."""
         self._become_horse()
         baseline = Baseline()
-        process = os.getpid()
-        left = self.jobs_per_horse
+        jobs = 0
         while (order := reins.next_order()) is not None:
-            job = contextvars.copy_context().run(self._perform, order)
-            if os.getpid() != process:
-                return  # a child that the job has forked, and that fell through to here
-            left -= 1
-            is_fit = left > 0 and not self._timed_out and _is_small() and threading.active_count() <= baseline.threads
+            jobs += isinstance(order, Order)
+            ended = contextvars.copy_context().run(self._obey, order)
+            if os.getpid() != baseline.process:
+                return  # a child that a job has forked, and that fell through to here
+            is_fit = jobs < self.jobs_per_horse and not self._timed_out and baseline.is_restorable()
+            hears = any(map(signals.heard_by_project, AFTER_THE_END))
+            reins.report(Report(ended, is_fit, self._met_outage, hears))
             if is_fit:
                 baseline.restore()
-            status = job.get_status(refresh=False)
-            reins.report(Report(status.value if status else "", is_fit, self._met_outage))
-            if not is_fit:
-                return
 
     def _become_horse(self) -> None:
-        """As RQ's main_work_horse, and with a session of its own."""
+        """As RQ's main_work_horse."""
         random.seed()
         self._is_horse = True
         self._timed_out = self._met_outage = False
-        with suppress(Error):  # the job's start waits for a database that is away
-            connections[app_settings.DATABASE].ensure_connection()
 
-    def _perform(self, order: Order) -> Job:
+    def _obey(self, order: Order | Tell) -> RQEnd | None:
+        if isinstance(order, Tell):
+            transitions.tell(order.news)
+        elif order.job is not None:
+            return self._perform_ours(order)
+        else:
+            self._perform_as_rq(order)
+        return None
+
+    def _perform_ours(self, order: Order) -> RQEnd:
+        """Call the function as RQ's perform_job does, and leave all records to the worker."""
+        self._tell_environment(order)
+        job = self.job_class(order.rq_id, connection=self.connection, serializer=self.serializer)
+        vars(job).update(order.rq_fields or {})
+        self._run_of(order).hand_to(job)
+        job.started_at = now()
+        try:
+            timeout = job.timeout or self.queue_class.DEFAULT_TIMEOUT
+            with self.death_penalty_class(timeout, JobTimeoutException, job_id=job.id):
+                result = job.perform()
+        except BaseException as error:
+            self.handle_exception(job, *sys.exc_info())
+            return RQEnd(job.started_at.timestamp(), time.time(), "".join(traceback.format_exception(error)))
+        kept = b"" if result is None else self._serialized(result)
+        return RQEnd(job.started_at.timestamp(), time.time(), None, kept)
+
+    def _serialized(self, result: Any) -> bytes:
+        """As RQ does it, which keeps a sentence in place of what cannot be serialized."""
+        try:
+            serialized: bytes = self.serializer.dumps(result)
+        except Exception:
+            serialized = self.serializer.dumps(UNSERIALIZABLE_RETURN_VALUE_PAYLOAD)
+        return serialized
+
+    def _perform_as_rq(self, order: Order) -> None:
+        """A plain RQ job, or one of ours that is not to run."""
         queue = next(queue for queue in self.queues if queue.name == order.queue)
-        os.environ["RQ_WORKER_ID"], os.environ["RQ_JOB_ID"] = self.name, order.rq_id
-        self._met_outage = False
+        self._tell_environment(order)
         job = self.job_class.fetch(order.rq_id, connection=self.connection, serializer=self.serializer)
         job.redis_server_version = self.get_redis_server_version()  # type: ignore[no-untyped-call]
         self.execution = self._execution(order)
-        run = WatchedRun(self.owner, self.witness, self.outbox, in_horse=True, on_outage=self._note_outage)
-        run.hand_to(job)
+        self._run_of(order).hand_to(job)
         self.perform_job(job, queue)
-        return job
+
+    def _tell_environment(self, order: Order) -> None:
+        os.environ["RQ_WORKER_ID"], os.environ["RQ_JOB_ID"] = self.name, order.rq_id
+        self._met_outage = False
+
+    def _run_of(self, order: Order) -> Run:
+        """A plain RQ job, or one of ours that is not to run, finds out here whether it gets a slot."""
+        if order.job is not None:
+            return RiddenRun(self.name, order.job, self.outbox)
+        return WatchedRun(self.owner, self.witness, self.outbox, horse=os.getpid(), on_outage=self._note_outage)
 
     def _note_outage(self) -> None:
         self._met_outage = True
@@ -98,6 +138,7 @@ class RidingWorker(BaseWorker):
         return execution
 
     def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
+        """In the work-horse, of a job of ours, only where it is not to run."""
         if not _is_ours(job):
             super().prepare_job_execution(job, remove_from_intermediate_queue)
 
@@ -108,10 +149,10 @@ class RidingWorker(BaseWorker):
             super().handle_execution_ended(job, queue, heartbeat_ttl)
 
     def cleanup_execution(self, job: Job, pipeline: Any) -> None:
-        """Called by RQ whenever it records an end. In the work-horse nothing is announced of a job of ours."""
-        if self.is_horse and _is_ours(job):
+        """Called by RQ whenever it records an end."""
+        if _is_ours(job):
             pipeline.lrem(Queue(job.origin, connection=self.connection).intermediate_queue_key, 1, job.id)
-        else:
+        if self.execution is not None or not _is_ours(job):
             super().cleanup_execution(job, pipeline)
 
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
@@ -121,8 +162,3 @@ class RidingWorker(BaseWorker):
 
 def _is_ours(job: Job) -> bool:
     return dispatch.named_by(job.id) is not None
-
-
-def _is_small() -> bool:
-    limit = app_settings.HORSE_MAX_RSS
-    return limit is None or resident_bytes() <= limit

@@ -1,8 +1,8 @@
 """A worker that runs jobs in work-horses: it hands them out, watches, and makes good what a dead one left.
 
 Its own process runs no code of the project: no import of a job's module, no receiver, no callable of the settings. What
-calls those, and what may hang for the database, is done by the work-horse, or aside by a process that is killed when it
-takes too long. The worker itself only talks to Redis, and a thread of its own sends the heartbeats.
+calls those is done by the work-horse, or aside by a process that is killed when it takes too long. The worker itself
+marks a job as running and records its end: it is warm, and has a session. A thread of its own sends the heartbeats.
 """
 
 from __future__ import annotations
@@ -11,25 +11,30 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, TypeVar
+from uuid import UUID
 
 from rq.exceptions import InvalidJobOperation
-from rq.job import Job, JobStatus
+from rq.job import UNEVALUATED, Job, JobStatus
 from rq.queue import Queue
 from rq.worker import Worker
 
-from tenant_slots import dispatch
+from tenant_slots import dispatch, signals, transitions
 from tenant_slots.conf import app_settings
-from tenant_slots.db.sessions import private_connection
+from tenant_slots.db.sessions import PrivateConnection, private_connection
 from tenant_slots.models import State
 from tenant_slots.repair.contact import Contact
+from tenant_slots.running.run import SupervisedRun
+from tenant_slots.transitions import News
 from tenant_slots.workers import kept
 from tenant_slots.workers.base import SweepingWorker
 from tenant_slots.workers.children import Aside
 from tenant_slots.workers.heartbeats import Token
-from tenant_slots.workers.horses import Horse, Order, Report
-from tenant_slots.workers.riding import RidingWorker
+from tenant_slots.workers.horses import Horse, Order, Report, RQEnd, Tell
+from tenant_slots.workers.riding import AFTER_THE_END, RidingWorker
 
 T = TypeVar("T")
 
@@ -50,8 +55,11 @@ SECONDS_FOR_A_SLOT = 2
 SECONDS_TO_EXIT = 5
 """How long a work-horse that is not needed any more may take to end: it may have callbacks for that."""
 
-TRIES = 3
-"""How many work-horses may die before one of them has begun a job. Then the job is left to a sweep."""
+SECONDS_WITHOUT_HORSE = 5
+"""How long a worker that could fork no work-horse takes no other job."""
+
+SECONDS_TO_TELL = 60
+"""How long the project's receivers may take to hear of the end of a job."""
 
 
 class Supervisor(SweepingWorker, RidingWorker, Worker):
@@ -69,62 +77,95 @@ class Supervisor(SweepingWorker, RidingWorker, Worker):
         self._settling = Aside(app_settings.LEASE_TTL)
         self._breaks_before = 0
         self._next_rq_heartbeat = 0.0
+        self._session = PrivateConnection(app_settings.LEASE_TTL / 4)
+        self._asked_at: float | None = None
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
-        with private_connection(app_settings.LEASE_TTL / 4):
+        with self._session.used():
             super().bootstrap(*args, **kwargs)
         gc.collect()
         gc.freeze()  # what is loaded by now is never garbage; horses need not look at it, and so not copy it
-
-    def dequeue_job_and_maintain_ttl(self, *args: Any, **kwargs: Any) -> tuple[Job, Queue] | None:
-        """No job is taken before there is somebody to run it."""
-        self._have_a_horse()
-        return super().dequeue_job_and_maintain_ttl(*args, **kwargs)
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         with self._noting_failure(), self._undisturbed():
             self._execute(job, queue)
 
     def _execute(self, job: Job, queue: Queue) -> None:
-        is_ours = dispatch.named_by(job.id) is not None
-        if not is_ours:
-            self.prepare_execution(job)
+        named = dispatch.named_by(job.id)
         began = time.monotonic()
-        report: Report | None = None
+        run, report = None, None
         try:
-            for _ in range(TRIES):
-                self._hand_out(job, queue)
-                report = self._watch(job, began, announce=is_ours)
-                if report is not None or not is_ours or self._has_begun() or self._stopped_job_id == job.id:
-                    break
-                logger.warning("the work-horse died before it began job %s", job.id)
-        finally:
-            self._take_back(job, queue, report, time.monotonic() - began)
-
-    def _has_begun(self) -> bool:
-        return bool(self.witness.read().phase)
-
-    def _have_a_horse(self) -> Horse:
-        """The work-horse; a new one, as soon as the system has room, if there is none or it has died."""
-        while self._horse is None or self._horse.child.has_ended():
+            if named:
+                run = self._begin(*named)
+            else:
+                self.prepare_execution(job)
             try:
-                self._horse = Horse(self.live_as_horse)
+                self._hand_out(job, queue, run)
             except OSError as error:
-                logger.error("no work-horse can be forked, no job is taken until one can: %s", error)
-                time.sleep(1)
-                self.heartbeat()
-        return self._horse
+                self._put_back(job, queue, run, error)
+                return
+            report = self._watch(job, began, announce=named is not None)
+        except BaseException:
+            self._take_back(job, queue, run, None, time.monotonic() - began)
+            raise
+        self._take_back(job, queue, run, report, time.monotonic() - began)
 
-    def _hand_out(self, job: Job, queue: Queue) -> None:
+    def _begin(self, uuid: UUID, attempt: int) -> SupervisedRun:
+        """Mark a job of ours as running here, where there is a session. One that is not to run the horse refuses.
+
+        Its RQ id says which one it is. RQ leaves it to the horse to unpickle what is in Redis, and so do we.
+        """
+        run = SupervisedRun(
+            self.owner,
+            self.witness,
+            self.outbox,
+            horse=self._horse.pid if self._is_horse_alive() and self._horse else 0,
+            on_outage=self.sweeper.contact.broken,
+        )
+        with self._database():
+            run.begin(uuid, attempt)
+        return run
+
+    @contextmanager
+    def _database(self) -> Iterator[None]:
+        """For a moment. `look_at_clock` cuts the session of a database that does not answer at all."""
+        self._asked_at = time.monotonic()
+        try:
+            with self._session.used():
+                yield
+        finally:
+            self._asked_at = None
+
+    def look_at_clock(self) -> None:
+        asked_at = self._asked_at
+        if asked_at is not None and time.monotonic() - asked_at > app_settings.LEASE_TTL / 4:
+            self._session.cut()
+
+    def _put_back(self, job: Job, queue: Queue, run: SupervisedRun | None, error: OSError) -> None:
+        """No work-horse could be forked, which is no fault of the job: it goes back, and this worker waits."""
+        logger.error("no work-horse can be forked, job %s is put back: %s", job.id, error)
+        self._rq_id = None
+        if run is not None and run.job is not None:
+            with self._database():
+                run.end({"state": State.WAITING})
+        else:
+            self._unless_redis_is_away(queue.push_job_id, job.id, None, True)
+        time.sleep(SECONDS_WITHOUT_HORSE)
+
+    def _is_horse_alive(self) -> bool:
+        return self._horse is not None and not self._horse.child.has_ended()
+
+    def _hand_out(self, job: Job, queue: Queue, run: SupervisedRun | None) -> None:
+        """To the work-horse; to a new one if there is none, or it has died."""
         begun = self.execution
         execution = (begun.id, begun.created_at.timestamp()) if begun is not None else None
-        order = Order(job.id, queue.name, execution)
-        while True:
-            horse = self._have_a_horse()
-            with self._handing:
-                self._rq_id, self._horse_pid = job.id, horse.pid
-                if horse.can_take(order):
-                    return
+        ours = run.job if run is not None else None
+        order = Order(job.id, queue.name, execution, ours, _fields(job) if ours else None)
+        with self._handing:
+            self._rq_id = job.id
+            if self._horse is None or not self._horse.can_take(order):
+                self._horse = Horse(self.live_as_horse, order)
+            self._horse_pid = self._horse.pid
 
     def _watch(self, job: Job, began: float, *, announce: bool) -> Report | None:
         """Until the work-horse has run the job, or died: then None."""
@@ -159,6 +200,7 @@ class Supervisor(SweepingWorker, RidingWorker, Worker):
 
         A cancel that came before found nobody to stop the job, hence the look.
         """
+        self._session.close()  # for the heartbeats have one now; it takes little to open it again for the end
         self._unless_redis_is_away(self._register, job)
         self.heartbeats.look_now()
 
@@ -169,28 +211,74 @@ class Supervisor(SweepingWorker, RidingWorker, Worker):
             job.prepare_for_execution(self.name, pipeline=pipeline)
             pipeline.execute()
 
-    def _take_back(self, job: Job, queue: Queue, report: Report | None, seconds: float) -> None:
+    def _take_back(
+        self, job: Job, queue: Queue, run: SupervisedRun | None, report: Report | None, seconds: float
+    ) -> None:
         """The job has run, its work-horse has died, or this worker is to end at once and takes the horse along."""
-        horse = self._horse
-        assert horse is not None, "nobody was told to run the job"
         with self._handing:
             self._rq_id, self._horse_pid = None, 0
-        if report is None:
-            horse.child.end()
-        if report is None or not report.is_fit:
-            horse.part(SECONDS_TO_EXIT)
-            self._horse = None
+        status = None if report else self._dismiss(at_once=True)
+        if report is not None and not report.is_fit and not self._is_to_hear(report):
+            self._dismiss()  # before all else: what it shares with us must not be copied when we write
         if report is not None and report.met_outage:
             self.sweeper.contact.broken()
+        news = self._end(run)
         decided = {} if report else {"state": self._decided(job, seconds), "was_interrupted": self._stop_requested}
         if self.keep_what_is_left(**decided):
             self._settle_and_wait(0 if report else SECONDS_FOR_A_SLOT)
         if report is None:
-            self._unless_redis_is_away(self._end_rq_job, job, queue, horse.child.status)
-        elif self.execution is not None and dispatch.named_by(job.id):
-            self._unless_redis_is_away(self._withdraw, job, report.status)
+            self._unless_redis_is_away(self._end_rq_job, job, queue, status)
+        elif report.ended is not None:
+            self._unless_redis_is_away(self._tell_rq, job, queue, report.ended)
         self.execution = None
         self.set_state("idle")
+        self._tell(news, report)
+        if report is not None and not report.is_fit:
+            self._dismiss()
+
+    def _dismiss(self, *, at_once: bool = False) -> int | None:
+        """The work-horse is not needed any more; returns how it ended."""
+        horse, self._horse = self._horse, None
+        if horse is None:
+            return None
+        if at_once:
+            horse.child.end()
+        horse.part(SECONDS_TO_EXIT)
+        return horse.child.status
+
+    def _end(self, run: SupervisedRun | None) -> list[News]:
+        """Record the end of a run of ours that the work-horse has left; returns what is to be told of it."""
+        outcome = self.outbox.take(run.job.token) if run is not None and run.job is not None else None
+        if run is None or outcome is None:
+            return []
+        with self._database(), transitions.collecting() as news:
+            run.end(outcome)
+        return news
+
+    def _is_to_hear(self, report: Report | None) -> bool:
+        """Whether the project has receivers for what follows from the end of a job, as far as one of us knows."""
+        return bool(report and report.hears) or any(map(signals.heard_by_project, AFTER_THE_END))
+
+    def _tell(self, news: list[News], report: Report | None) -> None:
+        """Have receivers called by the work-horse; ours alone, which write the log, are called here."""
+        if not news:
+            return
+        if not self._is_to_hear(report):
+            transitions.tell(news)
+        elif self._horse is not None and self._horse.can_take(Tell(news)):
+            self._wait_for_receivers(self._horse)
+        else:
+            self._aside_at_once(lambda: transitions.tell(news))
+
+    def _wait_for_receivers(self, horse: Horse) -> None:
+        until = time.monotonic() + SECONDS_TO_TELL
+        while horse.report(1 / LOOKS_PER_SECOND) is None:
+            if horse.child.has_ended() or time.monotonic() > until:
+                logger.error("receivers of the end of a job took too long, or ended their process")
+                self._dismiss(at_once=True)
+                return
+            self.settle_kept()
+            self.sweep()
 
     def _decided(self, job: Job, seconds: float) -> State | None:
         """What was done to the work-horse on purpose."""
@@ -214,16 +302,14 @@ class Supervisor(SweepingWorker, RidingWorker, Worker):
             self.handle_work_horse_killed(job, None, status, None)  # type: ignore[no-untyped-call]
             self.handle_job_failure(job, queue=queue, exc_string=f"Work-horse terminated unexpectedly: {status}")
 
-    def _withdraw(self, job: Job, status: str) -> None:
-        """The job that was announced has ended: RQ's records of it may have been written in any order."""
-        with self.connection.pipeline() as pipeline:
-            self.cleanup_execution(job, pipeline)
-            pipeline.hexists(job.key, "data")
-            *_, is_known = pipeline.execute()
-        if is_known and status:
-            job.set_status(JobStatus(status))
-        elif not is_known:  # with a result_ttl of 0, or deleted by hand: only what was announced is left of it
-            self.connection.delete(job.key)
+    def _tell_rq(self, job: Job, queue: Queue, ended: RQEnd) -> None:
+        """As RQ does in the work-horse, for its pages, and for whoever reads the result there."""
+        job.started_at, job.ended_at = (datetime.fromtimestamp(at, UTC) for at in (ended.started_at, ended.ended_at))
+        if ended.error is not None:
+            self.handle_job_failure(job, queue=queue, exc_string=ended.error)
+            return
+        job.serializer, job._result = _AlreadySerialized, ended.result or None
+        self.handle_job_success(job, queue, queue.started_job_registry)
 
     def _aside_at_once(self, function: Callable[[], Any]) -> None:
         one = Aside(app_settings.LEASE_TTL)
@@ -293,9 +379,24 @@ class Supervisor(SweepingWorker, RidingWorker, Worker):
         return None, None, None
 
     def _part(self) -> None:
+        if self.is_horse:
+            return
         super()._part()
-        if self._horse is not None and not self.is_horse:
-            self._horse.part(SECONDS_TO_EXIT)
+        self._dismiss()
+        self._session.close()
+
+
+class _AlreadySerialized:
+    """In place of RQ's serializer: the worker does not load what a job has returned."""
+
+    loads = staticmethod(bytes)
+    dumps = staticmethod(lambda value: value or b"")
+
+
+def _fields(job: Job) -> dict[str, Any]:
+    """What RQ's object holds; what was not looked at yet its class looks up again."""
+    own = ("connection", "serializer", "log")
+    return {name: value for name, value in vars(job).items() if value is not UNEVALUATED and name not in own}
 
 
 def _with_session(function: Callable[[], T]) -> Callable[[], T]:

@@ -83,7 +83,7 @@ horse = os.fork() if in_horse else 0
 if in_horse and not horse:
     os.setpgrp()
 for line in sys.stdin if not horse else []:
-    witness.taking(0, int(line))
+    witness.taking(0, int(line), os.getpid())
     witness.holding()
     print(os.getpid(), flush=True)
 time.sleep(600)

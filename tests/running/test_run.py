@@ -63,7 +63,7 @@ def test_a_child_that_a_job_has_forked_ends_nobodys_run(monkeypatch: pytest.Monk
     """It fell through to the end of the function: in the child of a work-horse, and of a worker without one."""
     job = running_job(tenant_queue(), owner())
     run, outbox = Run("worker"), Outbox()
-    watched = WatchedRun(owner(), Witness(), outbox, in_horse=True)
+    watched = WatchedRun(owner(), Witness(), outbox, horse=1)
     run.job = watched.job = job
     with monkeypatch.context() as child:
         child.setattr(os, "getpid", lambda: -1)

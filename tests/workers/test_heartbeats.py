@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ class Run:
     def __init__(self) -> None:
         self.job = running_job(tenant_queue(), another_process())
         self.witness = Witness()
-        self.witness.taking(self.job.pk, self.job.token)
+        self.witness.taking(self.job.pk, self.job.token, os.getpid())
         self.witness.holding()
         self.ended = 0
         self.outages = 0
