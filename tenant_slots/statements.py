@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from django.db.models import BigIntegerField, DurationField, F, IntegerField, UUIDField
+from django.db.models import BigIntegerField, DurationField, F, IntegerField, Q, UUIDField
 
 from tenant_slots.db.clock import DatabaseNow, from_now
 from tenant_slots.db.compiled import Parameter, Statement, fields_of
-from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
+from tenant_slots.models import ENDED, Kind, State, TenantJob, TenantQueue
 from tenant_slots.owners import OWNER_FIELDS
 
 PK = Parameter("pk", IntegerField())
@@ -81,11 +81,13 @@ def _first_waiting(number: int) -> Statement:
 def leaving(states: tuple[State, ...], state: State, later: bool, values: tuple[str, ...]) -> Statement:
     """A job leaves its slot, which it must hold in one of these states. One that is to be canceled goes nowhere else.
 
+    Nobody can stop a reservation: it is told, and ends as it does.
+
     One statement for each set of fields that some caller writes: about twenty.
     """
     leaver = TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, token=TOKEN, state__in=states)
     if state != State.CANCELED:
-        leaver = leaver.filter(cancel_requested_at=None)
+        leaver = leaver.filter(Q(cancel_requested_at=None) | Q(kind=Kind.RESERVATION))
     changes: dict[str, Any] = dict(fields_of(TenantJob, values))
     if state in ENDED:
         changes["ended_at"] = DatabaseNow()

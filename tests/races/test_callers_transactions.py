@@ -66,7 +66,7 @@ def test_a_running_job_that_is_canceled_while_it_ends() -> None:
         waiting.cancel()
     end.join(20)
     assert errors == []
-    assert (fresh(running).state, fresh(waiting).state) == (State.FINISHED, State.CANCELED)
+    assert (fresh(running).state, fresh(waiting).state) == (State.CANCELED, State.CANCELED)
     assert TenantQueue.objects.get().current_job == 0
 
 
