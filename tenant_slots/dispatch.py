@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from copy import copy
 from datetime import datetime
 from enum import Enum
+from functools import partial
 from math import ceil
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
@@ -41,6 +42,9 @@ RUNNER = "tenant_slots.run_job"
 
 RQ_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{1,9})")
 """See `models.rq_id_of`."""
+
+PUSHED_AT_ONCE = 100
+"""Most jobs in one request to Redis, which serves nobody else meanwhile."""
 
 DEFER_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16)
 """Seconds between looks for a job that RQ is deferring; RQ needs about five milliseconds for it."""
@@ -95,16 +99,22 @@ def push(jobs: Iterable[TenantJob]) -> None:
 
     It is tried once, not for each job. A reservation never goes there: its own process looks whether it was admitted.
     """
+    fresh: dict[str, list[TenantJob]] = {}
     for job in jobs:
-        try:
-            if job.is_reservation:
-                continue
-            if job.rq_job_id:
-                _bring_forward(job)
-            else:
-                _push_fresh(job)
-        except RedisError as error:
-            logger.warning("job %s is admitted but could not be pushed to RQ: %s", job.uuid, error)
+        if job.rq_job_id:
+            _logging_absence(partial(_bring_forward, job), [job])
+        elif not job.is_reservation:
+            fresh.setdefault(job.rq_queue_name, []).append(job)
+    for name, own in fresh.items():
+        _logging_absence(partial(_push_fresh, name, own), own)
+
+
+def _logging_absence(action: Callable[[], object], jobs: list[TenantJob]) -> None:
+    try:
+        action()
+    except RedisError as error:
+        names = ", ".join(str(job.uuid) for job in jobs)
+        logger.warning("admitted, but could not be pushed to RQ: job %s: %s", names, error)
 
 
 def remove(job: TenantJob) -> None:
@@ -163,7 +173,7 @@ def push_again(job: TenantJob) -> bool:
         RedisError: Redis cannot be asked.
     """
     if not job.rq_job_id:
-        _push_fresh(job)
+        _push_fresh(job.rq_queue_name, [job])
         return True
     with reaching(job.rq_queue_name) as queue:
         rq_job = queue.fetch_job(job.rq_id)
@@ -281,21 +291,27 @@ def _alive(name: str) -> int:
         return int(queue.connection.exists(*keys)) if keys else 0
 
 
-def _push_fresh(job: TenantJob) -> None:
+def _push_fresh(name: str, jobs: list[TenantJob]) -> None:
+    with reaching(name) as queue:
+        for start in range(0, len(jobs), PUSHED_AT_ONCE):
+            with queue.connection.pipeline() as pipeline:
+                for job in jobs[start : start + PUSHED_AT_ONCE]:
+                    queue.enqueue_job(_rq_job(queue, job), pipeline=pipeline)
+                pipeline.execute()
+
+
+def _rq_job(queue: Queue, job: TenantJob) -> Job:
     options = job.options
-    with reaching(job.rq_queue_name) as queue:
-        queue.enqueue_job(
-            queue.create_job(
-                RUNNER,
-                args=(str(job.uuid), job.attempt),
-                job_id=job.rq_id,
-                timeout=options.get("timeout"),
-                result_ttl=options.get("result_ttl", get_result_ttl(queue.name)),
-                failure_ttl=options.get("failure_ttl"),
-                meta=options.get("meta"),
-                description=options.get("description") or f"{job.task} for {job.tenant_queue.tenant!r}",
-            )
-        )
+    return queue.create_job(
+        RUNNER,
+        args=(str(job.uuid), job.attempt),
+        job_id=job.rq_id,
+        timeout=options.get("timeout"),
+        result_ttl=options.get("result_ttl", get_result_ttl(queue.name)),
+        failure_ttl=options.get("failure_ttl"),
+        meta=options.get("meta"),
+        description=options.get("description") or f"{job.task} for {job.tenant_queue.tenant!r}",
+    )
 
 
 def _bring_forward(job: TenantJob) -> None:

@@ -148,13 +148,6 @@ class RidingWorker(BaseWorker):
         else:
             super().handle_execution_ended(job, queue, heartbeat_ttl)
 
-    def cleanup_execution(self, job: Job, pipeline: Any) -> None:
-        """Called by RQ whenever it records an end."""
-        if _is_ours(job):
-            pipeline.lrem(Queue(job.origin, connection=self.connection).intermediate_queue_key, 1, job.id)
-        if self.execution is not None or not _is_ours(job):
-            super().cleanup_execution(job, pipeline)
-
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
         self._timed_out = isinstance(exc_info[1], JobTimeoutException)
         super().handle_exception(job, *exc_info)

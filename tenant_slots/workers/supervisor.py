@@ -13,12 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from rq.exceptions import InvalidJobOperation
-from rq.job import UNEVALUATED, Job, JobStatus
+from rq.job import Job
 from rq.queue import Queue
 from rq.worker import Worker
 
@@ -33,7 +31,8 @@ from tenant_slots.workers import kept
 from tenant_slots.workers.base import SweepingWorker
 from tenant_slots.workers.children import Aside
 from tenant_slots.workers.heartbeats import Token
-from tenant_slots.workers.horses import Horse, Order, Report, RQEnd, Tell
+from tenant_slots.workers.horses import Horse, Order, Report, Tell
+from tenant_slots.workers.records import RecordingWorker, fields_of
 from tenant_slots.workers.riding import AFTER_THE_END, RidingWorker
 
 T = TypeVar("T")
@@ -62,7 +61,7 @@ SECONDS_TO_TELL = 60
 """How long the project's receivers may take to hear of the end of a job."""
 
 
-class Supervisor(SweepingWorker, RidingWorker, Worker):
+class Supervisor(SweepingWorker, RidingWorker, RecordingWorker, Worker):
     """See the module; its subclasses say how many jobs a work-horse runs."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -97,14 +96,15 @@ class Supervisor(SweepingWorker, RidingWorker, Worker):
         try:
             if named:
                 run = self._begin(*named)
-            else:
+            has_begun = run is not None and run.job is not None
+            if not has_begun:
                 self.prepare_execution(job)
             try:
                 self._hand_out(job, queue, run)
             except OSError as error:
                 self._put_back(job, queue, run, error)
                 return
-            report = self._watch(job, began, announce=named is not None)
+            report = self._watch(job, began, announce=has_begun)
         except BaseException:
             self._take_back(job, queue, run, None, time.monotonic() - began)
             raise
@@ -119,8 +119,8 @@ class Supervisor(SweepingWorker, RidingWorker, Worker):
             self.owner,
             self.witness,
             self.outbox,
-            horse=self._horse.pid if self._is_horse_alive() and self._horse else 0,
-            on_outage=self.sweeper.contact.broken,
+            horse=self._horse.pid if self._horse is not None and not self._horse.child.has_ended() else 0,
+            on_outage=lambda: self.sweeper.contact.broken(),
         )
         with self._database():
             run.begin(uuid, attempt)
@@ -146,26 +146,33 @@ class Supervisor(SweepingWorker, RidingWorker, Worker):
         logger.error("no work-horse can be forked, job %s is put back: %s", job.id, error)
         self._rq_id = None
         if run is not None and run.job is not None:
-            with self._database():
+            with self._database(), transitions.collecting() as news:
                 run.end({"state": State.WAITING})
+            self._tell(news, None)
         else:
-            self._unless_redis_is_away(queue.push_job_id, job.id, None, True)
+            self._unless_redis_is_away(self._push_again, job, queue)
+        self.execution = None
         time.sleep(SECONDS_WITHOUT_HORSE)
 
-    def _is_horse_alive(self) -> bool:
-        return self._horse is not None and not self._horse.child.has_ended()
+    def _push_again(self, job: Job, queue: Queue) -> None:
+        with self.connection.pipeline() as pipeline:
+            self.cleanup_execution(job, pipeline)
+            queue.push_job_id(job.id, pipeline=pipeline, at_front=True)
+            pipeline.execute()
 
     def _hand_out(self, job: Job, queue: Queue, run: SupervisedRun | None) -> None:
         """To the work-horse; to a new one if there is none, or it has died."""
         begun = self.execution
         execution = (begun.id, begun.created_at.timestamp()) if begun is not None else None
         ours = run.job if run is not None else None
-        order = Order(job.id, queue.name, execution, ours, _fields(job) if ours else None)
+        order = Order(job.id, queue.name, execution, ours, fields_of(job) if ours else None)
         with self._handing:
             self._rq_id = job.id
             if self._horse is None or not self._horse.can_take(order):
                 self._horse = Horse(self.live_as_horse, order)
             self._horse_pid = self._horse.pid
+            if ours is not None:
+                self.witness.executed_by(self._horse.pid)
 
     def _watch(self, job: Job, began: float, *, announce: bool) -> Report | None:
         """Until the work-horse has run the job, or died: then None."""
@@ -177,7 +184,9 @@ class Supervisor(SweepingWorker, RidingWorker, Worker):
             if horse.child.has_ended():
                 return horse.report(0)  # it may have said so right before
             if announce and self.execution is None and time.monotonic() - began >= ANNOUNCED_AFTER:
-                self._announce(job)
+                self._session.close()  # the heartbeats have one from now on; it takes little to open it for the end
+                self._unless_redis_is_away(self.announce, job)
+                self.heartbeats.look_now()  # a cancel that came before found nobody to stop the job
             pause = 1 / LOOKS_PER_SECOND
             if time.monotonic() - looked >= pause:
                 looked = time.monotonic()
@@ -195,22 +204,6 @@ class Supervisor(SweepingWorker, RidingWorker, Worker):
             self._unless_redis_is_away(self.set_current_job_working_time, seconds)
             self._unless_redis_is_away(self.maintain_heartbeats, job)
 
-    def _announce(self, job: Job) -> None:
-        """Tell RQ that a job of ours runs: for its pages, and so that a stop command finds this worker.
-
-        A cancel that came before found nobody to stop the job, hence the look.
-        """
-        self._session.close()  # for the heartbeats have one now; it takes little to open it again for the end
-        self._unless_redis_is_away(self._register, job)
-        self.heartbeats.look_now()
-
-    def _register(self, job: Job) -> None:
-        self.prepare_execution(job)
-        with self.connection.pipeline() as pipeline:
-            self.set_current_job_id(job.id, pipeline=pipeline)
-            job.prepare_for_execution(self.name, pipeline=pipeline)
-            pipeline.execute()
-
     def _take_back(
         self, job: Job, queue: Queue, run: SupervisedRun | None, report: Report | None, seconds: float
     ) -> None:
@@ -227,9 +220,9 @@ class Supervisor(SweepingWorker, RidingWorker, Worker):
         if self.keep_what_is_left(**decided):
             self._settle_and_wait(0 if report else SECONDS_FOR_A_SLOT)
         if report is None:
-            self._unless_redis_is_away(self._end_rq_job, job, queue, status)
+            self._unless_redis_is_away(self._tell_rq_of_death, job, queue, status)
         elif report.ended is not None:
-            self._unless_redis_is_away(self._tell_rq, job, queue, report.ended)
+            self._unless_redis_is_away(self.tell_rq, job, queue, report.ended)
         self.execution = None
         self.set_state("idle")
         self._tell(news, report)
@@ -288,28 +281,11 @@ class Supervisor(SweepingWorker, RidingWorker, Worker):
             return State.FAILED
         return None
 
-    def _end_rq_job(self, job: Job, queue: Queue, status: int | None) -> None:
-        """As RQ's worker does when a work-horse has died (RQ 2.12, monitor_work_horse)."""
-        try:
-            known = job.get_status()
-        except InvalidJobOperation:  # somebody has deleted it
-            return
-        if self._stopped_job_id == job.id:
-            if job._stopped_callback_name:
-                self._aside_at_once(lambda: job.execute_stopped_callback(self.death_penalty_class))
-            self.handle_job_failure(job, queue=queue, exc_string="Job stopped by user, work-horse terminated.")
-        elif known not in (JobStatus.FINISHED, JobStatus.FAILED):
-            self.handle_work_horse_killed(job, None, status, None)  # type: ignore[no-untyped-call]
-            self.handle_job_failure(job, queue=queue, exc_string=f"Work-horse terminated unexpectedly: {status}")
-
-    def _tell_rq(self, job: Job, queue: Queue, ended: RQEnd) -> None:
-        """As RQ does in the work-horse, for its pages, and for whoever reads the result there."""
-        job.started_at, job.ended_at = (datetime.fromtimestamp(at, UTC) for at in (ended.started_at, ended.ended_at))
-        if ended.error is not None:
-            self.handle_job_failure(job, queue=queue, exc_string=ended.error)
-            return
-        job.serializer, job._result = _AlreadySerialized, ended.result or None
-        self.handle_job_success(job, queue, queue.started_job_registry)
+    def _tell_rq_of_death(self, job: Job, queue: Queue, status: int | None) -> None:
+        was_stopped = self._stopped_job_id == job.id
+        self.tell_rq_of_death(job, queue, status)
+        if was_stopped and job._stopped_callback_name:
+            self._aside_at_once(lambda: job.execute_stopped_callback(self.death_penalty_class))
 
     def _aside_at_once(self, function: Callable[[], Any]) -> None:
         one = Aside(app_settings.LEASE_TTL)
@@ -384,19 +360,6 @@ class Supervisor(SweepingWorker, RidingWorker, Worker):
         super()._part()
         self._dismiss()
         self._session.close()
-
-
-class _AlreadySerialized:
-    """In place of RQ's serializer: the worker does not load what a job has returned."""
-
-    loads = staticmethod(bytes)
-    dumps = staticmethod(lambda value: value or b"")
-
-
-def _fields(job: Job) -> dict[str, Any]:
-    """What RQ's object holds; what was not looked at yet its class looks up again."""
-    own = ("connection", "serializer", "log")
-    return {name: value for name, value in vars(job).items() if value is not UNEVALUATED and name not in own}
 
 
 def _with_session(function: Callable[[], T]) -> Callable[[], T]:

@@ -24,7 +24,7 @@ from tests.factories import another_process, counters_match, dead_process, fresh
 from tests.faults import jobs
 from tests.faults.conftest import FaultWorkers
 from tests.faults.observer import Observer, ticks_of
-from tests.processes import wait_until
+from tests.processes import is_announced, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -147,6 +147,7 @@ def test_i3_i4_a_job_that_rqs_stop_command_killed_is_not_run_again_by_a_sweep_th
     workers.start(1, worker_class=workers.with_sabotage(plan, armed))
     job = jobs.hold.enqueue("acme", "stopped", observer.path, str(door))
     horse = observer.process_of("stopped")
+    wait_until(lambda: is_announced(job))
     send_stop_job_command(dispatch.queue_named("imports").connection, fresh(job).rq_id)
     wait_until(armed.with_suffix(".done").exists)
     wait_until(lambda: ticks_of(horse)[0] in "ZX")

@@ -289,6 +289,7 @@ def test_i4_a_job_that_is_delivered_again_while_it_runs_is_finished_once_and_by_
     rq_job = queue.fetch_job(rq_id)
     assert rq_job is not None
     observer.process_of("long")
+    wait_until(lambda: rq_job.get_status() == JobStatus.STARTED)
     child = queue.enqueue(jobs.quick, "other", "child", observer.path, depends_on=rq_job)
     queue.push_job_id(rq_id)
     wait_until(lambda: deliveries_ended() == 1)

@@ -103,6 +103,8 @@ def test_i1_i4_a_stale_run_that_finishes_before_its_worker_notices_releases_noth
     os.kill(second, signal.SIGSTOP)
     door.touch()
     os.kill(horse, signal.SIGCONT)
+    wait_until(lambda: observer.ended("stale"))
+    os.kill(stale.pid, signal.SIGCONT)
     wait_until(lambda: is_gone(horse))
     assert (fresh(job).state, job.attempt) == (State.RUNNING, 2)
     assert fresh(waiting).state == State.WAITING
@@ -141,7 +143,7 @@ def test_i2_i3_a_worker_that_ends_between_pop_and_start_loses_nothing(
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGTERM"])
 @pytest.mark.parametrize(
     "moment",
-    ["tenant_slots.slots:start after", "tenant_slots.workers.horses:Horse.can_take before"],
+    ["tenant_slots.slots:start after", "tenant_slots.workers.supervisor:Supervisor._hand_out before"],
     ids=["while it takes note of the start", "before a work-horse is told"],
 )
 def test_i2_i3_i4_a_worker_that_ends_before_the_function_is_called_leaves_the_job_to_another(

@@ -1,0 +1,112 @@
+"""What RQ is told of a job of ours: enough for its pages, its stop command and its results, and no more.
+
+RQ writes some forty commands for each job. Those that nobody reads of a job of ours are left out: that it began and
+ended within moments, and the heartbeats of such a one. Written against RQ 2.12.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from rq.exceptions import InvalidJobOperation
+from rq.job import UNEVALUATED, Job, JobStatus
+from rq.queue import Queue
+from rq.results import Result
+from rq.utils import utcformat
+from rq.worker import BaseWorker
+
+from tenant_slots import dispatch
+from tenant_slots.workers.horses import RQEnd
+
+
+class RecordingWorker(BaseWorker):
+    """The part of a worker that keeps RQ's records of jobs of ours."""
+
+    def announce(self, job: Job) -> None:
+        """It runs, and has lasted for a moment: for RQ's pages, and so that a stop command finds this worker."""
+        self.prepare_execution(job)
+        with self.connection.pipeline() as pipeline:
+            self.set_current_job_id(job.id, pipeline=pipeline)
+            job.prepare_for_execution(self.name, pipeline=pipeline)
+            pipeline.execute()
+
+    def tell_rq(self, job: Job, queue: Queue, ended: RQEnd) -> None:
+        """It has ended. What it returned is passed on as it is: loading it would import modules of the project."""
+        job.started_at, job.ended_at = (datetime.fromtimestamp(at, UTC) for at in (ended.started_at, ended.ended_at))
+        job.serializer, job._result = _AlreadySerialized, ended.result or None
+        if ended.error is not None:
+            self.handle_job_failure(job, queue=queue, exc_string=ended.error)
+        elif job.get_result_ttl(self.default_result_ttl) == 0:
+            self.handle_job_success(job, queue, queue.started_job_registry)
+        else:
+            self._record_success(job, queue)
+
+    def tell_rq_of_death(self, job: Job, queue: Queue, status: int | None) -> None:
+        """Its work-horse has died, as RQ's monitor_work_horse says it, but for the callback of a stopped job."""
+        try:
+            known = job.get_status()
+        except InvalidJobOperation:  # somebody has deleted it
+            return
+        if self._stopped_job_id == job.id:
+            self.handle_job_failure(job, queue=queue, exc_string="Job stopped by user, work-horse terminated.")
+        elif known not in (JobStatus.FINISHED, JobStatus.FAILED):
+            self.handle_work_horse_killed(job, None, status, None)  # type: ignore[no-untyped-call]
+            self.handle_job_failure(job, queue=queue, exc_string=f"Work-horse terminated unexpectedly: {status}")
+
+    def cleanup_execution(self, job: Job, pipeline: Any) -> None:
+        """Called by RQ whenever it records an end. A job of ours that was not announced has no execution."""
+        if dispatch.named_by(job.id):
+            pipeline.lrem(Queue(job.origin, connection=self.connection).intermediate_queue_key, 1, job.id)
+        if self.execution is not None or not dispatch.named_by(job.id):
+            super().cleanup_execution(job, pipeline)
+
+    def _record_success(self, job: Job, queue: Queue) -> None:
+        """As RQ's handle_job_success. Who depends on the job is read in the transaction that says it is finished."""
+        ttl = job.get_result_ttl(self.default_result_ttl)
+        taken = job.ended_at - job.started_at  # type: ignore[operator]
+        with self.connection.pipeline() as pipeline:
+            self._write_success(job, ttl, pipeline)
+            self.cleanup_execution(job, pipeline)
+            self.increment_successful_job_count(pipeline=pipeline)
+            self.increment_total_working_time(taken, pipeline)
+            if ttl > 0:
+                pipeline.expire(job.key, ttl)
+            pipeline.smembers(job.dependents_key)
+            *_, dependents = pipeline.execute()
+        if dependents:
+            queue.enqueue_dependents(job)
+        self.log.info("Successfully completed %s in %ss on worker %s", job.description, taken, self.name)
+
+    def _write_success(self, job: Job, ttl: int, pipeline: Any) -> None:
+        fields = {
+            "status": JobStatus.FINISHED.value,
+            "worker_name": self.name,
+            "started_at": utcformat(job.started_at),  # type: ignore[arg-type]
+            "ended_at": utcformat(job.ended_at),  # type: ignore[arg-type]
+        }
+        pipeline.hset(job.key, mapping=fields)
+        job.finished_job_registry.add(job, ttl, pipeline)
+        Result.create(
+            job,
+            Result.Type.SUCCESSFUL,
+            ttl=ttl,
+            return_value=job._result,
+            worker_name=self.name,
+            pipeline=pipeline,
+            execution_started_at=job.started_at,
+            execution_ended_at=job.ended_at,
+        )
+
+
+def fields_of(job: Job) -> dict[str, Any]:
+    """What RQ's object holds; what was not looked at yet its class looks up again."""
+    own = ("connection", "serializer", "log")
+    return {name: value for name, value in vars(job).items() if value is not UNEVALUATED and name not in own}
+
+
+class _AlreadySerialized:
+    """In place of RQ's serializer."""
+
+    loads = staticmethod(bytes)
+    dumps = staticmethod(lambda value: value or b"")
