@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import django_rq
 import pytest
-from django.db import DatabaseError, OperationalError
+from django.db import DatabaseError, OperationalError, connections, transaction
 
-from tenant_slots import owners, slots, statements
-from tenant_slots.models import State, TenantJob
+from tenant_slots import owners, slots, statements, tenant_job
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.run import Run, WatchedRun
 from tenant_slots.witness import Witness
-from tests.factories import end_run, fresh, owner, running_job, tenant_queue, waiting_job
+from tenant_slots.workers import TenantSimpleWorker
+from tests import jobs
+from tests.factories import end_run, fresh, in_thread, owner, running_job, tenant_queue, waiting_job
+from tests.history import History
 
 OUTCOME = {"state": "finished", "result": {"rows": [1, 2, 3]}}
 
@@ -105,3 +110,33 @@ def test_an_outage_is_told_when_the_job_cannot_even_be_read(monkeypatch: pytest.
     monkeypatch.setattr(statements.JOB, "rows", rows)
     assert Run("worker", on_outage=lambda: told.append("outage")).begin(job.uuid, 1)
     assert told == ["outage"]
+
+
+@tenant_job("imports", tenant="tenant")
+def leave_a_transaction_open(tenant: str) -> None:
+    transaction.atomic().__enter__()
+    TenantQueue.objects.create(tenant="half a transaction", queue="imports")
+
+
+def states_seen_by_others() -> list[str]:
+    return in_thread(lambda: list(TenantJob.objects.order_by("pk").values_list("state", flat=True)))
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_mended", [True, False])
+def test_a_job_that_leaves_a_transaction_open_does_not_swallow_all_later_work(
+    is_mended: bool, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a worker without work-horses. The control: left as it is, nobody else sees what is written from then on."""
+    if not is_mended:
+        monkeypatch.setattr(recording, "leave_open_transactions", lambda before: None)
+    leave_a_transaction_open.enqueue("acme")
+    jobs.record.enqueue("acme", "second", history.path)
+    queue = django_rq.get_queue("imports")
+    TenantSimpleWorker([queue], connection=queue.connection).work(burst=True)
+    finished = [State.FINISHED] * 2
+    assert (states_seen_by_others() == finished) is is_mended
+    assert in_thread(TenantQueue.objects.filter(tenant="half a transaction").count) == 0
+    if not is_mended:
+        connections["default"].close()
+        del connections["default"]
