@@ -30,10 +30,10 @@ class FaultWorkers(Workers):
         if number == signal.SIGKILL:
             self.processes[index].wait()
 
-    def start_unasked(self, count: int = 1) -> list[subprocess.Popen[bytes]]:
+    def start_unasked(self, count: int = 1, worker_class: str | None = None) -> list[subprocess.Popen[bytes]]:
         """Start processes without waiting for them, as what supervises workers does. The caller keeps them."""
         command = [sys.executable, "-W", "ignore", "manage.py", "rqworker", "imports"]
-        values = {**environment(), **self.variables}
+        values = {**environment(worker_class), **self.variables}
         return [subprocess.Popen(command, cwd=ROOT, env=values) for _ in range(count)]
 
     def with_sabotage(self, plan: str, armed: Path) -> str:

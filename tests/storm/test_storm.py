@@ -1,4 +1,6 @@
-"""Everything at once, for minutes: kill -9 of horses and workers, FLUSHALL, immediate restarts of PostgreSQL."""
+"""Everything at once, for minutes: kill -9 of horses and workers, FLUSHALL, restarts and outages of PostgreSQL, stopped
+processes, and rows that another session keeps locked.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,11 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psycopg
 import pytest
 from django.db import Error, close_old_connections, connection
 from django.test import override_settings
@@ -30,8 +34,13 @@ WORKERS = 4
 BACKLOG = 60
 """Jobs that are kept waiting, so that there is always something to go wrong."""
 
-KILL, FLUSH, RESTART = 0.5, 20.0, 60.0
+KILL, FLUSH, RESTART, OUTAGE, FREEZE, LOCK = 0.5, 20.0, 60.0, 45.0, 7.0, 11.0
 """Seconds between two of a kind."""
+
+LEASES = (1.2, 2.5)
+"""How long outages, stopped processes and locks last, in leases: 25 to 50 seconds with the default settings."""
+
+WORKER_CLASS = os.environ.get("STORM_WORKER_CLASS", "tenant_slots.workers.TenantWorker")
 
 
 @pytest.fixture(autouse=True)
@@ -50,18 +59,29 @@ class Storm:
         self.chance = random.Random(SEED)
         self.enqueued: set[str] = set()
         self.done: Counter[str] = Counter()
+        self.pending: list[tuple[float, Callable[[], object]]] = []
+        """What is to end, and when."""
 
     def rage(self, seconds: float) -> None:
         began = time.monotonic()
-        due = {self.kill: KILL, self.flush: FLUSH, self.restart: RESTART}
+        due = {
+            self.kill: KILL,
+            self.flush: FLUSH,
+            self.restart: RESTART,
+            self.outage: OUTAGE,
+            self.freeze: FREEZE,
+            self.lock: LOCK,
+        }
         last = dict.fromkeys(due, began)
         while time.monotonic() - began < seconds:
             for action, interval in due.items():
                 if time.monotonic() - last[action] >= interval:
                     last[action] = time.monotonic()
                     action()
+            self.let_go(time.monotonic())
             self.top_up()
             time.sleep(0.05)
+        self.let_go(float("inf"))
 
     def kill(self) -> None:
         """A horse or, one time in four, a whole worker, which somebody starts again."""
@@ -82,7 +102,7 @@ class Storm:
         self.done["workers killed"] += 1
 
     def start_in_place(self, index: int) -> None:
-        (self.workers.processes[index],) = self.workers.start_unasked()
+        (self.workers.processes[index],) = self.workers.start_unasked(worker_class=WORKER_CLASS)
 
     def flush(self) -> None:
         self.valkey.client().flushall()  # type: ignore[attr-defined]
@@ -92,6 +112,47 @@ class Storm:
         self.postgres.restart("immediate")
         connection.close()
         self.done["PostgreSQL restarts"] += 1
+
+    def outage(self) -> None:
+        self.postgres.stop("immediate")
+        time.sleep(self.chance.uniform(*LEASES) * SHORT["LEASE_TTL"])
+        self.postgres.start()
+        connection.close()
+        self.done["outages"] += 1
+
+    def freeze(self) -> None:
+        """A worker, its work-horse, or both stand still."""
+        victims = [self.chance.choice(self.workers.processes).pid]
+        victims += [horse.pid for horse in open_runs(self.observer.path) if self.chance.random() < 0.3]
+        for pid in victims:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        self.until(lambda: self.wake(victims))
+        self.done["stopped"] += len(victims)
+
+    def wake(self, victims: list[int]) -> None:
+        for pid in victims:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def lock(self) -> None:
+        """Somebody's session keeps one tenant queue."""
+        with suppress(psycopg.Error):
+            session = psycopg.connect(self.postgres.direct_url, options="-c lock_timeout=1000")
+            tenant = self.chance.choice(list(LIMITS))
+            session.execute("SELECT 1 FROM tenant_slots_tenantqueue WHERE tenant = %s FOR UPDATE", [tenant])
+            self.until(session.close)
+            self.done["locks"] += 1
+
+    def until(self, end: Callable[[], object]) -> None:
+        seconds = self.chance.uniform(*LEASES) * SHORT["LEASE_TTL"]
+        self.pending.append((time.monotonic() + seconds, end))
+
+    def let_go(self, now: float) -> None:
+        over = [pending for pending in self.pending if pending[0] <= now]
+        self.pending = [pending for pending in self.pending if pending[0] > now]
+        for _, end in over:
+            end()
 
     def top_up(self) -> None:
         self.revive()
@@ -139,11 +200,16 @@ def test_i1_to_i7_hold_in_a_storm(
     with Observer(tmp_path / "history") as observer:
         storm = Storm(postgres, valkey, workers, observer)
         with capfd.disabled():
-            sys.stderr.write(f"\nstorm of {MINUTES:g} minutes with STORM_SEED={SEED}\n")
-        workers.processes += workers.start_unasked(WORKERS)
+            sys.stderr.write(f"\nstorm of {MINUTES:g} minutes of {WORKER_CLASS} with STORM_SEED={SEED}\n")
+        workers.processes += workers.start_unasked(WORKERS, worker_class=WORKER_CLASS)
         storm.rage(MINUTES * 60)
         storm.calm(120)
-        storm.done |= {"jobs": len(storm.enqueued), "runs": len(observer.starts()), "snapshots": observer.samples}
+        storm.done |= {
+            "ran again after their end": ran_after_end(observer),
+            "jobs": len(storm.enqueued),
+            "runs": len(observer.starts()),
+            "snapshots": observer.samples,
+        }
         with capfd.disabled():
             sys.stderr.write(f"{dict(storm.done)}\n")
         breaches = observer.breaches()
@@ -151,3 +217,15 @@ def test_i1_to_i7_hold_in_a_storm(
     assert storm.enqueued <= finished, f"I3: {len(storm.enqueued - finished)} jobs are lost"
     assert not breaches, "\n".join(breaches)
     assert all(current == held == 0 for _, current, _, _, held, _ in snapshot())
+
+
+def ran_after_end(observer: Observer) -> int:
+    """Jobs that started again after they had written their end: their process or their worker died right then."""
+    ended: set[str] = set()
+    again: set[str] = set()
+    for event in observer.events():
+        if event.kind == "end":
+            ended.add(event.name)
+        elif event.kind == "start" and event.name in ended:
+            again.add(event.name)
+    return len(again)
