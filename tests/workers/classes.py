@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tenant_slots.workers import TenantPreforkWorker
+import rq
+
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, supervisor
 from tenant_slots.workers.baseline import Baseline
+from tests.workers import receivers
 
 
 class ForgetfulWorker(TenantPreforkWorker):
@@ -22,3 +25,42 @@ class CarelessWorker(ForgetfulWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         Baseline.is_restorable = lambda _: True  # type: ignore[method-assign]
+
+
+class HearingWorker(TenantWorker):
+    """Knows receivers of the project, as one whose apps connect some."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        receivers.connect()
+        supervisor.SECONDS_TO_TELL = 1
+
+
+class HearingPreforkWorker(TenantPreforkWorker):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        receivers.connect()
+        supervisor.SECONDS_TO_TELL = 1
+
+
+class Broken:
+    """Meets an error in its loop that nobody has foreseen."""
+
+    def reorder_queues(self, reference_queue: Any) -> None:
+        raise RuntimeError("nobody has foreseen it")
+
+
+class BrokenWorker(Broken, TenantWorker):
+    pass
+
+
+class BrokenPreforkWorker(Broken, TenantPreforkWorker):
+    pass
+
+
+class BrokenSimpleWorker(Broken, TenantSimpleWorker):
+    pass
+
+
+class BrokenStockWorker(Broken, rq.Worker):
+    """The control."""
