@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import rq
 
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, supervisor
 from tenant_slots.workers.baseline import Baseline
+from tenant_slots.workers.horses import Horse
 from tests.workers import receivers
 
 
@@ -27,8 +29,8 @@ class CarelessWorker(ForgetfulWorker):
         Baseline.is_restorable = lambda _: True  # type: ignore[method-assign]
 
 
-class HearingWorker(TenantWorker):
-    """Knows receivers of the project, as one whose apps connect some."""
+class Hearing:
+    """Knows receivers of the project, as where its apps connect some."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -36,11 +38,29 @@ class HearingWorker(TenantWorker):
         supervisor.SECONDS_TO_TELL = 1
 
 
-class HearingPreforkWorker(TenantPreforkWorker):
+class HearingWorker(Hearing, TenantWorker):
+    pass
+
+
+class HearingPreforkWorker(Hearing, TenantPreforkWorker):
+    pass
+
+
+class HearingSimpleWorker(Hearing, TenantSimpleWorker):
+    """The control."""
+
+
+class CrampedWorker(Hearing, TenantPreforkWorker):
+    """On a system that has room for a work-horse at the second try only."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        receivers.connect()
-        supervisor.SECONDS_TO_TELL = 1
+        supervisor.SECONDS_WITHOUT_HORSE = 0
+        supervisor.Horse = self._no_horse  # type: ignore[assignment, misc]
+
+    def _no_horse(self, *args: Any) -> None:
+        supervisor.Horse = Horse  # type: ignore[misc]
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
 
 class Broken:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -94,5 +95,7 @@ def run(tenant: str, name: str, history: str, how: str = "") -> None:
     note(history, "run", tenant, name)
     if how == "fails":
         raise ValueError
+    if how == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
     if how == "exits itself":
         sys.exit(3)

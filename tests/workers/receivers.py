@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,8 @@ def note_of(kind: str) -> Callable[..., None]:
             sys.exit(4)
         if how == [f"{kind} hangs"]:
             time.sleep(600)
+        if how == [f"{kind} starts a thread"]:
+            threading.Thread(target=time.sleep, args=[600], daemon=True).start()
 
     return receive
 
