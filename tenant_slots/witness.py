@@ -5,8 +5,9 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import weakref
-from collections.abc import Iterator
+import time
+import zlib
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +35,11 @@ class Seen(NamedTuple):
 
 
 LAYOUT = struct.Struct("=qqqB")
+CHECKSUM = struct.Struct("=I")
+SIZE = LAYOUT.size + CHECKSUM.size
+
+PAUSES = (*[0.0] * 10, *[0.001] * 500)
+"""Seconds between looks at a witness that is just being written. Only a writer that was killed takes longer."""
 
 
 class Witness:
@@ -44,16 +50,18 @@ class Witness:
     """
 
     def __init__(self, memory: Any = None) -> None:
-        self._memory: Any = bytearray(LAYOUT.size) if memory is None else memory
+        self._memory: Any = bytearray(SIZE) if memory is None else memory
+        self.idle()
 
     @classmethod
     def shared(cls) -> Witness:
         """One that forked children write to as well, and that `seen_in` finds."""
         file = memory_file(LABEL)
-        os.ftruncate(file, LAYOUT.size)
-        witness = cls(mmap.mmap(file, LAYOUT.size))
-        weakref.finalize(witness, os.close, file)
-        return witness
+        os.ftruncate(file, SIZE)
+        try:
+            return cls(mmap.mmap(file, SIZE))  # which has a descriptor of its own
+        finally:
+            os.close(file)
 
     def taking(self, job_id: int, token: int, process: int) -> None:
         """The run with this token, which this process executes, may get the job's slot from now on."""
@@ -74,10 +82,11 @@ class Witness:
         self._write(Seen(0, 0, 0, Phase.IDLE))
 
     def read(self) -> Seen:
-        return _settled(lambda: bytes(self._memory[: LAYOUT.size]))
+        return _settled(lambda: bytes(self._memory[:SIZE]))
 
     def _write(self, seen: Seen) -> None:
-        LAYOUT.pack_into(self._memory, 0, *seen)
+        content = LAYOUT.pack(*seen)
+        self._memory[:SIZE] = content + _checksum(content)
 
 
 def seen_in(process: int) -> Iterator[Seen]:
@@ -90,15 +99,21 @@ def seen_in(process: int) -> Iterator[Seen]:
         except FileNotFoundError:  # closed meanwhile
             continue
         try:
-            yield _settled(lambda file=file: os.pread(file, LAYOUT.size, 0))
+            yield _settled(lambda file=file: os.pread(file, SIZE, 0))
         finally:
             os.close(file)
 
 
-def _settled(read: Any) -> Seen:
-    """A reading that no write has torn: two in a row that agree."""
-    before, after = None, read()
-    while before != after:
-        before, after = after, read()
-    job_id, token, process, phase = LAYOUT.unpack(after)
+def _settled(read: Callable[[], bytes]) -> Seen:
+    """A reading that no write has torn: that two agree says little, the writer may have been stopped halfway."""
+    for pause in PAUSES:
+        content = read()
+        if content[LAYOUT.size :] == _checksum(content[: LAYOUT.size]):
+            break
+        time.sleep(pause)
+    job_id, token, process, phase = LAYOUT.unpack(content[: LAYOUT.size])
     return Seen(job_id, token, process, Phase(phase))
+
+
+def _checksum(content: bytes) -> bytes:
+    return CHECKSUM.pack(zlib.crc32(content))

@@ -67,6 +67,14 @@ class Workers:
         wait_until(lambda: self._registered() >= before + count, message=f"{count} workers did not start")
         return new
 
+    def run(
+        self, *arguments: str, queues: tuple[str, ...] = ("imports",), worker_class: str | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
+        """One process that ends by itself, as with ``--burst``; returns when it has."""
+        command = [sys.executable, "-W", "ignore", "manage.py", "rqworker", *queues, *arguments]
+        values = {**environment(worker_class), **self.variables}
+        return subprocess.run(command, cwd=ROOT, env=values, timeout=60)
+
     def stop(self) -> None:
         """Kills them, in whatever state the test has left them: to end politely takes RQ a second or two."""
         for process in self.processes:

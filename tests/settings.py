@@ -70,3 +70,4 @@ if not RQ["WORKER_CLASS"]:
     del RQ["WORKER_CLASS"]
 if "TEST_TENANT_SLOTS" in os.environ:
     TENANT_SLOTS = json.loads(os.environ["TEST_TENANT_SLOTS"])
+RQ_EXCEPTION_HANDLERS = os.environ.get("TEST_EXCEPTION_HANDLERS", "").split()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
 from pathlib import Path
 
-from django.db import Error, connections
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 from django.utils import timezone, translation
 
 from tenant_slots.conf import app_settings
@@ -18,6 +20,9 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 RESET = "RESET ALL; RESET SESSION AUTHORIZATION; UNLISTEN *; CLOSE ALL; SELECT pg_advisory_unlock_all(); DISCARD TEMP"
 """All that ``DISCARD ALL`` does, but for what the driver has prepared."""
 
+IDLE = 0
+"""Of PostgreSQL's transaction status, as psycopg says it: no transaction is open."""
+
 
 class Baseline:
     """A process as it was before its first job: whatever a job changes of this the next one does not see."""
@@ -25,29 +30,41 @@ class Baseline:
     def __init__(self) -> None:
         self.process = os.getpid()
         self._threads = threading.active_count()
+        self._rights = _rights()
         self._signals = {number: signal.getsignal(number) for number in _settable_signals()}
+        self._signal_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
         self._directory = os.open(".", os.O_RDONLY)
         self._umask = os.umask(0o022)
         os.umask(self._umask)
         self._environment = dict(os.environ)
 
     def is_restorable(self) -> bool:
-        """Not where a job has left a thread, which cannot be ended, or memory, of which the system gets little back."""
+        """Not where a job has left a thread, which cannot be ended, or memory, of which the system gets little back.
+
+        Nor where it has given up what a process seldom gets back: see `_rights`.
+        """
         limit = app_settings.HORSE_MAX_RSS
         is_small = limit is None or resident_bytes() <= limit
-        return is_small and threading.active_count() <= self._threads
+        return is_small and threading.active_count() <= self._threads and _rights() == self._rights
 
     def restore(self) -> None:
-        signal.alarm(0)
-        for number, handler in self._signals.items():
-            if signal.getsignal(number) != handler:
-                signal.signal(number, handler)
+        self._restore_signals()
         os.fchdir(self._directory)
         os.umask(self._umask)
         self._restore_environment()
+        random.seed()
         translation.deactivate()
         timezone.deactivate()
         restore_sessions()
+
+    def _restore_signals(self) -> None:
+        """Timers first: what they send ends a process that has no handler. What is blocked comes when all are back."""
+        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+            signal.setitimer(timer, 0)
+        for number, handler in self._signals.items():
+            if handler is not None and signal.getsignal(number) != handler:  # None: not set from Python
+                signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._signal_mask)
 
     def _restore_environment(self) -> None:
         for name in os.environ.keys() - self._environment.keys():
@@ -62,7 +79,7 @@ def restore_sessions() -> None:
     for connection in connections.all(initialized_only=True):
         try:
             _restore(connection)
-        except Error:
+        except Exception:  # the project's receivers of `connection_created` may raise any
             connection.close()
         if connection.alias != app_settings.DATABASE:
             connection.close_if_unusable_or_obsolete()
@@ -71,13 +88,30 @@ def restore_sessions() -> None:
 def _restore(connection: BaseDatabaseWrapper) -> None:
     if connection.connection is None:
         return
-    if connection.in_atomic_block or not connection.autocommit or connection.vendor != "postgresql":
+    if connection.vendor != "postgresql" or _is_in_transaction(connection):
         connection.close()
         del connections[connection.alias]
         return
     with connection.cursor() as cursor:
         cursor.execute(RESET)
     connection.init_connection_state()
+    connection_created.send(sender=connection.__class__, connection=connection)  # as for one that is new
+
+
+def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Whether or not Django knows of it: a job may have sent BEGIN itself."""
+    if connection.in_atomic_block or not connection.autocommit:
+        return True
+    return bool(connection.connection.info.transaction_status != IDLE)
+
+
+def _rights() -> tuple[object, ...]:
+    """What this process may use of the system, and as whom."""
+    import resource  # not on Windows, where no worker has a work-horse
+
+    kinds = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+    limits = {kind: resource.getrlimit(kind) for kind in kinds}
+    return limits, os.getpriority(os.PRIO_PROCESS, 0), os.geteuid(), os.getegid()
 
 
 def resident_bytes() -> int:

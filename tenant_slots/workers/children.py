@@ -37,8 +37,11 @@ class Child:
             os.setpgid(self.pid, self.pid)
         self.status: int | None = None
         """As of `os.wait`; None while the process lives."""
-        self._ending = threading.Lock()
-        """Nobody kills a number that the system may have given to another process meanwhile."""
+        self._ending = threading.RLock()
+        """Nobody kills a number that the system may have given to another process meanwhile.
+
+        A handler of a signal may kill while its own thread is just looking whether the child has ended.
+        """
         self._descriptor = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
 
     def wait(self, seconds: float, *files: int) -> list[int]:

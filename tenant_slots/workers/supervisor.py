@@ -145,18 +145,22 @@ class Supervisor(SweepingWorker, RidingWorker, RecordingWorker, Worker):
         """No work-horse could be forked, which is no fault of the job: it goes back, and this worker waits."""
         logger.error("no work-horse can be forked, job %s is put back: %s", job.id, error)
         self._rq_id = None
+        news: list[News] = []
         if run is not None and run.job is not None:
             with self._database(), transitions.collecting() as news:
                 run.end({"state": State.WAITING})
-            self._tell(news, None)
+            self.keep_what_is_left()
         else:
-            self._unless_redis_is_away(self._push_again, job, queue)
+            self._unless_redis_is_away(self._push_back, job, queue)
         self.execution = None
         time.sleep(SECONDS_WITHOUT_HORSE)
+        self._tell(news, None)
 
-    def _push_again(self, job: Job, queue: Queue) -> None:
+    def _push_back(self, job: Job, queue: Queue) -> None:
+        """RQ would take an execution that it is not told the end of for one that was lost."""
         with self.connection.pipeline() as pipeline:
-            self.cleanup_execution(job, pipeline)
+            if self.execution is not None:
+                self.cleanup_execution(job, pipeline)
             queue.push_job_id(job.id, pipeline=pipeline, at_front=True)
             pipeline.execute()
 
@@ -265,13 +269,15 @@ class Supervisor(SweepingWorker, RidingWorker, RecordingWorker, Worker):
 
     def _wait_for_receivers(self, horse: Horse) -> None:
         until = time.monotonic() + SECONDS_TO_TELL
-        while horse.report(1 / LOOKS_PER_SECOND) is None:
+        while (report := horse.report(1 / LOOKS_PER_SECOND)) is None:
             if horse.child.has_ended() or time.monotonic() > until:
                 logger.error("receivers of the end of a job took too long, or ended their process")
                 self._dismiss(at_once=True)
                 return
             self.settle_kept()
             self.sweep()
+        if not report.is_fit:
+            self._dismiss()
 
     def _decided(self, job: Job, seconds: float) -> State | None:
         """What was done to the work-horse on purpose."""

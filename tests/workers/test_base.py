@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any
 
 import django_rq
@@ -13,7 +14,9 @@ from rq import Worker
 from rq.command import handle_stop_job_command
 
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, base
+from tenant_slots.workers.children import Child
 from tests.factories import owner
+from tests.processes import wait_until
 
 
 def connection(**options: Any) -> Redis:
@@ -68,3 +71,29 @@ def test_a_stop_command_that_comes_when_the_horse_has_ended_kills_nothing(monkey
         one._horse_pid = 0
         handle_stop_job_command(one, {"job_id": "job"})
     assert killed == [os.getpgid(0)]
+
+
+def test_a_signal_that_comes_while_a_worker_looks_at_its_horse_kills_it_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The handler runs in the thread that it interrupts, and would wait for itself."""
+    horse = Child(signal.pause)
+    look = os.waitpid
+
+    def interrupted(*args: int) -> tuple[int, int]:
+        monkeypatch.setattr(os, "waitpid", look)
+        horse.kill()
+        return look(*args)
+
+    def too_late(*_: object) -> None:
+        raise TimeoutError("it waits for itself")
+
+    monkeypatch.setattr(os, "waitpid", interrupted)
+    before = signal.signal(signal.SIGALRM, too_late)
+    signal.alarm(10)
+    try:
+        wait_until(horse.has_ended)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert os.WTERMSIG(horse.status or 0) == signal.SIGKILL

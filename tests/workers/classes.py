@@ -1,0 +1,86 @@
+"""Worker classes that a control or a test needs in a process of its own."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import rq
+
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, supervisor
+from tenant_slots.workers.baseline import Baseline
+from tenant_slots.workers.horses import Horse
+from tests.workers import receivers
+
+
+class ForgetfulWorker(TenantPreforkWorker):
+    """The control: its work-horses put nothing back."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        Baseline.restore = lambda _: None  # type: ignore[method-assign]
+
+
+class CarelessWorker(ForgetfulWorker):
+    """The control of what cannot be put back: its work-horses go on whatever a job has left."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        Baseline.is_restorable = lambda _: True  # type: ignore[method-assign]
+
+
+class Hearing:
+    """Knows receivers of the project, as where its apps connect some."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        receivers.connect()
+        supervisor.SECONDS_TO_TELL = 1
+
+
+class HearingWorker(Hearing, TenantWorker):
+    pass
+
+
+class HearingPreforkWorker(Hearing, TenantPreforkWorker):
+    pass
+
+
+class HearingSimpleWorker(Hearing, TenantSimpleWorker):
+    """The control."""
+
+
+class CrampedWorker(Hearing, TenantPreforkWorker):
+    """On a system that has room for a work-horse at the second try only."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        supervisor.SECONDS_WITHOUT_HORSE = 0
+        supervisor.Horse = self._no_horse  # type: ignore[assignment, misc]
+
+    def _no_horse(self, *args: Any) -> None:
+        supervisor.Horse = Horse  # type: ignore[misc]
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
+class Broken:
+    """Meets an error in its loop that nobody has foreseen."""
+
+    def reorder_queues(self, reference_queue: Any) -> None:
+        raise RuntimeError("nobody has foreseen it")
+
+
+class BrokenWorker(Broken, TenantWorker):
+    pass
+
+
+class BrokenPreforkWorker(Broken, TenantPreforkWorker):
+    pass
+
+
+class BrokenSimpleWorker(Broken, TenantSimpleWorker):
+    pass
+
+
+class BrokenStockWorker(Broken, rq.Worker):
+    """The control."""

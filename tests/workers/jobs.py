@@ -1,0 +1,101 @@
+"""Jobs that say which process runs them, and what RQ keeps of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rq import get_current_job
+
+from tenant_slots import tenant_job
+from tests.jobs import note
+
+MEGABYTE = 1024 * 1024
+
+hoard: list[bytearray] = []
+
+
+@tenant_job("imports", tenant="tenant")
+def process(tenant: str) -> int:
+    return os.getpid()
+
+
+@tenant_job("imports", tenant="tenant")
+def grow(tenant: str, megabytes: int) -> int:
+    hoard.append(bytearray(os.urandom(MEGABYTE)) * megabytes)
+    return os.getpid()
+
+
+@tenant_job("imports", tenant="tenant", timeout=1)
+def too_slow(tenant: str) -> None:
+    time.sleep(60)
+
+
+@tenant_job("imports", tenant="tenant")
+def die_once(tenant: str, path: str) -> int:
+    if not Path(path).exists():
+        Path(path).touch()
+        os.abort()
+    return os.getpid()
+
+
+class Unpicklable:
+    def __reduce__(self) -> Any:
+        raise TypeError("not to be kept")
+
+
+RESULTS: dict[str, Any] = {
+    "plain": lambda: {"rows": [1, 2, 3]},
+    "nothing": lambda: None,
+    "falsy": lambda: 0,
+    "large": lambda: "x" * (3 * MEGABYTE),
+    "of a class": lambda: {1, 2},
+    "unpicklable": Unpicklable,
+}
+
+
+@tenant_job("imports", tenant="tenant")
+def give(tenant: str, kind: str) -> Any:
+    return RESULTS[kind]()
+
+
+@tenant_job("imports", tenant="tenant", result_ttl=0)
+def give_and_forget(tenant: str) -> str:
+    return "read by nobody"
+
+
+@tenant_job("imports", tenant="tenant")
+def save_meta(tenant: str) -> None:
+    rq_job = get_current_job()
+    assert rq_job is not None
+    rq_job.meta["rows"] = 7
+    rq_job.save_meta()  # type: ignore[no-untyped-call]
+
+
+@tenant_job("imports", tenant="tenant")
+def fail(tenant: str, message: str) -> None:
+    raise ValueError(message)
+
+
+@tenant_job("imports", tenant="tenant")
+def import_receivers(tenant: str, name: str, history: str) -> None:
+    """As a job's own imports may bring some that nobody else knows."""
+    from tests.workers import late_receivers  # noqa: F401
+
+    note(history, "run", tenant, name)
+
+
+@tenant_job("imports", tenant="tenant")
+def run(tenant: str, name: str, history: str, how: str = "") -> None:
+    """`how` is read by receivers."""
+    note(history, "run", tenant, name)
+    if how == "fails":
+        raise ValueError
+    if how == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "exits itself":
+        sys.exit(3)

@@ -1,0 +1,222 @@
+"""What a job may leave in its process, each with how the next one would see it."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from django.db import connection, connections, transaction
+from django.db.backends.signals import connection_created
+from django.utils import timezone, translation
+
+from tenant_slots import tenant_job
+from tenant_slots.models import TenantQueue
+
+WRITTEN = "written in a transaction that nobody commits"
+VARIABLE: ContextVar[str] = ContextVar("variable", default="nothing")
+
+left: list[object] = []
+"""Keeps what a job leaves from being collected."""
+
+
+class Leftover(NamedTuple):
+    leave: Callable[[], object]
+    see: Callable[[], object]
+
+
+def sql(statement: str, alias: str = "default") -> Any:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchone()[0] if cursor.description else None
+
+
+def _leave_atomic_open() -> None:
+    block = transaction.atomic()
+    block.__enter__()
+    left.append(block)
+    _write()
+
+
+def _leave_autocommit_off() -> None:
+    transaction.set_autocommit(False)
+    _write()
+
+
+def _leave_plain_begin_open() -> None:
+    sql("BEGIN")
+    _write()
+
+
+def _write() -> None:
+    TenantQueue.objects.create(tenant=WRITTEN, queue="reports")
+
+
+def _sees_transaction() -> list[object]:
+    """By the row too: to whoever is in the transaction it is there."""
+    is_written = TenantQueue.objects.filter(tenant=WRITTEN).exists()
+    return [is_written, connection.in_atomic_block, connection.get_autocommit()]
+
+
+def _start_timer(timer: int, number: int) -> Callable[[], None]:
+    def start() -> None:
+        signal.signal(number, signal.SIG_IGN)
+        signal.setitimer(timer, 3600)
+
+    return start
+
+
+def _in_other_database(statement: str) -> Callable[[], Any]:
+    """In a connection of another alias, which stays open as long as a project likes."""
+
+    def execute() -> Any:
+        connections.databases.setdefault("other", {**connections.databases["default"], "CONN_MAX_AGE": None})
+        return sql(statement, "other")
+
+    return execute
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
+
+
+IN_ANY = {
+    "atomic": Leftover(_leave_atomic_open, _sees_transaction),
+    "autocommit": Leftover(_leave_autocommit_off, _sees_transaction),
+    "handler": Leftover(
+        lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN), lambda: str(signal.getsignal(signal.SIGUSR1))
+    ),
+    "handler of SIGTERM": Leftover(
+        lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN), lambda: str(signal.getsignal(signal.SIGTERM))
+    ),
+    "mask": Leftover(
+        lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2]),
+        lambda: sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))),
+    ),
+    "timer of used time": Leftover(
+        _start_timer(signal.ITIMER_PROF, signal.SIGPROF), lambda: bool(signal.getitimer(signal.ITIMER_PROF)[0])
+    ),
+    "timer of the function's time": Leftover(
+        _start_timer(signal.ITIMER_VIRTUAL, signal.SIGVTALRM), lambda: bool(signal.getitimer(signal.ITIMER_VIRTUAL)[0])
+    ),
+    "folder": Leftover(lambda: os.chdir("/"), os.getcwd),
+    "umask": Leftover(lambda: os.umask(0o077), _umask),
+    "variable that is new": Leftover(
+        lambda: os.environ.update(LEFT_BY_A_JOB="left"), lambda: os.environ.get("LEFT_BY_A_JOB")
+    ),
+    "variable that is gone": Leftover(
+        lambda: os.environ.pop("DJANGO_SETTINGS_MODULE"), lambda: os.environ.get("DJANGO_SETTINGS_MODULE")
+    ),
+    "variable that is another": Leftover(lambda: os.environ.update(HOME="elsewhere"), lambda: os.environ.get("HOME")),
+}
+"""What a horse goes on without."""
+
+IN_POSTGRESQL = {
+    "plain BEGIN": Leftover(_leave_plain_begin_open, _sees_transaction),
+    "statement_timeout": Leftover(
+        lambda: sql("SET statement_timeout = '77s'"), lambda: sql("SELECT current_setting('statement_timeout')")
+    ),
+    "role": Leftover(lambda: sql("SET ROLE pg_monitor"), lambda: sql("SELECT current_user")),
+    "session authorization": Leftover(
+        lambda: sql("SET SESSION AUTHORIZATION pg_monitor"), lambda: sql("SELECT session_user")
+    ),
+    "search_path": Leftover(
+        lambda: sql("SET search_path = pg_catalog"), lambda: sql("SELECT current_setting('search_path')")
+    ),
+    "time zone of the session": Leftover(
+        lambda: sql("SET TIME ZONE 'Asia/Tokyo'"), lambda: sql("SELECT current_setting('TimeZone')")
+    ),
+    "advisory lock": Leftover(
+        lambda: sql("SELECT pg_advisory_lock(77)"),
+        lambda: sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"),
+    ),
+    "LISTEN": Leftover(
+        lambda: sql("LISTEN tenant_slots_test"), lambda: sql("SELECT count(*) FROM pg_listening_channels()")
+    ),
+    "temporary table": Leftover(
+        lambda: sql("CREATE TEMPORARY TABLE left_by_a_job (a int)"),
+        lambda: sql("SELECT to_regclass('left_by_a_job')::text"),
+    ),
+    "timeout in another database": Leftover(
+        _in_other_database("SET statement_timeout = '77s'"),
+        _in_other_database("SELECT current_setting('statement_timeout')"),
+    ),
+    "cursor": Leftover(
+        lambda: sql("DECLARE left_by_a_job CURSOR WITH HOLD FOR SELECT 1"),
+        lambda: sql("SELECT count(*) FROM pg_cursors WHERE name = 'left_by_a_job'"),
+    ),
+}
+
+GONE_ANYWAY = {
+    "language": Leftover(lambda: translation.activate("de"), translation.get_language),
+    "time zone": Leftover(lambda: timezone.activate("Asia/Kolkata"), timezone.get_current_timezone_name),
+    "alarm": Leftover(lambda: signal.alarm(3600), lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 1000),
+    "context variable": Leftover(lambda: VARIABLE.set("left"), VARIABLE.get),
+}
+"""What is gone before anything is put back: RQ turns off the alarm, and each job has a context of its own."""
+
+
+def _start_thread() -> None:
+    threading.Thread(target=time.sleep, args=[3600], daemon=True).start()
+
+
+def _limit_files() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+LASTING = {
+    "thread": Leftover(_start_thread, threading.active_count),
+    "limit": Leftover(_limit_files, lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+    "niceness": Leftover(lambda: os.nice(1), lambda: os.nice(0)),
+}
+"""What cannot be put back in the process: it needs another one."""
+
+ALL = {**IN_ANY, **IN_POSTGRESQL, **GONE_ANYWAY, **LASTING}
+
+
+@tenant_job("imports", tenant="tenant")
+def leave(tenant: str, kind: str) -> list[object]:
+    ALL[kind].leave()
+    return [os.getpid(), None]
+
+
+@tenant_job("imports", tenant="tenant")
+def see(tenant: str, kind: str) -> list[object]:
+    return [os.getpid(), ALL[kind].see()]
+
+
+@tenant_job("imports", tenant="tenant")
+def seed_and_draw(tenant: str, seed: int | None = None) -> list[object]:
+    if seed is not None:
+        random.seed(seed)
+    return [os.getpid(), random.random()]
+
+
+@tenant_job("imports", tenant="tenant")
+def write(tenant: str, name: str) -> list[object]:
+    TenantQueue.objects.create(tenant=name, queue="reports")
+    return [os.getpid(), None]
+
+
+def set_lock_timeout(connection: Any, **_: Any) -> None:
+    """As projects do that want it in every session."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '12345ms'")
+
+
+@tenant_job("imports", tenant="tenant")
+def own_setting(tenant: str, connect: bool = False) -> list[object]:
+    """What a receiver of `connection_created` has set; connected in the first job."""
+    if connect:
+        connection_created.connect(set_lock_timeout)
+        connection.close()
+    return [os.getpid(), sql("SELECT current_setting('lock_timeout')")]

@@ -1,0 +1,107 @@
+"""What a job changes in its process the next one in the same work-horse does not see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests.processes import Workers
+from tests.workers import leftovers
+from tests.workers.leftovers import GONE_ANYWAY, IN_ANY, IN_POSTGRESQL, LASTING, WRITTEN
+
+PREFORK = "tenant_slots.workers.TenantPreforkWorker"
+FORGETFUL = "tests.workers.classes.ForgetfulWorker"
+CARELESS = "tests.workers.classes.CarelessWorker"
+
+postgresql_only = pytest.mark.skipif(connection.vendor != "postgresql", reason="a session of SQLite is closed")
+
+PUT_BACK = [*IN_ANY, *(IN_POSTGRESQL if connection.vendor == "postgresql" else [])]
+
+
+@pytest.fixture
+def workers(transactional_db: None, _nobody_is_left: None) -> Iterator[Workers]:
+    """Their work-horses run three jobs each: one that looks, one that leaves something, and one that looks again."""
+    started = Workers(TEST_TENANT_SLOTS=json.dumps({"JOBS_PER_HORSE": 3}))
+    yield started
+    started.stop()
+
+
+def results_under(workers: Workers, worker_class: str, jobs: list[TenantJob]) -> list[list[Any]]:
+    """What the jobs returned, in their order: their process first."""
+    assert workers.run("--burst", worker_class=worker_class).returncode == 0
+    ended = [TenantJob.objects.get(pk=job.pk) for job in jobs]
+    assert {(job.state, job.crashes) for job in ended} == {(State.FINISHED, 0)}, [job.error for job in ended]
+    return [job.result for job in ended]
+
+
+def seen_under(workers: Workers, worker_class: str, kinds: list[str]) -> dict[str, tuple[object, object]]:
+    """What one job saw before, and another one after the job that left something, in the same process."""
+    jobs = []
+    for kind in kinds:
+        jobs += [task.enqueue("acme", kind) for task in (leftovers.see, leftovers.leave, leftovers.see)]
+    results = results_under(workers, worker_class, jobs)
+    seen = {}
+    for n, kind in enumerate(kinds):
+        (first, before), (second, _), (third, after) = results[3 * n : 3 * n + 3]
+        assert first == second, f"{kind}: another horse was needed too soon"
+        assert (third == second) is (worker_class == CARELESS or kind not in LASTING), f"{kind}: the wrong horse"
+        seen[kind] = before, after
+    return seen
+
+
+def test_what_a_job_leaves_the_next_one_in_its_process_does_not_see(workers: Workers) -> None:
+    seen = seen_under(workers, PREFORK, [*PUT_BACK, *GONE_ANYWAY])
+    assert {kind: after for kind, (_, after) in seen.items()} == {kind: before for kind, (before, _) in seen.items()}
+    assert not TenantQueue.objects.filter(tenant=WRITTEN).exists()
+    if connection.vendor == "postgresql":
+        assert seen["time zone of the session"] == ("UTC", "UTC"), "that is Django's, not the server's"
+
+
+def test_control_a_process_in_which_nothing_is_put_back_shows_all_of_it(workers: Workers) -> None:
+    seen = seen_under(workers, FORGETFUL, PUT_BACK)
+    assert [kind for kind, (before, after) in seen.items() if before == after] == []
+
+
+def test_what_cannot_be_put_back_needs_another_process(workers: Workers) -> None:
+    """Which `seen_under` looks at; here a horse may run as many as all of them."""
+    workers.variables["TEST_TENANT_SLOTS"] = "{}"
+    seen = seen_under(workers, PREFORK, list(LASTING))
+    assert {kind: after for kind, (_, after) in seen.items()} == {kind: before for kind, (before, _) in seen.items()}
+
+
+def test_control_the_same_process_shows_what_cannot_be_put_back(workers: Workers) -> None:
+    seen = seen_under(workers, CARELESS, list(LASTING))
+    assert [kind for kind, (before, after) in seen.items() if before == after] == []
+
+
+@pytest.mark.parametrize(("worker_class", "is_foretold"), [(PREFORK, False), (FORGETFUL, True)])
+def test_a_job_cannot_foretell_what_the_next_one_draws(workers: Workers, worker_class: str, is_foretold: bool) -> None:
+    jobs = [leftovers.seed_and_draw.enqueue("acme", 1), leftovers.seed_and_draw.enqueue("acme")]
+    jobs = [*jobs, leftovers.see.enqueue("acme", "folder")]
+    jobs += [leftovers.seed_and_draw.enqueue("acme", 1), leftovers.seed_and_draw.enqueue("acme")]
+    results = results_under(workers, worker_class, jobs)
+    (a, drawn_a), (b, next_a), _, (c, drawn_c), (d, next_c) = results
+    assert (a == b, c == d, a == c) == (True, True, False)
+    assert drawn_a == drawn_c
+    assert (next_a == next_c) is is_foretold
+
+
+@pytest.mark.parametrize("kind", ["atomic", "autocommit", *(["plain BEGIN"] if "plain BEGIN" in PUT_BACK else [])])
+def test_what_the_next_job_writes_is_committed_and_what_the_last_one_left_open_is_not(
+    workers: Workers, kind: str
+) -> None:
+    results_under(workers, PREFORK, [leftovers.leave.enqueue("acme", kind), leftovers.write.enqueue("acme", "later")])
+    assert set(TenantQueue.objects.values_list("tenant", flat=True)) == {"acme", "later"}
+
+
+@postgresql_only
+def test_what_a_project_sets_in_every_session_is_set_in_one_that_was_cleaned(workers: Workers) -> None:
+    jobs = [leftovers.own_setting.enqueue("acme", True), leftovers.own_setting.enqueue("acme")]
+    (first, before), (second, after) = results_under(workers, PREFORK, jobs)
+    assert (first, before) == (second, after)
+    assert before == "12345ms"

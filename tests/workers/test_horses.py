@@ -1,0 +1,197 @@
+"""Which process runs which job, with real workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import django_rq
+import pytest
+from rq.command import send_stop_job_command
+from rq.job import JobStatus
+
+from tenant_slots import dispatch
+from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
+from tests.factories import counters_match, fresh
+from tests.history import History
+from tests.jobs import wait_for_file
+from tests.processes import ROOT, Workers, environment, is_announced, wait_until
+from tests.workers import jobs
+
+PREFORK = "tenant_slots.workers.TenantPreforkWorker"
+FORKING = "tenant_slots.workers.TenantWorker"
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def results() -> list[int]:
+    """Of jobs that return their process, in the order of their ends."""
+    return list(TenantJob.objects.filter(state=State.FINISHED).order_by("ended_at").values_list("result", flat=True))
+
+
+def ended(*rows: TenantJob) -> bool:
+    return all(fresh(row).state in ENDED for row in rows)
+
+
+def enqueue(number: int) -> list[TenantJob]:
+    return [jobs.process.enqueue("acme") for _ in range(number)]
+
+
+def burst(workers: Workers, worker_class: str = PREFORK, *arguments: str) -> int:
+    return workers.run("--burst", *arguments, worker_class=worker_class).returncode
+
+
+def test_a_horse_runs_many_jobs_and_then_another_one_does(workers: Workers) -> None:
+    workers.variables["TEST_TENANT_SLOTS"] = json.dumps({"JOBS_PER_HORSE": 4})
+    enqueue(10)
+    assert burst(workers) == 0
+    pids = results()
+    first, second, third = dict.fromkeys(pids)
+    assert pids == [first] * 4 + [second] * 4 + [third] * 2
+
+
+def test_control_the_other_class_has_a_horse_for_each_job(workers: Workers) -> None:
+    enqueue(4)
+    assert burst(workers, FORKING) == 0
+    assert len(set(results())) == 4
+
+
+def test_a_horse_that_has_grown_too_large_runs_no_other_job(workers: Workers) -> None:
+    workers.variables["TEST_TENANT_SLOTS"] = json.dumps({"HORSE_MAX_RSS": 250 * jobs.MEGABYTE})
+    enqueue(1)
+    jobs.grow.enqueue("acme", 1)
+    jobs.grow.enqueue("acme", 250)
+    enqueue(2)
+    assert burst(workers) == 0
+    first, small, large, after, later = results()
+    assert first == small == large != after == later
+
+
+def test_a_horse_whose_job_took_too_long_runs_no_other_one(workers: Workers) -> None:
+    enqueue(1)
+    slow = jobs.too_slow.enqueue("acme")
+    enqueue(2)
+    assert burst(workers) == 0
+    before, after, later = results()
+    assert before != after == later
+    assert (fresh(slow).state, slow.crashes) == (State.FAILED, 0)
+    assert "JobTimeoutException" in slow.error
+
+
+def test_a_horse_whose_job_has_died_takes_nothing_along_but_that_job(workers: Workers, tmp_path: Path) -> None:
+    enqueue(1)
+    dies = jobs.die_once.enqueue("acme", str(tmp_path / "died"))
+    enqueue(2)
+    assert burst(workers) == 0
+    before, again, after, later = results()
+    assert before != again == after == later
+    assert (fresh(dies).state, dies.attempt, dies.crashes) == (State.FINISHED, 2, 1)
+    assert counters_match()
+
+
+@pytest.fixture
+def long_one(workers: Workers, history: History, tmp_path: Path) -> TenantJob:
+    """A job that runs after another one, in the same work-horse, until something ends it; and RQ knows of it."""
+    workers.start(1, worker_class=PREFORK)
+    enqueue(1)
+    job = wait_for_file.enqueue("acme", "long", history.path, str(tmp_path / "never"))
+    wait_until(lambda: is_announced(job))
+    wait_until(history.started)
+    assert history.events()[0].pid == results()[0]
+    return job
+
+
+def goes_on(workers: Workers) -> bool:
+    """Whether the same worker runs the next jobs, in another work-horse than the first one."""
+    rows = enqueue(2)
+    wait_until(lambda: ended(*rows))
+    before, after, later, *_ = results()
+    return workers.processes[0].poll() is None and before != after == later
+
+
+def test_a_canceled_job_takes_its_horse_along_and_nothing_else(workers: Workers, long_one: TenantJob) -> None:
+    assert long_one.cancel()
+    wait_until(lambda: ended(long_one))
+    assert long_one.state == State.CANCELED
+    assert goes_on(workers)
+
+
+def test_rqs_stop_command_takes_the_horse_along_and_nothing_else(workers: Workers, long_one: TenantJob) -> None:
+    send_stop_job_command(django_rq.get_connection("imports"), long_one.rq_id)
+    wait_until(lambda: ended(long_one))
+    assert long_one.state == State.CANCELED
+    rq_job = dispatch.queue_named("imports").fetch_job(long_one.rq_id)
+    assert rq_job is not None
+    wait_until(lambda: rq_job.get_status() == JobStatus.STOPPED)
+    assert goes_on(workers)
+
+
+def test_a_killed_horse_takes_nothing_along_but_its_job(
+    workers: Workers, long_one: TenantJob, history: History, tmp_path: Path
+) -> None:
+    os.kill(history.events()[0].pid, signal.SIGKILL)
+    wait_until(lambda: len(history.started()) == 2)
+    assert history.events()[0].pid != history.events()[1].pid
+    (tmp_path / "never").touch()
+    wait_until(lambda: ended(long_one))
+    assert (long_one.state, long_one.attempt, long_one.crashes) == (State.FINISHED, 2, 1)
+    assert workers.processes[0].poll() is None
+
+
+@pytest.mark.parametrize("worker_class", [PREFORK, FORKING])
+def test_max_jobs_is_kept(workers: Workers, worker_class: str) -> None:
+    enqueue(5)
+    assert burst(workers, worker_class, "--max-jobs", "3") == 0
+    assert len(results()) == 3
+    assert TenantQueue.objects.get().current_job == 1
+    assert burst(workers, worker_class) == 0
+    assert len(results()) == 5
+
+
+@pytest.mark.parametrize("worker_class", [PREFORK, FORKING])
+def test_a_pool_of_workers_runs_all_jobs(transactional_db: None, _nobody_is_left: None, worker_class: str) -> None:
+    TenantQueue.objects.create(tenant="acme", queue="imports", max_job=4)
+    enqueue(12)
+    command = [sys.executable, "-W", "ignore", "manage.py", "rqworker-pool", "imports", "--num-workers", "2", "--burst"]
+    assert subprocess.run(command, cwd=ROOT, env=environment(worker_class), timeout=60).returncode == 0
+    assert len(results()) == 12
+    assert counters_match()
+
+
+@pytest.mark.parametrize("worker_class", [PREFORK, FORKING])
+def test_rqs_scheduler_runs_beside_the_jobs(workers: Workers, worker_class: str) -> None:
+    (worker,) = workers.start(1, "--with-scheduler", worker_class=worker_class)
+    rq_job = django_rq.get_queue("imports").enqueue_at(LONG_AGO, "operator.add", 1, 2)
+    rows = enqueue(2)
+    wait_until(lambda: ended(*rows) and rq_job.return_value(refresh=True) == 3)
+    worker.terminate()
+    assert worker.wait(15) == 0
+
+
+@pytest.mark.parametrize(
+    ("worker_class", "code"),
+    [
+        ("tests.workers.classes.BrokenWorker", 1),
+        ("tests.workers.classes.BrokenPreforkWorker", 1),
+        ("tests.workers.classes.BrokenSimpleWorker", 1),
+        pytest.param("tests.workers.classes.BrokenStockWorker", 0, id="control"),
+    ],
+)
+def test_a_worker_whose_loop_ends_by_an_error_says_so(workers: Workers, worker_class: str, code: int) -> None:
+    """To whatever supervises it, which would start one that has failed again."""
+    enqueue(1)
+    assert workers.run(worker_class=worker_class).returncode == code
+
+
+@pytest.mark.parametrize("worker_class", [PREFORK, FORKING, "tenant_slots.workers.TenantSimpleWorker"])
+def test_a_worker_that_is_told_to_end_has_not_failed(workers: Workers, worker_class: str) -> None:
+    (worker,) = workers.start(1, worker_class=worker_class)
+    rows = enqueue(2)
+    wait_until(lambda: ended(*rows))
+    worker.terminate()
+    assert worker.wait(15) == 0
