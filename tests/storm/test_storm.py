@@ -140,7 +140,7 @@ class Storm:
         with suppress(psycopg.Error):
             session = psycopg.connect(self.postgres.direct_url, options="-c lock_timeout=1000")
             tenant = self.chance.choice(list(LIMITS))
-            session.execute("SELECT 1 FROM tenant_slots_tenantqueue WHERE tenant = %s FOR UPDATE", [tenant])
+            session.execute("SELECT 1 FROM tenant_slots_tenantqueue WHERE tenant = %s FOR NO KEY UPDATE", [tenant])
             self.until(session.close)
             self.done["locks"] += 1
 
