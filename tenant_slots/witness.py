@@ -9,6 +9,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,7 +96,7 @@ def seen_in(process: int) -> Iterator[Seen]:
         except FileNotFoundError:  # closed meanwhile
             continue
         try:
-            yield _settled(lambda file=file: os.pread(file, SIZE, 0))
+            yield _settled(partial(os.pread, file, SIZE, 0))
         finally:
             os.close(file)
 
