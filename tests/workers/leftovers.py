@@ -90,9 +90,12 @@ def _umask() -> int:
     return umask
 
 
-IN_ANY = {
+TRANSACTIONS = {
     "atomic": Leftover(_leave_atomic_open, _sees_transaction),
     "autocommit": Leftover(_leave_autocommit_off, _sees_transaction),
+}
+
+IN_ANY = {
     "handler": Leftover(
         lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN), lambda: str(signal.getsignal(signal.SIGUSR1))
     ),
@@ -188,7 +191,7 @@ LASTING = {
 }
 """What cannot be put back in the process: it needs another one."""
 
-ALL = {**IN_ANY, **IN_POSTGRESQL, **GONE_ANYWAY, **LASTING}
+ALL = {**TRANSACTIONS, **IN_ANY, **IN_POSTGRESQL, **GONE_ANYWAY, **LASTING}
 
 
 @tenant_job("imports", tenant="tenant")
