@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
+from asgiref.sync import SyncToAsync
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
@@ -15,10 +18,15 @@ from django.utils import timezone, translation
 
 from tenant_slots.conf import app_settings
 
+logger = logging.getLogger("tenant_slots")
+
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 RESET = "RESET ALL; RESET SESSION AUTHORIZATION; UNLISTEN *; CLOSE ALL; SELECT pg_advisory_unlock_all(); DISCARD TEMP"
 """All that ``DISCARD ALL`` does, but for what the driver has prepared."""
+
+SECONDS_TO_CLOSE = 0.2
+"""How long a thread may take to close its sessions, which takes it a millisecond."""
 
 IDLE = 0
 """Of PostgreSQL's transaction status, as psycopg says it: no transaction is open."""
@@ -43,6 +51,8 @@ class Baseline:
 
         Nor where it has given up what a process seldom gets back: see `_rights`.
         """
+        if threading.active_count() > self._threads:
+            end_thread_of_coroutines()
         limit = app_settings.HORSE_MAX_RSS
         is_small = limit is None or resident_bytes() <= limit
         return is_small and threading.active_count() <= self._threads and _rights() == self._rights
@@ -74,6 +84,26 @@ class Baseline:
                 os.environ[name] = value
 
 
+def end_thread_of_coroutines() -> None:
+    """asgiref's, which makes the ORM calls of coroutines: it ends with its sessions, and another one is made.
+
+    One that still does what a coroutine has left behind goes on.
+    """
+    executor = SyncToAsync.single_thread_executor
+    SyncToAsync.single_thread_executor = ThreadPoolExecutor(max_workers=1)
+    closing = executor.submit(connections.close_all)
+    executor.shutdown(wait=bool(wait([closing], SECONDS_TO_CLOSE).done))
+
+
+def leave_transactions() -> None:
+    """What a job has left open is rolled back: it may lock what the recording of the job's end needs."""
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is not None and _is_in_transaction(connection):
+            logger.error("a job left a transaction open; what it wrote there is rolled back")
+            connection.close()
+            del connections[connection.alias]
+
+
 def restore_sessions() -> None:
     """Keep the database sessions, without what a job left in them; one that cannot be cleaned is closed."""
     for connection in connections.all(initialized_only=True):
@@ -88,9 +118,8 @@ def restore_sessions() -> None:
 def _restore(connection: BaseDatabaseWrapper) -> None:
     if connection.connection is None:
         return
-    if connection.vendor != "postgresql" or _is_in_transaction(connection):
+    if connection.vendor != "postgresql":
         connection.close()
-        del connections[connection.alias]
         return
     with connection.cursor() as cursor:
         cursor.execute(RESET)
@@ -102,7 +131,9 @@ def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
     """Whether or not Django knows of it: a job may have sent BEGIN itself."""
     if connection.in_atomic_block or not connection.autocommit:
         return True
-    return bool(connection.connection.info.transaction_status != IDLE)
+    if connection.vendor == "postgresql":
+        return bool(connection.connection.info.transaction_status != IDLE)
+    return bool(getattr(connection.connection, "in_transaction", False))
 
 
 def _rights() -> tuple[object, ...]:

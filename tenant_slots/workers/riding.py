@@ -25,7 +25,7 @@ from tenant_slots.owners import Owner
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.run import RiddenRun, Run, WatchedRun
 from tenant_slots.witness import Witness
-from tenant_slots.workers.baseline import Baseline
+from tenant_slots.workers.baseline import Baseline, leave_transactions
 from tenant_slots.workers.horses import Order, Reins, Report, RQEnd, Tell
 
 logger = logging.getLogger("tenant_slots")
@@ -59,6 +59,7 @@ class RidingWorker(BaseWorker):
             ended = contextvars.copy_context().run(self._obey, order)
             if os.getpid() != baseline.process:
                 return  # a child that a job has forked, and that fell through to here
+            leave_transactions()
             is_fit = jobs < self.jobs_per_horse and not self._timed_out and baseline.is_restorable()
             hears = any(map(signals.heard_by_project, AFTER_THE_END))
             reins.report(Report(ended, is_fit, self._met_outage, hears))

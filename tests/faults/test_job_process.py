@@ -21,12 +21,15 @@ from tests.faults.observer import Observer
 from tests.processes import wait_until
 
 IMPATIENT = "tests.faults.workers.ImpatientWorker"
+OURS = ["tenant_slots.workers.TenantWorker", "tenant_slots.workers.TenantPreforkWorker"]
 
 
+@pytest.mark.parametrize("worker_class", OURS)
 def test_i2_i3_sigkill_of_a_horse_gives_its_slot_back_within_two_seconds(
-    workers: FaultWorkers, observer: Observer, door: Path
+    workers: FaultWorkers, observer: Observer, door: Path, worker_class: str
 ) -> None:
-    workers.start()
+    workers.start(worker_class=worker_class)
+    jobs.quick.enqueue("acme", "before", observer.path)
     lost = jobs.hold.enqueue("acme", "lost", observer.path, str(door))
     horse = observer.process_of("lost")
     killed = time.monotonic()
@@ -38,11 +41,12 @@ def test_i2_i3_sigkill_of_a_horse_gives_its_slot_back_within_two_seconds(
     assert (fresh(lost).state, lost.attempt, lost.crashes) == (State.FINISHED, 2, 1)
 
 
+@pytest.mark.parametrize("worker_class", OURS)
 @pytest.mark.parametrize("how", ["SIGTERM", "os._exit(0)", "os._exit(1)", "segfault", "abort"])
 def test_i1_i3_a_job_whose_process_dies_is_tried_four_times_and_then_fails(
-    workers: FaultWorkers, observer: Observer, how: str
+    workers: FaultWorkers, observer: Observer, how: str, worker_class: str
 ) -> None:
-    workers.start()
+    workers.start(worker_class=worker_class)
     poison = jobs.die.enqueue("acme", "poison", observer.path, how)
     after = jobs.quick.enqueue("acme", "after", observer.path)
     observer.wait_for_all()
@@ -53,9 +57,12 @@ def test_i1_i3_a_job_whose_process_dies_is_tried_four_times_and_then_fails(
     assert counters_match()
 
 
+@pytest.mark.parametrize("worker_class", OURS)
 @pytest.mark.parametrize("how", ["sys.exit", "out of memory"])
-def test_i2_i3_a_job_that_ends_itself_fails_once(workers: FaultWorkers, observer: Observer, how: str) -> None:
-    workers.start()
+def test_i2_i3_a_job_that_ends_itself_fails_once(
+    workers: FaultWorkers, observer: Observer, how: str, worker_class: str
+) -> None:
+    workers.start(worker_class=worker_class)
     job = jobs.die.enqueue("acme", "ends", observer.path, how)
     after = jobs.quick.enqueue("acme", "after", observer.path)
     observer.wait_for_all()

@@ -7,7 +7,7 @@ from typing import Any
 
 import rq
 
-from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, supervisor
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, riding, supervisor
 from tenant_slots.workers.baseline import Baseline
 from tenant_slots.workers.horses import Horse
 from tests.workers import receivers
@@ -19,6 +19,7 @@ class ForgetfulWorker(TenantPreforkWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         Baseline.restore = lambda _: None  # type: ignore[method-assign]
+        riding.leave_transactions = lambda: None
 
 
 class CarelessWorker(ForgetfulWorker):

@@ -9,14 +9,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+from django.db import transaction
 from rq import get_current_job
 
 from tenant_slots import tenant_job
+from tenant_slots.models import TenantQueue
 from tests.jobs import note
 
 MEGABYTE = 1024 * 1024
 
-hoard: list[bytearray] = []
+hoard: list[object] = []
 
 
 @tenant_job("imports", tenant="tenant")
@@ -95,7 +97,18 @@ def run(tenant: str, name: str, history: str, how: str = "") -> None:
     note(history, "run", tenant, name)
     if how == "fails":
         raise ValueError
+    if how == "leaves its tenant queue locked":
+        block = transaction.atomic()
+        block.__enter__()
+        hoard.append(block)
+        TenantQueue.objects.select_for_update().get(tenant=tenant).save()
     if how == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "exits itself":
         sys.exit(3)
+
+
+@tenant_job("imports", tenant="tenant")
+async def process_of_coroutine(tenant: str) -> int:
+    await TenantQueue.objects.acount()
+    return os.getpid()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import resource
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from asgiref.sync import sync_to_async
 from django.db import connection, connections, transaction
 from django.db.backends.signals import connection_created
 from django.utils import timezone, translation
@@ -88,9 +90,12 @@ def _umask() -> int:
     return umask
 
 
-IN_ANY = {
+TRANSACTIONS = {
     "atomic": Leftover(_leave_atomic_open, _sees_transaction),
     "autocommit": Leftover(_leave_autocommit_off, _sees_transaction),
+}
+
+IN_ANY = {
     "handler": Leftover(
         lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN), lambda: str(signal.getsignal(signal.SIGUSR1))
     ),
@@ -168,18 +173,25 @@ def _start_thread() -> None:
     threading.Thread(target=time.sleep, args=[3600], daemon=True).start()
 
 
+async def _leave_thread_of_coroutine() -> None:
+    """It is busy for longer than anybody waits."""
+    asyncio.get_running_loop().call_soon(asyncio.ensure_future, sync_to_async(time.sleep)(3600))
+    await asyncio.sleep(0.01)
+
+
 def _limit_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 LASTING = {
     "thread": Leftover(_start_thread, threading.active_count),
+    "thread of a coroutine": Leftover(lambda: asyncio.run(_leave_thread_of_coroutine()), threading.active_count),
     "limit": Leftover(_limit_files, lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
     "niceness": Leftover(lambda: os.nice(1), lambda: os.nice(0)),
 }
 """What cannot be put back in the process: it needs another one."""
 
-ALL = {**IN_ANY, **IN_POSTGRESQL, **GONE_ANYWAY, **LASTING}
+ALL = {**TRANSACTIONS, **IN_ANY, **IN_POSTGRESQL, **GONE_ANYWAY, **LASTING}
 
 
 @tenant_job("imports", tenant="tenant")

@@ -55,6 +55,15 @@ def test_a_horse_runs_many_jobs_and_then_another_one_does(workers: Workers) -> N
     assert pids == [first] * 4 + [second] * 4 + [third] * 2
 
 
+def test_a_horse_runs_many_coroutines(workers: Workers) -> None:
+    """What they use a thread for leaves none behind."""
+    for _ in range(3):
+        jobs.process_of_coroutine.enqueue("acme")
+    assert burst(workers) == 0
+    assert len(results()) == 3
+    assert len(set(results())) == 1
+
+
 def test_control_the_other_class_has_a_horse_for_each_job(workers: Workers) -> None:
     enqueue(4)
     assert burst(workers, FORKING) == 0

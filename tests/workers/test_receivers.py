@@ -107,6 +107,19 @@ def test_what_a_receiver_leaves_the_next_job_does_not_see(workers: Workers, hist
     assert events_of(history, "first")["run"].pid != events_of(history, "after")["run"].pid
 
 
+@pytest.mark.parametrize("worker_class", HEARING)
+def test_what_a_job_has_left_locked_does_not_hold_up_its_end(
+    workers: Workers, history: History, worker_class: str
+) -> None:
+    """Else the end would be kept, and heard of in another process than the work-horse."""
+    workers.start(1, worker_class=worker_class)
+    job = jobs.run.enqueue("acme", "locks", history.path, "leaves its tenant queue locked")
+    wait_until(lambda: finished(job) and "job_ended" in events_of(history, "locks"), 60)
+    heard = events_of(history, "locks")
+    assert {event.pid for event in heard.values()} == {heard["run"].pid}
+    assert job.state == State.FINISHED
+
+
 def test_where_no_horse_can_be_forked_nobody_is_called_in_the_worker_and_the_job_runs_later(
     workers: Workers, history: History
 ) -> None:
