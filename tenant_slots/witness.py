@@ -59,6 +59,10 @@ class Witness:
         """The run with this token, which this process executes, may get the job's slot from now on."""
         self._write(Seen(job_id, token, process, Phase.TAKING))
 
+    def handed_to(self, process: int) -> None:
+        """Another process executes the run from now on."""
+        self._write(self.read()._replace(process=process))
+
     def holding(self) -> None:
         self._write(self.read()._replace(phase=Phase.HOLDING))
 

@@ -165,6 +165,8 @@ class Supervisor(SweepingWorker, RidingWorker, Worker):
             self._rq_id = job.id
             if self._horse is None or not self._horse.can_take(order):
                 self._horse = Horse(self.live_as_horse, order)
+                if run is not None:
+                    run.hand_over(self._horse.pid)
             self._horse_pid = self._horse.pid
 
     def _watch(self, job: Job, began: float, *, announce: bool) -> Report | None:
