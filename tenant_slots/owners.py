@@ -120,12 +120,16 @@ def end_leftovers(job: TenantJob) -> None:
     """Kill what a dead work-horse of this host has started and left behind: its group of processes.
 
     The system gives a number to no other process while a group has it. So where the leader is gone and the group is
-    not, it is still that of the horse.
+    not, it is still that of the horse. One that nobody has waited for yet is gone as well: where the worker died too,
+    that is up to the first process of the container, which may take its time, or never do it.
     """
-    if not job.horse or not _is_local(job) or Path(f"/proc/{job.horse}").exists():
+    if not job.horse or not _is_local(job):
         return
-    with suppress(OSError):
-        os.killpg(job.horse, signal.SIGKILL)
+    if liveness(job) is Liveness.DEAD:
+        _wait_until(lambda: not _started(job.horse))  # the kernel ends it with its worker, in a moment
+    if not _started(job.horse):
+        with suppress(OSError):
+            os.killpg(job.horse, signal.SIGKILL)
 
 
 def _processes_that_run(job: TenantJob) -> list[int]:

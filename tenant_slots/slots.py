@@ -74,14 +74,19 @@ def is_run_by(job: TenantJob, owner: Owner) -> bool:
     return is_running(job.pk, owner.token)
 
 
-def beat(job_id: int, token: int) -> bool:
+def beat(job_id: int, token: int, horse: int = 0) -> bool:
     """Send a heartbeat, which renews the run's lease. False: the lease is lost, and another run may have begun.
+
+    Args:
+        job_id, token: of the run.
+        horse: the work-horse that executes it; 0 for none.
 
     Raises:
         OperationalError: the database is out of reach; or `is_locked_out`, when somebody holds the job's row,
             its own function perhaps. A heartbeat waits for nobody; see `is_running`.
     """
-    return bool(BEAT.update(impatient(app_settings.DATABASE, HEARTBEAT_SECONDS), pk=job_id, token=token))
+    rules = impatient(app_settings.DATABASE, HEARTBEAT_SECONDS)
+    return bool(BEAT.update(rules, pk=job_id, token=token, horse=horse))
 
 
 def is_running(job_id: int, token: int) -> bool:

@@ -62,7 +62,11 @@ START = Statement(
     },
 )
 
-BEAT = Statement(lambda: TenantJob.objects.filter(pk=PK, token=TOKEN, state=State.RUNNING), {"beat_at": DatabaseNow()})
+BEAT = Statement(
+    lambda: TenantJob.objects.filter(pk=PK, token=TOKEN, state=State.RUNNING),
+    {"beat_at": DatabaseNow(), **fields_of(TenantJob, ["horse"])},
+)
+"""The work-horse too: it may have been forked after its worker recorded the start."""
 
 
 def first_waiting(number: int) -> Statement:

@@ -68,8 +68,8 @@ class Witness:
         """The run with this token, which this process executes, may get the job's slot from now on."""
         self._write(Seen(job_id, token, process, Phase.TAKING))
 
-    def executed_by(self, process: int) -> None:
-        """A work-horse that was forked after the start."""
+    def handed_to(self, process: int) -> None:
+        """Another process executes the run from now on."""
         self._write(self.read()._replace(process=process))
 
     def holding(self) -> None:

@@ -60,6 +60,8 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     }
     # A file, because worker processes must see what a test writes.
     DATABASES["default"]["TEST"] = {"NAME": f"{DATABASES['default']['NAME']}.test"}
+if "TEST_DATABASE_POOL" in os.environ:
+    DATABASES["default"].setdefault("OPTIONS", {})["pool"] = json.loads(os.environ["TEST_DATABASE_POOL"])
 
 RQ_QUEUES = {
     name: {"URL": os.environ["REDIS_URL"], "DEFAULT_TIMEOUT": 180}

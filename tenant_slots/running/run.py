@@ -174,6 +174,11 @@ class WatchedRun(Run):
 class SupervisedRun(WatchedRun):
     """In a worker: a run that it starts and ends, while a work-horse calls the function."""
 
+    def hand_over(self, horse: int) -> None:
+        """To a work-horse that was forked after the start: heartbeats, and whoever kills the run, mean this one."""
+        if self.job is not None:
+            self.witness.handed_to(horse)
+
     def _tell_started(self, job: TenantJob) -> None:
         """Receivers are called where the function is: see `RiddenRun`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,7 +48,9 @@ class SweepingWorker(BaseWorker):
         self.outbox = Outbox()
         self.kept = KeptEndings()
         self.sweeper = Sweeper(self.name)
-        self.heartbeats = Heartbeats(self.runs, self.end_run, lambda: self.sweeper.contact.broken(), self.look_at_clock)
+        self.heartbeats = Heartbeats(
+            self.runs, self.end_run, lambda: self.sweeper.contact.broken(), self.look_at_clock, self.horse_of
+        )
         self._busy_with_bookkeeping = False
         self._failure: BaseException | None = None
         self._next_heartbeat = self._next_suspension_check = 0.0
@@ -84,6 +87,11 @@ class SweepingWorker(BaseWorker):
 
     def look_at_clock(self) -> None:
         """Called by the thread of the heartbeats, once in a while."""
+
+    def horse_of(self, run: Token) -> int:
+        """The work-horse that executes a run; 0 where this process does, or the run has ended."""
+        seen = self.witness.read()
+        return seen.process if (seen.job_id, seen.token) == run and seen.process != os.getpid() else 0
 
     def is_executing(self, run: Token) -> bool:
         seen = self.witness.read()

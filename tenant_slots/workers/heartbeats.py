@@ -36,6 +36,7 @@ class Heartbeats(threading.Thread):
         end_run: what to do with a run whose lease is known to be lost, or that somebody has asked to stop.
         on_outage: told each time that the database did not answer.
         look: called each time, for what else is to be watched by a clock.
+        horse_of: the work-horse that executes a run; 0 for none.
     """
 
     def __init__(
@@ -44,9 +45,11 @@ class Heartbeats(threading.Thread):
         end_run: Callable[[Token], object],
         on_outage: Callable[[], object],
         look: Callable[[], object] = lambda: None,
+        horse_of: Callable[[Token], int] = lambda run: 0,
     ) -> None:
         super().__init__(name="tenant_slots heartbeats", daemon=True)
         self._runs, self._end_run, self._on_outage, self._look = runs, end_run, on_outage, look
+        self._horse_of = horse_of
         self._is_over = threading.Event()
         self._wanted = threading.Event()
         self._last_contact = time.monotonic()
@@ -91,7 +94,7 @@ class Heartbeats(threading.Thread):
     def _beat_one(self, run: Token) -> bool:
         """False when somebody holds the row: it was not written, and is to be tried again soon."""
         try:
-            kept, renewed = slots.beat(*run), True
+            kept, renewed = slots.beat(*run, self._horse_of(run)), True
         except OperationalError as error:
             if not is_locked_out(error):
                 raise

@@ -174,9 +174,9 @@ class Supervisor(SweepingWorker, RidingWorker, RecordingWorker, Worker):
             self._rq_id = job.id
             if self._horse is None or not self._horse.can_take(order):
                 self._horse = Horse(self.live_as_horse, order)
+                if run is not None:
+                    run.hand_over(self._horse.pid)
             self._horse_pid = self._horse.pid
-            if ours is not None:
-                self.witness.executed_by(self._horse.pid)
 
     def _watch(self, job: Job, began: float, *, announce: bool) -> Report | None:
         """Until the work-horse has run the job, or died: then None."""

@@ -36,10 +36,10 @@ class FaultWorkers(Workers):
         values = {**environment(worker_class), **self.variables}
         return [subprocess.Popen(command, cwd=ROOT, env=values) for _ in range(count)]
 
-    def with_sabotage(self, plan: str, armed: Path) -> str:
+    def with_sabotage(self, plan: str, armed: Path, worker_class: str = "SabotagedWorker") -> str:
         """The worker class that does what the plan says, once, when `armed` exists."""
         self.variables |= {"TEST_SABOTAGE": plan, "TEST_SABOTAGE_FILE": str(armed)}
-        return "tests.faults.workers.SabotagedWorker"
+        return f"tests.faults.workers.{worker_class}"
 
 
 @pytest.fixture(autouse=True)

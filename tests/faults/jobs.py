@@ -6,16 +6,20 @@ import ctypes
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from django.contrib.auth.models import Group
+from django.db import transaction
 from rq import Retry
 
 from tenant_slots import tenant_job
 from tenant_slots.models import TenantJob
-from tests.faults.observer import observed
+from tests.faults.observer import events, is_gone, observed, ticks_of
+from tests.jobs import note
 
 LONGEST = 60
 """Seconds after which a job that a test has forgotten ends by itself."""
@@ -32,6 +36,57 @@ def hold(tenant: str, name: str, history: str, path: str) -> None:
     """Runs until a file exists."""
     with observed(history, tenant, name):
         wait_for(path)
+
+
+@tenant_job("imports", tenant="tenant")
+def hold_own_row(tenant: str, name: str, history: str, path: str) -> None:
+    """Nobody else can write to the job's row until a file exists."""
+    with transaction.atomic():
+        TenantJob.objects.select_for_update().get(args__1=name)
+        with observed(history, tenant, name):
+            wait_for(path)
+
+
+@tenant_job("imports", tenant="tenant")
+def hold_with_session(tenant: str, name: str, history: str, path: str) -> None:
+    """As `hold`, after it has asked the database."""
+    assert TenantJob.objects.exists()
+    hold.tenant_task.function(tenant, name, history, path)  # type: ignore[attr-defined]
+
+
+@tenant_job("imports", tenant="tenant")
+def hold_with_children(tenant: str, name: str, history: str, path: str) -> None:
+    """The first run starts a program and forks a child; a later one notes how many of them are left."""
+    with observed(history, tenant, name):
+        children = children_of(history)
+        if not children:
+            for pid in (subprocess.Popen(["sleep", str(LONGEST)]).pid, _forked_sleeper()):
+                note(history, ticks_of("self")[1], f"child-{pid}", tenant, name)
+        left = sum(not is_gone(pid) for pid in children)
+        note(history, ticks_of("self")[1], f"left-{left}", tenant, name)
+        wait_for(path)
+
+
+def children_of(history: str) -> list[int]:
+    return [int(event.kind.removeprefix("child-")) for event in events(history) if event.kind.startswith("child-")]
+
+
+def _forked_sleeper() -> int:
+    if not (pid := os.fork()):
+        time.sleep(LONGEST)
+        os._exit(0)
+    return pid
+
+
+@tenant_job("imports", tenant="tenant")
+def write(tenant: str, name: str, history: str, leave: str = "") -> None:
+    """Creates a group; may leave the transaction in which it does so open."""
+    with observed(history, tenant, name):
+        if leave == "atomic":
+            transaction.atomic().__enter__()
+        elif leave == "autocommit":
+            transaction.set_autocommit(False)
+        Group.objects.create(name=name)
 
 
 def wait_for(path: str) -> None:

@@ -75,6 +75,10 @@ def runs(pid: int, ticks: int) -> bool:
     return started == ticks and state not in "TtZX"
 
 
+def is_gone(pid: int) -> bool:
+    return ticks_of(pid)[0] in "ZX"
+
+
 def ticks_of(pid: int | str) -> tuple[str, int]:
     """State and start of a process; a process that is gone has the state X."""
     try:

@@ -15,15 +15,11 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import counters_match, fresh
 from tests.faults import jobs
 from tests.faults.conftest import SHORT, FaultWorkers
-from tests.faults.observer import Observer, ticks_of
+from tests.faults.observer import Observer, is_gone
 from tests.processes import ROOT, Workers, _children, environment, wait_until
 
 ELSEWHERE = "tests.faults.workers.ElsewhereWorker"
 THREE_QUEUES = ("imports_bulk", "imports", "reports")
-
-
-def is_gone(pid: int) -> bool:
-    return ticks_of(pid)[0] in "ZX"
 
 
 def test_i2_i3_i4_a_killed_worker_takes_its_horse_along_and_another_runs_the_job(
@@ -104,7 +100,7 @@ def test_i1_i4_a_stale_run_that_finishes_before_its_worker_notices_releases_noth
     door.touch()
     os.kill(horse, signal.SIGCONT)
     wait_until(lambda: observer.ended("stale"))
-    os.kill(stale.pid, signal.SIGCONT)
+    stale.send_signal(signal.SIGCONT)
     wait_until(lambda: is_gone(horse))
     assert (fresh(job).state, job.attempt) == (State.RUNNING, 2)
     assert fresh(waiting).state == State.WAITING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import os
@@ -12,8 +13,8 @@ from typing import Any
 
 import rq
 
-from tenant_slots import owners
-from tenant_slots.workers import TenantWorker, supervisor
+from tenant_slots import owners, signals
+from tenant_slots.workers import TenantPreforkWorker, TenantWorker, baseline, inheritance, supervisor
 
 WORKER = os.getpid()
 """The process that imports this, of which the others are forks."""
@@ -51,6 +52,77 @@ class SabotagedWorker(TenantWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         sabotage(os.environ["TEST_SABOTAGE"], Path(os.environ["TEST_SABOTAGE_FILE"]))
+        super().__init__(*args, **kwargs)
+
+
+class SabotagedPreforkWorker(TenantPreforkWorker):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        sabotage(os.environ["TEST_SABOTAGE"], Path(os.environ["TEST_SABOTAGE_FILE"]))
+        super().__init__(*args, **kwargs)
+
+
+class _Inheriting:
+    """Its children keep its database sessions open: the control of what forgets them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        inheritance.forget_inherited_sessions = lambda: None
+        super().__init__(*args, **kwargs)
+
+
+class InheritingWorker(_Inheriting, SabotagedWorker): ...
+
+
+class InheritingPreforkWorker(_Inheriting, SabotagedPreforkWorker): ...
+
+
+class _SlowToHear:
+    """A receiver of the project takes TEST_SECONDS_TO_HEAR when a job starts."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        signals.job_started.connect(hear_slowly)
+        super().__init__(*args, **kwargs)
+
+
+def hear_slowly(**_: Any) -> None:
+    time.sleep(float(os.environ["TEST_SECONDS_TO_HEAR"]))
+
+
+class SlowToHearWorker(_SlowToHear, TenantWorker): ...
+
+
+class SlowToHearPreforkWorker(_SlowToHear, TenantPreforkWorker): ...
+
+
+class _Crowded:
+    """The system has no room for another process as long as the file TEST_NO_ROOM exists."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        supervisor.SECONDS_WITHOUT_HORSE = 1
+        os.fork = self._fork_if_there_is_room(os.fork)
+        super().__init__(*args, **kwargs)
+
+    @staticmethod
+    def _fork_if_there_is_room(fork: Any) -> Any:
+        def replacement() -> int:
+            if Path(os.environ["TEST_NO_ROOM"]).exists():
+                raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            pid: int = fork()
+            return pid
+
+        return replacement
+
+
+class CrowdedWorker(_Crowded, TenantWorker): ...
+
+
+class CrowdedPreforkWorker(_Crowded, TenantPreforkWorker): ...
+
+
+class NegligentPreforkWorker(TenantPreforkWorker):
+    """Its work-horse does not tidy up after a job: the control of what it leaves in database sessions."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        baseline.restore_sessions = lambda: None
         super().__init__(*args, **kwargs)
 
 

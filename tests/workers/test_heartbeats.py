@@ -55,6 +55,14 @@ def test_a_heartbeat_renews_the_lease() -> None:
     assert not run.ended
 
 
+def test_a_heartbeat_names_the_work_horse_that_was_forked_after_the_start() -> None:
+    run = Run()
+    assert run.job.horse == 0
+    beats = Heartbeats(run._runs, run._end, run._outage, horse_of=lambda _: 4711)
+    beats.beat()
+    assert fresh(run.job).horse == 4711
+
+
 def test_a_lost_lease_ends_the_run_and_releases_nothing() -> None:
     run = Run()
     slots.release(run.job, state=State.WAITING)

@@ -1,0 +1,472 @@
+"""Workers that hand jobs to work-horses: what hangs, ends or dies around them must neither kill nor repeat a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import django
+import django_rq
+import psycopg
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection
+
+from tenant_slots import transitions
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests.factories import counters_match, fresh, tenant_queue, waiting_job
+from tests.faults import jobs
+from tests.faults.conftest import SHORT, FaultWorkers
+from tests.faults.observer import Observer, is_gone
+from tests.faults.servers import Postgres
+from tests.processes import _children, wait_until
+from tests.processes import test_database_url as database_url
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="is about sessions and locks of PostgreSQL"),
+]
+
+LEASE = SHORT["LEASE_TTL"]
+
+
+@pytest.fixture(params=["Worker", "PreforkWorker"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Of worker: how the names of its classes end, here and in the tests."""
+    return str(request.param)
+
+
+def ours(kind: str) -> str:
+    return f"tenant_slots.workers.Tenant{kind}"
+
+
+def of_tests(name: str, kind: str) -> str:
+    return f"tests.faults.workers.{name}{kind}"
+
+
+def leases_pass(number: float) -> None:
+    began = time.monotonic()
+    wait_until(lambda: time.monotonic() - began > number * LEASE)
+
+
+def ran_once(job: TenantJob) -> bool:
+    job.refresh_from_db()
+    return (job.state, job.attempt, job.crashes, job.interruptions) == (State.FINISHED, 1, 0, 0)
+
+
+def all_live(workers: FaultWorkers) -> bool:
+    return all(process.poll() is None for process in workers.processes)
+
+
+@contextmanager
+def locked_by_somebody(row: TenantQueue) -> Iterator[None]:
+    with psycopg.connect(database_url()) as session:
+        session.execute("SELECT 1 FROM tenant_slots_tenantqueue WHERE id = %s FOR UPDATE", [row.pk])
+        yield
+        session.rollback()
+
+
+def test_i1_i4_a_job_that_locks_its_own_row_for_leases_is_neither_killed_nor_run_again(
+    workers: FaultWorkers, observer: Observer, door: Path, kind: str
+) -> None:
+    workers.start(2, worker_class=ours(kind))
+    job = jobs.hold_own_row.enqueue("acme", "locks", observer.path, str(door))
+    observer.process_of("locks")
+    leases_pass(3)
+    assert TenantJob.objects.stale().filter(pk=job.pk).exists(), "its heartbeats were not kept out, nothing was tested"
+    door.touch()
+    observer.wait_for_all()
+    assert ran_once(job)
+    assert all_live(workers)
+
+
+def test_i1_i3_i4_away_for_longer_than_a_lease_while_jobs_of_three_workers_run_and_end(
+    postgres: Postgres, workers: FaultWorkers, observer: Observer, door: Path, kind: str
+) -> None:
+    workers.start(3, worker_class=ours(kind))
+    held = [jobs.hold.enqueue(tenant, tenant, observer.path, str(door)) for tenant in "abc"]
+    for tenant in "abc":
+        observer.process_of(tenant)
+    postgres.stop()
+    leases_pass(1.5)
+    door.touch()
+    wait_until(lambda: all(map(observer.ended, "abc")))
+    leases_pass(1.5)
+    postgres.start()
+    connection.close()
+    observer.wait_for_all()
+    assert all(map(ran_once, held))
+    assert sorted(observer.started()) == ["a", "b", "c"]
+    assert all_live(workers)
+    assert counters_match()
+
+
+def test_i3_i4_an_end_that_the_database_does_not_take_is_kept_while_the_worker_goes_on(
+    postgres: Postgres, workers: FaultWorkers, observer: Observer, door: Path, kind: str
+) -> None:
+    """It goes on with a plain RQ job, which needs no database."""
+    workers.start(1, worker_class=ours(kind))
+    job = jobs.hold.enqueue("acme", "kept", observer.path, str(door))
+    observer.process_of("kept")
+    postgres.stop()
+    door.touch()
+    wait_until(lambda: observer.ended("kept"))
+    django_rq.get_queue("imports").enqueue(jobs.not_a_tenants, observer.path, "plain", str(door))
+    wait_until(lambda: observer.ended("plain"), message="the worker waits for the database")
+    leases_pass(2)
+    postgres.start()
+    connection.close()
+    assert fresh(job).state == State.RUNNING, "its end was recorded before, nothing was tested"
+    observer.wait_for_all()
+    assert ran_once(job)
+    assert observer.started() == ["kept", "plain"]
+    assert all_live(workers)
+
+
+def test_i4_i8_a_locked_tenant_queue_at_the_end_of_a_job_holds_up_neither_others_nor_repeats_it(
+    workers: FaultWorkers, observer: Observer, door: Path, kind: str
+) -> None:
+    row = tenant_queue("stuck")
+    workers.start(2, worker_class=ours(kind))
+    stuck = [jobs.hold.enqueue("stuck", "stuck", observer.path, str(door))]
+    observer.process_of("stuck")
+    with locked_by_somebody(row):
+        door.touch()
+        wait_until(lambda: observer.ended("stuck"))
+        others = [jobs.quick.enqueue("other", f"other{n}", observer.path) for n in range(5)]
+        wait_until(lambda: all(fresh(job).has_ended for job in others), 10, "others wait for the lock on one tenant")
+        leases_pass(3)
+        assert fresh(stuck[0]).state == State.RUNNING
+    observer.wait_for_all()
+    assert all(map(ran_once, [*stuck, *others]))
+    assert all_live(workers)
+
+
+def test_i3_a_module_that_exits_when_it_is_imported_fails_its_jobs_by_their_policy_and_ends_no_worker(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, kind: str
+) -> None:
+    module(workers, tmp_path, "exits_at_import", "import sys\nsys.exit(3)\n")
+    workers.start(2, worker_class=ours(kind))
+    once = admitted("once", "exits_at_import.run")
+    twice = admitted("twice", "exits_at_import.run", options={"retry": {"max": 1, "intervals": [0]}})
+    jobs.quick.enqueue("acme", "after", observer.path)
+    observer.wait_for_all()
+    assert (fresh(once).state, once.attempt, once.failures, once.crashes) == (State.FAILED, 1, 1, 0)
+    assert (fresh(twice).state, twice.attempt, twice.failures, twice.crashes) == (State.FAILED, 2, 2, 0)
+    assert "SystemExit: 3" in once.error
+    assert all_live(workers)
+
+
+def module(workers: FaultWorkers, directory: Path, name: str, source: str) -> None:
+    """A module that only the workers find."""
+    (directory / f"{name}.py").write_text(source)
+    path = [str(directory), *filter(None, [os.environ.get("PYTHONPATH")])]
+    workers.variables["PYTHONPATH"] = os.pathsep.join(path)
+
+
+def admitted(tenant: str, task: str, args: tuple[Any, ...] = (), **values: Any) -> TenantJob:
+    """A job of a task that this process does not know, in its slot and in RQ."""
+    row = tenant_queue(tenant)
+    job = waiting_job(row, **values)
+    TenantJob.objects.filter(pk=job.pk).update(task=task, args=list(args))
+    assert transitions.admit(row.pk)
+    return job
+
+
+SLOW = f"""
+import time
+from tenant_slots import tenant_job
+from tests.faults.observer import observed
+time.sleep({2.5 * LEASE})
+
+@tenant_job("imports", tenant="tenant")
+def run(tenant, name, history):
+    with observed(history, tenant, name):
+        pass
+"""
+
+
+def test_i1_i4_a_module_whose_import_takes_leases_kills_nobody(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, kind: str
+) -> None:
+    module(workers, tmp_path, "slow_to_import", SLOW)
+    workers.start(2, worker_class=ours(kind))
+    job = admitted("acme", "slow_to_import.run", ("acme", "slow", observer.path))
+    observer.wait_for_all()
+    assert (fresh(job).ended_at - job.started_at).total_seconds() > 2 * LEASE, "it was quick, nothing was tested"
+    assert ran_once(job)
+    assert all_live(workers)
+
+
+def test_i1_i4_a_receiver_of_the_start_that_takes_leases_kills_nobody(
+    workers: FaultWorkers, observer: Observer, kind: str
+) -> None:
+    workers.variables["TEST_SECONDS_TO_HEAR"] = str(2 * LEASE)
+    workers.start(2, worker_class=of_tests("SlowToHear", kind))
+    job = jobs.quick.enqueue("acme", "heard", observer.path)
+    observer.wait_for_all()
+    assert (fresh(job).ended_at - job.started_at).total_seconds() >= 2 * LEASE, "nobody heard, nothing was tested"
+    assert ran_once(job)
+    assert all_live(workers)
+
+
+def test_i2_i3_the_scheduler_of_a_worker_that_was_killed_inside_a_release_keeps_no_lock(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, kind: str
+) -> None:
+    with killed_inside_a_release(workers, observer, tmp_path, f"Sabotaged{kind}") as job:
+        workers.start(1, worker_class=ours(kind))
+        observer.wait_for_all(15)
+        assert (fresh(job).state, job.interruptions) == (State.FINISHED, 1)
+
+
+def test_control_a_scheduler_that_keeps_what_it_has_inherited_keeps_the_lock(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, kind: str
+) -> None:
+    with killed_inside_a_release(workers, observer, tmp_path, f"Inheriting{kind}") as job:
+        workers.start(1, worker_class=ours(kind))
+        leases_pass(2.5)
+        assert fresh(job).state == State.RUNNING
+    observer.wait_for_all()
+
+
+@contextmanager
+def killed_inside_a_release(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, worker_class: str
+) -> Iterator[TenantJob]:
+    """In the block the worker is dead, and the scheduler that it has forked lives on."""
+    armed = tmp_path / "armed"
+    plan = "tenant_slots.slots:_leave after worker-SIGKILL"
+    (unlucky,) = workers.start(1, "--with-scheduler", worker_class=workers.with_sabotage(plan, armed, worker_class))
+    scheduler = scheduler_of(unlucky.pid)
+    armed.touch()
+    job = jobs.quick.enqueue("acme", "unlucky", observer.path)
+    try:
+        unlucky.wait(20)
+        assert not is_gone(scheduler), "no scheduler has outlived its worker, nothing was tested"
+        yield job
+    finally:
+        os.kill(scheduler, signal.SIGKILL)
+
+
+def scheduler_of(worker: int) -> int:
+    """The child that leads no group of its own, as whatever else the worker forks does."""
+
+    def found() -> list[int]:
+        return [child for child in _children(worker) if os.getpgid(child) == os.getpgid(worker)]
+
+    wait_until(found, message="no scheduler started")
+    return found()[0]
+
+
+NAME = "counted"
+"""Of the sessions of a test's workers."""
+
+
+def named_sessions(workers: FaultWorkers) -> None:
+    url = database_url()
+    workers.variables["DATABASE_URL"] = f"{url}{'&' if '?' in url else '?'}application_name={NAME}"
+
+
+def lasting_sessions() -> int:
+    """Those of the workers that are not a sweep's, which ends after a moment."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND datname = current_database()"
+            " AND backend_start < clock_timestamp() - interval '0.7 s'",
+            [NAME],
+        )
+        return int(cursor.fetchone()[0])
+
+
+without_pools = pytest.mark.skipif(
+    find_spec("psycopg_pool") is None or django.VERSION < (5, 1), reason="needs psycopg[pool] and Django 5.1"
+)
+"""Not installed with every combination of versions."""
+
+
+@pytest.mark.parametrize("size", [pytest.param(4, marks=without_pools, id="pool"), pytest.param(1, id="no pool")])
+@pytest.mark.parametrize("leave", ["atomic", "autocommit"])
+def test_i3_a_transaction_that_a_job_leaves_open_is_not_committed_by_the_next_job(
+    workers: FaultWorkers, observer: Observer, door: Path, kind: str, leave: str, size: int
+) -> None:
+    if size > 1:
+        workers.variables["TEST_DATABASE_POOL"] = json.dumps({"min_size": size, "max_size": size})
+    leave_half_a_transaction(workers, observer, ours(kind), leave)
+    assert set(Group.objects.values_list("name", flat=True)) == {"first", "whole"}
+    holding = jobs.hold_with_session.enqueue("a", "holding", observer.path, str(door))
+    observer.process_of("holding")
+    wait_until(lambda: lasting_sessions() >= size, message="the job has no pool, nothing was tested")
+    leases_pass(1)
+    assert lasting_sessions() <= size + 1, "the worker keeps a pool of its own"
+    door.touch()
+    observer.wait_for_all()
+    assert fresh(holding).state == State.FINISHED
+    assert all_live(workers)
+
+
+@pytest.mark.parametrize("leave", ["atomic", "autocommit"])
+def test_control_where_nobody_tidies_up_it_swallows_what_the_next_job_writes(
+    workers: FaultWorkers, observer: Observer, leave: str
+) -> None:
+    leave_half_a_transaction(workers, observer, of_tests("Negligent", "PreforkWorker"), leave)
+    assert set(Group.objects.values_list("name", flat=True)) == {"first"}
+
+
+def leave_half_a_transaction(workers: FaultWorkers, observer: Observer, worker_class: str, leave: str) -> None:
+    named_sessions(workers)
+    workers.start(1, worker_class=worker_class)
+    for tenant, name, left in (("a", "first", ""), ("a", "half", leave), ("b", "whole", "")):
+        jobs.write.enqueue(tenant, name, observer.path, left)
+        observer.wait_for_all()
+
+
+@pytest.mark.parametrize("killed", ["horse", "worker", "stopped worker"])
+def test_i1_what_a_job_has_started_is_dead_before_it_runs_again(
+    workers: FaultWorkers, observer: Observer, door: Path, kind: str, killed: str
+) -> None:
+    workers.start(1, worker_class=ours(kind))
+    job = jobs.hold_with_children.enqueue("acme", "parent", observer.path, str(door))
+    horse = observer.process_of("parent")
+    wait_until(lambda: "left-0" in kinds(observer))
+    children = jobs.children_of(observer.path)
+    assert len(children) == 2
+    assert not any(map(is_gone, children))
+    if killed == "horse":
+        os.kill(horse, signal.SIGKILL)
+    else:
+        wait_until(lambda: fresh(job).horse == horse, 10, "nobody knows the group of the work-horse")
+        workers.start(1, worker_class=ours(kind))
+        workers.kill(0, signal.SIGKILL if killed == "worker" else signal.SIGSTOP)
+    observer.process_of("parent", run=2)
+    wait_until(lambda: len(kinds(observer, "left-")) == 2)
+    assert kinds(observer, "left-") == ["left-0", "left-0"]
+    door.touch()
+    observer.wait_for_all()
+    assert all(map(is_gone, children))
+    assert fresh(job).state == State.FINISHED
+    workers.kill(0, signal.SIGCONT)
+    assert all_live(workers) == (killed != "worker"), "only the work-horse is to be killed"
+
+
+def kinds(observer: Observer, start: str = "") -> list[str]:
+    return [event.kind for event in observer.events() if event.kind.startswith(start)]
+
+
+def test_i2_i3_a_job_for_which_no_work_horse_can_be_forked_goes_back_and_nothing_is_counted(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, kind: str
+) -> None:
+    no_room = tmp_path / "no_room"
+    no_room.touch()
+    workers.variables["TEST_NO_ROOM"] = str(no_room)
+    workers.start(1, worker_class=of_tests("Crowded", kind))
+    job = jobs.quick.enqueue("acme", "patient", observer.path)
+    wait_until(lambda: fresh(job).attempt >= 2, message="it was not put back")
+    assert observer.started() == []
+    no_room.unlink()
+    observer.wait_for_all()
+    assert (fresh(job).state, job.crashes, job.interruptions, job.failures) == (State.FINISHED, 0, 0, 0)
+    assert observer.started() == ["patient"]
+    assert all_live(workers)
+
+
+def test_i3_a_cancel_right_after_the_start_that_was_promised_is_kept(
+    workers: FaultWorkers, observer: Observer, kind: str
+) -> None:
+    tenant_queue("acme", max_job=2)
+    workers.start(2, worker_class=ours(kind))
+    promised = []
+    for n in range(60):
+        job = jobs.quick.enqueue("acme", f"job{n}", observer.path, 0.05)
+        wait_until(lambda job=job: fresh(job).state not in (State.WAITING, State.QUEUED))
+        promised += [job] if job.cancel() else []
+    observer.wait_for_all()
+    assert promised, "all had ended before, nothing was tested"
+    assert {fresh(job).state for job in promised} == {State.CANCELED}
+    assert all_live(workers)
+    assert counters_match()
+
+
+@pytest.mark.parametrize(
+    ("moment", "runs"),
+    [
+        ("tenant_slots.running.outbox:Outbox.put before", 2),
+        ("tenant_slots.running.outbox:zlib.crc32 before", 2),  # the outcome is there, its header is not
+        ("tenant_slots.running.outbox:Outbox.put after", 1),
+        ("tenant_slots.workers.horses:Reins.report before", 1),
+    ],
+    ids=["before it says how", "while it says how", "after it said how", "before it reports"],
+)
+def test_i3_i4_a_work_horse_that_is_killed_around_the_end_of_its_job(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, kind: str, moment: str, runs: int
+) -> None:
+    armed = tmp_path / "armed"
+    armed.touch()
+    workers.start(1, worker_class=workers.with_sabotage(f"{moment} SIGKILL", armed, f"Sabotaged{kind}"))
+    job = jobs.quick.enqueue("acme", "unlucky", observer.path)
+    observer.wait_for_all()
+    assert not armed.exists(), "nobody was killed"
+    assert observer.started() == ["unlucky"] * runs
+    assert (fresh(job).state, job.crashes) == (State.FINISHED, runs - 1)
+    assert all_live(workers)
+
+
+def test_i4_cancels_within_milliseconds_end_neither_a_worker_nor_a_job_that_nobody_meant(
+    workers: FaultWorkers, observer: Observer, door: Path, kind: str
+) -> None:
+    """Two jobs at a time, each of them canceled twice at once; the next ones of their tenants are to live."""
+    workers.start(2, worker_class=ours(kind))
+    meant, spared = [], []
+    for n in range(25):
+        victims = [jobs.hold.enqueue(tenant, f"{tenant}{n}", observer.path, str(door)) for tenant in "ab"]
+        spared += [jobs.quick.enqueue(tenant, f"spared-{tenant}{n}", observer.path, 0.02) for tenant in "ab"]
+        wait_until(lambda victims=victims: {fresh(job).state for job in victims} == {State.RUNNING})
+        cancel_at_once(victims * 2)
+        meant += victims
+    observer.wait_for_all()
+    assert {fresh(job).state for job in meant} == {State.CANCELED}
+    assert all(map(ran_once, spared))
+    assert all_live(workers)
+    assert counters_match()
+
+
+def cancel_at_once(wanted: list[TenantJob]) -> None:
+    together = threading.Barrier(len(wanted))
+
+    def cancel(pk: int) -> None:
+        job = TenantJob.objects.get(pk=pk)
+        together.wait()
+        job.cancel()
+        connection.close()
+
+    threads = [threading.Thread(target=cancel, args=[job.pk]) for job in wanted]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_a_worker_and_its_work_horse_have_two_database_sessions_while_a_job_lasts(
+    workers: FaultWorkers, observer: Observer, door: Path, kind: str
+) -> None:
+    named_sessions(workers)
+    workers.start(1, worker_class=ours(kind))
+    job = jobs.hold_with_session.enqueue("acme", "long", observer.path, str(door))
+    observer.process_of("long")
+    seen: list[int] = []
+    wait_until(lambda: seen.append(lasting_sessions()) or lasted(job) > 3 * SHORT["BEAT_INTERVAL"])
+    assert max(seen) == 2, "the heartbeats' and the job's"
+    door.touch()
+    observer.wait_for_all()
+
+
+def lasted(job: TenantJob) -> float:
+    beat_at, started_at = TenantJob.objects.filter(pk=job.pk).values_list("beat_at", "started_at").get()
+    return float((beat_at - started_at).total_seconds())

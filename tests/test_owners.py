@@ -1,0 +1,74 @@
+"""What a work-horse has started is killed when it is dead, and not before."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+import pytest
+
+from tenant_slots import owners
+from tenant_slots.models import TenantJob
+from tests.factories import another_process, dead_process
+from tests.faults.observer import is_gone
+from tests.processes import wait_until
+
+pytestmark = pytest.mark.skipif(not owners.this_host(), reason="needs /proc")
+
+LIFE = """
+import subprocess, sys
+print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
+sys.stdin.read()
+"""
+
+
+class Horse(NamedTuple):
+    process: subprocess.Popen[str]
+    child: int
+
+    def die_unnoticed(self) -> None:
+        """Nobody waits for it, so the system keeps its number."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        wait_until(lambda: is_gone(self.process.pid))
+
+
+@pytest.fixture
+def horse() -> Iterator[Horse]:
+    command = [sys.executable, "-c", LIFE]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0, text=True
+    ) as process:
+        assert process.stdout
+        yield Horse(process, int(process.stdout.readline()))
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def job_in(horse: Horse, owner: owners.Owner) -> TenantJob:
+    fields = owner.as_fields() | {"horse": horse.process.pid}
+    return TenantJob(**fields)
+
+
+def test_what_a_dead_work_horse_has_started_is_killed_although_nobody_has_waited_for_it(horse: Horse) -> None:
+    horse.die_unnoticed()
+    owners.end_leftovers(job_in(horse, dead_process()))
+    wait_until(lambda: is_gone(horse.child))
+
+
+@pytest.mark.parametrize("host", ["", "another host"])
+def test_a_number_of_another_host_is_left_alone(horse: Horse, host: str) -> None:
+    horse.die_unnoticed()
+    owners.end_leftovers(job_in(horse, dead_process(host=host)))
+    assert not is_gone(horse.child)
+
+
+def test_a_work_horse_that_lives_is_left_alone(horse: Horse) -> None:
+    owners.end_leftovers(job_in(horse, another_process()))
+    assert horse.process.poll() is None
+    assert not is_gone(horse.child)
