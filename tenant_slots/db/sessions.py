@@ -125,6 +125,12 @@ def _detach(session: Any) -> None:
         os.close(nothing)
 
 
+def threads_of_pools() -> int:
+    """How many of this process' threads look after Django's pools: they stay as long as those."""
+    names = tuple(f"{pool.name}-" for pool in _pools().values())
+    return sum(thread.name.startswith(names) for thread in threading.enumerate()) if names else 0
+
+
 def _pools() -> dict[str, Any]:
     """Django's pools by alias; it keeps them for all connections of the process (Django 5.1 and later)."""
     found: dict[str, Any] = {}

@@ -17,6 +17,7 @@ from django.db.backends.signals import connection_created
 from django.utils import timezone, translation
 
 from tenant_slots.conf import app_settings
+from tenant_slots.db.sessions import threads_of_pools
 
 logger = logging.getLogger("tenant_slots")
 
@@ -37,7 +38,7 @@ class Baseline:
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        self._threads = threading.active_count()
+        self._threads = _threads()
         self._rights = _rights()
         self._signals = {number: signal.getsignal(number) for number in _settable_signals()}
         self._signal_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
@@ -51,11 +52,11 @@ class Baseline:
 
         Nor where it has given up what a process seldom gets back: see `_rights`.
         """
-        if threading.active_count() > self._threads:
+        if _threads() > self._threads:
             end_thread_of_coroutines()
         limit = app_settings.HORSE_MAX_RSS
         is_small = limit is None or resident_bytes() <= limit
-        return is_small and threading.active_count() <= self._threads and _rights() == self._rights
+        return is_small and _threads() <= self._threads and _rights() == self._rights
 
     def restore(self) -> None:
         self._restore_signals()
@@ -143,6 +144,10 @@ def _rights() -> tuple[object, ...]:
     kinds = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
     limits = {kind: resource.getrlimit(kind) for kind in kinds}
     return limits, os.getpriority(os.PRIO_PROCESS, 0), os.geteuid(), os.getegid()
+
+
+def _threads() -> int:
+    return threading.active_count() - threads_of_pools()
 
 
 def resident_bytes() -> int:
