@@ -84,10 +84,18 @@ class Workers:
             for child in children:
                 with suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
+            wait_until(lambda children=children: not any(map(_is_alive, children)))  # with their database sessions
 
     @staticmethod
     def _registered() -> int:
         return Worker.count(connection=django_rq.get_connection("default"))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def _children(pid: int) -> list[int]:

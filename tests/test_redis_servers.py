@@ -196,10 +196,10 @@ def test_a_server_that_fails_between_look_and_push_leaves_out_its_own_jobs(monke
     lost_in_redis("reports")
     push = dispatch._push_fresh
 
-    def failing(job: TenantJob) -> None:
-        if job.rq_queue_name == "imports":
+    def failing(name: str, jobs: list[TenantJob]) -> None:
+        if name == "imports":
             raise redis.ConnectionError
-        push(job)
+        push(name, jobs)
 
     monkeypatch.setattr(dispatch, "_push_fresh", failing)
     assert sweep_now().repushed == 1
