@@ -99,7 +99,7 @@ DATABASES = {"default": database()}
 
 REDIS_URL = os.environ.get("REDIS_URL") or "redis://127.0.0.1:6379/0"
 RQ_QUEUES = {name: {"URL": REDIS_URL, "DEFAULT_TIMEOUT": 300} for name in ("default", "imports")}
-RQ = {"WORKER_CLASS": "tenant_slots.workers.TenantWorker"}
+RQ = {"WORKER_CLASS": "tenant_slots.workers.TenantPreforkWorker"}
 
 TENANT_SLOTS = {
     "DEFAULT_MAX_JOB": {"imports": 2},

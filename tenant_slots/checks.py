@@ -22,7 +22,7 @@ from tenant_slots.validation import is_flag, is_number, is_positive, is_whole
 
 Problem = str | None
 
-RECOMMENDED_WORKER = "tenant_slots.workers.TenantWorker"
+RECOMMENDED_WORKER = "tenant_slots.workers.TenantPreforkWorker"
 
 
 def register_all() -> None:
