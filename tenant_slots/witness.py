@@ -6,12 +6,12 @@ import mmap
 import os
 import struct
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from tenant_slots.memory_file import memory_file
 
@@ -117,4 +117,4 @@ def _settled(read: Callable[[], bytes]) -> Seen:
 
 
 def _checksum(content: bytes) -> bytes:
-    return CHECKSUM.pack(zlib.crc32(content))
+    return CHECKSUM.pack(crc32(content))

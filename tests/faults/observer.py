@@ -43,10 +43,11 @@ def observed(history: str, tenant: str, name: str) -> Iterator[None]:
     """A run of a job, with a line when it starts, one for whom it met, and one when it ends."""
     ticks = ticks_of("self")[1]
     note(history, ticks, "start", tenant, name)
-    others = [run for run in open_runs(history) if (run.tenant, run.name) != (tenant, name) and run.tenant == tenant]
-    note(history, ticks, f"beside-{len(others)}", tenant, name)
-    if sum((run.tenant, run.name) == (tenant, name) for run in open_runs(history)) > 1:
+    now = open_runs(history)
+    others = [run for run in now if (run.tenant, run.name) != (tenant, name) and run.tenant == tenant]
+    if sum((run.tenant, run.name) == (tenant, name) for run in now) > 1:
         note(history, ticks, "twice", tenant, name)
+    note(history, ticks, f"beside-{len(others)}", tenant, name)
     try:
         yield
     finally:
@@ -117,6 +118,9 @@ class Observer:
     def starts(self, name: str = "") -> list[Event]:
         return [event for event in self.events() if event.kind == "start" and name in ("", event.name)]
 
+    def _looks(self, name: str) -> int:
+        return sum(event.name == name and event.kind.startswith("beside") for event in self.events())
+
     def started(self) -> list[str]:
         """Names in the order of their starts."""
         return [event.name for event in self.starts()]
@@ -125,8 +129,8 @@ class Observer:
         return any(event.kind == "end" and event.name == name for event in self.events())
 
     def process_of(self, name: str, run: int = 1) -> int:
-        """Waits for the nth run of a job; its process."""
-        wait_until(lambda: len(self.starts(name)) >= run, message=f"run {run} of {name} did not start")
+        """Waits until the nth run of a job has looked around; its process."""
+        wait_until(lambda: self._looks(name) >= run, message=f"run {run} of {name} did not start")
         return self.starts(name)[run - 1].pid
 
     def wait_for_all(self, timeout: float = 40.0) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import rq
 
 from tenant_slots import owners, signals
-from tenant_slots.workers import TenantPreforkWorker, TenantWorker, baseline, inheritance, supervisor
+from tenant_slots.workers import TenantPreforkWorker, TenantWorker, baseline, inheritance, riding, supervisor
 
 WORKER = os.getpid()
 """The process that imports this, of which the others are forks."""
@@ -123,6 +123,7 @@ class NegligentPreforkWorker(TenantPreforkWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         baseline.restore_sessions = lambda: None
+        riding.leave_transactions = lambda: None
         super().__init__(*args, **kwargs)
 
 
