@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from django.db import connections
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import load_backend
 
@@ -93,6 +93,14 @@ def cut_after(seconds: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def renew(connection: BaseDatabaseWrapper) -> None:
+    """Close a connection in whatever state it is, and forget the transactions that were open on it."""
+    connection.close()
+    connection.connection = None
+    with suppress(Error):  # the state is forgotten first; whoever uses it next tries again
+        connection.connect()
 
 
 def forget_inherited_sessions() -> None:

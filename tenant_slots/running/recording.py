@@ -16,6 +16,7 @@ from django.db import DatabaseError, Error, InterfaceError, InternalError, Opera
 
 from tenant_slots import slots
 from tenant_slots.conf import app_settings
+from tenant_slots.db.sessions import renew
 from tenant_slots.db.transactions import is_locked_out, waiting_at_most
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Owner, this_process
@@ -159,8 +160,7 @@ def leave_open_transactions(before: int) -> None:
     """A function that has left `atomic()` open must not swallow what we record, nor all later work of its process."""
     if open_transactions() > before:
         logger.error("the job left a transaction open; what it wrote there is rolled back")
-        connections[app_settings.DATABASE].close()
-        del connections[app_settings.DATABASE]
+        renew(connections[app_settings.DATABASE])
 
 
 def _leave_users_transaction() -> None:

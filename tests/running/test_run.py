@@ -10,6 +10,7 @@ import pytest
 from django.db import DatabaseError, OperationalError, connections, transaction
 
 from tenant_slots import owners, slots, statements, tenant_job
+from tenant_slots.db.sessions import renew
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
@@ -138,5 +139,4 @@ def test_a_job_that_leaves_a_transaction_open_does_not_swallow_all_later_work(
     assert (states_seen_by_others() == finished) is is_mended
     assert in_thread(TenantQueue.objects.filter(tenant="half a transaction").count) == 0
     if not is_mended:
-        connections["default"].close()
-        del connections["default"]
+        renew(connections["default"])
