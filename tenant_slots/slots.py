@@ -30,7 +30,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.transactions import impatient
 from tenant_slots.locks import locked
-from tenant_slots.models import HOLDING, State, TenantJob, TenantQueue
+from tenant_slots.models import HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.owners import Owner
 from tenant_slots.releases import Release
 from tenant_slots.statements import (
@@ -69,11 +69,6 @@ def start(job: TenantJob, owner: Owner) -> bool:
     return started
 
 
-def is_run_by(job: TenantJob, owner: Owner) -> bool:
-    """Whether the database has this run as started: after a `start` whose answer was lost on the way."""
-    return is_running(job.pk, owner.token)
-
-
 def beat(job_id: int, token: int, horse: int = 0) -> bool:
     """Send a heartbeat, which renews the run's lease. False: the lease is lost, and another run may have begun.
 
@@ -91,14 +86,13 @@ def beat(job_id: int, token: int, horse: int = 0) -> bool:
 
 def is_running(job_id: int, token: int) -> bool:
     """Whether the database has this run as running."""
-    running: bool = TenantJob.objects.running().filter(pk=job_id, token=token).exists()
+    running: bool = _running(job_id, token).exists()
     return running
 
 
 def is_cancel_requested(job_id: int, token: int) -> bool:
     """Whether somebody has asked for this run to be stopped."""
-    running = TenantJob.objects.filter(pk=job_id, token=token, state=State.RUNNING)
-    asked: bool = running.exclude(cancel_requested_at=None).exists()
+    asked: bool = _running(job_id, token).exclude(cancel_requested_at=None).exists()
     return asked
 
 
@@ -129,6 +123,11 @@ def withdraw(job: TenantJob, error: str = "") -> bool:
     with locked(job.tenant_queue_id):
         unadmitted = TenantJob.objects.filter(pk=job.pk).unadmitted()
         return bool(unadmitted.update(state=State.CANCELED, ended_at=DatabaseNow(), error=error or F("error")))
+
+
+def _running(job_id: int, token: int) -> TenantJobQuerySet:
+    found: TenantJobQuerySet = TenantJob.objects.filter(pk=job_id, token=token, state=State.RUNNING)
+    return found
 
 
 def _hand_on(tenant_queue: TenantQueue) -> list[TenantJob]:

@@ -118,7 +118,7 @@ def _starting(job: TenantJob, owner: Owner) -> Callable[[], bool]:
     def start() -> bool:
         nonlocal tries
         tries += 1
-        if tries > 1 and slots.is_run_by(job, owner):
+        if tries > 1 and slots.is_running(job.pk, owner.token):
             job.token = owner.token
             return True
         try:
