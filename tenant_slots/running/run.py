@@ -11,7 +11,7 @@ from uuid import UUID
 from rq.job import Job
 
 from tenant_slots import dispatch, owners, transitions
-from tenant_slots.models import TenantJob
+from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.releases import Release
 from tenant_slots.running import recording
@@ -165,6 +165,9 @@ class WatchedRun(Run):
     def _record_end(self, job: TenantJob, outcome: Outcome) -> Release | None:
         """The outbox first: should this process be killed from now on, its worker records how the job ended."""
         self._outbox.put(job.token, outcome)
+        return self._record_end_briefly(job, outcome)
+
+    def _record_end_briefly(self, job: TenantJob, outcome: Outcome) -> Release | None:
         released = recording.record_end_briefly(job, outcome, self._on_outage)
         if released is None:
             logger.warning("the end of job %s is kept by its worker and recorded as soon as possible", job.uuid)
@@ -181,6 +184,17 @@ class SupervisedRun(WatchedRun):
 
     def _tell_started(self, job: TenantJob) -> None:
         """Receivers are called where the function is: see `RiddenRun`."""
+
+    def _record_end(self, job: TenantJob, outcome: Outcome) -> Release | None:
+        """The outcome is in the outbox, where the work-horse has left it."""
+        return self._record_end_briefly(job, outcome)
+
+    def put_back(self) -> None:
+        """The function was never called; nobody but this process knows so."""
+        assert self.job is not None, "a run is put back that has not begun"
+        outcome: Outcome = {"state": State.WAITING}
+        self._outbox.put(self.job.token, outcome)
+        self.end(outcome)
 
 
 class RiddenRun(Run):

@@ -148,7 +148,7 @@ class Supervisor(SweepingWorker, RidingWorker, RecordingWorker, Worker):
         news: list[News] = []
         if run is not None and run.job is not None:
             with self._database(), transitions.collecting() as news:
-                run.end({"state": State.WAITING})
+                run.put_back()
             self.keep_what_is_left()
         else:
             self._unless_redis_is_away(self._push_back, job, queue)
