@@ -11,11 +11,15 @@ from collections import Counter
 from tenant_slots.models import TenantJob, TenantQueue
 
 
-def heads(tenant_queue: TenantQueue, slots: int) -> list[int]:
-    """Primary keys of the next `slots` waiting jobs that their key's cap lets go, in their order."""
+def heads(tenant_queue: TenantQueue, slots: int, rq_queue: str | None = None) -> list[int]:
+    """Primary keys of the next `slots` waiting jobs that their key's cap lets go, in their order.
+
+    Args:
+        rq_queue: as their rows have it; None for whichever.
+    """
     held = Counter(tenant_queue.jobs.holding().values_list("key", flat=True))
     chosen: list[int] = []
-    while len(chosen) < slots and (found := _next(tenant_queue, held, chosen, slots - len(chosen))):
+    while len(chosen) < slots and (found := _next(tenant_queue, rq_queue, held, chosen, slots - len(chosen))):
         for pk, key in found:
             if _is_below_cap(tenant_queue, key, held):
                 chosen.append(pk)
@@ -30,10 +34,14 @@ def is_passed_over(job: TenantJob) -> bool:
     return not _is_below_cap(row, job.key, held)
 
 
-def _next(tenant_queue: TenantQueue, held: Counter[str], chosen: list[int], slots: int) -> list[tuple[int, str]]:
+def _next(
+    tenant_queue: TenantQueue, rq_queue: str | None, held: Counter[str], chosen: list[int], slots: int
+) -> list[tuple[int, str]]:
     """Read from the index of the backlog alone. The first one found may always go, so each look gets on."""
     full = [key for key in held if not _is_below_cap(tenant_queue, key, held)]
     backlog = tenant_queue.jobs.backlog().exclude(key__in=full).exclude(pk__in=chosen)
+    if rq_queue is not None:
+        backlog = backlog.filter(rq_queue=rq_queue)
     return list(backlog.values_list("pk", "key")[:slots])
 
 

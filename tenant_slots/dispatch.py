@@ -52,6 +52,7 @@ DEFER_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16)
 
 _queues: dict[str, Queue] = {}
 _sources: dict[str, Queue] = {}
+_beside: dict[str, list[str]] = {}
 
 
 def queue_named(name: str) -> Queue:
@@ -72,6 +73,15 @@ def use_queue(queue: Queue) -> None:
     _queues.pop(queue.name, None)
 
 
+def queues_beside(name: str) -> list[str]:
+    """The project's queues on the same server as this one, itself among them."""
+    if name not in _beside:
+        server = redis_servers.server_of(queue_named(name).connection)
+        names = dict.fromkeys([name, *getattr(settings, "RQ_QUEUES", {})])
+        _beside[name] = [one for one in names if redis_servers.server_of(queue_named(one).connection) == server]
+    return _beside[name]
+
+
 @contextmanager
 def reaching(name: str) -> Iterator[Queue]:
     """The RQ queue, to ask its server something.
@@ -88,6 +98,7 @@ def _forget_queues(*, setting: str, **_: Any) -> None:
     if setting in ("RQ", "RQ_QUEUES"):
         _queues.clear()
         _sources.clear()
+        _beside.clear()
         redis_servers.forget_absences()
 
 

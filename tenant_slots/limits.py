@@ -40,7 +40,7 @@ CHANGES_KEPT = 100
 
 @implements(TenantQueue.admit_waiting)
 def admit_waiting(tenant_queue: TenantQueue) -> None:
-    transitions.after_commit(partial(transitions.admit, tenant_queue.pk))
+    transitions.after_commit(partial(transitions.freed, tenant_queue.pk, tenant_queue.queue))
 
 
 @implements(TenantQueue.set_limit)

@@ -1,4 +1,4 @@
-"""What became of a job that left its slot, and of the slot."""
+"""What became of a job that left its slot, of the slot, and of a tenant's turn."""
 
 from __future__ import annotations
 
@@ -8,12 +8,27 @@ from tenant_slots.models import State, TenantJob
 
 
 @dataclass(frozen=True)
+class Admission:
+    """What came of a tenant's turn in one RQ queue."""
+
+    jobs: list[TenantJob] = field(default_factory=list)
+    """Those that are to be pushed, and reservations that were before them."""
+    started: TenantJob | None = None
+    """The one that was started where it was admitted."""
+    is_full: bool = False
+    """All its slots are taken now, or it is paused."""
+    has_more: bool = False
+    """There may be further jobs that could have a slot."""
+
+
+@dataclass(frozen=True)
 class Release:
     """What one release did. Falsy if it did nothing."""
 
     state: State | None
     """Where the job went; None if it was another run's slot by then, in another state, or its tenant queue deleted."""
-    admitted: list[TenantJob] = field(default_factory=list)
+    admission: Admission | None = None
+    """Of the same tenant's next turn, where it was taken in the same transaction."""
 
     def __bool__(self) -> bool:
         return self.state is not None

@@ -8,10 +8,11 @@ A job *holds a slot* exactly while it is ``queued`` or ``running``; ``current_jo
 3. One owner, released once: a start names (job, attempt, state) and writes a random token; every heartbeat and release
    names that token. If no row matches, the slot is no longer yours: change nothing. The attempt's number is not enough,
    because a failover that loses commits gives the same number to two runs.
-4. No lost wake-up: whoever admits, releases or withdraws locks the tenant queue first, and a release passes its slot on
-   in the same transaction. Without the lock the gate answers "full" while a release is still uncommitted, and a job
-   waits beside a free slot. Starts and heartbeats need no lock: they take and free no slot.
-5. Order: priority, then the order of enqueueing. Nobody is passed over, except where a concurrency key is at its cap.
+4. No lost wake-up: whoever admits, releases or withdraws locks the tenant queue first, and after a release the tenant
+   is offered to the workers again. Without the lock the gate answers "full" while a release is still uncommitted, and a
+   job waits beside a free slot. Starts and heartbeats need no lock: they take and free no slot.
+5. Order: priority, then the order of enqueueing, in each RQ queue. Nobody is passed over, except where a concurrency
+   key is at its cap. Whose turn it is among tenants says ``fair_order.py``; a slot is taken when it has come.
 6. Nothing here talks to anything but the database. ``transitions.py`` pushes admitted jobs to RQ after the commit.
 
 The statements are in ``statements.py``, in the order in which a job meets them; `locked` is a transaction with the row
@@ -20,6 +21,9 @@ lock, see ``locks.py``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -30,19 +34,23 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.transactions import impatient
 from tenant_slots.locks import locked
-from tenant_slots.models import HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
+from tenant_slots.models import HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue, overflow_queue_of
 from tenant_slots.owners import Owner
-from tenant_slots.releases import Release
+from tenant_slots.releases import Admission, Release
 from tenant_slots.statements import (
     ADMITTED,
     BEAT,
     CLAIM,
+    CLAIM_AND_START,
     GIVE_BACK,
     START,
+    START_IF_DUE,
     TAKE,
     first_waiting,
     leaving,
 )
+
+Choosing = Callable[[TenantJob], object]
 
 LOCK_SECONDS = 1
 """How long a start waits for a job's row that somebody holds; it needs no lock of ours."""
@@ -51,19 +59,64 @@ HEARTBEAT_SECONDS = 0.01
 """How long a heartbeat does: until a statement of ours that is under way is through."""
 
 
-def admit(tenant_queue_id: int) -> list[TenantJob]:
-    """Give a tenant's free slots to the head of its backlog; returns the jobs to push to RQ.
+def admit(tenant_queue_id: int, rq_queue: str, most: int = 1) -> Admission:
+    """Give a tenant's free slots to the head of its backlog in one RQ queue, because workers want its jobs.
 
-    Called whenever room may have appeared: after an enqueue, a raised limit, a resume, and by the sweep.
+    Args:
+        tenant_queue_id: whose turn it is.
+        rq_queue: the name of the RQ queue that workers are about to be free in.
+        most: how many jobs these are ready for.
+
+    Raises:
+        TenantQueue.DoesNotExist, TenantQueueLocked: as `locked`.
     """
     with locked(tenant_queue_id) as tenant_queue:
-        return _fill(tenant_queue, freed=0)
+        heads, admission = _choose(tenant_queue, rq_queue, most)
+        if not _count(tenant_queue, 0, len(heads)):
+            return Admission(is_full=True)
+        return replace(admission, jobs=_claimed(tenant_queue, heads))
+
+
+def admit_and_start(tenant_queue_id: int, rq_queue: str, owner: Owner, choosing: Choosing) -> Admission:
+    """As `admit`, for a worker that runs the job at once: it is marked as running in the same transaction.
+
+    Args:
+        tenant_queue_id, rq_queue: as of `admit`.
+        owner: who runs it.
+        choosing: called with the job before it is marked.
+    """
+    with locked(tenant_queue_id) as tenant_queue:
+        return _admit_and_start(tenant_queue, rq_queue, owner, choosing, freed=0)
+
+
+def admit_this(job: TenantJob) -> bool:
+    """Give a free slot to a waiting job for which no worker has to be found, or whose worker is here already.
+
+    It goes before none that could have the slot: not as long as slots are free for all that are ahead of it. Only one
+    of these is looked for where a reservation asks: a worker that is about to be free takes one.
+    """
+    with locked(job.tenant_queue_id) as tenant_queue:
+        if not tenant_queue.free or (job.key and concurrency_keys.is_passed_over(job)):
+            return False
+        enough = 1 if job.is_reservation else tenant_queue.free
+        ahead = TenantJob.objects.ahead_of(job)[:enough].count()
+        if tenant_queue.free <= ahead or not CLAIM.update(pk=job.pk):
+            return False
+        if not TAKE.update(pk=tenant_queue.pk, slots=1):
+            raise AssertionError("a slot that was free under the row's lock is gone")
+        job.tenant_queue, job.state, job.attempt = tenant_queue, State.QUEUED, job.attempt + 1
+        return True
 
 
 def start(job: TenantJob, owner: Owner) -> bool:
-    """Mark a queued job as running. False: it was canceled, or another run has started it; do not run it."""
+    """Mark a queued job as running. False: do not run it.
+
+    It was canceled, or another run has started it. Or it waited in RQ, and would not be admitted by now: the tenant was
+    paused, its limit lowered, or a job with a higher priority has come. Then it is to be put back.
+    """
     rules = impatient(app_settings.DATABASE, LOCK_SECONDS)
-    started = bool(START.update(rules, pk=job.pk, attempt=job.attempt, **owner.as_fields()))
+    statement = START if job.is_reservation else START_IF_DUE
+    started = bool(statement.update(rules, pk=job.pk, attempt=job.attempt, **owner.as_fields()))
     if started:
         job.token = owner.token
     return started
@@ -97,7 +150,7 @@ def is_cancel_requested(job_id: int, token: int) -> bool:
 
 
 def release(job: TenantJob, states: tuple[State, ...] = HOLDING, later: float | None = None, **values: Any) -> Release:
-    """Move a job out of its slot and give what is free then to the next waiting jobs, in one transaction.
+    """Move a job out of its slot, which is free then.
 
     Args:
         job: as this process started or read it; nothing changes unless the row has the same `attempt` and `token`.
@@ -105,13 +158,26 @@ def release(job: TenantJob, states: tuple[State, ...] = HOLDING, later: float | 
         later: seconds from now until the job's new `run_after`.
         values: the new values of fields; `state` must be one of them.
     """
-    try:
-        with locked(job.tenant_queue_id) as tenant_queue:
-            job.tenant_queue = tenant_queue  # whoever is told of the end asks for the tenant
-            state = _leave(job, states, later, values)
-            return Release(state, _hand_on(tenant_queue) if state is not None else [])
-    except TenantQueue.DoesNotExist:
-        return Release(None)
+    with suppress(TenantQueue.DoesNotExist), locked(job.tenant_queue_id) as tenant_queue:
+        state = _leave(job, tenant_queue, states, later, values)
+        if state is not None:
+            _count(tenant_queue, _freed(tenant_queue), 0)
+        return Release(state)
+    return Release(None)
+
+
+def release_and_start(
+    job: TenantJob, rq_queue: str, owner: Owner, choosing: Choosing, *, later: float | None = None, **values: Any
+) -> Release:
+    """As `release` and then `admit_and_start`, for a worker whose tenant is next again: in one transaction.
+
+    The slot changes hands, so that the counter is not written.
+    """
+    with suppress(TenantQueue.DoesNotExist), locked(job.tenant_queue_id) as tenant_queue:
+        state = _leave(job, tenant_queue, HOLDING, later, values)
+        freed = _freed(tenant_queue) if state is not None else 0
+        return Release(state, _admit_and_start(tenant_queue, rq_queue, owner, choosing, freed))
+    return Release(None)
 
 
 def withdraw(job: TenantJob, error: str = "") -> bool:
@@ -130,37 +196,68 @@ def _running(job_id: int, token: int) -> TenantJobQuerySet:
     return found
 
 
-def _hand_on(tenant_queue: TenantQueue) -> list[TenantJob]:
-    """Admit with the slot that a job has just left, or lower the counter if nobody takes it.
-
-    A counter of 0 was wrong before, and is not lowered further: the sweep sets such a counter right.
-    """
+def _freed(tenant_queue: TenantQueue) -> int:
+    """A job has left its slot. A counter of 0 was wrong before, and is not lowered: the sweep sets it right."""
     freed = min(1, tenant_queue.current_job)
     tenant_queue.current_job -= freed
-    return _fill(tenant_queue, freed)
+    return freed
 
 
-def _fill(tenant_queue: TenantQueue, freed: int) -> list[TenantJob]:
-    """Admit as many as there are free slots, `freed` of which the counter still has as taken.
+def _count(tenant_queue: TenantQueue, freed: int, taken: int) -> bool:
+    """Write how many slots were taken, `freed` of which the counter still has as taken. False: they are not free.
 
     Where exactly these change hands, the row is not written. It was read under its lock, so what it says of the limit,
     of the pause and of the counter is what the database has until this transaction ends.
     """
-    heads = _heads(tenant_queue)
-    more = len(heads) - freed
-    if more > 0 and not TAKE.update(pk=tenant_queue.pk, slots=more):
-        heads, more = [], -freed
-    if more < 0:
-        GIVE_BACK.update(pk=tenant_queue.pk, slots=-more)
-    return _claimed(tenant_queue, heads)
+    if taken > freed:
+        if not TAKE.update(pk=tenant_queue.pk, slots=taken - freed):
+            return False
+    elif taken < freed:
+        GIVE_BACK.update(pk=tenant_queue.pk, slots=freed - taken)
+    return True
 
 
-def _heads(tenant_queue: TenantQueue) -> list[TenantJob]:
+def _admit_and_start(
+    tenant_queue: TenantQueue, rq_queue: str, owner: Owner, choosing: Choosing, freed: int
+) -> Admission:
+    heads, admission = _choose(tenant_queue, rq_queue, 1)
+    if not _count(tenant_queue, freed, len(heads)):
+        _count(tenant_queue, freed, 0)
+        return Admission(is_full=True)
+    jobs = [head for head in heads if not head.is_reservation]
+    started = None
+    for job in jobs:
+        choosing(job)
+        started = next(iter(CLAIM_AND_START.rows(pk=job.pk, **owner.as_fields())), None)
+        if started is None:
+            GIVE_BACK.update(pk=tenant_queue.pk, slots=1)
+        else:
+            started.tenant_queue = tenant_queue
+    reservations = _claimed(tenant_queue, [head for head in heads if head.is_reservation])
+    return replace(admission, jobs=reservations, started=started)
+
+
+def _choose(tenant_queue: TenantQueue, rq_queue: str, most: int) -> tuple[list[TenantJob], Admission]:
+    """The next jobs, `most` of them, and the reservations before them; and what follows from there being no more."""
+    heads = _heads(tenant_queue, overflow_queue_of(rq_queue, tenant_queue.queue), most + 1)
+    chosen: list[TenantJob] = []
+    jobs = 0
+    for head in heads[: tenant_queue.free]:
+        if not head.is_reservation:
+            jobs += 1
+        if jobs > most:
+            break
+        chosen.append(head)
+    is_full = tenant_queue.free <= len(chosen)
+    return chosen, Admission(is_full=is_full, has_more=not is_full and len(heads) > min(most, len(chosen)))
+
+
+def _heads(tenant_queue: TenantQueue, rq_queue: str, most: int) -> list[TenantJob]:
     if not tenant_queue.free:
         return []
     if tenant_queue.max_job_per_key is None:
-        return first_waiting(tenant_queue.free).rows(pk=tenant_queue.pk)[: tenant_queue.free]
-    heads = concurrency_keys.heads(tenant_queue, tenant_queue.free)
+        return first_waiting(most).rows(pk=tenant_queue.pk, rq_queue=rq_queue)
+    heads = concurrency_keys.heads(tenant_queue, most, rq_queue)
     return list(TenantJob.objects.backlog().filter(pk__in=heads).only(*ADMITTED)) if heads else []
 
 
@@ -178,12 +275,19 @@ def _claimed(tenant_queue: TenantQueue, heads: list[TenantJob]) -> list[TenantJo
     return claimed
 
 
-def _leave(job: TenantJob, states: tuple[State, ...], later: float | None, values: dict[str, Any]) -> State | None:
+def _leave(
+    job: TenantJob,
+    tenant_queue: TenantQueue,
+    states: tuple[State, ...],
+    later: float | None,
+    values: dict[str, Any],
+) -> State | None:
     """Where the job went: to the state in `values`, or to canceled if that was requested meanwhile.
 
     `leaving` refuses a job whose cancel was requested: it does not run again, and whoever was told that it will be
     canceled does not see that it has finished.
     """
+    job.tenant_queue = tenant_queue  # whoever is told of the end asks for the tenant
     if _update(job, states, later, values):
         return State(values["state"])
     canceled = {**values, "state": State.CANCELED}

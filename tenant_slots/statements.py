@@ -10,7 +10,17 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from django.db.models import BigIntegerField, DurationField, F, IntegerField, Q, UUIDField
+from django.db.models import (
+    BigIntegerField,
+    CharField,
+    DurationField,
+    Exists,
+    F,
+    IntegerField,
+    OuterRef,
+    Q,
+    UUIDField,
+)
 
 from tenant_slots.db.clock import DatabaseNow, from_now
 from tenant_slots.db.compiled import Parameter, Statement, fields_of
@@ -21,6 +31,7 @@ PK = Parameter("pk", IntegerField())
 ATTEMPT = Parameter("attempt", IntegerField())
 TOKEN = Parameter("token", BigIntegerField())
 SLOTS = Parameter("slots", IntegerField())
+RQ_QUEUE = Parameter("rq_queue", CharField())
 
 LOCKED = ("tenant", "queue", "max_job", "max_job_per_key", "current_job", "paused")
 """What is read of a tenant queue while it is locked; Django fetches anything else when it is asked for."""
@@ -52,15 +63,37 @@ CLAIM = Statement(
 
 JOB = Statement(lambda: TenantJob.objects.filter(uuid=Parameter("uuid", UUIDField())))
 
-START = Statement(
-    lambda: TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, state=State.QUEUED),
-    {
-        "state": State.RUNNING,
-        "started_at": DatabaseNow(),
-        "beat_at": DatabaseNow(),
-        **fields_of(TenantJob, OWNER_FIELDS),
-    },
+_STARTED = {
+    "state": State.RUNNING,
+    "started_at": DatabaseNow(),
+    "beat_at": DatabaseNow(),
+    **fields_of(TenantJob, OWNER_FIELDS),
+}
+
+START = Statement(lambda: TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, state=State.QUEUED), _STARTED)
+
+START_IF_DUE = Statement(
+    lambda: TenantJob.objects.filter(
+        Exists(TenantQueue.objects.filter(pk=OuterRef("tenant_queue"), paused=False, current_job__lte=F("max_job"))),
+        ~Exists(
+            TenantJob.objects.waiting().filter(
+                tenant_queue=OuterRef("tenant_queue"), rq_queue=OuterRef("rq_queue"), priority__gt=OuterRef("priority")
+            )
+        ),
+        pk=PK,
+        attempt=ATTEMPT,
+        state=State.QUEUED,
+    ),
+    _STARTED,
 )
+"""Of a job that may have waited for a worker since its admission: what was changed since then counts."""
+
+CLAIM_AND_START = Statement(
+    lambda: TenantJob.objects.filter(pk=PK, state=State.WAITING),
+    {**_STARTED, "attempt": F("attempt") + 1, "admitted_at": DatabaseNow()},
+    returning=True,
+)
+"""Of a job that the process which admits it runs at once."""
 
 BEAT = Statement(
     lambda: TenantJob.objects.filter(pk=PK, token=TOKEN, state=State.RUNNING),
@@ -77,7 +110,7 @@ def first_waiting(number: int) -> Statement:
 @functools.lru_cache(maxsize=16)
 def _first_waiting(number: int) -> Statement:
     """One for each power of two up to the highest limit: a LIMIT is part of the text of a statement."""
-    backlog = TenantJob.objects.filter(tenant_queue=PK).backlog().only(*ADMITTED)
+    backlog = TenantJob.objects.filter(tenant_queue=PK, rq_queue=RQ_QUEUE).backlog().only(*ADMITTED)
     return Statement(lambda: backlog[:number])
 
 

@@ -10,20 +10,27 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from django.db import connections, transaction
+from django.db import Error, connections, transaction
+from redis.exceptions import RedisError
 
-from tenant_slots import dispatch, signals, slots
+from tenant_slots import dispatch, fair_order, signals, slots
 from tenant_slots.conf import app_settings
-from tenant_slots.models import State, TenantJob
-from tenant_slots.releases import Release
+from tenant_slots.exceptions import TenantQueueLocked
+from tenant_slots.fair_order import Turn
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.releases import Admission, Release
+
+T = TypeVar("T")
 
 logger = logging.getLogger("tenant_slots")
 
 
 News = tuple[str, dict[str, Any]]
 """The name of a signal and its arguments."""
+
+_is_feeding: ContextVar[bool] = ContextVar("tenant_slots_is_feeding", default=False)
 
 _collected: ContextVar[list[News] | None] = ContextVar("tenant_slots_collected", default=None)
 
@@ -50,22 +57,101 @@ def stored(jobs: list[TenantJob]) -> None:
     after_commit(partial(_send, "jobs_enqueued", jobs=jobs))
 
 
-def admit(tenant_queue_id: int) -> list[TenantJob]:
+def offer(tenant_queue_id: int, rq_queue: str, share: int = 0) -> list[TenantJob]:
+    """A tenant may have something to run in an RQ queue: it gets its turn. Returns what was admitted at once."""
+    return _unless_redis_is_away(partial(_offer_many, rq_queue, [(tenant_queue_id, share)])) or []
+
+
+def offer_many(rq_queue: str, tenants: list[tuple[int, int]]) -> list[TenantJob]:
+    """As `offer`, for primary keys and shares of many."""
+    return _unless_redis_is_away(partial(_offer_many, rq_queue, tenants)) or []
+
+
+def _offer_many(rq_queue: str, tenants: list[tuple[int, int]]) -> list[TenantJob]:
+    return feed(rq_queue) if fair_order.offer(rq_queue, tenants) else []
+
+
+def freed(tenant_queue_id: int, rq_queue: str, seconds: float = fair_order.NOTHING_CHARGED) -> list[TenantJob]:
+    """A tenant may have a free slot: it gets its turn in the RQ queues in which it had none. Returns as `offer`."""
+    rooms = _unless_redis_is_away(partial(fair_order.freed, tenant_queue_id, seconds, rq_queue)) or []
+    return [job for name in rooms for job in _unless_redis_is_away(partial(feed, name)) or []]
+
+
+def feed(rq_queue: str) -> list[TenantJob]:
+    """Admit as many jobs in fair order as workers wait for, and push them to RQ.
+
+    Raises:
+        RedisError: the order cannot be asked.
+    """
+    if _is_feeding.get():
+        return []  # on a synchronous queue a job runs while it is pushed; whoever pushes goes on afterwards
+    token = _is_feeding.set(True)
+    try:
+        return [job for turn in iter(partial(fair_order.next_turn, rq_queue), None) for job in admit(turn)]
+    finally:
+        _is_feeding.reset(token)
+
+
+def admit(turn: Turn) -> list[TenantJob]:
     """Let the head of a tenant's backlog into its free slots, and push it to RQ."""
-    return push(slots.admit(tenant_queue_id))
+    admission = Admission()
+    with in_turn(turn) as came_of:
+        admission = slots.admit(turn.tenant_queue_id, turn.rq_queue, turn.jobs)
+        came_of(admission)
+    return push(admission.jobs, turn.rq_queue)
 
 
-def admit_here(job: TenantJob) -> None:
-    """As `admit`, for a job that starts in this process and is therefore not pushed; it is up to date afterwards."""
-    push([admitted for admitted in slots.admit(job.tenant_queue_id) if admitted.pk != job.pk])
-    job.refresh_from_db(fields=["state", "attempt"])
+@contextmanager
+def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
+    """Around the admission that a turn is for: a tenant that has no more to run leaves the order.
+
+    A tenant queue that somebody holds, or that was deleted, leaves it too. Whoever holds one offers it afterwards, or
+    the sweep does. Where the database is out of reach the tenant keeps its place.
+    """
+
+    def came_of(admission: Admission) -> None:
+        taken = len(admission.jobs) + (admission.started is not None)
+        if taken < turn.jobs or not admission.has_more:
+            fair_order.drop(turn, min(taken, turn.jobs), is_full=admission.is_full)
+
+    try:
+        yield came_of
+    except (TenantQueue.DoesNotExist, TenantQueueLocked) as error:
+        logger.warning("a tenant queue loses its turn: %s", error)
+        fair_order.drop(turn, is_full=True)
+    except Error:
+        fair_order.undo(turn)
+        raise
 
 
-def push(admitted: list[TenantJob]) -> list[TenantJob]:
-    """Hand admitted jobs to RQ once their admission is committed."""
+def _unless_redis_is_away(action: Callable[[], T]) -> T | None:
+    """The sweep offers again whoever has something to run."""
+    try:
+        return action()
+    except RedisError as error:
+        logger.warning("the order of tenants is out of reach, the sweep will make up for it: %s", error)
+        return None
+
+
+def push(admitted: list[TenantJob], rq_queue: str) -> list[TenantJob]:
+    """Hand admitted jobs to RQ."""
     if admitted:
-        after_commit(partial(dispatch.push, admitted))
-        after_commit(partial(_send, "jobs_admitted", jobs=admitted))
+        dispatch.push(admitted)
+        fair_order.bring_before_plain_jobs(rq_queue, [job.rq_id for job in admitted if not job.is_reservation])
+        _send("jobs_admitted", jobs=admitted)
+    return admitted
+
+
+def admit_here(job: TenantJob) -> bool:
+    """Give a waiting job a slot that starts in this process, and is therefore not pushed. False: there is none for it.
+
+    It is up to date afterwards.
+    """
+    admitted = slots.admit_this(job)
+    if admitted:
+        _send("jobs_admitted", jobs=[job])
+    else:
+        job.refresh_from_db(fields=["state", "attempt"])
     return admitted
 
 
@@ -75,7 +161,7 @@ def started(job: TenantJob) -> None:
 
 
 def release(job: TenantJob, **changes: Any) -> Release:
-    """Move a job out of its slot, push the one that got it, and tell where the job went.
+    """Move a job out of its slot, give its tenant a turn, and tell where the job went.
 
     Args:
         job, changes: as of `slots.release`.
@@ -85,9 +171,19 @@ def release(job: TenantJob, **changes: Any) -> Release:
     return released
 
 
-def follow(job: TenantJob, released: Release, error: str) -> None:
-    """What follows from the release of a job's slot, for whoever has something to do in between."""
-    push(released.admitted)
+def put_back(job: TenantJob) -> bool:
+    """An admitted job would not be admitted by now: it goes to its place in the backlog. False: it has moved on."""
+    return bool(release(job, states=(State.QUEUED,), state=State.WAITING))
+
+
+def follow(job: TenantJob, released: Release, error: str, seconds: float = fair_order.NOTHING_RAN) -> None:
+    """What follows from the release of a job's slot, for whoever has something to do in between.
+
+    Args:
+        job, released, error: what was released, and why.
+        seconds: for which the job has run.
+    """
+    after_commit(partial(freed, job.tenant_queue_id, job.rq_queue_name, seconds))
     if released.state is not None:
         left([job], released.state, error)
 
@@ -99,9 +195,8 @@ def cancel_unstarted(job: TenantJob, error: str = "") -> bool:
     """
     if job.state == State.QUEUED:
         values: dict[str, Any] = {"error": error} if error else {}
-        released = slots.release(job, states=(State.QUEUED,), state=State.CANCELED, **values)
-        push(released.admitted)
-        done = bool(released)
+        done = bool(slots.release(job, states=(State.QUEUED,), state=State.CANCELED, **values))
+        after_commit(partial(freed, job.tenant_queue_id, job.rq_queue_name, fair_order.NOTHING_RAN))
     else:
         done = slots.withdraw(job, error)
     if done:

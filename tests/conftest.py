@@ -11,6 +11,7 @@ from django.db.backends.postgresql.operations import DatabaseOperations
 from django.test import Client
 
 from tests import servers
+from tests.factories import pretend_idle
 from tests.history import History
 from tests.processes import Workers, wait_until
 
@@ -47,8 +48,16 @@ def _quick_flush() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _empty_redis() -> None:
+def _empty_redis(request: pytest.FixtureRequest) -> None:
+    """And, unless a test starts workers or asks for none, a hundred that are idle: what may run is then admitted."""
     django_rq.get_connection("default").flushdb()
+    if not {"workers", "no_workers"} & set(request.fixturenames):
+        pretend_idle(100)
+
+
+@pytest.fixture
+def no_workers() -> None:
+    """Nobody listens: one job of each queue is admitted ahead, as for a worker that is not ours."""
 
 
 @pytest.fixture

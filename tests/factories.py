@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import django_rq
+from django.conf import settings
 from django.db import connections, transaction
 from rq import SimpleWorker
 
@@ -35,6 +37,20 @@ def waiting_job(row: TenantQueue, **values: Any) -> TenantJob:
     """A waiting job that nobody has tried to admit."""
     job: TenantJob = TenantJob.objects.create(tenant_queue=row, task=TASK, args=[1, 2], **values)
     return job
+
+
+def pretend_idle(workers: int) -> None:
+    """So many workers of ours wait for a job of any queue, as far as the order of tenants knows."""
+    names = {f"worker {number}": time.time() + 3600 for number in range(workers)}
+    for queue in settings.RQ_QUEUES:
+        connection = django_rq.get_connection(queue)
+        connection.zadd(f"tenant_slots:idle:{queue}", names)
+        connection.zadd(f"tenant_slots:workers:{queue}", names)
+
+
+def admit(row: TenantQueue, most: int = 1000) -> list[TenantJob]:
+    """A tenant's turn in its own queue, for as many jobs as it has slots."""
+    return slots.admit(row.pk, row.queue, most).jobs
 
 
 def many_waiting(row: TenantQueue, number: int, **values: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db import connections
@@ -79,11 +79,15 @@ class Statement:
     Args:
         build: makes the QuerySet.
         changes: the new values by field.
+        returning: the changed rows are read, as `rows` gives them, with all of their columns.
     """
 
-    def __init__(self, build: Callable[[], QuerySet[Any]], changes: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, build: Callable[[], QuerySet[Any]], changes: Mapping[str, Any] | None = None, *, returning: bool = False
+    ) -> None:
         self._build = build
         self._changes = changes
+        self._returning = returning
         self._by_alias: dict[str, Compiled] = {}
 
     def update(self, before: Sequence[str] = (), **values: Any) -> int:
@@ -95,7 +99,7 @@ class Statement:
         return changed
 
     def rows(self, before: Sequence[str] = (), **values: Any) -> list[Any]:
-        """The selected rows as instances of the model; for a SELECT of plain columns of one model.
+        """The selected or returned rows as instances of the model; for plain columns of one model.
 
         Args:
             before: statements without parameters to execute first.
@@ -127,17 +131,22 @@ class Statement:
 
     def _compiled(self, alias: str) -> Compiled:
         if alias not in self._by_alias:
-            self._by_alias[alias] = self._compile_update(alias) if self._changes else self._compile_select(alias)
+            self._by_alias[alias] = (
+                self._compile_update(alias) if self._changes else self._compile_select(alias, self._build())
+            )
         return self._by_alias[alias]
 
     def _compile_update(self, alias: str) -> Compiled:
         query: Any = self._build().query.chain(UpdateQuery)
         query.add_update_values(dict(self._changes or {}))
         sql, parameters = query.get_compiler(alias).as_sql()
-        return Compiled(sql, tuple(parameters))
+        if not self._returning:
+            return Compiled(sql, tuple(parameters))
+        whole = self._compile_select(alias, query.model._base_manager.all())
+        names = (connections[alias].ops.quote_name(query.model._meta.get_field(name).column) for name in whole.columns)
+        return replace(whole, sql=f"{sql} RETURNING {', '.join(names)}", parameters=tuple(parameters))
 
-    def _compile_select(self, alias: str) -> Compiled:
-        queryset = self._build()
+    def _compile_select(self, alias: str, queryset: QuerySet[Any]) -> Compiled:
         compiler = queryset.query.get_compiler(alias)
         sql, parameters = compiler.as_sql()
         expressions = [expression for expression, _, _ in compiler.select]

@@ -71,5 +71,5 @@ def _leave(job: TenantJob) -> None:
     """A run that goes on notices with its next heartbeat, if the stop does not reach it, that its job is gone."""
     if job.state in HOLDING:
         GIVE_BACK.update(pk=job.tenant_queue_id, slots=1)
-        transitions.after_commit(partial(transitions.admit, job.tenant_queue_id))
+        transitions.after_commit(partial(transitions.freed, job.tenant_queue_id, job.rq_queue_name))
     transitions.after_commit(partial(dispatch.stop if job.state == State.RUNNING else dispatch.remove, job))

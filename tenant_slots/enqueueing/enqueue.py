@@ -37,11 +37,21 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
             jobs, fresh = unique.stored_once(task.unique_for, new_jobs, partial(_insert, task))
     if fresh:
         transitions.stored(fresh)
-    for row, own in _by_tenant_queue(fresh).items():
-        transitions.after_commit(partial(transitions.admit, row))
-        if task.on_busy != WAIT:
+    waiting = [job for job in fresh if job.state == State.WAITING]
+    for rq_queue, tenants_there in _turns(waiting).items():
+        transitions.after_commit(partial(transitions.offer_many, rq_queue, tenants_there))
+    if task.on_busy != WAIT:
+        for row, own in _by_tenant_queue(fresh).items():
             transitions.after_commit(partial(on_busy.turn_away, row, own))
     return jobs
+
+
+def _turns(jobs: list[TenantJob]) -> dict[str, list[tuple[int, int]]]:
+    """Which tenants have something to run by RQ queue, each once."""
+    turns: dict[str, dict[tuple[int, int], None]] = {}
+    for job in jobs:
+        turns.setdefault(job.rq_queue_name, {})[job.tenant_queue_id, 0] = None
+    return {rq_queue: list(own) for rq_queue, own in turns.items()}
 
 
 def _checked(task: TenantTask[..., Any], arguments: Arguments, state: State) -> NewJob:

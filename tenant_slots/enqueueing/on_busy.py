@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Iterator
 
-from tenant_slots import transitions
+from tenant_slots import concurrency_keys, transitions
 from tenant_slots.db.clock import DatabaseNow, in_seconds
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.locks import locked
@@ -55,10 +55,13 @@ def _on_busy(job: TenantJob) -> OnBusy:
 def _decisions(tenant_queue_id: int, jobs: list[TenantJob], ask_until: float) -> Iterator[tuple[int, Policy]]:
     """What each job without a slot wants. The project's callables run here, where nothing is locked."""
     row = TenantQueue.objects.filter(pk=tenant_queue_id).first()
-    for job in TenantJob.objects.waiting().filter(pk__in=[job.pk for job in jobs], attempt=0).order_by("pk"):
+    if row is None:
+        return
+    waiting = TenantJob.objects.waiting().filter(pk__in=[job.pk for job in jobs], attempt=0)
+    for job in waiting.exclude(pk__in=_first_ones(row)).order_by("pk"):
         if callable(_on_busy(job)) and time.monotonic() >= ask_until:
             logger.warning("there is no time left to ask on_busy of job %s, so it waits", job.uuid)
-        elif row is not None and (policy := _policy(job, row)) != WAIT:
+        elif (policy := _policy(job, row)) != WAIT:
             yield job.pk, policy
 
 
@@ -76,14 +79,11 @@ def _policy(job: TenantJob, row: TenantQueue) -> Policy:
 
 
 def _leave_backlog(tenant_queue_id: int, decisions: dict[int, Policy]) -> list[TenantJob]:
-    """A job that got a slot since its decision keeps it: whoever gives slots holds this lock too.
-
-    Free slots are given first, as the admission before the decision may have been cut off.
-    """
+    """A job that got a slot since its decision keeps it: whoever gives slots holds this lock too."""
     discarded = []
     with locked(tenant_queue_id) as row:
-        row.current_job += len(transitions.admit(tenant_queue_id)) if row.free else 0
-        for job in TenantJob.objects.waiting().filter(pk__in=decisions, attempt=0).defer("args", "kwargs"):
+        waiting = TenantJob.objects.waiting().filter(pk__in=decisions, attempt=0).exclude(pk__in=_first_ones(row))
+        for job in waiting.defer("args", "kwargs"):
             policy = decisions[job.pk]
             if isinstance(policy, Reschedule):
                 _defer(job, policy)
@@ -93,6 +93,15 @@ def _leave_backlog(tenant_queue_id: int, decisions: dict[int, Policy]) -> list[T
     for job in discarded:
         transitions.left([job], State.CANCELED, job.error)
     return discarded
+
+
+def _first_ones(row: TenantQueue) -> list[int]:
+    """Waiting jobs that the tenant's free slots are for: they only wait for a worker."""
+    if not row.free:
+        return []
+    if row.max_job_per_key is None:
+        return list(row.jobs.backlog().values_list("pk", flat=True)[: row.free])
+    return concurrency_keys.heads(row, row.free)
 
 
 def _defer(job: TenantJob, policy: Reschedule) -> None:

@@ -380,6 +380,7 @@ class Migration(migrations.Migration):
                 "indexes": [
                     models.Index(
                         models.F("tenant_queue"),
+                        models.F("rq_queue"),
                         models.OrderBy(models.F("priority"), descending=True),
                         models.F("id"),
                         condition=models.Q(("stage", 2)),

@@ -7,7 +7,14 @@ written there, see ``layering.py``.
 
 from tenant_slots.models.states import ENDED, HOLD_SLOT, HOLDING, Kind, LimitSource, Stage, State
 from tenant_slots.models.sweep_claim import SweepClaim
-from tenant_slots.models.tenant_job import READY_AT, TenantJob, TenantJobQuerySet, rq_id_of, rq_queue_of
+from tenant_slots.models.tenant_job import (
+    READY_AT,
+    TenantJob,
+    TenantJobQuerySet,
+    overflow_queue_of,
+    rq_id_of,
+    rq_queue_of,
+)
 from tenant_slots.models.tenant_queue import GUARDED, HIGHEST_LIMIT, Change, TenantQueue
 
 __all__ = [
@@ -26,6 +33,7 @@ __all__ = [
     "TenantJob",
     "TenantJobQuerySet",
     "TenantQueue",
+    "overflow_queue_of",
     "rq_id_of",
     "rq_queue_of",
 ]

@@ -28,6 +28,11 @@ def rq_id_of(job: uuid.UUID, attempt: int, rq_job_id: str) -> str:
     return rq_job_id or f"{job}-{attempt}"
 
 
+def overflow_queue_of(rq_queue: str, queue: str) -> str:
+    """What the row of a job of that tenant queue has in `rq_queue` when it goes to this RQ queue."""
+    return "" if rq_queue == queue else rq_queue
+
+
 def rq_queue_of(overflow_queue: str, queue: str) -> str:
     """The RQ queue that a job goes to. One whose overflow queue the project has given up goes to its own queue."""
     return overflow_queue if overflow_queue in getattr(settings, "RQ_QUEUES", {}) else queue
@@ -86,8 +91,13 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
         return self.jobs().filter(state__in=(State.FAILED, State.CANCELED), rq_job_id="")
 
     def backlog(self) -> TenantJobQuerySet:
-        """The waiting jobs of a tenant, next one first."""
+        """The waiting jobs of a tenant, next one first in each RQ queue."""
         return self.waiting().order_by("-priority", "pk")
+
+    def ahead_of(self, job: TenantJob) -> TenantJobQuerySet:
+        """The waiting jobs of its tenant that go before it in its RQ queue."""
+        beside = self.waiting().filter(tenant_queue=job.tenant_queue_id, rq_queue=job.rq_queue)
+        return beside.filter(Q(priority__gt=job.priority) | Q(priority=job.priority, pk__lt=job.pk))
 
     def held_as(self, job: TenantJob) -> TenantJobQuerySet:
         """The job's row, only while it holds its slot for the same admission and the same run."""
@@ -230,6 +240,7 @@ class TenantJob(models.Model):
         indexes = [
             models.Index(
                 "tenant_queue",
+                "rq_queue",
                 F("priority").desc(),
                 "id",
                 condition=Q(stage=Stage.WAITING),

@@ -69,9 +69,11 @@ def _lost_in_redis() -> Iterator[Finding]:
 
 
 def _stranded() -> Iterator[Finding]:
-    for row in found.stranded():
+    for rq_queue, pk in found.stranded():
+        row = TenantQueue.objects.get(pk=pk)
         waiting = row.jobs.waiting().count()
-        yield _of_row("stranded", row, f"{waiting} jobs wait although {row.free} of {row.max_job} slots are free")
+        meaning = f"{waiting} jobs wait although {row.free} of {row.max_job} slots are free, and no worker of queue"
+        yield _of_row("stranded", row, f"{meaning} {rq_queue} would come to them")
 
 
 def _overdue() -> Iterator[Finding]:

@@ -5,16 +5,22 @@ Nothing here changes or locks a row.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from django.conf import settings
 from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
 from redis.exceptions import RedisError
 
-from tenant_slots import dispatch, owners
+from tenant_slots import dispatch, fair_order, owners
 from tenant_slots.conf import app_settings
+from tenant_slots.db import clock
 from tenant_slots.db.clock import ago
-from tenant_slots.models import TenantJob, TenantJobQuerySet, TenantQueue
+from tenant_slots.models import TenantJob, TenantJobQuerySet, TenantQueue, rq_queue_of
 from tenant_slots.owners import Liveness
+
+logger = logging.getLogger("tenant_slots")
 
 
 def dead_owners_here() -> list[TenantJob]:
@@ -67,16 +73,50 @@ def due(seconds_ago: float = 0) -> TenantJobQuerySet:
     return TenantJob.objects.scheduled().filter(run_after__lte=ago(seconds_ago))
 
 
-def stranded() -> QuerySet[TenantQueue]:
-    """Tenant queues where a job waits that could run: one without a concurrency key, or whose key is below its cap."""
+def with_something_to_run() -> dict[str, list[tuple[int, int]]]:
+    """Tenant queues that have a waiting job and a free slot for it, with their share, by the RQ queue of the job."""
     waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("pk"))
     held = TenantJob.objects.holding().filter(tenant_queue=OuterRef(OuterRef("pk"))).exclude(key="")
     full = held.values("key").annotate(held=Count("pk")).filter(held__gte=F("tenant_queue__max_job_per_key"))
-    below_cap = Q(max_job_per_key=None) | Exists(waiting.exclude(key__in=full.values("key")))
-    found: QuerySet[TenantQueue] = TenantQueue.objects.filter(
-        Exists(waiting), below_cap, paused=False, current_job__lt=F("max_job")
-    )
+    free: QuerySet[TenantQueue] = TenantQueue.objects.filter(paused=False, current_job__lt=F("max_job"))
+    found: dict[str, list[tuple[int, int]]] = {}
+    for name in ("", *getattr(settings, "RQ_QUEUES", {})):
+        there = waiting.filter(rq_queue=name)
+        below_cap = Q(max_job_per_key=None) | Exists(there.exclude(key__in=full.values("key")))
+        for pk, queue in free.filter(Exists(there), below_cap).values_list("pk", "queue"):
+            found.setdefault(rq_queue_of(name, queue), []).append((pk, 0))
     return found
+
+
+def stranded() -> Iterator[tuple[str, int]]:
+    """Those of them whose turn would never come: RQ queue and tenant queue. A sweep offers them."""
+    for rq_queue, rows in with_something_to_run().items():
+        try:
+            known = set(fair_order.known(rq_queue, [pk for pk, _ in rows]))
+        except RedisError as error:
+            logger.warning("the order of tenants in queue %s cannot be asked: %s", rq_queue, error)
+            continue
+        yield from ((rq_queue, pk) for pk, _ in rows if pk not in known)
+
+
+def running_by_tenant() -> dict[str, list[tuple[int, int, float]]]:
+    """Per RQ queue the tenant queues that have running jobs: how many, and for how many seconds these have run."""
+    running = (
+        TenantJob.objects.running().jobs().values_list("tenant_queue", "tenant_queue__queue", "rq_queue", "started_at")
+    )
+    seconds: dict[tuple[str, int], list[float]] = {}
+    for pk, queue, name, started_at in running:
+        taken = max(0.0, (now - started_at).total_seconds())
+        seconds.setdefault((rq_queue_of(name, queue), pk), []).append(taken)
+    found: dict[str, list[tuple[int, int, float]]] = {}
+    for (rq_queue, pk), taken_by in seconds.items():
+        found.setdefault(rq_queue, []).append((pk, len(taken_by), sum(taken_by)))
+    return found
+
+
+def without_overflow_queue() -> TenantJobQuerySet:
+    """Waiting jobs whose overflow queue the project has given up."""
+    return TenantJob.objects.waiting().exclude(rq_queue__in=["", *getattr(settings, "RQ_QUEUES", {})])
 
 
 def wrong_counters() -> list[int]:

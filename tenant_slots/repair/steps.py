@@ -5,6 +5,7 @@ something to do. Every change is conditional, so a step that meets a finishing j
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 from django.db.models import Q, QuerySet
 from redis.exceptions import RedisError
 
-from tenant_slots import dispatch, owners, transitions
+from tenant_slots import dispatch, fair_order, owners, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.db.transactions import waiting_at_most
@@ -54,6 +55,11 @@ SECONDS_TO_PROMOTE = 1
 
 SECONDS_TO_ASK = 2
 """For which a sweep calls the project's `on_busy`: its worker sends no heartbeat for its own job meanwhile."""
+
+SECONDS_BETWEEN_LOOKS_FOR_QUEUES = 300
+"""The look reads the whole backlog."""
+
+_looked_for_queues_at = -math.inf
 
 SWEEP = "sweep"
 """Who changed a limit, as receivers of ``limit_changed`` are told."""
@@ -146,7 +152,11 @@ def promote(report: Report, contact: Contact) -> None:
     served: list[int] = []
     while True:
         some = findings.due().exclude(tenant_queue__in=served).order_by("run_after")
-        found = list(some.only("tenant_queue_id", "task", "uuid", "attempt")[:ROWS_PER_STEP])
+        found = list(
+            some.select_related("tenant_queue").only("tenant_queue__queue", "task", "uuid", "attempt", "rq_queue")[
+                :ROWS_PER_STEP
+            ]
+        )
         _promote(report, found, ask_until=began + SECONDS_TO_ASK)
         if len(found) < ROWS_PER_STEP or time.monotonic() > began + SECONDS_TO_PROMOTE:
             return
@@ -158,9 +168,11 @@ def _promote(report: Report, found: list[TenantJob], ask_until: float) -> None:
         # Those that are still due: another sweep may have promoted one, and it may have deferred itself again.
         with unlocked(findings.due().filter(pk__in=[job.pk for job in found])) as jobs:
             report.promoted += jobs.update(state=State.WAITING)
-    for row, own in groupby(sorted(found, key=_row_of), _row_of):
-        _unless_locked(partial(transitions.admit, row))
-        for job in _unless_locked(partial(on_busy.turn_away, row, list(own), ask_until)) or ():
+    for row, grouped in groupby(sorted(found, key=_row_of), _row_of):
+        own = list(grouped)
+        for rq_queue in {job.rq_queue_name for job in own}:
+            transitions.offer(row, rq_queue)
+        for job in _unless_locked(partial(on_busy.turn_away, row, own, ask_until)) or ():
             if job.rq_job_id:
                 dispatch.remove(job)  # it has deferred itself in RQ, which would deliver it again
 
@@ -169,10 +181,29 @@ def _row_of(job: TenantJob) -> int:
     return job.tenant_queue_id
 
 
-def admit_stranded(report: Report, contact: Contact) -> None:
-    """Waiting jobs beside free slots: an admission that was cut off, or a limit that was changed by SQL."""
-    for row in findings.stranded()[:ROWS_PER_STEP]:
-        report.admitted += len(_unless_locked(partial(transitions.admit, row.pk)) or [])
+def leave_queues_given_up(report: Report, contact: Contact) -> None:
+    """Jobs whose overflow queue the project has given up go to their tenant queue's."""
+    global _looked_for_queues_at
+    if time.monotonic() < _looked_for_queues_at + SECONDS_BETWEEN_LOOKS_FOR_QUEUES:
+        return
+    pks = list(findings.without_overflow_queue().values_list("pk", flat=True)[:ROWS_PER_STEP])
+    if not pks:
+        _looked_for_queues_at = time.monotonic()
+        return
+    with unlocked(TenantJob.objects.waiting().filter(pk__in=pks)) as jobs:
+        jobs.update(rq_queue="")
+
+
+def offer(report: Report, contact: Contact) -> None:
+    """Tenants with a waiting job and a free slot: that they are in the order of tenants is forgotten with Redis."""
+    for rq_queue, rows in findings.with_something_to_run().items():
+        report.admitted += len(transitions.offer_many(rq_queue, rows))
+
+
+def charge(report: Report, contact: Contact) -> None:
+    """What runs is charged to its tenant while it runs, or an hour would count as nothing until it is over."""
+    for rq_queue, running in findings.running_by_tenant().items():
+        fair_order.charge(rq_queue, running)
 
 
 def repair_counters(report: Report, contact: Contact) -> None:
@@ -188,7 +219,7 @@ def _repair_counter(pk: int) -> bool:
             return False
         TenantQueue.objects.filter(pk=pk).update(current_job=held)
     logger.error("%s counted %s jobs in slots but held %s; repaired", row, row.current_job, held)
-    transitions.admit(pk)
+    transitions.freed(pk, row.queue)
     return True
 
 
@@ -201,7 +232,9 @@ STEPS: tuple[Step, ...] = (
     reclaim_stale,
     repush,
     promote,
-    admit_stranded,
+    charge,
+    leave_queues_given_up,
+    offer,
     repair_counters,
     prune,
 )

@@ -15,7 +15,7 @@ from rq.job import Job
 from tenant_slots import dispatch, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.enqueueing import on_busy
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import State, TenantJob, TenantQueue, overflow_queue_of
 from tenant_slots.repair import lost_runs
 from tenant_slots.running import deliveries
 from tenant_slots.running.coroutines import completed
@@ -79,6 +79,7 @@ def _second_delivery(rq_job: Job, job: TenantJob) -> Retry:
 
 def _not_started(rq_job: Job, job: TenantJob) -> Retry:
     """Somebody was faster: another delivery, a cancel, or a sweep."""
+    persistently(lambda: transitions.put_back(job))
     persistently(lambda: job.refresh_from_db(fields=["state", "worker", "beats"]))
     if job.state == State.RUNNING:
         return _second_delivery(rq_job, job)
@@ -96,8 +97,8 @@ def _in_backlog_or_slot(task: TenantTask[..., Any], tenant: str, rq_job: Job, ke
     job = _joined(row, task, rq_job, key)
     if job.state == State.RUNNING and lost_runs.reclaim_if_dead(job):
         job = _joined(row, task, rq_job, key)
-    if job.state == State.WAITING:
-        transitions.admit_here(job)
+    if job.state == State.WAITING and not transitions.admit_here(job) and job.state == State.WAITING:
+        transitions.offer(row.pk, job.rq_queue_name)
     return job
 
 
@@ -109,7 +110,11 @@ def _joined(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, 
         try:
             with transaction.atomic(using=app_settings.DATABASE):
                 found = TenantJob.objects.create(
-                    tenant_queue=tenant_queue, task=task.path, rq_job_id=rq_job.id, rq_queue=rq_job.origin, key=key
+                    tenant_queue=tenant_queue,
+                    task=task.path,
+                    rq_job_id=rq_job.id,
+                    rq_queue=overflow_queue_of(rq_job.origin, tenant_queue.queue),
+                    key=key,
                 )
         except IntegrityError:
             found = placed.get()

@@ -21,7 +21,7 @@ from tenant_slots.db.transactions import is_locked_out, waiting_at_most
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.releases import Release
-from tenant_slots.statements import JOB
+from tenant_slots.statements import JOB, first_waiting
 
 T = TypeVar("T")
 
@@ -107,6 +107,7 @@ def warm_up() -> None:
     """Load what the first queries of a process load; work-horses that are forked afterwards have it."""
     nobody = TenantJob(pk=0, attempt=0, tenant_queue_id=0)
     JOB.rows(uuid=nobody.uuid)
+    first_waiting(2).rows(pk=0, rq_queue="")
     slots.start(nobody, this_process("", beats=False))
     slots.release(nobody, state=State.FINISHED)
 

@@ -27,7 +27,7 @@ from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.enqueueing.backlog_limit import require_room
 from tenant_slots.exceptions import HoldInTransaction, NoFreeSlot, TenantQueueLocked
-from tenant_slots.models import HOLD_SLOT, Kind, State, TenantJob
+from tenant_slots.models import HOLD_SLOT, Kind, State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner
 from tenant_slots.repair import lost_runs
 from tenant_slots.running import errors, progress
@@ -164,7 +164,6 @@ class Keeper:
 
     def _begin(self, job: TenantJob) -> None:
         try:
-            transitions.admit(job.tenant_queue_id)
             self._wait_for_turn(job)
         except TenantQueueLocked as error:
             raise self._no_slot(LOCKED) from error
@@ -202,7 +201,7 @@ class Keeper:
     def _wait_for_turn(self, job: TenantJob) -> None:
         """Until it does not wait any more: it got a slot, or somebody canceled it."""
         pause = SHORTEST_PAUSE
-        while self._still_waits(job):
+        while self._still_waits(job) and not self._gets_slot(job) and job.state == State.WAITING:
             left = self._deadline - time.monotonic()
             # Where it cannot leave any more it was admitted in this very moment, and the slot is used.
             if (left <= 0 or self._has_ended.is_set()) and transitions.cancel_unstarted(job, NO_SLOT):
@@ -210,6 +209,17 @@ class Keeper:
             self._has_ended.wait(max(0.0, min(pause, left)))
             pause = min(pause * 1.5, LONGEST_PAUSE)
             self._beat_in_backlog(job)
+
+    def _gets_slot(self, job: TenantJob) -> bool:
+        """Nobody is asked to wait for the row unless it looks as if a slot were free."""
+        if not TenantQueue.objects.with_free(1).filter(pk=job.tenant_queue_id).exists():
+            return False
+        try:
+            return transitions.admit_here(job)
+        except TenantQueueLocked:
+            if time.monotonic() < self._deadline:
+                return False
+            raise
 
     def _still_waits(self, job: TenantJob) -> bool:
         seen = TenantJob.objects.filter(pk=job.pk).values_list("state", "attempt", "token").first()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from rq.job import Job
 
-from tenant_slots import dispatch, owners, transitions
+from tenant_slots import dispatch, owners, slots, transitions
+from tenant_slots.fair_order import Turn
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Owner, this_process
-from tenant_slots.releases import Release
+from tenant_slots.releases import Admission, Release
 from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.recording import Outcome, persistently
@@ -44,6 +47,7 @@ class Run:
         self._on_outage = on_outage
         self._process = os.getpid()
         self._transactions = 0
+        self._began = 0.0
 
     @staticmethod
     def of(rq_job: Job | None) -> Run:
@@ -69,15 +73,51 @@ class Run:
         return this_process(self.worker, beats=self.beats)
 
     def begin(self, uuid: UUID, attempt: int) -> bool:
-        """Mark an admitted job as running. False when this attempt is not to be run: it ended, was canceled or runs."""
+        """Mark an admitted job as running. False when this attempt is not to be run: it ended, was canceled or runs.
+
+        Or it would not be admitted by now, and has gone back to its place in the backlog.
+        """
         found: list[Any] = persistently(lambda: JOB.rows(uuid=uuid), self._on_outage) or []
-        return any(job.attempt == attempt and self.start(job) for job in found)
+        job = found[0] if found and found[0].attempt == attempt else None
+        if job is None:
+            return False
+        if self.start(job):
+            return True
+        if job.state == State.QUEUED:
+            persistently(lambda: transitions.put_back(job), self._on_outage)
+        return False
+
+    def take(self, turn: Turn) -> TenantJob | None:
+        """A tenant's turn has come here: admit its next job and mark it as running. None when it has none.
+
+        Raises:
+            Error: the database is out of reach. A job that may have been marked all the same is named by the witness.
+        """
+        self._prepare()
+        owner = self.owner
+        with transitions.in_turn(turn) as came_of:
+            admission = slots.admit_and_start(
+                turn.tenant_queue_id, turn.rq_queue, owner, partial(self._taking, owner=owner)
+            )
+            came_of(admission)
+            self._has_taken(admission, owner)
+        return self.job
+
+    def _taking(self, job: TenantJob, owner: Owner) -> None:
+        self.witness.taking(job.pk, owner.token, owner.horse or owner.pid)
+
+    def _has_taken(self, admission: Admission, owner: Owner) -> None:
+        if admission.started is None:
+            self.witness.idle()
+        else:
+            owners.runs_here.add(owner.token)
+            self._holds(admission.started)
 
     def start(self, job: TenantJob) -> bool:
         """As `begin`, for a job that is at hand."""
-        owner, self._process = self.owner, os.getpid()
-        self._transactions = recording.open_transactions()
-        self.witness.taking(job.pk, owner.token, owner.horse or owner.pid)
+        self._prepare()
+        owner = self.owner
+        self._taking(job, owner)
         owners.runs_here.add(owner.token)
         started = False
         try:
@@ -88,12 +128,21 @@ class Run:
         if not started:
             self.witness.idle()
             return False
-        self.witness.holding()
-        self.job = job
+        self._holds(job)
         self._tell_started(job)
         return True
 
+    def _prepare(self) -> None:
+        self._process = os.getpid()
+        self._transactions = recording.open_transactions()
+
+    def _holds(self, job: TenantJob) -> None:
+        self.witness.holding()
+        self.job, self._began = job, time.monotonic()
+
     def _tell_started(self, job: TenantJob) -> None:
+        """The job was taken from RQ's list, so that there is room for another one."""
+        transitions.after_commit(partial(transitions.feed, job.rq_queue_name))
         transitions.started(job)
 
     def _record_start(self, job: TenantJob, owner: Owner) -> bool:
@@ -116,7 +165,10 @@ class Run:
         self.witness.idle()
         if not released:
             logger.warning("job %s ended after its slot had been taken away", job.uuid)
-        transitions.follow(job, released, outcome.get("error", ""))
+        transitions.follow(job, released, outcome.get("error", ""), self._seconds())
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began
 
     def _record_end(self, job: TenantJob, outcome: Outcome) -> Release | None:
         released = recording.record_end(job, outcome, self._on_outage)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.db.models import OuterRef, QuerySet
 
 from tenant_slots.models import TenantJob, TenantQueue
@@ -30,5 +31,8 @@ def with_position(job: TenantJob) -> QuerySet[Any]:
 
 
 def first_waiting(row: TenantQueue, most: int) -> list[tuple[int, TenantJob]]:
-    """Position and job of the first in the backlog."""
-    return list(enumerate(row.jobs.backlog().defer(*LARGE)[:most], start=1))
+    """Position and job of the first in the backlog. Its index has them in their order by RQ queue."""
+    names = ("", *getattr(settings, "RQ_QUEUES", {}))
+    jobs = [job for name in names for job in row.jobs.backlog().filter(rq_queue=name).defer(*LARGE)[:most]]
+    jobs.sort(key=lambda job: (-job.priority, job.pk))
+    return list(enumerate(jobs[:most], start=1))

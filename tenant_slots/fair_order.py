@@ -1,0 +1,147 @@
+"""In which order tenants meet a worker: by the worker time that each of them has had.
+
+For each RQ queue Redis keeps the tenants that may have something to run, by virtual time: the seconds for which workers
+have run their jobs, divided by their share. Who is first is next. It is charged the mean run time of its jobs at once,
+and when the job ends the charge is set right; what runs for long is charged by the sweep while it runs. A tenant that
+comes back stands where the queue is by then, so that nobody saves up time (start-time fair queueing).
+
+This is a hint. The database says who has a waiting job and a free slot: a tenant that turns out to have none leaves the
+order, unless it was offered again meanwhile, and comes back with its next enqueue, release or change of a limit. All of
+it may be lost; the sweep offers again who has something to run.
+
+Workers of ours take their turn themselves. Any other worker takes what is in RQ's list, so that one job, and one for
+each worker that is known to be idle, is admitted ahead of it: the *window*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from redis import Redis
+
+from tenant_slots import dispatch
+
+SECONDS_ALIVE = 15
+"""For which a worker of ours counts as there, and as idle, after it was last heard of: it looks every few seconds."""
+
+TENANTS_PER_CALL = 1000
+"""Most tenants in one run of the script: Redis serves nobody else meanwhile."""
+
+NOTHING_RAN = -1
+"""In place of seconds: the job had been charged, and never ran."""
+
+NOTHING_CHARGED = -2
+"""In place of seconds: what became free was no job's."""
+
+
+class Turn(NamedTuple):
+    """A tenant's turn in one queue."""
+
+    rq_queue: str
+    tenant_queue_id: int
+    jobs: int
+    """How many of its jobs may be admitted now. It has been charged for these."""
+    offers: int
+    """How often it had been offered by then: what has been offered since is not forgotten."""
+
+
+def offer(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> bool:
+    """These tenants may have something to run in a queue. Returns whether the window has room.
+
+    Args:
+        rq_queue: its name.
+        tenants: primary key of the tenant queue and its share, 0 where it is not at hand.
+
+    Raises:
+        RedisError: the sweep will offer them.
+    """
+    room = 0
+    flat = [number for tenant in tenants for number in tenant]
+    for start in range(0, len(flat), 2 * TENANTS_PER_CALL):
+        room = _ask(rq_queue, "offer", rq_queue, *flat[start : start + 2 * TENANTS_PER_CALL])
+    return room > 0
+
+
+def freed(tenant_queue_id: int, seconds: float, rq_queue: str) -> list[str]:
+    """A tenant has a slot again, or may have: it is offered wherever it has been full. Returns windows with room.
+
+    Args:
+        seconds: what its job took, or `NOTHING_RAN`, or `NOTHING_CHARGED`.
+        rq_queue: the queue of that job, else the tenant queue's.
+    """
+    others = [name for name in dispatch.queues_beside(rq_queue) if name != rq_queue]
+    rooms: list[bytes] = _ask(rq_queue, "freed", tenant_queue_id, seconds, rq_queue, *others)
+    return [name.decode() for name in rooms]
+
+
+def next_turn(rq_queue: str) -> Turn | None:
+    """Who is to be admitted into the window; None when that is full, or nobody has anything to run."""
+    return _turn(_ask(rq_queue, "next", rq_queue))
+
+
+def take(worker: str, rq_queues: list[str], *, waits: bool) -> Turn | str | None:
+    """What a worker of ours is to do now.
+
+    Args:
+        worker: RQ's key of it.
+        rq_queues: where it looks, in this order.
+        waits: whether it waits at RQ's lists if there is nothing; who enqueues then pushes to these.
+
+    Returns:
+        The turn of a tenant; or the name of a queue in whose list a job waits; or None.
+    """
+    answer = _ask(rq_queues[0], "take", worker, SECONDS_ALIVE, int(waits), *rq_queues)
+    return answer[0].decode() if answer and len(answer) == 1 else _turn(answer)
+
+
+def leave(worker: str, rq_queues: list[str], *, is_over: bool = False) -> None:
+    """The worker waits no more; or `is_over`: it will look no more."""
+    _ask(rq_queues[0], "leave", worker, int(is_over), *rq_queues)
+
+
+def drop(turn: Turn, admitted: int = 0, *, is_full: bool) -> None:
+    """The tenant has nothing more to run there: its backlog is empty, or it `is_full`."""
+    unused = turn.jobs - admitted
+    _ask(turn.rq_queue, "drop", turn.rq_queue, turn.tenant_queue_id, unused, turn.offers, int(is_full))
+
+
+def undo(turn: Turn) -> None:
+    """Nobody could be asked whether it has anything to run."""
+    _ask(turn.rq_queue, "undo", turn.rq_queue, turn.tenant_queue_id, turn.jobs)
+
+
+def charge(rq_queue: str, running: Iterable[tuple[int, int, float]]) -> None:
+    """Charge tenants for what runs: primary key, number of jobs, and the seconds that these have taken so far."""
+    _ask(rq_queue, "charge", rq_queue, *(number for tenant in running for number in tenant))
+
+
+def bring_before_plain_jobs(rq_queue: str, rq_ids: Iterable[str]) -> None:
+    """Behind the first plain RQ job in the list: tenants' jobs and plain ones take turns."""
+    for rq_id in rq_ids:
+        _ask(rq_queue, "bring", rq_queue, rq_id)
+
+
+def known(rq_queue: str, tenant_queue_ids: Iterable[int]) -> Iterator[int]:
+    """Those of the tenants that stand in the order."""
+    pks = [str(pk) for pk in tenant_queue_ids]
+    with dispatch.reaching(rq_queue) as queue:
+        scores = queue.connection.zmscore(f"tenant_slots:order:{rq_queue}", pks) if pks else []
+    return (int(pk) for pk, score in zip(pks, scores, strict=True) if score is not None)
+
+
+def _turn(answer: Any) -> Turn | None:
+    return Turn(answer[0].decode(), int(answer[1]), int(answer[2]), int(answer[3])) if answer else None
+
+
+def _ask(rq_queue: str, *arguments: Any) -> Any:
+    with dispatch.reaching(rq_queue) as queue:
+        return _script()(args=arguments, client=queue.connection)
+
+
+@cache
+def _script() -> Any:
+    """One for all servers: it is sent to a server that does not know it."""
+    return Redis().register_script(files("tenant_slots").joinpath("fair_order.lua").read_text())
