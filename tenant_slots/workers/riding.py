@@ -140,11 +140,11 @@ class RidingWorker(BaseWorker):
 
     def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
         """In the work-horse, of a job of ours, only where it is not to run."""
-        if not _is_ours(job):
+        if not dispatch.is_ours(job.id):
             super().prepare_job_execution(job, remove_from_intermediate_queue)
 
     def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
-        if _is_ours(job):
+        if dispatch.is_ours(job.id):
             job.ended_at = now()
         else:
             super().handle_execution_ended(job, queue, heartbeat_ttl)
@@ -152,7 +152,3 @@ class RidingWorker(BaseWorker):
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
         self._timed_out = isinstance(exc_info[1], JobTimeoutException)
         super().handle_exception(job, *exc_info)
-
-
-def _is_ours(job: Job) -> bool:
-    return dispatch.named_by(job.id) is not None
