@@ -195,7 +195,7 @@ class Supervisor(AsideWorker, RidingWorker, RecordingWorker, Worker):
 
     def _look_around(self, job: Job, seconds: float) -> None:
         """What a worker does while a job runs."""
-        if job.timeout and 0 < job.timeout <= seconds - GRACE_AFTER_TIMEOUT:
+        if _is_overdue(job, seconds):
             self.kill_horse()
         self.settle_kept()
         self.sweep()
@@ -210,22 +210,30 @@ class Supervisor(AsideWorker, RidingWorker, RecordingWorker, Worker):
         """The job has run, its work-horse has died, or this worker is to end at once and takes the horse along."""
         with self._handing:
             self._rq_id, self._horse_pid = None, 0
-        status = None if report else self._dismiss(at_once=True)
-        if report is not None and not report.is_fit and not self._is_to_hear(report):
-            self._dismiss()  # before all else: what it shares with us must not be copied when we write
-        if report is not None and report.met_outage:
-            self.sweeper.contact.broken()
-        news = self._end(run)
-        decided = {} if report else {"state": self._decided(job, seconds), "was_interrupted": self._stop_requested}
-        if self.keep_what_is_left(**decided):
-            self.settle_and_wait(0 if report else SECONDS_FOR_A_SLOT)
-        if report is None:
-            self._unless_redis_is_away(self._tell_rq_of_death, job, queue, status)
-        elif report.ended is not None:
-            self._unless_redis_is_away(self.tell_rq, job, queue, report.ended)
-        self.execution = None
-        self.set_state("idle")
-        self._tell(news, report)
+        with self._parting_if_unfit(report) as status:
+            if report is not None and report.met_outage:
+                self.sweeper.contact.broken()
+            news = self._end(run)
+            decided = {} if report else {"state": self._decided(job, seconds), "was_interrupted": self._stop_requested}
+            if self.keep_what_is_left(**decided):
+                self.settle_and_wait(0 if report else SECONDS_FOR_A_SLOT)
+            if report is None:
+                self._unless_redis_is_away(self._tell_rq_of_death, job, queue, status)
+            elif report.ended is not None:
+                self._unless_redis_is_away(self.tell_rq, job, queue, report.ended)
+            self.execution = None
+            self.set_state("idle")
+            self._tell(news, report)
+
+    @contextmanager
+    def _parting_if_unfit(self, report: Report | None) -> Iterator[int | None]:
+        """Dismiss a work-horse that is dead or unfit for another job; gives how it ended.
+
+        Before all else: what it shares with us must not be copied when we write. Last where the project's receivers are
+        to hear in it of the end.
+        """
+        stays = report is not None and (report.is_fit or self._is_to_hear(report))
+        yield None if stays else self._dismiss(at_once=report is None)
         if report is not None and not report.is_fit:
             self._dismiss()
 
@@ -279,7 +287,7 @@ class Supervisor(AsideWorker, RidingWorker, RecordingWorker, Worker):
         """What was done to the work-horse on purpose."""
         if self._stopped_job_id == job.id:
             return State.CANCELED
-        if job.timeout and 0 < job.timeout <= seconds - GRACE_AFTER_TIMEOUT:
+        if _is_overdue(job, seconds):
             return State.FAILED
         return None
 
@@ -321,3 +329,8 @@ class Supervisor(AsideWorker, RidingWorker, RecordingWorker, Worker):
         super()._part()
         self._dismiss()
         self._session.close()
+
+
+def _is_overdue(job: Job, seconds: float) -> bool:
+    """Whether a work-horse that has run the job for so many seconds did not end itself at its timeout."""
+    return bool(job.timeout and 0 < job.timeout <= seconds - GRACE_AFTER_TIMEOUT)
