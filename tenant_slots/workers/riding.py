@@ -35,10 +35,10 @@ AFTER_THE_END = ("job_ended", "job_put_back", "jobs_admitted")
 
 
 class RidingWorker(BaseWorker):
-    """The part of a worker that lives in the work-horse. RQ's records of a job of ours are fewer there.
+    """The part of a worker that lives in the work-horse.
 
-    What nobody reads is left out: that a job began and ended within moments, and the heartbeats of such a one. A job
-    that lasts is announced by the worker, and by RQ's own means. Plain RQ jobs are treated as RQ does.
+    It calls the function of a job of ours and reports to the worker, which marks the job as running, records its end
+    and keeps RQ's records of it: see `records`. Plain RQ jobs are treated as RQ does.
     """
 
     owner: Owner
