@@ -177,6 +177,11 @@ def named_by(rq_job_id: str) -> tuple[UUID, int] | None:
     return (UUID(match[1]), int(match[2])) if match else None
 
 
+def is_ours(rq_job_id: str) -> bool:
+    """Whether an RQ id is one of ours, and not that of a plain RQ job."""
+    return named_by(rq_job_id) is not None
+
+
 def push_again(job: TenantJob) -> bool:
     """Push a job that Redis lost. False when it cannot be: the arguments of a plain RQ job were only there.
 

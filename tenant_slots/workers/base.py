@@ -48,9 +48,7 @@ class SweepingWorker(BaseWorker):
         self.outbox = Outbox()
         self.kept = KeptEndings()
         self.sweeper = Sweeper(self.name)
-        self.heartbeats = Heartbeats(
-            self.runs, self.end_run, lambda: self.sweeper.contact.broken(), self.look_at_clock, self.horse_of
-        )
+        self.heartbeats = Heartbeats(self.runs, self.end_run, lambda: self.sweeper.contact.broken(), self.look_at_clock)
         self._busy_with_bookkeeping = False
         self._failure: BaseException | None = None
         self._next_heartbeat = self._next_suspension_check = 0.0
@@ -75,11 +73,16 @@ class SweepingWorker(BaseWorker):
     owner: Owner
     """This process, which answers for its runs."""
 
-    def runs(self) -> list[Token]:
-        """Those whose end is not recorded yet: the one that goes on, and those whose ends are kept."""
+    def runs(self) -> dict[Token, int]:
+        """Those whose end is not recorded yet: the one that goes on, and those whose ends are kept.
+
+        Each with the work-horse that executes it; 0 where this process does, or the run has ended.
+        """
         seen = self.witness.read()
-        current = [(seen.job_id, seen.token)] if seen.phase in (Phase.HOLDING, Phase.ENDING) else []
-        return [*current, *self.kept.runs()]
+        runs = {}
+        if seen.phase in (Phase.HOLDING, Phase.ENDING):
+            runs[seen.job_id, seen.token] = seen.process if seen.process != os.getpid() else 0
+        return runs | dict.fromkeys(self.kept.runs(), 0)
 
     def end_run(self, run: Token) -> None:
         """Kill what executes a run, if it still does."""
@@ -87,11 +90,6 @@ class SweepingWorker(BaseWorker):
 
     def look_at_clock(self) -> None:
         """Called by the thread of the heartbeats, once in a while."""
-
-    def horse_of(self, run: Token) -> int:
-        """The work-horse that executes a run; 0 where this process does, or the run has ended."""
-        seen = self.witness.read()
-        return seen.process if (seen.job_id, seen.token) == run and seen.process != os.getpid() else 0
 
     def is_executing(self, run: Token) -> bool:
         seen = self.witness.read()

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import select
 import signal
 import threading
-import time
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
-from tenant_slots.memory_file import memory_file
 from tenant_slots.workers.inheritance import die_with
 
 logger = logging.getLogger("tenant_slots")
@@ -101,67 +95,3 @@ def _live(function: Callable[[], object], parent: int) -> None:
         logger.exception("process %s, which did something aside for a worker, failed", os.getpid())
     finally:
         os._exit(status)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came of something done aside."""
-
-    is_whole: bool
-    """False: it failed, or took too long."""
-    value: Any = None
-
-
-class Aside:
-    """Something that a worker has done by a process of its own: what may hang, and what runs the project's code.
-
-    Args:
-        seconds: after which the process is killed.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._child: Child | None = None
-        self._deadline = 0.0
-        self._file = memory_file("tenant_slots_answer")
-        weakref.finalize(self, os.close, self._file)
-
-    @property
-    def is_busy(self) -> bool:
-        return self._child is not None
-
-    def start(self, function: Callable[[], Any]) -> bool:
-        """Have it done. False when the system has no room for another process, or the last one has not ended.
-
-        Args:
-            function: what it returns is pickled, and must be of our own classes.
-        """
-        if self._child is not None:
-            return False
-        os.ftruncate(self._file, 0)
-        try:
-            self._child = Child(lambda: os.pwrite(self._file, pickle.dumps(function()), 0))
-        except OSError as error:
-            logger.warning("there is no room for a process that does something aside: %s", error)
-            return False
-        self._deadline = time.monotonic() + self._seconds
-        return True
-
-    def answer(self, seconds: float = 0) -> Answer | None:
-        """What came of it; None when nothing was started, or it has not ended after so many seconds."""
-        until = time.monotonic() + seconds
-        child = self._child
-        if child is None:
-            return None
-        while not child.has_ended():
-            now = time.monotonic()
-            if now > self._deadline:
-                child.end()
-            elif now >= until:
-                return None
-            else:
-                child.wait(min(until, self._deadline) - now + 0.001)
-        self._child = None
-        if child.status:
-            return Answer(is_whole=False)
-        return Answer(is_whole=True, value=pickle.loads(os.pread(self._file, os.fstat(self._file).st_size, 0)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 from django.db import Error, OperationalError, connections
 
@@ -32,24 +32,21 @@ class Heartbeats(threading.Thread):
     It has a thread and a connection of its own: nothing that the worker or its jobs do can hold up a heartbeat.
 
     Args:
-        runs: those whose end is not recorded yet.
+        runs: those whose end is not recorded yet, each with the work-horse that executes it; 0 for none.
         end_run: what to do with a run whose lease is known to be lost, or that somebody has asked to stop.
         on_outage: told each time that the database did not answer.
         look: called each time, for what else is to be watched by a clock.
-        horse_of: the work-horse that executes a run; 0 for none.
     """
 
     def __init__(
         self,
-        runs: Callable[[], Iterable[Token]],
+        runs: Callable[[], Mapping[Token, int]],
         end_run: Callable[[Token], object],
         on_outage: Callable[[], object],
         look: Callable[[], object] = lambda: None,
-        horse_of: Callable[[Token], int] = lambda run: 0,
     ) -> None:
         super().__init__(name="tenant_slots heartbeats", daemon=True)
         self._runs, self._end_run, self._on_outage, self._look = runs, end_run, on_outage, look
-        self._horse_of = horse_of
         self._is_over = threading.Event()
         self._wanted = threading.Event()
         self._last_contact = time.monotonic()
@@ -75,15 +72,15 @@ class Heartbeats(threading.Thread):
 
     def beat(self) -> float:
         """One heartbeat for each run; returns the seconds until the next one."""
-        runs = list(self._runs())
+        runs = self._runs()
         if not runs:
             connections.close_all()  # between jobs that take long; in the short ones it is never opened
             self._last_contact = time.monotonic()
         pause: float = app_settings.BEAT_INTERVAL
-        for run in runs:
+        for run, horse in runs.items():
             try:
                 with sessions.cut_after(app_settings.LEASE_TTL * ANSWER_SHARE):
-                    renewed = self._beat_one(run)
+                    renewed = self._beat_one(run, horse)
             except Error as error:
                 self._failed(run, error)
                 break
@@ -91,10 +88,10 @@ class Heartbeats(threading.Thread):
             pause = pause if renewed else app_settings.LEASE_TTL * AGAIN_SHARE
         return pause
 
-    def _beat_one(self, run: Token) -> bool:
+    def _beat_one(self, run: Token, horse: int) -> bool:
         """False when somebody holds the row: it was not written, and is to be tried again soon."""
         try:
-            kept, renewed = slots.beat(*run, self._horse_of(run)), True
+            kept, renewed = slots.beat(*run, horse), True
         except OperationalError as error:
             if not is_locked_out(error):
                 raise

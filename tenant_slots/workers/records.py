@@ -56,9 +56,10 @@ class RecordingWorker(BaseWorker):
 
     def cleanup_execution(self, job: Job, pipeline: Any) -> None:
         """Called by RQ whenever it records an end. A job of ours that was not announced has no execution."""
-        if dispatch.named_by(job.id):
+        is_ours = dispatch.is_ours(job.id)
+        if is_ours:
             pipeline.lrem(Queue(job.origin, connection=self.connection).intermediate_queue_key, 1, job.id)
-        if self.execution is not None or not dispatch.named_by(job.id):
+        if self.execution is not None or not is_ours:
             super().cleanup_execution(job, pipeline)
 
     def _record_success(self, job: Job, queue: Queue) -> None:

@@ -35,10 +35,10 @@ AFTER_THE_END = ("job_ended", "job_put_back", "jobs_admitted")
 
 
 class RidingWorker(BaseWorker):
-    """The part of a worker that lives in the work-horse. RQ's records of a job of ours are fewer there.
+    """The part of a worker that lives in the work-horse.
 
-    What nobody reads is left out: that a job began and ended within moments, and the heartbeats of such a one. A job
-    that lasts is announced by the worker, and by RQ's own means. Plain RQ jobs are treated as RQ does.
+    It calls the function of a job of ours and reports to the worker, which marks the job as running, records its end
+    and keeps RQ's records of it: see `records`. Plain RQ jobs are treated as RQ does.
     """
 
     owner: Owner
@@ -140,11 +140,11 @@ class RidingWorker(BaseWorker):
 
     def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
         """In the work-horse, of a job of ours, only where it is not to run."""
-        if not _is_ours(job):
+        if not dispatch.is_ours(job.id):
             super().prepare_job_execution(job, remove_from_intermediate_queue)
 
     def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
-        if _is_ours(job):
+        if dispatch.is_ours(job.id):
             job.ended_at = now()
         else:
             super().handle_execution_ended(job, queue, heartbeat_ttl)
@@ -152,7 +152,3 @@ class RidingWorker(BaseWorker):
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
         self._timed_out = isinstance(exc_info[1], JobTimeoutException)
         super().handle_exception(job, *exc_info)
-
-
-def _is_ours(job: Job) -> bool:
-    return dispatch.named_by(job.id) is not None

@@ -11,9 +11,9 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from rq.job import Job
@@ -22,20 +22,15 @@ from rq.worker import Worker
 
 from tenant_slots import dispatch, signals, transitions
 from tenant_slots.conf import app_settings
-from tenant_slots.db.sessions import PrivateConnection, private_connection
+from tenant_slots.db.sessions import PrivateConnection
 from tenant_slots.models import State
-from tenant_slots.repair.contact import Contact
 from tenant_slots.running.run import SupervisedRun
 from tenant_slots.transitions import News
-from tenant_slots.workers import kept
-from tenant_slots.workers.base import SweepingWorker
-from tenant_slots.workers.children import Aside
+from tenant_slots.workers.aside import AsideWorker, aside_at_once
 from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.horses import Horse, Order, Report, Tell
 from tenant_slots.workers.records import RecordingWorker, fields_of
 from tenant_slots.workers.riding import AFTER_THE_END, RidingWorker
-
-T = TypeVar("T")
 
 logger = logging.getLogger("tenant_slots")
 
@@ -61,7 +56,7 @@ SECONDS_TO_TELL = 60
 """How long the project's receivers may take to hear of the end of a job."""
 
 
-class Supervisor(SweepingWorker, RidingWorker, RecordingWorker, Worker):
+class Supervisor(AsideWorker, RidingWorker, RecordingWorker, Worker):
     """See the module; its subclasses say how many jobs a work-horse runs."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -72,12 +67,13 @@ class Supervisor(SweepingWorker, RidingWorker, RecordingWorker, Worker):
         """Of the job that the work-horse runs."""
         self._handing = threading.RLock()
         """Whoever has it may trust that the work-horse does not turn to another job."""
-        self._sweeping = Aside(app_settings.LEASE_TTL / 2)
-        self._settling = Aside(app_settings.LEASE_TTL)
-        self._breaks_before = 0
         self._next_rq_heartbeat = 0.0
         self._session = PrivateConnection(app_settings.LEASE_TTL / 4)
         self._asked_at: float | None = None
+
+    @property
+    def runs_a_job(self) -> bool:
+        return self._rq_id is not None
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         with self._session.used():
@@ -199,7 +195,7 @@ class Supervisor(SweepingWorker, RidingWorker, RecordingWorker, Worker):
 
     def _look_around(self, job: Job, seconds: float) -> None:
         """What a worker does while a job runs."""
-        if job.timeout and 0 < job.timeout <= seconds - GRACE_AFTER_TIMEOUT:
+        if _is_overdue(job, seconds):
             self.kill_horse()
         self.settle_kept()
         self.sweep()
@@ -214,22 +210,30 @@ class Supervisor(SweepingWorker, RidingWorker, RecordingWorker, Worker):
         """The job has run, its work-horse has died, or this worker is to end at once and takes the horse along."""
         with self._handing:
             self._rq_id, self._horse_pid = None, 0
-        status = None if report else self._dismiss(at_once=True)
-        if report is not None and not report.is_fit and not self._is_to_hear(report):
-            self._dismiss()  # before all else: what it shares with us must not be copied when we write
-        if report is not None and report.met_outage:
-            self.sweeper.contact.broken()
-        news = self._end(run)
-        decided = {} if report else {"state": self._decided(job, seconds), "was_interrupted": self._stop_requested}
-        if self.keep_what_is_left(**decided):
-            self._settle_and_wait(0 if report else SECONDS_FOR_A_SLOT)
-        if report is None:
-            self._unless_redis_is_away(self._tell_rq_of_death, job, queue, status)
-        elif report.ended is not None:
-            self._unless_redis_is_away(self.tell_rq, job, queue, report.ended)
-        self.execution = None
-        self.set_state("idle")
-        self._tell(news, report)
+        with self._parting_if_unfit(report) as status:
+            if report is not None and report.met_outage:
+                self.sweeper.contact.broken()
+            news = self._end(run)
+            decided = {} if report else {"state": self._decided(job, seconds), "was_interrupted": self._stop_requested}
+            if self.keep_what_is_left(**decided):
+                self.settle_and_wait(0 if report else SECONDS_FOR_A_SLOT)
+            if report is None:
+                self._unless_redis_is_away(self._tell_rq_of_death, job, queue, status)
+            elif report.ended is not None:
+                self._unless_redis_is_away(self.tell_rq, job, queue, report.ended)
+            self.execution = None
+            self.set_state("idle")
+            self._tell(news, report)
+
+    @contextmanager
+    def _parting_if_unfit(self, report: Report | None) -> Iterator[int | None]:
+        """Dismiss a work-horse that is dead or unfit for another job; gives how it ended.
+
+        Before all else: what it shares with us must not be copied when we write. Last where the project's receivers are
+        to hear in it of the end.
+        """
+        stays = report is not None and (report.is_fit or self._is_to_hear(report))
+        yield None if stays else self._dismiss(at_once=report is None)
         if report is not None and not report.is_fit:
             self._dismiss()
 
@@ -265,7 +269,7 @@ class Supervisor(SweepingWorker, RidingWorker, RecordingWorker, Worker):
         elif self._horse is not None and self._horse.can_take(Tell(news)):
             self._wait_for_receivers(self._horse)
         else:
-            self._aside_at_once(lambda: transitions.tell(news))
+            aside_at_once(lambda: transitions.tell(news))
 
     def _wait_for_receivers(self, horse: Horse) -> None:
         until = time.monotonic() + SECONDS_TO_TELL
@@ -283,7 +287,7 @@ class Supervisor(SweepingWorker, RidingWorker, RecordingWorker, Worker):
         """What was done to the work-horse on purpose."""
         if self._stopped_job_id == job.id:
             return State.CANCELED
-        if job.timeout and 0 < job.timeout <= seconds - GRACE_AFTER_TIMEOUT:
+        if _is_overdue(job, seconds):
             return State.FAILED
         return None
 
@@ -291,48 +295,7 @@ class Supervisor(SweepingWorker, RidingWorker, RecordingWorker, Worker):
         was_stopped = self._stopped_job_id == job.id
         self.tell_rq_of_death(job, queue, status)
         if was_stopped and job._stopped_callback_name:
-            self._aside_at_once(lambda: job.execute_stopped_callback(self.death_penalty_class))
-
-    def _aside_at_once(self, function: Callable[[], Any]) -> None:
-        one = Aside(app_settings.LEASE_TTL)
-        if one.start(function):
-            one.answer(app_settings.LEASE_TTL + 1)
-
-    def settle_kept(self) -> None:
-        """Aside: a receiver of the job's end may take its time, and so may the database."""
-        self._settle_and_wait(0)
-
-    def _settle_and_wait(self, seconds: float) -> None:
-        self._note_settled(0)
-        if len(self.kept) and self._settling.start(_with_session(lambda: list(kept.settle(self.kept.whole())))):
-            self._note_settled(seconds)
-
-    def _note_settled(self, seconds: float) -> None:
-        answer = self._settling.answer(seconds)
-        if answer is not None and answer.is_whole:
-            self.kept.remove(answer.value)
-
-    def sweep(self) -> None:
-        """Aside, and waited for while no job runs: in burst mode, what it promotes is still to be run."""
-        self._note_swept(0)
-        if self.sweeper.is_due and self._sweeping.start(_with_session(self._sweep_in_child)):
-            self.sweeper.put_off()
-            self._breaks_before = self.sweeper.contact.breaks
-            self._note_swept(0 if self._rq_id else app_settings.LEASE_TTL)
-
-    def _sweep_in_child(self) -> Contact:
-        self.sweeper.sweep_if_due()
-        return self.sweeper.contact
-
-    def _note_swept(self, seconds: float) -> None:
-        """Take over what the process saw; nothing, if this worker has itself met an outage meanwhile."""
-        answer = self._sweeping.answer(seconds)
-        if answer is None:
-            return
-        if not answer.is_whole:
-            self.sweeper.contact.broken()
-        elif self.sweeper.contact.breaks == self._breaks_before:
-            self.sweeper.contact = answer.value
+            aside_at_once(lambda: job.execute_stopped_callback(self.death_penalty_class))
 
     def end_run(self, run: Token) -> None:
         """Called by the thread of the heartbeats."""
@@ -351,7 +314,7 @@ class Supervisor(SweepingWorker, RidingWorker, RecordingWorker, Worker):
     def kill_horse(self, *args: Any) -> None:
         """Only one that runs a job. RQ forgets the pid of a horse that has ended, and kills the group of process 0."""
         with self._handing:
-            if self._rq_id is not None and self._horse is not None:
+            if self.runs_a_job and self._horse is not None:
                 self._horse.child.kill(*args)
 
     def wait_for_horse(self) -> tuple[None, None, None]:
@@ -368,11 +331,6 @@ class Supervisor(SweepingWorker, RidingWorker, RecordingWorker, Worker):
         self._session.close()
 
 
-def _with_session(function: Callable[[], T]) -> Callable[[], T]:
-    """For what is done aside: with a session that ends with it."""
-
-    def run() -> T:
-        with private_connection(app_settings.LEASE_TTL / 4):
-            return function()
-
-    return run
+def _is_overdue(job: Job, seconds: float) -> bool:
+    """Whether a work-horse that has run the job for so many seconds did not end itself at its timeout."""
+    return bool(job.timeout and 0 < job.timeout <= seconds - GRACE_AFTER_TIMEOUT)

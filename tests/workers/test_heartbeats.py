@@ -27,13 +27,14 @@ class Run:
         self.witness = Witness()
         self.witness.taking(self.job.pk, self.job.token, os.getpid())
         self.witness.holding()
+        self.horse = 0
         self.ended = 0
         self.outages = 0
         self.heartbeats = Heartbeats(self._runs, self._end, self._outage)
 
-    def _runs(self) -> list[tuple[int, int]]:
+    def _runs(self) -> dict[tuple[int, int], int]:
         seen = self.witness.read()
-        return [(seen.job_id, seen.token)] if seen.phase else []
+        return {(seen.job_id, seen.token): self.horse} if seen.phase else {}
 
     def _end(self, _: object) -> None:
         self.ended += 1
@@ -58,8 +59,8 @@ def test_a_heartbeat_renews_the_lease() -> None:
 def test_a_heartbeat_names_the_work_horse_that_was_forked_after_the_start() -> None:
     run = Run()
     assert run.job.horse == 0
-    beats = Heartbeats(run._runs, run._end, run._outage, horse_of=lambda _: 4711)
-    beats.beat()
+    run.horse = 4711
+    run.heartbeats.beat()
     assert fresh(run.job).horse == 4711
 
 

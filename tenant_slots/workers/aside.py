@@ -1,0 +1,152 @@
+"""What a worker has done by a process of its own: what may hang, and what runs the project's code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tenant_slots.conf import app_settings
+from tenant_slots.db.sessions import private_connection
+from tenant_slots.memory_file import memory_file
+from tenant_slots.repair.contact import Contact
+from tenant_slots.workers import kept
+from tenant_slots.workers.base import SweepingWorker
+from tenant_slots.workers.children import Child
+
+T = TypeVar("T")
+
+logger = logging.getLogger("tenant_slots")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of something done aside."""
+
+    is_whole: bool
+    """False: it failed, or took too long."""
+    value: Any = None
+
+
+class Aside:
+    """One thing at a time, by a process of its own.
+
+    Args:
+        seconds: after which the process is killed.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._child: Child | None = None
+        self._deadline = 0.0
+        self._file = memory_file("tenant_slots_answer")
+        weakref.finalize(self, os.close, self._file)
+
+    def start(self, function: Callable[[], Any]) -> bool:
+        """Have it done. False when the system has no room for another process, or the last one has not ended.
+
+        Args:
+            function: what it returns is pickled, and must be of our own classes.
+        """
+        if self._child is not None:
+            return False
+        os.ftruncate(self._file, 0)
+        try:
+            self._child = Child(lambda: os.pwrite(self._file, pickle.dumps(function()), 0))
+        except OSError as error:
+            logger.warning("there is no room for a process that does something aside: %s", error)
+            return False
+        self._deadline = time.monotonic() + self._seconds
+        return True
+
+    def answer(self, seconds: float = 0) -> Answer | None:
+        """What came of it; None when nothing was started, or it has not ended after so many seconds."""
+        until = time.monotonic() + seconds
+        child = self._child
+        if child is None:
+            return None
+        while not child.has_ended():
+            now = time.monotonic()
+            if now > self._deadline:
+                child.end()
+            elif now >= until:
+                return None
+            else:
+                child.wait(min(until, self._deadline) - now + 0.001)
+        self._child = None
+        if child.status:
+            return Answer(is_whole=False)
+        return Answer(is_whole=True, value=pickle.loads(os.pread(self._file, os.fstat(self._file).st_size, 0)))
+
+
+class AsideWorker(SweepingWorker):
+    """The part of a worker that has its sweeps and the ends that it keeps done aside."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sweeping = Aside(app_settings.LEASE_TTL / 2)
+        self._settling = Aside(app_settings.LEASE_TTL)
+        self._breaks_before = 0
+
+    @property
+    def runs_a_job(self) -> bool:
+        raise NotImplementedError
+
+    def settle_kept(self) -> None:
+        """Aside: a receiver of the job's end may take its time, and so may the database."""
+        self.settle_and_wait(0)
+
+    def settle_and_wait(self, seconds: float) -> None:
+        """As `settle_kept`; what is settled within so many seconds is known when this returns."""
+        self._note_settled(0)
+        if len(self.kept) and self._settling.start(_with_session(lambda: list(kept.settle(self.kept.whole())))):
+            self._note_settled(seconds)
+
+    def _note_settled(self, seconds: float) -> None:
+        answer = self._settling.answer(seconds)
+        if answer is not None and answer.is_whole:
+            self.kept.remove(answer.value)
+
+    def sweep(self) -> None:
+        """Aside, and waited for while no job runs: in burst mode, what it promotes is still to be run."""
+        self._note_swept(0)
+        if self.sweeper.is_due and self._sweeping.start(_with_session(self._sweep_in_child)):
+            self.sweeper.put_off()
+            self._breaks_before = self.sweeper.contact.breaks
+            self._note_swept(0 if self.runs_a_job else app_settings.LEASE_TTL)
+
+    def _sweep_in_child(self) -> Contact:
+        self.sweeper.sweep_if_due()
+        return self.sweeper.contact
+
+    def _note_swept(self, seconds: float) -> None:
+        """Take over what the process saw; nothing, if this worker has itself met an outage meanwhile."""
+        answer = self._sweeping.answer(seconds)
+        if answer is None:
+            return
+        if not answer.is_whole:
+            self.sweeper.contact.broken()
+        elif self.sweeper.contact.breaks == self._breaks_before:
+            self.sweeper.contact = answer.value
+
+
+def aside_at_once(function: Callable[[], Any]) -> None:
+    """Have it done, and wait until it is, or has been killed for taking too long."""
+    one = Aside(app_settings.LEASE_TTL)
+    if one.start(function):
+        one.answer(app_settings.LEASE_TTL + 1)
+
+
+def _with_session(function: Callable[[], T]) -> Callable[[], T]:
+    """With a session that ends with it."""
+
+    def run() -> T:
+        with private_connection(app_settings.LEASE_TTL / 4):
+            return function()
+
+    return run
