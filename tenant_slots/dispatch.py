@@ -312,11 +312,12 @@ def _push_fresh(name: str, jobs: list[TenantJob]) -> None:
         for start in range(0, len(jobs), PUSHED_AT_ONCE):
             with queue.connection.pipeline() as pipeline:
                 for job in jobs[start : start + PUSHED_AT_ONCE]:
-                    queue.enqueue_job(_rq_job(queue, job), pipeline=pipeline)
+                    queue.enqueue_job(rq_job_of(queue, job), pipeline=pipeline)
                 pipeline.execute()
 
 
-def _rq_job(queue: Queue, job: TenantJob) -> Job:
+def rq_job_of(queue: Queue, job: TenantJob) -> Job:
+    """The RQ job of one of ours, as it is pushed."""
     options = job.options
     return queue.create_job(
         RUNNER,

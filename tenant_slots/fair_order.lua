@@ -173,6 +173,11 @@ function operations.take(worker, ttl, waits, ...)
   return false
 end
 
+-- The worker is there, and runs a job.
+function operations.here(worker, ttl, ...)
+  for _, queue in ipairs({...}) do redis.call('ZADD', key('workers', queue), now + ttl, worker) end
+end
+
 -- The worker is there for these queues no more, or has something to do.
 function operations.leave(worker, is_over, ...)
   for _, queue in ipairs({...}) do

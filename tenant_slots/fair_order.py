@@ -97,6 +97,11 @@ def take(worker: str, rq_queues: list[str], *, waits: bool) -> Turn | str | None
     return answer[0].decode() if answer and len(answer) == 1 else _turn(answer)
 
 
+def show_presence(worker: str, rq_queues: list[str]) -> None:
+    """The worker is there, and runs a job."""
+    _ask(rq_queues[0], "here", worker, SECONDS_ALIVE, *rq_queues)
+
+
 def leave(worker: str, rq_queues: list[str], *, is_over: bool = False) -> None:
     """The worker waits no more; or `is_over`: it will look no more."""
     _ask(rq_queues[0], "leave", worker, int(is_over), *rq_queues)

@@ -149,10 +149,15 @@ def admit_here(job: TenantJob) -> bool:
     """
     admitted = slots.admit_this(job)
     if admitted:
-        _send("jobs_admitted", jobs=[job])
+        admitted_here(job)
     else:
         job.refresh_from_db(fields=["state", "attempt"])
     return admitted
+
+
+def admitted_here(job: TenantJob) -> None:
+    """Tell that a job has a slot which is not pushed."""
+    _send("jobs_admitted", jobs=[job])
 
 
 def started(job: TenantJob) -> None:

@@ -48,6 +48,7 @@ class Run:
         self._process = os.getpid()
         self._transactions = 0
         self._began = 0.0
+        self._was_taken = False
 
     @staticmethod
     def of(rq_job: Job | None) -> Run:
@@ -77,6 +78,9 @@ class Run:
 
         Or it would not be admitted by now, and has gone back to its place in the backlog.
         """
+        if self.job is not None:
+            self._tell_started(self.job)
+            return (self.job.uuid, self.job.attempt) == (uuid, attempt)
         found: list[Any] = persistently(lambda: JOB.rows(uuid=uuid), self._on_outage) or []
         job = found[0] if found and found[0].attempt == attempt else None
         if job is None:
@@ -111,6 +115,8 @@ class Run:
             self.witness.idle()
         else:
             owners.runs_here.add(owner.token)
+            self._was_taken = True
+            admission.started.token = owner.token
             self._holds(admission.started)
 
     def start(self, job: TenantJob) -> bool:
@@ -141,9 +147,15 @@ class Run:
         self.job, self._began = job, time.monotonic()
 
     def _tell_started(self, job: TenantJob) -> None:
-        """The job was taken from RQ's list, so that there is room for another one."""
-        transitions.after_commit(partial(transitions.feed, job.rq_queue_name))
+        if self._was_taken:
+            transitions.admitted_here(job)
+        else:
+            self._make_room(job)
         transitions.started(job)
+
+    def _make_room(self, job: TenantJob) -> None:
+        """The job was taken from RQ's list, which has room for another one."""
+        transitions.after_commit(partial(transitions.feed, job.rq_queue_name))
 
     def _record_start(self, job: TenantJob, owner: Owner) -> bool:
         return recording.record_start(job, owner, self._on_outage)
@@ -252,9 +264,9 @@ class SupervisedRun(WatchedRun):
 class RiddenRun(Run):
     """In a work-horse: a run that its worker has started and will end."""
 
-    def __init__(self, worker: str, job: TenantJob, outbox: Outbox) -> None:
+    def __init__(self, worker: str, job: TenantJob, outbox: Outbox, *, was_taken: bool) -> None:
         super().__init__(worker, beats=True)
-        self.job, self._outbox = job, outbox
+        self.job, self._outbox, self._was_taken = job, outbox, was_taken
 
     def begin(self, uuid: UUID, attempt: int) -> bool:
         """Whether it is this attempt that the worker has started."""
@@ -262,6 +274,9 @@ class RiddenRun(Run):
             return False
         self._tell_started(self.job)
         return True
+
+    def _make_room(self, job: TenantJob) -> None:
+        """Its worker does not: it takes its next job itself."""
 
     def end(self, outcome: Outcome) -> None:
         if self.job is not None and self._is_mine():

@@ -195,11 +195,11 @@ class SweepingWorker(BaseWorker):
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
         """A stop that is asked for meanwhile comes after this."""
-        before, self._busy_with_bookkeeping = self._busy_with_bookkeeping, True
+        self._busy_with_bookkeeping = True
         try:
             yield
         finally:
-            self._busy_with_bookkeeping = before
+            self._busy_with_bookkeeping = False
 
     @contextmanager
     def _noting_failure(self) -> Iterator[None]:

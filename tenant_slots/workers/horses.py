@@ -28,6 +28,8 @@ class Order:
     """One of ours that the worker has marked as running."""
     rq_fields: dict[str, Any] | None = None
     """What RQ's job object holds of one of ours: the work-horse need not ask Redis."""
+    was_taken: bool = False
+    """The worker has admitted it too, and the project's receivers are to hear of that."""
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,12 @@ from tenant_slots.workers.horses import RQEnd
 class RecordingWorker(BaseWorker):
     """The part of a worker that keeps RQ's records of jobs of ours."""
 
+    is_in_redis = True
+    """Whether RQ has the job that is executed. One that the worker has taken by itself is stored when it lasts."""
+
     def announce(self, job: Job) -> None:
         """It runs, and has lasted for a moment: for RQ's pages, and so that a stop command finds this worker."""
+        self._store(job)
         self.prepare_execution(job)
         with self.connection.pipeline() as pipeline:
             self.set_current_job_id(job.id, pipeline=pipeline)
@@ -35,6 +39,8 @@ class RecordingWorker(BaseWorker):
         """It has ended. What it returned is passed on as it is: loading it would import modules of the project."""
         job.started_at, job.ended_at = (datetime.fromtimestamp(at, UTC) for at in (ended.started_at, ended.ended_at))
         job.serializer, job._result = _AlreadySerialized, ended.result or None
+        if ended.error is not None or job.get_result_ttl(self.default_result_ttl) == 0:
+            self._store(job)
         if ended.error is not None:
             self.handle_job_failure(job, queue=queue, exc_string=ended.error)
         elif job.get_result_ttl(self.default_result_ttl) == 0:
@@ -44,6 +50,7 @@ class RecordingWorker(BaseWorker):
 
     def tell_rq_of_death(self, job: Job, queue: Queue, status: int | None) -> None:
         """Its work-horse has died, as RQ's monitor_work_horse says it, but for the callback of a stopped job."""
+        self._store(job)
         try:
             known = job.get_status()
         except InvalidJobOperation:  # somebody has deleted it
@@ -61,6 +68,11 @@ class RecordingWorker(BaseWorker):
             pipeline.lrem(Queue(job.origin, connection=self.connection).intermediate_queue_key, 1, job.id)
         if self.execution is not None or not is_ours:
             super().cleanup_execution(job, pipeline)
+
+    def _store(self, job: Job) -> None:
+        if not self.is_in_redis:
+            job.save()
+            self.is_in_redis = True
 
     def _record_success(self, job: Job, queue: Queue) -> None:
         """As RQ's handle_job_success. Who depends on the job is read in the transaction that says it is finished."""
@@ -81,6 +93,7 @@ class RecordingWorker(BaseWorker):
 
     def _write_success(self, job: Job, ttl: int, pipeline: Any) -> None:
         fields = {
+            **({} if self.is_in_redis else job.to_dict()),
             "status": JobStatus.FINISHED.value,
             "worker_name": self.name,
             "started_at": utcformat(job.started_at),  # type: ignore[arg-type]

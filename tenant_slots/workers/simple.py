@@ -10,16 +10,20 @@ from rq.queue import Queue
 from rq.worker import SimpleWorker
 
 from tenant_slots.running.run import WatchedRun
-from tenant_slots.workers.base import SweepingWorker
 from tenant_slots.workers.heartbeats import Token
+from tenant_slots.workers.turns import TurnTakingWorker
 
 
-class TenantSimpleWorker(SweepingWorker, SimpleWorker):
+class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
     """RQ's worker without a fork. It runs jobs, sweeps and calls receivers in one process and thread."""
 
     def execute_job(self, job: Job, queue: Queue) -> None:
+        taken = self.taken_run()
+        self._busy_with_bookkeeping = False
         with self._noting_failure():
-            self.new_run().hand_to(job)
+            if taken is not None:
+                self._unless_redis_is_away(job.save)
+            (taken or self.new_run()).hand_to(job)
             try:
                 super().execute_job(job, queue)
             finally:

@@ -31,6 +31,7 @@ from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.horses import Horse, Order, Report, Tell
 from tenant_slots.workers.records import RecordingWorker, fields_of
 from tenant_slots.workers.riding import AFTER_THE_END, RidingWorker
+from tenant_slots.workers.turns import TurnTakingWorker
 
 logger = logging.getLogger("tenant_slots")
 
@@ -56,7 +57,7 @@ SECONDS_TO_TELL = 60
 """How long the project's receivers may take to hear of the end of a job."""
 
 
-class Supervisor(AsideWorker, RidingWorker, RecordingWorker, Worker):
+class Supervisor(TurnTakingWorker, AsideWorker, RidingWorker, RecordingWorker, Worker):
     """See the module; its subclasses say how many jobs a work-horse runs."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -85,12 +86,18 @@ class Supervisor(AsideWorker, RidingWorker, RecordingWorker, Worker):
         with self._noting_failure(), self._undisturbed():
             self._execute(job, queue)
 
+    def taken_run(self) -> SupervisedRun | None:
+        run = super().taken_run()
+        assert run is None or isinstance(run, SupervisedRun), "a run was taken that nobody supervises"
+        return run
+
     def _execute(self, job: Job, queue: Queue) -> None:
         named = dispatch.named_by(job.id)
         began = time.monotonic()
-        run, report = None, None
+        run, report = self.taken_run(), None
+        self.is_in_redis = run is None
         try:
-            if named:
+            if named and run is None:
                 run = self._begin(*named)
             has_begun = run is not None and run.job is not None
             if not has_begun:
@@ -111,16 +118,19 @@ class Supervisor(AsideWorker, RidingWorker, RecordingWorker, Worker):
 
         Its RQ id says which one it is. RQ leaves it to the horse to unpickle what is in Redis, and so do we.
         """
-        run = SupervisedRun(
+        run = self.new_run()
+        with self._database():
+            run.begin(uuid, attempt)
+        return run
+
+    def new_run(self) -> SupervisedRun:
+        return SupervisedRun(
             self.owner,
             self.witness,
             self.outbox,
             horse=self._horse.pid if self._horse is not None and not self._horse.child.has_ended() else 0,
             on_outage=lambda: self.sweeper.contact.broken(),
         )
-        with self._database():
-            run.begin(uuid, attempt)
-        return run
 
     @contextmanager
     def _database(self) -> Iterator[None]:
@@ -165,7 +175,8 @@ class Supervisor(AsideWorker, RidingWorker, RecordingWorker, Worker):
         begun = self.execution
         execution = (begun.id, begun.created_at.timestamp()) if begun is not None else None
         ours = run.job if run is not None else None
-        order = Order(job.id, queue.name, execution, ours, fields_of(job) if ours else None)
+        taken = ours is not None and not self.is_in_redis
+        order = Order(job.id, queue.name, execution, ours, fields_of(job) if ours else None, taken)
         with self._handing:
             self._rq_id = job.id
             if self._horse is None or not self._horse.can_take(order):
@@ -199,6 +210,7 @@ class Supervisor(AsideWorker, RidingWorker, RecordingWorker, Worker):
             self.kill_horse()
         self.settle_kept()
         self.sweep()
+        self.show_presence()
         if self.execution is not None and time.monotonic() >= self._next_rq_heartbeat:
             self._next_rq_heartbeat = time.monotonic() + self.job_monitoring_interval
             self._unless_redis_is_away(self.set_current_job_working_time, seconds)

@@ -1,0 +1,143 @@
+"""How a worker of ours comes to its next job: by the turn of a tenant, or from RQ's list as any worker does."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, cast
+
+from django.db import Error
+from redis.exceptions import RedisError
+from rq.exceptions import DequeueTimeout, StopRequested
+from rq.job import Job
+from rq.queue import Queue
+
+from tenant_slots import dispatch, fair_order
+from tenant_slots.fair_order import Turn
+from tenant_slots.models import State, TenantJob
+from tenant_slots.running.run import WatchedRun
+from tenant_slots.workers.base import SweepingWorker
+from tenant_slots.workers.kept import Ending
+
+logger = logging.getLogger("tenant_slots")
+
+SECONDS_WITHOUT_DATABASE = 1
+"""How long a worker waits before it asks a database again that did not answer."""
+
+SECONDS_BETWEEN_SIGNS = 5
+"""After which a worker that runs a long job says again that it is there."""
+
+
+class TurnTakingWorker(SweepingWorker):
+    """Takes the next tenant's turn: admits its job and marks it as running at once, without a detour through RQ.
+
+    What is in RQ's list is taken from there: plain RQ jobs, and what others have admitted while this worker was idle.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        dequeue = {"dequeue_any": staticmethod(self._next_job)}
+        self._rq_queue_class: type[Queue] = self.queue_class
+        self.queue_class = cast(type[Queue], type(self.queue_class.__name__, (self.queue_class,), dequeue))
+        self._taken: WatchedRun | None = None
+        """The run of the next job, which is marked as running already."""
+        self._next_sign = 0.0
+
+    def new_run(self) -> WatchedRun:
+        """For the next job."""
+        raise NotImplementedError
+
+    def taken_run(self) -> WatchedRun | None:
+        """The run of the job that is to be executed, if it was begun when its tenant's turn was taken."""
+        run, self._taken = self._taken, None
+        return run
+
+    def show_presence(self) -> None:
+        """Whoever admits jobs need not push any for this worker. Called once in a while during a job."""
+        if time.monotonic() >= self._next_sign:
+            self._next_sign = time.monotonic() + SECONDS_BETWEEN_SIGNS
+            self._unless_redis_is_away(fair_order.show_presence, self.key, self.queue_names())
+
+    def _next_job(self, queues: Sequence[Queue], timeout: int | None, **options: Any) -> tuple[Job, Queue] | None:
+        """In place of RQ's ``Queue.dequeue_any``, which its worker calls (RQ 2.12).
+
+        Raises:
+            DequeueTimeout: nothing has come in time.
+        """
+        names = [queue.name for queue in queues]
+        while True:
+            turn = fair_order.take(self.key, names, waits=timeout is not None)
+            if turn is None:
+                return self._wait_at_lists(queues, timeout, options)
+            if isinstance(turn, Turn):
+                found = self._take(turn, queues)
+            else:
+                listed = [queue for queue in queues if queue.name == turn]
+                found = self._rq_queue_class.dequeue_any(listed, None, **options)
+            if found is not None:
+                return found
+
+    def _wait_at_lists(
+        self, queues: Sequence[Queue], timeout: int | None, options: dict[str, Any]
+    ) -> tuple[Job, Queue] | None:
+        found = self._rq_queue_class.dequeue_any(queues, timeout, **options)
+        if timeout is not None:
+            self._unless_redis_is_away(fair_order.leave, self.key, self.queue_names())
+        return found
+
+    def _take(self, turn: Turn, queues: Sequence[Queue]) -> tuple[Job, Queue] | None:
+        """The tenant's next job, which runs from now on; None when it has none."""
+        with self._until_executed():
+            run = self.new_run()
+            try:
+                with self._database():
+                    job = run.take(turn)
+            except Error as error:
+                self._put_back_what_was_taken()
+                self.sweeper.contact.broken()
+                logger.warning("the database did not answer, trying again: %s", error)
+                time.sleep(SECONDS_WITHOUT_DATABASE)
+                raise DequeueTimeout(SECONDS_WITHOUT_DATABASE, turn.rq_queue) from error
+            if job is None:
+                return None
+            self._taken = run
+            return self._delivered(job, queues)
+
+    def _delivered(self, job: TenantJob, queues: Sequence[Queue]) -> tuple[Job, Queue]:
+        """As if RQ had delivered it. Redis is told of it later, if it lasts."""
+        queue = next(queue for queue in queues if queue.name == job.rq_queue_name)
+        rq_job = dispatch.rq_job_of(queue, job)
+        rq_job.enqueued_at = rq_job.created_at
+        rq_job.data  # noqa: B018 - as RQ's serializer writes it, before anybody needs it
+        return rq_job, queue
+
+    def _put_back_what_was_taken(self) -> None:
+        """The answer to a commit may have been lost."""
+        seen = self.witness.read()
+        if seen.token:
+            self.kept.add(Ending((seen.job_id, seen.token), {"state": State.WAITING}))
+        self.witness.idle()
+
+    @contextmanager
+    def _until_executed(self) -> Iterator[None]:
+        """A stop that is asked for meanwhile comes after the job, if one is taken, and else after this."""
+        self._busy_with_bookkeeping = True
+        try:
+            yield
+        finally:
+            self._busy_with_bookkeeping = self._taken is not None
+        if self._taken is None and self._stop_requested:
+            raise StopRequested
+
+    def _database(self) -> Any:
+        """Around what is asked of the database between two jobs."""
+        return nullcontext()
+
+    def _part(self) -> None:
+        super()._part()
+        try:
+            fair_order.leave(self.key, self.queue_names(), is_over=True)
+        except RedisError as error:
+            logger.info("who admits jobs will notice by itself that worker %s is gone: %s", self.name, error)
