@@ -77,8 +77,8 @@ def dead_process(worker: str = "dead", **values: Any) -> Owner:
 
 def running_job(row: TenantQueue, by: Owner, **values: Any) -> TenantJob:
     """A job that some process runs, or ran until it died."""
-    waiting_job(row, **values)
-    (job,) = slots.admit(row.pk)
+    waiting = waiting_job(row, **values)
+    (job,) = slots.admit(row.pk, waiting.rq_queue_name).jobs
     assert slots.start(job, by)
     job.refresh_from_db()
     return job

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from tenant_slots import slots, statements
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.factories import counters_match, fresh, many_waiting, owner, tenant_queue, waiting_job
+from tests.factories import admit, counters_match, fresh, many_waiting, owner, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db
 
@@ -29,7 +29,7 @@ def test_rule_1_the_gate_of_a_paused_tenant_is_shut() -> None:
 def test_rule_1_a_limit_of_zero_lets_nothing_start() -> None:
     row = tenant_queue(max_job=0)
     waiting_job(row)
-    assert slots.admit(row.pk) == []
+    assert admit(row) == []
 
 
 def test_rule_1_several_slots_are_taken_together_or_not_at_all() -> None:
@@ -42,7 +42,7 @@ def test_rule_2_the_counter_moves_with_the_jobs() -> None:
     row = tenant_queue(max_job=2)
     for _ in range(3):
         waiting_job(row)
-    admitted = slots.admit(row.pk)
+    admitted = admit(row)
     assert [job.state for job in admitted] == [State.QUEUED, State.QUEUED]
     assert fresh(row).current_job == 2
     assert counters_match()
@@ -51,7 +51,7 @@ def test_rule_2_the_counter_moves_with_the_jobs() -> None:
 def test_rule_3_a_second_release_changes_nothing() -> None:
     row = tenant_queue(max_job=1)
     waiting_job(row)
-    (job,) = slots.admit(row.pk)
+    (job,) = admit(row)
     assert slots.release(job, state=State.FINISHED)
     assert not slots.release(job, state=State.FINISHED)
     assert fresh(row).current_job == 0
@@ -60,7 +60,7 @@ def test_rule_3_a_second_release_changes_nothing() -> None:
 def test_rule_3_an_earlier_attempt_releases_nothing() -> None:
     row = tenant_queue(max_job=1)
     waiting_job(row)
-    (stale,) = slots.admit(row.pk)
+    (stale,) = admit(row)
     slots.release(stale, state=State.WAITING)
     current = TenantJob.objects.get(pk=stale.pk)
     assert current.state == State.QUEUED
@@ -72,7 +72,7 @@ def test_rule_3_an_earlier_attempt_releases_nothing() -> None:
 def test_rule_3_a_job_starts_once() -> None:
     row = tenant_queue()
     waiting_job(row)
-    (job,) = slots.admit(row.pk)
+    (job,) = admit(row)
     assert slots.start(job, owner("one"))
     assert not slots.start(job, owner("two"))
     assert fresh(job).worker == "one"
@@ -88,7 +88,7 @@ def test_rule_3_the_counter_never_goes_below_zero() -> None:
 def test_rule_4_a_release_hands_its_slot_to_the_next_job() -> None:
     row = tenant_queue(max_job=1)
     first, second = waiting_job(row), waiting_job(row)
-    (admitted,) = slots.admit(row.pk)
+    (admitted,) = admit(row)
     assert admitted.pk == first.pk
     released = slots.release(admitted, state=State.FINISHED)
     assert [job.pk for job in released.admitted] == [second.pk]
@@ -99,14 +99,14 @@ def test_rule_4_a_release_hands_its_slot_to_the_next_job() -> None:
 def test_rule_5_priority_first_then_enqueue_order() -> None:
     row = tenant_queue(max_job=4)
     late, early, urgent, last = (waiting_job(row, priority=p) for p in (0, 0, 10, -1))
-    assert [job.pk for job in slots.admit(row.pk)] == [urgent.pk, late.pk, early.pk, last.pk]
+    assert [job.pk for job in admit(row)] == [urgent.pk, late.pk, early.pk, last.pk]
 
 
 def test_lowering_a_limit_stops_no_job_and_drains() -> None:
     row = tenant_queue(max_job=2)
     for _ in range(3):
         waiting_job(row)
-    first, second = slots.admit(row.pk)
+    first, second = admit(row)
     TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
     assert slots.release(first, state=State.FINISHED).admitted == []
     assert fresh(row).current_job == 1
@@ -119,7 +119,7 @@ def test_a_hand_over_takes_a_fixed_number_of_queries() -> None:
     row = tenant_queue(max_job=1)
     for _ in range(3):
         waiting_job(row)
-    (job,) = slots.admit(row.pk)
+    (job,) = admit(row)
     with CaptureQueriesContext(connection) as queries:
         slots.release(job, state=State.FINISHED)
     statements = [query["sql"] for query in queries if not query["sql"].startswith(("BEGIN", "COMMIT"))]
@@ -152,7 +152,7 @@ def writes_of_the_row(queries: CaptureQueriesContext) -> list[str]:
 def test_rule_1_a_slot_that_is_handed_on_writes_no_counter() -> None:
     row = tenant_queue(max_job=1)
     waiting_job(row), waiting_job(row)
-    (first,) = slots.admit(row.pk)
+    (first,) = admit(row)
     with CaptureQueriesContext(connection) as queries:
         (second,) = slots.release(first, state=State.FINISHED).admitted
     assert writes_of_the_row(queries) == []
@@ -169,7 +169,7 @@ def test_rule_1_a_slot_is_not_handed_on_where_the_row_as_it_is_does_not_allow_it
     row = tenant_queue(max_job=2)
     for _ in range(3):
         waiting_job(row)
-    first, _ = slots.admit(row.pk)
+    first, _ = admit(row)
     TenantQueue.objects.filter(pk=row.pk).update(**change)
     assert slots.release(first, state=State.FINISHED).admitted == []
     assert fresh(row).current_job == 1
@@ -182,7 +182,7 @@ def test_rule_1_what_a_release_admits_beyond_its_own_slot_goes_through_the_gate(
     row = tenant_queue(max_job=1)
     for _ in range(4):
         waiting_job(row)
-    (first,) = slots.admit(row.pk)
+    (first,) = admit(row)
     TenantQueue.objects.filter(pk=row.pk).update(max_job=3)
     admitted = slots.release(first, state=State.FINISHED).admitted
     assert len(admitted) == 3
@@ -200,7 +200,7 @@ def test_a_job_that_vanishes_while_a_slot_is_handed_to_it_takes_none(monkeypatch
     """Forced: somebody deletes a row by hand between the look at the head of the backlog and its claim."""
     row = tenant_queue(max_job=1)
     first, second = waiting_job(row), waiting_job(row)
-    (running,) = slots.admit(row.pk)
+    (running,) = admit(row)
     assert running == first
     claim = statements.CLAIM.update
 
@@ -217,7 +217,7 @@ def test_a_job_that_vanishes_while_a_slot_is_handed_to_it_takes_none(monkeypatch
 def test_a_release_hands_its_slot_on_even_where_the_counter_was_wrong() -> None:
     row = tenant_queue(max_job=1)
     waiting_job(row)
-    (job,) = slots.admit(row.pk)
+    (job,) = admit(row)
     TenantQueue.objects.filter(pk=row.pk).update(current_job=0)
     waiting_job(row)
     assert len(slots.release(job, state=State.FINISHED).admitted) == 1
@@ -229,7 +229,7 @@ def test_the_statements_for_the_head_of_a_backlog_are_few_however_many_slots_are
     statements._first_waiting.cache_clear()
     for free in range(1, 60):
         TenantQueue.objects.filter(pk=row.pk).update(max_job=free)
-        slots.admit(row.pk)
+        admit(row)
     assert statements._first_waiting.cache_info().currsize == 7, "one for each power of two up to 64"
 
 
@@ -237,7 +237,7 @@ def test_the_statements_for_the_head_of_a_backlog_are_few_however_many_slots_are
 def test_exactly_as_many_are_admitted_as_slots_are_free(free: int) -> None:
     row = tenant_queue(max_job=free)
     waiting = [waiting_job(row) for _ in range(9)]
-    assert [job.pk for job in slots.admit(row.pk)] == [job.pk for job in waiting[:free]]
+    assert [job.pk for job in admit(row)] == [job.pk for job in waiting[:free]]
     assert counters_match()
 
 
@@ -252,6 +252,6 @@ def test_a_job_that_vanishes_while_it_is_admitted_takes_no_slot(monkeypatch: pyt
         return take(**values)
 
     monkeypatch.setattr(statements.TAKE, "update", delete_then_take)
-    assert slots.admit(row.pk) == [second]
+    assert admit(row) == [second]
     assert fresh(row).current_job == 1
     assert counters_match()

@@ -104,6 +104,7 @@ def running_by_tenant() -> dict[str, list[tuple[int, int, float]]]:
     running = (
         TenantJob.objects.running().jobs().values_list("tenant_queue", "tenant_queue__queue", "rq_queue", "started_at")
     )
+    now = clock.now()
     seconds: dict[tuple[str, int], list[float]] = {}
     for pk, queue, name, started_at in running:
         taken = max(0.0, (now - started_at).total_seconds())

@@ -21,7 +21,7 @@ from tenant_slots.repair import steps, sweeper
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tests import jobs
-from tests.factories import age, counters_match, fresh, in_rq, tenant_queue, work
+from tests.factories import admit, age, counters_match, fresh, in_rq, tenant_queue, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -243,7 +243,7 @@ def test_a_plain_rq_job_that_gets_a_slot_while_it_decides_runs_at_once(monkeypat
     def decide_then_resume(*arguments: Any) -> Any:
         decided = list(decide(*arguments))
         TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
-        slots.admit(row.pk)
+        admit(row)
         return decided
 
     monkeypatch.setattr(on_busy, "_decisions", decide_then_resume)
