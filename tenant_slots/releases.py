@@ -16,7 +16,8 @@ class Admission:
     started: TenantJob | None = None
     """The one that was started where it was admitted."""
     is_full: bool = False
-    """All its slots are taken now, or it is paused."""
+    """All its slots are taken now, or it is paused, or whoever waits may be at the cap of a concurrency key: it goes on
+    after a release, or a change of its limits."""
     has_more: bool = False
     """There may be further jobs that could have a slot."""
 

@@ -96,15 +96,12 @@ def admit_this(job: TenantJob) -> bool:
     of these is looked for where a reservation asks: a worker that is about to be free takes one.
     """
     with locked(job.tenant_queue_id) as tenant_queue:
-        if not tenant_queue.free or (job.key and concurrency_keys.is_passed_over(job)):
-            return False
-        enough = 1 if job.is_reservation else tenant_queue.free
-        ahead = TenantJob.objects.ahead_of(job)[:enough].count()
-        if tenant_queue.free <= ahead or not CLAIM.update(pk=job.pk):
+        job.tenant_queue = tenant_queue
+        if not _goes_before_none(job, tenant_queue) or not CLAIM.update(pk=job.pk):
             return False
         if not TAKE.update(pk=tenant_queue.pk, slots=1):
             raise AssertionError("a slot that was free under the row's lock is gone")
-        job.tenant_queue, job.state, job.attempt = tenant_queue, State.QUEUED, job.attempt + 1
+        job.state, job.attempt = State.QUEUED, job.attempt + 1
         return True
 
 
@@ -191,6 +188,17 @@ def withdraw(job: TenantJob, error: str = "") -> bool:
         return bool(unadmitted.update(state=State.CANCELED, ended_at=DatabaseNow(), error=error or F("error")))
 
 
+def _goes_before_none(job: TenantJob, tenant_queue: TenantQueue) -> bool:
+    """Whether a slot is free that nobody ahead of the job could have."""
+    if not tenant_queue.free or (job.key and concurrency_keys.is_passed_over(job)):
+        return False
+    enough = 1 if job.is_reservation else tenant_queue.free
+    if tenant_queue.max_job_per_key is None:
+        return TenantJob.objects.ahead_of(job)[:enough].count() < tenant_queue.free
+    heads = concurrency_keys.heads(tenant_queue, enough, job.rq_queue)
+    return job.pk in heads or (len(heads) < tenant_queue.free and job.is_reservation)
+
+
 def _running(job_id: int, token: int) -> TenantJobQuerySet:
     found: TenantJobQuerySet = TenantJob.objects.filter(pk=job_id, token=token, state=State.RUNNING)
     return found
@@ -248,8 +256,13 @@ def _choose(tenant_queue: TenantQueue, rq_queue: str, most: int) -> tuple[list[T
         if jobs > most:
             break
         chosen.append(head)
-    is_full = tenant_queue.free <= len(chosen)
+    is_full = tenant_queue.free <= len(chosen) or (len(heads) <= len(chosen) and _passes_over(tenant_queue))
     return chosen, Admission(is_full=is_full, has_more=not is_full and len(heads) > min(most, len(chosen)))
+
+
+def _passes_over(tenant_queue: TenantQueue) -> bool:
+    """Whether jobs may wait that had no turn because their key is at its cap: they can have a slot after a release."""
+    return tenant_queue.max_job_per_key is not None
 
 
 def _heads(tenant_queue: TenantQueue, rq_queue: str, most: int) -> list[TenantJob]:

@@ -77,7 +77,10 @@ START_IF_DUE = Statement(
         Exists(TenantQueue.objects.filter(pk=OuterRef("tenant_queue"), paused=False, current_job__lte=F("max_job"))),
         ~Exists(
             TenantJob.objects.waiting().filter(
-                tenant_queue=OuterRef("tenant_queue"), rq_queue=OuterRef("rq_queue"), priority__gt=OuterRef("priority")
+                tenant_queue=OuterRef("tenant_queue"),
+                rq_queue=OuterRef("rq_queue"),
+                priority__gt=OuterRef("priority"),
+                tenant_queue__max_job_per_key=None,
             )
         ),
         pk=PK,
@@ -86,7 +89,11 @@ START_IF_DUE = Statement(
     ),
     _STARTED,
 )
-"""Of a job that may have waited for a worker since its admission: what was changed since then counts."""
+"""Of a job that may have waited for a worker since its admission: what was changed since then counts.
+
+With a cap per concurrency key a higher priority alone does not: a job that is passed over would keep all others from
+starting, as each of them is the next one again once it has been put back.
+"""
 
 CLAIM_AND_START = Statement(
     lambda: TenantJob.objects.filter(pk=PK, state=State.WAITING),

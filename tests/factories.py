@@ -39,6 +39,12 @@ def waiting_job(row: TenantQueue, **values: Any) -> TenantJob:
     return job
 
 
+def release_then_admit(job: TenantJob, **changes: Any) -> list[TenantJob]:
+    """A job leaves its slot, and then its tenant has a turn for as many jobs as it has slots. Those, in their order."""
+    assert slots.release(job, **changes)
+    return admit(TenantQueue.objects.get(pk=job.tenant_queue_id))
+
+
 def pretend_idle(workers: int) -> None:
     """So many workers of ours wait for a job of any queue, as far as the order of tenants knows."""
     names = {f"worker {number}": time.time() + 3600 for number in range(workers)}
@@ -77,8 +83,8 @@ def dead_process(worker: str = "dead", **values: Any) -> Owner:
 
 def running_job(row: TenantQueue, by: Owner, **values: Any) -> TenantJob:
     """A job that some process runs, or ran until it died."""
-    waiting_job(row, **values)
-    (job,) = slots.admit(row.pk)
+    waiting = waiting_job(row, **values)
+    (job,) = slots.admit(row.pk, waiting.rq_queue_name).jobs
     assert slots.start(job, by)
     job.refresh_from_db()
     return job

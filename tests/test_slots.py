@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,8 +11,20 @@ from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from tenant_slots import slots, statements
-from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.factories import counters_match, fresh, many_waiting, owner, tenant_queue, waiting_job
+from tenant_slots.models import Kind, State, TenantJob, TenantQueue
+from tenant_slots.owners import Owner
+from tenant_slots.releases import Admission, Release
+from tests.factories import (
+    admit,
+    counters_match,
+    fresh,
+    many_waiting,
+    owner,
+    release_then_admit,
+    running_job,
+    tenant_queue,
+    waiting_job,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -29,7 +43,7 @@ def test_rule_1_the_gate_of_a_paused_tenant_is_shut() -> None:
 def test_rule_1_a_limit_of_zero_lets_nothing_start() -> None:
     row = tenant_queue(max_job=0)
     waiting_job(row)
-    assert slots.admit(row.pk) == []
+    assert admit(row) == []
 
 
 def test_rule_1_several_slots_are_taken_together_or_not_at_all() -> None:
@@ -42,7 +56,7 @@ def test_rule_2_the_counter_moves_with_the_jobs() -> None:
     row = tenant_queue(max_job=2)
     for _ in range(3):
         waiting_job(row)
-    admitted = slots.admit(row.pk)
+    admitted = admit(row)
     assert [job.state for job in admitted] == [State.QUEUED, State.QUEUED]
     assert fresh(row).current_job == 2
     assert counters_match()
@@ -51,7 +65,7 @@ def test_rule_2_the_counter_moves_with_the_jobs() -> None:
 def test_rule_3_a_second_release_changes_nothing() -> None:
     row = tenant_queue(max_job=1)
     waiting_job(row)
-    (job,) = slots.admit(row.pk)
+    (job,) = admit(row)
     assert slots.release(job, state=State.FINISHED)
     assert not slots.release(job, state=State.FINISHED)
     assert fresh(row).current_job == 0
@@ -60,8 +74,8 @@ def test_rule_3_a_second_release_changes_nothing() -> None:
 def test_rule_3_an_earlier_attempt_releases_nothing() -> None:
     row = tenant_queue(max_job=1)
     waiting_job(row)
-    (stale,) = slots.admit(row.pk)
-    slots.release(stale, state=State.WAITING)
+    (stale,) = admit(row)
+    assert release_then_admit(stale, state=State.WAITING) == [stale]
     current = TenantJob.objects.get(pk=stale.pk)
     assert current.state == State.QUEUED
     assert not slots.release(stale, state=State.FINISHED)
@@ -72,7 +86,7 @@ def test_rule_3_an_earlier_attempt_releases_nothing() -> None:
 def test_rule_3_a_job_starts_once() -> None:
     row = tenant_queue()
     waiting_job(row)
-    (job,) = slots.admit(row.pk)
+    (job,) = admit(row)
     assert slots.start(job, owner("one"))
     assert not slots.start(job, owner("two"))
     assert fresh(job).worker == "one"
@@ -85,32 +99,91 @@ def test_rule_3_the_counter_never_goes_below_zero() -> None:
         TenantQueue.objects.filter(pk=row.pk).update(current_job=-1)
 
 
-def test_rule_4_a_release_hands_its_slot_to_the_next_job() -> None:
+def test_rule_4_a_release_frees_the_slot_and_the_tenants_next_turn_takes_it() -> None:
     row = tenant_queue(max_job=1)
     first, second = waiting_job(row), waiting_job(row)
-    (admitted,) = slots.admit(row.pk)
+    (admitted,) = admit(row)
     assert admitted.pk == first.pk
     released = slots.release(admitted, state=State.FINISHED)
-    assert [job.pk for job in released.admitted] == [second.pk]
+    assert (released.state, released.admission) == (State.FINISHED, None)
+    assert (fresh(second).state, fresh(row).current_job) == (State.WAITING, 0), "whose turn it is, is not said here"
+    assert [job.pk for job in admit(row)] == [second.pk]
     assert fresh(row).current_job == 1
     assert counters_match()
 
 
 def test_rule_5_priority_first_then_enqueue_order() -> None:
     row = tenant_queue(max_job=4)
-    late, early, urgent, last = (waiting_job(row, priority=p) for p in (0, 0, 10, -1))
-    assert [job.pk for job in slots.admit(row.pk)] == [urgent.pk, late.pk, early.pk, last.pk]
+    early, late, urgent, last = (waiting_job(row, priority=p) for p in (0, 0, 10, -1))
+    assert [job.pk for job in admit(row)] == [urgent.pk, early.pk, late.pk, last.pk]
+
+
+def test_rule_5_holds_in_each_rq_queue_and_no_turn_takes_a_job_of_another_one() -> None:
+    row = tenant_queue(max_job=4)
+    bulk, own, urgent_bulk = (waiting_job(row, rq_queue=name, priority=p) for name, p in LANES)
+    assert [job.pk for job in slots.admit(row.pk, "imports", 4).jobs] == [own.pk]
+    assert [job.pk for job in slots.admit(row.pk, "imports_bulk", 4).jobs] == [urgent_bulk.pk, bulk.pk]
+    assert counters_match()
+
+
+LANES = (("imports_bulk", 0), ("", 0), ("imports_bulk", 5))
+
+
+@pytest.mark.parametrize(("most", "admitted"), [(1, 1), (2, 2), (3, 3), (4, 3)])
+def test_a_turn_admits_as_many_jobs_as_workers_want_and_no_more_than_slots_are_free(most: int, admitted: int) -> None:
+    row = tenant_queue(max_job=3)
+    waiting = [waiting_job(row) for _ in range(5)]
+    admission = slots.admit(row.pk, row.queue, most)
+    assert [job.pk for job in admission.jobs] == [job.pk for job in waiting[:admitted]]
+    assert admission.is_full == (admitted == 3)
+    assert admission.has_more == (admitted < 3)
+    assert fresh(row).current_job == admitted
+    assert counters_match()
+
+
+def test_a_turn_says_that_the_backlog_is_empty_now() -> None:
+    row = tenant_queue(max_job=3)
+    waiting_job(row)
+    admission = slots.admit(row.pk, row.queue, 1)
+    assert (len(admission.jobs), admission.is_full, admission.has_more) == (1, False, False)
+    assert slots.admit(row.pk, row.queue, 1) == Admission()
+
+
+@pytest.mark.parametrize("change", [{"paused": True}, {"max_job": 0}])
+def test_a_tenant_that_may_have_nothing_is_full(change: dict[str, Any]) -> None:
+    row = tenant_queue(**change)
+    waiting_job(row)
+    assert slots.admit(row.pk, row.queue, 1) == Admission(is_full=True)
+
+
+def test_a_tenant_whose_waiting_jobs_are_passed_over_is_full_for_them() -> None:
+    """A slot is free, but for none of these keys: what changes that is a release, as for one that has no free slot."""
+    row = tenant_queue(max_job=3, max_job_per_key=1)
+    waiting_job(row, key="ann"), waiting_job(row, key="ann")
+    assert len(admit(row)) == 1
+    assert slots.admit(row.pk, row.queue, 1) == Admission(is_full=True)
+
+
+def test_reservations_before_the_jobs_of_a_turn_get_theirs_too_and_count_as_no_job() -> None:
+    """No worker has to be free for them."""
+    row = tenant_queue(max_job=3)
+    first = waiting_job(row, kind=Kind.RESERVATION)
+    second = waiting_job(row)
+    waiting_job(row, kind=Kind.RESERVATION)
+    admission = slots.admit(row.pk, row.queue, 1)
+    assert [job.pk for job in admission.jobs][:2] == [first.pk, second.pk]
+    assert counters_match()
 
 
 def test_lowering_a_limit_stops_no_job_and_drains() -> None:
     row = tenant_queue(max_job=2)
     for _ in range(3):
         waiting_job(row)
-    first, second = slots.admit(row.pk)
+    first, second = admit(row)
     TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
-    assert slots.release(first, state=State.FINISHED).admitted == []
+    assert release_then_admit(first, state=State.FINISHED) == []
     assert fresh(row).current_job == 1
-    assert len(slots.release(second, state=State.FINISHED).admitted) == 1
+    assert len(release_then_admit(second, state=State.FINISHED)) == 1
 
 
 @pytest.mark.django_db(transaction=True)
@@ -119,22 +192,91 @@ def test_a_hand_over_takes_a_fixed_number_of_queries() -> None:
     row = tenant_queue(max_job=1)
     for _ in range(3):
         waiting_job(row)
-    (job,) = slots.admit(row.pk)
+    (job,) = admit(row)
+    next_one = running_next(job)
     with CaptureQueriesContext(connection) as queries:
-        slots.release(job, state=State.FINISHED)
+        assert next_one().admission.started
     statements = [query["sql"] for query in queries if not query["sql"].startswith(("BEGIN", "COMMIT"))]
     assert len(statements) == 4, statements
 
 
+@pytest.mark.django_db(transaction=True)
+def test_so_do_a_release_and_an_admission_apart() -> None:
+    row = tenant_queue(max_job=1)
+    for _ in range(3):
+        waiting_job(row)
+    (job,) = admit(row)
+    for action, number in ((lambda: slots.release(job, state=State.FINISHED), 3), (lambda: admit(row), 4)):
+        with CaptureQueriesContext(connection) as queries:
+            action()
+        statements = [query["sql"] for query in queries if not query["sql"].startswith(("BEGIN", "COMMIT"))]
+        assert len(statements) == number, statements
+
+
+def running_next(job: TenantJob, **values: Any) -> Callable[[], Release]:
+    """What a worker does whose job has ended and whose tenant is next again."""
+    outcome: dict[str, Any] = {"state": State.FINISHED} | values
+    return lambda: slots.release_and_start(job, "imports", owner("next"), lambda chosen: None, **outcome)
+
+
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="reads PostgreSQL's plan")
-def test_the_head_of_a_long_backlog_is_found_by_index() -> None:
+def test_the_head_of_a_long_backlog_is_found_by_index_in_each_rq_queue() -> None:
+    """However many jobs of the same tenant wait before it for another RQ queue's workers."""
     row = tenant_queue()
-    many_waiting(row, 2000)
+    waiting_job(row, rq_queue="imports_slow", priority=1)
+    copy_a_hundred_thousand_times()
+    heads = {name: waiting_job(row, rq_queue=name) for name in ("", "imports_bulk", "zebra")}
+    for name in heads:
+        many_waiting(row, 200, rq_queue=name)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE tenant_slots_tenantjob")
-    plan = row.jobs.backlog()[:1].explain()
-    assert "tenant_slots_backlog" in plan
-    assert "Sort" not in plan
+    for name, head in heads.items():
+        with Sent() as sent:
+            first, _ = statements.first_waiting(2).rows(pk=row.pk, rq_queue=name)
+        assert first.pk == head.pk
+        plan = sent.plan()
+        assert "Index Scan using tenant_slots_backlog" in plan
+        assert "Sort" not in plan
+        assert "Rows Removed" not in plan
+        assert pages_read(plan) < 20, plan
+
+
+def copy_a_hundred_thousand_times() -> None:
+    """Of the only job that there is."""
+    with connection.cursor() as cursor:
+        names = [field.column for field in TenantJob._meta.concrete_fields if not field.generated]
+        names = [name for name in names if name not in ("id", "uuid")]
+        columns = ", ".join(f'"{name}"' for name in names)
+        cursor.execute(
+            f"INSERT INTO tenant_slots_tenantjob (uuid, {columns}) "  # noqa: S608 - our own columns
+            f"SELECT gen_random_uuid(), {columns} FROM tenant_slots_tenantjob, generate_series(1, 100000)"
+        )
+
+
+def pages_read(plan: str) -> int:
+    found = [int(number) for number in re.findall(r"shared (?:hit|read)=(\d+)", plan.split("Planning")[0])]
+    return max(found)
+
+
+class Sent:
+    """The statement that is really sent, with its parameters."""
+
+    def __enter__(self) -> Sent:
+        self._wrapper = connection.execute_wrapper(self._see)
+        self._wrapper.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._wrapper.__exit__(*error)
+
+    def _see(self, execute: Any, sql: str, parameters: Any, many: bool, context: Any) -> Any:
+        self.sql, self.parameters = sql, parameters
+        return execute(sql, parameters, many, context)
+
+    def plan(self) -> str:
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS) {self.sql}", self.parameters)
+            return "\n".join(line for (line,) in cursor.fetchall())
 
 
 def test_saving_a_row_that_was_read_earlier_keeps_the_counter() -> None:
@@ -149,95 +291,293 @@ def writes_of_the_row(queries: CaptureQueriesContext) -> list[str]:
     return [query["sql"] for query in queries if query["sql"].startswith('UPDATE "tenant_slots_tenantqueue"')]
 
 
-def test_rule_1_a_slot_that_is_handed_on_writes_no_counter() -> None:
+def test_rule_1_a_slot_that_changes_hands_writes_no_counter() -> None:
     row = tenant_queue(max_job=1)
-    waiting_job(row), waiting_job(row)
-    (first,) = slots.admit(row.pk)
+    first, second = running_job(row, owner()), waiting_job(row)
     with CaptureQueriesContext(connection) as queries:
-        (second,) = slots.release(first, state=State.FINISHED).admitted
+        released = running_next(first)()
     assert writes_of_the_row(queries) == []
+    assert (fresh(first).state, fresh(second).state) == (State.FINISHED, State.RUNNING)
+    assert released.admission
+    assert released.admission.started == second
     assert counters_match()
     with CaptureQueriesContext(connection) as queries:
-        slots.release(second, state=State.FINISHED)
+        slots.release(released.admission.started, state=State.FINISHED)
     assert len(writes_of_the_row(queries)) == 1, "nobody took the slot, so the counter is lowered"
     assert counters_match()
 
 
+def test_control_a_release_and_an_admission_apart_write_the_counter_twice() -> None:
+    row = tenant_queue(max_job=1)
+    first, _ = running_job(row, owner()), waiting_job(row)
+    with CaptureQueriesContext(connection) as queries:
+        assert len(release_then_admit(first, state=State.FINISHED)) == 1
+    assert len(writes_of_the_row(queries)) == 2
+    assert counters_match()
+
+
 @pytest.mark.parametrize("change", [{"max_job": 1}, {"max_job": 0}, {"paused": True}])
-def test_rule_1_a_slot_is_not_handed_on_where_the_row_as_it_is_does_not_allow_it(change: dict[str, Any]) -> None:
+def test_rule_1_a_slot_does_not_change_hands_where_the_row_as_it_is_does_not_allow_it(change: dict[str, Any]) -> None:
     """The values count that the release finds once it has the lock, not those that anybody read before."""
     row = tenant_queue(max_job=2)
-    for _ in range(3):
-        waiting_job(row)
-    first, _ = slots.admit(row.pk)
+    first, _, waiting = running_job(row, owner()), running_job(row, owner()), waiting_job(row)
     TenantQueue.objects.filter(pk=row.pk).update(**change)
-    assert slots.release(first, state=State.FINISHED).admitted == []
-    assert fresh(row).current_job == 1
+    released = running_next(first)()
+    assert (released.state, released.admission) == (State.FINISHED, Admission(is_full=True))
+    assert (fresh(waiting).state, fresh(row).current_job) == (State.WAITING, 1)
     assert counters_match()
 
 
-def test_rule_1_what_a_release_admits_beyond_its_own_slot_goes_through_the_gate(
+def test_rule_1_what_is_admitted_beyond_the_slot_that_changes_hands_goes_through_the_gate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A reservation before the job gets a second slot, whose taking is a write of its own."""
     row = tenant_queue(max_job=1)
-    for _ in range(4):
-        waiting_job(row)
-    (first,) = slots.admit(row.pk)
-    TenantQueue.objects.filter(pk=row.pk).update(max_job=3)
-    admitted = slots.release(first, state=State.FINISHED).admitted
-    assert len(admitted) == 3
-    assert fresh(row).current_job == 3
-    assert counters_match()
-    TenantQueue.objects.filter(pk=row.pk).update(max_job=4)
-    waiting_job(row), waiting_job(row)
-    monkeypatch.setattr(statements.TAKE, "update", lambda **values: 0)
-    assert slots.release(admitted[0], state=State.FINISHED).admitted == []
+    first = running_job(row, owner())
+    reservation, job, later = waiting_job(row, kind=Kind.RESERVATION), waiting_job(row), waiting_job(row)
+    TenantQueue.objects.filter(pk=row.pk).update(max_job=2)
+    admission = running_next(first)().admission
+    assert admission
+    assert admission.started == job
+    assert admission.jobs == [reservation]
     assert fresh(row).current_job == 2
+    assert counters_match()
+    waiting_job(row, kind=Kind.RESERVATION, priority=1)
+    TenantQueue.objects.filter(pk=row.pk).update(max_job=3)
+    monkeypatch.setattr(statements.TAKE, "update", lambda **values: 0)
+    assert running_next(admission.started)().admission == Admission(is_full=True)
+    assert (fresh(later).state, fresh(row).current_job) == (State.WAITING, 1)
     assert counters_match()
 
 
 def test_a_job_that_vanishes_while_a_slot_is_handed_to_it_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forced: somebody deletes a row by hand between the look at the head of the backlog and its claim."""
     row = tenant_queue(max_job=1)
-    first, second = waiting_job(row), waiting_job(row)
-    (running,) = slots.admit(row.pk)
-    assert running == first
-    claim = statements.CLAIM.update
+    running, second = running_job(row, owner()), waiting_job(row)
+    outcome = {"state": State.FINISHED}
 
-    def delete_then_claim(**values: Any) -> int:
+    def delete(chosen: TenantJob) -> None:
         TenantJob.objects.filter(pk=second.pk).delete()
-        return claim(**values)
 
-    monkeypatch.setattr(statements.CLAIM, "update", delete_then_claim)
-    assert slots.release(running, state=State.FINISHED).admitted == []
+    released = slots.release_and_start(running, "imports", owner(), delete, **outcome)
+    assert released.admission
+    assert released.admission.started is None
     assert fresh(row).current_job == 0
     assert counters_match()
 
 
-def test_a_release_hands_its_slot_on_even_where_the_counter_was_wrong() -> None:
+def test_a_slot_changes_hands_even_where_the_counter_was_wrong() -> None:
     row = tenant_queue(max_job=1)
-    waiting_job(row)
-    (job,) = slots.admit(row.pk)
+    job = running_job(row, owner())
     TenantQueue.objects.filter(pk=row.pk).update(current_job=0)
     waiting_job(row)
-    assert len(slots.release(job, state=State.FINISHED).admitted) == 1
+    admission = running_next(job)().admission
+    assert admission
+    assert admission.started
+    assert fresh(row).current_job == 1
+    assert counters_match()
+
+
+def test_a_slot_that_is_not_ones_own_changes_no_hands() -> None:
+    """Rule 3: whoever has lost the run frees nothing, and gets no more than is free without it."""
+    row = tenant_queue(max_job=1)
+    job, waiting = running_job(row, owner()), waiting_job(row)
+    TenantJob.objects.filter(pk=job.pk).update(token=job.token + 1)
+    released = running_next(job)()
+    assert not released
+    assert released.admission == Admission(is_full=True)
+    assert (fresh(job).state, fresh(waiting).state, fresh(row).current_job) == (State.RUNNING, State.WAITING, 1)
+
+
+def test_a_job_that_is_put_back_may_be_the_one_that_starts_next() -> None:
+    row = tenant_queue(max_job=1)
+    job, _ = running_job(row, owner()), waiting_job(row)
+    admission = running_next(job, state=State.WAITING)().admission
+    assert admission
+    assert admission.started == job
+    assert (fresh(job).state, fresh(job).attempt, fresh(job).worker) == (State.RUNNING, 2, "next")
+    assert counters_match()
+
+
+def admit_and_start(row: TenantQueue, by: Owner | None = None) -> Admission:
+    return slots.admit_and_start(row.pk, row.queue, by or owner(), lambda chosen: None)
+
+
+def test_a_job_is_admitted_and_started_in_one_transaction() -> None:
+    row = tenant_queue(max_job=2)
+    first, _ = waiting_job(row), waiting_job(row)
+    by, told = owner("mine", horse=7), []
+    admission = slots.admit_and_start(row.pk, row.queue, by, told.append)
+    assert told == [first], "who runs it knows which one before it is marked"
+    started = admission.started
+    assert started is not None
+    assert (started, admission.jobs, admission.has_more) == (first, [], True)
+    stored = fresh(first)
+    assert (stored.state, stored.attempt, stored.token, stored.worker) == (State.RUNNING, 1, by.token, "mine")
+    assert stored.horse == 7
+    assert None not in (stored.admitted_at, stored.started_at, stored.beat_at)
+    assert (started.token, started.attempt, started.args) == (by.token, 1, [1, 2]), "it is as the database has it"
+    assert fresh(row).current_job == 1
+    assert counters_match()
+
+
+@pytest.mark.parametrize("change", [{"paused": True}, {"max_job": 0}, {"current_job": 1}])
+def test_none_is_started_where_the_tenant_may_have_none(change: dict[str, Any]) -> None:
+    row = tenant_queue(max_job=1, **change) if "max_job" not in change else tenant_queue(**change)
+    job = waiting_job(row)
+    assert admit_and_start(row) == Admission(is_full=True)
+    assert fresh(job).state == State.WAITING
+
+
+def test_none_is_started_where_the_backlog_is_empty() -> None:
+    row = tenant_queue(max_job=1)
+    assert admit_and_start(row) == Admission()
+    assert fresh(row).current_job == 0
+
+
+def test_the_tenants_turn_starts_the_job_and_lets_in_the_reservations_before_it() -> None:
+    row = tenant_queue(max_job=3)
+    reservation, job = waiting_job(row, kind=Kind.RESERVATION), waiting_job(row)
+    admission = admit_and_start(row)
+    assert (admission.jobs, admission.started) == ([reservation], job)
+    assert fresh(reservation).state == State.QUEUED
+    assert counters_match()
+
+
+def test_a_job_that_vanishes_before_it_is_started_takes_no_slot() -> None:
+    row = tenant_queue(max_job=1)
+    waiting_job(row)
+    admission = slots.admit_and_start(row.pk, row.queue, owner(), lambda chosen: TenantJob.objects.all().delete())
+    assert admission.started is None
+    assert fresh(row).current_job == 0
+
+
+def test_a_job_whose_worker_is_here_gets_a_free_slot() -> None:
+    row = tenant_queue(max_job=1)
+    job, other = waiting_job(row), waiting_job(row)
+    assert slots.admit_this(job)
+    assert (job.state, job.attempt) == (fresh(job).state, fresh(job).attempt) == (State.QUEUED, 1)
+    assert not slots.admit_this(other)
+    assert (fresh(other).state, fresh(row).current_job) == (State.WAITING, 1)
+    assert counters_match()
+
+
+@pytest.mark.parametrize("change", [{"paused": True}, {"max_job": 0}])
+def test_a_job_whose_worker_is_here_waits_where_none_may_start(change: dict[str, Any]) -> None:
+    row = tenant_queue(**change)
+    assert not slots.admit_this(waiting_job(row))
+    assert fresh(row).current_job == 0
+
+
+@pytest.mark.parametrize(("free", "gets_one"), [(1, False), (2, False), (3, True)])
+def test_it_goes_before_none_that_could_have_the_slot(free: int, gets_one: bool) -> None:
+    """Two are ahead of it in its RQ queue; those of another one are ahead of nobody here."""
+    row = tenant_queue(max_job=free)
+    waiting_job(row, rq_queue="imports_bulk", priority=9), waiting_job(row)
+    job = waiting_job(row)
+    waiting_job(row, priority=1), waiting_job(row)
+    assert slots.admit_this(job) is gets_one
+    assert fresh(row).current_job == gets_one
+    assert counters_match()
+
+
+@pytest.mark.parametrize(("free", "gets_one"), [(1, False), (2, True)])
+def test_a_reservation_leaves_one_slot_to_the_jobs_that_wait_for_a_worker(free: int, gets_one: bool) -> None:
+    row = tenant_queue(max_job=free)
+    for _ in range(5):
+        waiting_job(row)
+    assert slots.admit_this(waiting_job(row, kind=Kind.RESERVATION)) is gets_one
+    assert counters_match()
+
+
+def test_a_job_whose_key_is_at_its_cap_gets_none_although_slots_are_free() -> None:
+    row = tenant_queue(max_job=3, max_job_per_key=1)
+    running_job(row, owner(), key="ann")
+    assert not slots.admit_this(waiting_job(row, key="ann"))
+    assert slots.admit_this(waiting_job(row, key="bob"))
+    assert counters_match()
+
+
+def test_a_job_that_was_admitted_meanwhile_takes_no_second_slot() -> None:
+    row = tenant_queue(max_job=2)
+    job = waiting_job(row)
+    seen_before = TenantJob.objects.get(pk=job.pk)
+    assert slots.admit_this(job)
+    assert not slots.admit_this(seen_before)
     assert fresh(row).current_job == 1
 
 
-def test_the_statements_for_the_head_of_a_backlog_are_few_however_many_slots_are_free() -> None:
+CHANGES = {
+    "paused": lambda row: TenantQueue.objects.filter(pk=row.pk).update(paused=True),
+    "lowered": lambda row: TenantQueue.objects.filter(pk=row.pk).update(max_job=0),
+    "somebody more urgent has come": lambda row: waiting_job(row, priority=1),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_queued_job_does_not_start_once_it_would_not_be_admitted(name: str) -> None:
+    row = tenant_queue(max_job=1)
+    waiting_job(row)
+    (job,) = admit(row)
+    CHANGES[name](row)
+    assert not slots.start(job, owner())
+    assert (fresh(job).state, fresh(job).token, job.token) == (State.QUEUED, 0, 0)
+    assert counters_match()
+
+
+def test_what_was_changed_for_others_keeps_no_queued_job_from_starting() -> None:
+    """The control: as many as the new limit allows, an equal priority, and a higher one in another RQ queue."""
+    row = tenant_queue(max_job=2)
+    waiting_job(row), waiting_job(row, rq_queue="imports_bulk")
+    (job,) = admit(row)
+    TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
+    waiting_job(row), waiting_job(row, rq_queue="imports_bulk", priority=1), waiting_job(tenant_queue("b"), priority=1)
+    assert slots.start(job, owner())
+
+
+def test_a_lowered_limit_keeps_back_as_many_queued_jobs_as_are_too_many() -> None:
+    row = tenant_queue(max_job=2)
+    waiting_job(row), waiting_job(row)
+    first, second = admit(row)
+    TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
+    assert not slots.start(first, owner())
+    assert slots.release(first, states=(State.QUEUED,), state=State.WAITING)
+    assert slots.start(second, owner())
+    assert counters_match()
+
+
+def test_a_reservation_that_was_admitted_starts_whatever_was_changed_since() -> None:
+    """It is begun by who was told that it has the slot, at once; nothing would put it back."""
+    row = tenant_queue(max_job=1)
+    reservation = waiting_job(row, kind=Kind.RESERVATION)
+    assert slots.admit_this(reservation)
+    TenantQueue.objects.filter(pk=row.pk).update(paused=True)
+    assert slots.start(reservation, owner())
+
+
+def test_a_job_of_a_passed_over_user_keeps_no_other_from_starting() -> None:
+    """It would for good: put back, the other is the next again, as the more urgent one cannot have the slot."""
+    row = tenant_queue(max_job=3, max_job_per_key=1)
+    running_job(row, owner(), key="ann")
+    waiting_job(row, key="ann", priority=5), waiting_job(row, key="bob")
+    (job,) = admit(row)
+    assert slots.start(job, owner())
+
+
+def test_the_statements_for_the_head_of_a_backlog_are_few_however_many_are_wanted() -> None:
     row = tenant_queue(max_job=0)
     statements._first_waiting.cache_clear()
-    for free in range(1, 60):
-        TenantQueue.objects.filter(pk=row.pk).update(max_job=free)
-        slots.admit(row.pk)
-    assert statements._first_waiting.cache_info().currsize == 7, "one for each power of two up to 64"
+    TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
+    for most in range(1, 60):
+        slots.admit(row.pk, row.queue, most)
+    assert statements._first_waiting.cache_info().currsize == 6, "one for each power of two from 2 up to 64"
 
 
 @pytest.mark.parametrize("free", [1, 2, 3, 5, 8])
 def test_exactly_as_many_are_admitted_as_slots_are_free(free: int) -> None:
     row = tenant_queue(max_job=free)
     waiting = [waiting_job(row) for _ in range(9)]
-    assert [job.pk for job in slots.admit(row.pk)] == [job.pk for job in waiting[:free]]
+    assert [job.pk for job in admit(row)] == [job.pk for job in waiting[:free]]
     assert counters_match()
 
 
@@ -252,6 +592,6 @@ def test_a_job_that_vanishes_while_it_is_admitted_takes_no_slot(monkeypatch: pyt
         return take(**values)
 
     monkeypatch.setattr(statements.TAKE, "update", delete_then_take)
-    assert slots.admit(row.pk) == [second]
+    assert admit(row) == [second]
     assert fresh(row).current_job == 1
     assert counters_match()

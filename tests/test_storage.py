@@ -11,7 +11,7 @@ from django.db import connection
 
 from tenant_slots import slots, statements
 from tenant_slots.models import ENDED, HOLDING, Stage, State, TenantJob
-from tests.factories import many_waiting, owner, tenant_queue, waiting_job
+from tests.factories import admit, many_waiting, owner, tenant_queue, waiting_job
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -51,7 +51,7 @@ def start_all_admitted() -> tuple[int, int]:
     """How many updates the starts of jobs were, and how many wrote no index."""
     row = tenant_queue(max_job=JOBS)
     many_waiting(row, JOBS)
-    admitted = slots.admit(row.pk)
+    admitted = admit(row)
     before = updates("tenant_slots_tenantjob")
     for job in admitted:
         assert slots.start(job, owner())
@@ -69,7 +69,7 @@ def _empty_pages() -> None:
 def _running_jobs() -> None:
     row = tenant_queue(max_job=JOBS)
     many_waiting(row, JOBS)
-    for job in slots.admit(row.pk):
+    for job in admit(row):
         assert slots.start(job, owner())
 
 

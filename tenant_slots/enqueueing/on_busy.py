@@ -11,6 +11,8 @@ import random
 import time
 from collections.abc import Iterator
 
+from django.conf import settings
+
 from tenant_slots import concurrency_keys, transitions
 from tenant_slots.db.clock import DatabaseNow, in_seconds
 from tenant_slots.exceptions import InvalidOption
@@ -100,8 +102,15 @@ def _first_ones(row: TenantQueue) -> list[int]:
     if not row.free:
         return []
     if row.max_job_per_key is None:
-        return list(row.jobs.backlog().values_list("pk", flat=True)[: row.free])
+        return [pk for _, pk in sorted(_heads_of_lanes(row))[: row.free]]
     return concurrency_keys.heads(row, row.free)
+
+
+def _heads_of_lanes(row: TenantQueue) -> Iterator[tuple[int, int]]:
+    """Negative priority and primary key. The index of the backlog has them in their order by RQ queue."""
+    for name in ("", *getattr(settings, "RQ_QUEUES", {})):
+        heads = row.jobs.backlog().filter(rq_queue=name).values_list("priority", "pk")[: row.free]
+        yield from ((-priority, pk) for priority, pk in heads)
 
 
 def _defer(job: TenantJob, policy: Reschedule) -> None:
@@ -121,4 +130,8 @@ def _reason(job: TenantJob) -> str:
     row = job.tenant_queue
     if row.paused:
         return "was paused"
-    return f"had no free slot for concurrency key {job.key!r}" if row.free else "had no free slot"
+    if not row.free:
+        return "had no free slot"
+    if job.key and concurrency_keys.is_passed_over(job):
+        return f"had no free slot for concurrency key {job.key!r}"
+    return "had free slots only for jobs before it"

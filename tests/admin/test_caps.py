@@ -10,12 +10,11 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
-from tenant_slots import slots
 from tenant_slots.admin import reasons
 from tenant_slots.exceptions import InvalidLimit, StaleVersion
 from tenant_slots.models import State, TenantQueue
 from tests.admin.site import JOBS, change_page, loaded, messages_of, run_action, signed_in
-from tests.factories import another_process, fresh, running_job, tenant_queue, waiting_job
+from tests.factories import admit, another_process, fresh, running_job, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db
 
@@ -64,7 +63,7 @@ def test_raising_the_limit_per_key_in_the_admin_lets_waiting_jobs_in(django_capt
     row = tenant_queue(max_job=3, max_job_per_key=1)
     for _ in range(3):
         waiting_job(row, key="user-7")
-    slots.admit(row.pk)
+    admit(row)
     assert fresh(row).current_job == 1
     with django_capture_on_commit_callbacks(execute=True):
         row.set_max_job_per_key(2)

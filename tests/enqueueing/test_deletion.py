@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from tenant_slots import dispatch, slots
+from tenant_slots import dispatch
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
-from tests.factories import another_process, counters_match, fresh, in_rq, running_job, tenant_queue, waiting_job
+from tests.factories import admit, another_process, counters_match, fresh, in_rq, running_job, tenant_queue, waiting_job
 from tests.history import History
 from tests.processes import Workers, somebody_waits_for_a_lock, wait_until
 from tests.races.test_callers_transactions import meanwhile
@@ -69,7 +69,7 @@ def test_jobs_of_many_tenants_and_states_go_together(stopped: list[TenantJob]) -
         running_job(row, another_process())
         for state in (State.WAITING, State.WAITING, State.SCHEDULED, State.FINISHED):
             waiting_job(row, state=state)
-        slots.admit(row.pk)
+        admit(row)
     kept = waiting_job(rows[0], key="kept")
     assert TenantJob.objects.exclude(key="kept").delete()[0] == 15
     assert len(stopped) == 3
@@ -118,7 +118,7 @@ def test_a_job_that_is_admitted_meanwhile_gives_back_what_it_has_just_got() -> N
     job = waiting_job(row)
     errors: list[Exception] = []
     with transaction.atomic():
-        slots.admit(row.pk)
+        admit(row)
         deletion = meanwhile(partial(by_queryset, job), errors)
         wait_until(somebody_waits_for_a_lock)
     deletion.join(20)

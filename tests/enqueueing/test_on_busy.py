@@ -17,11 +17,12 @@ from rq.job import JobStatus
 from tenant_slots import Reschedule, exceptions, signals, slots, tenant_job, transitions
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.releases import Admission
 from tenant_slots.repair import steps, sweeper
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tests import jobs
-from tests.factories import age, counters_match, fresh, in_rq, tenant_queue, work
+from tests.factories import admit, age, counters_match, fresh, in_rq, release_then_admit, tenant_queue, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -94,7 +95,7 @@ def test_reschedule_without_jitter_is_exact(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_rescheduled_job_is_not_in_the_backlog_so_a_release_does_not_start_it() -> None:
     row = tenant_queue(max_job=1)
     running, deferred = jobs.later.enqueue("acme"), jobs.later.enqueue("acme")
-    assert slots.release(fresh(running), state=State.FINISHED).admitted == []
+    assert release_then_admit(fresh(running), state=State.FINISHED) == []
     assert (fresh(deferred).state, fresh(row).current_job) == (State.SCHEDULED, 0)
 
 
@@ -115,7 +116,7 @@ def test_a_job_that_has_had_a_slot_once_waits() -> None:
     tenant_queue(max_job=1)
     job = jobs.only_now.enqueue("acme")
     other = jobs.record.using(priority=5).enqueue("acme", "other", "")
-    slots.release(fresh(job), state=State.WAITING)
+    release_then_admit(fresh(job), state=State.WAITING)
     assert (fresh(other).state, fresh(job).state) == (State.QUEUED, State.WAITING)
     on_busy.turn_away(job.tenant_queue_id, [job])
     assert fresh(job).state == State.WAITING
@@ -149,7 +150,7 @@ def test_a_job_that_gets_a_slot_while_it_decides_keeps_it(monkeypatch: pytest.Mo
 
     def decide_then_release(*arguments: Any) -> Any:
         decided = list(decide(*arguments))
-        slots.release(fresh(holding), state=State.FINISHED)
+        transitions.release(fresh(holding), state=State.FINISHED)
         return decided
 
     monkeypatch.setattr(on_busy, "_decisions", decide_then_release)
@@ -164,7 +165,7 @@ def test_a_job_that_has_had_a_slot_while_it_decides_waits(monkeypatch: pytest.Mo
 
     def decide_then_lose_a_slot(*arguments: Any) -> Any:
         decided = list(decide(*arguments))
-        (mine,) = slots.release(fresh(holding), state=State.FINISHED).admitted
+        (mine,) = release_then_admit(fresh(holding), state=State.FINISHED)
         jobs.record.using(priority=5).enqueue("acme", "other", "")
         slots.release(mine, state=State.WAITING)
         return decided
@@ -176,18 +177,33 @@ def test_a_job_that_has_had_a_slot_while_it_decides_waits(monkeypatch: pytest.Mo
 
 def test_no_job_is_turned_away_from_a_free_slot_when_the_admission_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     row = tenant_queue(max_job=1)
-    original, failures = transitions.admit, [OperationalError("the tenant queue is locked")]
+    original, failures = slots.admit, [OperationalError("the connection was lost")]
 
-    def cut_off(tenant_queue_id: int) -> list[TenantJob]:
+    def cut_off(*turn: Any) -> Admission:
         if failures:
             raise failures.pop()
-        return original(tenant_queue_id)
+        return original(*turn)
 
-    monkeypatch.setattr(transitions, "admit", cut_off)
+    monkeypatch.setattr(slots, "admit", cut_off)
     first, second = jobs.only_now.enqueue_many([(("acme",), {})] * 2)
+    assert (fresh(first).state, in_rq()) == (State.WAITING, 0)
+    assert fresh(second).error == "discarded: acme on imports had free slots only for jobs before it (0 of 1 in use)"
+    assert transitions.feed("imports") == [first], "its tenant has kept its place in the order"
     assert (fresh(first).state, in_rq()) == (State.QUEUED, 1)
-    assert fresh(second).error == "discarded: acme on imports had no free slot (1 of 1 in use)"
     assert (fresh(row).current_job, counters_match()) == (1, True)
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_no_job_is_turned_away_that_only_waits_for_a_worker() -> None:
+    """As many as there are slots; the one after them finds none, although none is in use."""
+    tenant_queue(max_job=3)
+    many = jobs.only_now.enqueue_many([(("acme",), {})] * 5)
+    assert [fresh(job).state for job in many] == [State.QUEUED, *[State.WAITING] * 2, *[State.CANCELED] * 2]
+    assert fresh(many[4]).error == "discarded: acme on imports had free slots only for jobs before it (1 of 3 in use)"
+    assert fresh(jobs.only_now.using(queue="imports_bulk").enqueue("acme")).state == State.CANCELED
+    more_urgent = fresh(jobs.only_now.using(priority=1).enqueue("acme"))
+    assert more_urgent.state == State.WAITING
+    assert counters_match()
 
 
 def test_a_process_that_does_not_know_the_function_lets_it_wait() -> None:
@@ -243,7 +259,7 @@ def test_a_plain_rq_job_that_gets_a_slot_while_it_decides_runs_at_once(monkeypat
     def decide_then_resume(*arguments: Any) -> Any:
         decided = list(decide(*arguments))
         TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
-        slots.admit(row.pk)
+        admit(row)
         return decided
 
     monkeypatch.setattr(on_busy, "_decisions", decide_then_resume)

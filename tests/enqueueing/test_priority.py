@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tenant_slots import exceptions, slots
+from tenant_slots import exceptions
 from tenant_slots.models import State
 from tests import jobs
-from tests.factories import fresh, tenant_queue, waiting_job
+from tests.factories import fresh, release_then_admit, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -18,8 +18,8 @@ def test_a_higher_priority_moves_a_waiting_job_ahead() -> None:
     row = tenant_queue(max_job=1)
     holding, first, second = (jobs.record.enqueue("acme", name, "") for name in ("holding", "first", "second"))
     assert second.set_priority(5)
-    released = slots.release(fresh(holding), state=State.FINISHED)
-    assert [job.pk for job in released.admitted] == [second.pk]
+    admitted = release_then_admit(fresh(holding), state=State.FINISHED)
+    assert [job.pk for job in admitted] == [second.pk]
     assert (fresh(first).state, fresh(row).current_job) == (State.WAITING, 1)
 
 

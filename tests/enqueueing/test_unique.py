@@ -24,7 +24,7 @@ from tenant_slots.enqueueing.ways import WaysToEnqueue
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.tasks.task import TenantTask
 from tests import jobs
-from tests.factories import age, fresh, owner, tenant_queue, work
+from tests.factories import admit, age, fresh, owner, tenant_queue, work
 from tests.processes import ROOT, environment, somebody_waits_for_a_lock, wait_until
 from tests.races.test_double_release import at_once
 
@@ -127,7 +127,7 @@ def test_duplicates_give_the_first_job_until_it_has_ended_whatever_happens_to_it
     first = jobs.import_once.enqueue("acme")
     assert jobs.import_once.enqueue("acme") == first, "while it waits"
     TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
-    (admitted,) = slots.admit(row.pk)
+    (admitted,) = admit(row)
     assert slots.start(admitted, owner())
     assert jobs.import_once.enqueue("acme") == first, "while it runs"
     slots.release(admitted, state=State.SCHEDULED, later=60.0)

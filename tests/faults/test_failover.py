@@ -9,7 +9,7 @@ import pytest
 from tenant_slots import slots
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running.run import Run
-from tests.factories import counters_match, fresh, tenant_queue, waiting_job
+from tests.factories import admit, counters_match, fresh, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -29,7 +29,7 @@ def lose_the_admission_of(job: TenantJob) -> None:
     lose_the_start_of(job)
     TenantJob.objects.filter(pk=job.pk).update(state=State.WAITING, attempt=0, admitted_at=None)
     TenantQueue.objects.update(current_job=0)
-    slots.admit(job.tenant_queue_id)
+    admit(job.tenant_queue)
 
 
 @pytest.mark.parametrize("lose", [lose_the_start_of, lose_the_admission_of])
@@ -38,7 +38,7 @@ def test_i2_i4_of_two_runs_of_one_attempt_only_the_later_one_beats_and_releases(
 ) -> None:
     row = tenant_queue()
     job, successor = waiting_job(row), waiting_job(row)
-    slots.admit(row.pk)
+    admit(row)
     first = started(job)
     lose(job)
     second = started(job)
@@ -60,7 +60,7 @@ def test_i2_i4_of_two_runs_of_one_attempt_only_the_later_one_beats_and_releases(
 def test_control_a_release_that_asks_for_the_attempt_alone_takes_the_other_runs_slot() -> None:
     row = tenant_queue()
     job, successor = waiting_job(row), waiting_job(row)
-    slots.admit(row.pk)
+    admit(row)
     first = started(job)
     lose_the_start_of(job)
     second = started(job)
@@ -74,7 +74,7 @@ def test_control_a_release_that_asks_for_the_attempt_alone_takes_the_other_runs_
 def test_a_second_start_of_an_attempt_that_runs_is_refused() -> None:
     row = tenant_queue()
     job = waiting_job(row)
-    slots.admit(row.pk)
+    admit(row)
     run = started(job)
     assert not Run("another").begin(job.uuid, 1)
     assert slots.beat(*run.witness.read()[:2]), "the run that was there first goes on"

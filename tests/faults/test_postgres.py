@@ -24,6 +24,7 @@ from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.running.run import Run
 from tenant_slots.workers.heartbeats import Heartbeats
 from tests.factories import (
+    admit,
     counters_match,
     dead_process,
     end_run,
@@ -177,17 +178,17 @@ def test_i3_i4_i6_a_reply_to_commit_that_is_lost(
     if moment == "admit":
         postgres.proxy.lose_answer_to(COMMIT)
         with pytest.raises(OperationalError):
-            slots.admit(row.pk)
+            admit(row)
         connection.close()
-        assert slots.admit(row.pk) == []
+        assert admit(row) == []
         assert fresh(row).current_job == 1
     elif moment == "start":
-        (job,) = slots.admit(row.pk)
+        (job,) = admit(row)
         postgres.proxy.lose_answer_to(b"UPDATE")
         assert Run("worker").start(job)
         assert fresh(job).state == State.RUNNING
     else:
-        (job,) = slots.admit(row.pk)
+        (job,) = admit(row)
         slots.start(job, owner())
         postgres.proxy.lose_answer_to(COMMIT)
         end_run(job, state=State.FINISHED)
@@ -300,7 +301,7 @@ def test_i6_callers_at_repeatable_read_enqueue_and_cancel(observer: Observer) ->
 def test_i3_i6_a_repeatable_read_transaction_older_than_a_release_still_admits_on_commit(observer: Observer) -> None:
     row = tenant_queue("acme")
     waiting_job(row)
-    (first,) = slots.admit(row.pk)
+    (first,) = admit(row)
     with repeatable_read(), transaction.atomic():
         assert TenantQueue.objects.get().current_job == 1
         with ThreadPoolExecutor(1) as other:
@@ -402,7 +403,7 @@ def test_i2_i4_the_end_of_a_job_is_recorded_after_any_kind_of_database_error(
 ) -> None:
     row = tenant_queue()
     waiting_job(row)
-    (job,) = slots.admit(row.pk)
+    (job,) = admit(row)
     slots.start(job, owner())
     original, failures = slots.release, [error("the first time"), error("the second time")]
 

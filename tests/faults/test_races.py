@@ -20,7 +20,16 @@ from django.db import connection
 from tenant_slots import slots
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import lost_runs, steps, sweeper
-from tests.factories import another_process, counters_match, dead_process, fresh, running_job, tenant_queue, waiting_job
+from tests.factories import (
+    admit,
+    another_process,
+    counters_match,
+    dead_process,
+    fresh,
+    running_job,
+    tenant_queue,
+    waiting_job,
+)
 from tests.faults import jobs
 from tests.faults.conftest import FaultWorkers
 from tests.faults.observer import Observer, ticks_of
@@ -85,7 +94,7 @@ def test_i6_a_sweep_among_finishing_jobs_finds_no_wrong_counter() -> None:
             waiting_job(row)
 
     def finish_all(row: TenantQueue) -> None:
-        held = slots.admit(row.pk)
+        held = admit(row)
         while held:
             job = held.pop()
             assert slots.start(job, another_process())
@@ -125,7 +134,7 @@ def test_i3_i7_pause_and_resume_under_load(workers: FaultWorkers, observer: Obse
         row.pause()
         wait_until(lambda: fresh(row).current_job == 0)
         started = len(observer.started())
-        slots.admit(row.pk)
+        admit(row)
         assert len(observer.started()) == started
         assert fresh(row).current_job == 0
         row.resume()

@@ -20,9 +20,8 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import connection
 
-from tenant_slots import transitions
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.factories import counters_match, fresh, tenant_queue, waiting_job
+from tests.factories import admit, counters_match, fresh, tenant_queue, waiting_job
 from tests.faults import jobs
 from tests.faults.conftest import SHORT, FaultWorkers
 from tests.faults.observer import Observer, is_gone
@@ -177,7 +176,7 @@ def admitted(tenant: str, task: str, args: tuple[Any, ...] = (), **values: Any) 
     row = tenant_queue(tenant)
     job = waiting_job(row, **values)
     TenantJob.objects.filter(pk=job.pk).update(task=task, args=list(args))
-    assert transitions.admit(row.pk)
+    assert admit(row)
     return job
 
 

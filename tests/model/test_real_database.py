@@ -23,7 +23,7 @@ from tenant_slots.owners import Owner
 from tenant_slots.releases import Release
 from tenant_slots.repair import lost_runs, sweeper
 from tests import jobs
-from tests.factories import another_process, dead_process
+from tests.factories import admit, another_process, dead_process
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -55,7 +55,7 @@ class Slots(RuleBasedStateMachine):
     def admit(self, tenant: str) -> None:
         row = TenantQueue.objects.get(tenant=tenant)
         expected = list(row.jobs.backlog().values_list("pk", flat=True)[: row.free])
-        assert [job.pk for job in slots.admit(row.pk)] == expected, "I5"
+        assert [job.pk for job in admit(row)] == expected, "I5"
 
     @rule(choice=data(), dies=booleans())
     @precondition(lambda self: TenantJob.objects.queued().exists())
@@ -161,7 +161,7 @@ def test_control_a_release_that_does_not_ask_who_owns_the_slot_is_found(monkeypa
             TenantJob.objects.filter(pk=job.pk).update(**changes)
             statements.GIVE_BACK.update(pk=row.pk, slots=1)
             row.refresh_from_db()
-            return Release(State(changes["state"]), slots.admit(row.pk))
+            return Release(State(changes["state"]), admit(row))
 
     monkeypatch.setattr(slots, "release", release)
     with pytest.raises(AssertionError):

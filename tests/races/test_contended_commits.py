@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from tenant_slots import locks, slots
 from tenant_slots.models import State, TenantQueue
-from tests.factories import counters_match, fresh, owner, running_job, tenant_queue, waiting_job
+from tests.factories import admit, counters_match, fresh, owner, running_job, tenant_queue, waiting_job
 from tests.processes import somebody_waits_for_a_lock, wait_until
 from tests.processes import test_database_url as database_url
 
@@ -70,8 +70,8 @@ def test_a_release_that_had_to_wait_frees_the_row_first_and_then_waits_for_the_d
 def test_so_does_an_admission_and_one_that_found_nothing_to_do() -> None:
     row = tenant_queue()
     waiting_job(row)
-    assert in_thread_while_held(row, lambda: slots.admit(row.pk)) == list(OF_COMMITS)
-    assert in_thread_while_held(row, lambda: slots.admit(row.pk)) == list(OF_COMMITS)
+    assert in_thread_while_held(row, lambda: admit(row)) == list(OF_COMMITS)
+    assert in_thread_while_held(row, lambda: admit(row)) == list(OF_COMMITS)
 
 
 def test_one_that_found_the_row_free_commits_as_the_project_has_it() -> None:
@@ -87,7 +87,7 @@ def test_nothing_is_changed_about_the_commit_of_a_caller() -> None:
 
     def in_a_transaction() -> None:
         with transaction.atomic():
-            slots.admit(row.pk)
+            admit(row)
 
     assert in_thread_while_held(row, in_a_transaction) == ["COMMIT"]
     assert counters_match()

@@ -11,7 +11,7 @@ from django.db import connection
 
 from tenant_slots import slots
 from tenant_slots.models import State
-from tests.factories import counters_match, fresh, tenant_queue, waiting_job
+from tests.factories import admit, counters_match, fresh, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -40,7 +40,7 @@ def test_of_two_releases_one_wins() -> None:
     for _ in range(10):
         waiting_job(row)
         waiting_job(row)
-        first, second = slots.admit(row.pk)
+        first, second = admit(row)
         results = at_once(*[partial(slots.release, first, state=State.FINISHED)] * 2)
         assert sorted(map(bool, results)) == [False, True]
         assert fresh(row).current_job == 1
@@ -52,6 +52,6 @@ def test_many_admissions_at_once_take_no_slot_twice() -> None:
     row = tenant_queue(max_job=3)
     for _ in range(12):
         waiting_job(row)
-    admitted = [job for batch in at_once(*[lambda: slots.admit(row.pk)] * 6) for job in batch]
+    admitted = [job for batch in at_once(*[lambda: admit(row)] * 6) for job in batch]
     assert len({job.pk for job in admitted}) == len(admitted) == 3
     assert fresh(row).current_job == 3

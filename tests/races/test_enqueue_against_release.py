@@ -18,7 +18,7 @@ from django.db.models import F
 
 from tenant_slots import slots
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.factories import counters_match, tenant_queue, waiting_job
+from tests.factories import admit, counters_match, tenant_queue, waiting_job
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -105,7 +105,7 @@ def stranded_in(
 
 def admitted_job(row: TenantQueue) -> TenantJob:
     waiting_job(row)
-    (job,) = slots.admit(row.pk)
+    (job,) = admit(row)
     return job
 
 
@@ -155,9 +155,7 @@ class Naive:
 
 
 def test_no_job_is_stranded_in_2000_rounds() -> None:
-    stranded = stranded_in(
-        ROUNDS, lambda row: slots.admit(row.pk), lambda job: slots.release(job, state=State.FINISHED)
-    )
+    stranded = stranded_in(ROUNDS, lambda row: admit(row), lambda job: slots.release(job, state=State.FINISHED))
     assert stranded == 0
     assert counters_match()
 

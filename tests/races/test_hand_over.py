@@ -12,7 +12,7 @@ from django.db import connection, transaction
 
 from tenant_slots import locks, slots
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.factories import counters_match, fresh, owner, tenant_queue, waiting_job
+from tests.factories import admit, counters_match, fresh, owner, tenant_queue, waiting_job
 from tests.processes import somebody_waits_for_a_lock, wait_until
 
 pytestmark = [
@@ -26,7 +26,7 @@ pytestmark = [
 def release_while_uncommitted(row: TenantQueue, **change: Any) -> None:
     """One job runs and one waits; the release comes to the lock while somebody has changed the row in a transaction."""
     waiting_job(row), waiting_job(row)
-    (job,) = slots.admit(row.pk)
+    (job,) = admit(row)
     assert slots.start(job, owner())
     release = Thread(target=_release, args=(job,))
     with transaction.atomic():

@@ -10,7 +10,7 @@ from django.db import connection
 
 from tenant_slots import slots, statements
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.factories import counters_match, fresh, owner, tenant_queue, waiting_job
+from tests.factories import admit, counters_match, fresh, owner, tenant_queue, waiting_job
 from tests.processes import somebody_waits_for_a_lock, wait_until
 
 pytestmark = [
@@ -58,7 +58,7 @@ class ReleaseHeldOpen:
 
 def running_job(row: TenantQueue) -> TenantJob:
     waiting_job(row)
-    (job,) = slots.admit(row.pk)
+    (job,) = admit(row)
     slots.start(job, owner("w"))
     return job
 
@@ -68,7 +68,7 @@ def test_admit_waits_for_the_release_and_takes_its_slot(monkeypatch: pytest.Monk
     running = running_job(row)
     with ReleaseHeldOpen(running, monkeypatch) as release:
         newcomer = waiting_job(row)
-        admission = Thread(target=lambda: (slots.admit(row.pk), connection.close()))
+        admission = Thread(target=lambda: (admit(row), connection.close()))
         admission.start()
         wait_until(somebody_waits_for_a_lock)
         release.commit.set()

@@ -22,6 +22,7 @@ from tenant_slots.repair import steps
 from tenant_slots.repair.contact import Contact
 from tests import jobs
 from tests.factories import (
+    admit,
     age,
     another_process,
     counters_match,
@@ -339,7 +340,7 @@ def test_a_plain_job_that_redis_lost_with_its_arguments_fails_and_frees_its_slot
     work()
     django_rq.get_connection("reports").flushall()
     TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
-    slots.admit(row.pk)
+    admit(row)
     job = TenantJob.objects.get()
     age(job, admitted_at=6)
     sweep_now()

@@ -16,15 +16,7 @@ from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.running.run import Run
-from tests.factories import (
-    age,
-    another_process,
-    fresh,
-    owner,
-    running_job,
-    tenant_queue,
-    waiting_job,
-)
+from tests.factories import admit, age, another_process, fresh, owner, running_job, tenant_queue, waiting_job
 from tests.processes import wait_until
 from tests.repair.sweeps import sweep_now
 
@@ -149,7 +141,7 @@ def test_an_outage_while_a_worker_records_breaks_its_contact(monkeypatch: pytest
     contact._since -= 3600
     row = tenant_queue()
     job = waiting_job(row)
-    slots.admit(row.pk)
+    admit(row)
     run = Run("worker", on_outage=contact.broken)
     assert run.begin(job.uuid, 1)
     assert contact.covers_a_lease()

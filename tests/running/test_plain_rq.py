@@ -14,7 +14,7 @@ from tenant_slots.repair import lost_runs
 from tenant_slots.running import deliveries
 from tenant_slots.running.run import Run
 from tests import jobs
-from tests.factories import another_process, counters_match, end_run, fresh, in_rq, tenant_queue, work
+from tests.factories import admit, another_process, counters_match, end_run, fresh, in_rq, tenant_queue, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -129,7 +129,7 @@ def delivered_twice(by: Owner) -> tuple[Job, TenantJob]:
     rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
     row = tenant_queue(queue="reports", max_job=5)
     TenantJob.objects.create(tenant_queue=row, task="tests.jobs.add", rq_job_id=rq_job.id)
-    (job,) = slots.admit(row.pk)
+    (job,) = admit(row)
     slots.start(job, by)
     return rq_job, job
 

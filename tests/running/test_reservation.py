@@ -31,6 +31,7 @@ from tenant_slots.repair.lost_runs import ByHand
 from tenant_slots.running import reservation as module
 from tests import jobs
 from tests.factories import (
+    admit,
     age,
     another_process,
     counters_match,
@@ -470,7 +471,7 @@ class TestSweep:
     def test_a_dead_one_that_runs_fails_and_is_not_put_back(self) -> None:
         row = tenant_queue()
         job = waiting_reservation(row, dead_process())
-        slots.admit(row.pk)
+        admit(row)
         slots.start(fresh(job), dead_process())
         assert [finding.kind for finding in doctor.findings()] == ["dead owner"]
         assert sweep_now().reclaimed == 1
@@ -480,7 +481,7 @@ class TestSweep:
     def test_a_dead_one_that_waits_or_was_just_admitted_is_ended_at_once(self, admitted: bool) -> None:
         row = tenant_queue(max_job=int(admitted))
         job = waiting_reservation(row, dead_process())
-        slots.admit(row.pk)
+        admit(row)
         next_one = waiting_job(row)
         assert sweep_now().reclaimed == 1
         assert (fresh(job).state, fresh(next_one).state) == (State.CANCELED, "queued" if admitted else "waiting")
@@ -509,7 +510,7 @@ class TestSweep:
         monkeypatch.setattr(owners, "kill", lambda job: pytest.fail("a web process was killed"))
         row = tenant_queue()
         job = waiting_reservation(row, another_process())
-        slots.admit(row.pk)
+        admit(row)
         slots.start(fresh(job), another_process())
         age(job, beat_at=21)
         assert sweep_now().reclaimed == 1
@@ -529,7 +530,7 @@ class TestSweep:
         job = waiting_reservation(row, dead_process())
         read = TenantJob.objects.get(pk=job.pk)
         TenantQueue.objects.update(max_job=1)
-        slots.admit(row.pk)
+        admit(row)
         assert not transitions.cancel_unstarted(read, "too late")
         assert fresh(job).state == State.QUEUED
 
@@ -537,7 +538,7 @@ class TestSweep:
 def test_a_release_by_hand_ends_a_stale_reservation() -> None:
     row = tenant_queue()
     job = waiting_reservation(row, another_process())
-    slots.admit(row.pk)
+    admit(row)
     slots.start(fresh(job), another_process())
     assert lost_runs.release_by_hand(fresh(job), "stuck") is ByHand.ALIVE
     age(job, beat_at=21)

@@ -18,7 +18,7 @@ from tenant_slots.running.run import Run, WatchedRun
 from tenant_slots.witness import Witness
 from tenant_slots.workers import TenantSimpleWorker
 from tests import jobs
-from tests.factories import end_run, fresh, in_thread, owner, running_job, tenant_queue, waiting_job
+from tests.factories import admit, end_run, fresh, in_thread, owner, running_job, tenant_queue, waiting_job
 from tests.history import History
 
 OUTCOME = {"state": "finished", "result": {"rows": [1, 2, 3]}}
@@ -84,7 +84,7 @@ def test_a_child_that_a_job_has_forked_ends_nobodys_run(monkeypatch: pytest.Monk
 def test_a_start_that_raises_leaves_no_run_behind_that_would_count_as_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     row = tenant_queue()
     job = waiting_job(row)
-    slots.admit(row.pk)
+    admit(row)
 
     def start(*_: Any) -> bool:
         raise DatabaseError("no")
@@ -100,7 +100,7 @@ def test_a_start_that_raises_leaves_no_run_behind_that_would_count_as_alive(monk
 def test_an_outage_is_told_when_the_job_cannot_even_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     row = tenant_queue()
     job = waiting_job(row)
-    slots.admit(row.pk)
+    admit(row)
     original, failures, told = statements.JOB.rows, [OperationalError("gone")], list[str]()
 
     def rows(*args: Any, **values: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import django_rq
 import pytest
 
@@ -51,8 +53,9 @@ def test_a_job_whose_horse_died_is_heard_of_outside_of_the_worker(
     job = jobs.run.enqueue("acme", "dies", history.path, "dies")
     wait_until(lambda: finished(job), 60)
     assert (job.state, job.crashes) == (State.FAILED, 4)
-    kinds = [event.kind for event in history.events()]
-    assert (kinds.count("run"), kinds.count("job_put_back"), kinds.count("job_ended")) == (4, 3, 1)
+    wait_until(lambda: Counter(event.kind for event in history.events())["job_ended"])
+    kinds = Counter(event.kind for event in history.events())
+    assert (kinds["run"], kinds["job_put_back"], kinds["job_ended"]) == (4, 3, 1)
     assert worker.pid not in {event.pid for event in history.events()}
 
 
