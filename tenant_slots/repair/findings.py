@@ -101,14 +101,12 @@ def stranded() -> Iterator[tuple[str, int]]:
 
 def running_by_tenant() -> dict[str, list[tuple[int, int, float]]]:
     """Per RQ queue the tenant queues that have running jobs: how many, and for how many seconds these have run."""
-    running = (
-        TenantJob.objects.running().jobs().values_list("tenant_queue", "tenant_queue__queue", "rq_queue", "started_at")
-    )
     now = clock.now()
+    running = TenantJob.objects.running().jobs().select_related("tenant_queue")
     seconds: dict[tuple[str, int], list[float]] = {}
-    for pk, queue, name, started_at in running:
-        taken = max(0.0, (now - started_at).total_seconds())
-        seconds.setdefault((rq_queue_of(name, queue), pk), []).append(taken)
+    for job in running.only("tenant_queue__queue", "rq_queue", "started_at"):
+        taken = max(0.0, (now - (job.started_at or now)).total_seconds())
+        seconds.setdefault((job.rq_queue_name, job.tenant_queue_id), []).append(taken)
     found: dict[str, list[tuple[int, int, float]]] = {}
     for (rq_queue, pk), taken_by in seconds.items():
         found.setdefault(rq_queue, []).append((pk, len(taken_by), sum(taken_by)))
