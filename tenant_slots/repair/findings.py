@@ -5,12 +5,13 @@ Nothing here changes or locks a row.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.conf import settings
-from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
+from django.db.models import BooleanField, Count, Exists, ExpressionWrapper, F, OuterRef, Q, QuerySet
 from redis.exceptions import RedisError
 
 from tenant_slots import dispatch, fair_order, owners
@@ -79,11 +80,15 @@ def with_something_to_run() -> dict[str, list[tuple[int, int]]]:
     held = TenantJob.objects.holding().filter(tenant_queue=OuterRef(OuterRef("pk"))).exclude(key="")
     full = held.values("key").annotate(held=Count("pk")).filter(held__gte=F("tenant_queue__max_job_per_key"))
     free: QuerySet[TenantQueue] = TenantQueue.objects.filter(paused=False, current_job__lt=F("max_job"))
-    found: dict[str, list[tuple[int, int]]] = {}
-    for name in ("", *getattr(settings, "RQ_QUEUES", {})):
+    names = ("", *getattr(settings, "RQ_QUEUES", {}))
+    lanes: dict[str, Any] = {}
+    for number, name in enumerate(names):
         there = waiting.filter(rq_queue=name)
         below_cap = Q(max_job_per_key=None) | Exists(there.exclude(key__in=full.values("key")))
-        for pk, queue in free.filter(Exists(there), below_cap).values_list("pk", "queue"):
+        lanes[f"lane_{number}"] = ExpressionWrapper(Q(Exists(there)) & below_cap, BooleanField())
+    found: dict[str, list[tuple[int, int]]] = {}
+    for pk, queue, *there_is in free.filter(Exists(waiting)).annotate(**lanes).values_list("pk", "queue", *lanes):
+        for name in itertools.compress(names, there_is):
             found.setdefault(rq_queue_of(name, queue), []).append((pk, 0))
     return found
 
@@ -101,9 +106,10 @@ def stranded() -> Iterator[tuple[str, int]]:
 
 def running_by_tenant() -> dict[str, list[tuple[int, int, float]]]:
     """Per RQ queue the tenant queues that have running jobs: how many, and for how many seconds these have run."""
-    running = (
-        TenantJob.objects.running().jobs().values_list("tenant_queue", "tenant_queue__queue", "rq_queue", "started_at")
-    )
+    names = ("tenant_queue", "tenant_queue__queue", "rq_queue", "started_at")
+    running = list(TenantJob.objects.running().jobs().values_list(*names))
+    if not running:
+        return {}
     now = clock.now()
     seconds: dict[tuple[str, int], list[float]] = {}
     for pk, queue, name, started_at in running:
