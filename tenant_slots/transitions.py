@@ -200,14 +200,16 @@ def cancel_unstarted(job: TenantJob, error: str = "") -> bool:
 
     False when it moved on since the row was read; nothing is changed then.
     """
-    if job.state == State.QUEUED:
+    had_slot = job.state == State.QUEUED
+    if had_slot:
         values: dict[str, Any] = {"error": error} if error else {}
         done = bool(slots.release(job, states=(State.QUEUED,), state=State.CANCELED, **values))
-        after_commit(partial(freed, job.tenant_queue_id, job.rq_queue_name, fair_order.NOTHING_RAN))
     else:
         done = slots.withdraw(job, error)
     if done:
         after_commit(partial(dispatch.remove, job))
+        if had_slot:  # and once it has left RQ's list, there is room for another one
+            after_commit(partial(freed, job.tenant_queue_id, job.rq_queue_name, fair_order.NOTHING_RAN))
         with suppress(TenantJob.DoesNotExist):
             job.refresh_from_db()
         left([job], State.CANCELED, job.error)

@@ -16,8 +16,7 @@ from redis.exceptions import RedisError
 
 from tenant_slots import dispatch, fair_order, owners
 from tenant_slots.conf import app_settings
-from tenant_slots.db import clock
-from tenant_slots.db.clock import ago
+from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.models import TenantJob, TenantJobQuerySet, TenantQueue, rq_queue_of
 from tenant_slots.owners import Liveness
 
@@ -106,13 +105,10 @@ def stranded() -> Iterator[tuple[str, int]]:
 
 def running_by_tenant() -> dict[str, list[tuple[int, int, float]]]:
     """Per RQ queue the tenant queues that have running jobs: how many, and for how many seconds these have run."""
-    names = ("tenant_queue", "tenant_queue__queue", "rq_queue", "started_at")
-    running = list(TenantJob.objects.running().jobs().values_list(*names))
-    if not running:
-        return {}
-    now = clock.now()
+    running = TenantJob.objects.running().jobs().annotate(now=DatabaseNow())
+    names = ("tenant_queue", "tenant_queue__queue", "rq_queue", "started_at", "now")
     seconds: dict[tuple[str, int], list[float]] = {}
-    for pk, queue, name, started_at in running:
+    for pk, queue, name, started_at, now in running.values_list(*names):
         taken = max(0.0, (now - started_at).total_seconds())
         seconds.setdefault((rq_queue_of(name, queue), pk), []).append(taken)
     found: dict[str, list[tuple[int, int, float]]] = {}
