@@ -72,13 +72,17 @@ def _work(tenant: str, seconds: float, cycles: Any) -> None:
     done = 0
     while (now := time.monotonic()) < begin + seconds:
         TenantJob.objects.create(tenant_queue=row, task="benchmarks.jobs.nothing")
-        admitted = slots.admit(row.pk)  # perhaps another process's job, or none because that one admitted ours
-        while admitted:
-            job = admitted.pop()
-            slots.start(job, owner)
-            admitted += slots.release(job, state=State.FINISHED).admitted
+        # Perhaps another process's job, or none because that one has taken ours.
+        job = slots.admit_and_start(row.pk, row.queue, owner, _announce).started
+        while job is not None:
+            release = slots.release_and_start(job, row.queue, owner, _announce, state=State.FINISHED)
+            job = release.admission.started if release.admission else None
             done += now >= begin
     cycles.put(done)
+
+
+def _announce(job: Any) -> None:
+    """Nobody watches over these runs."""
 
 
 @contextmanager

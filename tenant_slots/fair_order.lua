@@ -5,6 +5,7 @@ local K = 1          -- jobs that wait in RQ's list beyond the workers that are 
 local UNKNOWN = 1    -- seconds that a job is charged of which nobody knows how long it takes
 local STEP = 1e-6    -- seconds between tenants that come in at the same virtual time, so that the first one stays first
 local NEWEST = 0.2   -- weight of a job's run time in the mean of its tenant
+local LOOK = 100     -- jobs of RQ's list that are read at a time
 
 local RECORD = '<dddHIB'
 
@@ -219,12 +220,23 @@ function operations.charge(queue, ...)
   note(queue, 'swept', now)
 end
 
--- A pushed job at the end of a list of plain RQ jobs goes behind the first of these.
+-- A pushed job at the end of a list with plain RQ jobs goes where the first two of these stand together: between them.
 function operations.bring(queue, rq_id)
   local list = 'rq:queue:' .. queue
-  local head = redis.call('LINDEX', list, 0)
-  if head == rq_id or redis.call('LREM', list, -1, rq_id) == 0 then return end
-  redis.call('LINSERT', list, 'AFTER', head, rq_id)
+  local before, at = nil, 0
+  repeat
+    local some = redis.call('LRANGE', list, at, at + LOOK - 1)
+    for _, listed in ipairs(some) do
+      if listed == rq_id then return end
+      local plain = not is_ours(listed) and listed
+      if plain and before then
+        if redis.call('LREM', list, -1, rq_id) == 1 then redis.call('LINSERT', list, 'AFTER', before, rq_id) end
+        return
+      end
+      before = plain
+    end
+    at = at + LOOK
+  until #some < LOOK
 end
 
 return operations[ARGV[1]](unpack(ARGV, 2))

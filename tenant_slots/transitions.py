@@ -106,21 +106,25 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
     """Around the admission that a turn is for: a tenant that has no more to run leaves the order.
 
     A tenant queue that somebody holds, or that was deleted, leaves it too. Whoever holds one offers it afterwards, or
-    the sweep does. Where the database is out of reach the tenant keeps its place.
+    the sweep does. Where the database is out of reach the tenant keeps its place. What was admitted stands, whether or
+    not the order can be told.
     """
 
     def came_of(admission: Admission) -> None:
         taken = len(admission.jobs) + (admission.started is not None)
         if taken < turn.jobs or not admission.has_more:
-            fair_order.drop(turn, min(taken, turn.jobs), is_full=admission.is_full)
+            forget(min(taken, turn.jobs), is_full=admission.is_full)
+
+    def forget(*admitted: int, is_full: bool) -> None:
+        _unless_redis_is_away(partial(fair_order.drop, turn, *admitted, is_full=is_full))
 
     try:
         yield came_of
     except (TenantQueue.DoesNotExist, TenantQueueLocked) as error:
         logger.warning("a tenant queue loses its turn: %s", error)
-        fair_order.drop(turn, is_full=True)
+        forget(is_full=True)
     except Error:
-        fair_order.undo(turn)
+        _unless_redis_is_away(partial(fair_order.undo, turn))
         raise
 
 
@@ -137,7 +141,8 @@ def push(admitted: list[TenantJob], rq_queue: str) -> list[TenantJob]:
     """Hand admitted jobs to RQ."""
     if admitted:
         dispatch.push(admitted)
-        fair_order.bring_before_plain_jobs(rq_queue, [job.rq_id for job in admitted if not job.is_reservation])
+        pushed = [job.rq_id for job in admitted if not job.is_reservation]
+        _unless_redis_is_away(partial(fair_order.bring_before_plain_jobs, rq_queue, pushed))
         _send("jobs_admitted", jobs=admitted)
     return admitted
 
@@ -186,9 +191,11 @@ def follow(job: TenantJob, released: Release, error: str, seconds: float = fair_
 
     Args:
         job, released, error: what was released, and why.
-        seconds: for which the job has run.
+        seconds: for which the job has run. Where its slot was not this process's any more, whoever took that away has
+            settled the charge for it.
     """
-    after_commit(partial(freed, job.tenant_queue_id, job.rq_queue_name, seconds))
+    charged = seconds if released else fair_order.NOTHING_CHARGED
+    after_commit(partial(freed, job.tenant_queue_id, job.rq_queue_name, charged))
     if released.state is not None:
         left([job], released.state, error)
 
@@ -198,14 +205,16 @@ def cancel_unstarted(job: TenantJob, error: str = "") -> bool:
 
     False when it moved on since the row was read; nothing is changed then.
     """
-    if job.state == State.QUEUED:
+    had_slot = job.state == State.QUEUED
+    if had_slot:
         values: dict[str, Any] = {"error": error} if error else {}
         done = bool(slots.release(job, states=(State.QUEUED,), state=State.CANCELED, **values))
-        after_commit(partial(freed, job.tenant_queue_id, job.rq_queue_name, fair_order.NOTHING_RAN))
     else:
         done = slots.withdraw(job, error)
     if done:
         after_commit(partial(dispatch.remove, job))
+        if had_slot:  # and once it has left RQ's list, there is room for another one
+            after_commit(partial(freed, job.tenant_queue_id, job.rq_queue_name, fair_order.NOTHING_RAN))
         with suppress(TenantJob.DoesNotExist):
             job.refresh_from_db()
         left([job], State.CANCELED, job.error)

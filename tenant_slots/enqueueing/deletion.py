@@ -69,7 +69,7 @@ def _locked(all_locked: ExitStack, pk: int) -> TenantQueue | None:
 
 def _leave(job: TenantJob) -> None:
     """A run that goes on notices with its next heartbeat, if the stop does not reach it, that its job is gone."""
+    transitions.after_commit(partial(dispatch.stop if job.state == State.RUNNING else dispatch.remove, job))
     if job.state in HOLDING:
         GIVE_BACK.update(pk=job.tenant_queue_id, slots=1)
         transitions.after_commit(partial(transitions.freed, job.tenant_queue_id, job.rq_queue_name))
-    transitions.after_commit(partial(dispatch.stop if job.state == State.RUNNING else dispatch.remove, job))

@@ -27,8 +27,8 @@ def retry(job: TenantJob) -> None:
     if not revived:
         job.refresh_from_db()
         raise NotRetryable(job=job.uuid, state=_why_not(job))
-    job.refresh_from_db()
     transitions.after_commit(partial(transitions.offer, job.tenant_queue_id, job.rq_queue_name))
+    job.refresh_from_db()
 
 
 def _why_not(job: TenantJob) -> str:

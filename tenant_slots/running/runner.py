@@ -6,13 +6,14 @@ import json
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db import Error
 from rq import Retry, get_current_job
 
-from tenant_slots import alarm
+from tenant_slots import alarm, transitions
 from tenant_slots.models import State, TenantJob
 from tenant_slots.running import deliveries, errors, unknown_tasks
 from tenant_slots.running.coroutines import completed
@@ -42,6 +43,8 @@ def run_job(job_id: str, attempt: int) -> Any:
     run = Run.of(rq_job)
     if not run.begin(UUID(job_id), attempt):
         logger.warning("attempt %s of job %s is not to be run: it ended, was canceled or runs", attempt, job_id)
+        if rq_job:  # it has left RQ's list, so that there is room for another one
+            transitions.after_commit(partial(transitions.feed, rq_job.origin))
         return deliveries.ignored(rq_job, _row_of(job_id, attempt)) if rq_job else None
     return run_in_slot(run, _run_stored)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import django_rq
 import pytest
 
 from tenant_slots import dispatch
-from tenant_slots.models import State
+from tenant_slots.models import State, TenantJob
 from tests import jobs
 from tests.factories import another_process, counters_match, fresh, running_job, tenant_queue, work
 
@@ -43,3 +45,15 @@ def test_a_running_job_that_is_canceled_twice_is_asked_to_stop_once(monkeypatch:
     assert job.cancel()
     assert job.cancel()
     assert stopped == [job.pk]
+
+
+@pytest.mark.usefixtures("no_workers")
+@pytest.mark.parametrize("leave", [TenantJob.cancel, TenantJob.delete])
+def test_the_place_that_a_queued_job_leaves_in_rqs_list_is_filled_at_once(leave: Callable[[TenantJob], object]) -> None:
+    """There is one: the next job comes there after the other has left it, and not a sweep later."""
+    tenant_queue(max_job=1)
+    first, second = (jobs.record.enqueue("acme", name, "") for name in ("first", "second"))
+    assert (fresh(first).state, fresh(second).state) == (State.QUEUED, State.WAITING)
+    leave(fresh(first))
+    assert fresh(second).state == State.QUEUED
+    assert django_rq.get_queue("imports").job_ids == [fresh(second).rq_id]

@@ -200,7 +200,7 @@ def test_no_job_is_turned_away_that_only_waits_for_a_worker() -> None:
     many = jobs.only_now.enqueue_many([(("acme",), {})] * 5)
     assert [fresh(job).state for job in many] == [State.QUEUED, *[State.WAITING] * 2, *[State.CANCELED] * 2]
     assert fresh(many[4]).error == "discarded: acme on imports had free slots only for jobs before it (1 of 3 in use)"
-    assert fresh(jobs.only_now.using(queue="imports_bulk").enqueue("acme")).state == State.CANCELED
+    assert fresh(jobs.only_now.enqueue("acme")).state == State.CANCELED
     more_urgent = fresh(jobs.only_now.using(priority=1).enqueue("acme"))
     assert more_urgent.state == State.WAITING
     assert counters_match()

@@ -1,8 +1,9 @@
 """Every interleaving of small systems: admit, start, finish, crash, sweep, cancel and a stale finisher, step by step.
 
 The model is the protocol of ``slots.py`` in plain Python. A transaction under the tenant's row lock is one step, as the
-lock makes it; what the protocol does between transactions (push, deliver, run) is a step of its own, so that anything
-may come in between. Variants that leave out one rule are the controls: the search finds where they break.
+lock makes it, and so is a script in Redis; what the protocol does between these (offer, push, deliver, run, say that
+the tenant has no more) is a step of its own, so that anything may come in between. Variants that leave out one rule are
+the controls: the search finds where they break.
 """
 
 from __future__ import annotations
@@ -41,7 +42,21 @@ class System:
     runs: frozenset[Run] = frozenset()
     handed: tuple[tuple[int, int], ...] = ()
     """Admitted and committed, but not pushed yet."""
+    to_offer: int = 0
+    """Processes that have committed an enqueue or a release, and have not offered the tenant yet."""
+    in_order: bool = False
+    feeds: bool = False
+    """Somebody is about to look whether the window has room."""
+    to_drop: tuple[bool, ...] = ()
+    """Feeders that were told that the tenant has no more to run; whether it was offered since they had it."""
     faults: int = 0
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.redis) + len(self.handed) < WINDOW
+
+
+WINDOW = 1
 
 
 @dataclass(frozen=True)
@@ -53,6 +68,9 @@ class Protocol:
     together: bool = True
     dead_only: bool = True
     sweep: bool = True
+    remembers: bool = True
+    """A tenant that was offered since somebody asked for it is not dropped."""
+    looks_when_ignored: bool = True
     most_faults: int = 2
     most_crashes: int = 2
 
@@ -68,9 +86,9 @@ class Protocol:
     def steps_of_job(self, system: System, number: int, job: Job) -> Iterator[tuple[str, System]]:
         if job.state == "absent" and all(other.state != "absent" for other in system.jobs[:number]):
             enqueued = with_job(system, number, replace(job, state="waiting"))
-            yield f"enqueue {number}", self.admit(enqueued)
+            yield f"enqueue {number}", to_offer(enqueued)
             if system.faults < self.most_faults:
-                yield f"enqueue {number}, die before admit", fault(enqueued)
+                yield f"enqueue {number}, die before the offer", fault(enqueued)
         if job.state == "waiting":
             yield f"cancel waiting {number}", with_job(system, number, replace(job, state="canceled"))
         if job.state == "queued":
@@ -87,9 +105,9 @@ class Protocol:
     def start(self, system: System, number: int, attempt: int) -> System:
         job = system.jobs[number]
         if self.fence and (job.state, job.attempt) != ("queued", attempt):
-            return system
+            return replace(system, feeds=self.looks_when_ignored or system.feeds)
         started = with_job(system, number, replace(job, state="running"))
-        return replace(started, runs=system.runs | {Run(number, attempt)})
+        return replace(started, feeds=True, runs=system.runs | {Run(number, attempt)})
 
     def steps_of_run(self, system: System, run: Run) -> Iterator[tuple[str, System]]:
         if run.alive:
@@ -118,6 +136,7 @@ class Protocol:
         return self.release(crashed, run.job, run.attempt, state, ("running",))
 
     def steps_of_system(self, system: System) -> Iterator[tuple[str, System]]:
+        yield from self.steps_of_order(system)
         if system.handed:
             first, *rest = system.handed
             pushed = replace(system, handed=tuple(rest), redis=system.redis | {first})
@@ -125,7 +144,7 @@ class Protocol:
             if system.faults < self.most_faults:
                 yield f"die before push of {first}", fault(replace(system, handed=tuple(rest)))
         if system.redis and system.faults < self.most_faults:
-            yield "FLUSHALL", fault(replace(system, redis=frozenset()))
+            yield "FLUSHALL", fault(replace(system, redis=frozenset(), in_order=False))
         if self.sweep:
             swept = self.sweep_once(system)
             if swept != system:
@@ -139,32 +158,62 @@ class Protocol:
         known = system.redis | set(system.handed)
         queued = [(number, job.attempt) for number, job in enumerate(system.jobs) if job.state == "queued"]
         lost = frozenset(queued) - known
-        return self.admit(replace(system, redis=system.redis | lost))
+        system = replace(system, redis=system.redis | lost)
+        return self.offer(system) if could_run(system) else system
 
-    def admit(self, system: System) -> System:
+    def steps_of_order(self, system: System) -> Iterator[tuple[str, System]]:
+        if system.to_offer:
+            yield "offer", self.offer(replace(system, to_offer=system.to_offer - 1))
+            if system.faults < self.most_faults:
+                yield "die before the offer", fault(replace(system, to_offer=system.to_offer - 1))
+        if system.feeds:
+            yield "feed", self.feed(system)
+        for at, was_offered in enumerate(system.to_drop):
+            left = replace(system, to_drop=system.to_drop[:at] + system.to_drop[at + 1 :])
+            yield "drop", left if was_offered and self.remembers else replace(left, in_order=False)
+
+    def offer(self, system: System) -> System:
+        offered = replace(system, in_order=True, to_drop=tuple(True for _ in system.to_drop))
+        return replace(offered, feeds=True) if offered.has_room else offered
+
+    def feed(self, system: System) -> System:
+        """One turn: the database admits the head of the backlog, or says that there is nothing to admit."""
+        if not system.in_order or not system.has_room:
+            return replace(system, feeds=False)
         waiting = [number for number, job in enumerate(system.jobs) if job.state == "waiting"]
-        for number in waiting:
-            if self.gate and system.counter >= system.limit:
-                break
-            job = system.jobs[number]
-            admitted = replace(job, state="queued", attempt=job.attempt + 1)
-            system = replace(
-                with_job(system, number, admitted),
-                counter=system.counter + 1,
-                handed=(*system.handed, (number, admitted.attempt)),
-            )
-        return system
+        if not waiting or (self.gate and system.counter >= system.limit):
+            return self.has_no_more(system)
+        number = waiting[0]
+        admitted = replace(system.jobs[number], state="queued", attempt=system.jobs[number].attempt + 1)
+        system = replace(
+            with_job(system, number, admitted),
+            counter=system.counter + 1,
+            handed=(*system.handed, (number, admitted.attempt)),
+        )
+        return system if could_run(system) else self.has_no_more(system)
+
+    def has_no_more(self, system: System) -> System:
+        """Another feeder may ask before this one has said so; more than two of them add nothing."""
+        return replace(system, to_drop=(*system.to_drop, False)[-2:])
 
     def release(self, system: System, number: int, attempt: int, state: str, expected: tuple[str, ...]) -> System:
         job = system.jobs[number]
         if self.fence and (job.attempt != attempt or job.state not in expected):
             return system
         counter = system.counter - 1 if self.together else system.counter
-        return self.admit(replace(with_job(system, number, replace(job, state=state)), counter=max(0, counter)))
+        return to_offer(replace(with_job(system, number, replace(job, state=state)), counter=max(0, counter)))
 
 
 def with_job(system: System, number: int, job: Job) -> System:
     return replace(system, jobs=(*system.jobs[:number], job, *system.jobs[number + 1 :]))
+
+
+def to_offer(system: System) -> System:
+    return replace(system, to_offer=system.to_offer + 1)
+
+
+def could_run(system: System) -> bool:
+    return system.counter < system.limit and any(job.state == "waiting" for job in system.jobs)
 
 
 def fault(system: System) -> System:
@@ -183,8 +232,11 @@ def breach(system: System) -> str:
         return f"I1: {len(running)} run at once"
     if len({run.job for run in running}) < len(running):
         return "I4: a job runs twice at once"
-    if any(job.state == "waiting" for job in system.jobs) and held < system.limit and not system.faults:
-        return "I7: a job waits beside a free slot, and nothing failed"
+    if could_run(system) and not system.faults and not system.to_offer:
+        if not system.in_order:
+            return "I7: a job waits beside a free slot, nothing failed, and the order has forgotten its tenant"
+        if system.has_room and not system.feeds:
+            return "I7: a job waits beside a free slot and room in the window, and nobody looks"
     return ""
 
 
@@ -264,8 +316,18 @@ def test_every_job_can_still_end_from_every_state(name: str) -> None:
         ({"together": False}, ("I6",)),
         ({"dead_only": False}, ("I1", "I4")),
         ({"sweep": False}, ("I3",)),
+        ({"remembers": False}, ("I7",)),
+        ({"looks_when_ignored": False}, ("I7",)),
     ],
-    ids=["no fence", "no gate", "counter apart from the row", "reclaims the living", "no sweep"],
+    ids=[
+        "no fence",
+        "no gate",
+        "counter apart from the row",
+        "reclaims the living",
+        "no sweep",
+        "forgets an offer",
+        "leaves the window empty",
+    ],
 )
 def test_control_without_a_rule_the_search_finds_the_breach(left_out: dict[str, bool], finds: tuple[str, ...]) -> None:
     wrong, _ = first_breach(Protocol(**left_out), SYSTEMS["two jobs, one slot"])

@@ -17,13 +17,13 @@ from hypothesis.stateful import (
 )
 from hypothesis.strategies import booleans, data, integers, sampled_from
 
-from tenant_slots import locks, slots, statements
+from tenant_slots import locks, slots, statements, transitions
 from tenant_slots.models import HOLDING, State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner
 from tenant_slots.releases import Release
 from tenant_slots.repair import lost_runs, sweeper
 from tests import jobs
-from tests.factories import admit, another_process, dead_process
+from tests.factories import admit, another_process, dead_process, pretend_idle
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -38,6 +38,7 @@ class Slots(RuleBasedStateMachine):
         TenantJob.objects.all().delete()
         TenantQueue.objects.all().delete()
         django_rq.get_connection("reports").flushdb()
+        pretend_idle(1000)
         self.processes: list[TenantJob] = []
         self.stale: list[TenantJob] = []
         self.released: set[tuple[int, int]] = set()
@@ -62,10 +63,19 @@ class Slots(RuleBasedStateMachine):
     def start(self, choice: Any, dies: bool) -> None:
         job = choice.draw(sampled_from(list(TenantJob.objects.queued().order_by("pk"))))
         by: Owner = dead_process() if dies else another_process()
-        assert slots.start(job, by)
+        started = slots.start(job, by)
+        assert started == self._would_be_admitted(job)
         assert not slots.start(job, by), "a job starts once"
+        if not started:
+            assert transitions.put_back(job), "it goes back to its place in the backlog"
+            return
         job.refresh_from_db()
         (self.stale if dies else self.processes).append(job)
+
+    def _would_be_admitted(self, job: TenantJob) -> bool:
+        row = job.tenant_queue
+        more_urgent = row.jobs.waiting().filter(priority__gt=job.priority)
+        return not row.paused and row.current_job <= row.max_job and not more_urgent.exists()
 
     @rule(choice=data(), state=sampled_from([State.FINISHED, State.FAILED, State.WAITING]))
     @precondition(lambda self: self.processes)
@@ -82,7 +92,7 @@ class Slots(RuleBasedStateMachine):
 
     def _release(self, job: TenantJob, state: State) -> None:
         held = TenantJob.objects.held_as(job).exists()
-        released = slots.release(job, state=state)
+        released = transitions.release(job, state=state)
         assert bool(released) == held, "I4: only the owner releases"
         if released:
             assert (job.pk, job.attempt) not in self.released, "a slot is released once"
@@ -99,7 +109,6 @@ class Slots(RuleBasedStateMachine):
     @rule()
     def sweep(self) -> None:
         sweeper.run_now("model")
-        assert not any(row.free and row.jobs.waiting().exists() for row in TenantQueue.objects.all()), "I7"
         dead = TenantJob.objects.running().filter(worker="dead")
         assert not dead.exists(), "I2"
 
@@ -134,6 +143,10 @@ class Slots(RuleBasedStateMachine):
             assert row.current_job == row.jobs.filter(state__in=HOLDING).count()
 
     @invariant()
+    def i7_no_job_waits_beside_a_free_slot_while_workers_are_idle(self) -> None:
+        assert not any(row.free and row.jobs.waiting().exists() for row in TenantQueue.objects.all())
+
+    @invariant()
     def i1_nobody_is_admitted_beyond_the_limit(self) -> None:
         """A lowered limit stops nothing, so what counts is the limit at the time of the last admission."""
         for row in TenantQueue.objects.all():
@@ -160,8 +173,7 @@ def test_control_a_release_that_does_not_ask_who_owns_the_slot_is_found(monkeypa
         with locks.locked(job.tenant_queue_id) as row:
             TenantJob.objects.filter(pk=job.pk).update(**changes)
             statements.GIVE_BACK.update(pk=row.pk, slots=1)
-            row.refresh_from_db()
-            return Release(State(changes["state"]), admit(row))
+            return Release(State(changes["state"]))
 
     monkeypatch.setattr(slots, "release", release)
     with pytest.raises(AssertionError):

@@ -17,7 +17,7 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import steps
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
-from tests.factories import age, another_process, fresh, running_job, tenant_queue, waiting_job
+from tests.factories import admit, age, another_process, fresh, running_job, tenant_queue, waiting_job
 from tests.processes import somebody_waits_for_a_lock, wait_until
 
 pytestmark = [
@@ -46,7 +46,7 @@ def test_a_priority_that_is_changed_while_the_job_is_admitted() -> None:
     errors: list[Exception] = []
     with transaction.atomic():
         first.set_priority(-5)
-        admission = meanwhile(partial(slots.admit, row.pk), errors)
+        admission = meanwhile(partial(admit, row), errors)
         wait_until(somebody_waits_for_a_lock)
         second.cancel()
     admission.join(20)

@@ -60,10 +60,21 @@ def in_thread_while_held(row: TenantQueue, action: Callable[[], object]) -> list
 def test_a_release_that_had_to_wait_frees_the_row_first_and_then_waits_for_the_disk() -> None:
     row = tenant_queue()
     job = running_job(row, owner())
-    successor = waiting_job(row)
     said = in_thread_while_held(row, lambda: slots.release(job, state=State.FINISHED))
     assert said == list(OF_COMMITS)
-    assert (fresh(job).state, fresh(successor).state) == (State.FINISHED, State.QUEUED)
+    assert (fresh(job).state, fresh(row).current_job) == (State.FINISHED, 0)
+    assert counters_match()
+
+
+def test_so_does_a_worker_that_starts_the_next_job_in_the_same_transaction() -> None:
+    row = tenant_queue()
+    job, successor = running_job(row, owner()), waiting_job(row)
+
+    def go_on() -> None:
+        slots.release_and_start(job, "imports", owner(), lambda chosen: None, state=State.FINISHED)
+
+    assert in_thread_while_held(row, go_on) == list(OF_COMMITS)
+    assert (fresh(job).state, fresh(successor).state) == (State.FINISHED, State.RUNNING)
     assert counters_match()
 
 

@@ -1,10 +1,12 @@
 """Rule 4 by numbers: a job is enqueued at the moment when the tenant's only slot is released, again and again.
 
-The forced interleaving is in test_lost_wake_up.py; this one lets the two meet where they like.
+Whatever the order of their commits, the job is admitted once both are through. First they meet where they like, then
+where the order of tenants, which is only a hint, would forget one that was offered.
 """
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,12 +14,16 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any
 
+import django_rq
 import pytest
-from django.db import connection, transaction
-from django.db.models import F
+from django.db import connection
 
-from tenant_slots import slots
+from tenant_slots import fair_order, transitions
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.repair import findings, steps
+from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.report import Report
+from tests import jobs
 from tests.factories import admit, counters_match, tenant_queue, waiting_job
 
 pytestmark = [
@@ -30,8 +36,6 @@ pytestmark = [
 Action = Callable[[Any], object]
 
 ROUNDS = 2000
-CONTROL_ROUNDS = 20
-
 STEPS, STEP = 16, 0.0002
 """The release gets a head start of 0 to 3 milliseconds, so that whatever this machine's speed some rounds meet."""
 
@@ -84,21 +88,17 @@ def head_start(number: int) -> None:
     time.sleep(number % STEPS * STEP)
 
 
-def stranded_in(
-    rounds: int, admit: Action, release: Action, until_they_meet: Callable[[int], object] = head_start
-) -> int:
-    """How often a job was left waiting beside the free slot."""
+def stranded_in(rounds: int, enqueue: Action, release: Action) -> int:
+    """How often a job was not admitted although its tenant's only slot was free."""
     row = tenant_queue(max_job=1)
     stranded = 0
     with helper() as other:
         for number in range(rounds):
             other.begin(release, admitted_job(row))
-            until_they_meet(number)
-            newcomer = waiting_job(row)
-            admit(row)
+            head_start(number)
+            newcomer = enqueue(row)
             other.finished()
-            if TenantJob.objects.waiting().filter(pk=newcomer.pk).exists():
-                stranded += TenantQueue.objects.get(pk=row.pk).free > 0
+            stranded += TenantJob.objects.waiting().filter(pk=newcomer.pk).exists()
             clear(row)
     return stranded
 
@@ -112,54 +112,111 @@ def admitted_job(row: TenantQueue) -> TenantJob:
 def clear(row: TenantQueue) -> None:
     TenantJob.objects.all().delete()
     TenantQueue.objects.filter(pk=row.pk).update(current_job=0)
+    django_rq.get_queue("imports").empty()
 
 
-class Naive:
-    """The seed design without a lock on the tenant's row.
+def enqueue(row: TenantQueue) -> TenantJob:
+    return jobs.record.enqueue(row.tenant, "newcomer", "")
 
-    The window between a release's look at the backlog and its commit is as short as the machine makes it, so the
-    newcomer is let in exactly there: a control that depends on luck would fail where nothing is wrong.
-    """
 
-    def __init__(self) -> None:
-        self._looked = Event()
-        self._answered = Event()
-
-    def meets(self, number: int) -> None:
-        assert self._looked.wait(30)
-
-    def admit(self, row: TenantQueue) -> None:
-        """The conditional UPDATE is exact, and answers "full" while the release next to it is not committed."""
-        with transaction.atomic():
-            head = row.jobs.backlog().first()
-            if head is not None and TenantQueue.objects.filter(pk=row.pk).with_free(1).update(
-                current_job=F("current_job") + 1
-            ):
-                TenantJob.objects.filter(pk=head.pk).update(state=State.QUEUED, attempt=1)
-        self._looked.clear()
-        self._answered.set()
-
-    def release(self, job: TenantJob) -> None:
-        """Gives the slot to the next job that it sees, without having locked anything first."""
-        with transaction.atomic():
-            row = TenantQueue.objects.get(pk=job.tenant_queue_id)
-            TenantJob.objects.held_as(job).update(state=State.FINISHED)
-            head = row.jobs.backlog().first()
-            if head is not None:
-                TenantJob.objects.filter(pk=head.pk).update(state=State.QUEUED, attempt=1)
-            else:
-                TenantQueue.objects.filter(pk=row.pk).update(current_job=F("current_job") - 1)
-            self._looked.set()
-            assert self._answered.wait(30)
-            self._answered.clear()
+def release(job: TenantJob) -> None:
+    assert transitions.release(job, state=State.FINISHED)
 
 
 def test_no_job_is_stranded_in_2000_rounds() -> None:
-    stranded = stranded_in(ROUNDS, lambda row: admit(row), lambda job: slots.release(job, state=State.FINISHED))
-    assert stranded == 0
+    assert stranded_in(ROUNDS, enqueue, release) == 0
     assert counters_match()
 
 
-def test_control_the_naive_form_strands_a_job_whenever_the_two_meet() -> None:
-    naive = Naive()
-    assert stranded_in(CONTROL_ROUNDS, naive.admit, naive.release, naive.meets) == CONTROL_ROUNDS
+class Meeting:
+    """The one schedule in which a hint could be forgotten, forced.
+
+    A feeder has asked the database and heard that the tenant has nothing to run. Before it says so to the order of
+    tenants, what it was told stops being true, and the tenant is offered. Before whoever offered it can feed the
+    window, the feeder has said it.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, offering: str) -> None:
+        self.asked, self.offered, self.said = Event(), Event(), Event()
+        self._drop = fair_order.drop
+        self._offer = getattr(fair_order, offering)
+        monkeypatch.setattr(fair_order, "drop", self._late_drop)
+        monkeypatch.setattr(fair_order, offering, self._offer_then_hold)
+
+    def _late_drop(self, turn: fair_order.Turn, *arguments: Any, **values: Any) -> None:
+        if not self.asked.is_set():
+            self.asked.set()
+            assert self.offered.wait(20)
+            self._drop(turn, *arguments, **values)
+            self.said.set()
+        else:
+            self._drop(turn, *arguments, **values)
+
+    def _offer_then_hold(self, *arguments: Any) -> Any:
+        answer = self._offer(*arguments)
+        if self.asked.is_set() and not self.offered.is_set():
+            self.offered.set()
+            assert self.said.wait(20)
+        return answer
+
+
+def forget_unconditionally(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For controls: a tenant that was offered meanwhile is forgotten all the same."""
+    drop = fair_order.drop
+
+    def as_of_now(turn: fair_order.Turn, *arguments: Any, **values: Any) -> None:
+        record = django_rq.get_connection("imports").hget(f"tenant_slots:tenants:{turn.rq_queue}", turn.tenant_queue_id)
+        offers = struct.unpack("<dddHIB", record)[4]
+        drop(turn._replace(offers=offers), *arguments, **values)
+
+    monkeypatch.setattr(fair_order, "drop", as_of_now)
+
+
+def release_meets_a_feeder_that_found_the_tenant_full(monkeypatch: pytest.MonkeyPatch) -> TenantJob:
+    row = tenant_queue(max_job=1)
+    holding, newcomer = admitted_job(row), waiting_job(row)
+    with helper() as feeder:
+        meeting = Meeting(monkeypatch, "freed")
+        feeder.begin(lambda pk: transitions.offer(pk, "imports"), row.pk)
+        assert meeting.asked.wait(20)
+        release(holding)
+        feeder.finished()
+    return newcomer
+
+
+def enqueue_meets_a_feeder_that_found_the_tenant_empty(monkeypatch: pytest.MonkeyPatch) -> TenantJob:
+    row = tenant_queue(max_job=1)
+    fair_order.offer("imports", [(row.pk, 0)])
+    with helper() as feeder:
+        meeting = Meeting(monkeypatch, "offer")
+        feeder.begin(transitions.feed, "imports")
+        assert meeting.asked.wait(20)
+        newcomer = enqueue(row)
+        feeder.finished()
+    return newcomer
+
+
+MEETINGS = pytest.mark.parametrize(
+    "meet", [release_meets_a_feeder_that_found_the_tenant_full, enqueue_meets_a_feeder_that_found_the_tenant_empty]
+)
+
+
+@MEETINGS
+def test_a_tenant_that_was_offered_meanwhile_is_not_forgotten(
+    meet: Callable[..., TenantJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert TenantJob.objects.get(pk=meet(monkeypatch).pk).state == State.QUEUED
+    assert list(findings.stranded()) == []
+    assert counters_match()
+
+
+@MEETINGS
+def test_control_forgotten_in_any_case_it_has_to_wait_for_the_sweep(
+    meet: Callable[..., TenantJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_unconditionally(monkeypatch)
+    job = meet(monkeypatch)
+    assert TenantJob.objects.get(pk=job.pk).state == State.WAITING
+    assert list(findings.stranded()) == [("imports", job.tenant_queue_id)]
+    steps.offer(Report(), Contact())
+    assert TenantJob.objects.get(pk=job.pk).state == State.QUEUED

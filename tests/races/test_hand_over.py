@@ -1,4 +1,4 @@
-"""Rule 1: a slot is handed on by what the tenant queue's row says once its lock is held, not by what it said before."""
+"""Rule 1: a slot changes hands by what the tenant queue's row says once it is locked, not by what it said before."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from django.db import connection, transaction
 
 from tenant_slots import locks, slots
-from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.factories import admit, counters_match, fresh, owner, tenant_queue, waiting_job
+from tenant_slots.models import Kind, State, TenantJob, TenantQueue
+from tests.factories import counters_match, fresh, owner, running_job, tenant_queue, waiting_job
 from tests.processes import somebody_waits_for_a_lock, wait_until
 
 pytestmark = [
@@ -24,10 +24,9 @@ pytestmark = [
 
 
 def release_while_uncommitted(row: TenantQueue, **change: Any) -> None:
-    """One job runs and one waits; the release comes to the lock while somebody has changed the row in a transaction."""
-    waiting_job(row), waiting_job(row)
-    (job,) = admit(row)
-    assert slots.start(job, owner())
+    """One job runs and one waits; the worker comes to the lock while somebody has changed the row in a transaction."""
+    job = running_job(row, owner())
+    waiting_job(row, priority=-1)
     release = Thread(target=_release, args=(job,))
     with transaction.atomic():
         TenantQueue.objects.filter(pk=row.pk).update(**change)
@@ -38,13 +37,15 @@ def release_while_uncommitted(row: TenantQueue, **change: Any) -> None:
 
 def _release(job: TenantJob) -> None:
     try:
-        slots.release(job, state=State.FINISHED)
+        slots.release_and_start(job, "imports", owner("next"), lambda chosen: None, state=State.FINISHED)
     finally:
         connection.close()
 
 
 @pytest.mark.parametrize("change", [{"max_job": 0}, {"paused": True}])
-def test_a_slot_is_not_handed_on_after_a_change_that_commits_while_the_release_waits(change: dict[str, Any]) -> None:
+def test_no_slot_changes_hands_after_a_change_that_commits_while_the_release_waits(
+    change: dict[str, Any],
+) -> None:
     row = tenant_queue(max_job=1)
     release_while_uncommitted(row, **change)
     assert row.jobs.waiting().count() == 1
@@ -54,13 +55,15 @@ def test_a_slot_is_not_handed_on_after_a_change_that_commits_while_the_release_w
 
 def test_more_than_its_own_slot_is_filled_after_a_raise_that_commits_while_the_release_waits() -> None:
     row = tenant_queue(max_job=1)
-    waiting_job(row)
+    reservation = waiting_job(row, kind=Kind.RESERVATION, priority=-1)
     release_while_uncommitted(row, max_job=2)
-    assert row.jobs.queued().count() == 2
+    assert fresh(reservation).state == State.QUEUED
+    assert fresh(row).current_job == 2
+    assert row.jobs.running().get().worker == "next"
     assert counters_match()
 
 
-def test_control_a_row_that_was_read_before_its_lock_hands_the_slot_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_by_a_row_that_was_read_before_its_lock_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def read_then_locked(tenant_queue_id: int) -> Iterator[TenantQueue]:
         before = TenantQueue.objects.get(pk=tenant_queue_id)
@@ -70,4 +73,4 @@ def test_control_a_row_that_was_read_before_its_lock_hands_the_slot_on(monkeypat
     monkeypatch.setattr(slots, "locked", read_then_locked)
     row = tenant_queue(max_job=1)
     release_while_uncommitted(row, max_job=0)
-    assert row.jobs.queued().count() == 1, "a slot was handed on although the limit was 0"
+    assert row.jobs.running().count() == 1, "a job was started although the limit was 0"

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from tenant_slots import slots, statements
+from tenant_slots import fair_order, slots, statements, transitions
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.factories import admit, counters_match, fresh, owner, tenant_queue, waiting_job
+from tenant_slots.releases import Admission
+from tests.factories import admit, counters_match, fresh, owner, running_job, tenant_queue, waiting_job
 from tests.processes import somebody_waits_for_a_lock, wait_until
 
 pytestmark = [
@@ -22,33 +23,33 @@ pytestmark = [
 
 
 class ReleaseHeldOpen:
-    """A release in another thread that has found nobody waiting and has not committed yet."""
+    """A release in another thread that has freed its slot and has not committed yet."""
 
     def __init__(self, job: TenantJob, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.looked, self.commit = Event(), Event()
-        original = slots._hand_on
+        self.freed, self.commit = Event(), Event()
+        original = slots._count
         me = self
 
-        def look_then_hold(tenant_queue: TenantQueue) -> list[TenantJob]:
-            admitted = original(tenant_queue)
-            if not me.looked.is_set():
-                me.looked.set()
+        def free_then_hold(*arguments: Any) -> bool:
+            counted = original(*arguments)
+            if not me.freed.is_set():
+                me.freed.set()
                 assert me.commit.wait(20)
-            return admitted
+            return counted
 
-        monkeypatch.setattr(slots, "_hand_on", look_then_hold)
+        monkeypatch.setattr(slots, "_count", free_then_hold)
         self.thread = Thread(target=self._release, args=(job,))
 
     @staticmethod
     def _release(job: TenantJob) -> None:
         try:
-            slots.release(job, state=State.FINISHED)
+            transitions.release(job, state=State.FINISHED)
         finally:
             connection.close()
 
     def __enter__(self) -> ReleaseHeldOpen:
         self.thread.start()
-        assert self.looked.wait(20)
+        assert self.freed.wait(20)
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -56,16 +57,9 @@ class ReleaseHeldOpen:
         self.thread.join(20)
 
 
-def running_job(row: TenantQueue) -> TenantJob:
-    waiting_job(row)
-    (job,) = admit(row)
-    slots.start(job, owner("w"))
-    return job
-
-
 def test_admit_waits_for_the_release_and_takes_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     row = tenant_queue(max_job=1)
-    running = running_job(row)
+    running = running_job(row, owner())
     with ReleaseHeldOpen(running, monkeypatch) as release:
         newcomer = waiting_job(row)
         admission = Thread(target=lambda: (admit(row), connection.close()))
@@ -77,14 +71,31 @@ def test_admit_waits_for_the_release_and_takes_its_slot(monkeypatch: pytest.Monk
     assert counters_match()
 
 
-def test_control_without_the_lock_the_job_is_stranded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_without_the_lock_the_tenant_seems_to_be_full(monkeypatch: pytest.MonkeyPatch) -> None:
     row = tenant_queue(max_job=1)
-    running = running_job(row)
+    running = running_job(row, owner())
+    monkeypatch.setattr(fair_order, "freed", lambda *arguments: [])
     with ReleaseHeldOpen(running, monkeypatch):
         newcomer = waiting_job(row)
         assert not naive_admit(row)
     assert fresh(newcomer).state == State.WAITING
     assert fresh(row).current_job == 0, "the slot is free, the job waits, and nobody will come"
+
+
+def test_what_a_release_offers_is_admitted_even_after_an_answer_that_was_too_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The order of tenants does not rely on the lock: the offer comes when the release has committed."""
+    row = tenant_queue(max_job=1)
+    running = running_job(row, owner())
+    with ReleaseHeldOpen(running, monkeypatch):
+        newcomer = waiting_job(row)
+        with monkeypatch.context() as naive:
+            naive.setattr(slots, "admit", lambda *turn: Admission(is_full=not naive_admit(row)))
+            assert transitions.offer(row.pk, "imports") == []
+        assert list(fair_order.known("imports", [row.pk])) == []
+    assert fresh(newcomer).state == State.QUEUED
+    assert counters_match()
 
 
 def naive_admit(row: TenantQueue) -> bool:
@@ -95,7 +106,7 @@ def naive_admit(row: TenantQueue) -> bool:
 def test_enqueue_never_waits_for_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The insert's foreign key takes a share lock on the row's key, which the NO KEY lock lets through."""
     row = tenant_queue(max_job=1)
-    running = running_job(row)
+    running = running_job(row, owner())
     with ReleaseHeldOpen(running, monkeypatch), connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '2s'")
         waiting_job(row)
@@ -106,7 +117,7 @@ def test_enqueue_never_waits_for_the_lock(monkeypatch: pytest.MonkeyPatch) -> No
 def test_another_tenant_is_not_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule 7: tenants do not touch."""
     row, other = tenant_queue("acme"), tenant_queue("other")
-    running = running_job(row)
+    running = running_job(row, owner())
     waiting_job(other)
     with ReleaseHeldOpen(running, monkeypatch):
-        assert len(slots.admit(other.pk)) == 1
+        assert len(admit(other)) == 1

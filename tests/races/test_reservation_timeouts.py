@@ -13,7 +13,7 @@ from django.db import connections
 from tenant_slots import hold_slot, transitions
 from tenant_slots.exceptions import NoFreeSlot
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.factories import counters_match, fresh, tenant_queue
+from tests.factories import admit, counters_match, fresh, tenant_queue
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -71,7 +71,7 @@ def test_control_leaving_the_backlog_without_checking_the_state_leaks_the_slot(m
 
     def admit_then_cancel(job: TenantJob, reason: str) -> bool:
         TenantQueue.objects.update(max_job=1)
-        transitions.admit(row.pk)
+        admit(row)
         return bool(TenantJob.objects.filter(pk=job.pk).update(state=State.CANCELED))
 
     monkeypatch.setattr(transitions, "cancel_unstarted", admit_then_cancel)

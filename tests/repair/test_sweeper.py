@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from tenant_slots import owners, signals, slots
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.models import State, SweepClaim, TenantJob
+from tenant_slots.releases import Admission
 from tenant_slots.repair import findings, steps, sweeper
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
@@ -62,13 +63,13 @@ def test_contact_counts_from_the_last_failure(monkeypatch: pytest.MonkeyPatch) -
 def test_a_tenant_that_is_deleted_during_a_sweep_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = (tenant_queue(f"tenant {number}") for number in range(3))
     left = [waiting_job(row) for row in (first, third)]
-    gone, admit = waiting_job(second), slots.admit
+    gone, original = waiting_job(second), slots.admit
 
-    def delete_then_admit(tenant_queue_id: int) -> list[TenantJob]:
-        monkeypatch.setattr(slots, "admit", admit)
+    def delete_then_admit(*turn: Any) -> Admission:
+        monkeypatch.setattr(slots, "admit", original)
         gone.cancel()
         second.delete()
-        return admit(tenant_queue_id)
+        return original(*turn)
 
     monkeypatch.setattr(slots, "admit", delete_then_admit)
     assert sweep_now().admitted == 2

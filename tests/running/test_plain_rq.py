@@ -14,7 +14,19 @@ from tenant_slots.repair import lost_runs
 from tenant_slots.running import deliveries
 from tenant_slots.running.run import Run
 from tests import jobs
-from tests.factories import admit, another_process, counters_match, end_run, fresh, in_rq, tenant_queue, work
+from tests.factories import (
+    DeafWorker,
+    admit,
+    another_process,
+    counters_match,
+    end_run,
+    fresh,
+    in_rq,
+    running_job,
+    tenant_queue,
+    waiting_job,
+    work,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -214,10 +226,42 @@ def test_of_two_deliveries_that_race_for_the_start_the_loser_leaves_no_trace(mon
 
 
 def test_a_job_that_loses_the_race_for_its_slot_defers_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transitions, "admit_here", lambda job: None)
+    admit_here = transitions.admit_here
+
+    def beaten(job: TenantJob) -> bool:
+        running_job(job.tenant_queue, another_process("first"), priority=1)
+        return admit_here(job)
+
+    monkeypatch.setattr(transitions, "admit_here", beaten)
     rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
     work()
     assert scheduled() == [rq_job.id]
+    assert TenantJob.objects.get(rq_job_id=rq_job.id).state == State.WAITING
+    assert counters_match()
+
+
+def test_a_job_that_gets_its_slot_by_its_own_offer_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot has become free since it asked for one: nobody may wait for a minute beside it."""
+    monkeypatch.setattr(transitions, "admit_here", lambda job: False)
+    monkeypatch.setattr(dispatch.time, "sleep", lambda seconds: None)
+    rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
+    work()
+    assert (rq_job.return_value(refresh=True), scheduled(), in_rq("reports")) == (3, [], 0)
+    assert TenantJob.objects.get().state == State.FINISHED
+    assert counters_match()
+
+
+def test_a_job_does_not_go_before_one_that_waits_for_a_worker() -> None:
+    """In the same RQ queue, with one slot free: the other is admitted instead, and this one's turn comes after it."""
+    row = tenant_queue(queue="reports")
+    before = waiting_job(row)
+    rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
+    DeafWorker([django_rq.get_queue("reports")]).work(burst=True, max_jobs=1, logging_level="ERROR")
+    assert fresh(before).state == State.QUEUED
+    assert scheduled() == [rq_job.id]
+    work()
+    assert fresh(before).state == State.FINISHED
+    assert rq_job.return_value(refresh=True) == 3, "it was brought forward by the release"
 
 
 def test_a_job_that_gets_its_slot_while_rq_schedules_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

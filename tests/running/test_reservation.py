@@ -164,7 +164,7 @@ def test_a_reservation_does_not_overtake_a_waiting_job_nor_a_later_job_the_reser
         wait_until(lambda: len(states()) == 2)
         waiting_job(row)
         TenantQueue.objects.update(max_job=1)
-        transitions.admit(row.pk)
+        transitions.offer(row.pk, "imports")
         assert states() == ["queued", "waiting", "waiting"]
         slots.release(fresh(first), state=State.FINISHED)
         assert one.begun.wait(10)
@@ -246,7 +246,7 @@ def test_the_admission_at_the_very_moment_of_the_timeout_is_used(monkeypatch: py
 
     def admit_then_cancel(job: TenantJob, reason: str) -> bool:
         TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
-        transitions.admit(row.pk)
+        transitions.offer(row.pk, "imports")
         return original(job, reason)
 
     monkeypatch.setattr(transitions, "cancel_unstarted", admit_then_cancel)
@@ -519,7 +519,7 @@ class TestSweep:
     def test_an_admitted_one_is_neither_lost_in_redis_nor_pushed(self) -> None:
         row = tenant_queue()
         job = waiting_reservation(row, another_process())
-        transitions.admit(row.pk)
+        assert transitions.offer(row.pk, "imports") == [job]
         age(job, admitted_at=60)
         assert doctor.findings() == []
         assert not sweep_now()

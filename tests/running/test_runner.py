@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import django_rq
@@ -13,7 +14,7 @@ from tenant_slots import signals, slots
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running import recording
 from tests import jobs
-from tests.factories import another_process, counters_match, fresh, work
+from tests.factories import another_process, counters_match, fresh, in_rq, tenant_queue, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -182,3 +183,51 @@ def test_a_job_whose_cancel_was_asked_for_does_not_retry() -> None:
     assert (fresh(job).state, job.attempt) == (State.CANCELED, 1)
     assert job.ended_at is not None
     assert counters_match()
+
+
+CHANGES: dict[str, Callable[[TenantQueue], object]] = {
+    "paused": TenantQueue.pause,
+    "lowered": lambda row: row.set_limit(0),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_job_in_the_window_goes_back_without_a_failure_when_its_tenant_is(name: str) -> None:
+    """The change bites at the next start: nothing that has not begun begins after it."""
+    row = tenant_queue(queue="reports", max_job=1)
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    CHANGES[name](row)
+    assert (fresh(job).state, in_rq("reports")) == (State.QUEUED, 1)
+    work()
+    job.refresh_from_db()
+    assert (job.state, job.failures, job.crashes, job.interruptions) == (State.WAITING, 0, 0, 0)
+    assert (in_rq("reports"), job.error, job.started_at) == (0, "", None)
+    assert django_rq.get_queue("reports").failed_job_registry.count == 0
+    assert counters_match()
+    row.set_limit(1)
+    row.resume()
+    assert fresh(job).state == State.QUEUED
+    work()
+    assert (fresh(job).state, job.result) == (State.FINISHED, 3)
+
+
+def test_a_more_urgent_job_takes_the_place_of_one_in_the_window() -> None:
+    first = jobs.add.enqueue(1, 2, tenant="acme")
+    urgent = jobs.add.using(priority=1).enqueue(3, 4, tenant="acme")
+    assert (fresh(first).state, fresh(urgent).state) == (State.QUEUED, State.WAITING)
+    work()
+    assert (fresh(first).state, fresh(urgent).state) == (State.FINISHED, State.FINISHED)
+    assert urgent.started_at < first.started_at
+    assert (first.attempt, first.failures, first.crashes) == (2, 0, 0)
+    assert counters_match()
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_an_attempt_that_is_not_to_be_run_leaves_its_place_in_rqs_list_to_the_next_job() -> None:
+    """It ended while RQ held it; nobody else would look before the sweep."""
+    tenant_queue(queue="reports", max_job=2)
+    first, second = jobs.add.enqueue(1, 2, tenant="acme"), jobs.add.enqueue(3, 4, tenant="acme")
+    assert (fresh(first).state, fresh(second).state) == (State.QUEUED, State.WAITING)
+    assert slots.release(fresh(first), state=State.CANCELED)
+    work()
+    assert (fresh(first).state, fresh(second).state) == (State.CANCELED, State.FINISHED)

@@ -25,7 +25,7 @@ NEW = "tests.jobs.of_the_next_release"
 def unknown_job(task: str = NEW, **values: object) -> TenantJob:
     job = waiting_job(tenant_queue(), **values)
     TenantJob.objects.filter(pk=job.pk).update(task=task)
-    transitions.admit(job.tenant_queue_id)
+    transitions.offer(job.tenant_queue_id, "imports")
     return fresh(job)  # type: ignore[no-any-return]
 
 

@@ -1,0 +1,596 @@
+"""The order of tenants in Redis: who is next, what is charged, how far ahead jobs are admitted, what may be lost."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import django_rq
+import pytest
+from django.conf import settings
+from redis.exceptions import RedisError
+
+from tenant_slots import fair_order, slots, transitions
+from tenant_slots.fair_order import NOTHING_CHARGED, NOTHING_RAN, Turn
+from tenant_slots.models import Kind, State, TenantJob
+from tests import jobs
+from tests.factories import another_process, end_run, fresh, in_rq, owner, running_job, tenant_queue, waiting_job
+from tests.repair.sweeps import sweep_now
+
+QUEUE, LANE, OTHER_LANE = "imports", "imports_bulk", "imports_slow"
+A, B, C = 1, 2, 3
+
+OURS = "0b8f9a52-6a0e-4dc6-9d0c-3c6f1d1f0a{:02d}-1"
+"""An RQ id as tenants' jobs have it."""
+
+LIST = f"rq:queue:{QUEUE}"
+
+
+def redis() -> Any:
+    return django_rq.get_connection(QUEUE)
+
+
+class Record(NamedTuple):
+    done: float
+    ahead: float
+    mean: float
+    share: float
+    offers: int
+    parked: int
+
+
+def record(tenant: int, queue: str = QUEUE) -> Record:
+    return Record(*struct.unpack("<dddHIB", redis().hget(f"tenant_slots:tenants:{queue}", tenant)))
+
+
+def order(queue: str = QUEUE) -> list[int]:
+    return [int(name) for name in redis().zrange(f"tenant_slots:order:{queue}", 0, -1)]
+
+
+def offer(*tenants: int, share: int = 0, queue: str = QUEUE) -> None:
+    fair_order.offer(queue, [(tenant, share) for tenant in tenants])
+
+
+def next_one() -> Turn:
+    turn = fair_order.next_turn(QUEUE)
+    assert turn is not None
+    return turn
+
+
+def served(turns: int, seconds: dict[int, float] | None = None) -> list[int]:
+    """Who had the next turns, where every job runs at once for as long as its tenant's do, and all have more to run."""
+    found = []
+    for _ in range(turns):
+        turn = next_one()
+        fair_order.freed(turn.tenant_queue_id, (seconds or {}).get(turn.tenant_queue_id, 1.0), QUEUE)
+        found.append(turn.tenant_queue_id)
+    return found
+
+
+# Who is first
+
+
+def test_who_came_first_is_first_and_all_take_turns() -> None:
+    offer(B), offer(C), offer(A)
+    assert order() == [B, C, A]
+    assert served(9) == [B, C, A] * 3
+
+
+def test_many_that_are_offered_together_keep_their_order() -> None:
+    tenants = list(range(2500, 0, -1))
+    offer(*tenants)
+    assert order() == tenants
+
+
+def test_nobody_is_next_where_nobody_was_offered() -> None:
+    assert fair_order.next_turn(QUEUE) is None
+
+
+def test_the_queues_of_rq_have_orders_of_their_own() -> None:
+    offer(A), offer(B, queue=LANE)
+    assert (order(), order(LANE)) == ([A], [B])
+
+
+def test_the_only_one_may_have_as_many_jobs_as_there_is_room_for() -> None:
+    offer(A)
+    assert next_one() == Turn(QUEUE, A, jobs=100, offers=1)
+    offer(B)
+    assert next_one() == Turn(QUEUE, B, jobs=1, offers=1), "somebody else wants some of them"
+
+
+# Time, not jobs
+
+
+def test_worker_time_is_divided_and_not_the_number_of_jobs() -> None:
+    offer(A, B)
+    seconds = {A: 10.0, B: 1.0}
+    had = Counter(served(110, seconds))
+    assert abs(had[A] * seconds[A] - had[B] * seconds[B]) <= 20
+    assert had[B] > 8 * had[A]
+
+
+@pytest.mark.parametrize("share", [2, 3, 1000])
+def test_time_is_divided_by_share(share: int) -> None:
+    offer(A, share=share), offer(B, share=1)
+    had = Counter(served(10 * (share + 1)))
+    assert abs(had[B] - 10) <= 1
+
+
+def test_a_share_that_is_not_at_hand_leaves_the_one_that_is_known() -> None:
+    offer(A, share=3), offer(A, B)
+    assert (record(A).share, record(B).share) == (3, 1)
+    offer(A, share=5)
+    assert record(A).share == 5
+
+
+def test_a_turn_is_charged_at_once_so_that_the_next_one_is_somebody_elses() -> None:
+    """Before any of these jobs has ended."""
+    offer(A, B)
+    assert [next_one().tenant_queue_id for _ in range(6)] == [A, B] * 3
+    assert record(A).ahead == 3.0, "a second for each, as nobody knows how long they take"
+
+
+def test_the_charge_is_the_mean_of_what_its_jobs_took_the_latest_ones_weighing_more() -> None:
+    offer(A, B)
+    served(2, {A: 10.0, B: 2.0})
+    assert (record(A).mean, record(B).mean) == (10.0, 2.0)
+    served(1, {B: 7.0})
+    assert record(B).mean == pytest.approx(2.0 + 0.2 * 5.0)
+    before = record(B).ahead
+    while next_one().tenant_queue_id != B:
+        pass
+    assert record(B).ahead - before == pytest.approx(3.0)
+
+
+def test_a_tenant_whose_jobs_nobody_knows_is_charged_what_those_of_the_queue_take() -> None:
+    offer(A)
+    served(1, {A: 30.0})
+    fair_order.drop(next_one(), is_full=False)
+    offer(B)
+    assert next_one().jobs == 100
+    assert record(B).ahead == pytest.approx(30.0 * 100), "for as many jobs as it could have as the only one"
+
+
+def test_the_end_of_a_job_sets_the_charge_right() -> None:
+    offer(A, B)
+    next_one()
+    fair_order.freed(A, 0.25, QUEUE)
+    assert record(A).ahead == 0.0
+    assert record(A).done == pytest.approx(0.25, abs=0.001)
+
+
+def test_what_never_ran_costs_nothing() -> None:
+    offer(A, B)
+    before = record(A)
+    next_one()
+    fair_order.freed(A, NOTHING_RAN, QUEUE)
+    assert record(A)._replace(offers=0) == before._replace(offers=0)
+
+
+def test_a_slot_that_was_no_jobs_changes_no_charge() -> None:
+    offer(A, B)
+    next_one()
+    before = record(A)
+    fair_order.freed(A, NOTHING_CHARGED, QUEUE)
+    assert record(A)._replace(offers=0) == before._replace(offers=0)
+
+
+def test_what_runs_for_long_is_charged_while_it_runs() -> None:
+    offer(A, B)
+    assert [next_one().tenant_queue_id for _ in range(2)] == [A, B]
+    fair_order.charge(QUEUE, [(A, 1, 3600.0)])
+    fair_order.freed(B, 1.0, QUEUE)
+    assert [next_one().tenant_queue_id for _ in range(50)] == [B] * 50
+    fair_order.freed(A, 3600.0, QUEUE)
+    assert record(A).ahead == pytest.approx(0.0, abs=1.0), "all of it has gone over to what is done"
+    assert record(A).done == pytest.approx(3600.0, abs=1.0)
+
+
+def test_what_runs_counts_as_the_mean_at_least() -> None:
+    offer(A, B)
+    served(2, {A: 10.0, B: 10.0})
+    fair_order.charge(QUEUE, [(A, 2, 0.5)])
+    assert record(A).ahead == 20.0
+
+
+# Neither credit nor debt
+
+
+def test_a_newcomer_has_no_credit_for_the_time_before_it_came() -> None:
+    offer(A, B)
+    served(1000)
+    offer(C)
+    had = served(30)
+    assert C in had[:3], "it is next once those have had their turn that stand at the same time"
+    assert Counter(had) == {A: 10, B: 10, C: 10}
+
+
+def test_who_left_for_a_while_comes_back_without_credit_or_debt() -> None:
+    offer(A, B, C)
+    served(300)
+    fair_order.drop(next_one(), is_full=False)
+    assert order() == [B, C]
+    served(300)
+    offer(A)
+    had = served(30)
+    assert abs(Counter(had)[A] - 10) <= 1
+
+
+def test_who_comes_back_pays_for_what_it_has_running() -> None:
+    offer(A, B)
+    turn = next_one()
+    fair_order.drop(turn, 1, is_full=True)
+    offer(A)
+    assert record(A).ahead == 1.0
+    assert order() == [B, A]
+
+
+# Leaving the order and coming back
+
+
+def test_who_has_no_more_leaves_and_the_charge_is_taken_back() -> None:
+    offer(A, B)
+    fair_order.drop(next_one(), is_full=False)
+    assert order() == [B]
+    assert record(A).ahead == 0.0
+
+
+def test_who_was_offered_since_stays() -> None:
+    offer(A, B)
+    turn = next_one()
+    offer(A)
+    fair_order.drop(turn, is_full=False)
+    assert order() == [A, B], "and at its old place, as it has had nothing"
+
+
+def test_of_many_jobs_only_those_are_charged_that_were_admitted() -> None:
+    offer(A)
+    turn = next_one()
+    assert turn.jobs == 100
+    fair_order.drop(turn, 3, is_full=True)
+    assert record(A).ahead == pytest.approx(3.0)
+
+
+def test_a_turn_that_came_to_nothing_leaves_the_tenant_where_it_was() -> None:
+    offer(A, B)
+    before = record(A)
+    fair_order.undo(next_one())
+    assert record(A) == before
+    assert order() == [A, B]
+
+
+def test_who_was_full_comes_back_in_every_queue_where_it_was_and_in_no_other() -> None:
+    for queue in (QUEUE, LANE, OTHER_LANE):
+        offer(A, queue=queue)
+    for queue, is_full in ((QUEUE, True), (LANE, True), (OTHER_LANE, False)):
+        turn = fair_order.next_turn(queue)
+        assert turn is not None
+        fair_order.drop(turn, is_full=is_full)
+    assert (order(), order(LANE), order(OTHER_LANE)) == ([], [], [])
+    assert fair_order.freed(A, 1.0, QUEUE) == [QUEUE, LANE]
+    assert (order(), order(LANE), order(OTHER_LANE)) == ([A], [A], [])
+    assert record(A, LANE).parked == 0
+
+
+def test_a_release_offers_its_tenant_in_its_own_queue_in_any_case() -> None:
+    """Its next job may have come without an offer that was heard."""
+    assert fair_order.freed(A, NOTHING_CHARGED, QUEUE) == [QUEUE]
+    assert (order(), order(LANE)) == ([A], [])
+
+
+def test_who_stands_in_the_order_can_be_asked() -> None:
+    offer(A, C)
+    assert list(fair_order.known(QUEUE, [A, B, C])) == [A, C]
+    assert list(fair_order.known(QUEUE, [])) == []
+
+
+# The window: how far ahead jobs are admitted
+
+
+def worker_of_rq(name: str, state: str | None, queue: str = QUEUE) -> None:
+    redis().sadd(f"rq:workers:{queue}", f"rq:worker:{name}")
+    if state:
+        redis().hset(f"rq:worker:{name}", mapping={"state": state})
+
+
+def room() -> int:
+    """As many jobs as a tenant may have that nobody competes with."""
+    offer(A)
+    turn = fair_order.next_turn(QUEUE)
+    if turn is None:
+        return 0
+    fair_order.undo(turn)
+    return turn.jobs
+
+
+alone = pytest.mark.usefixtures("no_workers")
+
+
+@alone
+def test_one_job_is_ready_for_whoever_comes() -> None:
+    assert room() == 1
+
+
+@alone
+def test_a_stock_worker_that_is_idle_has_one_more_and_a_busy_one_only_the_one_ahead() -> None:
+    worker_of_rq("busy", "busy")
+    assert room() == 1
+    worker_of_rq("idle", "idle"), worker_of_rq("idle too", "idle")
+    assert room() == 3
+
+
+@alone
+def test_a_stock_worker_whose_record_has_expired_is_none() -> None:
+    worker_of_rq("killed", None)
+    assert room() == 1
+
+
+@alone
+def test_workers_of_ours_have_nothing_ahead_unless_they_wait_at_the_list() -> None:
+    """They ask for their next job when they are ready for it."""
+    assert fair_order.take("one", [QUEUE], waits=False) is None
+    assert room() == 0
+    for name in ("one", "two"):
+        redis().delete(f"tenant_slots:order:{QUEUE}")
+        fair_order.take(name, [QUEUE], waits=True)
+    assert room() == 2
+    fair_order.leave("one", [QUEUE])
+    assert room() == 1
+
+
+@alone
+def test_beside_a_stock_worker_one_is_ready_however_many_workers_of_ours_there_are() -> None:
+    fair_order.take("rq:worker:ours", [QUEUE], waits=False)
+    worker_of_rq("ours", "idle"), worker_of_rq("stock", "busy")
+    assert room() == 1, "RQ's record of a worker of ours says nothing: it may be about to ask"
+
+
+@alone
+def test_a_worker_of_ours_that_was_not_heard_of_lately_is_none() -> None:
+    for what in ("workers", "idle"):
+        redis().zadd(f"tenant_slots:{what}:{QUEUE}", {"gone": 1})
+    assert room() == 1
+
+
+@alone
+def test_a_worker_of_ours_that_leaves_is_none_at_once() -> None:
+    fair_order.take("one", [QUEUE, LANE], waits=True)
+    fair_order.leave("one", [QUEUE, LANE], is_over=True)
+    assert redis().zcard(f"tenant_slots:workers:{QUEUE}") == redis().zcard(f"tenant_slots:workers:{LANE}") == 0
+    assert room() == 1
+
+
+@alone
+def test_what_is_in_the_list_already_is_counted_and_plain_jobs_are_not() -> None:
+    worker_of_rq("one", "idle"), worker_of_rq("two", "idle")
+    redis().rpush(LIST, "a plain job", OURS.format(1))
+    assert room() == 2
+    redis().rpush(LIST, OURS.format(2), OURS.format(3))
+    assert room() == 0
+
+
+@alone
+@pytest.mark.django_db(transaction=True)
+def test_without_workers_one_job_of_each_queue_is_admitted_and_the_others_keep_their_slots_free() -> None:
+    row, other = tenant_queue(max_job=50), tenant_queue("other", max_job=50)
+    first, *rest = jobs.record.enqueue_many([(("acme", str(number), ""), {}) for number in range(20)])
+    jobs.record.enqueue("other", "later", "")
+    assert (fresh(first).state, in_rq()) == (State.QUEUED, 1)
+    assert {fresh(job).state for job in rest} == {State.WAITING}
+    assert (fresh(row).current_job, fresh(other).current_job) == (1, 0)
+    assert slots.start(fresh(first), owner())
+    redis().delete(LIST)
+    (second,) = transitions.feed(QUEUE)
+    assert second.tenant_queue_id == other.pk, "the small one does not wait behind the large one's backlog"
+
+
+# Plain RQ jobs
+
+
+def test_the_worker_takes_plain_jobs_and_tenants_by_turns() -> None:
+    redis().rpush(LIST, *[f"plain {number}" for number in range(9)])
+    offer(A, B)
+    taken = [fair_order.take("one", [QUEUE], waits=False) for _ in range(6)]
+    assert [turn if isinstance(turn, str) else "tenant" for turn in taken] == ["tenant", QUEUE] * 3
+
+
+def test_a_job_that_was_admitted_goes_before_the_next_tenant() -> None:
+    redis().rpush(LIST, OURS.format(1))
+    offer(A)
+    assert fair_order.take("one", [QUEUE], waits=False) == QUEUE
+
+
+def test_the_worker_looks_at_its_queues_in_their_order() -> None:
+    offer(A, queue=LANE), offer(B, queue=OTHER_LANE)
+    for queue, tenant in ((OTHER_LANE, B), (LANE, A)):
+        turn = fair_order.take("one", [QUEUE, OTHER_LANE, LANE], waits=False)
+        assert isinstance(turn, Turn)
+        assert (turn.rq_queue, turn.tenant_queue_id, turn.jobs) == (queue, tenant, 1)
+        fair_order.drop(turn, is_full=False)
+    assert fair_order.take("one", [QUEUE, OTHER_LANE, LANE], waits=True) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (["p1", "p2", "p3"], ["p1", 1, "p2", 2, "p3", 3]),
+        (["p1"], ["p1", 1, 2, 3]),
+        ([], [1, 2, 3]),
+        ([0], [0, 1, 2, 3]),
+        ([0, "p1", "p2"], [0, "p1", 1, "p2", 2, 3]),
+    ],
+)
+def test_pushed_jobs_and_plain_ones_stand_by_turns_each_kind_in_its_order(before: list[Any], after: list[Any]) -> None:
+    def names(these: list[Any]) -> list[str]:
+        return [OURS.format(one) if isinstance(one, int) else one for one in these]
+
+    for name in names(before):
+        redis().rpush(LIST, name)
+    for name in names([1, 2, 3]):
+        redis().rpush(LIST, name)
+        fair_order.bring_before_plain_jobs(QUEUE, [name])
+    assert [name.decode() for name in redis().lrange(LIST, 0, -1)] == names(after)
+
+
+def test_neither_kind_starves_behind_a_long_list_of_the_other() -> None:
+    redis().rpush(LIST, *[f"plain {number}" for number in range(1000)])
+    own = [OURS.format(number) for number in range(60)]
+    redis().rpush(LIST, *own)
+    fair_order.bring_before_plain_jobs(QUEUE, own)
+    listed = [name.decode() for name in redis().lrange(LIST, 0, -1)]
+    assert listed[:120:2] == [f"plain {number}" for number in range(60)]
+    assert listed[1:120:2] == own
+    assert len(listed) == 1060
+
+
+def test_a_job_that_a_worker_has_taken_meanwhile_is_not_put_back_into_the_list() -> None:
+    redis().rpush(LIST, "p1", "p2")
+    fair_order.bring_before_plain_jobs(QUEUE, [OURS.format(1)])
+    assert redis().lrange(LIST, 0, -1) == [b"p1", b"p2"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_jobs_that_are_admitted_together_stand_in_their_order() -> None:
+    """Rule 5, in RQ's list too."""
+    tenant_queue(max_job=9)
+    many = jobs.record.enqueue_many([(("acme", str(number), ""), {}) for number in range(7)])
+    assert django_rq.get_queue(QUEUE).job_ids == [fresh(job).rq_id for job in many]
+
+
+# What may be lost, run twice, or cut off
+
+
+def test_a_tenant_takes_less_than_300_bytes() -> None:
+    tenants = range(1_000_000, 1_001_000)
+    offer(*tenants, share=7)
+    for tenant in tenants:
+        fair_order.freed(tenant, 1.23456789, QUEUE)
+    names = redis().keys("tenant_slots:*")
+    names = [name for name in names if not name.startswith((b"tenant_slots:idle", b"tenant_slots:workers"))]
+    used = sum(redis().memory_usage(name, samples=0) for name in names)
+    assert len(order()) == 1000
+    assert used / 1000 < 300
+
+
+TWICE: dict[str, Callable[[Turn], object]] = {
+    "offer": lambda turn: offer(A, B),
+    "drop": lambda turn: fair_order.drop(turn, is_full=True),
+    "undo": fair_order.undo,
+    "freed": lambda turn: fair_order.freed(A, 1.0, QUEUE),
+    "never ran": lambda turn: fair_order.freed(A, NOTHING_RAN, QUEUE),
+    "charge": lambda turn: fair_order.charge(QUEUE, [(A, 2, 5.0)]),
+    "bring": lambda turn: fair_order.bring_before_plain_jobs(QUEUE, [OURS.format(1)]),
+    "leave": lambda turn: fair_order.leave("one", [QUEUE], is_over=True),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_a_script_that_runs_twice_costs_order_at_most(name: str) -> None:
+    """As where the answer was lost, and the client asked again: nobody stands twice, is lost, or in debt for ever."""
+    offer(A, B)
+    redis().rpush(LIST, "p1", "p2", OURS.format(1))
+    turn = next_one()
+    TWICE[name](turn)
+    there, listed = sorted(order()), redis().lrange(LIST, 0, -1)
+    TWICE[name](turn)
+    assert sorted(order()) == there
+    assert redis().lrange(LIST, 0, -1) == listed
+    assert record(A).ahead >= 0
+    assert record(A).done < 10
+    fair_order.charge(QUEUE, [(A, 0, 0.0)])
+    assert record(A).ahead == 0, "the sweep sets the charge right"
+
+
+def test_a_turn_that_is_asked_for_twice_goes_to_the_next_tenant() -> None:
+    """The first answer was lost: that tenant has been charged for nothing, and keeps its place in the order."""
+    offer(A, B)
+    assert (next_one().tenant_queue_id, next_one().tenant_queue_id) == (A, B)
+    assert order() == [A, B]
+
+
+def test_a_server_that_has_lost_the_script_is_sent_it_again() -> None:
+    offer(A)
+    redis().script_flush()
+    assert next_one().tenant_queue_id == A
+
+
+@pytest.mark.django_db(transaction=True)
+def test_after_a_flush_the_sweep_offers_everybody_who_has_something_to_run() -> None:
+    rows = [tenant_queue(f"tenant {number}", max_job=1) for number in range(5)]
+    waiting = [waiting_job(row) for row in rows]
+    in_overflow_queue = waiting_job(tenant_queue("overflowing"), rq_queue=LANE)
+    full, paused = tenant_queue("full"), tenant_queue("paused", paused=True)
+    running_job(full, another_process())
+    left = [waiting_job(full), waiting_job(paused)]
+    redis().flushall()
+    assert sweep_now().admitted == 2, "one for each of the two queues, as no worker is known to be idle"
+    assert fresh(in_overflow_queue).state == State.QUEUED
+    assert sum(fresh(job).state == State.QUEUED for job in waiting) == 1
+    assert len(order()) == 4
+    assert {fresh(job).state for job in left} == {State.WAITING}
+    redis().delete(LIST)
+    for _ in waiting[1:]:
+        transitions.feed(QUEUE)
+        redis().delete(LIST)
+    assert {fresh(job).state for job in waiting} == {State.QUEUED}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_runs_is_charged_by_the_sweep() -> None:
+    row, other = tenant_queue(max_job=2), tenant_queue("other")
+    job = running_job(row, another_process())
+    running_job(row, another_process())
+    TenantJob.objects.filter(pk=job.pk).update(started_at=fresh(job).started_at.replace(year=2020))
+    running_job(other, another_process(), rq_queue=LANE)
+    sweep_now()
+    assert record(row.pk).ahead > 365 * 24 * 3600
+    assert record(other.pk, LANE).ahead == 1.0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_was_admitted_is_told_although_redis_went_away_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order is a hint: that it cannot be told what came of a turn changes nothing about the admission."""
+    row = tenant_queue()
+    first = waiting_job(row)
+    turn = Turn(QUEUE, row.pk, 1, 0)
+
+    def away(*arguments: Any, **values: Any) -> None:
+        raise RedisError("Redis went away")
+
+    for name in ("drop", "undo", "bring_before_plain_jobs"):
+        monkeypatch.setattr(fair_order, name, away)
+    assert transitions.admit(turn) == [first]
+    assert fresh(first).state == State.QUEUED
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_has_lost_the_run_settles_no_charge_for_it() -> None:
+    """Whoever took its slot away has done that, and its successor may run by now."""
+    row = tenant_queue()
+    job = running_job(row, owner())
+    offer(row.pk)
+    next_one()
+    TenantJob.objects.filter(pk=job.pk).update(token=job.token + 1)
+    before = record(row.pk)
+    assert not transitions.release(job, state=State.FINISHED)
+    after = record(row.pk)
+    assert (after.done, after.ahead, after.mean) == (before.done, before.ahead, before.mean)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_reservation_that_takes_a_tenants_turn_is_charged_until_it_ends() -> None:
+    row = tenant_queue(max_job=2)
+    waiting_job(row, kind=Kind.RESERVATION)
+    (reservation,) = transitions.offer(row.pk, QUEUE)
+    assert (in_rq(), record(row.pk).ahead) == (0, 1.0)
+    assert slots.start(reservation, owner())
+    end_run(reservation, state=State.FINISHED)
+    assert record(row.pk).ahead == 0.0
+
+
+def test_all_queues_of_one_server_are_asked_together() -> None:
+    from tenant_slots import dispatch
+
+    assert sorted(dispatch.queues_beside(QUEUE)) == sorted(settings.RQ_QUEUES)
