@@ -112,6 +112,14 @@ class StaleVersion(TenantSlotsError):
     version: int
 
 
+class InvalidTime(TenantSlotsError):
+    message = "{value!r} is no time that can be kept: {problem}."
+
+
+class UnreadableColumn(TenantSlotsError):
+    message = "{column} of job {job} are not what was stored: {problem}; cancel the job and enqueue it again."
+
+
 class TimeHasPassed(TenantSlotsError):
     message = "{until} has passed already; give a time to come."
 

@@ -208,3 +208,8 @@ async def reports_from_a_coroutine(tenant: str) -> None:
 
 async def _reports_as_a_task() -> None:
     report_progress(3, 3, written=1)
+
+
+@tenant_job("imports", tenant="tenant")
+def echo(tenant: str, value: object, more: object = None) -> object:
+    return value
