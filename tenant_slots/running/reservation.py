@@ -11,20 +11,22 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent import futures
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
-from django.db import Error, connections
+from django.db import Error, OperationalError, connections
 
 from tenant_slots import slots, tenants, transitions
 from tenant_slots.conf import app_settings
-from tenant_slots.db import transactions
+from tenant_slots.db import sessions, transactions
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.migrated import naming_missing_tables
+from tenant_slots.db.transactions import waiting_at_most
 from tenant_slots.enqueueing.backlog_limit import require_room
 from tenant_slots.exceptions import HoldInTransaction, NoFreeSlot, TenantQueueLocked
 from tenant_slots.models import HOLD_SLOT, Kind, State, TenantJob
@@ -37,6 +39,8 @@ from tenant_slots.running.run import Run
 from tenant_slots.tasks.options import Option, key_problem, priority_problem, require_options
 from tenant_slots.validation import is_number
 
+T = TypeVar("T")
+
 logger = logging.getLogger("tenant_slots")
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.1
@@ -46,13 +50,29 @@ LONGEST_TIMEOUT = 24 * 3600
 """Seconds to wait for a slot; what waits longer is a job."""
 
 LOCK_TIMEOUT_SECONDS = 1
-"""How long a foreign transaction that keeps the tenant queue locked may hold up whoever waits for an answer."""
+"""How long one statement waits for a tenant queue, or a row of it, that a foreign transaction keeps locked; and for how
+much longer than its time-out a reservation waits for such rows altogether.
+"""
+
+SECONDS_FOR_ANSWER = 10
+"""For how much longer than its time-out a reservation waits for a database that does not answer at all."""
+
+FIRST_LOOK, LONGEST_BETWEEN_LOOKS = 0.1, 5.0
+"""Seconds until it is asked whether the caller waits for himself, and between two such questions at the most."""
+
+BLOCKS = "SELECT pg_backend_pid() = ANY(pg_blocking_pids(%s))"
+"""Whether this session has what another one waits for."""
 
 SECONDS_FOR_RELEASE = 2
 """How long the end of a block waits for its release to be recorded; a database that is away is tried for longer."""
 
 NO_SLOT = "no slot became free for it; try again later, wait longer with timeout=, or raise the tenant's limit"
 LOCKED = "another transaction keeps the tenant queue locked; end that one"
+OWN_LOCK = (
+    "the transaction around hold_slot() keeps the tenant queue locked, for which the reservation needs another "
+    "transaction; hold the slot around it, or change the tenant queue elsewhere"
+)
+NO_ANSWER = "the database does not answer"
 CANCELED = "the reservation was canceled"
 
 
@@ -95,7 +115,7 @@ def hold_slot(
     outcome: dict[str, Any] = {"state": State.FINISHED}
     try:
         keeper.thread.start()
-        reservation = keeper.begun.result()
+        reservation = keeper.answer()
         with _reporting(reservation.job) as reporter:
             try:
                 yield reservation
@@ -130,12 +150,41 @@ class Keeper:
         self._has_ended = threading.Event()
         self._outcome: dict[str, Any] = {}
         self._next_beat = 0.0
+        self._session: int | None = None
+        """PostgreSQL's number for the session of this thread."""
+        self._is_left_behind = False
+        """Nobody waits for its end, which may take long."""
+
+    def answer(self) -> Reservation:
+        """What the thread has got. Raises NoFreeSlot too when that waits for the caller, or for a dead database."""
+        pause = FIRST_LOOK
+        while not futures.wait([self.begun], pause).done:
+            pause = min(pause * 2, LONGEST_BETWEEN_LOOKS)
+            if self._waits_for_caller():
+                raise self._left_behind(OWN_LOCK)
+            if time.monotonic() > self._deadline + SECONDS_FOR_ANSWER:
+                raise self._left_behind(NO_ANSWER)
+        return self.begun.result()
+
+    def _waits_for_caller(self) -> bool:
+        """Whether the caller's own transaction has locked what the session of this thread waits for."""
+        callers = connections[app_settings.DATABASE]
+        if self._session is None or not transactions.is_open(callers.alias):
+            return False
+        with suppress(Error), callers.cursor() as cursor:
+            cursor.execute(BLOCKS, [self._session])
+            return bool(cursor.fetchone()[0])
+        return False
+
+    def _left_behind(self, reason: str) -> NoFreeSlot:
+        self._is_left_behind = True
+        return self._no_slot(reason)
 
     def end(self, outcome: dict[str, Any]) -> None:
         """The block has ended, or whoever waited for it does so no longer."""
         self._outcome = outcome
         self._has_ended.set()
-        if self.thread.ident is not None:
+        if self.thread.ident is not None and not self._is_left_behind:
             self.thread.join(SECONDS_FOR_RELEASE)
 
     def _keep_and_close(self) -> None:
@@ -149,7 +198,7 @@ class Keeper:
         job: TenantJob | None = None
         try:
             with naming_missing_tables():
-                job = tenants.though_deleted(self._insert)
+                job = self._in_time(lambda: tenants.though_deleted(self._insert))
             self._begin(job)
         except BaseException as error:
             self.begun.set_exception(error)
@@ -162,14 +211,37 @@ class Keeper:
             self._beat(reservation)
         self._run.end(self._outcome)
 
+    def _in_time(self, step: Callable[[], T], job: TenantJob | None = None) -> T:
+        """What the step gives. While somebody keeps the tenant queue locked it is tried until the time is over."""
+        while True:
+            left = self._deadline + LOCK_TIMEOUT_SECONDS - time.monotonic()
+            try:
+                with waiting_at_most(max(SHORTEST_PAUSE, min(LOCK_TIMEOUT_SECONDS, left))):
+                    return step()
+            except TenantQueueLocked as error:
+                if self._is_over:
+                    raise self._no_slot(LOCKED) from error
+            if job is not None:
+                self._beat_in_backlog(job)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether nobody waits for the slot any more."""
+        return self._has_ended.is_set() or time.monotonic() >= self._deadline
+
     def _begin(self, job: TenantJob) -> None:
-        try:
-            transitions.admit(job.tenant_queue_id)
-            self._wait_for_turn(job)
-        except TenantQueueLocked as error:
-            raise self._no_slot(LOCKED) from error
-        if job.state != State.QUEUED or not self._run.start(job):
+        self._in_time(lambda: transitions.admit(job.tenant_queue_id), job)
+        self._in_time(lambda: self._wait_for_turn(job), job)
+        if job.state != State.QUEUED or not self._started(job):
             raise self._no_slot(CANCELED)
+
+    def _started(self, job: TenantJob) -> bool:
+        try:
+            return self._run.start(job)
+        except OperationalError as error:
+            if not transactions.is_locked_out(error):
+                raise
+            raise self._no_slot(LOCKED) from error
 
     def _give_up(self, job: TenantJob, reason: str) -> None:
         """It must not stay in the backlog, nor keep a slot that it got meanwhile, when nobody waits any more."""
@@ -182,22 +254,31 @@ class Keeper:
         persistently(end)
 
     def _insert(self) -> TenantJob:
-        try:
-            row = tenants.tenant_queue_for(self._tenant, self._queue)
-        except TenantQueueLocked as error:
-            raise self._no_slot(LOCKED) from error
+        self._session = sessions.backend_pid()
+        row = tenants.tenant_queue_for(self._tenant, self._queue)
+        if self._has_ended.is_set():
+            raise self._no_slot(NO_SLOT)
         require_room(row, 1)
         self._next_beat = time.monotonic() + app_settings.BEAT_INTERVAL
-        job: TenantJob = TenantJob.objects.create(
-            tenant_queue=row,
-            kind=Kind.RESERVATION,
-            task=HOLD_SLOT,
-            beat_at=DatabaseNow(),
-            **self._wanted,
-            **self._run.owner.as_fields(),
-        )
+        with self._transaction(row.pk):
+            job: TenantJob = TenantJob.objects.create(
+                tenant_queue=row,
+                kind=Kind.RESERVATION,
+                task=HOLD_SLOT,
+                beat_at=DatabaseNow(),
+                **self._wanted,
+                **self._run.owner.as_fields(),
+            )
         transitions.stored([job])
         return job
+
+    @staticmethod
+    @contextmanager
+    def _transaction(tenant_queue_id: int) -> Iterator[None]:
+        """One that waits for other transactions no longer than we have patience. Raises TenantQueueLocked."""
+        with transactions.bounded(app_settings.DATABASE, tenant_queue_id) as rules:
+            transactions.send(app_settings.DATABASE, rules)
+            yield
 
     def _wait_for_turn(self, job: TenantJob) -> None:
         """Until it does not wait any more: it got a slot, or somebody canceled it."""
@@ -205,7 +286,7 @@ class Keeper:
         while self._still_waits(job):
             left = self._deadline - time.monotonic()
             # Where it cannot leave any more it was admitted in this very moment, and the slot is used.
-            if (left <= 0 or self._has_ended.is_set()) and transitions.cancel_unstarted(job, NO_SLOT):
+            if self._is_over and transitions.cancel_unstarted(job, NO_SLOT):
                 raise self._no_slot(NO_SLOT)
             self._has_ended.wait(max(0.0, min(pause, left)))
             pause = min(pause * 1.5, LONGEST_PAUSE)
@@ -222,7 +303,8 @@ class Keeper:
     def _beat_in_backlog(self, job: TenantJob) -> None:
         if time.monotonic() >= self._next_beat:
             self._next_beat = time.monotonic() + app_settings.BEAT_INTERVAL
-            TenantJob.objects.reservations_to_begin().filter(pk=job.pk).update(beat_at=DatabaseNow())
+            with suppress(TenantQueueLocked), self._transaction(job.tenant_queue_id):
+                TenantJob.objects.reservations_to_begin().filter(pk=job.pk).update(beat_at=DatabaseNow())
 
     def _beat(self, reservation: Reservation) -> None:
         job = reservation.job
