@@ -48,6 +48,10 @@ class ImproperJob(TenantSlotsError):
     message = "@tenant_job cannot be used on {name}: {problem}."
 
 
+class ImproperReservation(ImproperJob):
+    message = "@hold_slot cannot be used on {name}: {problem}."
+
+
 class UnknownJob(TenantSlotsError):
     message = "{task!r} is not a function decorated with @tenant_job; deploy the code that has it, or cancel the job."
 

@@ -22,7 +22,7 @@ from tenant_slots.exceptions import InvalidLimit, InvalidTime, StaleVersion, Tim
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
 from tenant_slots.models import GUARDED, HIGHEST_LIMIT, Change, LimitSource, TenantQueue
-from tenant_slots.validation import is_whole, time_problem
+from tenant_slots.validation import is_whole, storable, time_problem
 
 CAPS = ("max_job_per_key", "max_waiting")
 """Changed by themselves: neither an override nor the default has a say in them."""
@@ -164,13 +164,18 @@ def _change(
             raise StaleVersion(tenant_queue=row, max_job=row.max_job, version=row.version)
         before = _values(row)
         apply(row)
-        row.limit_set_by, row.override_by = row.limit_set_by[:LONGEST_NAME], row.override_by[:LONGEST_NAME]
+        row.limit_set_by, row.override_by = stored_name(row.limit_set_by), stored_name(row.override_by)
         _save_and_admit(row, before)
         changes = list(_changes(row, before, by, reason))
         for one in changes:
             transaction.on_commit(partial(_tell, row, one), using=app_settings.DATABASE, robust=True)
     _copy(row, tenant_queue)
     return changes
+
+
+def stored_name(text: str) -> str:
+    """Who changes a limit, as a column keeps it."""
+    return storable(text)[:LONGEST_NAME]
 
 
 def _values(row: TenantQueue) -> dict[str, Any]:

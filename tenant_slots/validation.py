@@ -79,6 +79,11 @@ def text_problem(text: str) -> str:
     return ""
 
 
+def storable(text: str) -> str:
+    """The text as every database takes it."""
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+
+
 def _is_within(value: Any, lowest: Any, highest: Any) -> bool:
     # Not the negation of "outside": a NaN is neither inside nor outside.
     return (lowest is None or value >= lowest) and (highest is None or value <= highest)

@@ -293,7 +293,7 @@ class TenantJob(models.Model):
 
     @implemented_above
     def cancel(self) -> bool:
-        """Take the job out of the backlog, or stop it when it runs; False when it had already ended.
+        """Take the job out of the backlog, or stop it when it runs; False when it had ended, or was deleted.
 
         A running job is canceled once its process has really ended, so refresh before reading `state`.
         """
@@ -316,7 +316,7 @@ class TenantJob(models.Model):
         """Put a failed or canceled job back at its old position in the backlog.
 
         Raises:
-            NotRetryable: the job is in another state.
+            NotRetryable: the job is in another state, or was deleted.
         """
         raise NotImplementedError
 

@@ -6,6 +6,7 @@ the process that waits for it looks whether it was admitted, and nobody else cou
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import socket
@@ -14,11 +15,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
+from asgiref.sync import iscoroutinefunction
 from django.db import Error, OperationalError, connections
 
 from tenant_slots import slots, tenants, transitions
@@ -28,7 +31,7 @@ from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.db.transactions import waiting_at_most
 from tenant_slots.enqueueing.backlog_limit import require_room
-from tenant_slots.exceptions import HoldInTransaction, NoFreeSlot, TenantQueueLocked
+from tenant_slots.exceptions import HoldInTransaction, ImproperReservation, NoFreeSlot, TenantQueueLocked
 from tenant_slots.models import HOLD_SLOT, Kind, State, TenantJob
 from tenant_slots.owners import Owner
 from tenant_slots.repair import lost_runs
@@ -40,6 +43,7 @@ from tenant_slots.tasks.options import Option, key_problem, priority_problem, re
 from tenant_slots.validation import is_number
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 logger = logging.getLogger("tenant_slots")
 
@@ -75,6 +79,8 @@ OWN_LOCK = (
 NO_ANSWER = "the database does not answer"
 CANCELED = "the reservation was canceled"
 
+TOO_LATE = "whose code runs when the slot has been given back; use `with hold_slot(...)` inside it"
+
 
 @dataclass
 class Reservation:
@@ -86,10 +92,35 @@ class Reservation:
     """The lease ran out, as when the process stood still, and another may have the slot: end what you do."""
 
 
-@contextmanager
+class SlotHolder(ContextDecorator, AbstractContextManager["Reservation"]):
+    """What ``hold_slot(...)`` gives: for a ``with``, or as a decorator, which holds a slot for each call."""
+
+    def __init__(self, hold: Callable[[], AbstractContextManager[Reservation]]) -> None:
+        self._hold = hold
+        self._held: list[AbstractContextManager[Reservation]] = []
+
+    def __call__(self, function: F) -> F:
+        """Raises ImproperReservation for what runs only after it was called, when the slot has gone again."""
+        _require_run_by_call(function)
+        return super().__call__(function)
+
+    def _recreate_cm(self) -> SlotHolder:
+        """For each call of a decorated function."""
+        return SlotHolder(self._hold)
+
+    def __enter__(self) -> Reservation:
+        held = self._hold()
+        reservation = held.__enter__()
+        self._held.append(held)
+        return reservation
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._held.pop().__exit__(*error)
+
+
 def hold_slot(
     tenant: str | int | UUID | None, queue: str, *, timeout: float = 0, priority: int = 0, key: str = ""
-) -> Iterator[Reservation]:
+) -> SlotHolder:
     """Hold one of the tenant's slots on the queue while the block runs; it waits in the tenant's backlog for its turn.
 
     The database work is done by a thread with a connection of its own, so the block may be inside a transaction,
@@ -106,8 +137,17 @@ def hold_slot(
         NoFreeSlot: the time is over, or somebody canceled the reservation while it waited.
         TenantQueueFull: no slot is free, and the backlog has its `max_waiting` jobs.
         HoldInTransaction: on SQLite, inside a transaction: only one connection at a time can write.
+        ImproperReservation: it decorates a generator or a coroutine.
         TenantSlotsError: a leaf that names what is wrong with the arguments.
     """
+    return SlotHolder(partial(_held, tenant, queue, timeout, priority, key))
+
+
+@contextmanager
+def _held(
+    tenant: str | int | UUID | None, queue: str, timeout: float, priority: int, key: str
+) -> Iterator[Reservation]:
+    """See `hold_slot`."""
     require_options("hold_slot", {"timeout": timeout, "priority": priority, "key": key}, OPTIONS)
     _require_second_connection()
     wanted = {"priority": priority, "key": key}
@@ -232,6 +272,8 @@ class Keeper:
     def _begin(self, job: TenantJob) -> None:
         self._in_time(lambda: transitions.admit(job.tenant_queue_id), job)
         self._in_time(lambda: self._wait_for_turn(job), job)
+        if self._has_ended.is_set() and job.state == State.QUEUED:
+            raise self._no_slot(NO_SLOT)
         if job.state != State.QUEUED or not self._started(job):
             raise self._no_slot(CANCELED)
 
@@ -327,6 +369,20 @@ def _timeout_problem(value: object) -> str:
 
 
 OPTIONS = {"timeout": Option(_timeout_problem), "priority": Option(priority_problem), "key": Option(key_problem)}
+
+
+def _require_run_by_call(function: Any) -> None:
+    called = function
+    while isinstance(called, partial):
+        called = called.func
+    name = getattr(called, "__qualname__", type(called).__qualname__)
+    for one in (called, type(called).__call__):  # an object's class may have what is called
+        if inspect.isasyncgenfunction(one):
+            raise ImproperReservation(name=name, problem=f"it is an async generator, {TOO_LATE}")
+        if inspect.isgeneratorfunction(one):
+            raise ImproperReservation(name=name, problem=f"it is a generator, {TOO_LATE}")
+        if iscoroutinefunction(one):
+            raise ImproperReservation(name=name, problem=f"it is a coroutine, {TOO_LATE}")
 
 
 def _require_second_connection() -> None:
