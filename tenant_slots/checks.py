@@ -22,6 +22,9 @@ from tenant_slots.validation import is_flag, is_number, is_positive, is_whole
 
 Problem = str | None
 
+LONGEST = 100 * 366 * 24 * 3600
+"""Seconds, a hundred years: what reaches further leads out of the calendar, and a database computes no time from it."""
+
 RECOMMENDED_WORKER = "tenant_slots.workers.TenantPreforkWorker"
 
 
@@ -148,11 +151,11 @@ def _is_ours(worker_class: type) -> bool:
 
 
 def _seconds(value: object) -> Problem:
-    return None if is_positive(value) else "Give a number of seconds above 0."
+    return None if is_positive(value, LONGEST) else f"Give a number of seconds above 0, at most {LONGEST}."
 
 
 def _seconds_or_none(value: object) -> Problem:
-    return None if is_number(value, 0) else "Give a number of seconds, 0 or above."
+    return None if is_number(value, 0, LONGEST) else f"Give a number of seconds from 0 to {LONGEST}."
 
 
 def _flag(value: object) -> Problem:

@@ -14,6 +14,7 @@ from rq import Retry
 
 from tenant_slots.enqueueing.ways import WaysToEnqueue
 from tenant_slots.exceptions import ImproperJob, MethodNotPicklable
+from tenant_slots.models import TenantJob
 from tenant_slots.running import plain_rq
 from tenant_slots.tasks.methods import models_of
 from tenant_slots.tasks.on_busy import OnBusy
@@ -26,6 +27,8 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 M = TypeVar("M", bound=Model)
+
+LONGEST_PATH: int = TenantJob._meta.get_field("task").max_length or 0
 
 
 def tenant_job(
@@ -206,4 +209,5 @@ def _problem(function: Any) -> str:
         return "it is a generator, which would never run; decorate a plain function"
     if "<" in function.__qualname__:
         return "a worker cannot import a lambda or a nested function; move it to its module"
-    return ""
+    path = f"{function.__module__}.{function.__qualname__}"
+    return f"its path has {len(path)} characters, at most {LONGEST_PATH} fit" if len(path) > LONGEST_PATH else ""

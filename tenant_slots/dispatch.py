@@ -28,9 +28,10 @@ from rq.job import Job, JobStatus, _job_stack
 from rq.worker import Worker, WorkerStatus
 from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
-from tenant_slots import redis_servers
+from tenant_slots import redis_servers, tenants
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
+from tenant_slots.exceptions import UnknownQueue
 from tenant_slots.models import TenantJob, rq_id_of, rq_queue_of
 
 T = TypeVar("T")
@@ -45,6 +46,9 @@ RQ_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{1,9})"
 
 PUSHED_AT_ONCE = 100
 """Most jobs in one request to Redis, which serves nobody else meanwhile."""
+
+OUT_OF_REACH = (RedisError, UnknownQueue)
+"""What asking RQ of a queue raises when its server is away, or when the project has given the queue up."""
 
 DEFER_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16)
 """Seconds between looks for a job that RQ is deferring; RQ needs about five milliseconds for it."""
@@ -61,10 +65,15 @@ def queue_named(name: str) -> Queue:
     The connection is one of our own, which nobody waits for: see `redis_servers`.
     """
     if name not in _queues:
-        queue = copy(_sources[name] if name in _sources else django_rq.get_queue(name))
+        queue = copy(_sources[name] if name in _sources else _configured(name))
         queue.connection = redis_servers.impatient(queue.connection)
         _queues[name] = queue
     return _queues[name]
+
+
+def _configured(name: str) -> Queue:
+    tenants.require_queue(name)
+    return django_rq.get_queue(name)
 
 
 def use_queue(queue: Queue) -> None:
@@ -88,6 +97,7 @@ def reaching(name: str) -> Iterator[Queue]:
 
     Raises:
         RedisError: the server is away. For a while afterwards this fails at once.
+        UnknownQueue: the project has no such queue.
     """
     queue = queue_named(name)
     with redis_servers.asked(queue.connection):
@@ -123,7 +133,7 @@ def push(jobs: Iterable[TenantJob]) -> None:
 def _logging_absence(action: Callable[[], object], jobs: list[TenantJob]) -> None:
     try:
         action()
-    except RedisError as error:
+    except OUT_OF_REACH as error:
         names = ", ".join(str(job.uuid) for job in jobs)
         logger.warning("admitted, but could not be pushed to RQ: job %s: %s", names, error)
 
@@ -146,8 +156,8 @@ class Missing(NamedTuple):
 
     jobs: list[int]
     """The primary keys of those that are in no list of Redis where a worker would find them."""
-    unasked: dict[str, RedisError]
-    """By queue: why its server could not be asked. The jobs of that queue are not among the above."""
+    unasked: dict[str, Exception]
+    """By queue: why its server could not be asked, or that there is no such queue. Its jobs are not among the above."""
 
 
 def missing(jobs: Iterable[tuple[int, UUID, int, str, str, str]]) -> Missing:
@@ -164,7 +174,7 @@ def missing(jobs: Iterable[tuple[int, UUID, int, str, str, str]]) -> Missing:
         try:
             with reaching(name) as queue_in_rq:
                 present = set(queue_in_rq.job_ids)
-        except RedisError as error:
+        except OUT_OF_REACH as error:
             lost.unasked[name] = error
         else:
             lost.jobs.extend(pk for rq_id, pk in own.items() if rq_id not in present)
@@ -224,7 +234,7 @@ def worker_record(job: TenantJob) -> WorkerRecord:
                 return WorkerRecord.ABSENT
             runs_it = worker.get_state() != WorkerStatus.IDLE and worker.get_current_job_id() in (None, job.rq_id)
             return WorkerRecord.NAMES_IT if runs_it else WorkerRecord.OTHERWISE
-    except RedisError as error:
+    except OUT_OF_REACH as error:
         logger.warning("RQ cannot be asked about worker %s: %s", job.worker, error)
         return WorkerRecord.UNKNOWN
 
@@ -318,6 +328,7 @@ def _push_fresh(name: str, jobs: list[TenantJob]) -> None:
 
 def rq_job_of(queue: Queue, job: TenantJob) -> Job:
     """The RQ job of one of ours, as it is pushed."""
+    job.require_readable("options")
     options = job.options
     return queue.create_job(
         RUNNER,
@@ -354,6 +365,6 @@ def _tolerant(action: Callable[[Queue], T], job: TenantJob) -> T | None:
             return action(queue)
     except (NoSuchJobError, InvalidJobOperation):
         return None
-    except RedisError as error:
+    except OUT_OF_REACH as error:
         logger.warning("RQ's record of job %s could not be changed: %s", job.uuid, error)
         return None

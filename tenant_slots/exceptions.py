@@ -48,6 +48,10 @@ class ImproperJob(TenantSlotsError):
     message = "@tenant_job cannot be used on {name}: {problem}."
 
 
+class ImproperReservation(ImproperJob):
+    message = "@hold_slot cannot be used on {name}: {problem}."
+
+
 class UnknownJob(TenantSlotsError):
     message = "{task!r} is not a function decorated with @tenant_job; deploy the code that has it, or cancel the job."
 
@@ -110,6 +114,14 @@ class StaleVersion(TenantSlotsError):
     tenant_queue: Any
     max_job: int
     version: int
+
+
+class InvalidTime(TenantSlotsError):
+    message = "{value!r} is no time that can be kept: {problem}."
+
+
+class UnreadableColumn(TenantSlotsError):
+    message = "{column} of job {job} are not what was stored: {problem}; cancel the job and enqueue it again."
 
 
 class TimeHasPassed(TenantSlotsError):

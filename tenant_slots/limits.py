@@ -11,17 +11,18 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
 from tenant_slots import signals, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
-from tenant_slots.exceptions import InvalidLimit, StaleVersion, TimeHasPassed
+from tenant_slots.exceptions import InvalidLimit, InvalidTime, StaleVersion, TimeHasPassed
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
 from tenant_slots.models import GUARDED, HIGHEST_LIMIT, Change, LimitSource, TenantQueue
-from tenant_slots.validation import is_whole
+from tenant_slots.validation import is_whole, storable, time_problem
 
 CAPS = ("max_job_per_key", "max_waiting")
 """Changed by themselves: neither an override nor the default has a say in them."""
@@ -163,13 +164,18 @@ def _change(
             raise StaleVersion(tenant_queue=row, max_job=row.max_job, version=row.version)
         before = _values(row)
         apply(row)
-        row.limit_set_by, row.override_by = row.limit_set_by[:LONGEST_NAME], row.override_by[:LONGEST_NAME]
+        row.limit_set_by, row.override_by = stored_name(row.limit_set_by), stored_name(row.override_by)
         _save_and_admit(row, before)
         changes = list(_changes(row, before, by, reason))
         for one in changes:
             transaction.on_commit(partial(_tell, row, one), using=app_settings.DATABASE, robust=True)
     _copy(row, tenant_queue)
     return changes
+
+
+def stored_name(text: str) -> str:
+    """Who changes a limit, as a column keeps it."""
+    return storable(text)[:LONGEST_NAME]
 
 
 def _values(row: TenantQueue) -> dict[str, Any]:
@@ -220,5 +226,7 @@ def _require_cap(value: Any, row: TenantQueue, lowest: int, highest: int) -> Non
 
 
 def _require_future(until: datetime) -> None:
+    if problem := time_problem(until, aware=settings.USE_TZ):
+        raise InvalidTime(value=until, problem=problem)
     if until <= clock.now():
         raise TimeHasPassed(until=until)

@@ -16,6 +16,7 @@ from tenant_slots.db import transactions
 from tenant_slots.exceptions import (
     InvalidKey,
     InvalidLimit,
+    InvalidOption,
     InvalidSetting,
     InvalidTenant,
     TenantMissing,
@@ -33,6 +34,8 @@ T = TypeVar("T")
 logger = logging.getLogger("tenant_slots")
 
 LONGEST_TENANT: int = TenantQueue._meta.get_field("tenant").max_length or 0
+
+LONGEST_QUEUE: int = TenantQueue._meta.get_field("queue").max_length or 0
 
 NO_TENANT = ""
 """The tenant of calls without one. Its row starts with the highest limit there is."""
@@ -155,10 +158,13 @@ def though_deleted(store: Callable[[], T]) -> T:
 
 
 def require_queue(queue: str) -> None:
-    """Raises UnknownQueue unless the project's ``RQ_QUEUES`` has it."""
+    """Raises UnknownQueue unless the project's ``RQ_QUEUES`` has it, and InvalidOption if its name does not fit."""
     known = getattr(settings, "RQ_QUEUES", {})
     if queue not in known:
         raise UnknownQueue(queue=queue, known=", ".join(sorted(known)) or "none")
+    if len(queue) > LONGEST_QUEUE:
+        problem = f"its name has {len(queue)} characters, at most {LONGEST_QUEUE} fit; shorten it in RQ_QUEUES"
+        raise InvalidOption(option="queue", value=queue, task="a tenant queue", problem=problem)
 
 
 def default_max_job(tenant: str, queue: str) -> int:

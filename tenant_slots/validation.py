@@ -5,8 +5,13 @@ A bool is no number here: ``True`` as a limit is a mistake, although Python coun
 
 from __future__ import annotations
 
+import math
+from datetime import UTC, datetime
 from typing import Any, TypeGuard
 from uuid import UUID
+
+EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
+"""Of these, and what is between them, every time zone has a time in the years 1 to 9999, which Python can express."""
 
 
 def is_whole(value: object, lowest: int | None = None, highest: int | None = None) -> TypeGuard[int]:
@@ -15,8 +20,9 @@ def is_whole(value: object, lowest: int | None = None, highest: int | None = Non
 
 
 def is_number(value: object, lowest: float | None = None, highest: float | None = None) -> TypeGuard[int | float]:
-    """Whether it is an int or a float within these bounds, both included."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and _is_within(value, lowest, highest)
+    """Whether it is an int or a finite float within these bounds, both included."""
+    is_one = isinstance(value, int) if not isinstance(value, float) else math.isfinite(value)
+    return is_one and not isinstance(value, bool) and _is_within(value, lowest, highest)
 
 
 def is_positive(value: object, highest: float | None = None) -> TypeGuard[int | float]:
@@ -39,6 +45,29 @@ def type_problem(value: object, kind: type) -> str:
     return "" if fits else f"it must be of type {kind.__name__}"
 
 
+def time_problem(value: object, *, aware: bool = True) -> str:
+    """Why it is no time that a database keeps and every page can show; empty when it is.
+
+    Args:
+        aware: whether it must have a time zone, or none.
+    """
+    if not isinstance(value, datetime):
+        return "it must be of type datetime"
+    if (value.utcoffset() is not None) is not aware:
+        return "it has no time zone" if aware else "it has a time zone, but USE_TZ is off"
+    return "" if is_in_calendar(value) else "it is not within the years 1 to 9999 in every time zone"
+
+
+def is_in_calendar(value: datetime) -> bool:
+    """Whether every time zone can express it."""
+    if value.utcoffset() is None:
+        value = value.replace(tzinfo=UTC)
+    try:
+        return EARLIEST <= value <= LATEST
+    except OverflowError:
+        return False
+
+
 def text_problem(text: str) -> str:
     """Why a database would not take a text; empty when it does."""
     if "\0" in text:
@@ -48,6 +77,11 @@ def text_problem(text: str) -> str:
     except UnicodeEncodeError:
         return "its text holds half of a surrogate pair"
     return ""
+
+
+def storable(text: str) -> str:
+    """The text as every database takes it."""
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
 def _is_within(value: Any, lowest: Any, highest: Any) -> bool:

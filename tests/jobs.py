@@ -208,3 +208,21 @@ async def reports_from_a_coroutine(tenant: str) -> None:
 
 async def _reports_as_a_task() -> None:
     report_progress(3, 3, written=1)
+
+
+@tenant_job("imports", tenant="tenant")
+def echo(tenant: str, value: object, more: object = None) -> object:
+    return value
+
+
+PROBLEMS: dict[str, type[BaseException]] = {
+    kind.__name__: kind for kind in (SystemExit, asyncio.CancelledError, GeneratorExit, ValueError, KeyboardInterrupt)
+}
+
+
+def _raises(job: TenantJob, row: TenantQueue) -> str:
+    raise PROBLEMS[job.kwargs["kind"]]
+
+
+@tenant_job("imports", tenant="tenant", on_busy=_raises)
+def leaves_while_it_decides(tenant: str, kind: str) -> None: ...

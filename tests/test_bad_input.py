@@ -6,12 +6,15 @@ import subprocess
 import sys
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import django_rq
 import pytest
+from django.core.management import CommandError, call_command
 from django.test import override_settings
+from django.utils.timezone import now
 from rq import Retry
 
 from tenant_slots import Throttle, exceptions, hold_slot, tenant_job
@@ -305,3 +308,67 @@ def test_a_concurrency_key_that_no_database_stores_is_refused(key: Any) -> None:
         jobs.for_user.using(key=key)
     with pytest.raises(exceptions.InvalidOption, match="key"), hold_slot("acme", "imports", key=key):
         pass
+
+
+def test_a_function_whose_path_is_too_long_for_its_column_is_refused_at_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(good, "__qualname__", "x" * 255)
+    with pytest.raises(exceptions.ImproperJob, match="has 2[67][0-9] characters, at most 255"):
+        tenant_job("imports", tenant="tenant")(good)
+    monkeypatch.setattr(good, "__qualname__", "x" * (254 - len(good.__module__)))
+    tenant_job("imports", tenant="tenant")(good)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_queue_whose_name_is_too_long_for_its_column_is_refused(settings: Any) -> None:
+    name = "q" * 101
+    settings.RQ_QUEUES = {**settings.RQ_QUEUES, name: settings.RQ_QUEUES["imports"]}
+    for call in (
+        lambda: jobs.add.using(queue=name).enqueue(1, 2, tenant="acme"),
+        lambda: hold_slot("acme", name).__enter__(),
+        lambda: call_command("slots_limit", "acme", name, "3"),
+    ):
+        with pytest.raises((exceptions.InvalidOption, CommandError), match=r"queue.*101 characters, at most 100"):
+            call()
+    assert not TenantQueue.objects.exists()
+
+
+@pytest.mark.parametrize("queue", ["\ud800", "a\0b"])
+def test_a_queue_that_no_database_stores_is_unknown(queue: str) -> None:
+    with pytest.raises(exceptions.UnknownQueue):
+        jobs.add.using(queue=queue).enqueue(1, 2, tenant="acme")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("key", ["\ud800", "a\0b", "x" * 256])
+def test_a_derived_key_that_does_not_fit_is_refused_and_a_unique_key_may_be_any_text(key: str) -> None:
+    with pytest.raises((exceptions.InvalidKey, exceptions.ArgumentNotJSON)):
+        jobs.for_user.enqueue("acme", key)
+    task = tenant_job("imports", tenant="tenant", unique_for=timedelta(1), unique_key=lambda *_, **__: key)(good)
+    assert task.enqueue("acme") == task.enqueue("acme", "another")
+
+
+async def coroutine() -> None: ...
+
+
+class CallsAsync:
+    async def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [(generator, "generator"), (async_generator, "async generator"), (coroutine, "coroutine"),
+     (partial(coroutine), "coroutine"), (CallsAsync(), "coroutine"), (jobs.record_async, "coroutine")],
+)  # fmt: skip
+def test_hold_slot_is_no_decorator_for_what_runs_after_it_was_called(function: Any, problem: str) -> None:
+    with pytest.raises(exceptions.ImproperJob, match=rf"hold_slot.*{problem}"):
+        hold_slot("acme", "imports")(function)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("name", ["\ud800", "a\0b", "x" * 10_000])
+def test_the_name_of_whoever_changes_a_limit_may_be_any_text(name: str) -> None:
+    row = tenant_queue()
+    row.set_limit(5, by=name, reason=name)
+    row.set_override(7, now() + timedelta(1), by=name, reason=name)
+    row.refresh_from_db()
+    assert (row.max_job, row.limit_set_by[:1]) == (7, "\\" if name == "\ud800" else name[0])

@@ -7,6 +7,7 @@ from typing import Any
 
 from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantJob
+from tenant_slots.models.fields import Unreadable
 from tenant_slots.tasks.registry import registered
 
 HIDDEN = "********"
@@ -14,6 +15,8 @@ HIDDEN = "********"
 
 def shown_args(job: TenantJob) -> str:
     """The positional ones, a parameter of a hidden name masked by its place."""
+    if isinstance(job.args, Unreadable):
+        return job.args.problem
     names = _parameters(job)
     return as_text(
         [
@@ -24,7 +27,7 @@ def shown_args(job: TenantJob) -> str:
 
 
 def shown_kwargs(job: TenantJob) -> str:
-    return as_text(masked(job.kwargs))
+    return job.kwargs.problem if isinstance(job.kwargs, Unreadable) else as_text(masked(job.kwargs))
 
 
 def shown_result(job: TenantJob) -> str:

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.db import clock
 from tenant_slots.models import HIGHEST_LIMIT
+from tenant_slots.validation import is_in_calendar
 
 LONGEST_REASON = 200
 
@@ -40,6 +41,8 @@ def future_field(label: Any, help_text: Any) -> forms.DateTimeField:
 
 
 def require_future(time: datetime) -> None:
+    if not is_in_calendar(time):
+        raise ValidationError(forms.DateTimeField.default_error_messages["invalid"], code="invalid")
     if time <= clock.now():
         raise ValidationError(_("This time has already passed."))
 

@@ -14,6 +14,7 @@ from django.db.models import DateTimeField, ExpressionWrapper, Func, IntegerFiel
 from django.db.models.functions import Now
 
 from tenant_slots.conf import app_settings
+from tenant_slots.validation import EARLIEST, LATEST
 
 
 def now() -> datetime:
@@ -56,16 +57,34 @@ def from_now(duration: Any) -> Any:
     return ExpressionWrapper(DatabaseNow() + duration, output_field=DateTimeField())
 
 
+def within_calendar(sql: str) -> str:
+    """PostgreSQL's expression of a time, with what no time zone expresses cut off; it is there three times then."""
+    return f"(CASE WHEN {sql} < '{EARLIEST}' THEN '{EARLIEST}' WHEN {sql} > '{LATEST}' THEN '{LATEST}' ELSE {sql} END)"
+
+
+class InCalendar(Func):
+    """A time to compute with: PostgreSQL has infinite ones, whose distance from now is no number."""
+
+    output_field = DateTimeField()
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        sql, parameters = compiler.compile(self.source_expressions[0])
+        return within_calendar(sql), (*parameters, *parameters, *parameters)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return compiler.compile(self.source_expressions[0])
+
+
 class PeriodsAgo(Func):
     """How many whole periods ago a time was: 0 within the last one."""
 
     output_field = IntegerField()
 
     def __init__(self, time: Any, seconds: int = 60, **extra: Any) -> None:
-        super().__init__(Now(), time, seconds=int(seconds), **extra)
+        super().__init__(Now(), InCalendar(time), seconds=int(seconds), **extra)
 
     def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        template = "FLOOR(EXTRACT(EPOCH FROM (%(expressions)s)) / %(seconds)s)::integer"
+        template = "FLOOR(EXTRACT(EPOCH FROM (%(expressions)s)) / %(seconds)s)::bigint"
         return self.as_sql(compiler, connection, template=template, arg_joiner=" - ", **context)
 
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:

@@ -95,6 +95,16 @@ def cut_after(seconds: float) -> Iterator[None]:
         timer.cancel()
 
 
+def backend_pid() -> int | None:
+    """PostgreSQL's number for this thread's session, which others may ask the server about; None on SQLite."""
+    connection = connections[app_settings.DATABASE]
+    if connection.vendor != "postgresql":
+        return None
+    connection.ensure_connection()
+    pid: int = connection.connection.info.backend_pid
+    return pid
+
+
 def renew(connection: BaseDatabaseWrapper) -> None:
     """Close a connection in whatever state it is, and forget the transactions that were open on it."""
     connection.close()

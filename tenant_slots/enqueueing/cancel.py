@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 from tenant_slots import dispatch, transitions
@@ -16,12 +17,14 @@ JOBS_PER_STEP = 1000
 
 @implements(TenantJob.cancel)
 def cancel(job: TenantJob) -> bool:
-    while True:
-        job.refresh_from_db()
-        if job.has_ended:
-            return False
-        if _ask_to_stop(job) if job.state == State.RUNNING else transitions.cancel_unstarted(job):
-            return True
+    with suppress(TenantJob.DoesNotExist, TenantQueue.DoesNotExist):  # deleted: there is nothing left to cancel
+        while True:
+            job.refresh_from_db()
+            if job.has_ended:
+                return False
+            if _ask_to_stop(job) if job.state == State.RUNNING else transitions.cancel_unstarted(job):
+                return True
+    return False
 
 
 def cancel_waiting(tenant_queue: TenantQueue, *, up_to: int) -> int:

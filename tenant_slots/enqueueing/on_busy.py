@@ -49,7 +49,9 @@ def _on_busy(job: TenantJob) -> OnBusy:
     """A function that this process does not know decides nothing; its job waits."""
     try:
         return resolve(job.task).on_busy
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # also what a module raises that exits
         logger.warning("on_busy of job %s is not known here, it waits", job.uuid, exc_info=True)
         return WAIT
 
@@ -75,7 +77,9 @@ def _policy(job: TenantJob, row: TenantQueue) -> Policy:
             return policy
         problem = f'it must return "{WAIT}", "{DISCARD}" or a Reschedule'
         raise InvalidOption(option="on_busy", value=policy, task=job.task, problem=problem)
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # also sys.exit(), which would end the worker that asks, or the caller of enqueue()
         logger.exception("on_busy of job %s failed, so it waits", job.uuid)
         return WAIT
 

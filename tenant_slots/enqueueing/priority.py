@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
-from tenant_slots.models import TenantJob
+from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.tasks.options import USING_OPTIONS, require_options
 
 
 @implements(TenantJob.set_priority)
 def set_priority(job: TenantJob, priority: int) -> bool:
     require_options(job.task, {"priority": priority}, USING_OPTIONS)
-    with locked(job.tenant_queue_id):
-        changed = bool(TenantJob.objects.unadmitted().filter(pk=job.pk).update(priority=priority))
-    job.refresh_from_db(fields=["priority", "state"])
+    try:
+        with locked(job.tenant_queue_id):
+            changed = bool(TenantJob.objects.unadmitted().filter(pk=job.pk).update(priority=priority))
+        job.refresh_from_db(fields=["priority", "state"])
+    except (TenantJob.DoesNotExist, TenantQueue.DoesNotExist):
+        return False
     return changed

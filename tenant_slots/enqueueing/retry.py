@@ -9,7 +9,7 @@ from tenant_slots.enqueueing import unique
 from tenant_slots.exceptions import NotRetryable
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
-from tenant_slots.models import State, TenantJob
+from tenant_slots.models import State, TenantJob, TenantQueue
 
 
 @implements(TenantJob.retry)
@@ -22,10 +22,14 @@ def retry(job: TenantJob) -> None:
         "cancel_requested_at": None,
         "ended_at": None,
     }
-    with locked(job.tenant_queue_id):
-        revived = unique.revive(TenantJob.objects.retryable().filter(pk=job.pk), **fresh)
+    try:
+        with locked(job.tenant_queue_id):
+            revived = unique.revive(TenantJob.objects.retryable().filter(pk=job.pk), **fresh)
+        if not revived:
+            job.refresh_from_db()
+    except (TenantJob.DoesNotExist, TenantQueue.DoesNotExist):
+        raise NotRetryable(job=job.uuid, state="deleted") from None
     if not revived:
-        job.refresh_from_db()
         raise NotRetryable(job=job.uuid, state=_why_not(job))
     transitions.after_commit(partial(transitions.offer, job.tenant_queue_id, job.rq_queue_name))
     job.refresh_from_db()

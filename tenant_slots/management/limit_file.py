@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from tenant_slots.exceptions import TenantSlotsError, UnknownTenantQueue
 from tenant_slots.models import LimitSource, TenantQueue
 
 TENANT, LIMIT = "tenant", "limit"
+
+NUMBER = re.compile(r"\s*-?[0-9]{1,100}\s*")
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def _noting(problems: list[Problem], line: Line) -> Iterator[None]:
 
 def _make(line: Line, queue: str, by: str, reason: str) -> None:
     """A row with its limit from the start, unless a job came first, which has made it with another one."""
-    values = {"max_job": line.max_job, "limit_source": LimitSource.SET, "limit_set_by": by[: limits.LONGEST_NAME]}
+    values = {"max_job": line.max_job, "limit_source": LimitSource.SET, "limit_set_by": limits.stored_name(by)}
     row, is_new = TenantQueue.objects.get_or_create(tenant=line.tenant, queue=queue, defaults=values)
     if not is_new:
         row.set_limit(line.max_job, by=by, reason=reason)
@@ -156,8 +159,5 @@ def _line(number: int, values: dict[str, str], queue: str) -> Line:
 
 
 def number_or_text(text: str) -> int | str:
-    """The number, or the text itself for the error to show."""
-    try:
-        return int(text)
-    except ValueError:
-        return text
+    """The number, or the text itself for the error to show. Python would take ``1_0`` for 10."""
+    return int(text) if NUMBER.fullmatch(text) else text

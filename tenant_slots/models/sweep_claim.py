@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
+from tenant_slots.models.fields import Moment
 from tenant_slots.models.manager import InConfiguredDatabase
 
 
@@ -12,7 +13,7 @@ class SweepClaim(models.Model):
 
     name = models.CharField(max_length=120, primary_key=True)
     sweeper = models.TextField(default="")
-    until = models.DateTimeField()
+    until = Moment()
 
     objects = InConfiguredDatabase()
 

@@ -14,7 +14,10 @@ from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
+from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.layering import implemented_above
+from tenant_slots.models import shapes
+from tenant_slots.models.fields import Moment, StoredJSON, Unreadable, UnreadableDict, UnreadableList
 from tenant_slots.models.manager import InConfiguredDatabase
 from tenant_slots.models.states import ENDED, HOLDING, UNADMITTED, Kind, Stage, State
 from tenant_slots.models.tenant_queue import TenantQueue
@@ -124,11 +127,13 @@ class TenantJob(models.Model):
     )
     kind = models.CharField(_("kind"), max_length=12, choices=Kind, default=Kind.JOB, db_default=Kind.JOB)
     task = models.CharField(_("task"), max_length=255)
-    args = models.JSONField(_("arguments"), default=list)
-    kwargs = models.JSONField(_("keyword arguments"), default=dict)
-    options = models.JSONField(
+    args = StoredJSON(_("arguments"), default=list, fits=shapes.is_list, empty=UnreadableList)
+    kwargs = StoredJSON(_("keyword arguments"), default=dict, fits=shapes.is_dict, empty=UnreadableDict)
+    options = StoredJSON(
         _("options"),
         default=dict,
+        fits=shapes.are_options,
+        empty=UnreadableDict,
         help_text=_("RQ options: timeout, result_ttl, failure_ttl, description, meta, retry."),
     )
     rq_job_id = models.CharField(
@@ -141,7 +146,7 @@ class TenantJob(models.Model):
         max_length=100, default="", db_default="", help_text=_("The RQ queue, where it is not the tenant queue's.")
     )
     priority = models.IntegerField(_("priority"), default=0, help_text=_("Jobs with a higher priority go first."))
-    run_after = models.DateTimeField(_("not before"), null=True)
+    run_after = Moment(_("not before"), null=True)
     key = models.CharField(_("concurrency key"), max_length=255, default="")
     unique_key = models.CharField(
         max_length=64,
@@ -153,11 +158,11 @@ class TenantJob(models.Model):
         _("model"), max_length=255, default="", db_default="", help_text=_("Of a model's method: app_label.model.")
     )
     object_pk = models.CharField(_("object"), max_length=255, default="", db_default="")
-    enqueued_at = models.DateTimeField(_("enqueued"), db_default=DatabaseNow())
+    enqueued_at = Moment(_("enqueued"), db_default=DatabaseNow())
 
     # What an admission, a start and an end change stands together, and what they leave alone before and after it:
     # PostgreSQL logs of a new version of a row what is between the first change and the last.
-    admitted_at = models.DateTimeField(_("admitted"), null=True)
+    admitted_at = Moment(_("admitted"), null=True)
     attempt = models.PositiveIntegerField(
         _("attempt"),
         default=0,
@@ -175,9 +180,9 @@ class TenantJob(models.Model):
         db_persist=True,
     )
     state = models.CharField(_("state"), max_length=10, choices=State, default=State.WAITING)
-    ended_at = models.DateTimeField(_("ended"), null=True)
-    started_at = models.DateTimeField(_("started"), null=True)
-    beat_at = models.DateTimeField(_("last heartbeat"), null=True)
+    ended_at = Moment(_("ended"), null=True)
+    started_at = Moment(_("started"), null=True)
+    beat_at = Moment(_("last heartbeat"), null=True)
     token = models.BigIntegerField(
         default=0, db_default=0, help_text=_("Random, drawn anew at each start: only who knows it speaks for the run.")
     )
@@ -192,20 +197,26 @@ class TenantJob(models.Model):
     worker = models.TextField(_("worker"), default="", db_default="")  # RQ sets no bound to a worker's name
     host = models.CharField(_("host"), max_length=100, default="", db_default="")
 
-    cancel_requested_at = models.DateTimeField(_("cancel requested"), null=True)
+    cancel_requested_at = Moment(_("cancel requested"), null=True)
     crashes = models.PositiveIntegerField(_("crashes"), default=0, db_default=0)
     interruptions = models.PositiveIntegerField(_("interruptions"), default=0, db_default=0)
     failures = models.PositiveIntegerField(_("failures"), default=0, db_default=0)
-    progress = models.JSONField(
-        _("progress"), null=True, help_text=_('What the job last reported: {"done": 40, "total": 100}.')
+    progress = StoredJSON(
+        _("progress"),
+        null=True,
+        fits=shapes.is_progress,
+        empty=UnreadableDict,
+        help_text=_('What the job last reported: {"done": 40, "total": 100}.'),
     )
-    stats = models.JSONField(
+    stats = StoredJSON(
         _("statistics"),
         default=dict,
+        fits=shapes.is_dict,
+        empty=UnreadableDict,
         db_default=Value({}, models.JSONField()),
         help_text=_("What the job last reported, by name."),
     )
-    result = models.JSONField(_("result"), null=True)
+    result = StoredJSON(_("result"), null=True)
     error = models.TextField(_("error"), default="", db_default="")
 
     objects = InConfiguredDatabase.from_queryset(TenantJobQuerySet)()
@@ -284,9 +295,16 @@ class TenantJob(models.Model):
     def has_ended(self) -> bool:
         return self.state in ENDED
 
+    def require_readable(self, *columns: str) -> None:
+        """Raises UnreadableColumn when one of these holds something else than what was stored there."""
+        for column in columns:
+            value = getattr(self, column)
+            if isinstance(value, Unreadable):
+                raise UnreadableColumn(column=column, job=self.uuid, problem=value.problem)
+
     @implemented_above
     def cancel(self) -> bool:
-        """Take the job out of the backlog, or stop it when it runs; False when it had already ended.
+        """Take the job out of the backlog, or stop it when it runs; False when it had ended, or was deleted.
 
         A running job is canceled once its process has really ended, so refresh before reading `state`.
         """
@@ -309,7 +327,7 @@ class TenantJob(models.Model):
         """Put a failed or canceled job back at its old position in the backlog.
 
         Raises:
-            NotRetryable: the job is in another state.
+            NotRetryable: the job is in another state, or was deleted.
         """
         raise NotImplementedError
 

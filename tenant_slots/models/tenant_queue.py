@@ -14,6 +14,8 @@ from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.conf import app_settings
 from tenant_slots.layering import implemented_above
+from tenant_slots.models import shapes
+from tenant_slots.models.fields import Moment, StoredJSON, UnreadableList
 from tenant_slots.models.manager import InConfiguredDatabase
 from tenant_slots.models.states import LimitSource
 
@@ -74,7 +76,7 @@ class TenantQueue(models.Model):
     paused = models.BooleanField(
         _("paused"), default=False, help_text=_("While paused, no job starts; running jobs go on.")
     )
-    resume_at = models.DateTimeField(
+    resume_at = Moment(
         _("resume at"),
         null=True,
         blank=True,
@@ -99,15 +101,19 @@ class TenantQueue(models.Model):
         editable=False,
     )
     limit_set_by = models.CharField(_("limit set by"), max_length=150, default="", db_default="", editable=False)
-    override_until = models.DateTimeField(
+    override_until = Moment(
         _("override until"), null=True, blank=True, help_text=_("The previous limit comes back then.")
     )
     override_by = models.CharField(_("override by"), max_length=150, default="", db_default="", editable=False)
     limit_before_override = models.IntegerField(_("limit before the override"), null=True, editable=False)
-    limit_history = models.JSONField(
-        null=True, editable=False, help_text=_("For charts: [time of a change, limit before it], oldest first.")
+    limit_history = StoredJSON(
+        null=True,
+        editable=False,
+        fits=shapes.is_limit_history,
+        empty=UnreadableList,
+        help_text=_("For charts: [time of a change, limit before it], oldest first."),
     )
-    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    created_at = Moment(_("created"), auto_now_add=True)
 
     objects = InConfiguredDatabase.from_queryset(TenantQueueQuerySet)()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from redis.exceptions import RedisError
+
 from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.repair import findings as found
@@ -34,6 +36,8 @@ def findings() -> list[Finding]:
         *_lost_in_redis(),
         *_stranded(),
         *_overdue(),
+        *_unreadable(),
+        *_unknown_queues(),
     ]
 
 
@@ -64,8 +68,9 @@ def _lost_in_redis() -> Iterator[Finding]:
     for job in lost.jobs:
         yield _of_job("lost in Redis", job, "it holds a slot, but is in no RQ queue and no worker has begun it")
     for queue, error in lost.unasked.items():
-        meaning = f"Redis cannot be asked about queue {queue}, whose queued jobs were not checked: {error}"
-        yield Finding("redis", "", "", "", meaning)
+        if isinstance(error, RedisError):
+            meaning = f"Redis cannot be asked about queue {queue}, whose queued jobs were not checked: {error}"
+            yield Finding("redis", "", "", "", meaning)
 
 
 def _stranded() -> Iterator[Finding]:
@@ -80,6 +85,23 @@ def _overdue() -> Iterator[Finding]:
     late = INTERVALS_TOO_LATE * app_settings.SWEEP_INTERVAL
     for job in found.due(seconds_ago=late).select_related("tenant_queue"):
         yield _of_job("overdue", job, f"it was due at {job.run_after}; no worker of ours or slots_sweep seems to run")
+
+
+def _unreadable() -> Iterator[Finding]:
+    for job, columns in found.unreadable_jobs():
+        yield _of_job("unreadable", job, _not_ours(columns))
+    for row, columns in found.unreadable_tenant_queues():
+        yield _of_row("unreadable", row, _not_ours(columns))
+
+
+def _not_ours(columns: list[str]) -> str:
+    return f"somebody has written values there that cannot be read: {', '.join(columns)}; put them right by SQL"
+
+
+def _unknown_queues() -> Iterator[Finding]:
+    for row in found.without_queue():
+        meaning = "RQ_QUEUES does not have its queue, so its jobs cannot run; add the queue there, or cancel the jobs"
+        yield _of_row("unknown queue", row, meaning)
 
 
 def _of_row(kind: str, row: TenantQueue, meaning: str) -> Finding:

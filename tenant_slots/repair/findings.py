@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from django.conf import settings
-from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
+from django.db.models import Count, Exists, F, Model, OuterRef, Q, QuerySet, TextField
+from django.db.models.functions import Cast, Length
 from redis.exceptions import RedisError
 
 from tenant_slots import dispatch, fair_order, owners
@@ -18,7 +19,20 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import ago
 from tenant_slots.models import TenantJob, TenantJobQuerySet, TenantQueue, rq_queue_of
+from tenant_slots.models.fields import Moment, Unreadable
 from tenant_slots.owners import Liveness
+from tenant_slots.validation import EARLIEST, LATEST
+
+LARGE = ("args", "kwargs", "progress", "stats", "result")
+"""Fields of a job that nothing here asks for, and that may take long to read."""
+
+JSON_OF_JOBS = ("args", "kwargs", "options", "progress", "stats")
+
+LONG_TEXT = 500
+"""Characters. Numbers of too many digits, and lists in lists that are nested too deeply for Python, are longer."""
+
+ROWS_AT_ONCE = 1000
+"""How many rows of what may be a whole table are held in memory."""
 
 logger = logging.getLogger("tenant_slots")
 
@@ -36,13 +50,13 @@ def dead_reservations_here() -> list[TenantJob]:
 def without_heartbeat() -> TenantJobQuerySet:
     """Running jobs without a heartbeat for a lease, those of stock workers among them, which send none."""
     found: TenantJobQuerySet = TenantJob.objects.running().filter(beat_at__lt=ago(app_settings.LEASE_TTL))
-    return found.select_related("tenant_queue")
+    return found.select_related("tenant_queue").defer(*LARGE)
 
 
 class LostInRedis(NamedTuple):
     jobs: list[TenantJob]
-    unasked: dict[str, RedisError]
-    """By queue: why its Redis could not be asked. Its jobs were not looked for."""
+    unasked: dict[str, Exception]
+    """By queue: why its Redis could not be asked, or that RQ has no such queue. Its jobs were not looked for."""
 
 
 def lost_in_redis() -> LostInRedis:
@@ -50,7 +64,7 @@ def lost_in_redis() -> LostInRedis:
     overdue = TenantJob.objects.queued().jobs().filter(admitted_at__lt=ago(app_settings.SWEEP_INTERVAL))
     names = overdue.values_list("pk", "uuid", "attempt", "rq_job_id", "rq_queue", "tenant_queue__queue")
     lost, unasked = dispatch.missing(names)
-    rows = overdue.filter(pk__in=lost).select_related("tenant_queue").order_by("pk")
+    rows = overdue.filter(pk__in=lost).select_related("tenant_queue").defer(*LARGE).order_by("pk")
     return LostInRedis(list(rows) if lost else [], unasked)
 
 
@@ -131,6 +145,60 @@ def wrong_counters() -> list[int]:
     return [*counted.values_list("tenant_queue", flat=True), *idle.values_list("pk", flat=True)]
 
 
+def unreadable_jobs() -> Iterator[tuple[TenantJob, list[str]]]:
+    """Jobs with columns that no code of ours has written: times out of the calendar, and JSON that a run would read."""
+    jobs: TenantJobQuerySet = TenantJob.objects.select_related("tenant_queue")
+    for job in jobs.filter(_out_of_calendar(TenantJob)).defer(*LARGE, "options", "error"):
+        yield job, _far_away(job)
+    for job in _with_odd_json(jobs.not_ended()).defer("result", "error").iterator(ROWS_AT_ONCE):
+        if columns := [name for name in JSON_OF_JOBS if isinstance(getattr(job, name), Unreadable)]:
+            yield job, columns
+
+
+def unreadable_tenant_queues() -> Iterator[tuple[TenantQueue, list[str]]]:
+    """The same of tenant queues."""
+    for row in TenantQueue.objects.filter(_out_of_calendar(TenantQueue)):
+        yield row, _far_away(row)
+    for row in TenantQueue.objects.exclude(limit_history__isnull=True).iterator(ROWS_AT_ONCE):
+        if isinstance(row.limit_history, Unreadable):
+            yield row, ["limit_history"]
+
+
+def without_queue() -> QuerySet[TenantQueue]:
+    """Tenant queues with jobs that have not ended, of a queue that the project does not have any more."""
+    jobs = TenantJob.objects.not_ended().filter(tenant_queue=OuterRef("pk"))
+    known = list(getattr(settings, "RQ_QUEUES", {}))
+    rows: QuerySet[TenantQueue] = TenantQueue.objects.exclude(queue__in=known).filter(Exists(jobs))
+    return rows
+
+
+def _out_of_calendar(model: type[Model]) -> Q:
+    """Whether a row has a time that Python cannot express everywhere; it is read as `EARLIEST` or `LATEST`."""
+    far_away = Q()
+    for name in _moments_of(model):
+        far_away |= Q((f"{name}__lt", EARLIEST)) | Q((f"{name}__gt", LATEST))
+    return far_away
+
+
+def _far_away(row: Model) -> list[str]:
+    return [name for name in _moments_of(type(row)) if getattr(row, name) in (EARLIEST, LATEST)]
+
+
+def _moments_of(model: type[Model]) -> list[str]:
+    return [field.name for field in model._meta.concrete_fields if isinstance(field, Moment)]
+
+
+def _with_odd_json(jobs: TenantJobQuerySet) -> TenantJobQuerySet:
+    """Those whose JSON is worth reading, as it is long or is not what most jobs have: a backlog may be very long."""
+    texts = {f"{name}_text": Cast(name, TextField()) for name in JSON_OF_JOBS}
+    sizes = {f"{name}_size": Length(f"{name}_text") for name in ("args", "kwargs")}
+    is_long = Q(args_size__gt=LONG_TEXT) | Q(kwargs_size__gt=LONG_TEXT)
+    is_odd = ~Q(args_text__startswith="[") | ~Q(kwargs_text__startswith="{")
+    is_rare = ~Q(options_text="{}") | ~Q(stats_text="{}") | Q(progress__isnull=False)
+    found: TenantJobQuerySet = jobs.alias(**texts).alias(**sizes).filter(is_long | is_odd | is_rare)
+    return found
+
+
 def _dead_here(jobs: TenantJobQuerySet) -> list[TenantJob]:
-    here = jobs.filter(host=owners.this_host()).exclude(host="").select_related("tenant_queue")
+    here = jobs.filter(host=owners.this_host()).exclude(host="").select_related("tenant_queue").defer(*LARGE)
     return [job for job in here if owners.liveness(job) is Liveness.DEAD]

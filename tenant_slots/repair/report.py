@@ -20,6 +20,8 @@ class Report:
     pruned: int = 0
     left: list[str] = field(default_factory=list)
     """Stale owner processes on this host that could not be killed, one sentence each."""
+    failed: list[str] = field(default_factory=list)
+    """Steps that raised an error, and which one; the others were done."""
 
     def __bool__(self) -> bool:
         return any(asdict(self).values())

@@ -23,11 +23,11 @@ from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.db.transactions import waiting_at_most
 from tenant_slots.dispatch import WorkerRecord
 from tenant_slots.enqueueing import on_busy
-from tenant_slots.exceptions import StaleVersion, TenantQueueLocked
+from tenant_slots.exceptions import StaleVersion, TenantQueueLocked, UnreadableColumn
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.owners import Liveness
-from tenant_slots.repair import findings, lost_runs
+from tenant_slots.repair import faults, findings, lost_runs
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.pruning import prune
 from tenant_slots.repair.report import Report
@@ -106,7 +106,7 @@ def reclaim_stale(report: Report, contact: Contact) -> None:
     for job in findings.without_heartbeat():
         if job.beats:
             stale.append(job)
-        elif _is_given_up(job, contact):
+        elif _unless_locked(partial(_is_given_up, job, contact)):
             report.reclaimed += bool(_unless_locked(partial(lost_runs.reclaim_if_not_alive, job)))
     if stale and contact.covers_a_lease():
         time.sleep(app_settings.LEASE_TTL * LEASE_BETWEEN_LOOKS)
@@ -118,32 +118,39 @@ def end_abandoned_reservations(report: Report, contact: Contact) -> None:
     """Reservations whose block has not begun and never will: their process is gone, or stale."""
     is_stale = Q(beat_at__lt=ago(app_settings.LEASE_TTL))
     reservations: QuerySet[Any] = TenantJob.objects.reservations_to_begin().select_related("tenant_queue")
-    for job in reservations.annotate(is_stale=is_stale):
-        if owners.liveness(job) is Liveness.DEAD:
-            reason = lost_runs.story(job)
-        elif job.is_stale and contact.covers_a_lease():
-            reason = _staleness_of(job)
-        else:
-            continue
-        report.reclaimed += bool(_unless_locked(partial(transitions.cancel_unstarted, job, reason)))
+    for job in reservations.annotate(is_stale=is_stale).defer(*findings.LARGE):
+        report.reclaimed += bool(_unless_locked(partial(_end_if_abandoned, job, contact)))
+
+
+def _end_if_abandoned(job: Any, contact: Contact) -> bool:
+    if owners.liveness(job) is Liveness.DEAD:
+        return transitions.cancel_unstarted(job, lost_runs.story(job))
+    if job.is_stale and contact.covers_a_lease():
+        return transitions.cancel_unstarted(job, _staleness_of(job))
+    return False
 
 
 def repush(report: Report, contact: Contact) -> None:
     """Admitted jobs that Redis does not have. Pushing one that a worker has just taken is harmless: it starts once."""
     lost = findings.lost_in_redis()
     for queue, error in lost.unasked.items():
-        logger.warning("the sweep leaves out queue %s, whose Redis cannot be asked: %s", queue, error)
+        logger.warning("the sweep leaves out queue %s, which cannot be asked: %s", queue, error)
     for job in lost.jobs[:ROWS_PER_STEP]:
         try:
-            pushed = dispatch.push_again(job)
+            _unless_locked(partial(_push_again, job, report))
         except RedisError as error:
             logger.warning("job %s could not be pushed to RQ again: %s", job.uuid, error)
-            continue
-        if pushed:
-            report.repushed += 1
-        else:
-            fail = partial(lost_runs.end_lost_run, job, "RQ lost it with its arguments", state=State.FAILED)
-            report.reclaimed += bool(_unless_locked(fail))
+
+
+def _push_again(job: TenantJob, report: Report) -> None:
+    try:
+        problem = "" if dispatch.push_again(job) else "RQ lost it with its arguments"
+    except UnreadableColumn as error:
+        problem = str(error)
+    if problem:
+        report.reclaimed += lost_runs.end_lost_run(job, problem, state=State.FAILED)
+    else:
+        report.repushed += 1
 
 
 def promote(report: Report, contact: Contact) -> None:
@@ -243,16 +250,20 @@ STEPS: tuple[Step, ...] = (
 def _unless_locked(change: Callable[[], T]) -> T | None:
     """One tenant's change; None when somebody holds its row. The next sweep comes to it, the others do not wait.
 
-    None too when the row was deleted since the sweep read it.
+    None too when the row was deleted since the sweep read it, and when there is something wrong with this very row.
     """
     try:
         with waiting_at_most(LOCK_TIMEOUT_SECONDS):
             return change()
     except TenantQueueLocked as error:
         logger.warning("the sweep leaves out one tenant queue, which is locked: %s", error)
-        return None
     except TenantQueue.DoesNotExist:
-        return None
+        pass
+    except Exception as error:
+        if faults.ends_the_step(error):
+            raise
+        logger.exception("the sweep leaves out one row")
+    return None
 
 
 def _is_given_up(job: TenantJob, contact: Contact) -> bool:

@@ -18,7 +18,7 @@ from tenant_slots.alarm import time_limit
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.models import TenantQueue
-from tenant_slots.repair import claims, steps
+from tenant_slots.repair import claims, faults, steps
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.steps import Step
@@ -83,6 +83,11 @@ class Sweeper:
                 step(report, self.contact)
             except RedisError as error:
                 logger.warning("the sweep cannot ask Redis, the rest of it goes on: %s", error)
+            except Exception as error:
+                if faults.ends_the_sweep(error):
+                    raise
+                logger.exception("a step of the sweep failed, the rest of it goes on: %s", step.__name__)
+                report.failed.append(f"{step.__name__}: {error!r}")
         if report:
             logger.info("sweep: %s", ", ".join(f"{name} {value}" for name, value in asdict(report).items() if value))
             signals.swept.send_robust(sender=TenantQueue, report=report)

@@ -22,6 +22,7 @@ from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.releases import Release
 from tenant_slots.statements import JOB, first_waiting
+from tenant_slots.validation import storable
 
 T = TypeVar("T")
 
@@ -100,7 +101,7 @@ def persistently(
 
 def storable_error(text: str) -> str:
     """The end of a text as every database takes it."""
-    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()[-ERROR_LENGTH:]
+    return storable(text)[-ERROR_LENGTH:]
 
 
 def warm_up() -> None:

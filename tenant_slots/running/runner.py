@@ -22,6 +22,7 @@ from tenant_slots.running.recording import Outcome, storable_error
 from tenant_slots.running.run import Run
 from tenant_slots.tasks import methods
 from tenant_slots.tasks.arguments import json_problem
+from tenant_slots.tasks.options import LONGEST
 from tenant_slots.tasks.registry import resolve
 
 T = TypeVar("T")
@@ -86,6 +87,7 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
 
 def _run_stored(job: TenantJob) -> Any:
     task = resolve(job.task)
+    job.require_readable("args", "kwargs", "options")
     return completed(task.function(*methods.object_of(task, job), *job.args, **job.kwargs))
 
 
@@ -103,7 +105,7 @@ def _after_retry(job: TenantJob, most: int, intervals: list[int], error: str) ->
     failures = job.failures + 1
     if failures > most:
         return {"state": State.FAILED, "error": error, "failures": failures} | unknown_tasks.forgotten(job)
-    seconds = intervals[min(failures, len(intervals)) - 1]
+    seconds = min(intervals[min(failures, len(intervals)) - 1], LONGEST.total_seconds())
     if not seconds:
         return {"state": State.WAITING, "error": error, "failures": failures}
     return {

@@ -9,7 +9,6 @@ from django.db.models import (
     DateTimeField,
     DurationField,
     ExpressionWrapper,
-    F,
     Func,
     IntegerField,
     OuterRef,
@@ -17,7 +16,7 @@ from django.db.models import (
     Subquery,
 )
 
-from tenant_slots.db.clock import DatabaseNow, ago
+from tenant_slots.db.clock import DatabaseNow, InCalendar, ago
 from tenant_slots.db.compiled import IsOneOf, Keys
 from tenant_slots.models import READY_AT, Stage, State, TenantJob, TenantJobQuerySet
 
@@ -53,7 +52,7 @@ def oldest_wait(jobs: TenantJobQuerySet) -> Any:
 
 def start_delay() -> Any:
     """From when a job could start to when it did."""
-    return ExpressionWrapper(F("started_at") - READY_AT, output_field=DurationField())
+    return ExpressionWrapper(InCalendar("started_at") - InCalendar(READY_AT), output_field=DurationField())
 
 
 def ran_lately(jobs: Any, seconds: float) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from rq import Retry
@@ -15,13 +15,13 @@ from tenant_slots.models import TenantJob
 from tenant_slots.tasks.arguments import json_problem
 from tenant_slots.tasks.on_busy import on_busy_problem
 from tenant_slots.tasks.throttle import Throttle
-from tenant_slots.validation import is_whole, text_problem, type_problem
+from tenant_slots.validation import is_number, is_whole, text_problem, time_problem, type_problem
 
 HIGHEST_PRIORITY = 1_000_000
 LONGEST_KEY: int = TenantJob._meta.get_field("key").max_length or 0
 
 LONGEST = timedelta(days=366)
-"""For which two jobs count as identical; a longer time is a mistake."""
+"""For which two jobs count as identical, and until a retry; a longer time is a mistake."""
 
 
 def key_problem(value: object) -> str:
@@ -54,6 +54,13 @@ def _meta_problem(value: Any) -> str:
     return type_problem(value, dict) or json_problem(value)
 
 
+def _retry_problem(value: Any) -> str:
+    if problem := type_problem(value, Retry):
+        return problem
+    is_short = all(is_number(seconds, 0, LONGEST.total_seconds()) for seconds in value.intervals)
+    return "" if is_short else f"an interval is at most {LONGEST}"
+
+
 def _throttle_problem(value: Any) -> str:
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, Throttle) for one in value):
         return "give a list of Throttle"
@@ -74,7 +81,7 @@ def _key_source_problem(value: Any) -> str:
 
 
 def _run_after_problem(value: Any) -> str:
-    return type_problem(value, datetime) or ("it has no time zone" if value.tzinfo is None else "")
+    return time_problem(value)
 
 
 def _anything(value: Any) -> str:
@@ -97,7 +104,7 @@ DECORATOR_OPTIONS = {
     "failure_ttl": Option(_of(int), is_for_rq=True),
     "description": Option(_description_problem, is_for_rq=True),
     "meta": Option(_meta_problem, is_for_rq=True),
-    "retry": Option(_of(Retry), is_for_rq=True),
+    "retry": Option(_retry_problem, is_for_rq=True),
     "on_busy": Option(on_busy_problem),
     "throttle": Option(_throttle_problem),
     "unique_for": Option(_unique_for_problem),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import django_rq
 import pytest
 
-from tenant_slots import dispatch
-from tenant_slots.models import State, TenantJob
+from tenant_slots import dispatch, locks, slots
+from tenant_slots.enqueueing import cancel, priority, retry
+from tenant_slots.exceptions import NotRetryable
+from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
-from tests.factories import another_process, counters_match, fresh, running_job, tenant_queue, work
+from tests.factories import another_process, counters_match, fresh, running_job, tenant_queue, waiting_job, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -57,3 +60,33 @@ def test_the_place_that_a_queued_job_leaves_in_rqs_list_is_filled_at_once(leave:
     leave(fresh(first))
     assert fresh(second).state == State.QUEUED
     assert django_rq.get_queue("imports").job_ids == [fresh(second).rq_id]
+
+
+def _delete_queue(row: TenantQueue) -> None:
+    """By SQL: with the ORM a tenant queue in use is not deleted."""
+    row.jobs.all()._raw_delete(row.jobs.db)
+    TenantQueue.objects.filter(pk=row.pk)._raw_delete(row.jobs.db)
+
+
+@pytest.mark.parametrize("state", [State.SCHEDULED, State.WAITING, State.QUEUED, State.RUNNING, State.FAILED])
+@pytest.mark.parametrize("when", ["before", "between"])
+def test_a_job_whose_tenant_queue_is_deleted_meanwhile_has_ended(
+    state: State, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = tenant_queue(max_job=2)
+    job = running_job(row, another_process()) if state == State.RUNNING else waiting_job(row, state=state)
+    if when == "before":
+        _delete_queue(row)
+    else:
+        lock = locks.locked
+
+        def delete_first(pk: int) -> Any:
+            _delete_queue(row)
+            return lock(pk)
+
+        for module in (slots, cancel, priority, retry):
+            monkeypatch.setattr(module, "locked", delete_first)
+    assert job.cancel() is False
+    assert job.set_priority(3) is False
+    with pytest.raises(NotRetryable, match="deleted"):
+        job.retry()

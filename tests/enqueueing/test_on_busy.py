@@ -362,3 +362,32 @@ WRONG: list[dict[str, Any]] = [
 def test_a_wrong_reschedule_is_refused_where_it_is_written(values: Any) -> None:
     with pytest.raises(exceptions.InvalidOption, match="Reschedule"):
         Reschedule(**values)
+
+
+@pytest.mark.parametrize("kind", ["SystemExit", "CancelledError", "GeneratorExit", "ValueError"])
+def test_whatever_a_callable_raises_is_logged_and_its_job_waits(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    tenant_queue(max_job=0)
+    job = jobs.leaves_while_it_decides.enqueue("acme", kind=kind)
+    assert fresh(job).state == State.WAITING
+    assert kind in caplog.text
+    caplog.clear()
+    TenantJob.objects.update(state=State.SCHEDULED)
+    age(job, run_after=1)
+    steps.promote(Report(), Contact())
+    assert fresh(job).state == State.WAITING
+    assert kind in caplog.text
+
+
+def test_control_whoever_interrupts_a_callable_is_obeyed() -> None:
+    tenant_queue(max_job=0)
+    with pytest.raises(KeyboardInterrupt):
+        jobs.leaves_while_it_decides.enqueue("acme", kind="KeyboardInterrupt")
+
+
+def test_a_module_that_exits_when_it_is_imported_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exits(path: str) -> Any:
+        raise SystemExit
+
+    tenant_queue(max_job=0)
+    monkeypatch.setattr(on_busy, "resolve", exits)
+    assert fresh(jobs.only_now.enqueue("acme")).state == State.WAITING

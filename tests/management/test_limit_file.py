@@ -243,3 +243,12 @@ def test_waiting_jobs_that_fit_start_at_once(plans: Any) -> None:
     waiting_job(row), waiting_job(row), waiting_job(row)
     plans("tenant,limit\nacme,2\n")
     assert (fresh(row).current_job, in_rq()) == (2, 2)
+
+
+@pytest.mark.parametrize("limit", ["1_0", "+5", "\uff11\uff10", "1e3", "0x10", "5.0", "", "9" * 5000])
+def test_a_limit_is_written_in_digits_only(plans: Any, limit: str) -> None:
+    assert "is not a limit" in refused(plans, f"tenant,limit\nacme,{limit}\n")
+    with pytest.raises(CommandError, match="is not a limit"):
+        call_command("slots_limit", "acme", "imports", limit or " ")
+    assert "1 new" in plans("tenant,limit\nacme, 007 \n")[0]
+    assert limits() == {"acme": 7}

@@ -33,7 +33,7 @@ class Command(BaseCommand):
             return
 
     def _print(self, report: Report) -> None:
-        done = [f"{name} {value}" for name, value in asdict(report).items() if value and name != "left"]
+        done = [f"{name} {value}" for name, value in asdict(report).items() if value and not isinstance(value, list)]
         self.stdout.write(", ".join(done) or "nothing to repair")
-        for sentence in report.left:
+        for sentence in [*report.left, *report.failed]:
             self.stderr.write(sentence)

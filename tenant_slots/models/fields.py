@@ -1,0 +1,93 @@
+"""Columns that can always be loaded, whatever SQL from outside has put there: one row spoils no list of them.
+
+To migrations they are Django's own fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from django.db import models
+from django.db.models.expressions import Col
+
+from tenant_slots.db.clock import within_calendar
+from tenant_slots.exact_json import ExactEncoder
+from tenant_slots.exceptions import InvalidTime
+from tenant_slots.validation import is_in_calendar
+
+
+class Moment(models.DateTimeField):  # type: ignore[type-arg]  # it takes none when it runs
+    """A time that every time zone can express.
+
+    PostgreSQL keeps times that Python has no number for, and psycopg then loads none of the rows that a query finds.
+    Such a time reads as the nearest one that can be loaded; the doctor names its row. None is written from here.
+    """
+
+    def deconstruct(self) -> Any:
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.DateTimeField", args, kwargs
+
+    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+        if compiler.connection.vendor != "postgresql":
+            return sql, params
+        return within_calendar(sql), (*params, *params, *params)
+
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        if isinstance(value, datetime) and not is_in_calendar(value):
+            raise InvalidTime(value=value, problem="it is not within the years 1 to 9999 in every time zone")
+        return super().get_db_prep_save(value, connection)
+
+
+class Unreadable:
+    """What is read in place of a JSON value that is none of ours: empty, so that nobody stumbles over it."""
+
+    problem: str
+
+
+class UnreadableList(Unreadable, list[Any]): ...
+
+
+class UnreadableDict(Unreadable, dict[str, Any]): ...
+
+
+class StoredJSON(models.JSONField):
+    """JSON that comes back equal, numbers included.
+
+    Args:
+        fits: whether a value is what the column is for.
+        empty: what is read instead of one that does not fit, or that Python cannot read; None for None.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        fits: Callable[[Any], bool] = lambda value: True,
+        empty: Callable[[], Unreadable] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **{**kwargs, "encoder": ExactEncoder})
+        self._fits, self._empty = fits, empty
+
+    def deconstruct(self) -> Any:
+        name, _, args, kwargs = super().deconstruct()
+        del kwargs["encoder"]
+        return name, "django.db.models.JSONField", args, kwargs
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        try:
+            read = super().from_db_value(value, expression, connection)
+        except (ValueError, RecursionError) as error:
+            return self._unreadable(f"it cannot be read: {error}")
+        is_part = not isinstance(expression, Col)
+        if is_part or (read is None and self.null) or self._fits(read):
+            return read
+        return self._unreadable("it is not of the form that is written there")
+
+    def _unreadable(self, problem: str) -> Any:
+        if self._empty is None:
+            return None
+        instead = self._empty()
+        instead.problem = problem
+        return instead

@@ -1,0 +1,288 @@
+"""A row that SQL from outside has spoilt harms nobody but its own job, and the doctor names it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import DataError, connection
+from django.test import Client
+
+from tenant_slots.models import State, SweepClaim, TenantJob, TenantQueue
+from tenant_slots.repair import doctor, steps, sweeper
+from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.report import Report
+from tenant_slots.repair.sweeper import Sweeper
+from tests import jobs
+from tests.admin.site import JOBS, LIVE, QUEUES, change_page
+from tests.factories import (
+    another_process,
+    counters_match,
+    dead_process,
+    fresh,
+    running_job,
+    tenant_queue,
+    waiting_job,
+    work,
+)
+from tests.repair.sweeps import sweep_now
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite keeps what it is given, as text"),
+]
+
+TIMES = ["infinity", "-infinity", "12024-01-01T00:00:00+00", "4000-01-01 00:00:00 BC", "9999-12-31T23:59:59-05:00"]
+JSON = ["9" * 5000, "[" * 5000 + "]" * 5000, '"text"', "7", "[7]", '{"done": "x", "retry": 3}', "null"]
+TEXTS = ["", "nowhere", "\u202e<script>", "a\r\nb", "%s {0}"]
+
+JOB_TIMES = ["run_after", "enqueued_at", "admitted_at", "ended_at", "started_at", "beat_at", "cancel_requested_at"]
+JOB_JSON = ["args", "kwargs", "options", "progress", "stats", "result"]
+JOB_TEXTS = ["task", "rq_queue", "worker", "host", "error", "object_model", "key", "kind", "state"]
+QUEUE_TIMES = ["override_until", "resume_at", "created_at"]
+QUEUE_TEXTS = ["tenant", "limit_source", "queue"]
+
+
+def write(row: Any, column: str, value: str) -> None:
+    table = connection.ops.quote_name(row._meta.db_table)
+    key = connection.ops.quote_name(row._meta.pk.column)
+    with connection.cursor() as cursor:
+        # Names of our own tables and columns.
+        cursor.execute(f"UPDATE {table} SET {column} = %s WHERE {key} = %s", [value, row.pk])  # noqa: S608
+
+
+def job_in(state: State, tenant: str) -> TenantJob:
+    row = tenant_queue(tenant, max_job=2)
+    if state == State.RUNNING:
+        return running_job(row, another_process())
+    return waiting_job(row, state=state)
+
+
+STATES = [State.SCHEDULED, State.WAITING, State.RUNNING, State.FAILED]
+
+OF_JOBS = [
+    *[(JOB_TIMES, value) for value in TIMES],
+    *[(JOB_JSON[:5], value) for value in JSON[:-1]],
+    *[(["progress", "result"], value) for value in JSON],
+    *[(JOB_TEXTS[:-2], value) for value in TEXTS],
+    *[([column], value) for column in JOB_TEXTS[-2:] for value in ("", "nowhere")],
+]
+OF_QUEUES = [
+    *[(QUEUE_TIMES, value) for value in TIMES],
+    *[(["limit_history"], value) for value in JSON],
+    *[([column], value) for column in QUEUE_TEXTS for value in TEXTS],
+]
+
+
+def poison_everything() -> list[TenantJob]:
+    """One job for each poison and each state that it may meet, and one for each of a tenant queue."""
+    spoilt = []
+    for number, (columns, value) in enumerate(OF_JOBS):
+        for state in STATES:
+            job = job_in(state, f"poisoned {number} {state}")
+            spoil(job, columns, value)
+            spoilt.append(job)
+    for number, (columns, value) in enumerate(OF_QUEUES):
+        name = "reports" if "tenant" in columns else "imports"
+        job = waiting_job(tenant_queue(f"queue {number}", queue=name, max_job=1, paused="resume_at" in columns))
+        spoil(job.tenant_queue, columns, value)
+        spoilt.append(job)
+    for number, value in enumerate(TIMES):
+        claim = SweepClaim.objects.create(name=f"host {number}", until="2000-01-01T00:00:00+00:00")
+        write(claim, "until", value)
+    return spoilt
+
+
+def spoil(row: Any, columns: list[str], value: str) -> None:
+    for column in columns:
+        if len(value) <= (row._meta.get_field(column).max_length or len(value)):
+            write(row, column, value)
+
+
+@pytest.fixture
+def _nothing_failed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    yield
+    assert not [record.getMessage() for record in caplog.records if "step" in record.getMessage()]
+
+
+@pytest.mark.usefixtures("_nothing_failed")
+def test_poisoned_rows_of_every_kind_leave_everybody_else_alone(boss: Client) -> None:
+    poison_everything()
+    well = tenant_queue("well", queue="reports", max_job=1)
+    due, dead = waiting_job(well, state=State.SCHEDULED), running_job(tenant_queue("dead"), dead_process())
+    TenantJob.objects.filter(pk=due.pk).update(run_after="2001-01-01T00:00:00+00:00")
+    for _ in range(2):
+        assert sweep_now().failed == []
+    assert fresh(due).state == State.QUEUED
+    assert fresh(dead).attempt == 2
+    call_command("slots_status", stdout=io.StringIO())
+    well.set_limit(5)
+    job = jobs.add.enqueue(1, 2, tenant="well")
+    for url in (QUEUES, JOBS, change_page(well), change_page(job), f"{LIVE}?rows={well.pk}", f"{JOBS}?state=running"):
+        assert boss.get(url).status_code == 200, url
+    work("reports")
+    assert fresh(job).state == State.FINISHED
+    assert doctor.findings()
+
+
+def test_every_page_of_a_poisoned_row_is_shown(boss: Client) -> None:
+    for job in poison_everything():
+        page = change_page(job.tenant_queue if job.state == State.WAITING else job)
+        assert boss.get(page).status_code == 200, job.tenant_queue.tenant
+    everything = ",".join(map(str, TenantQueue.objects.values_list("pk", flat=True)))
+    assert boss.get(f"{LIVE}?rows={everything}").status_code == 200
+
+
+def test_control_the_driver_loads_no_row_of_a_query_that_finds_such_a_time() -> None:
+    write(job_in(State.SCHEDULED, "poisoned"), "run_after", "infinity")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT run_after FROM tenant_slots_tenantjob")
+        with pytest.raises(DataError):
+            cursor.fetchall()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("args", '{"a": 1}'),
+        ("args", "9" * 5000),
+        ("kwargs", "[]"),
+        ("kwargs", '{"b": ' + "[" * 5000 + "]" * 5000 + "}"),
+        ("options", "3"),
+        ("options", '{"retry": {"max": "x"}}'),
+    ],
+)
+def test_a_job_that_cannot_be_read_fails_alone_and_says_why(column: str, value: str) -> None:
+    spoilt, other = jobs.add.enqueue(1, 2, tenant="poisoned"), jobs.add.enqueue(1, 2, tenant="well")
+    write(spoilt, column, value)
+    work("reports")
+    assert fresh(other).state == State.FINISHED
+    assert fresh(spoilt).state == State.FAILED
+    assert f"UnreadableColumn: {column} of job {spoilt.uuid}" in spoilt.error
+    assert counters_match()
+
+
+def test_a_job_with_options_that_cannot_be_read_gives_its_slot_back() -> None:
+    row = tenant_queue("poisoned", queue="reports", max_job=1)
+    spoilt, other = waiting_job(row), waiting_job(row)
+    write(spoilt, "options", "[]")
+    sweep_now()
+    TenantJob.objects.filter(pk=spoilt.pk).update(admitted_at="2001-01-01T00:00:00+00:00")
+    sweep_now()
+    assert (fresh(spoilt).state, fresh(other).state) == (State.FAILED, State.QUEUED)
+    assert "options of job" in spoilt.error
+
+
+def named_by_the_doctor() -> set[tuple[str, str]]:
+    return {(one.kind, one.job or one.tenant) for one in doctor.findings()}
+
+
+@pytest.mark.parametrize("value", TIMES)
+@pytest.mark.parametrize("column", JOB_TIMES)
+def test_the_doctor_names_a_job_with_a_time_out_of_the_calendar(column: str, value: str) -> None:
+    for state in (State.SCHEDULED, State.FAILED):
+        job, other = job_in(state, f"poisoned {state}"), job_in(state, f"well {state}")
+        write(job, column, value)
+        assert ("unreadable", str(job.uuid)) in named_by_the_doctor()
+        assert ("unreadable", str(other.uuid)) not in named_by_the_doctor()
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 5000 + "]" * 5000, '"text"', "7"])
+@pytest.mark.parametrize("column", ["args", "kwargs", "options", "progress", "stats"])
+def test_the_doctor_names_a_job_with_json_that_cannot_be_read(column: str, value: str) -> None:
+    job, _ = job_in(State.WAITING, "poisoned"), job_in(State.WAITING, "well")
+    write(job, column, value)
+    found = [one for one in doctor.findings() if one.kind == "unreadable"]
+    assert [(one.job, one.tenant) for one in found] == [(str(job.uuid), "poisoned")] or value[0] == "[" == "args"
+    assert column in found[0].meaning
+
+
+@pytest.mark.parametrize(("column", "value"), [("resume_at", "infinity"), ("created_at", "-infinity"),
+                                               ("override_until", TIMES[2]), ("limit_history", "7")])  # fmt: skip
+def test_the_doctor_names_a_tenant_queue_that_cannot_be_read(column: str, value: str) -> None:
+    row, _ = tenant_queue("poisoned"), tenant_queue("well")
+    write(row, column, value)
+    found = [one for one in doctor.findings() if one.kind == "unreadable"]
+    assert [one.tenant for one in found] == ["poisoned"]
+    assert column in found[0].meaning
+
+
+def test_the_doctor_names_a_tenant_queue_whose_queue_rq_lacks_and_whose_jobs_hold_up_nobody() -> None:
+    lost, other = (waiting_job(tenant_queue(tenant, queue="reports")) for tenant in ("poisoned", "well"))
+    write(lost.tenant_queue, "queue", "nowhere")
+    for _ in range(2):
+        sweep_now()
+        TenantJob.objects.queued().update(admitted_at="2001-01-01T00:00:00+00:00")
+    work("reports")
+    assert fresh(other).state == State.FINISHED
+    assert ("unknown queue", "poisoned") in named_by_the_doctor()
+
+
+def test_what_the_doctor_names_is_printed_with_all_else(capsys: pytest.CaptureFixture[str]) -> None:
+    job = job_in(State.SCHEDULED, "poisoned")
+    write(job, "run_after", "infinity")
+    with pytest.raises(SystemExit):
+        call_command("slots_doctor", "--fix", "--json")
+    document = json.loads(capsys.readouterr().out)
+    assert [one["job"] for one in document["left"]] == [str(job.uuid)]
+
+
+# --- one step, one row ---------------------------------------------------------------------------------------------
+
+
+def test_a_step_that_fails_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(report: Report, contact: Contact) -> None:
+        raise LookupError("no such thing")
+
+    def broken_query(report: Report, contact: Contact) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 'infinity'::timestamptz")
+            cursor.fetchall()
+
+    running_job(tenant_queue(), dead_process())
+    monkeypatch.setattr(steps, "LOCAL_STEPS", (broken, broken_query, *steps.LOCAL_STEPS))
+    report = sweep_now()
+    assert report.reclaimed == 1
+    assert [sentence.partition(":")[0] for sentence in report.failed] == ["broken", "broken_query"]
+
+
+def test_a_lost_database_ends_a_sweep_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached = []
+
+    def cut_off(report: Report, contact: Contact) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    monkeypatch.setattr(steps, "LOCAL_STEPS", (cut_off, lambda report, contact: reached.append(1)))
+    one = Sweeper("test")
+    assert one.sweep_if_due() is None
+    assert (reached, one.contact.breaks) == ([], 1)
+
+
+def test_a_sweep_whose_time_is_over_goes_on_with_no_other_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached = []
+
+    def too_long(report: Report, contact: Contact) -> None:
+        raise sweeper.SweepTimeout("too long")
+
+    monkeypatch.setattr(steps, "LOCAL_STEPS", (too_long, lambda report, contact: reached.append(1)))
+    assert Sweeper("test").sweep_if_due() is None
+    assert reached == []
+
+
+def test_a_row_that_fails_does_not_stop_the_others_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = [running_job(tenant_queue(f"tenant {number}"), dead_process()) for number in range(3)]
+    release = steps.lost_runs.transitions.release
+
+    def breaks_once(job: TenantJob, **changes: Any) -> Any:
+        if job.pk == dead[0].pk:
+            raise LookupError("no such thing")
+        return release(job, **changes)
+
+    monkeypatch.setattr(steps.lost_runs.transitions, "release", breaks_once)
+    assert sweep_now().reclaimed == 2
+    assert fresh(dead[0]).state == State.RUNNING
