@@ -7,25 +7,34 @@ local STEP = 1e-6    -- seconds between tenants that come in at the same virtual
 local NEWEST = 0.2   -- weight of a job's run time in the mean of its tenant
 local LOOK = 100     -- jobs of RQ's list that are read at a time
 
-local RECORD = '<dddHIB'
+local FRONT = -1e15   -- score of tenants that come with nothing to their account, the first one first
+
+local RECORD = '<dddddfHHIB'
 
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
 
 local function key(name, queue) return 'tenant_slots:' .. name .. ':' .. queue end
 
+-- done: virtual seconds of ended jobs. ahead: what those under way are charged. begun: the sum of their starts; jobs: how
+-- many. mean: seconds a job takes, negative if not known. left: measured virtual time when it left the order, left_at: then.
+-- offers: counts them. parked: it left because it was full.
 local function read(queue, tenant)
   local raw = redis.call('HGET', key('tenants', queue), tenant)
-  local record = {queue = queue, tenant = tenant, done = 0, ahead = 0, mean = -1, share = 1, offers = 0, parked = 0}
+  local r = {queue = queue, tenant = tenant}
   if raw then
-    record.done, record.ahead, record.mean, record.share, record.offers, record.parked = struct.unpack(RECORD, raw)
+    r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.parked = struct.unpack(RECORD, raw)
+  else
+    r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.parked = 0, 0, 0, 0, 0, -1, 0, 1, 0, 0
   end
-  return record
+  return r
 end
 
-local function write(record)
-  local raw = struct.pack(RECORD, record.done, record.ahead, record.mean, record.share, record.offers, record.parked)
-  redis.call('HSET', key('tenants', record.queue), record.tenant, raw)
+local function write(r)
+  local raw = struct.pack(
+    RECORD, r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.parked
+  )
+  redis.call('HSET', key('tenants', r.queue), r.tenant, raw)
 end
 
 local function number(queue, name) return tonumber(redis.call('HGET', key('times', queue), name) or nil) end
@@ -40,17 +49,75 @@ local function charge_of(record)
   return seconds / record.share
 end
 
-local function is_in(record) return redis.call('ZSCORE', key('order', record.queue), record.tenant) end
+-- Its virtual time without what is only expected of the jobs under way.
+local function measured(record)
+  return record.done + math.max(0, record.jobs * now - record.begun) / record.share
+end
+
+local function begin(record, jobs)
+  record.ahead = record.ahead + jobs * charge_of(record)
+  record.begun = record.begun + jobs * now
+  record.jobs = math.min(65535, record.jobs + jobs)
+  redis.call('SADD', key('busy', record.queue), record.tenant)
+end
+
+-- So many jobs are under way no more, which were charged this much together and began at that moment.
+local function finish(record, jobs, charged, moment)
+  record.jobs = math.max(0, record.jobs - jobs)
+  record.ahead = math.max(0, record.ahead - charged)
+  record.begun = math.max(0, record.begun - jobs * moment)
+  if record.jobs == 0 then
+    record.ahead, record.begun = 0, 0
+    redis.call('SREM', key('busy', record.queue), record.tenant)
+  end
+end
+
+local function place_of(record) return redis.call('ZSCORE', key('order', record.queue), record.tenant) end
 
 local function place(record) redis.call('ZADD', key('order', record.queue), score_of(record), record.tenant) end
 
--- Who comes back has neither credit nor debt beyond what it is charged for its last jobs.
+-- What it is charged has changed. Who stands in front has nothing under way.
+local function place_again(record)
+  local score = place_of(record)
+  if score and tonumber(score) >= 0 then place(record) end
+end
+
+-- The most workers that were seen lately; nobody knows: as many as you like.
+local function workers_seen(queue) return number(queue, 'most') or math.huge end
+
+-- Who comes back has no credit for the time that it was away. Of its debt it is forgiven what the workers can have done
+-- meanwhile, and no more: a tenant that was full for a moment has not lost what it is owed.
 local function enter(record)
-  if is_in(record) then return end
+  if place_of(record) then return end
   local virtual = (number(record.queue, 'virtual') or 0) + STEP
   note(record.queue, 'virtual', virtual)
-  record.done = math.max(record.done, virtual - record.ahead)
-  place(record)
+  local start = virtual
+  if record.left_at > 0 then
+    local seconds = math.max(0, now - record.left_at)
+    start = math.min(virtual, record.left + workers_seen(record.queue) * seconds)
+  end
+  record.done = math.max(record.done, start - record.ahead)
+  if record.parked == 0 and record.jobs == 0 and record.done + record.ahead <= virtual then
+    local newcomer = (number(record.queue, 'newcomers') or 0) + 1
+    note(record.queue, 'newcomers', newcomer)
+    redis.call('ZADD', key('order', record.queue), string.format('%.17g', FRONT + newcomer), record.tenant)
+  else
+    place(record)
+  end
+end
+
+-- Its turn came to nothing. Who came with nothing to its account is first again.
+local function stay(record)
+  if record.jobs == 0 and record.done + record.ahead <= (number(record.queue, 'virtual') or 0) then
+    redis.call('ZADD', key('order', record.queue), string.format('%.17g', FRONT), record.tenant)
+  else
+    place(record)
+  end
+end
+
+local function exit(record, parked)
+  record.left, record.left_at, record.parked = measured(record), now, parked
+  redis.call('ZREM', key('order', record.queue), record.tenant)
 end
 
 local function is_ours(rq_id) return string.find(rq_id, '^%x+%-%x+%-%x+%-%x+%-%x+%-%d+$') ~= nil end
@@ -67,6 +134,7 @@ local function room(queue)
       if state == 'idle' then idle = idle + 1 end
     end
   end
+  if alive + others > (number(queue, 'most') or 0) then note(queue, 'most', alive + others) end
   local most = idle
   if others > 0 or alive == 0 then most = most + K end
   local there = 0
@@ -80,13 +148,13 @@ end
 
 -- The first tenant and how many jobs it may have now: all, while nobody else wants them. It is charged for these.
 local function first(queue, most)
-  local head = redis.call('ZRANGE', key('order', queue), 0, 0, 'WITHSCORES')
+  local head = redis.call('ZRANGE', key('order', queue), 0, 0)
   if not head[1] then return false end
   local record = read(queue, head[1])
-  note(queue, 'virtual', math.max(number(queue, 'virtual') or 0, tonumber(head[2])))
+  note(queue, 'virtual', math.max(number(queue, 'virtual') or 0, measured(record)))
   local jobs = 1
   if most > 1 and redis.call('ZCARD', key('order', queue)) == 1 then jobs = most end
-  record.ahead = record.ahead + jobs * charge_of(record)
+  begin(record, jobs)
   write(record)
   place(record)
   return {queue, record.tenant, jobs, record.offers}
@@ -97,14 +165,14 @@ local function settle(queue, tenant, seconds)
   local charged = charge_of(record)
   local swept = number(queue, 'swept') or 0
   if seconds > now - swept then charged = math.max(charged, (seconds - (now - swept)) / record.share) end
-  record.ahead = math.max(0, record.ahead - charged)
+  finish(record, 1, charged, seconds >= 0 and now - seconds or record.begun / math.max(1, record.jobs))
   if seconds >= 0 then
     record.done = record.done + seconds / record.share
     local mean = number(queue, 'mean')
     note(queue, 'mean', mean and mean + NEWEST * (seconds - mean) or seconds)
     record.mean = record.mean < 0 and seconds or record.mean + NEWEST * (seconds - record.mean)
   end
-  if is_in(record) then place(record) end
+  place_again(record)
   write(record)
 end
 
@@ -117,8 +185,8 @@ function operations.offer(queue, ...)
     local record = read(queue, given[at])
     if tonumber(given[at + 1]) > 0 then record.share = tonumber(given[at + 1]) end
     record.offers = (record.offers + 1) % 2 ^ 32
-    record.parked = 0
     enter(record)
+    record.parked = 0
     write(record)
   end
   return room(queue)
@@ -132,8 +200,8 @@ function operations.freed(tenant, seconds, queue, ...)
     local record = read(lane, tenant)
     if at == 1 or record.parked == 1 then
       record.offers = (record.offers + 1) % 2 ^ 32
-      record.parked = 0
       enter(record)
+      record.parked = 0
       write(record)
       local free = room(lane)
       if free > 0 then rooms[#rooms + 1] = lane end
@@ -190,12 +258,11 @@ end
 -- The tenant had so many fewer jobs than it was charged for. It leaves the order, unless it was offered since.
 function operations.drop(queue, tenant, unused, offers, parked)
   local record = read(queue, tenant)
-  record.ahead = math.max(0, record.ahead - unused * charge_of(record))
+  finish(record, tonumber(unused), unused * charge_of(record), now)
   if record.offers == tonumber(offers) then
-    record.parked = tonumber(parked)
-    redis.call('ZREM', key('order', queue), tenant)
-  elseif is_in(record) then
-    place(record)
+    exit(record, tonumber(parked))
+  elseif place_of(record) then
+    stay(record)
   end
   write(record)
 end
@@ -203,21 +270,42 @@ end
 -- The turn came to nothing, and the tenant keeps its place.
 function operations.undo(queue, tenant, unused)
   local record = read(queue, tenant)
-  record.ahead = math.max(0, record.ahead - unused * charge_of(record))
-  if is_in(record) then place(record) end
+  finish(record, tonumber(unused), unused * charge_of(record), now)
+  if place_of(record) then stay(record) end
   write(record)
 end
 
--- What runs is charged for as long as it has run. tenant, jobs and their seconds in turn: a job counts at least the mean.
+local function charge(record, jobs, seconds)
+  record.jobs, record.begun = jobs, jobs * now - seconds
+  record.ahead = jobs == 0 and 0 or math.max(jobs * charge_of(record), seconds / record.share)
+  place_again(record)
+  write(record)
+end
+
+-- What is under way is charged for as long as it has run, at least the mean: tenant, its jobs, and their seconds in turn.
 function operations.charge(queue, ...)
-  local given = {...}
+  local given, least = {...}, math.huge
+  local busy = key('busy', queue)
+  local before = redis.call('SMEMBERS', busy)
+  redis.call('DEL', busy)
   for at = 1, #given, 3 do
     local record = read(queue, given[at])
-    record.ahead = math.max(given[at + 1] * charge_of(record), given[at + 2] / record.share)
-    if is_in(record) then place(record) end
-    write(record)
+    charge(record, tonumber(given[at + 1]), tonumber(given[at + 2]))
+    redis.call('SADD', busy, given[at])
+    least = math.min(least, measured(record))
+  end
+  for _, tenant in ipairs(before) do
+    if redis.call('SISMEMBER', busy, tenant) == 0 then charge(read(queue, tenant), 0, 0) end
+  end
+  -- Where nobody waits, what runs is nobody's debt.
+  if redis.call('ZCARD', key('order', queue)) == 0 and least < math.huge then
+    note(queue, 'virtual', math.max(number(queue, 'virtual') or 0, least))
   end
   note(queue, 'swept', now)
+  redis.call('HDEL', key('times', queue), 'most')
+  redis.call('ZREMRANGEBYSCORE', key('workers', queue), '-inf', now - 60)
+  redis.call('ZREMRANGEBYSCORE', key('idle', queue), '-inf', now - 60)
+  room(queue)
 end
 
 -- A pushed job at the end of a list with plain RQ jobs goes where the first two of these stand together: between them.

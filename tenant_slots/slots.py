@@ -232,17 +232,17 @@ def _admit_and_start(
     if not _count(tenant_queue, freed, len(heads)):
         _count(tenant_queue, freed, 0)
         return Admission(is_full=True)
-    jobs = [head for head in heads if not head.is_reservation]
+    here = [head for head in heads if head.starts_where_admitted]
     started = None
-    for job in jobs:
+    for job in here:
         choosing(job)
         started = next(iter(CLAIM_AND_START.rows(pk=job.pk, **owner.as_fields())), None)
         if started is None:
             GIVE_BACK.update(pk=tenant_queue.pk, slots=1)
         else:
             started.tenant_queue = tenant_queue
-    reservations = _claimed(tenant_queue, [head for head in heads if head.is_reservation])
-    return replace(admission, jobs=reservations, started=started)
+    elsewhere = _claimed(tenant_queue, [head for head in heads if not head.starts_where_admitted])
+    return replace(admission, jobs=elsewhere, started=started)
 
 
 def _choose(tenant_queue: TenantQueue, rq_queue: str, most: int) -> tuple[list[TenantJob], Admission]:

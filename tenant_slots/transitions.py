@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from tenant_slots import dispatch, fair_order, signals, slots
 from tenant_slots.conf import app_settings
+from tenant_slots.db.transactions import patience, waiting_at_most
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.fair_order import Turn
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -26,6 +27,9 @@ T = TypeVar("T")
 
 logger = logging.getLogger("tenant_slots")
 
+
+LOCK_TIMEOUT_SECONDS = 0.2
+"""How long one tenant's locked row may hold up the turns of others."""
 
 News = tuple[str, dict[str, Any]]
 """The name of a signal and its arguments."""
@@ -119,7 +123,8 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
         _unless_redis_is_away(partial(fair_order.drop, turn, *admitted, is_full=is_full))
 
     try:
-        yield came_of
+        with waiting_at_most(min(patience.get(), LOCK_TIMEOUT_SECONDS)):
+            yield came_of
     except (TenantQueue.DoesNotExist, TenantQueueLocked) as error:
         logger.warning("a tenant queue loses its turn: %s", error)
         forget(is_full=True)

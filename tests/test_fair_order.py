@@ -35,14 +35,18 @@ def redis() -> Any:
 class Record(NamedTuple):
     done: float
     ahead: float
+    begun: float
+    left: float
+    left_at: float
     mean: float
-    share: float
+    jobs: int
+    share: int
     offers: int
     parked: int
 
 
 def record(tenant: int, queue: str = QUEUE) -> Record:
-    return Record(*struct.unpack("<dddHIB", redis().hget(f"tenant_slots:tenants:{queue}", tenant)))
+    return Record(*struct.unpack("<dddddfHHIB", redis().hget(f"tenant_slots:tenants:{queue}", tenant)))
 
 
 def order(queue: str = QUEUE) -> list[int]:
@@ -57,6 +61,13 @@ def next_one() -> Turn:
     turn = fair_order.next_turn(QUEUE)
     assert turn is not None
     return turn
+
+
+def away(tenant: int, seconds: float) -> None:
+    """As if it had left the order so long before: what the others were served since may have taken that long."""
+    before = record(tenant)
+    after = before._replace(left_at=before.left_at - seconds)
+    redis().hset(f"tenant_slots:tenants:{QUEUE}", tenant, struct.pack("<dddddfHHIB", *after))
 
 
 def served(turns: int, seconds: dict[int, float] | None = None) -> list[int]:
@@ -213,6 +224,7 @@ def test_who_left_for_a_while_comes_back_without_credit_or_debt() -> None:
     fair_order.drop(next_one(), is_full=False)
     assert order() == [B, C]
     served(300)
+    away(A, seconds=300)
     offer(A)
     had = served(30)
     assert abs(Counter(had)[A] - 10) <= 1

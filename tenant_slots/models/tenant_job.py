@@ -292,6 +292,11 @@ class TenantJob(models.Model):
         return self.kind == Kind.RESERVATION
 
     @property
+    def starts_where_admitted(self) -> bool:
+        """A worker that admits it can run it. A reservation has a process; of a plain RQ job RQ has the arguments."""
+        return not self.is_reservation and not self.rq_job_id
+
+    @property
     def has_ended(self) -> bool:
         return self.state in ENDED
 

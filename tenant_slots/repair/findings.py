@@ -18,7 +18,7 @@ from tenant_slots import dispatch, fair_order, owners
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import ago
-from tenant_slots.models import TenantJob, TenantJobQuerySet, TenantQueue, rq_queue_of
+from tenant_slots.models import State, TenantJob, TenantJobQuerySet, TenantQueue, rq_queue_of
 from tenant_slots.models.fields import Moment, Unreadable
 from tenant_slots.owners import Liveness
 from tenant_slots.validation import EARLIEST, LATEST
@@ -113,15 +113,19 @@ def stranded() -> Iterator[tuple[str, int]]:
         yield from ((rq_queue, pk) for pk, _ in rows if pk not in known)
 
 
-def running_by_tenant() -> dict[str, list[tuple[int, int, float]]]:
-    """Per RQ queue the tenant queues that have running jobs: how many, and for how many seconds these have run."""
+def under_way_by_tenant() -> dict[str, list[tuple[int, int, float]]]:
+    """Per RQ queue the tenant queues that hold slots: for how many jobs, and for how many seconds these have run.
+
+    Of each queue of RQ, whether or not there is one.
+    """
     now = clock.now()
-    running = TenantJob.objects.running().jobs().select_related("tenant_queue")
+    held = TenantJob.objects.holding().jobs().select_related("tenant_queue")
     seconds: dict[tuple[str, int], list[float]] = {}
-    for job in running.only("tenant_queue__queue", "rq_queue", "started_at"):
-        taken = max(0.0, (now - (job.started_at or now)).total_seconds())
+    for job in held.only("tenant_queue__queue", "rq_queue", "state", "started_at"):
+        began = job.started_at if job.state == State.RUNNING else None
+        taken = max(0.0, (now - (began or now)).total_seconds())
         seconds.setdefault((job.rq_queue_name, job.tenant_queue_id), []).append(taken)
-    found: dict[str, list[tuple[int, int, float]]] = {}
+    found: dict[str, list[tuple[int, int, float]]] = {name: [] for name in getattr(settings, "RQ_QUEUES", {})}
     for (rq_queue, pk), taken_by in seconds.items():
         found.setdefault(rq_queue, []).append((pk, len(taken_by), sum(taken_by)))
     return found

@@ -209,7 +209,7 @@ def offer(report: Report, contact: Contact) -> None:
 
 def charge(report: Report, contact: Contact) -> None:
     """What runs is charged to its tenant while it runs, or an hour would count as nothing until it is over."""
-    for rq_queue, running in findings.running_by_tenant().items():
+    for rq_queue, running in findings.under_way_by_tenant().items():
         fair_order.charge(rq_queue, running)
 
 

@@ -105,6 +105,7 @@ class Run:
             )
             came_of(admission)
             self._has_taken(admission, owner)
+            transitions.push(admission.jobs, turn.rq_queue)
         return self.job
 
     def _taking(self, job: TenantJob, owner: Owner) -> None:

@@ -283,6 +283,9 @@ class Supervisor(TurnTakingWorker, AsideWorker, RidingWorker, RecordingWorker, W
         else:
             aside_at_once(lambda: transitions.tell(news))
 
+    def _tell_news(self, news: list[News]) -> None:
+        self._tell(news, None)
+
     def _wait_for_receivers(self, horse: Horse) -> None:
         until = time.monotonic() + SECONDS_TO_TELL
         while (report := horse.report(1 / LOOKS_PER_SECOND)) is None:

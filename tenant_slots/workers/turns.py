@@ -14,10 +14,11 @@ from rq.exceptions import DequeueTimeout, StopRequested
 from rq.job import Job
 from rq.queue import Queue
 
-from tenant_slots import dispatch, fair_order
+from tenant_slots import dispatch, fair_order, transitions
 from tenant_slots.fair_order import Turn
 from tenant_slots.models import State, TenantJob
 from tenant_slots.running.run import WatchedRun
+from tenant_slots.transitions import News
 from tenant_slots.workers.base import SweepingWorker
 from tenant_slots.workers.kept import Ending
 
@@ -92,7 +93,7 @@ class TurnTakingWorker(SweepingWorker):
         with self._until_executed():
             run = self.new_run()
             try:
-                with self._database():
+                with self._database(), transitions.collecting() as news:
                     job = run.take(turn)
             except Error as error:
                 self._put_back_what_was_taken()
@@ -101,8 +102,10 @@ class TurnTakingWorker(SweepingWorker):
                 time.sleep(SECONDS_WITHOUT_DATABASE)
                 raise DequeueTimeout(SECONDS_WITHOUT_DATABASE, turn.rq_queue) from error
             if job is None:
+                self._tell_news(news)
                 return None
             self._taken = run
+            self._tell_news(news)
             return self._delivered(job, queues)
 
     def _delivered(self, job: TenantJob, queues: Sequence[Queue]) -> tuple[Job, Queue]:
@@ -130,6 +133,10 @@ class TurnTakingWorker(SweepingWorker):
             self._busy_with_bookkeeping = self._taken is not None
         if self._taken is None and self._stop_requested:
             raise StopRequested
+
+    def _tell_news(self, news: list[News]) -> None:
+        """Call the receivers of what others get to run."""
+        transitions.tell(news)
 
     def _database(self) -> Any:
         """Around what is asked of the database between two jobs."""

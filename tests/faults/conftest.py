@@ -56,9 +56,12 @@ def workers(transactional_db: None, _nobody_is_left: None) -> Iterator[FaultWork
 
 
 @pytest.fixture
-def observer(transactional_db: None, tmp_path: Path) -> Iterator[Observer]:
+def observer(transactional_db: None, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Observer]:
     """Ends the jobs that still run, then asks for the breaches."""
     with Observer(tmp_path / "history") as watching:
+        if "workers" in request.fixturenames:
+            started = request.getfixturevalue("workers").processes
+            watching.workers = lambda: sum(process.poll() is None for process in started)
         yield watching
     breaches = watching.breaches()
     for run in open_runs(watching.path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +99,8 @@ class Observer:
         self.fenced: set[str] = set()
         """Jobs that may start again before their first process has been told that it lost its lease."""
         self.watched: list[str] = []
+        self.workers: Callable[[], int] = lambda: 0
+        """How many workers live."""
         self.samples = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -170,10 +172,12 @@ class Observer:
                 yield f"I4: {name} ran {count} times, of which {explained[name]} are explained"
 
     def _out_of_order(self) -> Iterator[str]:
-        last: dict[tuple[int, int], tuple[float, str]] = {}
-        first_admissions = TenantJob.objects.filter(attempt=1, admitted_at__isnull=False, rq_job_id="", run_after=None)
+        last: dict[tuple[int, str, int], tuple[float, str]] = {}
+        first_admissions = TenantJob.objects.jobs().filter(
+            attempt=1, admitted_at__isnull=False, rq_job_id="", run_after=None
+        )
         for job in first_admissions.order_by("pk"):
-            backlog, when = (job.tenant_queue_id, job.priority), job.admitted_at.timestamp()
+            backlog, when = (job.tenant_queue_id, job.rq_queue, job.priority), job.admitted_at.timestamp()
             before, other = last.get(backlog, (0.0, ""))
             if when < before - SAME_ADMISSION:
                 yield f"I5: {job} was admitted {before - when:.1f} s before {other}, which was enqueued earlier"
@@ -197,11 +201,13 @@ class Observer:
 
     def _look(self) -> None:
         seen = set()
-        for tenant, current, limit, paused, held, waiting in snapshot():
+        found = snapshot()
+        is_one_idle = sum(held for *_, held, _ in found) < self.workers()
+        for tenant, current, limit, paused, held, waiting in found:
             if current != held:
                 self._once(f"I6: {tenant} counted {current} and held {held} in one snapshot")
-            if waiting and current < limit and not paused:
-                seen.add(("I7: jobs waited beside a free slot of", tenant))
+            if waiting and current < limit and not paused and is_one_idle:
+                seen.add(("I7: jobs waited beside an idle worker and a free slot of", tenant))
         self.samples += 1
         seen |= {("I2: a slot was held by a dead process of job", pk) for pk in self._held_by_nothing()}
         self._time(seen)

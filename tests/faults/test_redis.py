@@ -118,7 +118,7 @@ def test_i3_enqueue_works_while_redis_is_down_and_the_push_follows(
 ) -> None:
     valkey.stop()
     (job,) = enqueue_some(observer, "early")
-    assert (fresh(job).state, job.attempt) == (State.QUEUED, 1)
+    assert (fresh(job).state, job.attempt) == (State.WAITING, 0)
     valkey.start()
     workers.start()
     observer.wait_for_all()
@@ -156,7 +156,7 @@ def test_i2_i3_redis_down_while_a_job_ends_releases_its_slot_in_the_database_fir
     valkey.stop()
     door.touch()
     wait_until(lambda: fresh(job).state == State.FINISHED, message="the slot waits for Redis")
-    assert fresh(after).state == State.QUEUED
+    assert fresh(after).state == State.WAITING
     valkey.start()
     workers.start()
     observer.wait_for_all()
@@ -205,7 +205,7 @@ def test_i3_i7_a_process_that_dies_after_its_commit_and_before_its_push_leaves_t
         patch.setattr(dispatch, "push", lambda jobs: None)
         enqueue_some(observer, "unpushed")
     with monkeypatch.context() as patch:
-        patch.setattr(transitions, "admit", lambda pk: None)
+        patch.setattr(transitions, "offer_many", lambda *turns: None)
         enqueue_some(observer, "unadmitted", tenant="other")
     assert in_rq() == 0
     workers.start()
@@ -233,7 +233,7 @@ def test_i3_redis_out_of_memory_refuses_the_push_and_the_job_waits_for_room(
     client: Any = valkey.client()
     client.config_set("maxmemory", 1)
     (job,) = enqueue_some(observer, "refused")
-    assert fresh(job).state == State.QUEUED
+    assert fresh(job).state == State.WAITING
     client.config_set("maxmemory", 0)
     workers.start()
     observer.wait_for_all()
@@ -246,7 +246,7 @@ def test_i3_a_redis_that_answers_nothing_for_a_while(valkey: Valkey, workers: Fa
     busy = ThreadPoolExecutor(1)
     try:
         enqueued = busy.submit(_enqueue_one, observer)
-        wait_until(TenantJob.objects.queued().exists, message="the commit waits for Redis")
+        wait_until(TenantJob.objects.waiting().exists, message="the commit waits for Redis")
         assert not enqueued.done()
     finally:
         valkey.proxy.heal()
