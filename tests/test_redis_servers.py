@@ -17,7 +17,7 @@ from redis.sentinel import Sentinel
 
 from tenant_slots import dispatch, redis_servers
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.repair import steps
+from tenant_slots.repair import findings, steps
 from tests import jobs
 from tests.factories import age, fresh, in_rq, owner, running_job, tenant_queue, waiting_job, work
 from tests.faults.servers import django_on_redis
