@@ -17,7 +17,7 @@ from redis.sentinel import Sentinel
 
 from tenant_slots import dispatch, redis_servers
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.repair import steps
+from tenant_slots.repair import findings, steps
 from tests import jobs
 from tests.factories import age, fresh, in_rq, owner, running_job, tenant_queue, waiting_job, work
 from tests.faults.servers import django_on_redis
@@ -58,11 +58,12 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[AbstractConnection]:
     return tried
 
 
-def test_many_jobs_are_left_to_the_sweep_after_one_push_that_failed(away: None, attempts: list[Any]) -> None:
+def test_many_jobs_are_left_to_the_sweep_after_one_offer_that_failed(away: None, attempts: list[Any]) -> None:
     TenantQueue.objects.create(tenant="acme", queue="imports", max_job=5)
     jobs.fail.enqueue_many([(("acme",), {})] * 5)
     assert 1 <= len(attempts) <= 2, "the second try is for a connection that the server had closed meanwhile"
-    assert TenantJob.objects.queued().count() == 5
+    assert TenantJob.objects.waiting().count() == 5
+    assert TenantQueue.objects.get().current_job == 0, "a slot is taken when a worker is about to be free, and none is"
 
 
 def test_the_next_caller_does_not_wait_for_it_again(away: None, attempts: list[Any]) -> None:
@@ -73,7 +74,7 @@ def test_the_next_caller_does_not_wait_for_it_again(away: None, attempts: list[A
     assert attempts == []
     assert dispatch.workers_alive() is None
     assert attempts == []
-    assert TenantJob.objects.queued().count() == 2
+    assert TenantJob.objects.waiting().count() == 2
 
 
 def test_after_a_while_one_caller_looks_again(away: None, attempts: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,3 +225,13 @@ def test_a_stock_workers_job_is_judged_by_its_own_server_while_another_is_away(
 
 def port_of(address: str) -> int:
     return int(address.rpartition(":")[2].partition("/")[0])
+
+
+def test_what_a_server_that_was_away_did_not_hear_of_is_offered_by_the_next_sweep(address: str) -> None:
+    row = TenantQueue.objects.create(tenant="acme", queue="imports", max_job=5)
+    with django_on_redis(address):
+        jobs.fail.enqueue_many([(("acme",), {})] * 5)
+    assert [found for found, _ in findings.stranded()] == ["imports"]
+    assert sweep_now().admitted == 5
+    row.refresh_from_db()
+    assert (row.current_job, in_rq()) == (5, 5)
