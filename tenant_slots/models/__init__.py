@@ -8,12 +8,13 @@ written there, see ``layering.py``.
 from tenant_slots.models.states import ENDED, HOLD_SLOT, HOLDING, Kind, LimitSource, Stage, State
 from tenant_slots.models.sweep_claim import SweepClaim
 from tenant_slots.models.tenant_job import READY_AT, TenantJob, TenantJobQuerySet, rq_id_of, rq_queue_of
-from tenant_slots.models.tenant_queue import GUARDED, HIGHEST_LIMIT, Change, TenantQueue
+from tenant_slots.models.tenant_queue import GUARDED, HIGHEST_LIMIT, HIGHEST_SHARE, Change, TenantQueue
 
 __all__ = [
     "ENDED",
     "GUARDED",
     "HIGHEST_LIMIT",
+    "HIGHEST_SHARE",
     "HOLDING",
     "HOLD_SLOT",
     "READY_AT",
