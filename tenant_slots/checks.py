@@ -13,8 +13,9 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.utils.module_loading import import_string
 from rq.worker import BaseWorker
 
-from tenant_slots import conf
+from tenant_slots import conf, rates
 from tenant_slots.conf import app_settings
+from tenant_slots.exceptions import InvalidRate
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE
 from tenant_slots.tasks.registry import registered
 from tenant_slots.tenants import is_limit, is_share
@@ -179,6 +180,18 @@ def _share(value: object) -> Problem:
     return _default(value, is_share, f"a number from 1 to {HIGHEST_SHARE}, a dict of such numbers by queue")
 
 
+def _rate(value: object) -> Problem:
+    if isinstance(value, str) and not rates.is_notation(value):
+        return _importable(value)
+    try:
+        for rate in value.values() if isinstance(value, Mapping) else [value]:
+            if rate is not None:
+                rates.parse(rate)
+    except InvalidRate as error:
+        return f"{error} Or give a dict of rates by queue, the path of a callable, or None."
+    return None
+
+
 def _default(value: object, is_right: Callable[[object], bool], right: str) -> Problem:
     if isinstance(value, str):
         return _importable(value)
@@ -223,6 +236,7 @@ def _names(value: object) -> Problem:
 RULES: dict[str, Callable[[object], Problem]] = {
     "DEFAULT_MAX_JOB": _limit,
     "DEFAULT_SHARE": _share,
+    "DEFAULT_RATE": _rate,
     "AUTO_CREATE": _flag,
     "REQUIRE_TENANT": _flag,
     "DATABASE": _text,

@@ -11,6 +11,7 @@ from django.conf import settings
 from django.db import IntegrityError, OperationalError
 from django.utils.module_loading import import_string
 
+from tenant_slots import rates
 from tenant_slots.conf import app_settings
 from tenant_slots.db import transactions
 from tenant_slots.exceptions import (
@@ -102,6 +103,7 @@ def tenant_queue_for(tenant: str, queue: str) -> TenantQueue:
         UnknownTenantQueue: there is no row and ``AUTO_CREATE`` is off.
         InvalidLimit: ``DEFAULT_MAX_JOB`` gave something else than a limit.
         InvalidShare: ``DEFAULT_SHARE`` gave something else than a share.
+        InvalidRate: ``DEFAULT_RATE`` gave something else than a rate.
         TenantQueueLocked: another transaction has made the row and does not end.
     """
     require_queue(queue)
@@ -120,8 +122,12 @@ def _found(tenant: str, queue: str) -> TenantQueue | None:
 
 
 def defaults(tenant: str, queue: str) -> dict[str, Any]:
-    """What the settings say of a new row. See `default_max_job` and `default_share`."""
-    return {"max_job": default_max_job(tenant, queue), "share": default_share(tenant, queue)}
+    """What the settings say of a new row. See `default_max_job`, `default_share` and `default_rate`."""
+    return {
+        "max_job": default_max_job(tenant, queue),
+        "share": default_share(tenant, queue),
+        **rates.fields_of(default_rate(tenant, queue)),
+    }
 
 
 def _made(tenant: str, queue: str, values: dict[str, Any]) -> TenantQueue:
@@ -188,6 +194,22 @@ def default_share(tenant: str, queue: str) -> int:
     if tenant == NO_TENANT and isinstance(app_settings.DEFAULT_SHARE, str):
         return 1
     return require_share(_default("DEFAULT_SHARE", tenant, queue, otherwise=1), tenant, queue)
+
+
+def default_rate(tenant: str, queue: str) -> rates.Rate | None:
+    """The rate of a new row, from ``DEFAULT_RATE``: a text, one per queue, or a callable's answer; None for none.
+
+    Calls without a tenant have none, as they have no limit.
+
+    Raises:
+        InvalidRate, InvalidSetting: it is not a rate, or its callable cannot be imported.
+    """
+    if tenant == NO_TENANT:
+        return None
+    configured = app_settings.DEFAULT_RATE
+    is_one = rates.is_notation(configured)
+    rate = configured if is_one else _default("DEFAULT_RATE", tenant, queue, otherwise=None)
+    return None if rate is None else rates.parse(rate)
 
 
 def _default(name: str, tenant: str, queue: str, otherwise: Any) -> Any:

@@ -11,27 +11,34 @@ from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponseRedirect
 from django.utils.text import capfirst
+from django.utils.translation import gettext_lazy as _
 
+from tenant_slots import rates
 from tenant_slots.admin import audit
 from tenant_slots.admin.bases import QueueConcern, QueueModelForm
-from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_limit
-from tenant_slots.admin.forms import moment_field, reason_field, require_future
+from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_limit, set_rate
+from tenant_slots.admin.forms import burst_field, moment_field, rate_field, reason_field, require_future
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import effect_of
 from tenant_slots.conf import app_settings
-from tenant_slots.exceptions import StaleVersion
+from tenant_slots.exceptions import InvalidRate, StaleVersion
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE, Change, LimitSource, TenantQueue
+from tenant_slots.rates import Rate
 
 
 class TenantQueueForm(QueueModelForm):
     """Carries the values and the version that it was loaded with, so that it reverts nothing that it does not show."""
 
+    rate = rate_field()
+    burst = burst_field()
     reason = reason_field()
     seen_version = forms.IntegerField(required=False, widget=forms.HiddenInput)
     conflict = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if rate := self.instance.rate:
+            self.initial.update(rate=rate.notation, burst=rate.burst)
         if self.instance._state.adding:
             self.instance._state.db = app_settings.DATABASE  # where it is looked for duplicates, and saved
             return
@@ -47,6 +54,8 @@ class TenantQueueForm(QueueModelForm):
         for name in ("override_until", "resume_at"):
             if name in self.changed_data and cleaned.get(name):
                 self._require_future(name, cleaned[name])
+        if not self.errors.keys() & {"rate", "burst"}:
+            cleaned["new_rate"] = self._rate(cleaned.get("rate", ""), cleaned.get("burst"))
         seen = cleaned.get("seen_version")
         if seen is not None and not self.instance._state.adding and seen != self.stored_version:
             self.conflict = True
@@ -57,6 +66,18 @@ class TenantQueueForm(QueueModelForm):
         """Left empty, or not sent at all, it stays as it is."""
         share: int | None = self.cleaned_data["share"]
         return self.instance.share if share is None else share
+
+    def _rate(self, text: str, burst: int | None) -> Rate | None:
+        """Of both fields together. A burst that is left over where the rate is taken away means nothing."""
+        if not text and burst is not None and "burst" in self.changed_data:
+            self.add_error("rate", _("A burst needs a rate."))
+        if not text:
+            return None
+        try:
+            return rates.parse(text, burst)
+        except InvalidRate:
+            self.add_error("burst", _("At this rate, so large a burst takes more than a year to come back."))
+            return None
 
     def _require_future(self, name: str, time: datetime) -> None:
         try:
@@ -84,6 +105,8 @@ class ChangeForm(QueueConcern):
         """Writes only what was changed here, and only while nobody else has changed the row since."""
         if not change:
             obj.limit_source, obj.limit_set_by = LimitSource.SET, name_of(request)
+            for name, value in rates.fields_of(form.cleaned_data["new_rate"]).items():
+                setattr(obj, name, value)
             super().save_model(request, obj, form, change)
             return
         form.changes = apply_changes(request, obj, form)
@@ -130,6 +153,9 @@ def apply_changes(request: HttpRequest, row: TenantQueue, form: TenantQueueForm)
         if name in changed:
             changes += change(values[name], **facts)
             facts["version"] = row.version
+    if changed & {"rate", "burst"}:
+        changes += set_rate(row, values["new_rate"], **facts)
+        facts["version"] = row.version
     if changed & {"paused", "resume_at"}:
         if values["paused"]:
             changes += row.pause(until=values["resume_at"], **facts)

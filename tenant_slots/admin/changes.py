@@ -10,6 +10,7 @@ from django.utils.translation import gettext
 
 from tenant_slots.admin.words import NOTHING
 from tenant_slots.models import Change, TenantQueue
+from tenant_slots.rates import Rate
 
 CONFLICT = 409
 """The status of an answer to who has not seen the latest change."""
@@ -42,6 +43,12 @@ def set_limit_and_share(
 def _shown(time: datetime | None) -> datetime | None:
     """A time as its input has it: without seconds."""
     return time and time.replace(second=0, microsecond=0)
+
+
+def set_rate(row: TenantQueue, rate: Rate | None, **facts: Any) -> list[Change]:
+    if rate is None:
+        return row.set_rate(None, **facts)
+    return row.set_rate(rate.number, per=rate.per, burst=rate.burst, **facts)
 
 
 def conflict_text(theirs: int, yours: int | None) -> str:

@@ -46,12 +46,12 @@ class TenantQueueAdmin(LimitPages, ChangeForm, DetailPage, Deletion, LiveList, Q
         "delete_selected",
     )
     editable = (
-        "max_job", "override_until", "share", "max_job_per_key", "max_waiting", "paused", "resume_at", "reason",
-        "seen_version",
+        "max_job", "override_until", "share", "rate", "burst", "max_job_per_key", "max_waiting", "paused", "resume_at",
+        "reason", "seen_version",
     )  # fmt: skip
     key = ("tenant", "queue")
-    added = ("max_job", "share", "max_job_per_key", "max_waiting", "paused")
-    shown = ("usage", "waiting", "origin", "created_at")
+    added = ("max_job", "share", "rate", "burst", "max_job_per_key", "max_waiting", "paused")
+    shown = ("usage", "tokens", "waiting", "origin", "created_at")
 
     pause = in_menu(queue_actions.PAUSE)
     resume = in_menu(queue_actions.RESUME)
@@ -81,7 +81,8 @@ class TenantQueueAdmin(LimitPages, ChangeForm, DetailPage, Deletion, LiveList, Q
             return self.key + self.added
         if self.has_change_permission(request, obj):
             return self.key + self.editable + self.shown
-        return self.key + tuple(name for name in self.editable if name not in ("reason", "seen_version")) + self.shown
+        of_form = ("rate", "burst", "reason", "seen_version")
+        return self.key + tuple(name for name in self.editable if name not in of_form) + ("rate_shown", *self.shown)
 
     def get_readonly_fields(self, request: HttpRequest, obj: TenantQueue | None = None) -> Any:
-        return self.key + self.shown if obj else ()
+        return (*self.key, "rate_shown", *self.shown) if obj else ()

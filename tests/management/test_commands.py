@@ -245,10 +245,39 @@ def test_a_wrong_share_is_refused_before_the_limit_is_changed(share: str) -> Non
     assert not TenantQueue.objects.exists()
 
 
+def test_a_rate_is_set_and_taken_away() -> None:
+    row = tenant_queue(max_job=2)
+    assert limit("acme", "imports", "--rate", "100/m", "--burst", "10") == (
+        "acme on imports: rate none → 100/m, burst 10"
+    )
+    assert str(fresh(row).rate) == "100/m, burst 10"
+    assert limit("acme", "imports", "--rate", "5/minute") == "acme on imports: rate 100/m, burst 10 → 5/m, burst 1"
+    assert limit("acme", "imports", "--no-rate", "--by", "ops") == "acme on imports: rate 5/m, burst 1 → none"
+    assert (fresh(row).rate, row.max_job, row.limit_set_by) == (None, 2, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--rate", "100/month"), "'100/month' cannot be a rate: write it as"),
+        (("--rate", "100/m", "--burst", "0"), "'burst 0' cannot be a rate: give a whole number from 1"),
+        (("--rate", "100/m", "--burst", "x"), "give a whole number from 1"),
+        (("--burst", "5"), "give either|--rate"),
+        (("2", "--burst", "5"), "give --rate with --burst"),
+        (("--rate", "1/m", "--no-rate"), "not allowed with argument"),
+    ],
+)
+def test_a_wrong_rate_is_refused_before_the_limit_is_changed(arguments: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(CommandError, match=reason):
+        limit("acme", "imports", *arguments)
+    assert not TenantQueue.objects.exists()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ("acme", "imports"),
+        ("--queue", "imports", "--tenant-file", "plans.csv", "--no-rate"),
         ("acme", "--share", "2"),
         ("--share", "2"),
         ("--queue", "imports", "--tenant-file", "plans.csv", "--share", "2"),

@@ -1,4 +1,4 @@
-"""Change how many jobs of a tenant, or of many, may run at once, and a tenant's share of the workers."""
+"""Change how many jobs of a tenant, or of many, may run at once, and a tenant's share and rate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Command(BaseCommand):
     help = (
         "Sets a tenant's limit on a queue, or the limits of many tenants from a file. "
         "Waiting jobs that then fit start at once; lowering stops no job. With --share, sets the part of the workers' "
-        "time that the tenant gets when tenants compete for workers."
+        "time that the tenant gets when tenants compete for workers; with --rate, how many jobs may start in a time."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -27,6 +27,10 @@ class Command(BaseCommand):
         parser.add_argument("queue", nargs="?")
         parser.add_argument("max_job", nargs="?", metavar="N", help="how many jobs may run at once; 0 lets none start")
         parser.add_argument("--share", metavar="SHARE", help="1 to 1000, instead of N or with it")
+        rate = parser.add_mutually_exclusive_group()
+        rate.add_argument("--rate", metavar="RATE", help="how many jobs may start in a time: 100/s, 100/m, 10/h, 5/d")
+        rate.add_argument("--no-rate", action="store_true", help="take the rate away")
+        parser.add_argument("--burst", metavar="B", help="with --rate: how many may start at once after a quiet time")
         parser.add_argument("--queue", dest="file_queue", metavar="QUEUE", help="the queue of --tenant-file")
         parser.add_argument("--tenant-file", metavar="FILE", help="CSV with the columns tenant and limit")
         parser.add_argument("--dry-run", action="store_true", help="with --tenant-file: say what would change")
@@ -92,14 +96,16 @@ def as_document(difference: Difference, problems: list[Problem]) -> str:
 
 def _require_one_form(options: dict[str, Any]) -> None:
     row = [options[name] for name in ("tenant", "queue")]
-    wanted = [options[name] for name in row_limits.STEPS]
+    wanted = [name for name in row_limits.STEPS if row_limits.is_wanted(options, name)]
     file = [options[name] for name in ("tenant_file", "file_queue")]
-    for_one = None not in row and any(text is not None for text in wanted)
+    for_one = None not in row and bool(wanted)
     for_many = all(file)
-    of_one = any(text is not None for text in (*row, *wanted))
+    of_one = row != [None, None] or bool(wanted) or options["burst"] is not None
     of_many = any(file) or options["dry_run"] or options["as_json"]
     if not (for_one and not of_many) and not (for_many and not of_one):
         raise CommandError("give either TENANT QUEUE N, or --queue QUEUE and --tenant-file FILE")
+    if options["burst"] is not None and options["rate"] is None:
+        raise CommandError("give --rate with --burst")
 
 
 def _read(path: str, queue: str) -> tuple[list[Line], list[Problem]]:
