@@ -11,13 +11,14 @@ from unittest import mock
 
 import pytest
 from django.db import IntegrityError, connections, transaction
-from django.db.models import BigIntegerField, F, Value
+from django.db.models import BigIntegerField, F, IntegerField, Value
 from django.test import override_settings
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tenant_slots import rates
 from tenant_slots.db import clock
+from tenant_slots.db.compiled import Parameter, Statement
 from tenant_slots.exceptions import InvalidRate
 from tenant_slots.models import TenantQueue
 from tests.factories import fresh, tenant_queue
@@ -314,6 +315,26 @@ def test_of_many_at_once_only_those_with_a_token_start() -> None:
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(start, range(24))) == 5
     assert fresh(row).current_job == 5
+
+
+@pytest.mark.django_db
+def test_the_gate_can_be_a_compiled_statement() -> None:
+    pk, number = Parameter("pk", IntegerField()), Parameter("number", IntegerField())
+    take_some = Statement(
+        lambda: TenantQueue.objects.filter(rates.allows(number), pk=pk).with_free(number),
+        {"current_job": F("current_job") + number, **rates.taken(number)},
+    )
+    give_some_back = Statement(
+        lambda: TenantQueue.objects.filter(pk=pk, current_job__gte=number),
+        {"current_job": F("current_job") - number, **rates.given_back(number)},
+    )
+    row = limited(rates.Rate(1, HOUR, 3), max_job=9)
+    assert [take_some.update(pk=row.pk, number=count) for count in (4, 2, 2, 1)] == [0, 1, 0, 1]
+    assert give_some_back.update(pk=row.pk, number=2) == 1
+    assert (left(row, clock.now()), fresh(row).current_job) == (2, 1)
+    without = tenant_queue("beta", max_job=9)
+    assert take_some.update(pk=without.pk, number=9) == 1
+    assert (fresh(without).current_job, without.rate_empty_at) == (9, None)
 
 
 # --- the row -------------------------------------------------------------------------------------------------------
