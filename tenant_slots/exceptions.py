@@ -70,6 +70,14 @@ class InvalidLimit(TenantSlotsError):
     )
 
 
+class InvalidShare(TenantSlotsError):
+    message = "{value!r} is not a share for tenant {tenant!r} on queue {queue!r}: give an integer from 1 to {highest}."
+
+
+class InvalidRate(TenantSlotsError):
+    message = "{value!r} cannot be a rate: {problem}."
+
+
 class InvalidTenant(TenantSlotsError):
     message = "{value!r} cannot be a tenant: {problem}."
 

@@ -7,27 +7,28 @@ admits waiting jobs: saving the row does so, once the change has committed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from tenant_slots import signals, tenants, transitions
+from tenant_slots import rates, signals, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
-from tenant_slots.exceptions import InvalidLimit, InvalidTime, StaleVersion, TimeHasPassed
+from tenant_slots.exceptions import InvalidLimit, InvalidRate, InvalidTime, StaleVersion, TimeHasPassed
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
 from tenant_slots.models import GUARDED, HIGHEST_LIMIT, Change, LimitSource, TenantQueue
 from tenant_slots.validation import is_whole, storable, time_problem
 
-CAPS = ("max_job_per_key", "max_waiting")
+CAPS = ("share", "max_job_per_key", "max_waiting")
 """Changed by themselves: neither an override nor the default has a say in them."""
 
-CHANGEABLE = (*GUARDED, "limit_source", "limit_set_by", "override_by", "limit_before_override")
+CHANGEABLE = (*GUARDED, "rate_empty_at", "limit_source", "limit_set_by", "override_by", "limit_before_override")
 """What a change may touch: what the jobs may do, and where the limit comes from."""
 
 LONGEST_NAME: int = TenantQueue._meta.get_field("limit_set_by").max_length or 0
@@ -99,6 +100,36 @@ def reset_to_default(
     def apply(row: TenantQueue) -> None:
         _forget_override(row)
         row.max_job, row.limit_source, row.limit_set_by = default, LimitSource.DEFAULT, ""
+
+    return _change(tenant_queue, apply, by, reason, version)
+
+
+@implements(TenantQueue.set_share)
+def set_share(
+    tenant_queue: TenantQueue, share: int, *, by: str = "", reason: str = "", version: int | None = None
+) -> list[Change]:
+    tenants.require_share(share, tenant_queue.tenant, tenant_queue.queue)
+    return _change(tenant_queue, _setting("share", share), by, reason, version)
+
+
+@implements(TenantQueue.set_rate)
+def set_rate(
+    tenant_queue: TenantQueue,
+    number: int | None,
+    *,
+    per: timedelta | None = None,
+    burst: int | None = None,
+    by: str = "",
+    reason: str = "",
+    version: int | None = None,
+) -> list[Change]:
+    rate = _rate(number, per, burst)
+
+    def apply(row: TenantQueue) -> None:
+        if row.rate != rate:
+            row.rate_empty_at = rates.carried_over(row, rate, clock.now())
+            for name, value in rates.fields_of(rate).items():
+                setattr(row, name, value)
 
     return _change(tenant_queue, apply, by, reason, version)
 
@@ -198,6 +229,8 @@ def _changes(row: TenantQueue, before: dict[str, Any], by: str, reason: str) -> 
         yield Change("limit", before["max_job"], row.max_job, by, reason, row.override_until)
     if (row.paused, row.resume_at) != (before["paused"], before["resume_at"]):
         yield Change("paused", before["paused"], row.paused, by, reason, row.resume_at)
+    if row.rate != (rate := rates.of(SimpleNamespace(**before))):
+        yield Change("rate", _text(rate), _text(row.rate), by, reason, None)
     for name in CAPS:
         if getattr(row, name) != before[name]:
             yield Change(name, before[name], getattr(row, name), by, reason, None)
@@ -223,6 +256,18 @@ def _forget_override(row: TenantQueue) -> None:
 def _require_cap(value: Any, row: TenantQueue, lowest: int, highest: int) -> None:
     if value is not None and not is_whole(value, lowest, highest):
         raise InvalidLimit(value=value, tenant=row.tenant, queue=row.queue, lowest=lowest, highest=highest)
+
+
+def _text(rate: rates.Rate | None) -> str | None:
+    return None if rate is None else str(rate)
+
+
+def _rate(number: int | None, per: timedelta | None, burst: int | None) -> rates.Rate | None:
+    if number is None:
+        return None
+    if per is None:
+        raise InvalidRate(value=number, problem="give the period too: per=timedelta(minutes=1)")
+    return rates.new(number, per, burst)
 
 
 def _require_future(until: datetime) -> None:

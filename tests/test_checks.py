@@ -37,6 +37,16 @@ def test_every_setting_has_a_rule() -> None:
         ({"DEFAULT_MAX_JOB": True}, "tenant_slots.E003"),
         ({"DEFAULT_MAX_JOB": {"imports": "two"}}, "tenant_slots.E003"),
         ({"DEFAULT_MAX_JOB": "tests.nowhere.limit"}, "tenant_slots.E003"),
+        ({"DEFAULT_SHARE": 0}, "tenant_slots.E003"),
+        ({"DEFAULT_SHARE": 1001}, "tenant_slots.E003"),
+        ({"DEFAULT_SHARE": 1.5}, "tenant_slots.E003"),
+        ({"DEFAULT_SHARE": {"imports": None}}, "tenant_slots.E003"),
+        ({"DEFAULT_SHARE": "tests.nowhere.share"}, "tenant_slots.E003"),
+        ({"DEFAULT_RATE": 100}, "tenant_slots.E003"),
+        ({"DEFAULT_RATE": "100"}, "tenant_slots.E003"),
+        ({"DEFAULT_RATE": "100/month"}, "tenant_slots.E003"),
+        ({"DEFAULT_RATE": {"imports": "0/m"}}, "tenant_slots.E003"),
+        ({"DEFAULT_RATE": "tests.nowhere.rate"}, "tenant_slots.E003"),
         ({"AUTO_CREATE": "no"}, "tenant_slots.E003"),
         ({"REQUIRE_TENANT": 1}, "tenant_slots.E003"),
         ({"RESCHEDULE_DELAY": 0}, "tenant_slots.E003"),
@@ -62,6 +72,8 @@ def test_a_wrong_setting_is_reported(configured: Any, expected: str) -> None:
 def test_valid_values_are_accepted() -> None:
     right = {
         "DEFAULT_MAX_JOB": {"imports": 2},
+        "DEFAULT_SHARE": {"imports": 1000},
+        "DEFAULT_RATE": {"imports": "100/m", "reports": None},
         "LEASE_TTL": 2,
         "BEAT_INTERVAL": 0.5,
         "MAX_CRASHES": 0,
@@ -72,6 +84,18 @@ def test_valid_values_are_accepted() -> None:
     }
     with override_settings(TENANT_SLOTS=right):
         assert ids() == []
+
+
+@pytest.mark.parametrize("rate", ["100/s", "100/minute", None, "tests.test_rate_limits.rate_of"])
+def test_a_rate_for_all_is_a_text_or_the_path_of_a_callable(rate: Any) -> None:
+    with override_settings(TENANT_SLOTS={"DEFAULT_RATE": rate}):
+        assert ids() == []
+
+
+def test_a_wrong_rate_is_named_with_what_to_write() -> None:
+    with override_settings(TENANT_SLOTS={"DEFAULT_RATE": {"imports": "100/month"}}):
+        (message,) = run_checks(tags=["tenant_slots"])
+    assert "'100/month' cannot be a rate: write it as \"100/m\"" in str(message.hint)
 
 
 def test_sqlite_without_immediate_transactions_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,9 @@ from tenant_slots import dispatch
 from tenant_slots.admin import forms
 from tenant_slots.db import clock
 from tenant_slots.exceptions import TimeHasPassed
-from tenant_slots.models import State
+from tenant_slots.models import State, TenantQueue
 from tests import jobs
-from tests.factories import tenant_queue
+from tests.factories import fresh, tenant_queue
 
 pytestmark = pytest.mark.django_db
 
@@ -93,3 +93,11 @@ def test_the_time_is_of_the_kind_that_the_project_uses(settings: Any) -> None:
     settings.USE_TZ = False
     assert clock.now().tzinfo is None
     assert abs(clock.now() - datetime.now()) < timedelta(minutes=1)
+
+
+def test_the_clock_that_is_asked_is_never_behind_a_time_that_was_written_before() -> None:
+    row = tenant_queue()
+    for _ in range(100):
+        TenantQueue.objects.filter(pk=row.pk).update(resume_at=clock.DatabaseNow())
+        asked = clock.now()
+        assert fresh(row).resume_at <= asked

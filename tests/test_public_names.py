@@ -27,6 +27,8 @@ OPTIONAL = [
 
 DEFAULTS = {
     "DEFAULT_MAX_JOB": 1,
+    "DEFAULT_SHARE": 1,
+    "DEFAULT_RATE": None,
     "AUTO_CREATE": True,
     "REQUIRE_TENANT": False,
     "DATABASE": "default",

@@ -60,8 +60,10 @@ def in_words(change: Change) -> dict[str, str]:
     if change.what == "paused":
         yes, no = gettext("paused"), gettext("not paused")
         names = {"what": gettext("pause"), "old": yes if change.old else no, "new": yes if change.new else no}
+    elif change.what == "rate":
+        names = {"what": gettext("rate"), "old": _cap(change.old), "new": _cap(change.new)}
     elif change.what in limits.CAPS:
-        what = gettext("limit per concurrency key") if change.what == "max_job_per_key" else gettext("largest backlog")
+        what = str(TenantQueue._meta.get_field(change.what).verbose_name)  # type: ignore[union-attr]
         names = {"what": what, "old": _cap(change.old), "new": _cap(change.new)}
     else:
         names = {"what": gettext("limit"), "old": str(change.old), "new": str(change.new)}
@@ -70,7 +72,7 @@ def in_words(change: Change) -> dict[str, str]:
     return names
 
 
-def _cap(value: int | None) -> str:
+def _cap(value: int | str | None) -> str:
     return gettext("no limit") if value is None else str(value)
 
 

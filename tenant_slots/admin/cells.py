@@ -10,9 +10,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
 from tenant_slots.admin import charts
-from tenant_slots.admin.words import NOTHING, STATES, activity_in_words, duration, origin
+from tenant_slots.admin.words import NOTHING, activity_in_words, duration, origin, state
 from tenant_slots.stats.rows import Row
-from tenant_slots.stats.states import QueueState
 from tenant_slots.stats.tiles import Tiles
 
 
@@ -27,9 +26,10 @@ Cells = dict[str, Cell]
 def of_row(row: Row) -> Cells:
     """By ``<primary key>.<place>``."""
     places: Cells = {
-        "state": {"text": str(STATES[QueueState(row.state)]), "attrs": {"data-state": row.state}},
+        "state": {"text": state(row), "attrs": {"data-state": row.state}},
         "usage": {"text": f"{row.current_job} / {row.max_job}"},
         "meter": {"attrs": _meter(row)},
+        "share": {"text": str(row.share)},
         "running": {"text": str(row.running)},
         "queued": {"text": str(row.queued)},
         "waiting": {"text": str(row.waiting)},
@@ -103,6 +103,7 @@ def _meter(row: Row) -> dict[str, str]:
 def _edit(row: Row) -> dict[str, str]:
     return {
         "data-limit": str(row.max_job),
+        "data-share": str(row.share),
         "data-version": str(row.version),
         "data-running": str(row.current_job),
     }

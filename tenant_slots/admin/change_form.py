@@ -11,27 +11,34 @@ from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponseRedirect
 from django.utils.text import capfirst
+from django.utils.translation import gettext_lazy as _
 
+from tenant_slots import rates
 from tenant_slots.admin import audit
 from tenant_slots.admin.bases import QueueConcern, QueueModelForm
-from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_limit
-from tenant_slots.admin.forms import moment_field, reason_field, require_future
+from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_limit, set_rate
+from tenant_slots.admin.forms import burst_field, moment_field, rate_field, reason_field, require_future
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import effect_of
 from tenant_slots.conf import app_settings
-from tenant_slots.exceptions import StaleVersion
-from tenant_slots.models import HIGHEST_LIMIT, Change, LimitSource, TenantQueue
+from tenant_slots.exceptions import InvalidRate, StaleVersion
+from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE, Change, LimitSource, TenantQueue
+from tenant_slots.rates import Rate
 
 
 class TenantQueueForm(QueueModelForm):
     """Carries the values and the version that it was loaded with, so that it reverts nothing that it does not show."""
 
+    rate = rate_field()
+    burst = burst_field()
     reason = reason_field()
     seen_version = forms.IntegerField(required=False, widget=forms.HiddenInput)
     conflict = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if rate := self.instance.rate:
+            self.initial.update(rate=rate.notation, burst=rate.burst)
         if self.instance._state.adding:
             self.instance._state.db = app_settings.DATABASE  # where it is looked for duplicates, and saved
             return
@@ -47,11 +54,30 @@ class TenantQueueForm(QueueModelForm):
         for name in ("override_until", "resume_at"):
             if name in self.changed_data and cleaned.get(name):
                 self._require_future(name, cleaned[name])
+        if not self.errors.keys() & {"rate", "burst"}:
+            cleaned["new_rate"] = self._rate(cleaned.get("rate", ""), cleaned.get("burst"))
         seen = cleaned.get("seen_version")
         if seen is not None and not self.instance._state.adding and seen != self.stored_version:
             self.conflict = True
             raise ValidationError(conflict_text(self.stored_limit, cleaned.get("max_job")), code="conflict")
         return cleaned
+
+    def clean_share(self) -> int:
+        """Left empty, or not sent at all, it stays as it is."""
+        share: int | None = self.cleaned_data["share"]
+        return self.instance.share if share is None else share
+
+    def _rate(self, text: str, burst: int | None) -> Rate | None:
+        """Of both fields together. A burst that is left over where the rate is taken away means nothing."""
+        if not text and burst is not None and "burst" in self.changed_data:
+            self.add_error("rate", _("A burst needs a rate."))
+        if not text:
+            return None
+        try:
+            return rates.parse(text, burst)
+        except InvalidRate:
+            self.add_error("burst", _("At this rate, so large a burst takes more than a year to come back."))
+            return None
 
     def _require_future(self, name: str, time: datetime) -> None:
         try:
@@ -71,12 +97,16 @@ class ChangeForm(QueueConcern):
             return moment_field(label=capfirst(db_field.verbose_name), help_text=db_field.help_text)
         if db_field.name == "max_job":
             kwargs |= {"min_value": 0, "max_value": HIGHEST_LIMIT}
+        if db_field.name == "share":
+            kwargs |= {"min_value": 1, "max_value": HIGHEST_SHARE, "required": False}
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: TenantQueue, form: Any, change: bool) -> None:
         """Writes only what was changed here, and only while nobody else has changed the row since."""
         if not change:
             obj.limit_source, obj.limit_set_by = LimitSource.SET, name_of(request)
+            for name, value in rates.fields_of(form.cleaned_data["new_rate"]).items():
+                setattr(obj, name, value)
             super().save_model(request, obj, form, change)
             return
         form.changes = apply_changes(request, obj, form)
@@ -118,10 +148,14 @@ def apply_changes(request: HttpRequest, row: TenantQueue, form: TenantQueueForm)
         else:
             changes += row.end_override(**facts)
         facts["version"] = row.version
-    for name, change in (("max_job_per_key", row.set_max_job_per_key), ("max_waiting", row.set_max_waiting)):
+    steps = {"share": row.set_share, "max_job_per_key": row.set_max_job_per_key, "max_waiting": row.set_max_waiting}
+    for name, change in steps.items():
         if name in changed:
             changes += change(values[name], **facts)
             facts["version"] = row.version
+    if changed & {"rate", "burst"}:
+        changes += set_rate(row, values["new_rate"], **facts)
+        facts["version"] = row.version
     if changed & {"paused", "resume_at"}:
         if values["paused"]:
             changes += row.pause(until=values["resume_at"], **facts)

@@ -11,9 +11,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots.admin import cells
+from tenant_slots.admin import cells, words
 from tenant_slots.admin.bases import QueueConcern
 from tenant_slots.admin.pages import address
+from tenant_slots.admin.words import NOTHING
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats import rows
 
@@ -32,6 +33,7 @@ def column(
 
 class QueueColumns(QueueConcern):
     state = column("state", _("state"), css="slots-pill")
+    share_shown = column("share", _("share"), ordering="share")
     running = column("running", _("running"))
     queued = column("queued", _("queued"))
     waiting = column("waiting", _("waiting"), ordering="waiting")
@@ -49,6 +51,14 @@ class QueueColumns(QueueConcern):
     @admin.display(description=_("in use"), ordering="current_job")
     def usage(self, row: TenantQueue) -> SafeString:
         return cell(row, "meter", "meter") + SafeString(" ") + cell(row, "usage", css="slots-number")
+
+    @admin.display(description=_("rate"))
+    def rate_shown(self, row: TenantQueue) -> str:
+        return str(row.rate or NOTHING)
+
+    @admin.display(description=_("tokens of the rate"))
+    def tokens(self, row: TenantQueue) -> str:
+        return words.tokens(row)
 
     @admin.display(description=_("last 60 minutes"))
     def activity(self, row: TenantQueue) -> SafeString:

@@ -10,8 +10,10 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
+from tenant_slots import rates
 from tenant_slots.db import clock
-from tenant_slots.models import HIGHEST_LIMIT
+from tenant_slots.exceptions import InvalidRate
+from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE, TenantQueue
 from tenant_slots.validation import is_in_calendar
 
 LONGEST_REASON = 200
@@ -47,6 +49,48 @@ def require_future(time: datetime) -> None:
         raise ValidationError(_("This time has already passed."))
 
 
+def share_field(**options: Any) -> forms.IntegerField:
+    return forms.IntegerField(
+        label=_("Share"),
+        min_value=1,
+        max_value=HIGHEST_SHARE,
+        help_text=TenantQueue._meta.get_field("share").help_text,
+        widget=forms.NumberInput(attrs=STYLED),
+        **options,
+    )
+
+
+def rate_field() -> forms.CharField:
+    return forms.CharField(
+        label=_("Rate"),
+        max_length=40,
+        required=False,
+        validators=[require_rate],
+        help_text=_(
+            "How many jobs may start in a time: 100/m is 100 a minute, 5/s, 10/h, 2/d, 10/15m. Empty: any number."
+        ),
+        widget=forms.TextInput(attrs=STYLED),
+    )
+
+
+def burst_field() -> forms.IntegerField:
+    return forms.IntegerField(
+        label=_("Burst"),
+        min_value=1,
+        max_value=rates.HIGHEST_NUMBER,
+        required=False,
+        help_text=_("How many may start at once after a quiet time. Empty: what the rate brings in a second."),
+        widget=forms.NumberInput(attrs=STYLED),
+    )
+
+
+def require_rate(text: str) -> None:
+    try:
+        rates.parse(text)
+    except InvalidRate as error:
+        raise ValidationError(_("This is not a rate; write for example 100/m or 10/15m.")) from error
+
+
 class ReasonForm(forms.Form):
     reason = reason_field()
 
@@ -64,6 +108,14 @@ class LimitForm(forms.Form):
     until = future_field(_("Until"), _("The current limit comes back then. Leave empty to keep the new one."))
     reason = reason_field()
     version = forms.IntegerField(widget=forms.HiddenInput)
+
+
+class LimitAndShareForm(LimitForm):
+    """Who sends no share leaves it as it is."""
+
+    share = share_field(required=False)
+
+    field_order = ("max_job", "until", "share", "reason")
 
 
 class SeenForm(forms.Form):

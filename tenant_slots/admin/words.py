@@ -9,7 +9,9 @@ from django.utils import formats, timezone
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots.models import LimitSource
+from tenant_slots import rates
+from tenant_slots.db import clock
+from tenant_slots.models import LimitSource, TenantQueue
 from tenant_slots.stats.rows import Row
 from tenant_slots.stats.states import QueueState
 
@@ -19,6 +21,7 @@ STATES = {
     QueueState.STALE: _("Stale"),
     QueueState.PAUSED: _("Paused"),
     QueueState.OVER: _("Over limit – draining"),  # noqa: RUF001  a dash, as printed
+    QueueState.RATE: _("Rate used up"),
     QueueState.BACKLOGGED: _("Backlogged"),
     QueueState.AT_LIMIT: _("At limit"),
     QueueState.ACTIVE: _("Active"),
@@ -34,6 +37,12 @@ def long_moment(time: datetime) -> str:
     return formats.date_format(timezone.localtime(time), "DATETIME_FORMAT")
 
 
+def second(time: datetime) -> str:
+    """To the second, which the formats of most languages leave out."""
+    local = timezone.localtime(time)
+    return f"{formats.date_format(local, 'SHORT_DATE_FORMAT')} {local:%H:%M:%S}"
+
+
 def duration(seconds: float | None) -> str:
     """Coarse on purpose: a figure that changes every second would make every poll a new answer."""
     if seconds is None:
@@ -47,6 +56,25 @@ def duration(seconds: float | None) -> str:
     if seconds < 48 * 3600:
         return gettext("%(hours)d h %(minutes)d min") % {"hours": seconds // 3600, "minutes": seconds % 3600 // 60}
     return ngettext("%(count)d day", "%(count)d days", int(seconds // 86400)) % {"count": seconds // 86400}
+
+
+def state(row: Row) -> str:
+    if row.state == QueueState.RATE and row.bucket and row.bucket.next_at:
+        text = gettext("Rate: next token in %(time)s")
+        return text % {"time": duration((row.bucket.next_at - row.seen_at).total_seconds())}
+    return str(STATES[QueueState(row.state)])
+
+
+def tokens(row: TenantQueue) -> str:
+    """What the rate has left."""
+    bucket = rates.bucket(row, clock.now()) if row.rate_number is not None else None
+    if bucket is None:
+        return NOTHING
+    facts = {"tokens": bucket.tokens, "burst": row.rate_burst}
+    if bucket.next_at is None:
+        return gettext("%(tokens)d of %(burst)d left") % facts
+    text = gettext("%(tokens)d of %(burst)d left, the next one comes at %(time)s")
+    return text % {**facts, "time": second(bucket.next_at)}
 
 
 def origin(row: Any) -> str:

@@ -28,8 +28,9 @@ def now() -> datetime:
 
 SECONDS_SINCE_1970 = {
     "postgresql": "SELECT EXTRACT(EPOCH FROM CLOCK_TIMESTAMP())",
-    "sqlite": "SELECT (JULIANDAY('NOW') - 2440587.5) * 86400.0",
+    "sqlite": "SELECT ROUND((JULIANDAY('NOW') - 2440587.5) * 86400000.0) / 1000.0",
 }
+"""SQLite's clock has milliseconds. Its days as a float lose some microseconds of that, in either direction."""
 
 
 class DatabaseNow(Now):

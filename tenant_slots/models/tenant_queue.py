@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -12,6 +12,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
+from tenant_slots import rates
 from tenant_slots.conf import app_settings
 from tenant_slots.layering import implemented_above
 from tenant_slots.models import shapes
@@ -22,8 +23,23 @@ from tenant_slots.models.states import LimitSource
 HIGHEST_LIMIT = 10_000
 """More slots than any worker pool has; a number above it is a typing error."""
 
-GUARDED = ("max_job", "override_until", "max_job_per_key", "max_waiting", "paused", "resume_at")
+HIGHEST_SHARE = 1000
+"""One tenant against another may weigh a thousand times as much, not more."""
+
+GUARDED = (
+    "max_job", "override_until", "share", *rates.SETTINGS, "max_job_per_key", "max_waiting", "paused", "resume_at",
+)  # fmt: skip
 """What a tenant queue lets its jobs do. Saving one of these raises `TenantQueue.version` and admits what fits now."""
+
+RATE_IS_WHOLE = Q(rate_number=None, rate_per=None, rate_burst=None) | Q(
+    rate_number__isnull=False,
+    rate_number__range=(1, rates.HIGHEST_NUMBER),
+    rate_per__isnull=False,
+    rate_per__range=(rates.SHORTEST_PERIOD, rates.LONGEST_PERIOD),
+    rate_burst__isnull=False,
+    rate_burst__range=(1, rates.HIGHEST_NUMBER),
+)
+"""None of its fields is set, or all of them: a CHECK lets pass what is unknown."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +47,10 @@ class Change:
     """One change of a tenant queue's limits or of its pause."""
 
     what: str
-    """``"limit"``, ``"paused"``, ``"max_job_per_key"`` or ``"max_waiting"``."""
-    old: int | bool | None
-    new: int | bool | None
+    """``"limit"``, ``"share"``, ``"rate"``, ``"paused"``, ``"max_job_per_key"`` or ``"max_waiting"``."""
+    old: int | bool | str | None
+    new: int | bool | str | None
+    """Of a rate its text, "100/m, burst 10"; None for none."""
     by: str
     reason: str
     until: datetime | None
@@ -58,6 +75,16 @@ class TenantQueue(models.Model):
         help_text=_("How many jobs may run at once; 0 lets none start."),
     )
     current_job = models.IntegerField(_("in use"), default=0, editable=False)
+    share = models.IntegerField(
+        _("share"),
+        default=1,
+        db_default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(HIGHEST_SHARE)],
+        help_text=_(
+            "The limit bounds how many of a tenant's jobs run at once; when tenants compete for workers, worker time "
+            "is divided by their shares."
+        ),
+    )
     max_job_per_key = models.IntegerField(
         _("limit per concurrency key"),
         null=True,
@@ -72,6 +99,12 @@ class TenantQueue(models.Model):
         null=True,
         blank=True,
         help_text=_("How many jobs may wait; more are refused when they are enqueued. Empty: any number."),
+    )
+    rate_number = models.PositiveIntegerField(_("starts in a period"), null=True, editable=False)
+    rate_per = models.DurationField(_("period of the rate"), null=True, editable=False)
+    rate_burst = models.PositiveIntegerField(_("burst"), null=True, editable=False)
+    rate_empty_at = models.BigIntegerField(
+        null=True, editable=False, help_text=_("Keeps how many starts of the rate are used up, see rates.py.")
     )
     paused = models.BooleanField(
         _("paused"), default=False, help_text=_("While paused, no job starts; running jobs go on.")
@@ -139,6 +172,10 @@ class TenantQueue(models.Model):
             models.CheckConstraint(condition=Q(current_job__gte=0), name="tenant_slots_current_job_gte_0"),
             models.CheckConstraint(condition=Q(max_job__gte=0), name="tenant_slots_max_job_gte_0"),
             models.CheckConstraint(
+                condition=Q(share__gte=1, share__lte=HIGHEST_SHARE), name="tenant_slots_share_1_to_1000"
+            ),
+            models.CheckConstraint(condition=RATE_IS_WHOLE, name="tenant_slots_rate_is_whole"),
+            models.CheckConstraint(
                 condition=Q(max_job_per_key=None) | Q(max_job_per_key__gte=1), name="tenant_slots_per_key_gte_1"
             ),
         ]
@@ -149,7 +186,8 @@ class TenantQueue(models.Model):
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Admits the waiting jobs that fit now, once this has committed. Counts `version` up for a limit or a pause.
 
-        Never writes `current_job` of an existing row unless asked to: the value in memory is already old.
+        Never writes `current_job` or `rate_empty_at` of an existing row unless asked to: the values in memory are
+        already old.
         """
         kwargs.setdefault("using", app_settings.DATABASE)
         may_have_jobs = not self._state.adding or self.pk is not None
@@ -170,7 +208,7 @@ class TenantQueue(models.Model):
     def _fields_to_save(self, asked: Iterable[str] | None) -> set[str]:
         if asked is not None:
             return set(asked)
-        never = {"current_job", "version"}
+        never = {"current_job", "rate_empty_at", "version"}
         return {field.name for field in self._meta.concrete_fields if not field.primary_key} - never
 
     def _save_as_next_version(self, *args: Any, **kwargs: Any) -> None:
@@ -187,6 +225,11 @@ class TenantQueue(models.Model):
     def free(self) -> int:
         """Slots that a waiting job could take, as of when this row was read."""
         return 0 if self.paused else max(0, self.max_job - self.current_job)
+
+    @property
+    def rate(self) -> rates.Rate | None:
+        """How many jobs may start in a time; None for any number. See `set_rate`."""
+        return rates.of(self)
 
     @implemented_above
     def admit_waiting(self) -> None:
@@ -231,6 +274,46 @@ class TenantQueue(models.Model):
     @implemented_above
     def reset_to_default(self, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
         """Give the row the limit that a new one would get. See `set_limit`."""
+        raise NotImplementedError
+
+    @implemented_above
+    def set_share(self, share: int, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
+        """Change the part of the workers' time that this tenant queue gets while others want it too.
+
+        Args:
+            share: from 1 to ``HIGHEST_SHARE``; twice the share of another is twice its worker time.
+
+        Raises:
+            InvalidShare: it is not such a number.
+            StaleVersion: as `set_limit`.
+        """
+        raise NotImplementedError
+
+    @implemented_above
+    def set_rate(
+        self,
+        number: int | None,
+        *,
+        per: timedelta | None = None,
+        burst: int | None = None,
+        by: str = "",
+        reason: str = "",
+        version: int | None = None,
+    ) -> list[Change]:
+        """Change how many jobs may start in a time; ``set_rate(None)`` for any number.
+
+        What was used stays used: nobody gets tokens back by a change, as far as the new burst holds them.
+
+        Args:
+            number: of starts, from 1 to 1,000,000.
+            per: within so long, from 1 second to 366 days.
+            burst: how many may start at once after a quiet time; without it what one second brings, at least 1. So
+                no more than ``burst + number`` jobs start within any `per`.
+
+        Raises:
+            InvalidRate: a number is out of range, or `per` is missing.
+            StaleVersion: as `set_limit`.
+        """
         raise NotImplementedError
 
     @implemented_above

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from tenant_slots import concurrency_keys
+from tenant_slots import concurrency_keys, rates
+from tenant_slots.db import clock
 from tenant_slots.db.clock import ago
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.stats.expressions import ran_lately
@@ -41,6 +42,8 @@ class Waits:
     """Some of those that hold the slots; none while no job may start at all."""
     holding_its_key: list[TenantJob]
     """Some of those that hold slots with its concurrency key, while that one is at its limit."""
+    next_token_at: datetime | None
+    """When the rate lets a job start again, while it lets none; None also while no job may start at all."""
     started_lately: int | None
     """Jobs of this tenant queue that started within `percentiles.WINDOW`; None while no job may start at all."""
 
@@ -66,8 +69,14 @@ def why_waiting(job: TenantJob) -> NotYet | NeedsWorker | Waits | None:
         position,
         holding=holding(row, MOST_NAMED) if may_start else [],
         holding_its_key=holding_the_key(job, MOST_NAMED) if concurrency_keys.is_passed_over(job) else [],
+        next_token_at=_next_token_at(row) if may_start else None,
         started_lately=_started_lately(row) if may_start else None,
     )
+
+
+def _next_token_at(row: TenantQueue) -> datetime | None:
+    bucket = rates.bucket(row, clock.now()) if row.rate_number is not None else None
+    return bucket.next_at if bucket is not None and not bucket.tokens else None
 
 
 def _started_lately(row: TenantQueue) -> int:

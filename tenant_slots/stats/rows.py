@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from tenant_slots import rates
 from tenant_slots.conf import app_settings
-from tenant_slots.db.clock import ago
+from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.db.compiled import IsOneOf, Statement
 from tenant_slots.models import State, TenantQueue
 from tenant_slots.stats import percentiles, series
@@ -26,6 +27,13 @@ class Row:
     """A `states.QueueState`."""
     max_job: int
     current_job: int
+    share: int
+    rate_number: int | None
+    rate_per: timedelta | None
+    rate_burst: int | None
+    rate_empty_at: int | None
+    seen_at: datetime
+    """The database's clock at this look at the row."""
     version: int
     running: int
     queued: int
@@ -48,6 +56,15 @@ class Row:
     """Running jobs a minute apart, the oldest first, the last one now."""
     limits: tuple[int, ...] = ()
     """The limit at the same moments."""
+
+    @property
+    def rate(self) -> rates.Rate | None:
+        return rates.of(self)
+
+    @property
+    def bucket(self) -> rates.Bucket | None:
+        """What the rate has left; None if there is no rate."""
+        return rates.bucket(self, self.seen_at)
 
 
 MEASURED = [field.name for field in fields(Row) if field.name not in ("start_delay", "activity", "limits")]
@@ -78,5 +95,6 @@ def _figures(lease_ttl: float) -> Statement:
         failed=count_of(jobs.filter(state=State.FAILED, ended_at__gt=ago(3600)).ended()),
         stale=count_of(jobs.stale()),
         oldest_wait=oldest_wait(jobs),
+        seen_at=DatabaseNow(),
     )
     return Statement(lambda: figures.values_list(*MEASURED))

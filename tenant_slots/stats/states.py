@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db.models import Case, CharField, Exists, F, Q, QuerySet, Value, When
 
+from tenant_slots import rates
 from tenant_slots.stats.expressions import jobs_of_row
 
 
@@ -16,6 +17,8 @@ class QueueState(StrEnum):
     STALE = "stale"
     PAUSED = "paused"
     OVER = "over"
+    RATE = "rate"
+    """Jobs wait, and the rate has no token left."""
     BACKLOGGED = "backlogged"
     AT_LIMIT = "at_limit"
     ACTIVE = "active"
@@ -35,6 +38,7 @@ def state_of_row() -> Any:
         (Exists(jobs.stale()), QueueState.STALE),
         (Q(paused=True), QueueState.PAUSED),
         (Q(current_job__gt=F("max_job")), QueueState.OVER),
+        (~rates.allows(1) & Exists(jobs.waiting()), QueueState.RATE),
         (Exists(jobs.waiting()), QueueState.BACKLOGGED),
         (Q(current_job=F("max_job"), current_job__gt=0), QueueState.AT_LIMIT),
         (Q(current_job__gt=0), QueueState.ACTIVE),

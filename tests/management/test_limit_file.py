@@ -69,6 +69,13 @@ def test_limits_are_changed_created_and_left_alone(plans: Any) -> None:
     }
 
 
+def test_a_new_row_has_the_default_share_and_rate(plans: Any, settings: Any) -> None:
+    settings.TENANT_SLOTS = {"DEFAULT_SHARE": {"imports": 3}, "DEFAULT_RATE": "5/h"}
+    plans("tenant,limit\nacme,4\n")
+    row = TenantQueue.objects.get()
+    assert (row.max_job, row.share, str(row.rate)) == (4, 3, "5/h, burst 1")
+
+
 def test_a_second_run_changes_nothing(plans: Any) -> None:
     text = "tenant,limit\nacme,4\nbeta,5\n"
     plans(text)

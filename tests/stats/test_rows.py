@@ -18,6 +18,10 @@ from tests.factories import tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db
 
+RATE = {"rate_number": 1, "rate_per": timedelta(days=300), "rate_burst": 1}
+NOW = round(timezone.now().timestamp()) * 10**9
+"""The bucket of `RATE` has been empty since about this moment."""
+
 
 def ago(**time: float) -> Any:
     return timezone.now() - timedelta(**time)
@@ -46,6 +50,10 @@ def runs(queue: TenantQueue, **values: Any) -> None:
         ({"max_job": 2, "current_job": 2}, [], QueueState.AT_LIMIT),
         ({"max_job": 2, "current_job": 2}, ["waiting"], QueueState.BACKLOGGED),
         ({"max_job": 0}, ["waiting"], QueueState.BACKLOGGED),
+        ({**RATE, "rate_empty_at": None}, ["waiting"], QueueState.BACKLOGGED),
+        ({**RATE, "rate_empty_at": NOW}, ["waiting"], QueueState.RATE),
+        ({**RATE, "rate_empty_at": NOW}, [], QueueState.IDLE),
+        ({**RATE, "rate_empty_at": NOW, "paused": True}, ["waiting"], QueueState.PAUSED),
         ({"max_job": 2, "current_job": 3}, ["waiting"], QueueState.OVER),
         ({"max_job": 2, "current_job": 3, "paused": True}, ["waiting"], QueueState.PAUSED),
         ({"paused": True}, ["stale"], QueueState.STALE),
