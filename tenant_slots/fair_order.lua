@@ -115,6 +115,18 @@ local function stay(record)
   end
 end
 
+-- Tenants that may start a job again by now, which they might not when they left.
+local function wake(queue)
+  for _, tenant in ipairs(redis.call('ZRANGEBYSCORE', key('wake', queue), '-inf', now)) do
+    redis.call('ZREM', key('wake', queue), tenant)
+    local record = read(queue, tenant)
+    record.offers = (record.offers + 1) % 2 ^ 32
+    enter(record)
+    record.parked = 0
+    write(record)
+  end
+end
+
 local function exit(record, parked)
   record.left, record.left_at, record.parked = measured(record), now, parked
   redis.call('ZREM', key('order', record.queue), record.tenant)
@@ -148,6 +160,7 @@ end
 
 -- The first tenant and how many jobs it may have now: all, while nobody else wants them. It is charged for these.
 local function first(queue, most)
+  wake(queue)
   local head = redis.call('ZRANGE', key('order', queue), 0, 0)
   if not head[1] then return false end
   local record = read(queue, head[1])
@@ -190,6 +203,18 @@ function operations.offer(queue, ...)
     write(record)
   end
   return room(queue)
+end
+
+-- tenant and share in turn, of those that are known here.
+function operations.share(queue, ...)
+  local given = {...}
+  for at = 1, #given, 2 do
+    if redis.call('HEXISTS', key('tenants', queue), given[at]) == 1 then
+      local record = read(queue, given[at])
+      record.share = tonumber(given[at + 1])
+      write(record)
+    end
+  end
 end
 
 -- A tenant has room again: it is offered in this queue, and in those of the others where it was full before.
@@ -236,9 +261,13 @@ function operations.take(worker, ttl, waits, ...)
       return {queue}
     end
   end
-  if waits == '1' then
-    for _, queue in ipairs({...}) do redis.call('ZADD', key('idle', queue), now + ttl, worker) end
+  local soonest = math.huge
+  for _, queue in ipairs({...}) do
+    if waits == '1' then redis.call('ZADD', key('idle', queue), now + ttl, worker) end
+    local due = redis.call('ZRANGE', key('wake', queue), 0, 0, 'WITHSCORES')
+    if due[1] then soonest = math.min(soonest, tonumber(due[2]) - now) end
   end
+  if soonest < math.huge then return {'', string.format('%.6f', math.max(0, soonest))} end
   return false
 end
 
@@ -256,11 +285,12 @@ function operations.leave(worker, is_over, ...)
 end
 
 -- The tenant had so many fewer jobs than it was charged for. It leaves the order, unless it was offered since.
-function operations.drop(queue, tenant, unused, offers, parked)
+function operations.drop(queue, tenant, unused, offers, parked, wait)
   local record = read(queue, tenant)
   finish(record, tonumber(unused), unused * charge_of(record), now)
   if record.offers == tonumber(offers) then
     exit(record, tonumber(parked))
+    if tonumber(wait) >= 0 then redis.call('ZADD', key('wake', queue), now + wait, tenant) end
   elseif place_of(record) then
     stay(record)
   end

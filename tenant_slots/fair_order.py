@@ -65,6 +65,11 @@ def offer(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> bool:
     return room > 0
 
 
+def tell_share(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> None:
+    """The shares of tenants, for those that the queue knows. Arguments as of `offer`."""
+    _ask(rq_queue, "share", rq_queue, *(number for tenant in tenants for number in tenant))
+
+
 def freed(tenant_queue_id: int, seconds: float, rq_queue: str) -> list[str]:
     """A tenant has a slot again, or may have: it is offered wherever it has been full. Returns windows with room.
 
@@ -82,7 +87,7 @@ def next_turn(rq_queue: str) -> Turn | None:
     return _turn(_ask(rq_queue, "next", rq_queue))
 
 
-def take(worker: str, rq_queues: list[str], *, waits: bool) -> Turn | str | None:
+def take(worker: str, rq_queues: list[str], *, waits: bool) -> Turn | str | float | None:
     """What a worker of ours is to do now.
 
     Args:
@@ -91,10 +96,13 @@ def take(worker: str, rq_queues: list[str], *, waits: bool) -> Turn | str | None
         waits: whether it waits at RQ's lists if there is nothing; who enqueues then pushes to these.
 
     Returns:
-        The turn of a tenant; or the name of a queue in whose list a job waits; or None.
+        The turn of a tenant; or the name of a queue in whose list a job waits; or the seconds after which a tenant may
+        start a job that may not now; or None.
     """
     answer = _ask(rq_queues[0], "take", worker, SECONDS_ALIVE, int(waits), *rq_queues)
-    return answer[0].decode() if answer and len(answer) == 1 else _turn(answer)
+    if answer and len(answer) == 1:
+        return str(answer[0].decode())
+    return float(answer[1]) if answer and not answer[0] else _turn(answer)
 
 
 def show_presence(worker: str, rq_queues: list[str]) -> None:
@@ -107,10 +115,11 @@ def leave(worker: str, rq_queues: list[str], *, is_over: bool = False) -> None:
     _ask(rq_queues[0], "leave", worker, int(is_over), *rq_queues)
 
 
-def drop(turn: Turn, admitted: int = 0, *, is_full: bool) -> None:
-    """The tenant has nothing more to run there: its backlog is empty, or it `is_full`."""
+def drop(turn: Turn, admitted: int = 0, *, is_full: bool, wakes_in: float | None = None) -> None:
+    """The tenant has nothing more to run there: its backlog is empty, or it `is_full`, or is to wait some seconds."""
+    wait = -1 if wakes_in is None else wakes_in
     unused = turn.jobs - admitted
-    _ask(turn.rq_queue, "drop", turn.rq_queue, turn.tenant_queue_id, unused, turn.offers, int(is_full))
+    _ask(turn.rq_queue, "drop", turn.rq_queue, turn.tenant_queue_id, unused, turn.offers, int(is_full), wait)
 
 
 def undo(turn: Turn) -> None:

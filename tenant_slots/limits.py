@@ -42,7 +42,7 @@ CHANGES_KEPT = 100
 
 @implements(TenantQueue.admit_waiting)
 def admit_waiting(tenant_queue: TenantQueue) -> None:
-    transitions.after_commit(partial(transitions.freed, tenant_queue.pk, tenant_queue.queue))
+    transitions.after_commit(partial(transitions.offer_everywhere, tenant_queue))
 
 
 @implements(TenantQueue.set_limit)

@@ -29,8 +29,9 @@ from typing import Any
 
 from django.db.models import F
 
-from tenant_slots import concurrency_keys
+from tenant_slots import concurrency_keys, rates
 from tenant_slots.conf import app_settings
+from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.transactions import impatient
 from tenant_slots.locks import locked
@@ -43,9 +44,12 @@ from tenant_slots.statements import (
     CLAIM,
     CLAIM_AND_START,
     GIVE_BACK,
+    GIVE_TOKEN_BACK,
     START,
     START_IF_DUE,
     TAKE,
+    TAKE_AT_RATE,
+    TOKENS_LEFT,
     first_waiting,
     leaving,
 )
@@ -74,7 +78,7 @@ def admit(tenant_queue_id: int, rq_queue: str, most: int = 1) -> Admission:
         heads, admission = _choose(tenant_queue, rq_queue, most)
         if not _count(tenant_queue, 0, len(heads)):
             return Admission(is_full=True)
-        return replace(admission, jobs=_claimed(tenant_queue, heads))
+        return replace(admission, jobs=_claimed(tenant_queue, heads), wakes_in=_wakes_in(tenant_queue, admission))
 
 
 def admit_and_start(tenant_queue_id: int, rq_queue: str, owner: Owner, choosing: Choosing) -> Admission:
@@ -99,7 +103,7 @@ def admit_this(job: TenantJob) -> bool:
         job.tenant_queue = tenant_queue
         if not _goes_before_none(job, tenant_queue) or not CLAIM.update(pk=job.pk):
             return False
-        if not TAKE.update(pk=tenant_queue.pk, slots=1):
+        if not _count(tenant_queue, 0, 1):
             raise AssertionError("a slot that was free under the row's lock is gone")
         job.state, job.attempt = State.QUEUED, job.attempt + 1
         return True
@@ -159,6 +163,8 @@ def release(job: TenantJob, states: tuple[State, ...] = HOLDING, later: float | 
         state = _leave(job, tenant_queue, states, later, values)
         if state is not None:
             _count(tenant_queue, _freed(tenant_queue), 0)
+            if tenant_queue.rate_number is not None and states == (State.QUEUED,):
+                GIVE_TOKEN_BACK.update(pk=tenant_queue.pk)  # it has not started
         return Release(state)
     return Release(None)
 
@@ -190,13 +196,14 @@ def withdraw(job: TenantJob, error: str = "") -> bool:
 
 def _goes_before_none(job: TenantJob, tenant_queue: TenantQueue) -> bool:
     """Whether a slot is free that nobody ahead of the job could have."""
-    if not tenant_queue.free or (job.key and concurrency_keys.is_passed_over(job)):
+    free = _free(tenant_queue)
+    if not free or (job.key and concurrency_keys.is_passed_over(job)):
         return False
-    enough = 1 if job.is_reservation else tenant_queue.free
+    enough = 1 if job.is_reservation else free
     if tenant_queue.max_job_per_key is None:
-        return TenantJob.objects.ahead_of(job)[:enough].count() < tenant_queue.free
+        return TenantJob.objects.ahead_of(job)[:enough].count() < free
     heads = concurrency_keys.heads(tenant_queue, enough, job.rq_queue)
-    return job.pk in heads or (len(heads) < tenant_queue.free and job.is_reservation)
+    return job.pk in heads or (len(heads) < free and job.is_reservation)
 
 
 def _running(job_id: int, token: int) -> TenantJobQuerySet:
@@ -217,6 +224,8 @@ def _count(tenant_queue: TenantQueue, freed: int, taken: int) -> bool:
     Where exactly these change hands, the row is not written. It was read under its lock, so what it says of the limit,
     of the pause and of the counter is what the database has until this transaction ends.
     """
+    if taken and tenant_queue.rate_number is not None:
+        return bool(TAKE_AT_RATE.update(pk=tenant_queue.pk, slots=taken - freed, starts=taken))
     if taken > freed:
         if not TAKE.update(pk=tenant_queue.pk, slots=taken - freed):
             return False
@@ -242,21 +251,22 @@ def _admit_and_start(
         else:
             started.tenant_queue = tenant_queue
     elsewhere = _claimed(tenant_queue, [head for head in heads if not head.starts_where_admitted])
-    return replace(admission, jobs=elsewhere, started=started)
+    return replace(admission, jobs=elsewhere, started=started, wakes_in=_wakes_in(tenant_queue, admission))
 
 
 def _choose(tenant_queue: TenantQueue, rq_queue: str, most: int) -> tuple[list[TenantJob], Admission]:
     """The next jobs, `most` of them, and the reservations before them; and what follows from there being no more."""
-    heads = _heads(tenant_queue, overflow_queue_of(rq_queue, tenant_queue.queue), most + 1)
+    free = _free(tenant_queue)
+    heads = _heads(tenant_queue, overflow_queue_of(rq_queue, tenant_queue.queue), most + 1) if free else []
     chosen: list[TenantJob] = []
     jobs = 0
-    for head in heads[: tenant_queue.free]:
+    for head in heads[:free]:
         if not head.is_reservation:
             jobs += 1
         if jobs > most:
             break
         chosen.append(head)
-    is_full = tenant_queue.free <= len(chosen) or (len(heads) <= len(chosen) and _passes_over(tenant_queue))
+    is_full = free <= len(chosen) or (len(heads) <= len(chosen) and _passes_over(tenant_queue))
     return chosen, Admission(is_full=is_full, has_more=not is_full and len(heads) > min(most, len(chosen)))
 
 
@@ -265,9 +275,27 @@ def _passes_over(tenant_queue: TenantQueue) -> bool:
     return tenant_queue.max_job_per_key is not None
 
 
+def _free(tenant_queue: TenantQueue) -> int:
+    """How many jobs may start now: as many as there are free slots, and tokens where the row has a rate."""
+    if not tenant_queue.free or tenant_queue.rate_number is None:
+        return tenant_queue.free
+    ((tokens,),) = TOKENS_LEFT.lists(pk=tenant_queue.pk)
+    return min(tenant_queue.free, int(tokens))
+
+
+def _wakes_in(tenant_queue: TenantQueue, admission: Admission) -> float | None:
+    """Seconds until there is a token for a tenant that has none left; None where it does not wait for one."""
+    if tenant_queue.rate_number is None or not admission.is_full:
+        return None
+    tenant_queue.refresh_from_db(fields=["rate_empty_at"])
+    now = clock.now()
+    bucket = rates.bucket(tenant_queue, now)
+    if bucket is None or bucket.tokens or bucket.next_at is None:
+        return None
+    return max(0.0, (bucket.next_at - now).total_seconds())
+
+
 def _heads(tenant_queue: TenantQueue, rq_queue: str, most: int) -> list[TenantJob]:
-    if not tenant_queue.free:
-        return []
     if tenant_queue.max_job_per_key is None:
         return first_waiting(most).rows(pk=tenant_queue.pk, rq_queue=rq_queue)
     heads = concurrency_keys.heads(tenant_queue, most, rq_queue)

@@ -22,6 +22,7 @@ from django.db.models import (
     UUIDField,
 )
 
+from tenant_slots import rates
 from tenant_slots.db.clock import DatabaseNow, from_now
 from tenant_slots.db.compiled import Parameter, Statement, fields_of
 from tenant_slots.models import ENDED, Kind, State, TenantJob, TenantQueue
@@ -31,9 +32,20 @@ PK = Parameter("pk", IntegerField())
 ATTEMPT = Parameter("attempt", IntegerField())
 TOKEN = Parameter("token", BigIntegerField())
 SLOTS = Parameter("slots", IntegerField())
+STARTS = Parameter("starts", IntegerField())
 RQ_QUEUE = Parameter("rq_queue", CharField())
 
-LOCKED = ("tenant", "queue", "max_job", "max_job_per_key", "current_job", "paused")
+LOCKED = (
+    "tenant",
+    "queue",
+    "max_job",
+    "max_job_per_key",
+    "current_job",
+    "paused",
+    "share",
+    *rates.SETTINGS,
+    "rate_empty_at",
+)
 """What is read of a tenant queue while it is locked; Django fetches anything else when it is asked for."""
 
 ADMITTED = ("uuid", "tenant_queue", "kind", "task", "options", "rq_job_id", "rq_queue", "state", "attempt", "token")
@@ -50,6 +62,16 @@ TAKE = Statement(
     lambda: TenantQueue.objects.filter(pk=PK).with_free(SLOTS),
     {"current_job": F("current_job") + SLOTS},
 )
+
+TOKENS_LEFT = Statement(lambda: TenantQueue.objects.filter(pk=PK).annotate(left=rates.left()).values_list("left"))
+
+TAKE_AT_RATE = Statement(
+    lambda: TenantQueue.objects.filter(rates.allows(STARTS), pk=PK).with_free(SLOTS),
+    {"current_job": F("current_job") + SLOTS, **rates.taken(STARTS)},
+)
+"""Where the row has a rate: so many starts, and as many slots less those that a job has just left."""
+
+GIVE_TOKEN_BACK = Statement(lambda: TenantQueue.objects.filter(pk=PK), rates.given_back(1))
 
 GIVE_BACK = Statement(
     lambda: TenantQueue.objects.filter(pk=PK, current_job__gte=SLOTS),

@@ -81,6 +81,14 @@ def freed(tenant_queue_id: int, rq_queue: str, seconds: float = fair_order.NOTHI
     return [job for name in rooms for job in _unless_redis_is_away(partial(feed, name)) or []]
 
 
+def offer_everywhere(tenant_queue: TenantQueue) -> list[TenantJob]:
+    """What the tenant may do has changed: its share is told, and it gets its turn wherever it had none."""
+    known = [(tenant_queue.pk, tenant_queue.share)]
+    for name in dispatch.queues_beside(tenant_queue.queue):
+        _unless_redis_is_away(partial(fair_order.tell_share, name, known))
+    return freed(tenant_queue.pk, tenant_queue.queue)
+
+
 def feed(rq_queue: str) -> list[TenantJob]:
     """Admit as many jobs in fair order as workers wait for, and push them to RQ.
 
@@ -117,17 +125,18 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
     def came_of(admission: Admission) -> None:
         taken = len(admission.jobs) + (admission.started is not None)
         if taken < turn.jobs or not admission.has_more:
-            forget(min(taken, turn.jobs), is_full=admission.is_full)
+            forget(min(taken, turn.jobs), admission)
 
-    def forget(*admitted: int, is_full: bool) -> None:
-        _unless_redis_is_away(partial(fair_order.drop, turn, *admitted, is_full=is_full))
+    def forget(admitted: int, admission: Admission) -> None:
+        drop = partial(fair_order.drop, turn, admitted, is_full=admission.is_full, wakes_in=admission.wakes_in)
+        _unless_redis_is_away(drop)
 
     try:
         with waiting_at_most(min(patience.get(), LOCK_TIMEOUT_SECONDS)):
             yield came_of
     except (TenantQueue.DoesNotExist, TenantQueueLocked) as error:
         logger.warning("a tenant queue loses its turn: %s", error)
-        forget(is_full=True)
+        forget(0, Admission(is_full=True))
     except Error:
         _unless_redis_is_away(partial(fair_order.undo, turn))
         raise

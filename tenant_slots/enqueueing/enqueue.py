@@ -50,7 +50,7 @@ def _turns(jobs: list[TenantJob]) -> dict[str, list[tuple[int, int]]]:
     """Which tenants have something to run by RQ queue, each once."""
     turns: dict[str, dict[tuple[int, int], None]] = {}
     for job in jobs:
-        turns.setdefault(job.rq_queue_name, {})[job.tenant_queue_id, 0] = None
+        turns.setdefault(job.rq_queue_name, {})[job.tenant_queue_id, job.tenant_queue.share] = None
     return {rq_queue: list(own) for rq_queue, own in turns.items()}
 
 

@@ -14,7 +14,7 @@ from django.db.models import Count, Exists, F, Model, OuterRef, Q, QuerySet, Tex
 from django.db.models.functions import Cast, Length
 from redis.exceptions import RedisError
 
-from tenant_slots import dispatch, fair_order, owners
+from tenant_slots import dispatch, fair_order, owners, rates
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import ago
@@ -92,13 +92,15 @@ def with_something_to_run() -> dict[str, list[tuple[int, int]]]:
     waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("pk"))
     held = TenantJob.objects.holding().filter(tenant_queue=OuterRef(OuterRef("pk"))).exclude(key="")
     full = held.values("key").annotate(held=Count("pk")).filter(held__gte=F("tenant_queue__max_job_per_key"))
-    free: QuerySet[TenantQueue] = TenantQueue.objects.filter(paused=False, current_job__lt=F("max_job"))
+    free: QuerySet[TenantQueue] = TenantQueue.objects.filter(
+        rates.allows(1), paused=False, current_job__lt=F("max_job")
+    )
     found: dict[str, list[tuple[int, int]]] = {}
     for name in ("", *getattr(settings, "RQ_QUEUES", {})):
         there = waiting.filter(rq_queue=name)
         below_cap = Q(max_job_per_key=None) | Exists(there.exclude(key__in=full.values("key")))
-        for pk, queue in free.filter(Exists(there), below_cap).values_list("pk", "queue"):
-            found.setdefault(rq_queue_of(name, queue), []).append((pk, 0))
+        for pk, queue, share in free.filter(Exists(there), below_cap).values_list("pk", "queue", "share"):
+            found.setdefault(rq_queue_of(name, queue), []).append((pk, share))
     return found
 
 

@@ -27,8 +27,18 @@ logger = logging.getLogger("tenant_slots")
 SECONDS_WITHOUT_DATABASE = 1
 """How long a worker waits before it asks a database again that did not answer."""
 
+SHORTEST_WAIT = 0.002
+"""Seconds. Redis waits for ever when it is told to wait for none."""
+
 SECONDS_BETWEEN_SIGNS = 5
 """After which a worker that runs a long job says again that it is there."""
+
+
+def _sooner(timeout: int | None, seconds: float | None) -> float | None:
+    """How long to wait at RQ's lists: not longer than until a tenant may start a job that it may not now."""
+    if timeout is None or seconds is None:
+        return timeout
+    return min(timeout, seconds + SHORTEST_WAIT)
 
 
 class TurnTakingWorker(SweepingWorker):
@@ -70,8 +80,8 @@ class TurnTakingWorker(SweepingWorker):
         names = [queue.name for queue in queues]
         while True:
             turn = fair_order.take(self.key, names, waits=timeout is not None)
-            if turn is None:
-                return self._wait_at_lists(queues, timeout, options)
+            if turn is None or isinstance(turn, float):
+                return self._wait_at_lists(queues, _sooner(timeout, turn), options)
             if isinstance(turn, Turn):
                 found = self._take(turn, queues)
             else:
@@ -81,9 +91,9 @@ class TurnTakingWorker(SweepingWorker):
                 return found
 
     def _wait_at_lists(
-        self, queues: Sequence[Queue], timeout: int | None, options: dict[str, Any]
+        self, queues: Sequence[Queue], timeout: float | None, options: dict[str, Any]
     ) -> tuple[Job, Queue] | None:
-        found = self._rq_queue_class.dequeue_any(queues, timeout, **options)
+        found = self._rq_queue_class.dequeue_any(queues, cast(int, timeout), **options)
         if timeout is not None:
             self._unless_redis_is_away(fair_order.leave, self.key, self.queue_names())
         return found
