@@ -203,14 +203,14 @@ def put_back(job: TenantJob) -> bool:
 def follow(job: TenantJob, released: Release, error: str, seconds: float = fair_order.NOTHING_RAN) -> None:
     """What follows from the release of a job's slot, for whoever has something to do in between.
 
+    Where the slot was not this process's any more, whoever took it away has done so.
+
     Args:
         job, released, error: what was released, and why.
-        seconds: for which the job has run. Where its slot was not this process's any more, whoever took that away has
-            settled the charge for it.
+        seconds: for which the job has run.
     """
-    charged = seconds if released else fair_order.NOTHING_CHARGED
-    after_commit(partial(freed, job.tenant_queue_id, job.rq_queue_name, charged))
     if released.state is not None:
+        after_commit(partial(freed, job.tenant_queue_id, job.rq_queue_name, seconds))
         left([job], released.state, error)
 
 

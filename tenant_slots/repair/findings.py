@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.conf import settings
-from django.db.models import Count, Exists, F, Model, OuterRef, Q, QuerySet, TextField
+from django.db.models import CharField, Count, Exists, F, Model, OuterRef, Q, QuerySet, TextField, Value
 from django.db.models.functions import Cast, Length
 from redis.exceptions import RedisError
 
@@ -89,19 +89,24 @@ def due(seconds_ago: float = 0) -> TenantJobQuerySet:
 
 def with_something_to_run() -> dict[str, list[tuple[int, int]]]:
     """Tenant queues that have a waiting job and a free slot for it, with their share, by the RQ queue of the job."""
-    waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("pk"))
+    names = getattr(settings, "RQ_QUEUES", {})
+    own, *overflow = (_free_with_waiting(name) for name in ("", *names))
+    found: dict[str, list[tuple[int, int]]] = {}
+    for pk, queue, share, name in own.union(*overflow, all=True):
+        rq_queue = rq_queue_of(name, queue)
+        if rq_queue in names:  # the doctor names others
+            found.setdefault(rq_queue, []).append((pk, share))
+    return found
+
+
+def _free_with_waiting(overflow_queue: str) -> QuerySet[Any, Any]:
+    waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("pk"), rq_queue=overflow_queue)
     held = TenantJob.objects.holding().filter(tenant_queue=OuterRef(OuterRef("pk"))).exclude(key="")
     full = held.values("key").annotate(held=Count("pk")).filter(held__gte=F("tenant_queue__max_job_per_key"))
-    free: QuerySet[TenantQueue] = TenantQueue.objects.filter(
-        rates.allows(1), paused=False, current_job__lt=F("max_job")
-    )
-    found: dict[str, list[tuple[int, int]]] = {}
-    for name in ("", *getattr(settings, "RQ_QUEUES", {})):
-        there = waiting.filter(rq_queue=name)
-        below_cap = Q(max_job_per_key=None) | Exists(there.exclude(key__in=full.values("key")))
-        for pk, queue, share in free.filter(Exists(there), below_cap).values_list("pk", "queue", "share"):
-            found.setdefault(rq_queue_of(name, queue), []).append((pk, share))
-    return found
+    below_cap = Q(max_job_per_key=None) | Exists(waiting.exclude(key__in=full.values("key")))
+    free: QuerySet[TenantQueue] = TenantQueue.objects.filter(rates.allows(1)).with_free(1)
+    name = Value(overflow_queue, CharField())
+    return free.filter(Exists(waiting), below_cap).order_by().values_list("pk", "queue", "share", name)
 
 
 def stranded() -> Iterator[tuple[str, int]]:
@@ -129,7 +134,8 @@ def under_way_by_tenant() -> dict[str, list[tuple[int, int, float]]]:
         seconds.setdefault((job.rq_queue_name, job.tenant_queue_id), []).append(taken)
     found: dict[str, list[tuple[int, int, float]]] = {name: [] for name in getattr(settings, "RQ_QUEUES", {})}
     for (rq_queue, pk), taken_by in seconds.items():
-        found.setdefault(rq_queue, []).append((pk, len(taken_by), sum(taken_by)))
+        if rq_queue in found:
+            found[rq_queue].append((pk, len(taken_by), sum(taken_by)))
     return found
 
 

@@ -166,7 +166,7 @@ def forget_unconditionally(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def as_of_now(turn: fair_order.Turn, *arguments: Any, **values: Any) -> None:
         record = django_rq.get_connection("imports").hget(f"tenant_slots:tenants:{turn.rq_queue}", turn.tenant_queue_id)
-        offers = struct.unpack("<dddHIB", record)[4]
+        offers = struct.unpack("<dddddfHHIB", record)[8]
         drop(turn._replace(offers=offers), *arguments, **values)
 
     monkeypatch.setattr(fair_order, "drop", as_of_now)
