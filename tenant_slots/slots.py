@@ -116,8 +116,12 @@ def start(job: TenantJob, owner: Owner) -> bool:
     paused, its limit lowered, or a job with a higher priority has come. Then it is to be put back.
     """
     rules = impatient(app_settings.DATABASE, LOCK_SECONDS)
-    statement = START if job.is_reservation else START_IF_DUE
-    started = bool(statement.update(rules, pk=job.pk, attempt=job.attempt, **owner.as_fields()))
+    values = {"pk": job.pk, "attempt": job.attempt, **owner.as_fields()}
+    if job.is_reservation:
+        started = bool(START.update(rules, **values))
+    else:
+        place = {"tenant_queue": job.tenant_queue_id, "rq_queue": job.rq_queue, "priority": job.priority}
+        started = bool(START_IF_DUE.update(rules, **values, **place))
     if started:
         job.token = owner.token
     return started

@@ -17,7 +17,6 @@ from django.db.models import (
     Exists,
     F,
     IntegerField,
-    OuterRef,
     Q,
     UUIDField,
 )
@@ -94,21 +93,22 @@ _STARTED = {
 
 START = Statement(lambda: TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, state=State.QUEUED), _STARTED)
 
+TENANT_QUEUE = Parameter("tenant_queue", IntegerField())
+PRIORITY = Parameter("priority", IntegerField())
+
+
+def _due() -> Q:
+    """What the job's row says is given: asked of the row itself, PostgreSQL would join all tenants' backlogs to it."""
+    row = TenantQueue.objects.filter(pk=TENANT_QUEUE)
+    more_urgent = TenantJob.objects.waiting().filter(
+        tenant_queue=TENANT_QUEUE, rq_queue=RQ_QUEUE, priority__gt=PRIORITY
+    )
+    may_hold_it = Exists(row.filter(paused=False, current_job__lte=F("max_job")))
+    return Q(may_hold_it) & (Q(~Exists(more_urgent)) | Q(Exists(row.exclude(max_job_per_key=None))))
+
+
 START_IF_DUE = Statement(
-    lambda: TenantJob.objects.filter(
-        Exists(TenantQueue.objects.filter(pk=OuterRef("tenant_queue"), paused=False, current_job__lte=F("max_job"))),
-        ~Exists(
-            TenantJob.objects.waiting().filter(
-                tenant_queue=OuterRef("tenant_queue"),
-                rq_queue=OuterRef("rq_queue"),
-                priority__gt=OuterRef("priority"),
-                tenant_queue__max_job_per_key=None,
-            )
-        ),
-        pk=PK,
-        attempt=ATTEMPT,
-        state=State.QUEUED,
-    ),
+    lambda: TenantJob.objects.filter(_due(), pk=PK, attempt=ATTEMPT, state=State.QUEUED),
     _STARTED,
 )
 """Of a job that may have waited for a worker since its admission: what was changed since then counts.

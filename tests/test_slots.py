@@ -239,6 +239,14 @@ def test_the_head_of_a_long_backlog_is_found_by_index_in_each_rq_queue() -> None
         assert "Sort" not in plan
         assert "Rows Removed" not in plan
         assert pages_read(plan) < 20, plan
+    (job,) = slots.admit(row.pk, "imports").jobs
+    with Sent() as sent:
+        assert slots.start(job, owner())
+    TenantJob.objects.filter(pk=job.pk).update(state=State.QUEUED)
+    plan = sent.plan()
+    assert "Index Only Scan using tenant_slots_backlog" in plan, plan
+    assert not re.search("Seq Scan on tenant_slots_tenantjob|Join", plan), plan
+    assert pages_read(plan) < 20, plan
 
 
 def copy_a_hundred_thousand_times() -> None:
