@@ -312,7 +312,7 @@ def test_a_concurrency_key_that_no_database_stores_is_refused(key: Any) -> None:
 
 def test_a_function_whose_path_is_too_long_for_its_column_is_refused_at_import(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(good, "__qualname__", "x" * 255)
-    with pytest.raises(exceptions.ImproperJob, match="has 2[67][0-9] characters, at most 255"):
+    with pytest.raises(exceptions.ImproperJob, match=r"has 2[67][0-9] characters, at most 255"):
         tenant_job("imports", tenant="tenant")(good)
     monkeypatch.setattr(good, "__qualname__", "x" * (254 - len(good.__module__)))
     tenant_job("imports", tenant="tenant")(good)
