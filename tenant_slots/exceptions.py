@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any, TypeVar
 
-from django.db import OperationalError
+from django.db import IntegrityError, OperationalError
 
 
 class TenantSlotsError(Exception):
@@ -84,6 +84,13 @@ class InvalidTenant(TenantSlotsError):
 
 class InvalidKey(TenantSlotsError):
     message = "{value!r} cannot be a key of {task}: {problem}."
+
+
+class DuplicateNotVisible(TenantSlotsError, IntegrityError):
+    message = (
+        "{task} has an identical job under way that this transaction cannot see, and the constraint on unique_key "
+        "allows no second one; end the transaction and enqueue again, or use READ COMMITTED."
+    )
 
 
 class InvalidObject(TenantSlotsError):

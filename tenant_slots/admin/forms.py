@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots import rates
@@ -32,10 +33,31 @@ def reason_field() -> forms.CharField:
     )
 
 
+class MomentField(forms.DateTimeField):
+    """Of the hour that a clock has twice in autumn the first one is meant.
+
+    Django refuses it, and with it every change of a row that has such a time already.
+    """
+
+    def to_python(self, value: Any) -> Any:
+        try:
+            return super().to_python(value)
+        except ValidationError as error:
+            if error.code != "ambiguous_timezone":
+                raise
+            with timezone.override(UTC):
+                read: Any = super().to_python(value)
+            on_the_clock = read.replace(tzinfo=None)
+            first = timezone.make_aware(on_the_clock)
+            if timezone.make_naive(first.astimezone(UTC)) != on_the_clock:
+                raise  # in spring the clock passes over it
+            return first
+
+
 def moment_field(label: Any, help_text: Any, **options: Any) -> forms.DateTimeField:
     """One input with one label, which the browser helps with; Django's two have a label for none of them."""
     widget = forms.DateTimeInput(attrs={**STYLED, "type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
-    return forms.DateTimeField(label=label, required=False, help_text=help_text, widget=widget, **options)
+    return MomentField(label=label, required=False, help_text=help_text, widget=widget, **options)
 
 
 def future_field(label: Any, help_text: Any) -> forms.DateTimeField:

@@ -119,9 +119,27 @@ def can_be_left(alias: str) -> bool:
     # Set by Django's TestCase on the blocks that it rolls back, Django 4.2 to 6.1.
     if any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
         return False
+    return sees_others(alias)
+
+
+def sees_others(alias: str) -> bool:
+    """Whether each statement sees what others have committed before it: not in a caller's stricter transaction."""
+    connection = connections[alias]
+    if connection.vendor != "postgresql" or not is_open(alias):
+        return True
     with connection.cursor() as cursor:
         cursor.execute("SHOW transaction_isolation")
         return bool(cursor.fetchone()[0] == "read committed")
+
+
+@contextmanager
+def seeing_others(alias: str) -> Iterator[None]:
+    """A transaction, or a part of the caller's if it `sees_others`, that does so for each of its statements."""
+    is_part = is_open(alias)
+    with transaction.atomic(using=alias):
+        if connections[alias].vendor == "postgresql" and not is_part:
+            send(alias, [READ_COMMITTED])
+        yield
 
 
 def outside(function: Callable[[], T]) -> T:

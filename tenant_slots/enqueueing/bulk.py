@@ -28,10 +28,12 @@ def insert(jobs: list[TenantJob]) -> None:
     Raises:
         IntegrityError: a duplicate is under way.
     """
+    for job in jobs:
+        job.pk = None  # of an earlier try
     on_postgresql = connections[app_settings.DATABASE].vendor == "postgresql"
     if on_postgresql and len(jobs) > 1 and jobs[0].unique_key:
         # Who enqueues the same jobs in another order waits for us at the first one that we share, and not we for them.
-        _give_keys(jobs)
+        give_keys(jobs)
         jobs = sorted(jobs, key=attrgetter("unique_key"))
     if on_postgresql and len(jobs) >= COPY_FROM:
         _copy(jobs)
@@ -39,12 +41,25 @@ def insert(jobs: list[TenantJob]) -> None:
         TenantJob.objects.bulk_create(jobs, batch_size=ROWS_PER_INSERT)
 
 
+def insert_unless_duplicate(job: TenantJob) -> bool:
+    """Store a job, perhaps with a key, unless a duplicate of it is under way. See `insert`.
+
+    Where another transaction is about to store one, or to end it, this waits until it has done so or has not.
+    """
+    TenantJob.objects.bulk_create([job], ignore_conflicts=True)
+    stored = TenantJob.objects.filter(uuid=job.uuid).values_list("pk", "enqueued_at").first()
+    if stored is None:
+        return False
+    job.pk, job.enqueued_at = stored
+    return True
+
+
 def _copy(jobs: list[TenantJob]) -> None:
     connection = connections[app_settings.DATABASE]
     table = connection.ops.quote_name(TenantJob._meta.db_table)
     fields = [field for field in TenantJob._meta.concrete_fields if field.column in COLUMNS]
     if not jobs[0].pk:
-        _give_keys(jobs)
+        give_keys(jobs)
     command = f"COPY {table} ({', '.join(str(field.column) for field in fields)}) FROM STDIN"
     with connection.wrap_database_errors, connection.cursor() as cursor, cursor.copy(command) as copy:
         for job in jobs:
@@ -53,8 +68,10 @@ def _copy(jobs: list[TenantJob]) -> None:
         job._state.adding, job._state.db = False, connection.alias
 
 
-def _give_keys(jobs: list[TenantJob]) -> None:
-    """COPY returns nothing, so the keys and the time come first."""
+def give_keys(jobs: list[TenantJob]) -> None:
+    """Keys in the order of the jobs, and the time, where they cannot be had from the INSERT. Not on SQLite."""
+    if connections[app_settings.DATABASE].vendor != "postgresql":
+        return
     with connections[app_settings.DATABASE].cursor() as cursor:
         cursor.execute(
             "SELECT nextval(pg_get_serial_sequence(%s, 'id')), clock_timestamp() FROM generate_series(1, %s)",

@@ -32,9 +32,10 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
         state = State.SCHEDULED if task.run_after and task.run_after > clock.now() else State.WAITING
         new_jobs = [_checked(task, call, state) for call in calls]
         if task.unique_for is None:
-            jobs = fresh = tenants.though_deleted(partial(_insert, task, new_jobs))
+            tenants.though_deleted(partial(_store, task, bulk.insert, new_jobs))
+            jobs = fresh = [new.job for new in new_jobs]
         else:
-            jobs, fresh = unique.stored_once(task.unique_for, new_jobs, partial(_insert, task))
+            jobs, fresh = unique.stored_once(task, new_jobs, partial(_store, task))
     if fresh:
         transitions.stored(fresh)
     waiting = [job for job in fresh if job.state == State.WAITING]
@@ -75,17 +76,15 @@ def _checked(task: TenantTask[..., Any], arguments: Arguments, state: State) -> 
     return NewJob(tenant, job)
 
 
-def _insert(task: TenantTask[..., Any], new_jobs: list[NewJob]) -> list[TenantJob]:
+def _store(task: TenantTask[..., Any], insert: unique.Insert, new_jobs: list[NewJob]) -> None:
     overflow.choose(task, new_jobs)
     rows = {tenant: tenants.tenant_queue_for(tenant, task.queue) for tenant in sorted({new.tenant for new in new_jobs})}
     for tenant, number in Counter(new.tenant for new in new_jobs if new.job.state == State.WAITING).items():
         backlog_limit.require_room(rows[tenant], number)
     for new in new_jobs:
-        new.job.tenant_queue, new.job.pk = rows[new.tenant], None
-    jobs = [new.job for new in new_jobs]
+        new.job.tenant_queue = rows[new.tenant]
     with transaction.atomic(using=app_settings.DATABASE):
-        bulk.insert(jobs)
-    return jobs
+        insert([new.job for new in new_jobs])
 
 
 def _by_tenant_queue(jobs: list[TenantJob]) -> dict[int, list[TenantJob]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -20,20 +21,31 @@ from django.db.models import Q, QuerySet
 from tenant_slots.conf import app_settings
 from tenant_slots.db import transactions
 from tenant_slots.db.clock import ago
+from tenant_slots.enqueueing import bulk
 from tenant_slots.enqueueing.new_job import NewJob
-from tenant_slots.exceptions import InvalidKey
+from tenant_slots.exceptions import DuplicateNotVisible, InvalidKey
 from tenant_slots.models import TenantJob
 from tenant_slots.tasks.arguments import json_problem
-from tenant_slots.tasks.task import TaskCall
+from tenant_slots.tasks.task import TaskCall, TenantTask
 from tenant_slots.validation import is_name
 
+TRIES_AT_ONCE = 2
+"""Each lost try means that somebody else stored one of the jobs meanwhile. Of many jobs somebody always does."""
+
 TRIES = 20
-"""Each lost try means that somebody else stored such a job; more than a few in a row means that we cannot see it."""
+"""How often a single job may be stored and ended by others between our look and our INSERT; more means that we cannot
+see it.
+"""
 
 KEYS_PER_QUERY = 1000
 
 LOCK_TIMEOUT_MS = 200
 """A worker's transaction holds a job's row for milliseconds; longer means that the caller's own transaction does."""
+
+
+Insert = Callable[[list[TenantJob]], object]
+Store = Callable[[Insert, list[NewJob]], object]
+"""Prepares jobs to be stored, and has them inserted in the given way."""
 
 
 def digest_of(call: TaskCall, tenant: str, on: Mapping[str, str]) -> str:
@@ -55,35 +67,96 @@ def digest_of(call: TaskCall, tenant: str, on: Mapping[str, str]) -> str:
 
 
 def stored_once(
-    unique_for: timedelta, new_jobs: list[NewJob], store: Callable[[list[NewJob]], object]
+    task: TenantTask[..., Any], new_jobs: list[NewJob], store: Store
 ) -> tuple[list[TenantJob], list[TenantJob]]:
-    """Store the jobs that are no duplicates.
+    """Store the jobs that are no duplicates, all or none: at once, or one after the other if somebody is in the way.
 
     Args:
-        unique_for: how old a job may be to stand for a later one.
+        task: what they are jobs of; its ``unique_for`` is how old a job may be to stand for a later one.
         new_jobs: what the calls became, with their digests.
-        store: stores the jobs that it is given, all or none; not called without any.
+        store: not called without jobs.
 
     Returns:
         The job of every call, and those among them that are new.
 
     Raises:
-        IntegrityError: the caller's transaction cannot see what others have committed, as with REPEATABLE READ.
+        DuplicateNotVisible: the caller's transaction cannot see what others have committed, as with REPEATABLE READ.
     """
-    for tries_left in reversed(range(TRIES)):
-        known = _under_way(unique_for, {new.job.unique_key for new in new_jobs})
-        fresh = _firsts(new for new in new_jobs if new.job.unique_key not in known)
+    assert task.unique_for is not None
+    wanted = _Wanted(task.unique_for, new_jobs)
+    last: IntegrityError
+    for number in range(TRIES):
+        in_order = number >= TRIES_AT_ONCE and transactions.sees_others(app_settings.DATABASE)
         try:
+            wanted.store_in_order(store) if in_order else wanted.store_at_once(store)
+            return wanted.jobs, wanted.new_jobs
+        except IntegrityError as error:
+            last = error
+    raise DuplicateNotVisible(task=task.path) from last
+
+
+class _Wanted:
+    """The jobs that one call wants, and what it has got of them so far, by digest."""
+
+    def __init__(self, unique_for: timedelta, new_jobs: list[NewJob]) -> None:
+        self._unique_for, self._calls = unique_for, new_jobs
+        self._known: dict[str, TenantJob] = {}
+        self._stored: dict[str, TenantJob] = {}
+
+    @property
+    def jobs(self) -> list[TenantJob]:
+        """The job of every call."""
+        found = {**self._known, **self._stored}
+        return [found[new.job.unique_key] for new in self._calls]
+
+    @property
+    def new_jobs(self) -> list[TenantJob]:
+        """Those that were stored, in the order of the calls."""
+        return [new.job for new in self._calls if self._stored.get(new.job.unique_key) is new.job]
+
+    def store_at_once(self, store: Store) -> None:
+        """Raises IntegrityError when somebody has stored one of them since we looked."""
+        fresh = self._look()
+        if fresh:
+            store(bulk.insert, fresh)
+            self._stored = {new.job.unique_key: new.job for new in fresh}
+
+    def store_in_order(self, store: Store) -> None:
+        """What is stored stays stored, so that nobody else can store it while we come to the next one.
+
+        Whoever waits for another one's job has only stored jobs with lower digests, so that nobody waits in a circle.
+
+        Raises:
+            IntegrityError: there is always another one whose job we do not see.
+        """
+        with transactions.seeing_others(app_settings.DATABASE):
+            fresh = self._look()
+            bulk.give_keys([new.job for new in fresh])  # the backlog is in the order of the calls
             if fresh:
-                store(list(fresh.values()))
-        except IntegrityError:
-            if not tries_left:
-                raise
-        else:
-            break
-    stored = {digest: new.job for digest, new in fresh.items()}
-    jobs = {**known, **stored}
-    return [jobs[new.job.unique_key] for new in new_jobs], list(stored.values())
+                store(self._insert_in_order, sorted(fresh, key=lambda new: new.job.unique_key))
+
+    def _insert_in_order(self, jobs: list[TenantJob]) -> None:
+        """One by one: to wait with a higher one stored, and to take that back, would not wake who waits for it.
+
+        (PostgreSQL lets them wait for the whole transaction once a savepoint inside another one is released.)
+        """
+        self._stored = {job.unique_key: job for job in jobs if self._insert(job)}
+
+    def _insert(self, job: TenantJob) -> bool:
+        """False when a duplicate is under way."""
+        for _ in range(TRIES):
+            if bulk.insert_unless_duplicate(job):
+                return True
+            if found := _under_way(self._unique_for, {job.unique_key}):
+                self._known |= found
+                return False
+        raise IntegrityError("the constraint on unique_key refuses a job whose duplicate nobody sees")
+
+    def _look(self) -> list[NewJob]:
+        """Begin anew: what is under way, and those that are not."""
+        firsts = _firsts(self._calls)
+        self._known, self._stored = _under_way(self._unique_for, firsts.keys()), {}
+        return [new for digest, new in firsts.items() if digest not in self._known]
 
 
 def revive(ended: QuerySet[TenantJob], **changes: Any) -> int:
@@ -121,7 +194,7 @@ def _firsts(new_jobs: Iterable[NewJob]) -> dict[str, NewJob]:
     return firsts
 
 
-def _under_way(unique_for: timedelta, digests: set[str]) -> dict[str, TenantJob]:
+def _under_way(unique_for: timedelta, digests: AbstractSet[str]) -> dict[str, TenantJob]:
     """The jobs that stand for later ones, by digest. Older ones lose their digest, so that another may be stored."""
     is_old = Q(enqueued_at__lte=ago(unique_for.total_seconds()))
     found: dict[str, TenantJob] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -185,3 +185,24 @@ def test_a_change_between_the_check_and_the_lock_is_reported_and_not_lost(
     response = boss.post(change_page(row), {**form, "max_job": "3"}, follow=True)
     assert any("Their limit: 7" in message for message in messages_of(response))
     assert not LogEntry.objects.exists()
+
+
+@override_settings(TIME_ZONE="Europe/Berlin")
+@pytest.mark.parametrize("hour", [0, 1], ids=["summer", "winter"])
+def test_a_row_with_a_time_in_the_hour_that_a_clock_has_twice_can_be_changed(boss: Client, hour: int) -> None:
+    row = tenant_queue()
+    twice = datetime(2090, 10, 29, hour, 30, tzinfo=UTC)
+    row.pause(until=twice)
+    assert loaded(boss, row)["resume_at"] == "2090-10-29T02:30"
+    response = boss.post(change_page(row), {**loaded(boss, row), "max_job": "7"})
+    assert (response.status_code, fresh(row).max_job, row.resume_at) == (302, 7, twice)
+
+
+@override_settings(TIME_ZONE="Europe/Berlin")
+def test_of_an_hour_that_a_clock_has_twice_the_first_is_meant_and_one_that_it_has_not_is_refused(boss: Client) -> None:
+    row = tenant_queue()
+    sent = {**loaded(boss, row), "paused": "on"}
+    page = boss.post(change_page(row), {**sent, "resume_at": "2090-03-26T02:30"}).content.decode()
+    assert "may not exist" in page
+    assert boss.post(change_page(row), {**sent, "resume_at": "2090-10-29T02:30"}).status_code == 302
+    assert fresh(row).resume_at == datetime(2090, 10, 29, 0, 30, tzinfo=UTC)

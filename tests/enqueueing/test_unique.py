@@ -5,9 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import date, timedelta
+from itertools import cycle
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -15,16 +16,17 @@ from uuid import UUID
 
 import django_rq
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from tenant_slots import exceptions, signals, slots, tenant_job
+from tenant_slots.db.clock import in_seconds
 from tenant_slots.enqueueing import bulk, unique
 from tenant_slots.enqueueing.ways import WaysToEnqueue
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.tasks.task import TenantTask
 from tests import jobs
-from tests.factories import admit, age, fresh, owner, tenant_queue, work
+from tests.factories import TASK, admit, age, fresh, owner, tenant_queue, work
 from tests.processes import ROOT, environment, somebody_waits_for_a_lock, wait_until
 from tests.races.test_double_release import at_once
 
@@ -399,6 +401,96 @@ def test_a_transaction_that_cannot_see_the_first_one_is_refused_a_second_and_goe
             jobs.import_once.enqueue("acme")
         assert not TenantJob.objects.exists()
     assert TenantJob.objects.get() == first
+
+
+class Churn:
+    """Somebody else, who after every look of ours ends the job that he has under way, and stores the next one."""
+
+    def __init__(self, paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.paths, self.stored, self.looks = cycle(paths), "", 0
+        self._look = unique._under_way
+        monkeypatch.setattr(unique, "_under_way", self.look_then_churn)
+
+    def look_then_churn(self, *args: Any) -> Any:
+        self.looks += 1
+        found = self._look(*args)
+        at_once(self._churn)
+        return found
+
+    def _churn(self) -> None:
+        self.end_last()
+        try:
+            with transaction.atomic(), connection.cursor() as cursor:
+                cursor.execute("SET LOCAL lock_timeout = '50ms'")
+                self.stored = next(self.paths)
+                digest = digest_of(jobs.import_once.tenant_task, "acme", self.stored)
+                row = TenantQueue.objects.get()
+                TenantJob.objects.create(tenant_queue=row, task=TASK, args=["acme", self.stored], unique_key=digest)
+        except OperationalError:
+            pass  # somebody is about to store that one
+
+    def end_last(self) -> None:
+        TenantJob.objects.not_ended().filter(task=TASK).update(state=State.FINISHED, ended_at=in_seconds(0))
+
+
+PATHS = [f"{number}.csv" for number in range(30)]
+
+
+@on_postgresql
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "in a transaction"])
+def test_others_who_store_and_end_identical_jobs_all_the_time_cause_no_error(
+    inside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant_queue(max_job=0)
+    churn = Churn(PATHS, monkeypatch)
+    with transaction.atomic() if inside else nullcontext():
+        got = jobs.import_once.enqueue_many([(("acme", path), {}) for path in PATHS])
+    assert [job.args[1] for job in got] == PATHS
+    assert churn.looks > 2, "the control: somebody was in the way"
+    keys = TenantJob.objects.not_ended().values_list("unique_key", flat=True)
+    assert len(keys) == len(set(keys)) >= 30 - churn.looks, "what a look has found may have ended since"
+
+
+@on_postgresql
+def test_of_a_call_that_fails_in_the_end_nothing_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant_queue(max_job=0, max_waiting=20)
+    Churn(PATHS, monkeypatch)
+    with pytest.raises(exceptions.TenantQueueFull):
+        jobs.import_once.enqueue_many([(("acme", path), {}) for path in PATHS])
+    assert not TenantJob.objects.exclude(task=TASK).exists()
+
+
+@on_postgresql
+def test_whoever_waits_for_another_one_has_stored_only_jobs_with_lower_digests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or two of them would wait for each other: at every INSERT, what this transaction has stored is lower."""
+    tenant_queue(max_job=0)
+    churn = Churn(PATHS, monkeypatch)
+    insert, tries = bulk.insert_unless_duplicate, []
+
+    def watched(job: TenantJob) -> bool:
+        mine = TenantJob.objects.exclude(task=TASK).values_list("unique_key", flat=True)
+        tries.append((max(mine, default=""), job.unique_key))
+        return insert(job)
+
+    monkeypatch.setattr(bulk, "insert_unless_duplicate", watched)
+    got = jobs.import_once.enqueue_many([(("acme", path), {}) for path in PATHS])
+    assert churn.looks > 2, "the control: somebody was in the way"
+    assert len(tries) >= 28
+    assert all(highest < digest for highest, digest in tries)
+    mine = [job.pk for job in got if job.task != TASK]
+    assert mine == sorted(mine), "the backlog is in the order of the calls"
+
+
+def test_a_job_that_a_duplicate_is_in_the_way_of_is_not_stored_and_another_one_is() -> None:
+    row = tenant_queue(max_job=0)
+    taken = jobs.import_once.enqueue("acme", "0.csv")
+    duplicate = TenantJob(tenant_queue=row, task=TASK, unique_key=taken.unique_key)
+    other = TenantJob(tenant_queue=row, task=TASK, unique_key="other")
+    with transaction.atomic():
+        assert not bulk.insert_unless_duplicate(duplicate)
+        assert bulk.insert_unless_duplicate(other)
+    assert TenantJob.objects.get(pk=other.pk).enqueued_at == other.enqueued_at
+    assert TenantJob.objects.count() == 2
 
 
 @on_postgresql

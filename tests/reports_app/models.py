@@ -68,3 +68,16 @@ class Export(Executable):
 
 class Named(Executable):
     name = models.CharField(max_length=300, primary_key=True)
+
+
+class Line(Executable):
+    """Its primary key has two parts."""
+
+    pk = models.CompositePrimaryKey("tenant", "number")
+    number = models.IntegerField()
+
+
+class Archive(Export):
+    """Its primary key is a link to its parent, whose own is a UUID."""
+
+    shelf = models.CharField(max_length=50, default="")

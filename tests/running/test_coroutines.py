@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sys
 from pathlib import Path
@@ -165,3 +166,22 @@ def test_a_running_coroutine_can_be_canceled(workers: Workers, history: History,
     assert fresh(job).cancel()
     wait_until(lambda: fresh(job).state == State.CANCELED)
     assert fresh(row).current_job == 0
+
+
+def test_an_enqueue_whose_task_is_canceled_is_done_or_not_and_leaves_nothing_half_done() -> None:
+    tenant_queue("acme", queue="reports", max_job=1)
+
+    async def canceled_after(pause: float) -> bool:
+        task = asyncio.create_task(jobs.add.aenqueue(1, 2, tenant="acme"))
+        await asyncio.sleep(pause)
+        return task.cancel()
+
+    async def all_of_them() -> list[bool]:
+        return [await canceled_after(pause) for pause in (0, 0.0005, 0.001, 0.002, 0.004, 0)]
+
+    assert any(asyncio.run(all_of_them())), "the control: some were canceled in time"
+    last = jobs.add.enqueue(1, 2, tenant="acme")
+    work("reports")
+    assert fresh(last).state == "finished"
+    assert set(TenantJob.objects.values_list("state", flat=True)) == {"finished"}
+    assert counters_match()

@@ -18,7 +18,7 @@ from tenant_slots.models import TenantJob
 from tenant_slots.tasks.registry import resolve
 from tests.factories import fresh, in_rq, work
 from tests.processes import Workers, wait_until
-from tests.reports_app.models import DetailedReport, DraftReport, Executable, Export, Named, Report
+from tests.reports_app.models import Archive, DetailedReport, DraftReport, Executable, Export, Line, Named, Report
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -63,6 +63,28 @@ def test_the_row_keeps_the_model_of_the_object_itself(model: type[Executable]) -
     work()
     assert (fresh(job).object_model, job.object_pk) == (model._meta.label_lower, str(report.pk))
     assert (job.state, job.result) == ("finished", f"{model.__name__} done")
+
+
+def test_an_object_whose_key_has_several_parts_is_found_again() -> None:
+    line, other = (Line.objects.create(tenant=tenant, number=7) for tenant in ('a"b,\u202ec', "acme"))
+    job = line.execute.enqueue("shipped")
+    work()
+    assert (fresh(job).state, job.object_pk) == ("finished", '["a\\"b,\u202ec", "7"]')
+    assert (fresh(line).done, fresh(other).done) == ("shipped", "")
+    with pytest.raises(exceptions.InvalidObject, match="not saved"):
+        Line(tenant="acme", number=8).execute.enqueue()
+    gone = other.execute.enqueue()
+    other.delete()
+    work()
+    assert (fresh(gone).state, "ObjectGone" in gone.error) == ("failed", True)
+
+
+def test_an_object_of_a_model_that_inherits_from_one_with_a_uuid_is_found_again() -> None:
+    archive = Archive.objects.create(tenant="acme")
+    job = archive.execute.enqueue("kept")
+    work()
+    assert (fresh(job).state, job.object_pk) == ("finished", str(archive.pk))
+    assert fresh(archive).done == "kept"
 
 
 def test_a_method_that_a_subclass_overrides_is_another_job() -> None:
