@@ -15,9 +15,9 @@ from rq.worker import BaseWorker
 
 from tenant_slots import conf
 from tenant_slots.conf import app_settings
-from tenant_slots.models import HIGHEST_LIMIT
+from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE
 from tenant_slots.tasks.registry import registered
-from tenant_slots.tenants import is_limit
+from tenant_slots.tenants import is_limit, is_share
 from tenant_slots.validation import is_flag, is_number, is_positive, is_whole
 
 Problem = str | None
@@ -172,12 +172,18 @@ def _bytes_or_none(value: object) -> Problem:
 
 
 def _limit(value: object) -> Problem:
+    return _default(value, is_limit, f"a number from 0 to {HIGHEST_LIMIT}, a dict of such numbers by queue")
+
+
+def _share(value: object) -> Problem:
+    return _default(value, is_share, f"a number from 1 to {HIGHEST_SHARE}, a dict of such numbers by queue")
+
+
+def _default(value: object, is_right: Callable[[object], bool], right: str) -> Problem:
     if isinstance(value, str):
         return _importable(value)
-    limits = list(value.values()) if isinstance(value, Mapping) else [value]
-    if all(is_limit(limit) for limit in limits):
-        return None
-    return f"Give a number from 0 to {HIGHEST_LIMIT}, a dict of such numbers by queue, or the path of a callable."
+    values = list(value.values()) if isinstance(value, Mapping) else [value]
+    return None if all(map(is_right, values)) else f"Give {right}, or the path of a callable."
 
 
 def _importable(path: str) -> Problem:
@@ -216,6 +222,7 @@ def _names(value: object) -> Problem:
 
 RULES: dict[str, Callable[[object], Problem]] = {
     "DEFAULT_MAX_JOB": _limit,
+    "DEFAULT_SHARE": _share,
     "AUTO_CREATE": _flag,
     "REQUIRE_TENANT": _flag,
     "DATABASE": _text,

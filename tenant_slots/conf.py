@@ -28,6 +28,7 @@ class AppSettings:
     """Times are in seconds."""
 
     DEFAULT_MAX_JOB: Setting[int | Mapping[str, int] | str] = Setting(1)
+    DEFAULT_SHARE: Setting[int | Mapping[str, int] | str] = Setting(1)
     AUTO_CREATE = Setting(True)
     REQUIRE_TENANT = Setting(False)
     DATABASE = Setting("default")

@@ -66,6 +66,10 @@ class InvalidLimit(TenantSlotsError):
     )
 
 
+class InvalidShare(TenantSlotsError):
+    message = "{value!r} is not a share for tenant {tenant!r} on queue {queue!r}: give an integer from 1 to {highest}."
+
+
 class InvalidTenant(TenantSlotsError):
     message = "{value!r} cannot be a tenant: {problem}."
 

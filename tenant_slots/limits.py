@@ -23,7 +23,7 @@ from tenant_slots.locks import locked
 from tenant_slots.models import GUARDED, HIGHEST_LIMIT, Change, LimitSource, TenantQueue
 from tenant_slots.validation import is_whole
 
-CAPS = ("max_job_per_key", "max_waiting")
+CAPS = ("share", "max_job_per_key", "max_waiting")
 """Changed by themselves: neither an override nor the default has a say in them."""
 
 CHANGEABLE = (*GUARDED, "limit_source", "limit_set_by", "override_by", "limit_before_override")
@@ -100,6 +100,14 @@ def reset_to_default(
         row.max_job, row.limit_source, row.limit_set_by = default, LimitSource.DEFAULT, ""
 
     return _change(tenant_queue, apply, by, reason, version)
+
+
+@implements(TenantQueue.set_share)
+def set_share(
+    tenant_queue: TenantQueue, share: int, *, by: str = "", reason: str = "", version: int | None = None
+) -> list[Change]:
+    tenants.require_share(share, tenant_queue.tenant, tenant_queue.queue)
+    return _change(tenant_queue, _setting("share", share), by, reason, version)
 
 
 @implements(TenantQueue.set_max_job_per_key)

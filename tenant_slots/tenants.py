@@ -17,13 +17,14 @@ from tenant_slots.exceptions import (
     InvalidKey,
     InvalidLimit,
     InvalidSetting,
+    InvalidShare,
     InvalidTenant,
     TenantMissing,
     TenantQueueLocked,
     UnknownQueue,
     UnknownTenantQueue,
 )
-from tenant_slots.models import HIGHEST_LIMIT, TenantQueue
+from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE, TenantQueue
 from tenant_slots.tasks.options import key_problem
 from tenant_slots.tasks.task import TaskCall
 from tenant_slots.validation import is_name, is_whole, text_problem
@@ -100,6 +101,7 @@ def tenant_queue_for(tenant: str, queue: str) -> TenantQueue:
         UnknownQueue: RQ has no such queue.
         UnknownTenantQueue: there is no row and ``AUTO_CREATE`` is off.
         InvalidLimit: ``DEFAULT_MAX_JOB`` gave something else than a limit.
+        InvalidShare: ``DEFAULT_SHARE`` gave something else than a share.
         TenantQueueLocked: another transaction has made the row and does not end.
     """
     require_queue(queue)
@@ -109,7 +111,7 @@ def tenant_queue_for(tenant: str, queue: str) -> TenantQueue:
         return found
     if not app_settings.AUTO_CREATE:
         raise UnknownTenantQueue(tenant=tenant, queue=queue)
-    return _made(tenant, queue, default_max_job(tenant, queue))
+    return _made(tenant, queue, defaults(tenant, queue))
 
 
 def _found(tenant: str, queue: str) -> TenantQueue | None:
@@ -117,13 +119,18 @@ def _found(tenant: str, queue: str) -> TenantQueue | None:
     return found
 
 
-def _made(tenant: str, queue: str, max_job: int) -> TenantQueue:
+def defaults(tenant: str, queue: str) -> dict[str, Any]:
+    """What the settings say of a new row. See `default_max_job` and `default_share`."""
+    return {"max_job": default_max_job(tenant, queue), "share": default_share(tenant, queue)}
+
+
+def _made(tenant: str, queue: str, values: dict[str, Any]) -> TenantQueue:
     """A new row. While it is not committed, everybody else who enqueues for the tenant has to wait for it.
 
     So it is made outside of the caller's transaction, which may be long; a rollback then leaves the row. Where there is
     no further connection to be had, it is made inside.
     """
-    make = partial(_get_or_create, tenant, queue, max_job)
+    make = partial(_get_or_create, tenant, queue, values)
     if transactions.can_be_left(app_settings.DATABASE):
         try:
             transactions.outside(make)
@@ -135,12 +142,12 @@ def _made(tenant: str, queue: str, max_job: int) -> TenantQueue:
     return _found(tenant, queue) or make()
 
 
-def _get_or_create(tenant: str, queue: str, max_job: int) -> TenantQueue:
+def _get_or_create(tenant: str, queue: str, values: dict[str, Any]) -> TenantQueue:
     alias = app_settings.DATABASE
     with transactions.bounded(alias, f"of {tenant!r} on {queue}") as rules:
         transactions.send(alias, rules)
         row: TenantQueue
-        row, _ = TenantQueue.objects.get_or_create(tenant=tenant, queue=queue, defaults={"max_job": max_job})
+        row, _ = TenantQueue.objects.get_or_create(tenant=tenant, queue=queue, defaults=values)
     return row
 
 
@@ -169,21 +176,33 @@ def default_max_job(tenant: str, queue: str) -> int:
     """
     if tenant == NO_TENANT:
         return HIGHEST_LIMIT
-    configured = app_settings.DEFAULT_MAX_JOB
+    return require_limit(_default("DEFAULT_MAX_JOB", tenant, queue, otherwise=1), tenant, queue)
+
+
+def default_share(tenant: str, queue: str) -> int:
+    """The share of a new row, from ``DEFAULT_SHARE``: as `default_max_job`. No callable is asked for `NO_TENANT`.
+
+    Raises:
+        InvalidShare, InvalidSetting: it is not a share, or its callable cannot be imported.
+    """
+    if tenant == NO_TENANT and isinstance(app_settings.DEFAULT_SHARE, str):
+        return 1
+    return require_share(_default("DEFAULT_SHARE", tenant, queue, otherwise=1), tenant, queue)
+
+
+def _default(name: str, tenant: str, queue: str, otherwise: Any) -> Any:
+    """What this setting says of a tenant on a queue: a value for all, one per queue, or a callable's answer."""
+    configured = getattr(app_settings, name)
     if isinstance(configured, Mapping):
-        limit: Any = configured.get(queue, 1)
-    elif isinstance(configured, str):
-        limit = imported_default_max_job(configured)(tenant, queue)
-    else:
-        limit = configured
-    return require_limit(limit, tenant, queue)
+        return configured.get(queue, otherwise)
+    return _imported(name, configured)(tenant, queue) if isinstance(configured, str) else configured
 
 
-def imported_default_max_job(path: str) -> Callable[[str, str], int]:
+def _imported(name: str, path: str) -> Callable[[str, str], Any]:
     try:
-        function: Callable[[str, str], int] = import_string(path)
+        function: Callable[[str, str], Any] = import_string(path)
     except ImportError as error:
-        raise InvalidSetting(name="DEFAULT_MAX_JOB", value=path, problem=f"it cannot be imported ({error})") from error
+        raise InvalidSetting(name=name, value=path, problem=f"it cannot be imported ({error})") from error
     return function
 
 
@@ -197,3 +216,15 @@ def require_limit(value: Any, tenant: str, queue: str) -> int:
         raise InvalidLimit(value=value, tenant=tenant, queue=queue, lowest=0, highest=HIGHEST_LIMIT)
     limit: int = value
     return limit
+
+
+def is_share(value: object) -> bool:
+    return is_whole(value, 1, HIGHEST_SHARE)
+
+
+def require_share(value: Any, tenant: str, queue: str) -> int:
+    """Raises InvalidShare unless `value` is a whole number from 1 to ``HIGHEST_SHARE``."""
+    if not is_share(value):
+        raise InvalidShare(value=value, tenant=tenant, queue=queue, highest=HIGHEST_SHARE)
+    share: int = value
+    return share

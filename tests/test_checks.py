@@ -37,6 +37,11 @@ def test_every_setting_has_a_rule() -> None:
         ({"DEFAULT_MAX_JOB": True}, "tenant_slots.E003"),
         ({"DEFAULT_MAX_JOB": {"imports": "two"}}, "tenant_slots.E003"),
         ({"DEFAULT_MAX_JOB": "tests.nowhere.limit"}, "tenant_slots.E003"),
+        ({"DEFAULT_SHARE": 0}, "tenant_slots.E003"),
+        ({"DEFAULT_SHARE": 1001}, "tenant_slots.E003"),
+        ({"DEFAULT_SHARE": 1.5}, "tenant_slots.E003"),
+        ({"DEFAULT_SHARE": {"imports": None}}, "tenant_slots.E003"),
+        ({"DEFAULT_SHARE": "tests.nowhere.share"}, "tenant_slots.E003"),
         ({"AUTO_CREATE": "no"}, "tenant_slots.E003"),
         ({"REQUIRE_TENANT": 1}, "tenant_slots.E003"),
         ({"RESCHEDULE_DELAY": 0}, "tenant_slots.E003"),
@@ -62,6 +67,7 @@ def test_a_wrong_setting_is_reported(configured: Any, expected: str) -> None:
 def test_valid_values_are_accepted() -> None:
     right = {
         "DEFAULT_MAX_JOB": {"imports": 2},
+        "DEFAULT_SHARE": {"imports": 1000},
         "LEASE_TTL": 2,
         "BEAT_INTERVAL": 0.5,
         "MAX_CRASHES": 0,

@@ -27,6 +27,7 @@ OPTIONAL = [
 
 DEFAULTS = {
     "DEFAULT_MAX_JOB": 1,
+    "DEFAULT_SHARE": 1,
     "AUTO_CREATE": True,
     "REQUIRE_TENANT": False,
     "DATABASE": "default",

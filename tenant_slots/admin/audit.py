@@ -61,7 +61,7 @@ def in_words(change: Change) -> dict[str, str]:
         yes, no = gettext("paused"), gettext("not paused")
         names = {"what": gettext("pause"), "old": yes if change.old else no, "new": yes if change.new else no}
     elif change.what in limits.CAPS:
-        what = gettext("limit per concurrency key") if change.what == "max_job_per_key" else gettext("largest backlog")
+        what = str(TenantQueue._meta.get_field(change.what).verbose_name)  # type: ignore[union-attr]
         names = {"what": what, "old": _cap(change.old), "new": _cap(change.new)}
     else:
         names = {"what": gettext("limit"), "old": str(change.old), "new": str(change.new)}

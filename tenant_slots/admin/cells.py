@@ -30,6 +30,7 @@ def of_row(row: Row) -> Cells:
         "state": {"text": str(STATES[QueueState(row.state)]), "attrs": {"data-state": row.state}},
         "usage": {"text": f"{row.current_job} / {row.max_job}"},
         "meter": {"attrs": _meter(row)},
+        "share": {"text": str(row.share)},
         "running": {"text": str(row.running)},
         "queued": {"text": str(row.queued)},
         "waiting": {"text": str(row.waiting)},
@@ -103,6 +104,7 @@ def _meter(row: Row) -> dict[str, str]:
 def _edit(row: Row) -> dict[str, str]:
     return {
         "data-limit": str(row.max_job),
+        "data-share": str(row.share),
         "data-version": str(row.version),
         "data-running": str(row.current_job),
     }

@@ -20,7 +20,7 @@ from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import effect_of
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import StaleVersion
-from tenant_slots.models import HIGHEST_LIMIT, Change, LimitSource, TenantQueue
+from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE, Change, LimitSource, TenantQueue
 
 
 class TenantQueueForm(QueueModelForm):
@@ -53,6 +53,11 @@ class TenantQueueForm(QueueModelForm):
             raise ValidationError(conflict_text(self.stored_limit, cleaned.get("max_job")), code="conflict")
         return cleaned
 
+    def clean_share(self) -> int:
+        """Left empty, or not sent at all, it stays as it is."""
+        share: int | None = self.cleaned_data["share"]
+        return self.instance.share if share is None else share
+
     def _require_future(self, name: str, time: datetime) -> None:
         try:
             require_future(time)
@@ -71,6 +76,8 @@ class ChangeForm(QueueConcern):
             return moment_field(label=capfirst(db_field.verbose_name), help_text=db_field.help_text)
         if db_field.name == "max_job":
             kwargs |= {"min_value": 0, "max_value": HIGHEST_LIMIT}
+        if db_field.name == "share":
+            kwargs |= {"min_value": 1, "max_value": HIGHEST_SHARE, "required": False}
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: TenantQueue, form: Any, change: bool) -> None:
@@ -118,7 +125,8 @@ def apply_changes(request: HttpRequest, row: TenantQueue, form: TenantQueueForm)
         else:
             changes += row.end_override(**facts)
         facts["version"] = row.version
-    for name, change in (("max_job_per_key", row.set_max_job_per_key), ("max_waiting", row.set_max_waiting)):
+    steps = {"share": row.set_share, "max_job_per_key": row.set_max_job_per_key, "max_waiting": row.set_max_waiting}
+    for name, change in steps.items():
         if name in changed:
             changes += change(values[name], **facts)
             facts["version"] = row.version

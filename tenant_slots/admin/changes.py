@@ -26,6 +26,24 @@ def set_limit(row: TenantQueue, *, max_job: int, until: datetime | None, **facts
     return row.set_limit(max_job, **facts)
 
 
+def set_limit_and_share(
+    row: TenantQueue, *, max_job: int, until: datetime | None, share: int | None, **facts: Any
+) -> list[Change]:
+    """Where only the share differs from what is stored, the limit keeps its source and its override."""
+    if share is None or share == row.share:
+        return set_limit(row, max_job=max_job, until=until, **facts)
+    changes: list[Change] = []
+    if max_job != row.max_job or (until is not None and until != _shown(row.override_until)):
+        changes += set_limit(row, max_job=max_job, until=until, **facts)
+        facts["version"] = row.version
+    return changes + row.set_share(share, **facts)
+
+
+def _shown(time: datetime | None) -> datetime | None:
+    """A time as its input has it: without seconds."""
+    return time and time.replace(second=0, microsecond=0)
+
+
 def conflict_text(theirs: int, yours: int | None) -> str:
     return gettext(
         "Somebody else has changed this tenant queue in the meantime. Their limit: %(theirs)s. Yours: %(yours)s. "

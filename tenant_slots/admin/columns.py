@@ -32,6 +32,7 @@ def column(
 
 class QueueColumns(QueueConcern):
     state = column("state", _("state"), css="slots-pill")
+    share_shown = column("share", _("share"), ordering="share")
     running = column("running", _("running"))
     queued = column("queued", _("queued"))
     waiting = column("waiting", _("waiting"), ordering="waiting")

@@ -15,7 +15,7 @@ from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats import rows
 
 QUEUE_FIELDS = (
-    "tenant", "queue", "state", "current_job", "max_job", "running", "queued", "waiting", "oldest_wait",
+    "tenant", "queue", "state", "current_job", "max_job", "share", "running", "queued", "waiting", "oldest_wait",
     "start_delay", "failed", "paused", "limit_source", "limit_set_by", "override_until", "resume_at",
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.db import clock
-from tenant_slots.models import HIGHEST_LIMIT
+from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE, TenantQueue
 
 LONGEST_REASON = 200
 
@@ -44,6 +44,17 @@ def require_future(time: datetime) -> None:
         raise ValidationError(_("This time has already passed."))
 
 
+def share_field(**options: Any) -> forms.IntegerField:
+    return forms.IntegerField(
+        label=_("Share"),
+        min_value=1,
+        max_value=HIGHEST_SHARE,
+        help_text=TenantQueue._meta.get_field("share").help_text,
+        widget=forms.NumberInput(attrs=STYLED),
+        **options,
+    )
+
+
 class ReasonForm(forms.Form):
     reason = reason_field()
 
@@ -61,6 +72,14 @@ class LimitForm(forms.Form):
     until = future_field(_("Until"), _("The current limit comes back then. Leave empty to keep the new one."))
     reason = reason_field()
     version = forms.IntegerField(widget=forms.HiddenInput)
+
+
+class LimitAndShareForm(LimitForm):
+    """Who sends no share leaves it as it is."""
+
+    share = share_field(required=False)
+
+    field_order = ("max_job", "until", "share", "reason")
 
 
 class SeenForm(forms.Form):

@@ -13,8 +13,8 @@ from django.utils.translation import gettext
 from tenant_slots import tenants
 from tenant_slots.admin import audit, cells
 from tenant_slots.admin.bases import QueueConcern
-from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_limit
-from tenant_slots.admin.forms import LimitForm, ResetForm
+from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_limit_and_share
+from tenant_slots.admin.forms import LimitAndShareForm, LimitForm, ResetForm
 from tenant_slots.admin.pages import address, confirmation, view_name
 from tenant_slots.admin.permissions import QueuePermissions
 from tenant_slots.admin.snapshots import forget_shared, shared_rows
@@ -36,11 +36,11 @@ class LimitPages(QueuePermissions, QueueConcern):
     def limit_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Set a limit, for good or until a time. The script of the live list asks for JSON."""
         row = self._row_to_limit(request, object_id)
-        initial = {"max_job": row.max_job, "version": row.version, "until": row.override_until}
-        form = LimitForm(request.POST if request.method == "POST" else None, initial=initial)
+        initial = {"max_job": row.max_job, "until": row.override_until, "share": row.share, "version": row.version}
+        form = LimitAndShareForm(request.POST if request.method == "POST" else None, initial=initial)
         if request.method == "POST" and form.is_valid():
             try:
-                changes = set_limit(row, by=name_of(request), **form.cleaned_data)
+                changes = set_limit_and_share(row, by=name_of(request), **form.cleaned_data)
             except StaleVersion as error:
                 return self._conflict(request, form, error)
             audit.log_changes(self, request, row, changes)

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from tenant_slots.admin import audit
 from tenant_slots.admin.actions import DONE, Confirmed
 from tenant_slots.admin.changes import name_of, set_limit
-from tenant_slots.admin.forms import STYLED, LimitForm, ReasonForm, SeenForm, future_field, seen
+from tenant_slots.admin.forms import STYLED, LimitForm, ReasonForm, SeenForm, future_field, seen, share_field
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.enqueueing import cancel
 from tenant_slots.exceptions import NotRetryable, StaleVersion
@@ -50,6 +50,12 @@ class BulkLimitForm(SeenForm, LimitForm):
     version = None  # type: ignore[assignment]
 
 
+class ShareForm(SeenForm, ReasonForm):
+    share = share_field()
+
+    field_order = ("share", "reason")
+
+
 class RetryForm(ReasonForm):
     up_to = forms.IntegerField(widget=forms.HiddenInput)
 
@@ -82,6 +88,10 @@ def describe(row: Any) -> str:
     }
 
 
+def describe_share(row: Any) -> str:
+    return gettext("%(row)s: share %(share)s") % {"row": row, "share": row.share}
+
+
 def _facts(request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> dict[str, Any]:
     return {"by": name_of(request), "reason": values["reason"], "version": values["seen"].get(row.pk)}
 
@@ -102,6 +112,10 @@ def _resume(model_admin: Any, request: HttpRequest, row: TenantQueue, values: di
 def _set_limit(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
     limit = {"max_job": values["max_job"], "until": values["until"]}
     return _changed(model_admin, request, row, lambda: set_limit(row, **limit, **_facts(request, row, values)))
+
+
+def _set_share(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
+    return _changed(model_admin, request, row, lambda: row.set_share(values["share"], **_facts(request, row, values)))
 
 
 def _changed(model_admin: Any, request: HttpRequest, row: TenantQueue, change: Any) -> str:
@@ -202,6 +216,21 @@ SET_LIMIT = Confirmed(
     outcomes={
         DONE: ngettext_lazy(
             "The limit of %(count)d tenant queue was set.", "The limits of %(count)d tenant queues were set.", "count"
+        ),
+        **LEFT,
+    },
+    initial=seen,
+)
+SET_SHARE = Confirmed(
+    permission="set_limit",
+    label=_("Set the share of selected tenant queues"),
+    title=_("Set share"),
+    form=ShareForm,
+    apply=_set_share,
+    describe=describe_share,
+    outcomes={
+        DONE: ngettext_lazy(
+            "The share of %(count)d tenant queue was set.", "The shares of %(count)d tenant queues were set.", "count"
         ),
         **LEFT,
     },

@@ -27,25 +27,36 @@ class TenantQueueAdmin(LimitPages, ChangeForm, DetailPage, Deletion, LiveList, Q
     """Never give this class `list_editable`: saving the list would write back every limit that it shows."""
 
     list_display = (
-        "tenant_name", "queue", "state", "usage", "edit", "waiting", "oldest_wait", "start_delay", "failed", "activity",
-        "running", "queued", "origin",
+        "tenant_name", "queue", "state", "usage", "share_shown", "edit", "waiting", "oldest_wait", "start_delay",
+        "failed", "activity", "running", "queued", "origin",
     )  # fmt: skip
     list_filter = (StateFilter, QueueFilter)
     search_fields = ("tenant",)
     search_help_text = _("Search by part of a tenant identifier")
     show_facets = admin.ShowFacets.NEVER
     show_full_result_count = False
-    actions = ("pause", "resume", "set_limit", "cancel_waiting", "retry_failed", "export", "delete_selected")
+    actions = (
+        "pause",
+        "resume",
+        "set_limit",
+        "set_share",
+        "cancel_waiting",
+        "retry_failed",
+        "export",
+        "delete_selected",
+    )
     editable = (
-        "max_job", "override_until", "max_job_per_key", "max_waiting", "paused", "resume_at", "reason", "seen_version",
+        "max_job", "override_until", "share", "max_job_per_key", "max_waiting", "paused", "resume_at", "reason",
+        "seen_version",
     )  # fmt: skip
     key = ("tenant", "queue")
-    added = ("max_job", "max_job_per_key", "max_waiting", "paused")
+    added = ("max_job", "share", "max_job_per_key", "max_waiting", "paused")
     shown = ("usage", "waiting", "origin", "created_at")
 
     pause = in_menu(queue_actions.PAUSE)
     resume = in_menu(queue_actions.RESUME)
     set_limit = in_menu(queue_actions.SET_LIMIT)
+    set_share = in_menu(queue_actions.SET_SHARE)
     cancel_waiting = in_menu(queue_actions.CANCEL_WAITING)
     retry_failed = in_menu(queue_actions.RETRY_FAILED)
 

@@ -1,4 +1,5 @@
 """What operators type: thin commands over functions that the admin and tests call too.
 
-`limit_file` reads and applies the file of ``slots_limit --tenant-file``; ``commands/_table`` aligns text.
+`row_limits` changes one row for ``slots_limit``, `limit_file` reads and applies the file of its ``--tenant-file``;
+``commands/_table`` aligns text.
 """

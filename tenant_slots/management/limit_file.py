@@ -125,7 +125,8 @@ def _noting(problems: list[Problem], line: Line) -> Iterator[None]:
 
 def _make(line: Line, queue: str, by: str, reason: str) -> None:
     """A row with its limit from the start, unless a job came first, which has made it with another one."""
-    values = {"max_job": line.max_job, "limit_source": LimitSource.SET, "limit_set_by": by[: limits.LONGEST_NAME]}
+    of_limit = {"max_job": line.max_job, "limit_source": LimitSource.SET, "limit_set_by": by[: limits.LONGEST_NAME]}
+    values = {**tenants.defaults(line.tenant, queue), **of_limit}
     row, is_new = TenantQueue.objects.get_or_create(tenant=line.tenant, queue=queue, defaults=values)
     if not is_new:
         row.set_limit(line.max_job, by=by, reason=reason)

@@ -52,6 +52,19 @@ class Migration(migrations.Migration):
                 ),
                 ("current_job", models.IntegerField(default=0, editable=False, verbose_name="in use")),
                 (
+                    "share",
+                    models.IntegerField(
+                        db_default=1,
+                        default=1,
+                        help_text="The limit bounds how many of a tenant's jobs run at once; when tenants compete for workers, worker time is divided by their shares.",
+                        validators=[
+                            django.core.validators.MinValueValidator(1),
+                            django.core.validators.MaxValueValidator(1000),
+                        ],
+                        verbose_name="share",
+                    ),
+                ),
+                (
                     "max_job_per_key",
                     models.IntegerField(
                         blank=True,
@@ -176,6 +189,10 @@ class Migration(migrations.Migration):
                         condition=models.Q(("current_job__gte", 0)), name="tenant_slots_current_job_gte_0"
                     ),
                     models.CheckConstraint(condition=models.Q(("max_job__gte", 0)), name="tenant_slots_max_job_gte_0"),
+                    models.CheckConstraint(
+                        condition=models.Q(("share__gte", 1), ("share__lte", 1000)),
+                        name="tenant_slots_share_1_to_1000",
+                    ),
                     models.CheckConstraint(
                         condition=models.Q(("max_job_per_key", None), ("max_job_per_key__gte", 1), _connector="OR"),
                         name="tenant_slots_per_key_gte_1",

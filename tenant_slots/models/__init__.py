@@ -15,12 +15,13 @@ from tenant_slots.models.tenant_job import (
     rq_id_of,
     rq_queue_of,
 )
-from tenant_slots.models.tenant_queue import GUARDED, HIGHEST_LIMIT, Change, TenantQueue
+from tenant_slots.models.tenant_queue import GUARDED, HIGHEST_LIMIT, HIGHEST_SHARE, Change, TenantQueue
 
 __all__ = [
     "ENDED",
     "GUARDED",
     "HIGHEST_LIMIT",
+    "HIGHEST_SHARE",
     "HOLDING",
     "HOLD_SLOT",
     "READY_AT",

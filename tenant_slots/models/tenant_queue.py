@@ -20,7 +20,10 @@ from tenant_slots.models.states import LimitSource
 HIGHEST_LIMIT = 10_000
 """More slots than any worker pool has; a number above it is a typing error."""
 
-GUARDED = ("max_job", "override_until", "max_job_per_key", "max_waiting", "paused", "resume_at")
+HIGHEST_SHARE = 1000
+"""One tenant against another may weigh a thousand times as much, not more."""
+
+GUARDED = ("max_job", "override_until", "share", "max_job_per_key", "max_waiting", "paused", "resume_at")
 """What a tenant queue lets its jobs do. Saving one of these raises `TenantQueue.version` and admits what fits now."""
 
 
@@ -29,7 +32,7 @@ class Change:
     """One change of a tenant queue's limits or of its pause."""
 
     what: str
-    """``"limit"``, ``"paused"``, ``"max_job_per_key"`` or ``"max_waiting"``."""
+    """``"limit"``, ``"share"``, ``"paused"``, ``"max_job_per_key"`` or ``"max_waiting"``."""
     old: int | bool | None
     new: int | bool | None
     by: str
@@ -56,6 +59,16 @@ class TenantQueue(models.Model):
         help_text=_("How many jobs may run at once; 0 lets none start."),
     )
     current_job = models.IntegerField(_("in use"), default=0, editable=False)
+    share = models.IntegerField(
+        _("share"),
+        default=1,
+        db_default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(HIGHEST_SHARE)],
+        help_text=_(
+            "The limit bounds how many of a tenant's jobs run at once; when tenants compete for workers, worker time "
+            "is divided by their shares."
+        ),
+    )
     max_job_per_key = models.IntegerField(
         _("limit per concurrency key"),
         null=True,
@@ -132,6 +145,9 @@ class TenantQueue(models.Model):
             models.UniqueConstraint(fields=["tenant", "queue"], name="tenant_slots_queue_unique"),
             models.CheckConstraint(condition=Q(current_job__gte=0), name="tenant_slots_current_job_gte_0"),
             models.CheckConstraint(condition=Q(max_job__gte=0), name="tenant_slots_max_job_gte_0"),
+            models.CheckConstraint(
+                condition=Q(share__gte=1, share__lte=HIGHEST_SHARE), name="tenant_slots_share_1_to_1000"
+            ),
             models.CheckConstraint(
                 condition=Q(max_job_per_key=None) | Q(max_job_per_key__gte=1), name="tenant_slots_per_key_gte_1"
             ),
@@ -225,6 +241,19 @@ class TenantQueue(models.Model):
     @implemented_above
     def reset_to_default(self, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
         """Give the row the limit that a new one would get. See `set_limit`."""
+        raise NotImplementedError
+
+    @implemented_above
+    def set_share(self, share: int, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
+        """Change the part of the workers' time that this tenant queue gets while others want it too.
+
+        Args:
+            share: from 1 to ``HIGHEST_SHARE``; twice the share of another is twice its worker time.
+
+        Raises:
+            InvalidShare: it is not such a number.
+            StaleVersion: as `set_limit`.
+        """
         raise NotImplementedError
 
     @implemented_above

@@ -26,6 +26,7 @@ class Row:
     """A `states.QueueState`."""
     max_job: int
     current_job: int
+    share: int
     version: int
     running: int
     queued: int

@@ -22,6 +22,7 @@ class QueueUsage:
     queue: str
     max_job: int
     current_job: int
+    share: int
     paused: bool
     running: int
     queued: int

@@ -462,7 +462,7 @@ def test_a_viewer_changes_nothing(viewer: Client) -> None:
 def test_the_change_permission_allows_the_actions() -> None:
     operator = signed_in("view_tenantqueue", "change_tenantqueue", "view_tenantjob", "change_tenantjob")
     waiting_job(tenant_queue())
-    assert actions_offered(operator, QUEUES) == {"pause", "resume", "set_limit"}
+    assert actions_offered(operator, QUEUES) == {"pause", "resume", "set_limit", "set_share"}
     assert actions_offered(operator, JOBS) == {"cancel"}
 
 

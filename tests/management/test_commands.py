@@ -59,15 +59,15 @@ def small_screen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_table_shows_each_tenant_queue_busiest_first() -> None:
     tenant_queue("idle", max_job=2, paused=True)
-    row = tenant_queue("acme", max_job=5, current_job=1)
+    row = tenant_queue("acme", max_job=5, current_job=1, share=4)
     waiting_job(row, state=State.RUNNING)
     waiting_job(row, enqueued_at=timezone.now() - timedelta(seconds=200.5))
 
     head, first, second = status().splitlines()
 
-    assert " ".join(head.split()) == "TENANT QUEUE IN USE RUNNING QUEUED WAITING SCHEDULED OLDEST WAIT PAUSED"
-    assert first.split() == ["acme", "imports", "1", "/", "5", "1", "0", "1", "0", "3", "m", "20", "s"]
-    assert second.split() == ["idle", "imports", "0", "/", "2", "0", "0", "0", "0", "paused"]
+    assert " ".join(head.split()) == "TENANT QUEUE IN USE RUNNING QUEUED WAITING SCHEDULED OLDEST WAIT SHARE PAUSED"
+    assert first.split() == ["acme", "imports", "1", "/", "5", "1", "0", "1", "0", "3", "m", "20", "s", "4"]
+    assert second.split() == ["idle", "imports", "0", "/", "2", "0", "0", "0", "0", "1", "paused"]
 
 
 def test_columns_are_aligned_whatever_the_names() -> None:
@@ -107,6 +107,7 @@ def test_json_holds_every_fact() -> None:
         "queue": "imports",
         "max_job": 3,
         "current_job": 0,
+        "share": 1,
         "paused": False,
         "running": 0,
         "queued": 0,
@@ -225,6 +226,38 @@ def test_a_refused_limit_exits_with_1_and_one_line() -> None:
     assert refused.stdout == ""
     assert refused.stderr.startswith("CommandError: -1 is not a limit")
     assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_share_is_set_by_itself_or_with_a_limit() -> None:
+    row = tenant_queue(max_job=2)
+    assert limit("acme", "imports", "--share", "5", "--by", "billing") == "acme on imports: share 1 → 5"
+    assert (fresh(row).share, row.max_job, row.limit_set_by) == (5, 2, "")
+    assert limit("acme", "imports", "3", "--share", "2").splitlines() == [
+        "acme on imports: 2 → 3, 0 jobs were waiting",
+        "acme on imports: share 5 → 2",
+    ]
+
+
+@pytest.mark.parametrize("share", ["0", "1001", "a lot", "1.5"])
+def test_a_wrong_share_is_refused_before_the_limit_is_changed(share: str) -> None:
+    with pytest.raises(CommandError, match="is not a share for tenant 'acme' on queue 'imports'"):
+        limit("acme", "imports", "3", "--share", share)
+    assert not TenantQueue.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("acme", "imports"),
+        ("acme", "--share", "2"),
+        ("--share", "2"),
+        ("--queue", "imports", "--tenant-file", "plans.csv", "--share", "2"),
+        ("acme", "imports", "--share", "2", "--dry-run"),
+    ],
+)
+def test_what_names_neither_one_row_nor_a_file_is_refused(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(CommandError, match="give either TENANT QUEUE N, or --queue QUEUE and --tenant-file FILE"):
+        limit(*arguments)
 
 
 # --- slots_sweep ---------------------------------------------------------------------------------------------------

@@ -69,6 +69,12 @@ def test_limits_are_changed_created_and_left_alone(plans: Any) -> None:
     }
 
 
+def test_a_new_row_has_the_default_share(plans: Any, settings: Any) -> None:
+    settings.TENANT_SLOTS = {"DEFAULT_SHARE": {"imports": 3}}
+    plans("tenant,limit\nacme,4\n")
+    assert TenantQueue.objects.get().share == 3
+
+
 def test_a_second_run_changes_nothing(plans: Any) -> None:
     text = "tenant,limit\nacme,4\nbeta,5\n"
     plans(text)

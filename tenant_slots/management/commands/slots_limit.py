@@ -1,4 +1,4 @@
-"""Change how many jobs of a tenant, or of many, may run at once."""
+"""Change how many jobs of a tenant, or of many, may run at once, and a tenant's share of the workers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from tenant_slots import stats, tenants
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.exceptions import TenantSlotsError
-from tenant_slots.management import limit_file
+from tenant_slots.management import limit_file, row_limits
 from tenant_slots.management.commands._table import printable
 from tenant_slots.management.limit_file import Difference, Line, Problem
 
@@ -19,13 +18,15 @@ from tenant_slots.management.limit_file import Difference, Line, Problem
 class Command(BaseCommand):
     help = (
         "Sets a tenant's limit on a queue, or the limits of many tenants from a file. "
-        "Waiting jobs that then fit start at once; lowering stops no job."
+        "Waiting jobs that then fit start at once; lowering stops no job. With --share, sets the part of the workers' "
+        "time that the tenant gets when tenants compete for workers."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("tenant", nargs="?")
         parser.add_argument("queue", nargs="?")
         parser.add_argument("max_job", nargs="?", metavar="N", help="how many jobs may run at once; 0 lets none start")
+        parser.add_argument("--share", metavar="SHARE", help="1 to 1000, instead of N or with it")
         parser.add_argument("--queue", dest="file_queue", metavar="QUEUE", help="the queue of --tenant-file")
         parser.add_argument("--tenant-file", metavar="FILE", help="CSV with the columns tenant and limit")
         parser.add_argument("--dry-run", action="store_true", help="with --tenant-file: say what would change")
@@ -41,8 +42,9 @@ class Command(BaseCommand):
         except TenantSlotsError as error:
             raise CommandError(printable(str(error))) from error
 
-    def _set_one(self, *, tenant: str, queue: str, max_job: str, by: str, reason: str, **_: Any) -> None:
-        self.stdout.write(printable(change_limit(tenant, queue, max_job, by=by, reason=reason)))
+    def _set_one(self, *, tenant: str, queue: str, by: str, reason: str, **wanted: Any) -> None:
+        for text in row_limits.change(tenant, queue, wanted, by=by, reason=reason):
+            self.stdout.write(printable(text))
 
     def _set_many(
         self, *, tenant_file: str, file_queue: str, dry_run: bool, as_json: bool, by: str, reason: str, **_: Any
@@ -88,20 +90,15 @@ def as_document(difference: Difference, problems: list[Problem]) -> str:
     return json.dumps(document, indent=2)
 
 
-def change_limit(tenant: str, queue: str, text: str, *, by: str, reason: str) -> str:
-    """Set the limit and say what changed. A wrong limit is refused before a missing row is made."""
-    limit = tenants.require_limit(limit_file.number_or_text(text), tenant, queue)
-    row = tenants.tenant_queue_for(tenant, queue)
-    before, waiting = row.max_job, sum(usage.waiting for usage in stats.usage(tenant=tenant, queue=queue))
-    row.set_limit(limit, by=by, reason=reason)
-    return f"{row}: {before} → {limit}, {waiting} {'job was' if waiting == 1 else 'jobs were'} waiting"
-
-
 def _require_one_form(options: dict[str, Any]) -> None:
-    one = [options[name] for name in ("tenant", "queue", "max_job")]
-    many = [options[name] for name in ("tenant_file", "file_queue")]
-    of_many = any(many) or options["dry_run"] or options["as_json"]
-    if not (all(many) and one == [None] * 3) and (None in one or of_many):
+    row = [options[name] for name in ("tenant", "queue")]
+    wanted = [options[name] for name in row_limits.STEPS]
+    file = [options[name] for name in ("tenant_file", "file_queue")]
+    for_one = None not in row and any(text is not None for text in wanted)
+    for_many = all(file)
+    of_one = any(text is not None for text in (*row, *wanted))
+    of_many = any(file) or options["dry_run"] or options["as_json"]
+    if not (for_one and not of_many) and not (for_many and not of_one):
         raise CommandError("give either TENANT QUEUE N, or --queue QUEUE and --tenant-file FILE")
 
 

@@ -16,7 +16,7 @@ from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.exceptions import TenantSlotsError
 from tenant_slots.management.commands._table import table
 
-HEAD = ("TENANT", "QUEUE", "IN USE", "RUNNING", "QUEUED", "WAITING", "SCHEDULED", "OLDEST WAIT", "PAUSED")
+HEAD = ("TENANT", "QUEUE", "IN USE", "RUNNING", "QUEUED", "WAITING", "SCHEDULED", "OLDEST WAIT", "SHARE", "PAUSED")
 
 CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
@@ -77,6 +77,7 @@ def _cells(row: stats.QueueUsage) -> tuple[str, ...]:
         str(row.waiting),
         str(row.scheduled),
         duration(row.oldest_wait),
+        str(row.share),
         "paused" if row.paused else "",
     )
 

@@ -184,6 +184,7 @@
             document.getElementById("slots-dialog-row").textContent = link.dataset.slotsEdit;
             document.getElementById("slots-version").value = link.dataset.version;
             this.number.value = link.dataset.limit;
+            document.getElementById("slots-share").value = link.dataset.share;
             this.tellEffect();
             this.dialog.showModal();
             this.number.select();
