@@ -36,6 +36,7 @@ def measure(options: Namespace) -> Result:
 
 
 def _waits(options: Namespace, number: int, backlogged: int) -> list[float]:
+    """Those who had never run a job were newcomers themselves, so each has its first turn before others come."""
     with phase(options.side) as current:
         tenants = [f"tenant{n}" for n in range(backlogged)]
         current.side.set_limits(dict.fromkeys(tenants, options.limit))
@@ -43,7 +44,7 @@ def _waits(options: Namespace, number: int, backlogged: int) -> list[float]:
         current.enqueue_many("sleep", calls)
         current.start_workers(options.workers)
         if tenants:
-            current.wait_until(lambda: len(current.runs()) >= options.workers)
+            current.wait_until(lambda: len({run.tenant for run in current.runs()}) == backlogged, pause=0.1)
         _arrive(current, options, random.Random(number))
         current.wait_for_ends(options.newcomers, of=_is_newcomer)
         if tenants and len(current.runs()) >= len(calls):
