@@ -40,7 +40,10 @@ CHANGES_KEPT = 100
 
 @implements(TenantQueue.admit_waiting)
 def admit_waiting(tenant_queue: TenantQueue) -> None:
-    transitions.after_commit(partial(transitions.freed, tenant_queue.pk, tenant_queue.queue))
+    """The share goes along: from now on the tenant's worker time is divided by it."""
+    pk, queue = tenant_queue.pk, tenant_queue.queue
+    transitions.after_commit(partial(transitions.offer, pk, queue, tenant_queue.share))
+    transitions.after_commit(partial(transitions.freed, pk, queue))
 
 
 @implements(TenantQueue.set_limit)

@@ -47,10 +47,10 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
 
 
 def _turns(jobs: list[TenantJob]) -> dict[str, list[tuple[int, int]]]:
-    """Which tenants have something to run by RQ queue, each once."""
+    """Which tenants have something to run by RQ queue, each once, with their share."""
     turns: dict[str, dict[tuple[int, int], None]] = {}
     for job in jobs:
-        turns.setdefault(job.rq_queue_name, {})[job.tenant_queue_id, 0] = None
+        turns.setdefault(job.rq_queue_name, {})[job.tenant_queue_id, job.tenant_queue.share] = None
     return {rq_queue: list(own) for rq_queue, own in turns.items()}
 
 

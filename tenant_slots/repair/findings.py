@@ -83,8 +83,8 @@ def with_something_to_run() -> dict[str, list[tuple[int, int]]]:
     for name in ("", *getattr(settings, "RQ_QUEUES", {})):
         there = waiting.filter(rq_queue=name)
         below_cap = Q(max_job_per_key=None) | Exists(there.exclude(key__in=full.values("key")))
-        for pk, queue in free.filter(Exists(there), below_cap).values_list("pk", "queue"):
-            found.setdefault(rq_queue_of(name, queue), []).append((pk, 0))
+        for pk, queue, share in free.filter(Exists(there), below_cap).values_list("pk", "queue", "share"):
+            found.setdefault(rq_queue_of(name, queue), []).append((pk, share))
     return found
 
 
