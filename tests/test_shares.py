@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import django_rq
 import pytest
 from django.db import IntegrityError, connection, transaction
 from django.test import override_settings
@@ -16,12 +15,10 @@ from tenant_slots.exceptions import InvalidSetting, InvalidShare, StaleVersion
 from tenant_slots.fair_order import Turn
 from tenant_slots.models import Change, State, TenantQueue
 from tests import jobs
-from tests.factories import fresh, tenant_queue, waiting_job
+from tests.factories import fresh, redis_forgets, tenant_queue, waiting_job
 from tests.repair.sweeps import sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-WORKER = "rq:worker:one of ours"
 
 
 def share_of(tenant: str, queue: str) -> Any:
@@ -115,14 +112,8 @@ def test_a_callable_that_gives_no_share_or_is_not_there_is_named_and_no_row_is_m
 
 def turns_of(number: int) -> Counter[int]:
     """Whose turn it is so many times, where no job has ended yet."""
-    found = (fair_order.take(WORKER, ["imports"], waits=False) for _ in range(number))
+    found = (fair_order.take("rq:worker:one of ours", ["imports"], waits=False) for _ in range(number))
     return Counter(turn.tenant_queue_id for turn in found if isinstance(turn, Turn))
-
-
-def redis_forgets() -> None:
-    """All but a busy worker of ours, so that nothing is admitted ahead of it."""
-    django_rq.get_connection("imports").flushall()
-    turns_of(1)
 
 
 def by_enqueue(big: TenantQueue, small: TenantQueue) -> None:

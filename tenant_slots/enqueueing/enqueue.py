@@ -7,10 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from django.db import transaction
-
 from tenant_slots import tenants, transitions
-from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.enqueueing import backlog_limit, bulk, on_busy, overflow, unique
@@ -77,14 +74,13 @@ def _checked(task: TenantTask[..., Any], arguments: Arguments, state: State) -> 
 
 def _insert(task: TenantTask[..., Any], new_jobs: list[NewJob]) -> list[TenantJob]:
     overflow.choose(task, new_jobs)
-    rows = {tenant: tenants.tenant_queue_for(tenant, task.queue) for tenant in sorted({new.tenant for new in new_jobs})}
+    rows = tenants.tenant_queues_for({new.tenant for new in new_jobs}, task.queue)
     for tenant, number in Counter(new.tenant for new in new_jobs if new.job.state == State.WAITING).items():
         backlog_limit.require_room(rows[tenant], number)
     for new in new_jobs:
         new.job.tenant_queue, new.job.pk = rows[new.tenant], None
     jobs = [new.job for new in new_jobs]
-    with transaction.atomic(using=app_settings.DATABASE):
-        bulk.insert(jobs)
+    bulk.insert(jobs)
     return jobs
 
 
