@@ -8,7 +8,7 @@ import signal
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks import report, servers
@@ -34,7 +34,9 @@ class Benchmark:
     question: str
     sizes: Mapping[str, Size]
     measure: Callable[[Namespace], Result]
-    """Its namespace has the sizes, the given `worker_classes`, and `side`: tenant_slots with the first of them."""
+    """Its namespace has the sizes and paths, the given `worker_classes`, and `side`: tenant_slots with the first."""
+    paths: Mapping[str, str] = field(default_factory=dict)
+    """What the command line may name besides, with the help for it; "" where it does not."""
 
 
 def main(benchmark: Benchmark) -> None:
@@ -44,6 +46,8 @@ def main(benchmark: Benchmark) -> None:
         parser.add_argument(
             f"--{name.replace('_', '-')}", type=type(size.default), help=f"{size.help} (default: {size.default:g})"
         )
+    for name, text in benchmark.paths.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="PATH", default="", help=text)
     options = parser.parse_args()
     environment = set_up()
     finish([run(benchmark, options)], environment, options)
@@ -57,9 +61,10 @@ def common_options() -> Namespace:
 def run(benchmark: Benchmark, options: Namespace) -> Result:
     print(f"{benchmark.name}: {benchmark.question}", file=sys.stderr)
     values = {name: _value(name, size, options) for name, size in benchmark.sizes.items()}
+    paths = {name: getattr(options, name, "") for name in benchmark.paths}
     classes = options.worker_class
     side = TenantSlots(classes[0] if classes else WORKER_CLASS)
-    result = benchmark.measure(Namespace(**values, side=side, worker_classes=classes))
+    result = benchmark.measure(Namespace(**values, **paths, side=side, worker_classes=classes))
     result.benchmark, result.sizes = benchmark.name, values
     return result
 

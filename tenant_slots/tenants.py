@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 from django.conf import settings
 from django.db import IntegrityError, OperationalError
+from django.db.models import CharField
 from django.utils.module_loading import import_string
 
 from tenant_slots import rates
 from tenant_slots.conf import app_settings
 from tenant_slots.db import transactions
+from tenant_slots.db.compiled import Parameter, Statement
 from tenant_slots.exceptions import (
     InvalidKey,
     InvalidLimit,
@@ -41,6 +43,13 @@ LONGEST_QUEUE: int = TenantQueue._meta.get_field("queue").max_length or 0
 
 NO_TENANT = ""
 """The tenant of calls without one. Its row starts with the highest limit there is."""
+
+TENANTS_AT_ONCE = 100
+"""Most new rows in one transaction, whose commit whoever enqueues for one of these tenants waits for."""
+
+ROW = Statement(
+    lambda: TenantQueue.objects.filter(tenant=Parameter("tenant", CharField()), queue=Parameter("queue", CharField()))
+)
 
 
 def tenant_of(call: TaskCall) -> str:
@@ -119,9 +128,36 @@ def tenant_queue_for(tenant: str, queue: str) -> TenantQueue:
     return _made(tenant, queue, defaults(tenant, queue))
 
 
+def tenant_queues_for(tenants: Iterable[str], queue: str) -> dict[str, TenantQueue]:
+    """As `tenant_queue_for`, for many tenants at once."""
+    names = sorted(set(tenants))
+    if len(names) == 1:
+        return {name: tenant_queue_for(name, queue) for name in names}
+    rows: dict[str, TenantQueue] = {}
+    for start in range(0, len(names), TENANTS_AT_ONCE):
+        rows |= _some_rows(names[start : start + TENANTS_AT_ONCE], queue)
+    return rows
+
+
+def _some_rows(tenants: list[str], queue: str) -> dict[str, TenantQueue]:
+    require_queue(queue)
+    rows = _found_among(map(require_tenant, tenants), queue)
+    missing = [tenant for tenant in tenants if tenant not in rows]
+    if missing and app_settings.AUTO_CREATE:
+        values = {tenant: defaults(tenant, queue) for tenant in missing}
+        make = partial(_create_missing, queue, values)
+        if not _made_outside(make, f"of {len(missing)} tenants", queue):
+            make()
+        rows |= _found_among(missing, queue)
+    return rows | {tenant: tenant_queue_for(tenant, queue) for tenant in tenants if tenant not in rows}
+
+
+def _found_among(tenants: Iterable[str], queue: str) -> dict[str, TenantQueue]:
+    return {row.tenant: row for row in TenantQueue.objects.filter(tenant__in=list(tenants), queue=queue)}
+
+
 def _found(tenant: str, queue: str) -> TenantQueue | None:
-    found: TenantQueue | None = TenantQueue.objects.filter(tenant=tenant, queue=queue).first()
-    return found
+    return next(iter(ROW.rows(tenant=tenant, queue=queue)), None)
 
 
 def defaults(tenant: str, queue: str) -> dict[str, Any]:
@@ -140,15 +176,31 @@ def _made(tenant: str, queue: str, values: dict[str, Any]) -> TenantQueue:
     no further connection to be had, it is made inside.
     """
     make = partial(_get_or_create, tenant, queue, values)
-    if transactions.can_be_left(app_settings.DATABASE):
-        try:
-            transactions.outside(make)
-        except TenantQueueLocked:
-            raise
-        except OperationalError as error:
-            text = "the tenant queue of %r on %s is made in the caller's transaction, as there is no other session: %s"
-            logger.warning(text, tenant, queue, error)
-    return _found(tenant, queue) or make()
+    return (_found(tenant, queue) if _made_outside(make, f"of {tenant!r}", queue) else None) or make()
+
+
+def _made_outside(make: Callable[[], object], whose: str, queue: str) -> bool:
+    """Whether there was a transaction of the caller to be left, and a session for it."""
+    if not transactions.can_be_left(app_settings.DATABASE):
+        return False
+    try:
+        transactions.outside(make)
+    except TenantQueueLocked:
+        raise
+    except OperationalError as error:
+        text = "the tenant queue %s on %s is made in the caller's transaction, as there is no other session: %s"
+        logger.warning(text, whose, queue, error)
+        return False
+    return True
+
+
+def _create_missing(queue: str, values: Mapping[str, dict[str, Any]]) -> None:
+    """In the order of the tenants, so that two that make the same rows do not wait for each other."""
+    alias = app_settings.DATABASE
+    with transactions.bounded(alias, f"of {len(values)} tenants on {queue}") as rules:
+        transactions.send(alias, rules)
+        new = [TenantQueue(tenant=tenant, queue=queue, **own) for tenant, own in values.items()]
+        TenantQueue.objects.bulk_create(new, ignore_conflicts=True)
 
 
 def _get_or_create(tenant: str, queue: str, values: dict[str, Any]) -> TenantQueue:

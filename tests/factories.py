@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db import connections, transaction
 from rq import SimpleWorker
 
-from tenant_slots import owners, slots
+from tenant_slots import fair_order, owners, slots
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.enqueueing import bulk
 from tenant_slots.models import TenantJob, TenantQueue
@@ -52,6 +52,14 @@ def pretend_idle(workers: int) -> None:
         connection = django_rq.get_connection(queue)
         connection.zadd(f"tenant_slots:idle:{queue}", names)
         connection.zadd(f"tenant_slots:workers:{queue}", names)
+
+
+def redis_forgets() -> None:
+    """All but busy workers of ours, so that nothing is admitted ahead of them."""
+    for queue in settings.RQ_QUEUES:
+        django_rq.get_connection(queue).flushall()
+    for queue in settings.RQ_QUEUES:
+        fair_order.take("rq:worker:one of ours", [queue], waits=False)
 
 
 def admit(row: TenantQueue, most: int = 1000) -> list[TenantJob]:

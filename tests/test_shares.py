@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, transaction
 from django.test import override_settings
 
-from tenant_slots import signals, tenants
+from tenant_slots import fair_order, signals, tenants
 from tenant_slots.exceptions import InvalidSetting, InvalidShare, StaleVersion
+from tenant_slots.fair_order import Turn
 from tenant_slots.models import Change, State, TenantQueue
-from tests.factories import fresh, tenant_queue, waiting_job
+from tests import jobs
+from tests.factories import fresh, redis_forgets, tenant_queue, waiting_job
+from tests.repair.sweeps import sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -103,3 +108,34 @@ def test_a_callable_that_gives_no_share_or_is_not_there_is_named_and_no_row_is_m
     with missing, pytest.raises(InvalidSetting, match="DEFAULT_SHARE"):
         tenants.tenant_queue_for("acme", "imports")
     assert not TenantQueue.objects.exists()
+
+
+def turns_of(number: int) -> Counter[int]:
+    """Whose turn it is so many times, where no job has ended yet."""
+    found = (fair_order.take("rq:worker:one of ours", ["imports"], waits=False) for _ in range(number))
+    return Counter(turn.tenant_queue_id for turn in found if isinstance(turn, Turn))
+
+
+def by_enqueue(big: TenantQueue, small: TenantQueue) -> None:
+    big.set_share(3)
+    redis_forgets()
+    jobs.fail.enqueue_many([((row.tenant, "feed"), {}) for row in (big, small)])
+
+
+def by_change(big: TenantQueue, small: TenantQueue) -> None:
+    jobs.fail.enqueue_many([((row.tenant, "feed"), {}) for row in (big, small)])
+    big.set_share(3)
+
+
+def by_sweep(big: TenantQueue, small: TenantQueue) -> None:
+    by_change(big, small)
+    redis_forgets()
+    sweep_now()
+
+
+@pytest.mark.parametrize("way", [by_enqueue, by_change, by_sweep])
+def test_the_order_of_tenants_knows_the_share(way: Callable[[TenantQueue, TenantQueue], None]) -> None:
+    redis_forgets()
+    big, small = tenant_queue("big"), tenant_queue("small")
+    way(big, small)
+    assert turns_of(8) == {big.pk: 6, small.pk: 2}

@@ -131,10 +131,11 @@ class Statement:
 
     def _compiled(self, alias: str) -> Compiled:
         if alias not in self._by_alias:
-            self._by_alias[alias] = (
-                self._compile_update(alias) if self._changes else self._compile_select(alias, self._build())
-            )
+            self._by_alias[alias] = self._compile(alias)
         return self._by_alias[alias]
+
+    def _compile(self, alias: str) -> Compiled:
+        return self._compile_update(alias) if self._changes else self._compile_select(alias, self._build())
 
     def _compile_update(self, alias: str) -> Compiled:
         query: Any = self._build().query.chain(UpdateQuery)
@@ -143,8 +144,7 @@ class Statement:
         if not self._returning:
             return Compiled(sql, tuple(parameters))
         whole = self._compile_select(alias, query.model._base_manager.all())
-        names = (connections[alias].ops.quote_name(query.model._meta.get_field(name).column) for name in whole.columns)
-        return replace(whole, sql=f"{sql} RETURNING {', '.join(names)}", parameters=tuple(parameters))
+        return replace(whole, sql=f"{sql} RETURNING {_quoted(alias, whole)}", parameters=tuple(parameters))
 
     def _compile_select(self, alias: str, queryset: QuerySet[Any]) -> Compiled:
         compiler = queryset.query.get_compiler(alias)
@@ -157,6 +157,36 @@ class Statement:
         )
         columns = tuple(expression.target.attname for expression in expressions if isinstance(expression, Col))
         return Compiled(sql, tuple(parameters), queryset.model, columns, converters)
+
+
+class Insertion(Statement):
+    """An INSERT of one row. Each parameter has the name of a column's attribute, as ``tenant_queue_id``.
+
+    Args:
+        model: whose row it is.
+        names: the attributes that are given; all other columns have their default of the database.
+        returned: the fields that are read back.
+    """
+
+    def __init__(self, model: type[Model], names: Sequence[str], returned: Sequence[str]) -> None:
+        super().__init__(lambda: model._base_manager.only(*returned))
+        self._model, self._names = model, names
+
+    def _compile(self, alias: str) -> Compiled:
+        ops = connections[alias].ops
+        read = self._compile_select(alias, self._build())
+        fields = {field.attname: field for field in self._model._meta.concrete_fields}
+        columns = ", ".join(ops.quote_name(str(fields[name].column)) for name in self._names)
+        values = ", ".join(["%s"] * len(self._names))
+        table = ops.quote_name(self._model._meta.db_table)
+        sql = f"INSERT INTO {table} ({columns}) VALUES ({values}) RETURNING {_quoted(alias, read)}"  # noqa: S608 - names of columns
+        return replace(read, sql=sql, parameters=tuple(Parameter(name, fields[name]) for name in self._names))
+
+
+def _quoted(alias: str, read: Compiled) -> str:
+    """The columns to be returned."""
+    columns = (read.model._meta.get_field(name).column for name in read.columns)
+    return ", ".join(connections[alias].ops.quote_name(column) for column in columns)
 
 
 def _execute(cursor: Any, before: Sequence[str], sql: str, parameters: list[Any]) -> None:

@@ -7,10 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from django.db import transaction
-
 from tenant_slots import tenants, transitions
-from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.enqueueing import backlog_limit, bulk, on_busy, overflow, unique
@@ -48,7 +45,7 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
 
 
 def _turns(jobs: list[TenantJob]) -> dict[str, list[tuple[int, int]]]:
-    """Which tenants have something to run by RQ queue, each once."""
+    """Which tenants have something to run by RQ queue, each once, with their share."""
     turns: dict[str, dict[tuple[int, int], None]] = {}
     for job in jobs:
         turns.setdefault(job.rq_queue_name, {})[job.tenant_queue_id, job.tenant_queue.share] = None
@@ -78,13 +75,12 @@ def _checked(task: TenantTask[..., Any], arguments: Arguments, state: State) -> 
 
 def _store(task: TenantTask[..., Any], insert: unique.Insert, new_jobs: list[NewJob]) -> None:
     overflow.choose(task, new_jobs)
-    rows = {tenant: tenants.tenant_queue_for(tenant, task.queue) for tenant in sorted({new.tenant for new in new_jobs})}
+    rows = tenants.tenant_queues_for({new.tenant for new in new_jobs}, task.queue)
     for tenant, number in Counter(new.tenant for new in new_jobs if new.job.state == State.WAITING).items():
         backlog_limit.require_room(rows[tenant], number)
     for new in new_jobs:
         new.job.tenant_queue = rows[new.tenant]
-    with transaction.atomic(using=app_settings.DATABASE):
-        insert([new.job for new in new_jobs])
+    insert([new.job for new in new_jobs])
 
 
 def _by_tenant_queue(jobs: list[TenantJob]) -> dict[int, list[TenantJob]]:

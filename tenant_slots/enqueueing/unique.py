@@ -140,7 +140,8 @@ class _Wanted:
 
         (PostgreSQL lets them wait for the whole transaction once a savepoint inside another one is released.)
         """
-        self._stored = {job.unique_key: job for job in jobs if self._insert(job)}
+        with transaction.atomic(using=app_settings.DATABASE):
+            self._stored = {job.unique_key: job for job in jobs if self._insert(job)}
 
     def _insert(self, job: TenantJob) -> bool:
         """False when a duplicate is under way."""

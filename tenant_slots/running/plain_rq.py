@@ -98,7 +98,7 @@ def _in_backlog_or_slot(task: TenantTask[..., Any], tenant: str, rq_job: Job, ke
     if job.state == State.RUNNING and lost_runs.reclaim_if_dead(job):
         job = _joined(row, task, rq_job, key)
     if job.state == State.WAITING and not transitions.admit_here(job) and job.state == State.WAITING:
-        transitions.offer(row.pk, job.rq_queue_name)
+        transitions.offer(row.pk, job.rq_queue_name, row.share)
         job.refresh_from_db(fields=["state", "attempt"])
     return job
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from tenant_slots.models import TenantJob
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+from pytest_django import DjangoAssertNumQueries
+
+from tenant_slots.exceptions import InvalidLimit, UnknownTenantQueue
+from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
-from tests.factories import fresh, in_rq, work
+from tests.factories import fresh, in_rq, redis_forgets, tenant_queue, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -37,3 +43,73 @@ def test_many_jobs_at_once_are_stored_like_single_ones() -> None:
     assert {n: getattr(last, n) for n in names if n not in own} == {n: getattr(job, n) for n in names if n not in own}
     assert last.enqueued_at == stored[-1].enqueued_at >= job.enqueued_at
     stored[-1].refresh_from_db()
+
+
+def limit_of(tenant: str, queue: str) -> Any:
+    return "many" if tenant == "odd" else len(tenant)
+
+
+def of_tenants(*tenants: str) -> list[Any]:
+    return [((1, 2), {"tenant": tenant}) for tenant in tenants]
+
+
+def test_one_enqueue_is_one_look_and_one_transaction_of_one_statement(
+    django_assert_num_queries: DjangoAssertNumQueries,
+) -> None:
+    """A begin and a commit would be counted."""
+    tenant_queue("acme", queue="reports")
+    redis_forgets()
+    with django_assert_num_queries(2):
+        job = jobs.add.enqueue(1, 2, tenant="acme")
+    assert fresh(job).state == State.WAITING
+
+
+def test_one_enqueue_in_a_callers_transaction_leaves_it_usable_and_is_rolled_back_with_it() -> None:
+    tenant_queue("acme", queue="reports")
+    with transaction.atomic():
+        first = jobs.add.enqueue(1, 2, tenant="acme")
+        second = jobs.add.enqueue(1, 2, tenant="acme")
+        assert first.pk < second.pk
+        transaction.set_rollback(True)
+    assert not TenantJob.objects.exists()
+
+
+def test_the_rows_of_many_tenants_are_found_and_made_together(settings: Any) -> None:
+    settings.TENANT_SLOTS = {"DEFAULT_MAX_JOB": "tests.enqueueing.test_bulk.limit_of"}
+    known = tenant_queue("known", queue="reports", max_job=9)
+    redis_forgets()
+    with CaptureQueriesContext(connection) as of_few:
+        jobs.add.enqueue_many(of_tenants("known", "b", "bb"))
+    with CaptureQueriesContext(connection) as of_many:
+        jobs.add.enqueue_many(of_tenants("known", *("c" * number for number in range(1, 60))))
+    assert len(of_many) <= len(of_few) + 4, "SQLite takes few parameters in a statement"
+    assert fresh(known).max_job == 9
+    assert dict(TenantQueue.objects.exclude(tenant="known").values_list("tenant", "max_job")) == {
+        tenant: len(tenant) for tenant in ("b", "bb", *("c" * number for number in range(1, 60)))
+    }
+
+
+def test_new_rows_of_many_tenants_outlive_a_rollback_as_one_does() -> None:
+    with transaction.atomic():
+        jobs.add.enqueue_many(of_tenants("a", "b"))
+        transaction.set_rollback(True)
+    assert TenantQueue.objects.count() == (0 if connection.vendor == "sqlite" else 2)
+    assert not TenantJob.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("configured", "error", "named"),
+    [
+        ({"AUTO_CREATE": False}, UnknownTenantQueue, "'new'"),
+        ({"DEFAULT_MAX_JOB": "tests.enqueueing.test_bulk.limit_of"}, InvalidLimit, "'odd'"),
+    ],
+)
+def test_many_tenants_of_which_one_may_have_no_row_leave_nothing(
+    configured: dict[str, Any], error: type[Exception], named: str, settings: Any
+) -> None:
+    tenant_queue("acme", queue="reports")
+    settings.TENANT_SLOTS = configured
+    with pytest.raises(error, match=named):
+        jobs.add.enqueue_many(of_tenants("acme", "new", "odd"))
+    assert not TenantJob.objects.exists()
+    assert TenantQueue.objects.count() == 1
