@@ -31,7 +31,7 @@ from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 from tenant_slots import redis_servers, tenants
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
-from tenant_slots.exceptions import UnknownQueue
+from tenant_slots.exceptions import UnknownQueue, UnreadableColumn
 from tenant_slots.models import TenantJob, rq_id_of, rq_queue_of
 
 T = TypeVar("T")
@@ -322,8 +322,18 @@ def _push_fresh(name: str, jobs: list[TenantJob]) -> None:
         for start in range(0, len(jobs), PUSHED_AT_ONCE):
             with queue.connection.pipeline() as pipeline:
                 for job in jobs[start : start + PUSHED_AT_ONCE]:
-                    queue.enqueue_job(rq_job_of(queue, job), pipeline=pipeline)
+                    if rq_job := _readable(queue, job):
+                        queue.enqueue_job(rq_job, pipeline=pipeline)
                 pipeline.execute()
+
+
+def _readable(queue: Queue, job: TenantJob) -> Job | None:
+    """A row that somebody has spoilt holds up no other one; the sweep sees to it."""
+    try:
+        return rq_job_of(queue, job)
+    except UnreadableColumn as error:
+        logger.error("admitted, but cannot be pushed to RQ: %s", error)
+        return None
 
 
 def rq_job_of(queue: Queue, job: TenantJob) -> Job:

@@ -16,8 +16,7 @@ from redis.exceptions import RedisError
 
 from tenant_slots import dispatch, fair_order, owners, rates
 from tenant_slots.conf import app_settings
-from tenant_slots.db import clock
-from tenant_slots.db.clock import ago
+from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.models import State, TenantJob, TenantJobQuerySet, TenantQueue, rq_queue_of
 from tenant_slots.models.fields import Moment, Unreadable
 from tenant_slots.owners import Liveness
@@ -125,12 +124,11 @@ def under_way_by_tenant() -> dict[str, list[tuple[int, int, float]]]:
 
     Of each queue of RQ, whether or not there is one.
     """
-    now = clock.now()
-    held = TenantJob.objects.holding().jobs().select_related("tenant_queue")
+    held = TenantJob.objects.holding().jobs().select_related("tenant_queue").annotate(now=DatabaseNow())
     seconds: dict[tuple[str, int], list[float]] = {}
     for job in held.only("tenant_queue__queue", "rq_queue", "state", "started_at"):
         began = job.started_at if job.state == State.RUNNING else None
-        taken = max(0.0, (now - (began or now)).total_seconds())
+        taken = max(0.0, (job.now - (began or job.now)).total_seconds())
         seconds.setdefault((job.rq_queue_name, job.tenant_queue_id), []).append(taken)
     found: dict[str, list[tuple[int, int, float]]] = {name: [] for name in getattr(settings, "RQ_QUEUES", {})}
     for (rq_queue, pk), taken_by in seconds.items():

@@ -238,6 +238,13 @@ class WatchedRun(Run):
             logger.warning("the end of job %s is kept by its worker and recorded as soon as possible", job.uuid)
         return released
 
+    def fail(self, error: str) -> None:
+        """The function cannot be called."""
+        assert self.job is not None, "a run fails that has not begun"
+        outcome: Outcome = {"state": State.FAILED, "error": error, "failures": self.job.failures + 1}
+        self._outbox.put(self.job.token, outcome)
+        self.end(outcome)
+
 
 class SupervisedRun(WatchedRun):
     """In a worker: a run that it starts and ends, while a work-horse calls the function."""

@@ -15,6 +15,7 @@ from rq.job import Job
 from rq.queue import Queue
 
 from tenant_slots import dispatch, fair_order, transitions
+from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.fair_order import Turn
 from tenant_slots.models import State, TenantJob
 from tenant_slots.running.run import WatchedRun
@@ -114,9 +115,14 @@ class TurnTakingWorker(SweepingWorker):
             if job is None:
                 self._tell_news(news)
                 return None
-            self._taken = run
             self._tell_news(news)
-            return self._delivered(job, queues)
+            try:
+                delivered = self._delivered(job, queues)
+            except UnreadableColumn as error:
+                self._fail(run, error)
+                return None
+            self._taken = run
+            return delivered
 
     def _delivered(self, job: TenantJob, queues: Sequence[Queue]) -> tuple[Job, Queue]:
         """As if RQ had delivered it. Redis is told of it later, if it lasts."""
@@ -125,6 +131,13 @@ class TurnTakingWorker(SweepingWorker):
         rq_job.enqueued_at = rq_job.created_at
         rq_job.data  # noqa: B018 - as RQ's serializer writes it, before anybody needs it
         return rq_job, queue
+
+    def _fail(self, run: WatchedRun, error: Exception) -> None:
+        """A row that somebody has spoilt fails its job alone."""
+        with self._database(), transitions.collecting() as news:
+            run.fail(str(error))
+        self.keep_what_is_left()
+        self._tell_news(news)
 
     def _put_back_what_was_taken(self) -> None:
         """The answer to a commit may have been lost."""
