@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.conf import settings
@@ -127,8 +128,9 @@ def under_way_by_tenant() -> dict[str, list[tuple[int, int, float]]]:
     held = TenantJob.objects.holding().jobs().select_related("tenant_queue").annotate(now=DatabaseNow())
     seconds: dict[tuple[str, int], list[float]] = {}
     for job in held.only("tenant_queue__queue", "rq_queue", "state", "started_at"):
+        now: datetime = job.now  # type: ignore[attr-defined]  # annotated
         began = job.started_at if job.state == State.RUNNING else None
-        taken = max(0.0, (job.now - (began or job.now)).total_seconds())
+        taken = max(0.0, (now - (began or now)).total_seconds())
         seconds.setdefault((job.rq_queue_name, job.tenant_queue_id), []).append(taken)
     found: dict[str, list[tuple[int, int, float]]] = {name: [] for name in getattr(settings, "RQ_QUEUES", {})}
     for (rq_queue, pk), taken_by in seconds.items():

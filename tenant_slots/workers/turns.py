@@ -20,6 +20,7 @@ from tenant_slots.fair_order import Turn
 from tenant_slots.models import State, TenantJob
 from tenant_slots.running.run import WatchedRun
 from tenant_slots.transitions import News
+from tenant_slots.witness import Phase
 from tenant_slots.workers.base import SweepingWorker
 from tenant_slots.workers.kept import Ending
 
@@ -117,16 +118,15 @@ class TurnTakingWorker(SweepingWorker):
                 return None
             self._tell_news(news)
             try:
-                delivered = self._delivered(job, queues)
+                delivered = self._delivered(job, next(queue for queue in queues if queue.name == turn.rq_queue))
             except UnreadableColumn as error:
                 self._fail(run, error)
                 return None
             self._taken = run
             return delivered
 
-    def _delivered(self, job: TenantJob, queues: Sequence[Queue]) -> tuple[Job, Queue]:
+    def _delivered(self, job: TenantJob, queue: Queue) -> tuple[Job, Queue]:
         """As if RQ had delivered it. Redis is told of it later, if it lasts."""
-        queue = next(queue for queue in queues if queue.name == job.rq_queue_name)
         rq_job = dispatch.rq_job_of(queue, job)
         rq_job.enqueued_at = rq_job.created_at
         rq_job.data  # noqa: B018 - as RQ's serializer writes it, before anybody needs it
@@ -142,7 +142,7 @@ class TurnTakingWorker(SweepingWorker):
     def _put_back_what_was_taken(self) -> None:
         """The answer to a commit may have been lost."""
         seen = self.witness.read()
-        if seen.token:
+        if seen.phase is not Phase.IDLE:
             self.kept.add(Ending((seen.job_id, seen.token), {"state": State.WAITING}))
         self.witness.idle()
 
