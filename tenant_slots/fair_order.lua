@@ -19,9 +19,14 @@ local function key(name, queue) return 'tenant_slots:' .. name .. ':' .. queue e
 -- done: virtual seconds of ended jobs. ahead: what those under way are charged. begun: the sum of their starts; jobs: how
 -- many. mean: seconds a job takes, negative if not known. left: measured virtual time when it left the order, left_at: then.
 -- offers: counts them. parked: it left because it was full.
+local read_records = {}
+
 local function read(queue, tenant)
+  local name = queue .. ':' .. tenant
+  if read_records[name] then return read_records[name] end
   local raw = redis.call('HGET', key('tenants', queue), tenant)
   local r = {queue = queue, tenant = tenant}
+  read_records[name] = r
   if raw then
     r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.parked = struct.unpack(RECORD, raw)
   else
@@ -30,22 +35,55 @@ local function read(queue, tenant)
   return r
 end
 
-local function write(r)
+local function write(r) r.changed = true end
+
+local function keep(r)
   local raw = struct.pack(
     RECORD, r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.parked
   )
   redis.call('HSET', key('tenants', r.queue), r.tenant, raw)
 end
 
-local function number(queue, name) return tonumber(redis.call('HGET', key('times', queue), name) or nil) end
+-- virtual: the queue's virtual time. newcomers: counts them. mean: of all jobs, negative if not known. swept: when the sweep
+-- charged what runs. most: workers that were seen lately. plain: it is a tenant's turn before plain RQ jobs.
+local TIMES = '<ddddHB'
+local read_times = {}
 
-local function note(queue, name, value) redis.call('HSET', key('times', queue), name, string.format('%.17g', value)) end
+local function times_of(queue)
+  local t = read_times[queue]
+  if not t then
+    t = {virtual = 0, newcomers = 0, mean = -1, swept = 0, most = 0, plain = 0}
+    local raw = redis.call('GET', key('times', queue))
+    if raw then t.virtual, t.newcomers, t.mean, t.swept, t.most, t.plain = struct.unpack(TIMES, raw) end
+    read_times[queue] = t
+  end
+  return t
+end
+
+local function note(queue, name, value)
+  local t = times_of(queue)
+  if t[name] == value then return end
+  t[name], t.changed = value, true
+end
+
+local function keep_all()
+  for queue, t in pairs(read_times) do
+    if t.changed then
+      local raw = struct.pack(TIMES, t.virtual, t.newcomers, t.mean, t.swept, math.min(65535, t.most), t.plain)
+      redis.call('SET', key('times', queue), raw)
+    end
+  end
+  for _, r in pairs(read_records) do
+    if r.changed then keep(r) end
+  end
+end
 
 local function score_of(record) return string.format('%.17g', record.done + record.ahead) end
 
 local function charge_of(record)
   local seconds = record.mean
-  if seconds < 0 then seconds = number(record.queue, 'mean') or UNKNOWN end
+  if seconds < 0 then seconds = times_of(record.queue).mean end
+  if seconds < 0 then seconds = UNKNOWN end
   return seconds / record.share
 end
 
@@ -57,18 +95,19 @@ end
 local function begin(record, jobs)
   record.ahead = record.ahead + jobs * charge_of(record)
   record.begun = record.begun + jobs * now
+  if record.jobs == 0 then redis.call('SADD', key('busy', record.queue), record.tenant) end
   record.jobs = math.min(65535, record.jobs + jobs)
-  redis.call('SADD', key('busy', record.queue), record.tenant)
 end
 
 -- So many jobs are under way no more, which were charged this much together and began at that moment.
 local function finish(record, jobs, charged, moment)
+  local before = record.jobs
   record.jobs = math.max(0, record.jobs - jobs)
   record.ahead = math.max(0, record.ahead - charged)
   record.begun = math.max(0, record.begun - jobs * moment)
   if record.jobs == 0 then
     record.ahead, record.begun = 0, 0
-    redis.call('SREM', key('busy', record.queue), record.tenant)
+    if before > 0 then redis.call('SREM', key('busy', record.queue), record.tenant) end
   end
 end
 
@@ -83,13 +122,16 @@ local function place_again(record)
 end
 
 -- The most workers that were seen lately; nobody knows: as many as you like.
-local function workers_seen(queue) return number(queue, 'most') or math.huge end
+local function workers_seen(queue)
+  local most = times_of(queue).most
+  return most > 0 and most or math.huge
+end
 
 -- Who comes back has no credit for the time that it was away. Of its debt it is forgiven what the workers can have done
 -- meanwhile, and no more: a tenant that was full for a moment has not lost what it is owed.
 local function enter(record)
   if place_of(record) then return end
-  local virtual = (number(record.queue, 'virtual') or 0) + STEP
+  local virtual = times_of(record.queue).virtual + STEP
   note(record.queue, 'virtual', virtual)
   local start = virtual
   if record.left_at > 0 then
@@ -98,7 +140,7 @@ local function enter(record)
   end
   record.done = math.max(record.done, start - record.ahead)
   if record.parked == 0 and record.jobs == 0 and record.done + record.ahead <= virtual then
-    local newcomer = (number(record.queue, 'newcomers') or 0) + 1
+    local newcomer = times_of(record.queue).newcomers + 1
     note(record.queue, 'newcomers', newcomer)
     redis.call('ZADD', key('order', record.queue), string.format('%.17g', FRONT + newcomer), record.tenant)
   else
@@ -108,7 +150,7 @@ end
 
 -- Its turn came to nothing. Who came with nothing to its account is first again.
 local function stay(record)
-  if record.jobs == 0 and record.done + record.ahead <= (number(record.queue, 'virtual') or 0) then
+  if record.jobs == 0 and record.done + record.ahead <= times_of(record.queue).virtual then
     redis.call('ZADD', key('order', record.queue), string.format('%.17g', FRONT), record.tenant)
   else
     place(record)
@@ -146,7 +188,7 @@ local function room(queue)
       if state == 'idle' then idle = idle + 1 end
     end
   end
-  if alive + others > (number(queue, 'most') or 0) then note(queue, 'most', alive + others) end
+  if alive + others > times_of(queue).most then note(queue, 'most', alive + others) end
   local most = idle
   if others > 0 or alive == 0 then most = most + K end
   local there = 0
@@ -164,7 +206,7 @@ local function first(queue, most)
   local head = redis.call('ZRANGE', key('order', queue), 0, 0)
   if not head[1] then return false end
   local record = read(queue, head[1])
-  note(queue, 'virtual', math.max(number(queue, 'virtual') or 0, measured(record)))
+  note(queue, 'virtual', math.max(times_of(queue).virtual, measured(record)))
   local jobs = 1
   if most > 1 and redis.call('ZCARD', key('order', queue)) == 1 then jobs = most end
   begin(record, jobs)
@@ -176,13 +218,13 @@ end
 local function settle(queue, tenant, seconds)
   local record = read(queue, tenant)
   local charged = charge_of(record)
-  local swept = number(queue, 'swept') or 0
+  local swept = times_of(queue).swept
   if seconds > now - swept then charged = math.max(charged, (seconds - (now - swept)) / record.share) end
   finish(record, 1, charged, seconds >= 0 and now - seconds or record.begun / math.max(1, record.jobs))
   if seconds >= 0 then
     record.done = record.done + seconds / record.share
-    local mean = number(queue, 'mean')
-    note(queue, 'mean', mean and mean + NEWEST * (seconds - mean) or seconds)
+    local mean = times_of(queue).mean
+    note(queue, 'mean', mean < 0 and seconds or mean + NEWEST * (seconds - mean))
     record.mean = record.mean < 0 and seconds or record.mean + NEWEST * (seconds - record.mean)
   end
   place_again(record)
@@ -217,8 +259,9 @@ function operations.share(queue, ...)
   end
 end
 
--- A tenant has room again: it is offered in this queue, and in those of the others where it was full before.
-function operations.freed(tenant, seconds, queue, ...)
+-- A tenant has room again: it is offered in this queue, and in those of the others where it was full before. Who takes a
+-- turn next does not look for room in the list.
+function operations.freed(tenant, seconds, looks, queue, ...)
   if tonumber(seconds) ~= -2 then settle(queue, tenant, tonumber(seconds)) end
   local rooms = {}
   for at, lane in ipairs({queue, ...}) do
@@ -228,8 +271,7 @@ function operations.freed(tenant, seconds, queue, ...)
       enter(record)
       record.parked = 0
       write(record)
-      local free = room(lane)
-      if free > 0 then rooms[#rooms + 1] = lane end
+      if (looks == '1' or at > 1) and room(lane) > 0 then rooms[#rooms + 1] = lane end
     end
   end
   return rooms
@@ -251,7 +293,7 @@ function operations.take(worker, ttl, waits, ...)
   for _, queue in ipairs({...}) do
     local listed = redis.call('LINDEX', 'rq:queue:' .. queue, 0)
     local turn = false
-    if not listed or (not is_ours(listed) and number(queue, 'plain') ~= 1) then turn = first(queue, 1) end
+    if not listed or (not is_ours(listed) and times_of(queue).plain ~= 1) then turn = first(queue, 1) end
     if turn then
       note(queue, 'plain', 1)
       return turn
@@ -329,10 +371,10 @@ function operations.charge(queue, ...)
   end
   -- Where nobody waits, what runs is nobody's debt.
   if redis.call('ZCARD', key('order', queue)) == 0 and least < math.huge then
-    note(queue, 'virtual', math.max(number(queue, 'virtual') or 0, least))
+    note(queue, 'virtual', math.max(times_of(queue).virtual, least))
   end
   note(queue, 'swept', now)
-  redis.call('HDEL', key('times', queue), 'most')
+  note(queue, 'most', 0)
   redis.call('ZREMRANGEBYSCORE', key('workers', queue), '-inf', now - 60)
   redis.call('ZREMRANGEBYSCORE', key('idle', queue), '-inf', now - 60)
   room(queue)
@@ -357,4 +399,6 @@ function operations.bring(queue, rq_id)
   until #some < LOOK
 end
 
-return operations[ARGV[1]](unpack(ARGV, 2))
+local answer = operations[ARGV[1]](unpack(ARGV, 2))
+keep_all()
+return answer

@@ -70,15 +70,16 @@ def tell_share(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> None:
     _ask(rq_queue, "share", rq_queue, *(number for tenant in tenants for number in tenant))
 
 
-def freed(tenant_queue_id: int, seconds: float, rq_queue: str) -> list[str]:
+def freed(tenant_queue_id: int, seconds: float, rq_queue: str, *, looks: bool = True) -> list[str]:
     """A tenant has a slot again, or may have: it is offered wherever it has been full. Returns windows with room.
 
     Args:
         seconds: what its job took, or `NOTHING_RAN`, or `NOTHING_CHARGED`.
         rq_queue: the queue of that job, else the tenant queue's.
+        looks: whether to look for room in the window of that queue. Not where this process takes the next turn there.
     """
     others = [name for name in dispatch.queues_beside(rq_queue) if name != rq_queue]
-    rooms: list[bytes] = _ask(rq_queue, "freed", tenant_queue_id, seconds, rq_queue, *others)
+    rooms: list[bytes] = _ask(rq_queue, "freed", tenant_queue_id, seconds, int(looks), rq_queue, *others)
     return [name.decode() for name in rooms]
 
 

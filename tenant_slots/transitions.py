@@ -75,9 +75,12 @@ def _offer_many(rq_queue: str, tenants: list[tuple[int, int]]) -> list[TenantJob
     return feed(rq_queue) if fair_order.offer(rq_queue, tenants) else []
 
 
-def freed(tenant_queue_id: int, rq_queue: str, seconds: float = fair_order.NOTHING_CHARGED) -> list[TenantJob]:
+def freed(
+    tenant_queue_id: int, rq_queue: str, seconds: float = fair_order.NOTHING_CHARGED, *, looks: bool = True
+) -> list[TenantJob]:
     """A tenant may have a free slot: it gets its turn in the RQ queues in which it had none. Returns as `offer`."""
-    rooms = _unless_redis_is_away(partial(fair_order.freed, tenant_queue_id, seconds, rq_queue)) or []
+    free = partial(fair_order.freed, tenant_queue_id, seconds, rq_queue, looks=looks)
+    rooms = _unless_redis_is_away(free) or []
     return [job for name in rooms for job in _unless_redis_is_away(partial(feed, name)) or []]
 
 
@@ -200,7 +203,14 @@ def put_back(job: TenantJob) -> bool:
     return bool(release(job, states=(State.QUEUED,), state=State.WAITING))
 
 
-def follow(job: TenantJob, released: Release, error: str, seconds: float = fair_order.NOTHING_RAN) -> None:
+def follow(
+    job: TenantJob,
+    released: Release,
+    error: str,
+    seconds: float = fair_order.NOTHING_RAN,
+    *,
+    takes_next: bool = False,
+) -> None:
     """What follows from the release of a job's slot, for whoever has something to do in between.
 
     Where the slot was not this process's any more, whoever took it away has done so.
@@ -208,9 +218,10 @@ def follow(job: TenantJob, released: Release, error: str, seconds: float = fair_
     Args:
         job, released, error: what was released, and why.
         seconds: for which the job has run.
+        takes_next: this process takes the next turn in that RQ queue, so that nobody need be found for it.
     """
     if released.state is not None:
-        after_commit(partial(freed, job.tenant_queue_id, job.rq_queue_name, seconds))
+        after_commit(partial(freed, job.tenant_queue_id, job.rq_queue_name, seconds, looks=not takes_next))
         left([job], released.state, error)
 
 

@@ -178,7 +178,12 @@ class Run:
         self.witness.idle()
         if not released:
             logger.warning("job %s ended after its slot had been taken away", job.uuid)
-        transitions.follow(job, released, outcome.get("error", ""), self._seconds())
+        error, takes_next = outcome.get("error", ""), self.takes_next()
+        transitions.follow(job, released, error, self._seconds(), takes_next=takes_next)
+
+    def takes_next(self) -> bool:
+        """Whether this process looks for a tenant's next turn as soon as this is over."""
+        return False
 
     def _seconds(self) -> float:
         return time.monotonic() - self._began
@@ -208,6 +213,7 @@ class WatchedRun(Run):
         witness, outbox: where the worker sees whether the run has ended, and how.
         horse: the process that calls the function, if it is not the owner's.
         on_outage: as of `Run`.
+        takes_next: answers for the method of that name.
     """
 
     def __init__(
@@ -218,10 +224,14 @@ class WatchedRun(Run):
         *,
         horse: int = 0,
         on_outage: Callable[[], object] = lambda: None,
+        takes_next: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(owner.worker, beats=owner.beats, on_outage=on_outage)
         self.witness = witness
-        self._owner, self._outbox, self._horse = owner, outbox, horse
+        self._owner, self._outbox, self._horse, self._takes_next = owner, outbox, horse, takes_next
+
+    def takes_next(self) -> bool:
+        return self._takes_next()
 
     @property
     def owner(self) -> Owner:

@@ -31,7 +31,9 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
 
     def new_run(self) -> WatchedRun:
         """For the next job; an outage that it meets is this worker's, which then calls no owner stale for a lease."""
-        return WatchedRun(self.owner, self.witness, self.outbox, on_outage=self.sweeper.contact.broken)
+        return WatchedRun(
+            self.owner, self.witness, self.outbox, on_outage=self.sweeper.contact.broken, takes_next=self.goes_on
+        )
 
     def end_run(self, run: Token) -> None:
         """Without a work-horse, the only way to end a run is to end this process."""

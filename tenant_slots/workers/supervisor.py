@@ -130,6 +130,7 @@ class Supervisor(TurnTakingWorker, AsideWorker, RidingWorker, RecordingWorker, W
             self.outbox,
             horse=self._horse.pid if self._horse is not None and not self._horse.child.has_ended() else 0,
             on_outage=lambda: self.sweeper.contact.broken(),
+            takes_next=self.goes_on,
         )
 
     @contextmanager

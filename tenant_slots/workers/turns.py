@@ -57,10 +57,19 @@ class TurnTakingWorker(SweepingWorker):
         self._taken: WatchedRun | None = None
         """The run of the next job, which is marked as running already."""
         self._next_sign = 0.0
+        self._is_bounded = False
 
     def new_run(self) -> WatchedRun:
         """For the next job."""
         raise NotImplementedError
+
+    def goes_on(self) -> bool:
+        """Whether this worker looks for another job after the one that it runs."""
+        return not self._stop_requested and not self._is_bounded
+
+    def work(self, *args: Any, max_jobs: int | None = None, **kwargs: Any) -> bool:
+        self._is_bounded = max_jobs is not None
+        return super().work(*args, max_jobs=max_jobs, **kwargs)
 
     def taken_run(self) -> WatchedRun | None:
         """The run of the job that is to be executed, if it was begun when its tenant's turn was taken."""
