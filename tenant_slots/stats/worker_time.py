@@ -47,7 +47,8 @@ def with_worker_time(rows: QuerySet[Any]) -> QuerySet[Any]:
     jobs = ran_lately(jobs_of_row().filter(kind=Kind.JOB), HOUR).order_by()
     total = Func(time_within(HOUR), function="SUM", output_field=DurationField())
     none = Value(timedelta(0), output_field=DurationField())
-    return rows.alias(worker_time=Coalesce(Subquery(jobs.values(total=total)), none))
+    timed: QuerySet[Any] = rows.alias(worker_time=Coalesce(Subquery(jobs.values(total=total)), none))
+    return timed
 
 
 @functools.cache
