@@ -92,7 +92,7 @@ def _measured(options: Namespace) -> Result:
     lists, polls, tile_polls = (_seconds(action, options.rounds) for action in actions)
     filters = {
         state: milliseconds(median(_seconds(partial(client.get, LIST, {"state": state}), 3)))
-        for state in ("backlogged", "at_limit", "stale", "idle")
+        for state in ("waits_for_worker", "at_limit", "key_limit", "stale", "idle")
     }
     return Result(
         [

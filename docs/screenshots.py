@@ -74,7 +74,7 @@ def take(page: Page, password: str) -> None:
 def _shoot(page: Page, address: str, name: str) -> None:
     """While the big shop waits: between two rounds of the demo all shops are idle."""
     page.goto(QUEUES)
-    page.wait_for_selector('[data-state="backlogged"]', timeout=WAIT_FOR_WORK)
+    page.wait_for_selector('[data-state="at_limit"], [data-state="waits_for_worker"]', timeout=WAIT_FOR_WORK)
     page.goto(address)
     page.wait_for_timeout(WAIT_FOR_FIGURES)
     page.screenshot(path=IMAGES / f"{name}.png")

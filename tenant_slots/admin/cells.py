@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypedDict
 
 from django.utils.html import format_html, format_html_join
@@ -10,7 +10,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
 from tenant_slots.admin import charts
-from tenant_slots.admin.words import NOTHING, activity_in_words, duration, origin, state
+from tenant_slots.admin.words import NOTHING, activity_in_words, duration, origin, part_of, state
 from tenant_slots.stats.rows import Row
 from tenant_slots.stats.tiles import Tiles
 
@@ -23,11 +23,15 @@ class Cell(TypedDict, total=False):
 Cells = dict[str, Cell]
 
 
-def of_row(row: Row) -> Cells:
-    """By ``<primary key>.<place>``."""
+def of_row(row: Row, worker_time: Mapping[str, float]) -> Cells:
+    """By ``<primary key>.<place>``.
+
+    Args:
+        worker_time: the seconds of all tenants, by queue.
+    """
     places: Cells = {
         "state": {"text": state(row), "attrs": {"data-state": row.state}},
-        "usage": {"text": f"{row.current_job} / {row.max_job}"},
+        "usage": {"text": f"{row.running} / {row.max_job}"},
         "meter": {"attrs": _meter(row)},
         "share": {"text": str(row.share)},
         "running": {"text": str(row.running)},
@@ -35,6 +39,7 @@ def of_row(row: Row) -> Cells:
         "waiting": {"text": str(row.waiting)},
         "oldest": {"text": duration(row.oldest_wait)},
         "delay": {"text": duration(row.start_delay)},
+        "worker": {"text": part_of(row.worker_seconds, worker_time.get(row.queue, 0.0))},
         "failed": {"text": str(row.failed)},
         "chart": {"attrs": {"aria-label": activity_in_words(row)}},
         "ran": {"attrs": {"points": charts.line(row.activity, _highest(row))}},
@@ -95,9 +100,9 @@ def _highest(row: Row) -> int:
 
 
 def _meter(row: Row) -> dict[str, str]:
-    most = max(1, row.max_job, row.current_job)
-    label = gettext("%(used)d of %(limit)d slots in use") % {"used": row.current_job, "limit": row.max_job}
-    return {"min": "0", "max": str(most), "value": str(row.current_job), "aria-label": label}
+    most = max(1, row.max_job, row.running)
+    label = gettext("%(used)d of %(limit)d slots in use") % {"used": row.running, "limit": row.max_job}
+    return {"min": "0", "max": str(most), "value": str(row.running), "aria-label": label}
 
 
 def _edit(row: Row) -> dict[str, str]:
@@ -105,5 +110,5 @@ def _edit(row: Row) -> dict[str, str]:
         "data-limit": str(row.max_job),
         "data-share": str(row.share),
         "data-version": str(row.version),
-        "data-running": str(row.current_job),
+        "data-running": str(row.running),
     }

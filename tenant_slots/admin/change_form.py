@@ -24,6 +24,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import InvalidRate, StaleVersion
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE, Change, LimitSource, TenantQueue
 from tenant_slots.rates import Rate
+from tenant_slots.stats import held
 
 
 class TenantQueueForm(QueueModelForm):
@@ -111,7 +112,7 @@ class ChangeForm(QueueConcern):
             return
         form.changes = apply_changes(request, obj, form)
         if any(one.what == "limit" for one in form.changes):
-            self.message_user(request, effect_of(obj.max_job, obj.current_job))
+            self.message_user(request, effect_of(obj.max_job, held.running(obj)))
         forget_shared()
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from tenant_slots.admin import cells, words
 from tenant_slots.admin.bases import QueueConcern
 from tenant_slots.admin.pages import address
+from tenant_slots.admin.snapshots import worker_time_of_queues
 from tenant_slots.admin.words import NOTHING
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats import rows
@@ -35,10 +36,11 @@ class QueueColumns(QueueConcern):
     state = column("state", _("state"), css="slots-pill")
     share_shown = column("share", _("share"), ordering="share")
     running = column("running", _("running"))
-    queued = column("queued", _("queued"))
+    queued = column("queued", _("next"))
     waiting = column("waiting", _("waiting"), ordering="waiting")
     oldest_wait = column("oldest", _("oldest wait"))
     start_delay = column("delay", _("start delay p95, 15 min"))
+    worker_time = column("worker", _("worker time, 1 h"), ordering="worker_time", css="slots-number")
     failed = column("failed", _("failed, 1 h"))
     origin = column("origin", _("limit source"), tag="bdi")
 
@@ -48,7 +50,7 @@ class QueueColumns(QueueConcern):
         name = row.tenant or _("no tenant")
         return format_html('<bdi class="slots-name">{}</bdi><small class="slots-queue">{}</small>', name, row.queue)
 
-    @admin.display(description=_("in use"), ordering="current_job")
+    @admin.display(description=_("in use"), ordering="in_use")
     def usage(self, row: TenantQueue) -> SafeString:
         return cell(row, "meter", "meter") + SafeString(" ") + cell(row, "usage", css="slots-number")
 
@@ -91,6 +93,6 @@ def cells_of(row: Any) -> cells.Cells:
     """Once per row, for all its columns."""
     if not hasattr(row, "cells"):
         found = getattr(row, "live", None) or rows.measured([row.pk])[row.pk]
-        row.cells = cells.of_row(found)
+        row.cells = cells.of_row(found, worker_time_of_queues())
     made: cells.Cells = row.cells
     return made

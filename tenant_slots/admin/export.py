@@ -16,7 +16,8 @@ from tenant_slots.stats import rows
 
 QUEUE_FIELDS = (
     "tenant", "queue", "state", "current_job", "max_job", "share", "rate", "running", "queued", "waiting",
-    "oldest_wait", "start_delay", "failed", "paused", "limit_source", "limit_set_by", "override_until", "resume_at",
+    "oldest_wait", "start_delay", "worker_seconds", "failed", "paused", "limit_source",
+    "limit_set_by", "override_until", "resume_at",
 )  # fmt: skip
 
 JOB_FIELDS = (

@@ -17,11 +17,11 @@ from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_lim
 from tenant_slots.admin.forms import LimitAndShareForm, LimitForm, ResetForm
 from tenant_slots.admin.pages import address, confirmation, view_name
 from tenant_slots.admin.permissions import QueuePermissions
-from tenant_slots.admin.snapshots import forget_shared, shared_rows
+from tenant_slots.admin.snapshots import forget_shared, shared_rows, worker_time_of_queues
 from tenant_slots.admin.words import effect_of, origin
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.models import TenantQueue
-from tenant_slots.stats import rows
+from tenant_slots.stats import held, rows
 
 
 class LimitPages(QueuePermissions, QueueConcern):
@@ -64,7 +64,7 @@ class LimitPages(QueuePermissions, QueueConcern):
                 audit.log_changes(self, request, row, changes)
                 return self._limited(request, row)
         text = gettext("The limit will be %(limit)s, the default.") % {"limit": default}
-        effects = [text, effect_of(default, row.current_job)]
+        effects = [text, effect_of(default, held.running(row))]
         return self._page(request, row, form, gettext("Reset the limit to the default"), effects, status)
 
     def _row_to_limit(self, request: HttpRequest, object_id: str) -> TenantQueue:
@@ -74,12 +74,12 @@ class LimitPages(QueuePermissions, QueueConcern):
         return row
 
     def _limited(self, request: HttpRequest, row: TenantQueue) -> HttpResponse:
-        effect = effect_of(row.max_job, row.current_job)
+        effect = effect_of(row.max_job, held.running(row))
         fresh = rows.measured([row.pk])
         forget_shared()
         shared_rows.put(fresh)
         if wants_json(request):
-            return JsonResponse({"effect": effect, "cells": cells.of_row(fresh[row.pk])})
+            return JsonResponse({"effect": effect, "cells": cells.of_row(fresh[row.pk], worker_time_of_queues())})
         text = gettext("%(row)s: limit %(limit)s.") % {"row": row, "limit": row.max_job}
         self.message_user(request, f"{text} {effect}")
         return HttpResponseRedirect(address(self, "changelist"))
@@ -95,7 +95,8 @@ class LimitPages(QueuePermissions, QueueConcern):
 
     def _limit_page(self, request: HttpRequest, row: TenantQueue, form: LimitForm, status: int = 200) -> HttpResponse:
         text = gettext("The limit is %(limit)s (%(origin)s).") % {"limit": row.max_job, "origin": origin(row)}
-        effects = [text, gettext("Running: %(count)s. A lower limit stops none of them.") % {"count": row.current_job}]
+        running = held.running(row)
+        effects = [text, gettext("Running: %(count)s. A lower limit stops none of them.") % {"count": running}]
         return self._page(request, row, form, gettext("Set limit"), effects, status)
 
     def _page(

@@ -16,7 +16,7 @@ from tenant_slots.admin import cells
 from tenant_slots.admin.bases import QueueConcern
 from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import Restricted
-from tenant_slots.admin.snapshots import Board, shared_rows, shared_tiles
+from tenant_slots.admin.snapshots import Board, shared_rows, shared_tiles, worker_time_of_queues
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats import rows, tiles
 
@@ -54,7 +54,7 @@ class LiveList(Restricted, QueueConcern):
         texts = cells.of_tiles(*board) if board else {}
         for pk in shown:
             if pk in found:
-                texts |= cells.of_row(found[pk])
+                texts |= cells.of_row(found[pk], worker_time_of_queues())
         return _conditional(request, JsonResponse({"every": clamped(request.GET.get("every")), "cells": texts}))
 
     def board(self, request: HttpRequest) -> Board:

@@ -82,7 +82,7 @@ class CountForm(ReasonForm):
 def describe(row: Any) -> str:
     return gettext("%(row)s: running %(running)s, limit %(limit)s, waiting %(waiting)s") % {
         "row": row,
-        "running": row.current_job,
+        "running": row.in_use,
         "limit": row.max_job,
         "waiting": row.waiting,
     }

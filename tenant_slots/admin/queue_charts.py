@@ -45,7 +45,7 @@ def charts_of(row: TenantQueue, span: Span) -> list[Chart]:
             gettext("Running, waiting and limit"),
             moments,
             [
-                Series(gettext("running"), "slots-ran", series.running([row.pk], *grid)[row.pk]),
+                Series(gettext("running"), "slots-ran", series.ran([row.pk], *grid)[row.pk].running),
                 Series(gettext("waiting"), "slots-waiting", series.waiting(row, *grid)),
                 Series(
                     gettext("limit"), "slots-limit", series.limits(row.max_job, row.limit_history, *grid), stepped=True

@@ -20,15 +20,16 @@ from tenant_slots.admin.filters import QueueFilter, StateFilter
 from tenant_slots.admin.limits import LimitPages
 from tenant_slots.admin.live import LiveList
 from tenant_slots.models import TenantQueue
-from tenant_slots.stats.tenant_queues import BUSIEST_FIRST, with_waiting
+from tenant_slots.stats.tenant_queues import BUSIEST_FIRST, with_in_use, with_waiting
+from tenant_slots.stats.worker_time import with_worker_time
 
 
 class TenantQueueAdmin(LimitPages, ChangeForm, DetailPage, Deletion, LiveList, QueueColumns, QueueModelAdmin):
     """Never give this class `list_editable`: saving the list would write back every limit that it shows."""
 
     list_display = (
-        "tenant_name", "queue", "state", "usage", "share_shown", "edit", "waiting", "oldest_wait", "start_delay",
-        "failed", "activity", "running", "queued", "origin",
+        "tenant_name", "queue", "state", "usage", "share_shown", "worker_time", "edit", "waiting", "oldest_wait",
+        "start_delay", "failed", "activity", "running", "queued", "origin",
     )  # fmt: skip
     list_filter = (StateFilter, QueueFilter)
     search_fields = ("tenant",)
@@ -67,8 +68,8 @@ class TenantQueueAdmin(LimitPages, ChangeForm, DetailPage, Deletion, LiveList, Q
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantQueue]:
         # Not super(), which orders before there is a `waiting` to order by.
         own = self.tenant_queues_for(request)
-        rows = with_waiting(self.model._default_manager.get_queryset() if own is None else own)
-        return rows.order_by(*self.get_ordering(request))
+        rows = with_in_use(with_waiting(self.model._default_manager.get_queryset() if own is None else own))
+        return with_worker_time(rows).order_by(*self.get_ordering(request))
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         return BUSIEST_FIRST

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+from tenant_slots.stats import worker_time
 from tenant_slots.stats.rows import Row
 from tenant_slots.stats.tiles import Tiles
 
@@ -68,9 +69,16 @@ class Board(NamedTuple):
 shared_rows: Shared[int, Row] = Shared(seconds=1)
 shared_tiles: Shared[str, Board] = Shared(seconds=5)
 """Longer, because adding up all waiting jobs takes as long as a page of rows, and a sum moves little in that time."""
+shared_worker_time: Shared[str, dict[str, float]] = Shared(seconds=5)
+
+
+def worker_time_of_queues() -> dict[str, float]:
+    """The seconds of the last hour that a row's are a share of, by queue. As old as the tiles, and for their reason."""
+    return shared_worker_time.get(["all"], lambda _: {"all": worker_time.of_queues()})["all"]
 
 
 def forget_shared() -> None:
     """After a change by a viewer, who wants to see it at once."""
     shared_rows.clear()
     shared_tiles.clear()
+    shared_worker_time.clear()

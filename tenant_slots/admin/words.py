@@ -22,8 +22,9 @@ STATES = {
     QueueState.PAUSED: _("Paused"),
     QueueState.OVER: _("Over limit – draining"),  # noqa: RUF001  a dash, as printed
     QueueState.RATE: _("Rate used up"),
-    QueueState.BACKLOGGED: _("Backlogged"),
-    QueueState.AT_LIMIT: _("At limit"),
+    QueueState.AT_LIMIT: _("At its limit"),
+    QueueState.WAITS_FOR_WORKER: _("Waits for a worker"),
+    QueueState.KEY_LIMIT: _("At its limit per key"),
     QueueState.ACTIVE: _("Active"),
     QueueState.IDLE: _("Idle"),
 }
@@ -56,6 +57,11 @@ def duration(seconds: float | None) -> str:
     if seconds < 48 * 3600:
         return gettext("%(hours)d h %(minutes)d min") % {"hours": seconds // 3600, "minutes": seconds % 3600 // 60}
     return ngettext("%(count)d day", "%(count)d days", int(seconds // 86400)) % {"count": seconds // 86400}
+
+
+def part_of(seconds: float, of_all: float) -> str:
+    """A time and its part of all. That one may be some seconds older, so that it is no less than the time itself."""
+    return f"{duration(seconds)} ({seconds / max(seconds, of_all):.0%})" if seconds else NOTHING
 
 
 def state(row: Row) -> str:

@@ -8,6 +8,12 @@ from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats.expressions import LARGE
 
 
+def running(row: TenantQueue) -> int:
+    """How many of its slots are in use. A job that was admitted and has not begun holds one that nobody uses yet."""
+    count: int = row.jobs.running().count()
+    return count
+
+
 def holding(row: TenantQueue, most: int) -> list[TenantJob]:
     """The jobs that hold a slot, those that run first."""
     jobs = row.jobs.holding().defer(*LARGE)

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 
 from tenant_slots import concurrency_keys, rates
 from tenant_slots.db import clock
-from tenant_slots.db.clock import ago
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.stats.expressions import ran_lately
 from tenant_slots.stats.held import holding, holding_the_key
-from tenant_slots.stats.percentiles import WINDOW
+from tenant_slots.stats.pace import Pace, pace_of
 from tenant_slots.stats.positions import position_in_backlog
 
 MOST_NAMED = 5
 """Jobs that are named of those that hold the slots."""
+
+
+class Reason(StrEnum):
+    """What keeps a waiting job from being started."""
+
+    PAUSED = "paused"
+    LIMIT_OF_ZERO = "limit_of_zero"
+    AT_LIMIT = "at_limit"
+    """All slots of its tenant queue are taken."""
+    KEY_LIMIT = "key_limit"
+    """Jobs with its concurrency key hold as many slots as one key may."""
+    RATE = "rate"
+    """As many jobs have started lately as the rate allows."""
+    WORKER = "worker"
+    """None of these: it starts when a worker is free and its tenant's turn has come."""
 
 
 @dataclass(frozen=True)
@@ -38,19 +52,40 @@ class Waits:
 
     row: TenantQueue
     position: int
+    rq_queue: str
+    """Whose workers run it."""
+    reasons: tuple[Reason, ...]
+    """At least one; the first of `Reason` first."""
     holding: list[TenantJob]
-    """Some of those that hold the slots; none while no job may start at all."""
+    """Some of those that hold the slots, while that is a reason."""
     holding_its_key: list[TenantJob]
-    """Some of those that hold slots with its concurrency key, while that one is at its limit."""
-    next_token_at: datetime | None
-    """When the rate lets a job start again, while it lets none; None also while no job may start at all."""
-    started_lately: int | None
-    """Jobs of this tenant queue that started within `percentiles.WINDOW`; None while no job may start at all."""
+    """Some of those that hold slots with its concurrency key, while that is a reason."""
+    bucket: rates.Bucket | None
+    """What the rate has left; None without one, and while no job may start at all."""
+    seen_at: datetime
+    """The database's clock at the look at the bucket."""
+    pace: Pace | None
+    """None while no job may start at all, and when there is nothing to tell it by."""
+
+    @property
+    def may_start(self) -> bool:
+        return not {Reason.PAUSED, Reason.LIMIT_OF_ZERO} & {*self.reasons}
 
     @property
     def seconds_to_start(self) -> float | None:
-        """Estimated by that rate, as no job's length is known before it has run; None where there is none."""
-        return self.position * WINDOW / self.started_lately if self.started_lately else None
+        """Estimated by the pace of the last jobs, and not sooner than the rate allows; None where there is none."""
+        if self.pace is None:
+            return None
+        return max(self.pace.seconds_for(self.position), self._seconds_to_its_token())
+
+    def _seconds_to_its_token(self) -> float:
+        """Those before it take one each."""
+        rate = self.row.rate
+        if self.bucket is None or rate is None or self.position <= self.bucket.tokens:
+            return 0.0
+        step, next_at = rate.step / 1e9, self.bucket.next_at
+        to_next = (next_at - self.seen_at).total_seconds() if next_at else step
+        return to_next + (self.position - self.bucket.tokens - 1) * step
 
 
 def why_waiting(job: TenantJob) -> NotYet | NeedsWorker | Waits | None:
@@ -60,25 +95,36 @@ def why_waiting(job: TenantJob) -> NotYet | NeedsWorker | Waits | None:
     if job.state == State.QUEUED:
         return NeedsWorker(job.rq_queue_name)
     position = position_in_backlog(job)
-    if position is None:
-        return None
-    row = job.tenant_queue
+    return None if position is None else _waits(job, position)
+
+
+def _waits(job: TenantJob, position: int) -> Waits:
+    row, now = job.tenant_queue, clock.now()
     may_start = bool(row.max_job) and not row.paused
+    bucket = rates.bucket(row, now) if may_start else None
+    reasons = tuple(_reasons(job, bucket))
     return Waits(
         row,
         position,
-        holding=holding(row, MOST_NAMED) if may_start else [],
-        holding_its_key=holding_the_key(job, MOST_NAMED) if concurrency_keys.is_passed_over(job) else [],
-        next_token_at=_next_token_at(row) if may_start else None,
-        started_lately=_started_lately(row) if may_start else None,
+        job.rq_queue_name,
+        reasons,
+        holding=holding(row, MOST_NAMED) if Reason.AT_LIMIT in reasons else [],
+        holding_its_key=holding_the_key(job, MOST_NAMED) if Reason.KEY_LIMIT in reasons else [],
+        bucket=bucket,
+        seen_at=now,
+        pace=pace_of(row) if may_start else None,
     )
 
 
-def _next_token_at(row: TenantQueue) -> datetime | None:
-    bucket = rates.bucket(row, clock.now()) if row.rate_number is not None else None
-    return bucket.next_at if bucket is not None and not bucket.tokens else None
-
-
-def _started_lately(row: TenantQueue) -> int:
-    started: int = ran_lately(row.jobs.all(), WINDOW).filter(started_at__gt=ago(WINDOW)).count()
-    return started
+def _reasons(job: TenantJob, bucket: rates.Bucket | None) -> list[Reason]:
+    row = job.tenant_queue
+    if row.paused:
+        return [Reason.PAUSED]
+    if not row.max_job:
+        return [Reason.LIMIT_OF_ZERO]
+    found = {
+        Reason.AT_LIMIT: row.current_job >= row.max_job,
+        Reason.KEY_LIMIT: concurrency_keys.is_passed_over(job),
+        Reason.RATE: bucket is not None and not bucket.tokens,
+    }
+    return [reason for reason, applies in found.items() if applies] or [Reason.WORKER]

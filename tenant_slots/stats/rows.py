@@ -23,6 +23,7 @@ class Row:
     """One tenant queue. Times are in seconds; None where there is nothing to measure."""
 
     pk: int
+    queue: str
     state: str
     """A `states.QueueState`."""
     max_job: int
@@ -56,6 +57,8 @@ class Row:
     """Running jobs a minute apart, the oldest first, the last one now."""
     limits: tuple[int, ...] = ()
     """The limit at the same moments."""
+    worker_seconds: float = 0.0
+    """For how long workers ran its jobs in the last hour."""
 
     @property
     def rate(self) -> rates.Rate | None:
@@ -67,18 +70,20 @@ class Row:
         return rates.bucket(self, self.seen_at)
 
 
-MEASURED = [field.name for field in fields(Row) if field.name not in ("start_delay", "activity", "limits")]
+UNSTORED = ("start_delay", "activity", "limits", "worker_seconds")
+MEASURED = [field.name for field in fields(Row) if field.name not in UNSTORED]
 
 
 def measured(pks: Sequence[int]) -> dict[int, Row]:
     """These tenant queues by primary key. Three queries, however many rows."""
     found = [dict(zip(MEASURED, row, strict=True)) for row in _figures(app_settings.LEASE_TTL).lists(pks=pks)]
-    delays, running = percentiles.start_delays(pks), series.running(pks)
+    delays, ran = percentiles.start_delays(pks), series.ran(pks)
     return {
         row["pk"]: Row(
             **{**row, "oldest_wait": in_seconds(row["oldest_wait"])},
             start_delay=delays.get(row["pk"]),
-            activity=running[row["pk"]],
+            activity=ran[row["pk"]].running,
+            worker_seconds=ran[row["pk"]].worker_seconds,
             limits=series.limits(row["max_job"], row["limit_history"]),
         )
         for row in found

@@ -9,30 +9,38 @@ import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
-from django.db.models import Count
+from django.db.models import Count, Q, Sum
 from django.utils import timezone
 
 from tenant_slots.db.clock import PeriodsAgo
 from tenant_slots.db.compiled import Statement
-from tenant_slots.models import READY_AT, TenantQueue
-from tenant_slots.stats.expressions import jobs_of_rows, ran_lately
+from tenant_slots.models import READY_AT, Kind, TenantQueue
+from tenant_slots.stats.expressions import in_seconds, jobs_of_rows, ran_lately
+from tenant_slots.stats.worker_time import time_within
 
 MINUTES = 60
 """What a row's little chart shows, a point a minute."""
 
 
-def running(pks: Sequence[int], periods: int = MINUTES, seconds: int = 60) -> dict[int, tuple[int, ...]]:
-    """Jobs that ran, by tenant queue. One query.
+class Ran(NamedTuple):
+    running: tuple[int, ...]
+    """Jobs that ran. One that was put back counts from its last start only, as its row keeps no other."""
+    worker_seconds: float
+    """For how long workers were busy with them."""
 
-    A job that was put back counts from its last start only, as its row keeps no other.
-    """
+
+def ran(pks: Sequence[int], periods: int = MINUTES, seconds: int = 60) -> dict[int, Ran]:
+    """What ran, by tenant queue. One query."""
     changes: dict[int, Counter[int]] = defaultdict(Counter)
-    for pk, started, ended, jobs in _ran(periods, seconds).lists(pks=pks):
+    taken: dict[int, float] = defaultdict(float)
+    for pk, started, ended, jobs, time in _ran(periods, seconds).lists(pks=pks):
         # It ran at the moments from `started` periods ago to the last one before it ended.
         changes[pk][min(started, periods)] += jobs
         changes[pk][-1 if ended is None else ended] -= jobs
-    return {pk: _summed(changes[pk], periods) for pk in pks}
+        taken[pk] += in_seconds(time) or 0.0
+    return {pk: Ran(_summed(changes[pk], periods), taken[pk]) for pk in pks}
 
 
 def waiting(row: TenantQueue, periods: int, seconds: int) -> tuple[int, ...]:
@@ -64,7 +72,8 @@ def limits(
 def _ran(periods: int, seconds: int) -> Statement:
     jobs = ran_lately(jobs_of_rows(), periods * seconds).order_by()
     moments = jobs.values_list("tenant_queue_id", PeriodsAgo("started_at", seconds), PeriodsAgo("ended_at", seconds))
-    return Statement(lambda: moments.annotate(jobs=Count("pk")))
+    time = Sum(time_within(periods * seconds), filter=Q(kind=Kind.JOB))
+    return Statement(lambda: moments.annotate(jobs=Count("pk"), time=time))
 
 
 def _summed(changes: Mapping[int, int], periods: int) -> tuple[int, ...]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from django.db.models import Case, CharField, Exists, F, Q, QuerySet, Value, When
+from django.db.models import Case, CharField, Count, Exists, F, OuterRef, Q, QuerySet, Value, When
 
 from tenant_slots import rates
+from tenant_slots.models import TenantJob
 from tenant_slots.stats.expressions import jobs_of_row
 
 
@@ -19,8 +20,12 @@ class QueueState(StrEnum):
     OVER = "over"
     RATE = "rate"
     """Jobs wait, and the rate has no token left."""
-    BACKLOGGED = "backlogged"
     AT_LIMIT = "at_limit"
+    """All its slots are taken, or its limit is 0 and jobs wait."""
+    WAITS_FOR_WORKER = "waits_for_worker"
+    """Jobs wait although slots are free: the next worker that its turn comes to takes one."""
+    KEY_LIMIT = "key_limit"
+    """Jobs wait, slots are free, and the concurrency key of each of these jobs is at its limit."""
     ACTIVE = "active"
     IDLE = "idle"
 
@@ -34,13 +39,15 @@ def with_state(rows: QuerySet[Any]) -> QuerySet[Any]:
 def state_of_row() -> Any:
     """The `QueueState` of a TenantQueue."""
     jobs = jobs_of_row()
+    waits = Exists(jobs.waiting())
     words: list[tuple[Any, QueueState]] = [
         (Exists(jobs.stale()), QueueState.STALE),
         (Q(paused=True), QueueState.PAUSED),
         (Q(current_job__gt=F("max_job")), QueueState.OVER),
-        (~rates.allows(1) & Exists(jobs.waiting()), QueueState.RATE),
-        (Exists(jobs.waiting()), QueueState.BACKLOGGED),
-        (Q(current_job=F("max_job"), current_job__gt=0), QueueState.AT_LIMIT),
+        (~rates.allows(1) & waits, QueueState.RATE),
+        (Q(current_job__gte=F("max_job")) & (Q(current_job__gt=0) | waits), QueueState.AT_LIMIT),
+        (waits & (Q(max_job_per_key=None) | _has_a_job_below_its_key_limit()), QueueState.WAITS_FOR_WORKER),
+        (waits, QueueState.KEY_LIMIT),
         (Q(current_job__gt=0), QueueState.ACTIVE),
     ]
     return Case(
@@ -48,3 +55,11 @@ def state_of_row() -> Any:
         default=Value(QueueState.IDLE.value),
         output_field=CharField(),
     )
+
+
+def _has_a_job_below_its_key_limit() -> Any:
+    """The keys at their limit are looked up once for a row, not once for each of its waiting jobs."""
+    of_row = TenantJob.objects.holding().filter(tenant_queue=OuterRef(OuterRef("pk"))).exclude(key="").order_by()
+    held = of_row.values("key").annotate(jobs=Count("pk"))
+    full = held.filter(jobs__gte=OuterRef(OuterRef("max_job_per_key"))).values("key")
+    return Exists(jobs_of_row().waiting().exclude(key__in=full))

@@ -53,6 +53,12 @@ def usage(*, tenant: str | None = None, queue: str | None = None) -> list[QueueU
     ]
 
 
+def with_in_use(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """The rows with `in_use`, the number of their running jobs."""
+    counted: QuerySet[Any] = rows.annotate(in_use=count_of(jobs_of_row().running()))
+    return counted
+
+
 def with_waiting(rows: QuerySet[TenantQueue]) -> QuerySet[Any]:
     """The rows with `waiting`, the size of the backlog."""
     return rows.annotate(waiting=count_of(jobs_of_row().waiting()))

@@ -75,9 +75,10 @@ def _sums(jobs: Any, oldest_among: Any) -> dict[str, Any]:
             of some rows it is looked for row by row.
     """
     limited = ~Q(tenant="")
+    running_in_slots = jobs.running().exclude(tenant_queue__tenant="")
     # Max, because what does not depend on the row has one answer for all; the database asks for it once.
     return {
-        "in_use": Coalesce(Sum("current_job", filter=limited), 0),
+        "in_use": Coalesce(Max(count_of(running_in_slots)), 0),
         "capacity": Coalesce(Sum("max_job", filter=limited & Q(paused=False)), 0),
         "at_limit": Count("pk", filter=Q(current_job__gte=F("max_job"), current_job__gt=0)),
         "waiting": Coalesce(Max(CountInOneProcess(jobs.waiting())), 0),

@@ -7,11 +7,12 @@ from typing import Any
 from uuid import uuid4
 
 from django.contrib.auth.models import Permission, User
+from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.factories import waiting_job
+from tests.factories import fresh, waiting_job
 
 QUEUES = reverse("admin:tenant_slots_tenantqueue_changelist")
 JOBS = reverse("admin:tenant_slots_tenantjob_changelist")
@@ -63,6 +64,13 @@ def actions_offered(client: Client, url: str) -> set[str]:
     return {name for name, _ in form.fields["action"].choices if name} if form else set()
 
 
+def in_use(row: TenantQueue, jobs: int) -> TenantQueue:
+    """The row with so many of its slots in use."""
+    for _ in range(jobs):
+        running_job(row)
+    return fresh(row)
+
+
 def running_job(row: TenantQueue) -> TenantJob:
-    TenantQueue.objects.filter(pk=row.pk).update(current_job=row.current_job + 1)
+    TenantQueue.objects.filter(pk=row.pk).update(current_job=F("current_job") + 1)
     return waiting_job(row, state=State.RUNNING, attempt=1)

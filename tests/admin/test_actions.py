@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from tenant_slots.admin.export import harmless
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.admin.site import JOBS, QUEUES, Form, actions_offered, messages_of, run_action, signed_in
+from tests.admin.site import JOBS, QUEUES, Form, actions_offered, in_use, messages_of, run_action, signed_in
 from tests.factories import (
     age,
     another_process,
@@ -176,16 +176,17 @@ def lines(response: Any) -> list[list[str]]:
 
 
 def test_tenant_queues_are_exported(boss: Client) -> None:
-    row = tenant_queue("=HYPERLINK(1)", max_job=5, current_job=3)
+    row = in_use(tenant_queue("=HYPERLINK(1)", max_job=5), 3)
     waiting_job(row)
     head, line = lines(run_action(boss, QUEUES, "export", row))
     values = dict(zip(head, line, strict=True))
     assert (values["tenant"], values["state"], values["max_job"], values["waiting"]) == (
         "'=HYPERLINK(1)",
-        "backlogged",
+        "waits_for_worker",
         "5",
         "1",
     )
+    assert (values["running"], float(values["worker_seconds"] or 0)) == ("3", 0.0)
 
 
 def test_jobs_are_exported_without_arguments_and_results(boss: Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -12,14 +13,16 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 import tests.jobs  # noqa: F401  the task is known once its module is imported
-from tenant_slots import dispatch
+from tenant_slots import dispatch, rates
 from tenant_slots.admin import reasons
 from tenant_slots.admin.arguments import HIDDEN, is_hidden, shown_args
 from tenant_slots.admin.queue_charts import SPANS, charts_of
 from tenant_slots.models import State, TenantQueue
+from tenant_slots.stats.pace import Pace, pace_of
+from tenant_slots.stats.reasons import Reason, Waits, why_waiting
 from tests.admin.site import change_page, signed_in
 from tests.admin.test_limits import limit_page
-from tests.factories import another_process, running_job, tenant_queue, waiting_job
+from tests.factories import another_process, fresh, running_job, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db
 
@@ -112,15 +115,92 @@ def why(job: Any) -> str:
 
 
 def test_a_waiting_job_says_its_position_who_is_before_it_and_when_it_may_start() -> None:
-    row = tenant_queue(max_job=1, current_job=1)
+    row = tenant_queue(max_job=1)
+    holding = running_job(row, another_process("worker-7"))
     waiting_job(row)
     job = waiting_job(row)
+    job.tenant_queue.refresh_from_db()
     assert "number 2 in the backlog of acme on imports" in why(job)
-    assert "1 of 1 slots are in use" in why(job)
+    assert "at its limit: 1 of 1 slots are taken" in why(job)
+    assert f"They are held by: {holding} (worker-7)." in why(job)
+    assert "free worker" not in why(job)
     assert "no estimate" in why(job)
-    for _ in range(30):
-        ran(row, 10, 8, 7)
-    assert "It starts in about 1 min. This is an estimate: 30 jobs started in the last 15 minutes" in why(job)
+
+
+def test_a_job_of_a_tenant_below_its_limit_waits_for_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = tenant_queue(max_job=3)
+    running_job(row, another_process("worker-7"))
+    job = waiting_job(fresh(row))
+    for workers, text in [
+        (None, "Redis does not answer"),
+        (0, "No worker of queue imports is alive. Start one"),
+        (1, "1 worker of queue imports is alive."),
+        (2, "2 workers of queue imports are alive."),
+    ]:
+        monkeypatch.setattr(dispatch, "workers_listening", lambda queue, workers=workers: workers)
+        assert "waits for a free worker: its tenant queue is below its limit, 1 of 3 slots are taken" in why(job)
+        assert text in why(job)
+    assert "held by" not in why(job)
+
+
+def test_the_workers_that_a_job_waits_for_are_those_of_its_overflow_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(dispatch, "workers_listening", lambda queue: asked.append(queue))
+    why(waiting_job(tenant_queue(), rq_queue="reports"))
+    assert asked == ["reports"]
+
+
+# --- when it may start ---------------------------------------------------------------------------------------------
+
+
+def test_an_estimate_is_the_tenants_own_pace_since_it_has_had_jobs() -> None:
+    """Not what it was in a quarter of an hour for most of which it had none: that was 30 minutes."""
+    row = tenant_queue(max_job=50)
+    for _ in range(8):
+        ran(row, 1, 0.5, 0)
+    jobs = [waiting_job(row, enqueued_at=ago(minutes=1)) for _ in range(16)]
+    waits = why_waiting(jobs[-1])
+    assert isinstance(waits, Waits)
+    assert waits.seconds_to_start == pytest.approx(120, abs=2)
+    assert re.search(r"It starts in about (1|2) min. .* 8 jobs ended in 1 min ", why(jobs[-1]))
+
+
+def test_time_in_which_a_tenant_wanted_nothing_does_not_count() -> None:
+    row = tenant_queue()
+    for _ in range(4):
+        ran(row, 41, 40.5, 40)
+    job = waiting_job(row, enqueued_at=ago(minutes=1))
+    assert pace_of(row) == Pace(4, pytest.approx(120, abs=2))
+    waits = why_waiting(job)
+    assert isinstance(waits, Waits)
+    assert waits.seconds_to_start == pytest.approx(30, abs=1)
+
+
+def test_while_nothing_ends_an_estimate_grows() -> None:
+    row = tenant_queue()
+    ran(row, 30, 29, 28)
+    waiting_job(row, enqueued_at=ago(minutes=30))
+    assert pace_of(row) == Pace(1, pytest.approx(30 * 60, abs=2))
+
+
+def test_of_a_long_backlog_the_latest_ends_count() -> None:
+    """Fifty jobs were enqueued an hour ago, and one ended each second of the last minute."""
+    row = tenant_queue()
+    for seconds in range(60):
+        ran(row, 55, 50, seconds / 60)
+    waiting_job(row, enqueued_at=ago(minutes=55))
+    assert pace_of(row) == Pace(49, pytest.approx(49, abs=2))
+
+
+def test_an_estimate_is_not_sooner_than_the_rate_allows() -> None:
+    row = tenant_queue(max_job=9, **rates.fields_of(rates.Rate(1, timedelta(minutes=1), 1)))
+    TenantQueue.objects.update(**rates.taken(1))
+    ran(row, 0.2, 0.1, 0.05)
+    jobs = [waiting_job(fresh(row)) for _ in range(3)]
+    waits = why_waiting(jobs[-1])
+    assert isinstance(waits, Waits)
+    assert waits.reasons == (Reason.RATE,)
+    assert waits.seconds_to_start == pytest.approx(180, abs=2)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.models import LimitSource, State, TenantQueue
-from tests.admin.site import QUEUES, change_page, loaded, messages_of, signed_in
+from tests.admin.site import QUEUES, change_page, in_use, loaded, messages_of, signed_in
 from tests.factories import fresh, in_rq, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -40,7 +40,8 @@ def test_a_limit_raised_in_place_starts_what_waits_at_once(boss: Client) -> None
 
     assert [fresh(job).state for job in jobs] == [State.QUEUED, State.QUEUED, State.WAITING]
     assert in_rq() == 2
-    assert answer["cells"][f"{row.pk}.usage"]["text"] == "2 / 2"
+    assert answer["cells"][f"{row.pk}.usage"]["text"] == "0 / 2"
+    assert answer["cells"][f"{row.pk}.queued"]["text"] == "2"
     assert answer["cells"][f"{row.pk}.edit"]["attrs"]["data-version"] == "1"
     assert LogEntry.objects.get().get_change_message() == "Changed limit: 0 → 2 (sale)."
 
@@ -59,7 +60,7 @@ def test_the_second_of_two_admins_gets_409_with_both_values(boss: Client) -> Non
 
 
 def test_without_javascript_the_same_page_is_a_form(boss: Client) -> None:
-    row = tenant_queue(max_job=1, current_job=5)
+    row = in_use(tenant_queue(max_job=1), 5)
     page = boss.get(limit_page(row)).content.decode()
     assert 'name="version" value="0"' in page
     assert "Running: 5. A lower limit stops none of them." in page
@@ -145,7 +146,7 @@ def test_a_forged_request_from_elsewhere_is_refused() -> None:
 
 
 def test_the_change_form_says_what_lowering_does_and_keeps_the_reason(boss: Client) -> None:
-    row = tenant_queue(max_job=9, current_job=5)
+    row = in_use(tenant_queue(max_job=9), 5)
     response = boss.post(change_page(row), {**loaded(boss, row), "max_job": 3, "reason": "quiet"}, follow=True)
     assert "Running 5, limit 3: 2 will finish, none is stopped." in messages_of(response)
     assert LogEntry.objects.get().get_change_message() == "Changed limit: 9 → 3 (quiet)."

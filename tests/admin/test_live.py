@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,12 +13,13 @@ from django.contrib import admin
 from django.db import connection
 from django.test import Client, RequestFactory, override_settings
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 from django.utils.html import escape
 
 from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin, charts, snapshots, words
 from tenant_slots.admin.snapshots import shared_rows
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.admin.site import HOSTILE, LIVE, QUEUES, signed_in
+from tests.admin.site import HOSTILE, LIVE, QUEUES, in_use, signed_in
 from tests.factories import tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db
@@ -28,20 +30,23 @@ def poll(client: Client, *rows: TenantQueue, **query: Any) -> Any:
 
 
 def test_a_poll_has_the_texts_and_attributes_of_the_page(viewer: Client) -> None:
-    row = tenant_queue(max_job=5, current_job=3)
+    row = in_use(tenant_queue(max_job=5), 3)
     waiting_job(row)
     page = viewer.get(QUEUES).content.decode()
     cells = poll(viewer, row).json()["cells"]
-    for place in ("state", "usage", "waiting", "oldest", "origin"):
+    for place in ("state", "usage", "worker", "waiting", "oldest", "origin"):
         text = cells[f"{row.pk}.{place}"]["text"]
         assert re.search(rf'data-slots="{row.pk}\.{place}"[^>]*>{re.escape(escape(text))}<', page), place
-    assert cells[f"{row.pk}.state"] == {"text": "Backlogged", "attrs": {"data-state": "backlogged"}}
+    assert cells[f"{row.pk}.state"] == {
+        "text": "Waits for a worker",
+        "attrs": {"data-state": "waits_for_worker"},
+    }
     assert cells[f"{row.pk}.meter"]["attrs"]["value"] == "3"
     assert cells["tile.slots"]["text"] == "3 / 5"
 
 
 def test_a_poll_of_rows_has_the_tiles_only_where_nobody_needs_to_add_them_up(viewer: Client) -> None:
-    row = tenant_queue(max_job=5, current_job=3)
+    row = in_use(tenant_queue(max_job=5), 3)
     assert "tile.slots" not in poll(viewer, row).json()["cells"]
     assert poll(viewer).json()["cells"]["tile.slots"]["text"] == "3 / 5"
     assert "tile.slots" in poll(viewer, row).json()["cells"]
@@ -50,9 +55,48 @@ def test_a_poll_of_rows_has_the_tiles_only_where_nobody_needs_to_add_them_up(vie
 def test_a_poll_shows_what_has_changed_since(viewer: Client) -> None:
     row = tenant_queue(max_job=2)
     assert poll(viewer, row).json()["cells"][f"{row.pk}.usage"]["text"] == "0 / 2"
-    TenantQueue.objects.update(current_job=1)
+    in_use(row, 1)
     shared_rows.clear()
     assert poll(viewer, row).json()["cells"][f"{row.pk}.usage"]["text"] == "1 / 2"
+
+
+def test_a_slot_of_a_job_that_has_not_begun_is_next_and_not_in_use(viewer: Client) -> None:
+    row = in_use(tenant_queue(max_job=3), 1)
+    waiting_job(row, state=State.QUEUED)
+    TenantQueue.objects.update(current_job=2)
+    cells = poll(viewer, row).json()["cells"]
+    assert (cells[f"{row.pk}.usage"]["text"], cells[f"{row.pk}.queued"]["text"]) == ("1 / 3", "1")
+    assert cells[f"{row.pk}.meter"]["attrs"]["aria-label"] == "1 of 3 slots in use"
+    assert poll(viewer).json()["cells"]["tile.slots"]["text"] == "1 / 3"
+
+
+def test_the_list_is_sorted_by_what_is_in_use(viewer: Client) -> None:
+    in_use(tenant_queue("one"), 1), in_use(tenant_queue("two", max_job=2), 2), tenant_queue("none", current_job=9)
+    assert shown_by(viewer, "usage") == ["two", "one", "none"]
+
+
+def shown_by(client: Client, column: str) -> list[str]:
+    """The tenants in the order of a column, the largest first."""
+    number = client.get(QUEUES).context["cl"].list_display.index(column)
+    return [row.tenant for row in client.get(QUEUES, {"o": f"-{number}"}).context["cl"].result_list]
+
+
+def test_the_worker_time_of_the_last_hour_and_its_part_of_the_queue_are_shown_and_sorted_by(viewer: Client) -> None:
+    rows = [tenant_queue(name) for name in ("large", "small", "nothing")]
+    for row, minutes in zip(rows, (30, 10), strict=False):
+        ran(row, minutes)
+    ran(tenant_queue("elsewhere", queue="reports"), 20)
+    cells = poll(viewer, *rows).json()["cells"]
+    texts = [cells[f"{row.pk}.worker"]["text"] for row in rows]
+    assert texts == ["30 min (75%)", "10 min (25%)", words.NOTHING]
+    assert shown_by(viewer, "worker_time") == ["large", "elsewhere", "small", "nothing"]
+
+
+def ran(row: TenantQueue, minutes: float) -> None:
+    """A job that ended a minute ago and took so long, and a second."""
+    end = timezone.now() - timedelta(minutes=1)
+    began = end - timedelta(minutes=minutes, seconds=1)
+    waiting_job(row, state=State.FINISHED, attempt=1, enqueued_at=began, started_at=began, ended_at=end)
 
 
 def test_twenty_viewers_cost_one_snapshot_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +112,7 @@ def test_twenty_viewers_cost_one_snapshot_a_second(monkeypatch: pytest.MonkeyPat
                 assert poll(client).status_code == 200
         return sum('"tenant_slots_' in query["sql"] for query in captured)
 
-    assert queries_of_all() == 4  # three for the rows, one for the tiles
+    assert queries_of_all() == 5  # three for the rows, one for the tiles, one for all worker time
     assert queries_of_all() == 0
     clock.monotonic = lambda: 1001.0
     assert queries_of_all() == 3
@@ -116,11 +160,12 @@ def test_the_list_is_few_queries_even_for_staff_with_single_permissions() -> Non
 
 
 @pytest.mark.parametrize(
-    ("state", "found"), [("paused", {"p"}), ("backlogged", {"b"}), ("idle", {"i"}), ("stale", set())]
+    ("state", "found"),
+    [("paused", {"p"}), ("waits_for_worker", {"w"}), ("at_limit", {"l"}), ("idle", {"i"}), ("stale", set())],
 )
 def test_the_list_can_be_filtered_by_state(viewer: Client, state: str, found: set[str]) -> None:
     tenant_queue("p", paused=True), tenant_queue("i")
-    waiting_job(tenant_queue("b"))
+    waiting_job(tenant_queue("w")), waiting_job(in_use(tenant_queue("l"), 1))
     response = viewer.get(QUEUES, {"state": state})
     assert {row.tenant for row in response.context["cl"].result_list} == found
 

@@ -24,6 +24,7 @@ from tests.admin.site import (
     QUEUES,
     actions_offered,
     change_page,
+    in_use,
     loaded,
     messages_of,
     run_action,
@@ -42,7 +43,7 @@ ADD_QUEUE = reverse("admin:tenant_slots_tenantqueue_add")
 
 
 def test_the_list_shows_usage_and_the_backlog_of_each_tenant_queue(boss: Client) -> None:
-    row = tenant_queue("acme", max_job=5, current_job=3)
+    row = in_use(tenant_queue("acme", max_job=5), 3)
     waiting_job(row), waiting_job(row)
     page = boss.get(QUEUES).content.decode()
     assert "acme" in page

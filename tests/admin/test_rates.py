@@ -108,7 +108,7 @@ def test_the_list_says_when_the_next_token_comes(viewer: Client) -> None:
     assert cell["attrs"]["data-state"] == "rate"
     assert cell["text"] in ("Rate: next token in 10 days", "Rate: next token in 9 days")
     assert "Rate: next token in" in viewer.get(QUEUES, {"state": "rate"}).content.decode()
-    assert "Rate: next token in" not in viewer.get(QUEUES, {"state": "backlogged"}).content.decode()
+    assert "Rate: next token in" not in viewer.get(QUEUES, {"state": "waits_for_worker"}).content.decode()
 
 
 def test_a_waiting_job_says_that_the_rate_is_used_up() -> None:

