@@ -22,7 +22,7 @@ from django.db.models import (
     UUIDField,
 )
 
-from tenant_slots import rates
+from tenant_slots import rates, rests
 from tenant_slots.db.clock import DatabaseNow, from_now
 from tenant_slots.db.compiled import Parameter, Statement, fields_of
 from tenant_slots.models import ENDED, Kind, State, TenantJob, TenantQueue
@@ -42,6 +42,7 @@ LOCKED = (
     "max_job_per_key",
     "current_job",
     "paused",
+    "rests_until",
     "share",
     *rates.SETTINGS,
     "rate_empty_at",
@@ -96,7 +97,11 @@ START = Statement(lambda: TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, state
 
 START_IF_DUE = Statement(
     lambda: TenantJob.objects.filter(
-        Exists(TenantQueue.objects.filter(pk=OuterRef("tenant_queue"), paused=False, current_job__lte=F("max_job"))),
+        Exists(
+            TenantQueue.objects.filter(
+                rests.is_over(), pk=OuterRef("tenant_queue"), paused=False, current_job__lte=F("max_job")
+            )
+        ),
         ~Exists(
             TenantJob.objects.waiting().filter(
                 tenant_queue=OuterRef("tenant_queue"),

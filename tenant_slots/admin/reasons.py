@@ -8,7 +8,7 @@ from typing import Any
 from django.utils.translation import gettext, ngettext
 
 from tenant_slots import dispatch
-from tenant_slots.admin.words import duration, long_moment, second
+from tenant_slots.admin.words import duration, long_moment, rest, second
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats import reasons
 
@@ -57,6 +57,9 @@ def _waits(job: TenantJob, waits: reasons.Waits) -> Iterable[str]:
         )
         names = ", ".join(map(str, waits.holding_its_key))
         yield text % {"limit": row.max_job_per_key, "key": job.key, "jobs": names}
+    if waits.rests:
+        text = gettext("A job has said that the tenant is busy. No job starts now. %(rest)s.")
+        yield text % {"rest": rest(row)}
     if waits.next_token_at is not None:
         text = gettext("The rate of %(rate)s is used up: the next job may start at %(time)s.")
         yield text % {"rate": row.rate, "time": second(waits.next_token_at)}

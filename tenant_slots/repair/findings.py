@@ -14,7 +14,7 @@ from django.db.models import Count, Exists, F, Model, OuterRef, Q, QuerySet, Tex
 from django.db.models.functions import Cast, Length
 from redis.exceptions import RedisError
 
-from tenant_slots import dispatch, fair_order, owners, rates
+from tenant_slots import dispatch, fair_order, owners, rates, rests
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import ago
@@ -93,7 +93,7 @@ def with_something_to_run() -> dict[str, list[tuple[int, int]]]:
     held = TenantJob.objects.holding().filter(tenant_queue=OuterRef(OuterRef("pk"))).exclude(key="")
     full = held.values("key").annotate(held=Count("pk")).filter(held__gte=F("tenant_queue__max_job_per_key"))
     free: QuerySet[TenantQueue] = TenantQueue.objects.filter(
-        rates.allows(1), paused=False, current_job__lt=F("max_job")
+        rates.allows(1), rests.is_over(), paused=False, current_job__lt=F("max_job")
     )
     found: dict[str, list[tuple[int, int]]] = {}
     for name in ("", *getattr(settings, "RQ_QUEUES", {})):

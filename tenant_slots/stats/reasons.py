@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from tenant_slots import concurrency_keys, rates
+from tenant_slots import concurrency_keys, rates, rests
 from tenant_slots.db import clock
 from tenant_slots.db.clock import ago
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -44,6 +44,8 @@ class Waits:
     """Some of those that hold slots with its concurrency key, while that one is at its limit."""
     next_token_at: datetime | None
     """When the rate lets a job start again, while it lets none; None also while no job may start at all."""
+    rests: bool
+    """Whether no job may start because one has said that the tenant is busy."""
     started_lately: int | None
     """Jobs of this tenant queue that started within `percentiles.WINDOW`; None while no job may start at all."""
 
@@ -69,6 +71,7 @@ def why_waiting(job: TenantJob) -> NotYet | NeedsWorker | Waits | None:
         position,
         holding=holding(row, MOST_NAMED) if may_start else [],
         holding_its_key=holding_the_key(job, MOST_NAMED) if concurrency_keys.is_passed_over(job) else [],
+        rests=bool(rests.seconds_left(row)),
         next_token_at=_next_token_at(row) if may_start else None,
         started_lately=_started_lately(row) if may_start else None,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.models import Case, CharField, Exists, F, Q, QuerySet, Value, When
 
-from tenant_slots import rates
+from tenant_slots import rates, rests
 from tenant_slots.stats.expressions import jobs_of_row
 
 
@@ -16,6 +16,7 @@ class QueueState(StrEnum):
 
     STALE = "stale"
     PAUSED = "paused"
+    RESTING = "resting"
     OVER = "over"
     RATE = "rate"
     """Jobs wait, and the rate has no token left."""
@@ -37,6 +38,7 @@ def state_of_row() -> Any:
     words: list[tuple[Any, QueueState]] = [
         (Exists(jobs.stale()), QueueState.STALE),
         (Q(paused=True), QueueState.PAUSED),
+        (~rests.is_over(), QueueState.RESTING),
         (Q(current_job__gt=F("max_job")), QueueState.OVER),
         (~rates.allows(1) & Exists(jobs.waiting()), QueueState.RATE),
         (Exists(jobs.waiting()), QueueState.BACKLOGGED),
