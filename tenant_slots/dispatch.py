@@ -262,14 +262,15 @@ def stop(job: TenantJob) -> None:
     _tolerant(lambda queue: send_stop_job_command(queue.connection, job.rq_id, serializer=queue.serializer), job)
 
 
-def deferred(rq_job: Job, until: datetime | None = None) -> Retry:
-    """What a plain RQ job returns to run again at a time, ``RESCHEDULE_DELAY`` seconds later without one.
+def deferred(rq_job: Job, until: datetime | None = None, seconds: float | None = None) -> Retry:
+    """What a plain RQ job returns to run again at a time or so much later, ``RESCHEDULE_DELAY`` seconds without either.
 
     RQ counts a returned Retry against the limit of the function's own Retry, and adds one after this returns.
     Waiting is not failing, so the count is lowered by one here (RQ 2.12, ``Job._handle_retry_result``).
     """
     rq_job.number_of_retries = (rq_job.number_of_retries or 0) - 1
-    seconds = (until - clock.now()).total_seconds() if until else app_settings.RESCHEDULE_DELAY
+    if seconds is None:
+        seconds = (until - clock.now()).total_seconds() if until else app_settings.RESCHEDULE_DELAY
     return Retry(max=sys.maxsize, interval=max(1, ceil(seconds)))
 
 

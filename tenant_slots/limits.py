@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from tenant_slots import rates, signals, tenants, transitions
+from tenant_slots import rates, rests, signals, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.exceptions import InvalidLimit, InvalidRate, InvalidTime, StaleVersion, TimeHasPassed
@@ -28,7 +28,10 @@ from tenant_slots.validation import is_whole, storable, time_problem
 CAPS = ("share", "max_job_per_key", "max_waiting")
 """Changed by themselves: neither an override nor the default has a say in them."""
 
-CHANGEABLE = (*GUARDED, "rate_empty_at", "limit_source", "limit_set_by", "override_by", "limit_before_override")
+CHANGEABLE = (
+    *GUARDED, "rests_until", "rest_reason", "rate_empty_at", "limit_source", "limit_set_by", "override_by",
+    "limit_before_override",
+)  # fmt: skip
 """What a change may touch: what the jobs may do, and where the limit comes from."""
 
 LONGEST_NAME: int = TenantQueue._meta.get_field("limit_set_by").max_length or 0
@@ -181,6 +184,15 @@ def resume(tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version
     return _change(tenant_queue, apply, by, reason, version)
 
 
+@implements(TenantQueue.end_rest)
+def end_rest(tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
+    def apply(row: TenantQueue) -> None:
+        if rests.seconds_left(row):
+            row.rests_until, row.rest_reason = None, ""
+
+    return _change(tenant_queue, apply, by, reason, version)
+
+
 def _change(
     tenant_queue: TenantQueue, apply: Callable[[TenantQueue], None], by: str, reason: str, version: int | None
 ) -> list[Change]:
@@ -229,6 +241,8 @@ def _changes(row: TenantQueue, before: dict[str, Any], by: str, reason: str) -> 
         yield Change("limit", before["max_job"], row.max_job, by, reason, row.override_until)
     if (row.paused, row.resume_at) != (before["paused"], before["resume_at"]):
         yield Change("paused", before["paused"], row.paused, by, reason, row.resume_at)
+    if row.rests_until != before["rests_until"]:
+        yield Change("resting", True, False, by, reason, None)
     if row.rate != (rate := rates.of(SimpleNamespace(**before))):
         yield Change("rate", _text(rate), _text(row.rate), by, reason, None)
     for name in CAPS:

@@ -16,10 +16,10 @@ class Admission:
     started: TenantJob | None = None
     """The one that was started where it was admitted."""
     is_full: bool = False
-    """All its slots are taken now, or it is paused, or whoever waits may be at the cap of a concurrency key: it goes on
-    after a release, or a change of its limits."""
+    """All its slots are taken now, or it is paused, or rests, or whoever waits may be at the cap of a concurrency key:
+    it goes on after a release, or a change of its limits."""
     wakes_in: float | None = None
-    """Seconds until it may start one more, where its rate does not let it now."""
+    """Seconds until it may start one more, where its rest or its rate does not let it now."""
     has_more: bool = False
     """There may be further jobs that could have a slot."""
 

@@ -7,7 +7,8 @@ signal               arguments                             sent when
 ``jobs_admitted``    ``jobs``                              waiting jobs got a slot
 ``job_started``      ``job``                               a process begins to run a job
 ``job_ended``        ``job``                               a job is finished, failed or canceled
-``job_put_back``     ``job``, ``reason``                   a job goes back to wait: it retries, or its process died
+``job_put_back``     ``job``, ``reason``                   a job goes back to wait: it retries, its process died, or
+                                                           it raised `TenantBusy`
 ``swept``            ``report``                            a sweep has repaired something
 ``limit_changed``    ``tenant_queue``, ``change``          a method of a tenant queue changed a limit or a pause
 ===================  ====================================  ===================================================

@@ -21,7 +21,7 @@ lock, see ``locks.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -29,7 +29,7 @@ from typing import Any
 
 from django.db.models import F
 
-from tenant_slots import concurrency_keys, rates
+from tenant_slots import concurrency_keys, rates, rests
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow
@@ -113,7 +113,7 @@ def start(job: TenantJob, owner: Owner) -> bool:
     """Mark a queued job as running. False: do not run it.
 
     It was canceled, or another run has started it. Or it waited in RQ, and would not be admitted by now: the tenant was
-    paused, its limit lowered, or a job with a higher priority has come. Then it is to be put back.
+    paused, rests, its limit was lowered, or a job with a higher priority has come. Then it is to be put back.
     """
     rules = impatient(app_settings.DATABASE, LOCK_SECONDS)
     values = {"pk": job.pk, "attempt": job.attempt, **owner.as_fields()}
@@ -154,19 +154,28 @@ def is_cancel_requested(job_id: int, token: int) -> bool:
     return asked
 
 
-def release(job: TenantJob, states: tuple[State, ...] = HOLDING, later: float | None = None, **values: Any) -> Release:
+def release(
+    job: TenantJob,
+    states: tuple[State, ...] = HOLDING,
+    later: float | None = None,
+    rest: Mapping[str, Any] | None = None,
+    **values: Any,
+) -> Release:
     """Move a job out of its slot, which is free then.
 
     Args:
         job: as this process started or read it; nothing changes unless the row has the same `attempt` and `token`.
         states: nothing changes unless the job is in one of these.
         later: seconds from now until the job's new `run_after`.
+        rest: has its tenant queue rest; the arguments of `rests.begin`.
         values: the new values of fields; `state` must be one of them.
     """
     with suppress(TenantQueue.DoesNotExist), locked(job.tenant_queue_id) as tenant_queue:
         state = _leave(job, tenant_queue, states, later, values)
         if state is not None:
             _count(tenant_queue, _freed(tenant_queue), 0)
+            if rest is not None:
+                rests.begin(tenant_queue, **rest)
             if tenant_queue.rate_number is not None and states == (State.QUEUED,):
                 GIVE_TOKEN_BACK.update(pk=tenant_queue.pk)  # it has not started
         return Release(state)
@@ -280,7 +289,12 @@ def _passes_over(tenant_queue: TenantQueue) -> bool:
 
 
 def _free(tenant_queue: TenantQueue) -> int:
-    """How many jobs may start now: as many as there are free slots, and tokens where the row has a rate."""
+    """How many jobs may start now: as many as there are free slots, and tokens where the row has a rate.
+
+    None while the row rests.
+    """
+    if tenant_queue.free and rests.goes_on(tenant_queue):
+        return 0
     if not tenant_queue.free or tenant_queue.rate_number is None:
         return tenant_queue.free
     ((tokens,),) = TOKENS_LEFT.lists(pk=tenant_queue.pk)
@@ -288,8 +302,12 @@ def _free(tenant_queue: TenantQueue) -> int:
 
 
 def _wakes_in(tenant_queue: TenantQueue, admission: Admission) -> float | None:
-    """Seconds until there is a token for a tenant that has none left; None where it does not wait for one."""
-    if tenant_queue.rate_number is None or not admission.is_full:
+    """Seconds until a rest is over, or there is a token where none is left; None where a tenant waits for neither."""
+    if not admission.is_full:
+        return None
+    if tenant_queue.free and tenant_queue.rests_until is not None:
+        return rests.seconds_left(tenant_queue)
+    if tenant_queue.rate_number is None:
         return None
     tenant_queue.refresh_from_db(fields=["rate_empty_at"])
     now = clock.now()

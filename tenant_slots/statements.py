@@ -21,7 +21,7 @@ from django.db.models import (
     UUIDField,
 )
 
-from tenant_slots import rates
+from tenant_slots import rates, rests
 from tenant_slots.db.clock import DatabaseNow, from_now
 from tenant_slots.db.compiled import Parameter, Statement, fields_of
 from tenant_slots.models import ENDED, Kind, State, TenantJob, TenantQueue
@@ -41,6 +41,7 @@ LOCKED = (
     "max_job_per_key",
     "current_job",
     "paused",
+    "rests_until",
     "share",
     *rates.SETTINGS,
     "rate_empty_at",
@@ -103,7 +104,7 @@ def _due() -> Q:
     more_urgent = TenantJob.objects.waiting().filter(
         tenant_queue=TENANT_QUEUE, rq_queue=RQ_QUEUE, priority__gt=PRIORITY
     )
-    may_hold_it = Exists(row.filter(paused=False, current_job__lte=F("max_job")))
+    may_hold_it = Exists(row.filter(rests.is_over(), paused=False, current_job__lte=F("max_job")))
     return Q(may_hold_it) & (Q(~Exists(more_urgent)) | Q(Exists(row.exclude(max_job_per_key=None))))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 from django.db import transaction
 from rq import Retry
 
-from tenant_slots import Reschedule, Throttle, hold_slot, report_progress, tenant_job
+from tenant_slots import Reschedule, TenantBusy, Throttle, hold_slot, report_progress, tenant_job
 from tenant_slots.models import TenantJob, TenantQueue
 
 
@@ -39,6 +39,28 @@ def record(tenant: str, name: str, history: str, seconds: float = 0.0) -> str:
     time.sleep(seconds)
     note(history, "end", tenant, name)
     return name
+
+
+@tenant_job("imports", tenant="tenant", retry=Retry(max=2))
+def ask_partner(tenant: str, history: str, door: str = "", seconds: float = 3600, reason: str = "HTTP 429") -> None:
+    """The partner answers once the door is open."""
+    if not door or not Path(door).exists():
+        note(history, "busy", tenant)
+        report_progress(1, asked=True)
+        raise TenantBusy(reason, seconds=seconds)
+    note(history, "answered", tenant)
+
+
+@tenant_job("imports", tenant="tenant")
+async def ask_partner_slowly(tenant: str, until: str) -> None:
+    await asyncio.sleep(0)
+    raise TenantBusy("slow down", until=datetime.fromisoformat(until))
+
+
+@tenant_job("imports", tenant="tenant")
+def ask_partner_holding_a_slot(tenant: str) -> None:
+    with hold_slot("other", "imports"):
+        raise TenantBusy("HTTP 429", seconds=3600)
 
 
 @tenant_job("imports", tenant="tenant")

@@ -52,7 +52,9 @@ def parameters(function: Any) -> dict[str, inspect.Parameter]:
 
 
 def test_the_package_exports_what_users_import() -> None:
-    assert {"tenant_job", "Reschedule", "Throttle", "hold_slot", "report_progress"} <= set(tenant_slots.__all__)
+    assert {"tenant_job", "Reschedule", "TenantBusy", "Throttle", "hold_slot", "report_progress"} <= set(
+        tenant_slots.__all__
+    )
 
 
 def test_hold_slot_takes_tenant_and_queue_and_options_by_keyword() -> None:

@@ -60,6 +60,8 @@ def in_words(change: Change) -> dict[str, str]:
     if change.what == "paused":
         yes, no = gettext("paused"), gettext("not paused")
         names = {"what": gettext("pause"), "old": yes if change.old else no, "new": yes if change.new else no}
+    elif change.what == "resting":
+        names = {"what": gettext("rest"), "old": gettext("resting"), "new": gettext("not resting")}
     elif change.what == "rate":
         names = {"what": gettext("rate"), "old": _cap(change.old), "new": _cap(change.new)}
     elif change.what in limits.CAPS:

@@ -62,6 +62,10 @@ class QueueColumns(QueueConcern):
     def tokens(self, row: TenantQueue) -> str:
         return words.tokens(row)
 
+    @admin.display(description=_("rest"))
+    def rest(self, row: TenantQueue) -> str:
+        return words.rest_now(row)
+
     @admin.display(description=_("last 60 minutes"))
     def activity(self, row: TenantQueue) -> SafeString:
         key = f"{row.pk}."

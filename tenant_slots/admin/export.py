@@ -18,6 +18,7 @@ QUEUE_FIELDS = (
     "tenant", "queue", "state", "current_job", "max_job", "share", "rate", "running", "queued", "waiting",
     "oldest_wait", "start_delay", "worker_seconds", "failed", "paused", "limit_source",
     "limit_set_by", "override_until", "resume_at",
+    "rests_until", "rest_reason",
 )  # fmt: skip
 
 JOB_FIELDS = (

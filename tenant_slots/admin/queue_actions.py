@@ -106,7 +106,9 @@ def _pause(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dic
 
 
 def _resume(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
-    return _changed(model_admin, request, row, lambda: row.resume(**_facts(request, row, values)))
+    """Jobs may start again, whatever has kept them: a pause, or a rest."""
+    facts = _facts(request, row, values)
+    return _changed(model_admin, request, row, lambda: [*row.end_rest(**facts), *row.resume(**facts)])
 
 
 def _set_limit(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:

@@ -52,7 +52,7 @@ class TenantQueueAdmin(LimitPages, ChangeForm, DetailPage, Deletion, LiveList, Q
     )  # fmt: skip
     key = ("tenant", "queue")
     added = ("max_job", "share", "rate", "burst", "max_job_per_key", "max_waiting", "paused")
-    shown = ("usage", "tokens", "waiting", "origin", "created_at")
+    shown = ("usage", "tokens", "rest", "waiting", "origin", "created_at")
 
     pause = in_menu(queue_actions.PAUSE)
     resume = in_menu(queue_actions.RESUME)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from django.utils.translation import gettext, ngettext
 
 from tenant_slots import dispatch
-from tenant_slots.admin.words import duration, long_moment, second
+from tenant_slots.admin.words import duration, long_moment, rest, second
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats import reasons
 from tenant_slots.stats.reasons import Reason
@@ -55,6 +55,9 @@ def _waits(job: TenantJob, waits: reasons.Waits) -> Iterable[str]:
         match reason:
             case Reason.PAUSED:
                 yield _paused(waits.row)
+            case Reason.RESTS:
+                text = gettext("A job has said that the tenant is busy. No job starts now. %(rest)s.")
+                yield text % {"rest": rest(waits.row)}
             case Reason.LIMIT_OF_ZERO:
                 yield gettext("The limit is 0: no job starts until it is raised.")
             case Reason.AT_LIMIT:

@@ -6,10 +6,11 @@ from datetime import datetime
 from typing import Any
 
 from django.utils import formats, timezone
+from django.utils.text import Truncator
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots import rates
+from tenant_slots import rates, rests
 from tenant_slots.db import clock
 from tenant_slots.models import LimitSource, TenantQueue
 from tenant_slots.stats.rows import Row
@@ -20,6 +21,7 @@ NOTHING = "\N{EN DASH}"
 STATES = {
     QueueState.STALE: _("Stale"),
     QueueState.PAUSED: _("Paused"),
+    QueueState.RESTING: _("Rests"),
     QueueState.OVER: _("Over limit – draining"),  # noqa: RUF001  a dash, as printed
     QueueState.RATE: _("Rate used up"),
     QueueState.AT_LIMIT: _("At its limit"),
@@ -59,16 +61,33 @@ def duration(seconds: float | None) -> str:
     return ngettext("%(count)d day", "%(count)d days", int(seconds // 86400)) % {"count": seconds // 86400}
 
 
+REASON_IN_LIST = 60
+"""Characters of the reason of a rest."""
+
+
 def part_of(seconds: float, of_all: float) -> str:
     """A time and its part of all. That one may be some seconds older, so that it is no less than the time itself."""
     return f"{duration(seconds)} ({seconds / max(seconds, of_all):.0%})" if seconds else NOTHING
 
 
 def state(row: Row) -> str:
+    if row.state == QueueState.RESTING:
+        return Truncator(rest(row)).chars(REASON_IN_LIST)
     if row.state == QueueState.RATE and row.bucket and row.bucket.next_at:
         text = gettext("Rate: next token in %(time)s")
         return text % {"time": duration((row.bucket.next_at - row.seen_at).total_seconds())}
     return str(STATES[QueueState(row.state)])
+
+
+def rest(row: Row | TenantQueue) -> str:
+    """Until when one that rests does so, and why."""
+    facts = {"time": f"{timezone.localtime(row.rests_until):%H:%M:%S}", "reason": row.rest_reason}
+    text = gettext("Rests until %(time)s: %(reason)s") if row.rest_reason else gettext("Rests until %(time)s")
+    return text % facts
+
+
+def rest_now(row: TenantQueue) -> str:
+    return rest(row) if rests.seconds_left(row) else NOTHING
 
 
 def tokens(row: TenantQueue) -> str:

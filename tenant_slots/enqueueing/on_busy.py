@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from django.conf import settings
 
-from tenant_slots import concurrency_keys, transitions
+from tenant_slots import concurrency_keys, rests, transitions
 from tenant_slots.db.clock import DatabaseNow, in_seconds
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.locks import locked
@@ -103,7 +103,7 @@ def _leave_backlog(tenant_queue_id: int, decisions: dict[int, Policy]) -> list[T
 
 def _first_ones(row: TenantQueue) -> list[int]:
     """Waiting jobs that the tenant's free slots are for: they only wait for a worker."""
-    if not row.free:
+    if not row.free or rests.seconds_left(row):
         return []
     if row.max_job_per_key is None:
         return [pk for _, pk in sorted(_heads_of_lanes(row))[: row.free]]
@@ -136,6 +136,8 @@ def _reason(job: TenantJob) -> str:
         return "was paused"
     if not row.free:
         return "had no free slot"
+    if rests.seconds_left(row):
+        return f"rested: {row.rest_reason}" if row.rest_reason else "rested"
     if job.key and concurrency_keys.is_passed_over(job):
         return f"had no free slot for concurrency key {job.key!r}"
     return "had free slots only for jobs before it"

@@ -118,6 +118,17 @@ class Migration(migrations.Migration):
                         verbose_name="resume at",
                     ),
                 ),
+                ("rests_until", models.DateTimeField(editable=False, null=True, verbose_name="rests until")),
+                (
+                    "rest_reason",
+                    models.CharField(
+                        db_default="",
+                        default="",
+                        editable=False,
+                        max_length=200,
+                        verbose_name="reason of the rest",
+                    ),
+                ),
                 (
                     "version",
                     models.PositiveIntegerField(

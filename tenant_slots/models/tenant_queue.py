@@ -47,7 +47,7 @@ class Change:
     """One change of a tenant queue's limits or of its pause."""
 
     what: str
-    """``"limit"``, ``"share"``, ``"rate"``, ``"paused"``, ``"max_job_per_key"`` or ``"max_waiting"``."""
+    """``"limit"``, ``"share"``, ``"rate"``, ``"paused"``, ``"resting"``, ``"max_job_per_key"`` or ``"max_waiting"``."""
     old: int | bool | str | None
     new: int | bool | str | None
     """Of a rate its text, "100/m, burst 10"; None for none."""
@@ -115,6 +115,8 @@ class TenantQueue(models.Model):
         blank=True,
         help_text=_("The pause ends by itself then. Empty: it lasts until somebody resumes."),
     )
+    rests_until = Moment(_("rests until"), null=True, editable=False)
+    rest_reason = models.CharField(_("reason of the rest"), max_length=200, default="", db_default="", editable=False)
     version = models.PositiveIntegerField(
         _("version"),
         default=0,
@@ -186,8 +188,8 @@ class TenantQueue(models.Model):
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Admits the waiting jobs that fit now, once this has committed. Counts `version` up for a limit or a pause.
 
-        Never writes `current_job` or `rate_empty_at` of an existing row unless asked to: the values in memory are
-        already old.
+        Never writes `current_job`, `rate_empty_at` or a rest of an existing row unless asked to: the values in memory
+        are already old.
         """
         kwargs.setdefault("using", app_settings.DATABASE)
         may_have_jobs = not self._state.adding or self.pk is not None
@@ -208,7 +210,7 @@ class TenantQueue(models.Model):
     def _fields_to_save(self, asked: Iterable[str] | None) -> set[str]:
         if asked is not None:
             return set(asked)
-        never = {"current_job", "rate_empty_at", "version"}
+        never = {"current_job", "rate_empty_at", "rests_until", "rest_reason", "version"}
         return {field.name for field in self._meta.concrete_fields if not field.primary_key} - never
 
     def _save_as_next_version(self, *args: Any, **kwargs: Any) -> None:
@@ -355,4 +357,12 @@ class TenantQueue(models.Model):
     @implemented_above
     def resume(self, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
         """Undo `pause`; waiting jobs are admitted once that commits. See `set_limit`."""
+        raise NotImplementedError
+
+    @implemented_above
+    def end_rest(self, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
+        """End the rest that a job's `TenantBusy` has begun; waiting jobs are admitted once that commits.
+
+        Does nothing when there is none. See `set_limit`.
+        """
         raise NotImplementedError

@@ -15,7 +15,7 @@ from django.db.models import CharField, Count, Exists, F, Model, OuterRef, Q, Qu
 from django.db.models.functions import Cast, Length
 from redis.exceptions import RedisError
 
-from tenant_slots import dispatch, fair_order, owners, rates
+from tenant_slots import dispatch, fair_order, owners, rates, rests
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.models import State, TenantJob, TenantJobQuerySet, TenantQueue, rq_queue_of
@@ -104,7 +104,7 @@ def _free_with_waiting(overflow_queue: str) -> QuerySet[Any, Any]:
     held = TenantJob.objects.holding().filter(tenant_queue=OuterRef(OuterRef("pk"))).exclude(key="")
     full = held.values("key").annotate(held=Count("pk")).filter(held__gte=F("tenant_queue__max_job_per_key"))
     below_cap = Q(max_job_per_key=None) | Exists(waiting.exclude(key__in=full.values("key")))
-    free: QuerySet[TenantQueue] = TenantQueue.objects.filter(rates.allows(1)).with_free(1)
+    free: QuerySet[TenantQueue] = TenantQueue.objects.filter(rates.allows(1), rests.is_over()).with_free(1)
     name = Value(overflow_queue, CharField())
     return free.filter(Exists(waiting), below_cap).order_by().values_list("pk", "queue", "share", name)
 

@@ -24,6 +24,7 @@ from tenant_slots.running.run import Run
 from tenant_slots.running.runner import run_in_slot
 from tenant_slots.tasks.on_busy import WAIT
 from tenant_slots.tasks.task import TaskCall, TenantTask
+from tenant_slots.tasks.tenant_busy import TenantBusy
 
 logger = logging.getLogger("tenant_slots")
 
@@ -33,7 +34,10 @@ def call(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
     rq_job = get_current_job()
     if rq_job is None or _task_of(rq_job) is not task or Run.of(rq_job).job is not None:
         return task.function(*args, **kwargs)
-    return _run_plain(task.called_with(args, kwargs), rq_job)
+    try:
+        return _run_plain(task.called_with(args, kwargs), rq_job)
+    except TenantBusy as busy:
+        return dispatch.deferred(rq_job, seconds=busy.seconds_left)
 
 
 def _task_of(rq_job: Job) -> object:

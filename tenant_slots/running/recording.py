@@ -27,7 +27,7 @@ from tenant_slots.validation import storable
 T = TypeVar("T")
 
 Outcome = dict[str, Any]
-"""New field values of a job that leaves its slot, as JSON, and `later` as in `slots.release`."""
+"""New field values of a job that leaves its slot, as JSON, and `later` and `rest` as in `slots.release`."""
 
 logger = logging.getLogger("tenant_slots")
 

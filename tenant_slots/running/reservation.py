@@ -24,7 +24,7 @@ from uuid import UUID
 from asgiref.sync import iscoroutinefunction
 from django.db import Error, OperationalError, connections
 
-from tenant_slots import slots, tenants, transitions
+from tenant_slots import rests, slots, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db import sessions, transactions
 from tenant_slots.db.clock import DatabaseNow
@@ -335,7 +335,7 @@ class Keeper:
 
     def _gets_slot(self, job: TenantJob) -> bool:
         """Nobody is asked to wait for the row unless it looks as if a slot were free."""
-        looks_free = TenantQueue.objects.with_free(1).filter(pk=job.tenant_queue_id).exists()
+        looks_free = TenantQueue.objects.with_free(1).filter(rests.is_over(), pk=job.tenant_queue_id).exists()
         return looks_free and transitions.admit_here(job)
 
     def _still_waits(self, job: TenantJob) -> bool:

@@ -15,7 +15,7 @@ from rq import Retry, get_current_job
 
 from tenant_slots import alarm, transitions
 from tenant_slots.models import State, TenantJob
-from tenant_slots.running import deliveries, errors, unknown_tasks
+from tenant_slots.running import busy, deliveries, errors, unknown_tasks
 from tenant_slots.running.coroutines import completed
 from tenant_slots.running.progress import reporting
 from tenant_slots.running.recording import Outcome, storable_error
@@ -24,6 +24,7 @@ from tenant_slots.tasks import methods
 from tenant_slots.tasks.arguments import json_problem
 from tenant_slots.tasks.options import LONGEST
 from tenant_slots.tasks.registry import resolve
+from tenant_slots.tasks.tenant_busy import TenantBusy
 
 T = TypeVar("T")
 
@@ -47,7 +48,9 @@ def run_job(job_id: str, attempt: int) -> Any:
         if rq_job:  # it has left RQ's list, so that there is room for another one
             transitions.after_commit(partial(transitions.feed, rq_job.origin))
         return deliveries.ignored(rq_job, _row_of(job_id, attempt)) if rq_job else None
-    return run_in_slot(run, _run_stored)
+    with suppress(TenantBusy):  # RQ has this attempt as one that ended; another one comes
+        return run_in_slot(run, _run_stored)
+    return None
 
 
 def _row_of(job_id: str, attempt: int) -> TenantJob | None:
@@ -58,7 +61,12 @@ def _row_of(job_id: str, attempt: int) -> TenantJob | None:
 
 
 def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
-    """Call the function of a run that has begun, and record how it ended."""
+    """Call the function of a run that has begun, and record how it ended.
+
+    Raises:
+        TenantBusy: the function has; the job is back in its backlog.
+        BaseException: whatever else it raises, or an error in its place.
+    """
     job = run.job
     assert job is not None, "a function is called whose run has not begun"
     failure: BaseException | None = None
@@ -71,6 +79,9 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
             if back := unknown_tasks.put_back(job, error):
                 run.end(back)
                 return None
+            if back := busy.put_back(error):
+                run.end(back | reporter.end())
+                raise
             text, failure = errors.described(error)
             run.end(_after_error(job, text) | reporter.end())
             if failure is error:

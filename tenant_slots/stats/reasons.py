@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from tenant_slots import concurrency_keys, rates
+from tenant_slots import concurrency_keys, rates, rests
 from tenant_slots.db import clock
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.stats.held import holding, holding_the_key
@@ -22,6 +22,8 @@ class Reason(StrEnum):
 
     PAUSED = "paused"
     LIMIT_OF_ZERO = "limit_of_zero"
+    RESTS = "rests"
+    """One of its tenant's jobs has said that the tenant is busy."""
     AT_LIMIT = "at_limit"
     """All slots of its tenant queue are taken."""
     KEY_LIMIT = "key_limit"
@@ -123,6 +125,7 @@ def _reasons(job: TenantJob, bucket: rates.Bucket | None) -> list[Reason]:
     if not row.max_job:
         return [Reason.LIMIT_OF_ZERO]
     found = {
+        Reason.RESTS: bool(rests.seconds_left(row)),
         Reason.AT_LIMIT: row.current_job >= row.max_job,
         Reason.KEY_LIMIT: concurrency_keys.is_passed_over(job),
         Reason.RATE: bucket is not None and not bucket.tokens,

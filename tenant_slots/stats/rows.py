@@ -50,6 +50,8 @@ class Row:
     override_by: str
     paused: bool
     resume_at: datetime | None
+    rests_until: datetime | None
+    rest_reason: str
     limit_history: list[tuple[float, int]] | None
     start_delay: float | None = None
     """95 % of the first starts of the last 15 minutes came within this time."""

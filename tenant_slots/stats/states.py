@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.models import Case, CharField, Count, Exists, F, OuterRef, Q, QuerySet, Value, When
 
-from tenant_slots import rates
+from tenant_slots import rates, rests
 from tenant_slots.models import TenantJob
 from tenant_slots.stats.expressions import jobs_of_row
 
@@ -17,6 +17,7 @@ class QueueState(StrEnum):
 
     STALE = "stale"
     PAUSED = "paused"
+    RESTING = "resting"
     OVER = "over"
     RATE = "rate"
     """Jobs wait, and the rate has no token left."""
@@ -43,6 +44,7 @@ def state_of_row() -> Any:
     words: list[tuple[Any, QueueState]] = [
         (Exists(jobs.stale()), QueueState.STALE),
         (Q(paused=True), QueueState.PAUSED),
+        (~rests.is_over(), QueueState.RESTING),
         (Q(current_job__gt=F("max_job")), QueueState.OVER),
         (~rates.allows(1) & waits, QueueState.RATE),
         (Q(current_job__gte=F("max_job")) & (Q(current_job__gt=0) | waits), QueueState.AT_LIMIT),

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from tenant_slots import rests
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats.expressions import count_of, in_seconds, jobs_of_row, oldest_wait
 
@@ -24,6 +25,10 @@ class QueueUsage:
     current_job: int
     share: int
     paused: bool
+    rests_for: float | None
+    """Seconds until its rest is over; None when it does not rest."""
+    rest_reason: str
+    """Of its last rest, which may be over."""
     running: int
     queued: int
     waiting: int
@@ -45,10 +50,11 @@ def usage(*, tenant: str | None = None, queue: str | None = None) -> list[QueueU
         queued=count_of(jobs.queued()),
         scheduled=count_of(jobs.scheduled()),
         oldest_wait=oldest_wait(jobs),
+        rests_for=rests.left(),
     )
     names = [field.name for field in fields(QueueUsage)]
     return [
-        QueueUsage(**{**row, "oldest_wait": in_seconds(row["oldest_wait"])})
+        QueueUsage(**{**row, **{name: in_seconds(row[name]) for name in ("oldest_wait", "rests_for")}})
         for row in counted.order_by(*BUSIEST_FIRST).values(*names)
     ]
 

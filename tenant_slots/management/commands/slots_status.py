@@ -78,8 +78,17 @@ def _cells(row: stats.QueueUsage) -> tuple[str, ...]:
         str(row.scheduled),
         duration(row.oldest_wait),
         str(row.share),
-        "paused" if row.paused else "",
+        _held_up(row),
     )
+
+
+def _held_up(row: stats.QueueUsage) -> str:
+    """Why no job starts, whatever is free."""
+    if row.paused:
+        return "paused"
+    if row.rests_for is None:
+        return ""
+    return f"rests {duration(row.rests_for)}: {row.rest_reason}".removesuffix(": ")
 
 
 def duration(seconds: float | None) -> str:

@@ -1,0 +1,235 @@
+"""A job that raises `TenantBusy` goes back to its place, and its tenant queue rests; others go on."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import django_rq
+import pytest
+from django.utils import timezone
+from rq.job import JobStatus
+
+from tenant_slots import TenantBusy, hold_slot, rests, signals
+from tenant_slots.exceptions import InvalidOption, InvalidTime
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests import jobs
+from tests.factories import counters_match, fresh, in_rq, tenant_queue, waiting_job, work
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> str:
+    return str(tmp_path / "history")
+
+
+def lines(history: str) -> list[str]:
+    return [line.split(maxsplit=2)[2] for line in Path(history).read_text().splitlines()]
+
+
+def end_of(row: TenantQueue) -> float:
+    """Seconds until the rest is over."""
+    return rests.seconds_left(fresh(row))
+
+
+def test_the_job_goes_back_to_its_place_and_no_other_of_its_tenant_starts(history: str) -> None:
+    row = tenant_queue(max_job=1)
+    job = jobs.ask_partner.enqueue("acme", history)
+    after, other = waiting_job(row), waiting_job(tenant_queue("other"))
+    work()
+    assert (fresh(job).state, job.failures, job.crashes, job.interruptions) == (State.WAITING, 0, 0, 0)
+    assert job.progress == {"done": 1, "total": None}
+    assert [fresh(after).state, fresh(other).state] == [State.WAITING, State.WAITING]
+    assert list(row.jobs.backlog()) == [job, after]
+    assert lines(history) == ["busy acme"]
+    assert 3500 < end_of(row) <= 3600
+    assert row.rest_reason == "HTTP 429"
+    assert counters_match()
+
+
+def test_others_go_on(history: str) -> None:
+    busy, other = jobs.ask_partner.enqueue("acme", history), jobs.add.enqueue(1, 2, tenant="other")
+    work()
+    assert (fresh(busy).state, fresh(other).state) == (State.WAITING, State.FINISHED)
+
+
+def test_rq_has_no_failure_of_it(history: str) -> None:
+    job = jobs.ask_partner.enqueue("acme", history)
+    work()
+    queue = django_rq.get_queue("imports")
+    assert queue.failed_job_registry.count == 0
+    attempt = queue.fetch_job(fresh(job).rq_id)
+    assert attempt is not None
+    assert attempt.get_status() == JobStatus.FINISHED
+    assert (in_rq(), queue.started_job_registry.count) == (0, 0)
+
+
+def test_a_job_that_fails_otherwise_is_a_failure_and_nobody_rests() -> None:
+    row = tenant_queue()
+    job = jobs.fail.enqueue("acme")
+    work()
+    assert fresh(job).state == State.FAILED
+    assert fresh(row).rests_until is None
+
+
+def test_it_is_told_with_the_reason(history: str) -> None:
+    told: list[Any] = []
+
+    def receive(*, job: TenantJob, reason: str, **_: Any) -> None:
+        told.append((job.pk, job.state, reason))
+
+    signals.job_put_back.connect(receive)
+    try:
+        job = jobs.ask_partner.enqueue("acme", history)
+        work()
+    finally:
+        signals.job_put_back.disconnect(receive)
+    assert told == [(job.pk, State.WAITING, "the job said that its tenant is busy: HTTP 429")]
+    assert fresh(job).error == told[0][2]
+
+
+def test_after_the_rest_the_job_runs_again(history: str, tmp_path: Path) -> None:
+    door = tmp_path / "door"
+    job = jobs.ask_partner.enqueue("acme", history, str(door))
+    work()
+    door.touch()
+    TenantQueue.objects.update(rests_until=timezone.now() - timedelta(seconds=1))
+    TenantQueue.objects.get().admit_waiting()
+    work()
+    assert (fresh(job).state, job.attempt, job.failures) == (State.FINISHED, 2, 0)
+    row = TenantQueue.objects.get()
+    assert (row.rests_until, row.rest_reason) == (None, ""), "each admission would ask the clock"
+
+
+def test_no_seconds_are_no_rest(history: str, tmp_path: Path) -> None:
+    """The job runs again at once, so it ends only if the partner answers."""
+    door = tmp_path / "door"
+
+    def open_door(**_: Any) -> None:
+        door.touch()
+
+    signals.job_put_back.connect(open_door)
+    try:
+        job = jobs.ask_partner.enqueue("acme", history, str(door), seconds=0)
+        work()
+    finally:
+        signals.job_put_back.disconnect(open_door)
+    assert fresh(job).state == State.FINISHED
+    assert lines(history) == ["busy acme", "answered acme"]
+    assert TenantQueue.objects.get().rests_until is None
+
+
+def test_a_coroutine_and_a_time(history: str) -> None:
+    until = timezone.now() + timedelta(hours=2)
+    job = jobs.ask_partner_slowly.enqueue("acme", until.isoformat())
+    work()
+    row = TenantQueue.objects.get()
+    assert (fresh(job).state, row.rests_until, row.rest_reason) == (State.WAITING, until, "slow down")
+
+
+def test_a_later_one_prolongs_the_rest_and_never_shortens_it(history: str) -> None:
+    row = tenant_queue(max_job=3)
+    for seconds, reason in [(60, "first"), (600, "second"), (30, "third")]:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(rests, "goes_on", lambda row: False)
+            patched.setattr(rests, "seconds_left", lambda row: 0.0)
+            jobs.ask_partner.enqueue("acme", history, seconds=seconds, reason=reason)
+            row.jobs.backlog().filter(attempt__gt=0).update(state=State.CANCELED)
+            work()
+    assert 500 < end_of(row) <= 600
+    assert row.rest_reason == "second"
+
+
+def test_a_job_that_is_to_be_canceled_is_canceled_and_its_tenant_queue_rests(history: str) -> None:
+    job = jobs.ask_partner.enqueue("acme", history)
+    TenantJob.objects.update(cancel_requested_at=timezone.now())
+    work()
+    assert fresh(job).state == State.CANCELED
+    assert end_of(job.tenant_queue) > 0
+
+
+def test_a_job_that_waits_in_rq_is_put_back_when_the_rest_begins() -> None:
+    row = tenant_queue(max_job=2)
+    job = jobs.add.using(tenant="acme", queue="imports").enqueue(1, 2)
+    assert (fresh(job).state, in_rq()) == (State.QUEUED, 1)
+    TenantQueue.objects.filter(pk=row.pk).update(rests_until=timezone.now() + timedelta(hours=1))
+    work()
+    assert (fresh(job).state, job.attempt) == (State.WAITING, 1)
+    assert counters_match()
+
+
+def test_inside_a_block_that_holds_a_slot_it_is_an_error_like_any_other() -> None:
+    job = jobs.ask_partner_holding_a_slot.enqueue("acme")
+    work()
+    held = TenantJob.objects.get(tenant_queue__tenant="other")
+    assert (held.state, held.tenant_queue.rests_until) == (State.FAILED, None)
+    assert (fresh(job).state, end_of(job.tenant_queue) > 0) == (State.WAITING, True), "it is the job that raised it"
+    with pytest.raises(TenantBusy), hold_slot("third", "imports"):
+        raise TenantBusy("HTTP 429", seconds=60)
+    assert TenantQueue.objects.get(tenant="third").rests_until is None
+
+
+def test_a_plain_rq_job_comes_back_when_the_rest_is_over(history: str) -> None:
+    rq_job = django_rq.get_queue("imports").enqueue(jobs.ask_partner, "acme", history)
+    work()
+    job = TenantJob.objects.get()
+    assert (job.state, job.failures, lines(history)) == (State.WAITING, 0, ["busy acme"])
+    assert 3500 < end_of(job.tenant_queue) <= 3600
+    registry = django_rq.get_queue("imports").scheduled_job_registry
+    assert rq_job.get_status() == JobStatus.SCHEDULED
+    in_seconds = registry.get_scheduled_time(rq_job.id) - datetime.now(UTC)
+    assert timedelta(seconds=3500) < in_seconds <= timedelta(seconds=3601)
+    assert django_rq.get_queue("imports").failed_job_registry.count == 0
+    rq_job.refresh()
+    assert not rq_job.number_of_retries
+
+
+def test_a_plain_rq_job_is_brought_forward_when_the_rest_ends_early(history: str, tmp_path: Path) -> None:
+    door = tmp_path / "door"
+    django_rq.get_queue("imports").enqueue(jobs.ask_partner, "acme", history, str(door))
+    work()
+    door.touch()
+    TenantQueue.objects.get().end_rest()
+    work()
+    assert TenantJob.objects.get().state == State.FINISHED
+    assert lines(history) == ["busy acme", "answered acme"]
+
+
+def test_a_plain_rq_job_without_a_tenant_comes_back_too(history: str) -> None:
+    rq_job = django_rq.get_queue("imports").enqueue(jobs.ask_partner, None, history)
+    work()
+    assert rq_job.get_status() == JobStatus.SCHEDULED
+    assert not TenantQueue.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"seconds": -1}, {"seconds": 86401}, {"seconds": True}, {"seconds": float("nan")}, {"seconds": "30"},
+     {"seconds": 1, "until": datetime(2030, 1, 1, tzinfo=UTC)}, {"reason": 429, "seconds": 1}],
+)  # fmt: skip
+def test_a_wrong_value_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOption, match="TenantBusy"):
+        TenantBusy(**values)
+
+
+@pytest.mark.parametrize("until", ["soon", datetime(2020, 1, 1), datetime.now(UTC) + timedelta(days=1, minutes=5)])
+def test_a_wrong_time_is_refused(until: Any) -> None:
+    with pytest.raises(InvalidTime):
+        TenantBusy(until=until)
+
+
+def test_a_time_that_has_passed_is_no_rest() -> None:
+    assert TenantBusy(until=timezone.now() - timedelta(hours=1)).seconds_left == 0
+
+
+@pytest.mark.parametrize("again", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy])
+def test_it_can_be_pickled_and_copied(again: Any) -> None:
+    error = TenantBusy("HTTP 429", seconds=30)
+    other = again(error)
+    assert (type(other), str(other), other.reason, other.seconds, other.until) == (
+        TenantBusy, "HTTP 429", "HTTP 429", 30, None,
+    )  # fmt: skip
