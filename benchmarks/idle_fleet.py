@@ -87,7 +87,7 @@ def _seconds(options: Namespace, one_by_one: bool) -> tuple[float, float]:
     """From the first enqueue until the last job was taken, and until it was marked as running."""
     from benchmarks import jobs
 
-    calls = [((TENANT, f"job{n}"), {}) for n in range(options.workers)]
+    calls: list[Any] = [((TENANT, f"job{n}"), {}) for n in range(options.workers)]
     with phase(options.side) as current, _fleet(options.workers) as fleet:
         current.side.set_limits({TENANT: options.workers})
         began = time.monotonic()

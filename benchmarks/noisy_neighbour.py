@@ -76,7 +76,7 @@ def _waits(options: Namespace, side: Side, number: int, whale_limit: int | None 
 
 
 def _whale_is_there(current: Phase, options: Namespace) -> bool:
-    return sum(run.tenant == WHALE for run in current.runs()) < options.whale_jobs
+    return bool(sum(run.tenant == WHALE for run in current.runs()) < options.whale_jobs)
 
 
 def _arrive(current: Phase, options: Namespace, chance: random.Random) -> None:

@@ -185,8 +185,8 @@ class Insertion(Statement):
 
 def _quoted(alias: str, read: Compiled) -> str:
     """The columns to be returned."""
-    columns = (read.model._meta.get_field(name).column for name in read.columns)
-    return ", ".join(connections[alias].ops.quote_name(column) for column in columns)
+    columns = {field.attname: str(field.column) for field in read.model._meta.concrete_fields}
+    return ", ".join(connections[alias].ops.quote_name(columns[name]) for name in read.columns)
 
 
 def _execute(cursor: Any, before: Sequence[str], sql: str, parameters: list[Any]) -> None:

@@ -50,7 +50,7 @@ def lost_in_redis() -> LostInRedis:
     overdue = TenantJob.objects.queued().jobs().filter(admitted_at__lt=ago(app_settings.SWEEP_INTERVAL))
     names = overdue.values_list("pk", "uuid", "attempt", "rq_job_id", "rq_queue", "tenant_queue__queue")
     lost, unasked = dispatch.missing(names)
-    rows = overdue.filter(pk__in=lost).select_related("tenant_queue").order_by("pk")
+    rows = overdue.filter(pk__in=lost).select_related("tenant_queue").defer("args", "kwargs").order_by("pk")
     return LostInRedis(list(rows) if lost else [], unasked)
 
 
@@ -90,13 +90,21 @@ def with_something_to_run() -> dict[str, list[tuple[int, int]]]:
 
 def stranded() -> Iterator[tuple[str, int]]:
     """Those of them whose turn would never come: RQ queue and tenant queue. A sweep offers them."""
+    return ((rq_queue, pk) for rq_queue, rows in stranded_by_queue() for pk, _ in rows)
+
+
+def stranded_by_queue() -> Iterator[tuple[str, list[tuple[int, int]]]]:
+    """The same by RQ queue, with their share; none in a queue where only others have something to run.
+
+    Queues whose Redis cannot be asked are left out.
+    """
     for rq_queue, rows in with_something_to_run().items():
         try:
             known = set(fair_order.known(rq_queue, [pk for pk, _ in rows]))
         except RedisError as error:
             logger.warning("the order of tenants in queue %s cannot be asked: %s", rq_queue, error)
-            continue
-        yield from ((rq_queue, pk) for pk, _ in rows if pk not in known)
+        else:
+            yield rq_queue, [(pk, share) for pk, share in rows if pk not in known]
 
 
 def running_by_tenant() -> dict[str, list[tuple[int, int, float]]]:

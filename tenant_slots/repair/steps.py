@@ -133,17 +133,22 @@ def repush(report: Report, contact: Contact) -> None:
     lost = findings.lost_in_redis()
     for queue, error in lost.unasked.items():
         logger.warning("the sweep leaves out queue %s, whose Redis cannot be asked: %s", queue, error)
-    for job in lost.jobs[:ROWS_PER_STEP]:
-        try:
-            pushed = dispatch.push_again(job)
-        except RedisError as error:
-            logger.warning("job %s could not be pushed to RQ again: %s", job.uuid, error)
-            continue
-        if pushed:
-            report.repushed += 1
-        else:
-            fail = partial(lost_runs.end_lost_run, job, "RQ lost it with its arguments", state=State.FAILED)
-            report.reclaimed += bool(_unless_locked(fail))
+    report.repushed += dispatch.push(job for job in lost.jobs if not job.rq_job_id)
+    for job in [job for job in lost.jobs if job.rq_job_id][:ROWS_PER_STEP]:
+        _push_plain_again(report, job)
+
+
+def _push_plain_again(report: Report, job: TenantJob) -> None:
+    try:
+        pushed = dispatch.push_again(job)
+    except RedisError as error:
+        logger.warning("job %s could not be pushed to RQ again: %s", job.uuid, error)
+        return
+    if pushed:
+        report.repushed += 1
+    else:
+        fail = partial(lost_runs.end_lost_run, job, "RQ lost it with its arguments", state=State.FAILED)
+        report.reclaimed += bool(_unless_locked(fail))
 
 
 def promote(report: Report, contact: Contact) -> None:
@@ -195,8 +200,12 @@ def leave_queues_given_up(report: Report, contact: Contact) -> None:
 
 
 def offer(report: Report, contact: Contact) -> None:
-    """Tenants with a waiting job and a free slot: that they are in the order of tenants is forgotten with Redis."""
-    for rq_queue, rows in findings.with_something_to_run().items():
+    """Tenants with a waiting job and a free slot: that they are in the order of tenants is forgotten with Redis.
+
+    Those that are in it are left as they are: there may be a hundred thousand. Somebody may have died before he filled
+    the window all the same.
+    """
+    for rq_queue, rows in findings.stranded_by_queue():
         report.admitted += len(transitions.offer_many(rq_queue, rows))
 
 
