@@ -44,13 +44,14 @@ def _fill_backlogs(options: Namespace) -> None:
     """One tenant queue and its waiting jobs each. Nothing is told to Redis, which is as after a FLUSHALL."""
     from django.db import connection
 
+    from tenant_slots.enqueueing import bulk
     from tenant_slots.models import TenantJob, TenantQueue
 
     rows = [TenantQueue(tenant=f"tenant{n}", queue=QUEUE, max_job=options.limit) for n in range(options.tenants)]
     TenantQueue.objects.bulk_create(rows, batch_size=ROWS_PER_INSERT)
-    for _ in range(options.backlog):
-        jobs = (TenantJob(tenant_queue=row, task="benchmarks.jobs.nothing", args=[row.tenant, "job"]) for row in rows)
-        TenantJob.objects.bulk_create(jobs, batch_size=ROWS_PER_INSERT)
+    for start in range(0, options.tenants, ROWS_PER_INSERT):
+        some = rows[start : start + ROWS_PER_INSERT] * int(options.backlog)
+        bulk.insert([TenantJob(tenant_queue=row, task="benchmarks.jobs.nothing", args=["t", "job"]) for row in some])
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE")
 

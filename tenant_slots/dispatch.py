@@ -115,10 +115,13 @@ def _forget_queues(*, setting: str, **_: Any) -> None:
 setting_changed.connect(_forget_queues)
 
 
-def push(jobs: Iterable[TenantJob]) -> None:
+def push(jobs: Iterable[TenantJob]) -> int:
     """Give admitted jobs to RQ. A Redis that cannot be reached is logged: the jobs keep their slots for the sweep.
 
     It is tried once, not for each job. A reservation never goes there: its own process looks whether it was admitted.
+
+    Returns:
+        How many it has, plain RQ's own aside.
     """
     fresh: dict[str, list[TenantJob]] = {}
     for job in jobs:
@@ -126,16 +129,17 @@ def push(jobs: Iterable[TenantJob]) -> None:
             _logging_absence(partial(_bring_forward, job), [job])
         elif not job.is_reservation:
             fresh.setdefault(job.rq_queue_name, []).append(job)
-    for name, own in fresh.items():
-        _logging_absence(partial(_push_fresh, name, own), own)
+    return sum(len(own) * _logging_absence(partial(_push_fresh, name, own), own) for name, own in fresh.items())
 
 
-def _logging_absence(action: Callable[[], object], jobs: list[TenantJob]) -> None:
+def _logging_absence(action: Callable[[], object], jobs: list[TenantJob]) -> bool:
     try:
         action()
     except OUT_OF_REACH as error:
         names = ", ".join(str(job.uuid) for job in jobs)
         logger.warning("admitted, but could not be pushed to RQ: job %s: %s", names, error)
+        return False
+    return True
 
 
 def remove(job: TenantJob) -> None:
@@ -193,14 +197,11 @@ def is_ours(rq_job_id: str) -> bool:
 
 
 def push_again(job: TenantJob) -> bool:
-    """Push a job that Redis lost. False when it cannot be: the arguments of a plain RQ job were only there.
+    """Push a plain RQ job that its list lost. False when it cannot be: its arguments were only in Redis.
 
     Raises:
         RedisError: Redis cannot be asked.
     """
-    if not job.rq_job_id:
-        _push_fresh(job.rq_queue_name, [job])
-        return True
     with reaching(job.rq_queue_name) as queue:
         rq_job = queue.fetch_job(job.rq_id)
         if rq_job is None:

@@ -15,7 +15,7 @@ each worker that is known to be idle, is admitted ahead of it: the *window*.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ class Turn(NamedTuple):
 
 
 def offer(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> bool:
-    """These tenants may have something to run in a queue. Returns whether the window has room.
+    """These tenants, if any, may have something to run in a queue. Returns whether the window has room.
 
     Args:
         rq_queue: its name.
@@ -60,7 +60,7 @@ def offer(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> bool:
     """
     room = 0
     flat = [number for tenant in tenants for number in tenant]
-    for start in range(0, len(flat), 2 * TENANTS_PER_CALL):
+    for start in range(0, max(1, len(flat)), 2 * TENANTS_PER_CALL):
         room = _ask(rq_queue, "offer", rq_queue, *flat[start : start + 2 * TENANTS_PER_CALL])
     return room > 0
 
@@ -139,12 +139,17 @@ def bring_before_plain_jobs(rq_queue: str, rq_ids: Iterable[str]) -> None:
         _ask(rq_queue, "bring", rq_queue, rq_id)
 
 
-def known(rq_queue: str, tenant_queue_ids: Iterable[int]) -> Iterator[int]:
-    """Those of the tenants that stand in the order."""
-    pks = [str(pk) for pk in tenant_queue_ids]
-    with dispatch.reaching(rq_queue) as queue:
-        scores = queue.connection.zmscore(f"tenant_slots:order:{rq_queue}", pks) if pks else []
-    return (int(pk) for pk, score in zip(pks, scores, strict=True) if score is not None)
+def known(rq_queue: str, tenant_queue_ids: Sequence[int]) -> Iterator[int]:
+    """Those of the tenants that stand in the order.
+
+    Raises:
+        RedisError: on the first one that is asked for.
+    """
+    for start in range(0, len(tenant_queue_ids), TENANTS_PER_CALL):
+        some = tenant_queue_ids[start : start + TENANTS_PER_CALL]
+        with dispatch.reaching(rq_queue) as queue:
+            scores = queue.connection.zmscore(f"tenant_slots:order:{rq_queue}", [str(pk) for pk in some])
+        yield from (pk for pk, score in zip(some, scores, strict=True) if score is not None)
 
 
 def _turn(answer: Any) -> Turn | None:

@@ -4,7 +4,9 @@ bulk_create.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from operator import attrgetter
+from typing import Any
 
 from django.db import connections, transaction
 
@@ -85,10 +87,22 @@ def _copy(jobs: list[TenantJob]) -> None:
         give_keys(jobs)
     command = f"COPY {table} ({', '.join(str(field.column) for field in fields)}) FROM STDIN"
     with connection.wrap_database_errors, connection.cursor() as cursor, cursor.copy(command) as copy:
-        for job in jobs:
-            copy.write_row([field.get_db_prep_save(getattr(job, field.attname), connection) for field in fields])
+        for values in _prepared(jobs, fields):
+            copy.write_row(values)
     for job in jobs:
         _is_stored(job)
+
+
+def _prepared(jobs: list[TenantJob], fields: list[Any]) -> Iterator[list[Any]]:
+    """The values of each job as the driver takes them. One that is the last job's own is not prepared again."""
+    connection = connections[app_settings.DATABASE]
+    last: dict[str, tuple[Any, Any]] = {}
+    for job in jobs:
+        for field in fields:
+            value = getattr(job, field.attname)
+            if field.attname not in last or last[field.attname][0] is not value:
+                last[field.attname] = value, field.get_db_prep_save(value, connection)
+        yield [last[field.attname][1] for field in fields]
 
 
 def _is_stored(job: TenantJob) -> None:

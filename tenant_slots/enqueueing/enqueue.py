@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from tenant_slots import tenants, transitions
 from tenant_slots.db import clock
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.enqueueing import backlog_limit, bulk, on_busy, overflow, unique
-from tenant_slots.enqueueing.new_job import NewJob
+from tenant_slots.enqueueing.new_job import NewJob, job_like
 from tenant_slots.models import State, TenantJob
 from tenant_slots.tasks import methods
 from tenant_slots.tasks.arguments import require_storable
@@ -27,7 +28,10 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
     """
     with naming_missing_tables():
         state = State.SCHEDULED if task.run_after and task.run_after > clock.now() else State.WAITING
-        new_jobs = [_checked(task, call, state) for call in calls]
+        alike = TenantJob(
+            task=task.path, options=task.stored_options, state=state, priority=task.priority, run_after=task.run_after
+        )
+        new_jobs = [_checked(task, call, alike) for call in calls]
         if task.unique_for is None:
             tenants.though_deleted(partial(_store, task, bulk.insert, new_jobs))
             jobs = fresh = [new.job for new in new_jobs]
@@ -52,25 +56,23 @@ def _turns(jobs: list[TenantJob]) -> dict[str, list[tuple[int, int]]]:
     return {rq_queue: list(own) for rq_queue, own in turns.items()}
 
 
-def _checked(task: TenantTask[..., Any], arguments: Arguments, state: State) -> NewJob:
+def _checked(task: TenantTask[..., Any], arguments: Arguments, alike: TenantJob) -> NewJob:
+    """The job of a call. It has from `alike` what all of them have."""
     args = tuple(arguments[0])
     on = methods.object_fields(task, args)
     call = task.called_with(args, arguments[1])
     tenant = tenants.tenant_of(call)
     require_storable(call)
-    job = TenantJob(
-        task=task.path,
-        args=call.stored_args,
-        kwargs=call.kwargs,
-        options=task.stored_options,
-        state=state,
-        priority=task.priority,
-        run_after=task.run_after,
-        key=tenants.key_of(call),
-        unique_key=unique.digest_of(call, tenant, on),
+    own = {
+        "uuid": uuid4(),
+        "args": call.stored_args,
+        "kwargs": call.kwargs,
+        "key": tenants.key_of(call),
+        "unique_key": unique.digest_of(call, tenant, on),
+        "stats": {},
         **on,
-    )
-    return NewJob(tenant, job)
+    }
+    return NewJob(tenant, job_like(alike, own))
 
 
 def _store(task: TenantTask[..., Any], insert: unique.Insert, new_jobs: list[NewJob]) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from django.db.models.base import ModelState
 
 from tenant_slots.models import TenantJob
 
@@ -13,3 +17,14 @@ class NewJob:
     job: TenantJob
     is_counted: bool = False
     """Whether a throttle has counted it, which happens once however often its insert is tried."""
+
+
+def job_like(alike: TenantJob, own: Mapping[str, Any]) -> TenantJob:
+    """A job with the values of another one that is not stored either, but for its own, by attribute.
+
+    To go through every field, as the constructor does, takes half of the time of enqueueing many jobs.
+    """
+    job = TenantJob.__new__(TenantJob)
+    vars(job).update(vars(alike))
+    vars(job).update(own, _state=ModelState())
+    return job

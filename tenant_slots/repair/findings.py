@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from tenant_slots import dispatch, fair_order, owners, rates, rests
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
+from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.models import State, TenantJob, TenantJobQuerySet, TenantQueue, rq_queue_of
 from tenant_slots.models.fields import Moment, Unreadable
 from tenant_slots.owners import Liveness
@@ -68,6 +69,19 @@ def lost_in_redis() -> LostInRedis:
     return LostInRedis(list(rows) if lost else [], unasked)
 
 
+def told_apart(jobs: list[TenantJob]) -> tuple[list[TenantJob], list[tuple[TenantJob, str]]]:
+    """Those that can be pushed, and those that cannot because somebody has spoilt their row, with what is wrong."""
+    readable: list[TenantJob] = []
+    unreadable: list[tuple[TenantJob, str]] = []
+    for job in jobs:
+        try:
+            job.require_readable("options")
+            readable.append(job)
+        except UnreadableColumn as error:
+            unreadable.append((job, str(error)))
+    return readable, unreadable
+
+
 def ahead_of_time() -> list[int]:
     """Primary keys of jobs with a time that our statements wrote and that has not come: the clock was set back since.
 
@@ -111,13 +125,21 @@ def _free_with_waiting(overflow_queue: str) -> QuerySet[Any, Any]:
 
 def stranded() -> Iterator[tuple[str, int]]:
     """Those of them whose turn would never come: RQ queue and tenant queue. A sweep offers them."""
+    return ((rq_queue, pk) for rq_queue, rows in stranded_by_queue() for pk, _ in rows)
+
+
+def stranded_by_queue() -> Iterator[tuple[str, list[tuple[int, int]]]]:
+    """The same by RQ queue, with their share; none in a queue where only others have something to run.
+
+    Queues whose Redis cannot be asked are left out.
+    """
     for rq_queue, rows in with_something_to_run().items():
         try:
             known = set(fair_order.known(rq_queue, [pk for pk, _ in rows]))
         except RedisError as error:
             logger.warning("the order of tenants in queue %s cannot be asked: %s", rq_queue, error)
-            continue
-        yield from ((rq_queue, pk) for pk, _ in rows if pk not in known)
+        else:
+            yield rq_queue, [(pk, share) for pk, share in rows if pk not in known]
 
 
 def under_way_by_tenant() -> dict[str, list[tuple[int, int, float]]]:

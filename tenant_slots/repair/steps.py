@@ -23,7 +23,7 @@ from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.db.transactions import waiting_at_most
 from tenant_slots.dispatch import WorkerRecord
 from tenant_slots.enqueueing import on_busy
-from tenant_slots.exceptions import StaleVersion, TenantQueueLocked, UnreadableColumn
+from tenant_slots.exceptions import StaleVersion, TenantQueueLocked
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.owners import Liveness
@@ -135,22 +135,28 @@ def repush(report: Report, contact: Contact) -> None:
     lost = findings.lost_in_redis()
     for queue, error in lost.unasked.items():
         logger.warning("the sweep leaves out queue %s, which cannot be asked: %s", queue, error)
-    for job in lost.jobs[:ROWS_PER_STEP]:
-        try:
-            _unless_locked(partial(_push_again, job, report))
-        except RedisError as error:
-            logger.warning("job %s could not be pushed to RQ again: %s", job.uuid, error)
+    readable, unreadable = findings.told_apart(lost.jobs)
+    report.repushed += dispatch.push(job for job in readable if not job.rq_job_id)
+    for job, problem in unreadable[:ROWS_PER_STEP]:
+        report.reclaimed += bool(_unless_locked(partial(_fail_lost, job, problem)))
+    for job in [job for job in readable if job.rq_job_id][:ROWS_PER_STEP]:
+        _push_plain_again(report, job)
 
 
-def _push_again(job: TenantJob, report: Report) -> None:
+def _push_plain_again(report: Report, job: TenantJob) -> None:
     try:
-        problem = "" if dispatch.push_again(job) else "RQ lost it with its arguments"
-    except UnreadableColumn as error:
-        problem = str(error)
-    if problem:
-        report.reclaimed += lost_runs.end_lost_run(job, problem, state=State.FAILED)
-    else:
+        pushed = dispatch.push_again(job)
+    except RedisError as error:
+        logger.warning("job %s could not be pushed to RQ again: %s", job.uuid, error)
+        return
+    if pushed:
         report.repushed += 1
+    else:
+        report.reclaimed += bool(_unless_locked(partial(_fail_lost, job, "RQ lost it with its arguments")))
+
+
+def _fail_lost(job: TenantJob, problem: str) -> bool:
+    return lost_runs.end_lost_run(job, problem, state=State.FAILED)
 
 
 def promote(report: Report, contact: Contact) -> None:
@@ -202,8 +208,12 @@ def leave_queues_given_up(report: Report, contact: Contact) -> None:
 
 
 def offer(report: Report, contact: Contact) -> None:
-    """Tenants with a waiting job and a free slot: that they are in the order of tenants is forgotten with Redis."""
-    for rq_queue, rows in findings.with_something_to_run().items():
+    """Tenants with a waiting job and a free slot: that they are in the order of tenants is forgotten with Redis.
+
+    Those that are in it are left as they are: there may be a hundred thousand. Somebody may have died before he filled
+    the window all the same.
+    """
+    for rq_queue, rows in findings.stranded_by_queue():
         report.admitted += len(transitions.offer_many(rq_queue, rows))
 
 

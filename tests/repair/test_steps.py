@@ -16,7 +16,9 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.utils import timezone
 
-from tenant_slots import owners, slots
+from tenant_slots import fair_order, owners, slots
+from tenant_slots.db.clock import in_seconds
+from tenant_slots.fair_order import Turn
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import steps
 from tenant_slots.repair.contact import Contact
@@ -32,6 +34,8 @@ from tests.factories import (
     in_thread,
     many_waiting,
     owner,
+    pretend_idle,
+    redis_forgets,
     running_job,
     tenant_queue,
     waiting_job,
@@ -422,3 +426,36 @@ def test_a_process_that_proc_hides_is_not_taken_for_dead(monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "kill", not_permitted)
     assert owners.liveness(job) is owners.Liveness.UNKNOWN
     assert sweep_now().reclaimed == 0
+
+
+def test_more_jobs_than_one_step_changes_are_all_pushed_again_in_one_sweep() -> None:
+    row = tenant_queue(max_job=1200)
+    many_waiting(row, 1200)
+    admitted = admit(row, 1200)
+    TenantJob.objects.update(admitted_at=in_seconds(-60))
+    assert len(admitted) == 1200 > steps.ROWS_PER_STEP
+    assert sweep_now().repushed == 1200
+    assert in_rq() == 1200
+
+
+def test_a_sweep_offers_who_is_not_in_the_order_and_leaves_the_others_as_they_are() -> None:
+    redis_forgets()
+    rows = [tenant_queue(f"tenant{number}") for number in range(3)]
+    for row in rows:
+        waiting_job(row)
+    fair_order.offer("imports", [(rows[0].pk, 0)])
+    sweep_now()
+    turns = [fair_order.take("rq:worker:one of ours", ["imports"], waits=False) for _ in rows]
+    assert {(turn.tenant_queue_id, turn.offers) for turn in turns if isinstance(turn, Turn)} == {
+        (row.pk, 1) for row in rows
+    }
+
+
+def test_a_sweep_fills_the_window_for_tenants_that_are_in_the_order() -> None:
+    """Whoever was to do it may have died."""
+    redis_forgets()
+    job = waiting_job(tenant_queue())
+    fair_order.offer("imports", [(job.tenant_queue_id, 0)])
+    pretend_idle(1)
+    assert sweep_now().admitted == 1
+    assert fresh(job).state == State.QUEUED
