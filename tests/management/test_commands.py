@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -70,6 +71,18 @@ def test_the_table_shows_each_tenant_queue_busiest_first() -> None:
     assert second.split() == ["idle", "imports", "0", "/", "2", "0", "0", "0", "0", "1", "paused"]
 
 
+@pytest.mark.parametrize("reason", ["HTTP 429", ""])
+def test_a_rest_is_shown_with_what_is_left_of_it_and_why(reason: str) -> None:
+    tenant_queue(rests_until=timezone.now() + timedelta(seconds=600), rest_reason=reason)
+    tenant_queue("later", rests_until=timezone.now() - timedelta(seconds=1), rest_reason=reason)
+    _, first, second = status().splitlines()
+    assert re.search(rf"1  +rests (10 m 0|9 m \d+) s{': ' * bool(reason)}{reason}$", first)
+    assert "rests" not in second
+    resting, rested = json.loads(status("--json"))["tenant_queues"]
+    assert 500 < resting["rests_for"] <= 600
+    assert (resting["rest_reason"], rested["rests_for"]) == (reason, None)
+
+
 def test_columns_are_aligned_whatever_the_names() -> None:
     lines = table(("TENANT", "QUEUE", "N"), [("東京", "q", "1"), ("e\u0301", "q", "10"), ("plain", "q", "100")])
     assert lines == ["TENANT  QUEUE    N", "東京    q        1", "e\u0301       q       10", "plain   q      100"]
@@ -109,6 +122,8 @@ def test_json_holds_every_fact() -> None:
         "current_job": 0,
         "share": 1,
         "paused": False,
+        "rests_for": None,
+        "rest_reason": "",
         "running": 0,
         "queued": 0,
         "waiting": 1,

@@ -16,8 +16,9 @@ from rq.job import JobStatus
 from tenant_slots import TenantBusy, hold_slot, rests, signals
 from tenant_slots.exceptions import InvalidOption, InvalidTime
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.running import busy
 from tests import jobs
-from tests.factories import counters_match, fresh, in_rq, tenant_queue, waiting_job, work
+from tests.factories import counters_match, end_run, fresh, in_rq, owner, running_job, tenant_queue, waiting_job, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -131,17 +132,23 @@ def test_a_coroutine_and_a_time(history: str) -> None:
     assert (fresh(job).state, row.rests_until, row.rest_reason) == (State.WAITING, until, "slow down")
 
 
-def test_a_later_one_prolongs_the_rest_and_never_shortens_it(history: str) -> None:
+def test_a_later_one_prolongs_the_rest_and_never_shortens_it() -> None:
     row = tenant_queue(max_job=3)
-    for seconds, reason in [(60, "first"), (600, "second"), (30, "third")]:
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(rests, "goes_on", lambda row: False)
-            patched.setattr(rests, "seconds_left", lambda row: 0.0)
-            jobs.ask_partner.enqueue("acme", history, seconds=seconds, reason=reason)
-            row.jobs.backlog().filter(attempt__gt=0).update(state=State.CANCELED)
-            work()
+    running = [running_job(row, owner()) for _ in range(3)]
+    for job, seconds, reason in zip(running, (60, 600, 30), ("first", "second", "third"), strict=True):
+        end_run(job, **busy.put_back(TenantBusy(reason, seconds=seconds)) or {})
     assert 500 < end_of(row) <= 600
     assert row.rest_reason == "second"
+    assert counters_match()
+
+
+def test_a_moment_too_far_ahead_for_a_rest_is_none() -> None:
+    """The clock was set back since."""
+    row = tenant_queue(max_job=2, rests_until=timezone.now() + timedelta(days=2))
+    job = running_job(row, owner())
+    end_run(job, **busy.put_back(TenantBusy("now", seconds=60)) or {})
+    assert 0 < end_of(row) <= 60
+    assert row.rest_reason == "now"
 
 
 def test_a_job_that_is_to_be_canceled_is_canceled_and_its_tenant_queue_rests(history: str) -> None:

@@ -22,6 +22,8 @@ RATE = {"rate_number": 1, "rate_per": timedelta(days=300), "rate_burst": 1}
 NOW = round(timezone.now().timestamp()) * 10**9
 """The bucket of `RATE` has been empty since about this moment."""
 
+NEXT_HOUR = timezone.now() + timedelta(hours=1)
+
 
 def ago(**time: float) -> Any:
     return timezone.now() - timedelta(**time)
@@ -55,6 +57,11 @@ def runs(queue: TenantQueue, **values: Any) -> None:
         ({**RATE, "rate_empty_at": NOW}, ["waiting"], QueueState.RATE),
         ({**RATE, "rate_empty_at": NOW}, [], QueueState.IDLE),
         ({**RATE, "rate_empty_at": NOW, "paused": True}, ["waiting"], QueueState.PAUSED),
+        ({"rests_until": NEXT_HOUR}, ["waiting"], QueueState.RESTING),
+        ({"rests_until": NEXT_HOUR}, [], QueueState.RESTING),
+        ({"rests_until": NEXT_HOUR - timedelta(hours=2)}, ["waiting"], QueueState.BACKLOGGED),
+        ({"rests_until": NEXT_HOUR + timedelta(days=2)}, ["waiting"], QueueState.BACKLOGGED),
+        ({"rests_until": NEXT_HOUR, "paused": True}, ["waiting"], QueueState.PAUSED),
         ({"max_job": 2, "current_job": 3}, ["waiting"], QueueState.OVER),
         ({"max_job": 2, "current_job": 3, "paused": True}, ["waiting"], QueueState.PAUSED),
         ({"paused": True}, ["stale"], QueueState.STALE),

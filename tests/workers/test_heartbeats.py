@@ -67,10 +67,9 @@ def test_a_heartbeat_names_the_work_horse_that_was_forked_after_the_start() -> N
 def test_a_lost_lease_ends_the_run_and_releases_nothing() -> None:
     run = Run()
     slots.release(run.job, state=State.WAITING)
-    assert TenantJob.objects.get().attempt == 2
     run.heartbeats.beat()
     assert run.ended == 1
-    assert TenantJob.objects.get().state == State.QUEUED
+    assert TenantJob.objects.get().state == State.WAITING
 
 
 def test_a_run_that_ends_during_the_heartbeat_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
