@@ -66,7 +66,7 @@ def measure(options: Namespace) -> Result:
 
 
 def _measured(options: Namespace) -> Result:
-    from tenant_slots.admin.snapshots import shared_rows, shared_tiles
+    from tenant_slots.admin.snapshots import shared_rows, shared_tiles, shared_worker_time
     from tenant_slots.models import TenantQueue
     from tenant_slots.stats.tenant_queues import BUSIEST_FIRST, with_waiting
 
@@ -83,9 +83,10 @@ def _measured(options: Namespace) -> Result:
         shared_tiles.clear()
         client.get(f"{LIST}live/?rows=")
 
-    def fresh_list() -> None:
+    def fresh_list(**query: str) -> None:
         shared_tiles.clear()
-        client.get(LIST)
+        shared_worker_time.clear()
+        client.get(LIST, query)
 
     queries = _queries(fresh_list)
     actions = (fresh_list, poll_of_the_page, poll_of_the_tiles)
@@ -94,6 +95,8 @@ def _measured(options: Namespace) -> Result:
         state: milliseconds(median(_seconds(partial(client.get, LIST, {"state": state}), 3)))
         for state in ("waits_for_worker", "at_limit", "key_limit", "stale", "idle")
     }
+    column = client.get(LIST).context["cl"].list_display.index("worker_time")
+    by_time = _seconds(partial(fresh_list, o=f"-{column}"), 3)
     return Result(
         [
             Bar("queries of the list page", queries, "<=", 12),
@@ -116,6 +119,7 @@ def _measured(options: Namespace) -> Result:
                 median(_seconds(lambda: client.get(poll), options.rounds))
             ),
             "list filtered by state, median, ms": filters,
+            "list sorted by worker time, median, ms": milliseconds(median(by_time)),
         },
     )
 

@@ -19,6 +19,7 @@ from django.db.models import (
 from tenant_slots.db.clock import DatabaseNow, InCalendar, ago
 from tenant_slots.db.compiled import IsOneOf, Keys
 from tenant_slots.models import READY_AT, Stage, State, TenantJob, TenantJobQuerySet
+from tenant_slots.models.fields import Moment
 
 PKS = Keys("pks")
 """Of the tenant queues that a compiled statement is asked about."""
@@ -44,9 +45,18 @@ def count_of(jobs: TenantJobQuerySet) -> Any:
     return Subquery(jobs.order_by().values(count=count))
 
 
+def first_ready(jobs: Any) -> Any:
+    """One row with the earliest time at which one of these could start, NULL for none.
+
+    A MIN, which is read from the index of that time. An ORDER BY would be of the selected column, for which a `Moment`
+    has another text.
+    """
+    return jobs.order_by().values_list(Func(READY_AT, function="MIN", output_field=Moment()), flat=True)
+
+
 def oldest_wait(jobs: TenantJobQuerySet) -> Any:
-    """For how long the job has waited that became ready first, read from an index."""
-    oldest = Subquery(jobs.waiting().order_by(READY_AT).values(oldest=READY_AT)[:1], output_field=DateTimeField())
+    """For how long the job has waited that became ready first."""
+    oldest = Subquery(first_ready(jobs.waiting()), output_field=DateTimeField())
     return ExpressionWrapper(DatabaseNow() - oldest, output_field=DurationField())
 
 

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from tenant_slots.db import clock
 from tenant_slots.db.clock import ago
 from tenant_slots.models import READY_AT, TenantQueue
+from tenant_slots.stats.expressions import first_ready
 
 MOST_ENDS = 50
 """Jobs that are looked at, the latest ones: what was before them says less about now."""
@@ -43,7 +44,7 @@ def pace_of(row: TenantQueue) -> Pace | None:
     ended, since = len(wanted), now - WINDOW
     if ended == MOST_ENDS:  # what was wanted before the first of these ended, those before it were busy with
         ended, since = ended - 1, wanted[-1][1]
-    oldest = row.jobs.waiting().order_by(READY_AT).values_list(READY_AT, flat=True).first()
+    (oldest,) = first_ready(row.jobs.waiting())
     if oldest is not None:
         wanted.append((oldest, now))
     return Pace(ended, _covered(wanted, since))

@@ -75,7 +75,8 @@ def _sums(jobs: Any, oldest_among: Any) -> dict[str, Any]:
             of some rows it is looked for row by row.
     """
     limited = ~Q(tenant="")
-    running_in_slots = jobs.running().exclude(tenant_queue__tenant="")
+    unlimited = TenantQueue.objects.filter(tenant="").values("pk")
+    running_in_slots = jobs.running().exclude(tenant_queue__in=unlimited)
     # Max, because what does not depend on the row has one answer for all; the database asks for it once.
     return {
         "in_use": Coalesce(Max(count_of(running_in_slots)), 0),

@@ -9,10 +9,11 @@ import pytest
 from django.db import connection
 
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.stats.expressions import count_of, jobs_of_row
+from tenant_slots.stats.expressions import count_of, jobs_of_row, oldest_wait
 from tenant_slots.stats.positions import with_position
 from tenant_slots.stats.tenant_queues import with_waiting
 from tenant_slots.stats.tiles import sums_of_all
+from tenant_slots.stats.worker_time import with_worker_time
 from tests.factories import TASK, tenant_queue
 
 pytestmark = pytest.mark.django_db
@@ -23,11 +24,11 @@ OF_WAITING_JOBS = re.compile("Index Only Scan using tenant_slots_(backlog|longes
 """Which of them is the cheapest depends on how many jobs there are."""
 
 
-def explained(rows: Any) -> str:
+def explained(rows: Any, *, bitmaps: bool = False) -> str:
     """The plan with sequential scans forbidden, so that a few rows are planned like a million."""
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off")
-        cursor.execute("SET LOCAL enable_bitmapscan = off")
+        cursor.execute(f"SET LOCAL enable_bitmapscan = {'on' if bitmaps else 'off'}")
     plan: str = rows.explain()
     return plan
 
@@ -57,6 +58,22 @@ def test_the_tiles_read_count_and_longest_wait_of_all_from_indexes() -> None:
     plan = explained(sums_of_all())
     assert OF_WAITING_JOBS.search(plan), plan
     assert "Index Scan using tenant_slots_oldest_wait" in plan, plan
+    assert "Sort" not in plan, plan
+
+
+@on_postgresql
+def test_the_longest_wait_of_a_row_is_the_first_of_an_index() -> None:
+    filled()
+    plan = explained(TenantQueue.objects.annotate(wait=oldest_wait(jobs_of_row())))
+    assert "using tenant_slots_longest_wait" in plan, plan
+    assert "Sort" not in plan, plan
+
+
+@on_postgresql
+def test_worker_time_is_read_from_the_jobs_that_ended_in_the_last_hour_by_an_index_of_that_time() -> None:
+    filled()
+    plan = explained(with_worker_time(TenantQueue.objects.all()).order_by("worker_time"), bitmaps=True)
+    assert re.search(r"Scan on tenant_slots_ended(_of_row)? .*\n *Index Cond: .*ended_at > ", plan), plan
 
 
 @on_postgresql
