@@ -66,6 +66,7 @@ def measure(options: Namespace) -> Result:
 
 
 def _measured(options: Namespace) -> Result:
+    from tenant_slots.admin import TenantQueueAdmin
     from tenant_slots.admin.snapshots import shared_rows, shared_tiles, shared_worker_time
     from tenant_slots.models import TenantQueue
     from tenant_slots.stats.tenant_queues import BUSIEST_FIRST, with_waiting
@@ -95,7 +96,7 @@ def _measured(options: Namespace) -> Result:
         state: milliseconds(median(_seconds(partial(client.get, LIST, {"state": state}), 3)))
         for state in ("waits_for_worker", "at_limit", "key_limit", "stale", "idle")
     }
-    column = client.get(LIST).context["cl"].list_display.index("worker_time")
+    column = 1 + TenantQueueAdmin.list_display.index("worker_time")  # after the boxes to select rows
     by_time = _seconds(partial(fresh_list, o=f"-{column}"), 3)
     return Result(
         [

@@ -68,6 +68,8 @@ def _waits(job: TenantJob, waits: reasons.Waits) -> Iterable[str]:
                 yield _rate_used_up(waits)
             case Reason.WORKER:
                 yield from _waits_for_worker(waits)
+            case Reason.JOBS_BEFORE_IT:
+                yield gettext("It is a reservation: it gets the first free slot that no job before it could take.")
     yield _estimate(waits)
 
 

@@ -69,11 +69,12 @@ class Board(NamedTuple):
 shared_rows: Shared[int, Row] = Shared(seconds=1)
 shared_tiles: Shared[str, Board] = Shared(seconds=5)
 """Longer, because adding up all waiting jobs takes as long as a page of rows, and a sum moves little in that time."""
-shared_worker_time: Shared[str, dict[str, float]] = Shared(seconds=5)
+shared_worker_time: Shared[str, dict[str, float]] = Shared(seconds=15)
+"""Longer still: it reads every job that ended in the last hour."""
 
 
 def worker_time_of_queues() -> dict[str, float]:
-    """The seconds of the last hour that a row's are a share of, by queue. As old as the tiles, and for their reason."""
+    """The seconds of the last hour that a row's are a part of, by queue."""
     return shared_worker_time.get(["all"], lambda _: {"all": worker_time.of_queues()})["all"]
 
 

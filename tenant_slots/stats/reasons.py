@@ -32,6 +32,8 @@ class Reason(StrEnum):
     """As many jobs have started lately as the rate allows."""
     WORKER = "worker"
     """None of these: it starts when a worker is free and its tenant's turn has come."""
+    JOBS_BEFORE_IT = "jobs_before_it"
+    """None of these either: it is a reservation, which needs no worker."""
 
 
 @dataclass(frozen=True)
@@ -130,4 +132,5 @@ def _reasons(job: TenantJob, bucket: rates.Bucket | None) -> list[Reason]:
         Reason.KEY_LIMIT: concurrency_keys.is_passed_over(job),
         Reason.RATE: bucket is not None and not bucket.tokens,
     }
-    return [reason for reason, applies in found.items() if applies] or [Reason.WORKER]
+    otherwise = Reason.JOBS_BEFORE_IT if job.is_reservation else Reason.WORKER
+    return [reason for reason, applies in found.items() if applies] or [otherwise]

@@ -17,7 +17,7 @@ from tenant_slots import dispatch, rates
 from tenant_slots.admin import reasons
 from tenant_slots.admin.arguments import HIDDEN, is_hidden, shown_args
 from tenant_slots.admin.queue_charts import SPANS, charts_of
-from tenant_slots.models import State, TenantQueue
+from tenant_slots.models import Kind, State, TenantQueue
 from tenant_slots.stats.pace import Pace, pace_of
 from tenant_slots.stats.reasons import Reason, Waits, why_waiting
 from tests.admin.site import change_page, signed_in
@@ -141,6 +141,13 @@ def test_a_job_of_a_tenant_below_its_limit_waits_for_a_worker(monkeypatch: pytes
         assert "waits for a free worker: its tenant queue is below its limit, 1 of 3 slots are taken" in why(job)
         assert text in why(job)
     assert "held by" not in why(job)
+
+
+def test_a_reservation_waits_for_no_worker() -> None:
+    row = tenant_queue(max_job=3)
+    waiting_job(row)
+    assert "no job before it could take" in why(waiting_job(row, kind=Kind.RESERVATION))
+    assert "worker" not in why(waiting_job(row, kind=Kind.RESERVATION))
 
 
 def test_the_workers_that_a_job_waits_for_are_those_of_its_overflow_queue(monkeypatch: pytest.MonkeyPatch) -> None:
