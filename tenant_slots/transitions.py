@@ -213,15 +213,18 @@ def follow(
 ) -> None:
     """What follows from the release of a job's slot, for whoever has something to do in between.
 
-    Where the slot was not this process's any more, whoever took it away has done so.
+    Where the slot was not this process's any more, whoever took it away has done so; but it may have been this process,
+    which was not told of its own commit.
 
     Args:
         job, released, error: what was released, and why.
         seconds: for which the job has run.
         takes_next: this process takes the next turn in that RQ queue, so that nobody need be found for it.
     """
+    charged = seconds if released else fair_order.NOTHING_CHARGED
+    with suppress(TenantQueue.DoesNotExist):
+        after_commit(partial(freed, job.tenant_queue_id, job.rq_queue_name, charged, looks=not takes_next))
     if released.state is not None:
-        after_commit(partial(freed, job.tenant_queue_id, job.rq_queue_name, seconds, looks=not takes_next))
         left([job], released.state, error)
 
 

@@ -119,6 +119,7 @@ def test_control_i2_i7_what_lasts_longer_than_the_promise_is_seen(
     from tests.faults import observer as module
 
     monkeypatch.setattr(module, "PROMISE", 0.2)
+    observer.workers = lambda: 2  # one of which is idle
     running_job(tenant_queue("dead"), dead_process())
     waiting_job(tenant_queue("stranded"))
     wait_until(lambda: {breach[:2] for breach in observer.watched} == {"I2", "I7"})

@@ -98,7 +98,8 @@ def test_i6_a_sweep_among_finishing_jobs_finds_no_wrong_counter() -> None:
         while held:
             job = held.pop()
             assert slots.start(job, another_process())
-            held += slots.release(job, state=State.FINISHED).admitted
+            assert slots.release(job, state=State.FINISHED)
+            held += admit(row)
 
     def sweep_often() -> int:
         return sum(sweeper.Sweeper("w").run((steps.repair_counters,)).repaired for _ in range(40))
