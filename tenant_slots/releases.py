@@ -18,6 +18,8 @@ class Admission:
     is_full: bool = False
     """All its slots are taken now, or it is paused, or rests, or whoever waits may be at the cap of a concurrency key:
     it goes on after a release, or a change of its limits."""
+    waits_for_time: bool = False
+    """It has slots left, and no token, or rests."""
     wakes_in: float | None = None
     """Seconds until it may start one more, where its rest or its rate does not let it now."""
     has_more: bool = False

@@ -29,17 +29,15 @@ from typing import Any
 
 from django.db.models import F
 
-from tenant_slots import concurrency_keys, rates, rests
+from tenant_slots import backlog, rests
 from tenant_slots.conf import app_settings
-from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.transactions import impatient
 from tenant_slots.locks import locked
-from tenant_slots.models import HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue, overflow_queue_of
+from tenant_slots.models import HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.owners import Owner
 from tenant_slots.releases import Admission, Release
 from tenant_slots.statements import (
-    ADMITTED,
     BEAT,
     CLAIM,
     CLAIM_AND_START,
@@ -49,8 +47,6 @@ from tenant_slots.statements import (
     START_IF_DUE,
     TAKE,
     TAKE_AT_RATE,
-    TOKENS_LEFT,
-    first_waiting,
     leaving,
 )
 
@@ -75,10 +71,14 @@ def admit(tenant_queue_id: int, rq_queue: str, most: int = 1) -> Admission:
         TenantQueue.DoesNotExist, TenantQueueLocked: as `locked`.
     """
     with locked(tenant_queue_id) as tenant_queue:
-        heads, admission = _choose(tenant_queue, rq_queue, most)
+        heads, admission = backlog.choose(tenant_queue, rq_queue, most)
         if not _count(tenant_queue, 0, len(heads)):
             return Admission(is_full=True)
-        return replace(admission, jobs=_claimed(tenant_queue, heads), wakes_in=_wakes_in(tenant_queue, admission))
+        return replace(
+            admission,
+            jobs=_claimed(tenant_queue, heads),
+            wakes_in=backlog.wakes_in(tenant_queue, admission),
+        )
 
 
 def admit_and_start(tenant_queue_id: int, rq_queue: str, owner: Owner, choosing: Choosing) -> Admission:
@@ -101,7 +101,7 @@ def admit_this(job: TenantJob) -> bool:
     """
     with locked(job.tenant_queue_id) as tenant_queue:
         job.tenant_queue = tenant_queue
-        if not _goes_before_none(job, tenant_queue) or not CLAIM.update(pk=job.pk):
+        if not backlog.goes_before_none(job, tenant_queue) or not CLAIM.update(pk=job.pk):
             return False
         if not _count(tenant_queue, 0, 1):
             raise AssertionError("a slot that was free under the row's lock is gone")
@@ -207,18 +207,6 @@ def withdraw(job: TenantJob, error: str = "") -> bool:
         return bool(unadmitted.update(state=State.CANCELED, ended_at=DatabaseNow(), error=error or F("error")))
 
 
-def _goes_before_none(job: TenantJob, tenant_queue: TenantQueue) -> bool:
-    """Whether a slot is free that nobody ahead of the job could have."""
-    free = _free(tenant_queue)
-    if not free or (job.key and concurrency_keys.is_passed_over(job)):
-        return False
-    enough = 1 if job.is_reservation else free
-    if tenant_queue.max_job_per_key is None:
-        return TenantJob.objects.ahead_of(job)[:enough].count() < free
-    heads = concurrency_keys.heads(tenant_queue, enough, job.rq_queue)
-    return job.pk in heads or (len(heads) < free and job.is_reservation)
-
-
 def _running(job_id: int, token: int) -> TenantJobQuerySet:
     found: TenantJobQuerySet = TenantJob.objects.filter(pk=job_id, token=token, state=State.RUNNING)
     return found
@@ -250,7 +238,7 @@ def _count(tenant_queue: TenantQueue, freed: int, taken: int) -> bool:
 def _admit_and_start(
     tenant_queue: TenantQueue, rq_queue: str, owner: Owner, choosing: Choosing, freed: int
 ) -> Admission:
-    heads, admission = _choose(tenant_queue, rq_queue, 1)
+    heads, admission = backlog.choose(tenant_queue, rq_queue, 1)
     if not _count(tenant_queue, freed, len(heads)):
         _count(tenant_queue, freed, 0)
         return Admission(is_full=True)
@@ -264,64 +252,7 @@ def _admit_and_start(
         else:
             started.tenant_queue = tenant_queue
     elsewhere = _claimed(tenant_queue, [head for head in heads if not head.starts_where_admitted])
-    return replace(admission, jobs=elsewhere, started=started, wakes_in=_wakes_in(tenant_queue, admission))
-
-
-def _choose(tenant_queue: TenantQueue, rq_queue: str, most: int) -> tuple[list[TenantJob], Admission]:
-    """The next jobs, `most` of them, and the reservations before them; and what follows from there being no more."""
-    free = _free(tenant_queue)
-    heads = _heads(tenant_queue, overflow_queue_of(rq_queue, tenant_queue.queue), most + 1) if free else []
-    chosen: list[TenantJob] = []
-    jobs = 0
-    for head in heads[:free]:
-        if not head.is_reservation:
-            jobs += 1
-        if jobs > most:
-            break
-        chosen.append(head)
-    is_full = free <= len(chosen) or (len(heads) <= len(chosen) and _passes_over(tenant_queue))
-    return chosen, Admission(is_full=is_full, has_more=not is_full and len(heads) > min(most, len(chosen)))
-
-
-def _passes_over(tenant_queue: TenantQueue) -> bool:
-    """Whether jobs may wait that had no turn because their key is at its cap: they can have a slot after a release."""
-    return tenant_queue.max_job_per_key is not None
-
-
-def _free(tenant_queue: TenantQueue) -> int:
-    """How many jobs may start now: as many as there are free slots, and tokens where the row has a rate.
-
-    None while the row rests.
-    """
-    if tenant_queue.free and rests.goes_on(tenant_queue):
-        return 0
-    if not tenant_queue.free or tenant_queue.rate_number is None:
-        return tenant_queue.free
-    ((tokens,),) = TOKENS_LEFT.lists(pk=tenant_queue.pk)
-    return min(tenant_queue.free, int(tokens))
-
-
-def _wakes_in(tenant_queue: TenantQueue, admission: Admission) -> float | None:
-    """Seconds until a rest is over, or there is a token where none is left; None where a tenant waits for neither."""
-    if not admission.is_full:
-        return None
-    if tenant_queue.free and tenant_queue.rests_until is not None:
-        return rests.seconds_left(tenant_queue)
-    if tenant_queue.rate_number is None:
-        return None
-    tenant_queue.refresh_from_db(fields=["rate_empty_at"])
-    now = clock.now()
-    bucket = rates.bucket(tenant_queue, now)
-    if bucket is None or bucket.tokens or bucket.next_at is None:
-        return None
-    return max(0.0, (bucket.next_at - now).total_seconds())
-
-
-def _heads(tenant_queue: TenantQueue, rq_queue: str, most: int) -> list[TenantJob]:
-    if tenant_queue.max_job_per_key is None:
-        return first_waiting(most).rows(pk=tenant_queue.pk, rq_queue=rq_queue)
-    heads = concurrency_keys.heads(tenant_queue, most, rq_queue)
-    return list(TenantJob.objects.backlog().filter(pk__in=heads).only(*ADMITTED)) if heads else []
+    return replace(admission, jobs=elsewhere, started=started, wakes_in=backlog.wakes_in(tenant_queue, admission))
 
 
 def _claimed(tenant_queue: TenantQueue, heads: list[TenantJob]) -> list[TenantJob]:

@@ -1,0 +1,85 @@
+"""Who of a tenant is next: the head of its backlog in an RQ queue, as far as there are slots, tokens and no rest.
+
+All of it is asked while the tenant queue is locked.
+"""
+
+from __future__ import annotations
+
+from tenant_slots import concurrency_keys, rates, rests
+from tenant_slots.db import clock
+from tenant_slots.models import TenantJob, TenantQueue, overflow_queue_of
+from tenant_slots.releases import Admission
+from tenant_slots.statements import ADMITTED, TOKENS_LEFT, first_waiting
+
+
+def choose(tenant_queue: TenantQueue, rq_queue: str, most: int) -> tuple[list[TenantJob], Admission]:
+    """The next jobs, `most` of them, and the reservations before them; and what follows from there being no more."""
+    free = _free(tenant_queue)
+    heads = _heads(tenant_queue, overflow_queue_of(rq_queue, tenant_queue.queue), most + 1) if free else []
+    chosen: list[TenantJob] = []
+    jobs = 0
+    for head in heads[:free]:
+        if not head.is_reservation:
+            jobs += 1
+        if jobs > most:
+            break
+        chosen.append(head)
+    is_full = free <= len(chosen) or (len(heads) <= len(chosen) and _passes_over(tenant_queue))
+    return chosen, Admission(
+        is_full=is_full,
+        waits_for_time=free <= len(chosen) < tenant_queue.free,
+        has_more=not is_full and len(heads) > min(most, len(chosen)),
+    )
+
+
+def goes_before_none(job: TenantJob, tenant_queue: TenantQueue) -> bool:
+    """Whether a slot is free that nobody ahead of the job could have."""
+    free = _free(tenant_queue)
+    if not free or (job.key and concurrency_keys.is_passed_over(job)):
+        return False
+    enough = 1 if job.is_reservation else free
+    if tenant_queue.max_job_per_key is None:
+        return TenantJob.objects.ahead_of(job)[:enough].count() < free
+    heads = concurrency_keys.heads(tenant_queue, enough, job.rq_queue)
+    return job.pk in heads or (len(heads) < free and job.is_reservation)
+
+
+def _passes_over(tenant_queue: TenantQueue) -> bool:
+    """Whether jobs may wait that had no turn because their key is at its cap: they can have a slot after a release."""
+    return tenant_queue.max_job_per_key is not None
+
+
+def _free(tenant_queue: TenantQueue) -> int:
+    """How many jobs may start now: as many as there are free slots, and tokens where the row has a rate.
+
+    None while the row rests.
+    """
+    if tenant_queue.free and rests.goes_on(tenant_queue):
+        return 0
+    if not tenant_queue.free or tenant_queue.rate_number is None:
+        return tenant_queue.free
+    ((tokens,),) = TOKENS_LEFT.lists(pk=tenant_queue.pk)
+    return min(tenant_queue.free, int(tokens))
+
+
+def wakes_in(tenant_queue: TenantQueue, admission: Admission) -> float | None:
+    """Seconds until a rest is over, or there is a token where none was left; None where a tenant waits for neither."""
+    if not admission.waits_for_time:
+        return None
+    if tenant_queue.rests_until is not None:
+        return rests.seconds_left(tenant_queue)
+    if tenant_queue.rate_number is None:
+        return None
+    tenant_queue.refresh_from_db(fields=["rate_empty_at"])
+    now = clock.now()
+    bucket = rates.bucket(tenant_queue, now)
+    if bucket is None or bucket.tokens or bucket.next_at is None:
+        return 0.0  # it has come since
+    return max(0.0, (bucket.next_at - now).total_seconds())
+
+
+def _heads(tenant_queue: TenantQueue, rq_queue: str, most: int) -> list[TenantJob]:
+    if tenant_queue.max_job_per_key is None:
+        return first_waiting(most).rows(pk=tenant_queue.pk, rq_queue=rq_queue)
+    heads = concurrency_keys.heads(tenant_queue, most, rq_queue)
+    return list(TenantJob.objects.backlog().filter(pk__in=heads).only(*ADMITTED)) if heads else []
