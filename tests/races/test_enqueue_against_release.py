@@ -152,8 +152,8 @@ class Meeting:
         else:
             self._drop(turn, *arguments, **values)
 
-    def _offer_then_hold(self, *arguments: Any) -> Any:
-        answer = self._offer(*arguments)
+    def _offer_then_hold(self, *arguments: Any, **values: Any) -> Any:
+        answer = self._offer(*arguments, **values)
         if self.asked.is_set() and not self.offered.is_set():
             self.offered.set()
             assert self.said.wait(20)
