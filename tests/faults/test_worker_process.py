@@ -199,7 +199,7 @@ def test_i3_i4_a_warm_stop_lets_the_job_end(workers: FaultWorkers, observer: Obs
     door.touch()
     assert worker.wait(10) == 0
     assert (fresh(job).state, job.crashes, job.interruptions) == (State.FINISHED, 0, 0)
-    assert fresh(after).state == State.QUEUED
+    assert fresh(after).state == State.WAITING, "it has taken another job although it was to stop"
     workers.start()
     observer.wait_for_all()
 
