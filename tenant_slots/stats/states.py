@@ -63,5 +63,6 @@ def _has_a_job_below_its_key_limit() -> Any:
     """The keys at their limit are looked up once for a row, not once for each of its waiting jobs."""
     of_row = TenantJob.objects.holding().filter(tenant_queue=OuterRef(OuterRef("pk"))).exclude(key="").order_by()
     held = of_row.values("key").annotate(jobs=Count("pk"))
-    full = held.filter(jobs__gte=OuterRef(OuterRef("max_job_per_key"))).values("key")
+    # By the job's own tenant queue: SQLite sees no column of an outer query in HAVING.
+    full = held.filter(jobs__gte=F("tenant_queue__max_job_per_key")).values("key")
     return Exists(jobs_of_row().waiting().exclude(key__in=full))
