@@ -52,6 +52,23 @@ class UnreadableList(Unreadable, list[Any]): ...
 class UnreadableDict(Unreadable, dict[str, Any]): ...
 
 
+DEEPEST = 900
+"""Levels of lists and objects in each other: about what Python 3.11 reads. Later ones read more and cannot write it."""
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    level = [value]
+    for _ in range(levels):
+        level = [
+            child
+            for one in level
+            for child in (one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
+        ]
+        if not level:
+            return False
+    return True
+
+
 class StoredJSON(models.JSONField):
     """JSON that comes back equal, numbers included.
 
@@ -80,6 +97,8 @@ class StoredJSON(models.JSONField):
             read = super().from_db_value(value, expression, connection)
         except (ValueError, RecursionError) as error:
             return self._unreadable(f"it cannot be read: {error}")
+        if isinstance(value, str) and value.count("[") + value.count("{") > DEEPEST and _is_deeper(read, DEEPEST):
+            return self._unreadable(f"it is nested more than {DEEPEST} levels deep")
         is_part = not isinstance(expression, Col)
         if is_part or (read is None and self.null) or self._fits(read):
             return read
