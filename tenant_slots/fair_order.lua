@@ -381,8 +381,7 @@ function operations.charge(queue, ...)
 end
 
 -- A pushed job at the end of a list with plain RQ jobs goes where the first two of these stand together: between them.
-function operations.bring(queue, rq_id)
-  local list = 'rq:queue:' .. queue
+local function bring(list, rq_id)
   local before, at = nil, 0
   repeat
     local some = redis.call('LRANGE', list, at, at + LOOK - 1)
@@ -397,6 +396,10 @@ function operations.bring(queue, rq_id)
     end
     at = at + LOOK
   until #some < LOOK
+end
+
+function operations.bring(queue, ...)
+  for _, rq_id in ipairs({...}) do bring('rq:queue:' .. queue, rq_id) end
 end
 
 local answer = operations[ARGV[1]](unpack(ARGV, 2))

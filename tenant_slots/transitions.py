@@ -63,7 +63,7 @@ def stored(jobs: list[TenantJob]) -> None:
 
 def offer(tenant_queue_id: int, rq_queue: str, share: int = 0) -> list[TenantJob]:
     """A tenant may have something to run in an RQ queue: it gets its turn. Returns what was admitted at once."""
-    return _unless_redis_is_away(partial(_offer_many, rq_queue, [(tenant_queue_id, share)])) or []
+    return offer_many(rq_queue, [(tenant_queue_id, share)])
 
 
 def offer_many(rq_queue: str, tenants: list[tuple[int, int]]) -> list[TenantJob]:
@@ -158,8 +158,8 @@ def push(admitted: list[TenantJob], rq_queue: str) -> list[TenantJob]:
     """Hand admitted jobs to RQ."""
     if admitted:
         dispatch.push(admitted)
-        pushed = [job.rq_id for job in admitted if not job.is_reservation]
-        _unless_redis_is_away(partial(fair_order.bring_before_plain_jobs, rq_queue, pushed))
+        if pushed := [job.rq_id for job in admitted if not job.is_reservation]:
+            _unless_redis_is_away(partial(fair_order.bring_before_plain_jobs, rq_queue, pushed))
         _send("jobs_admitted", jobs=admitted)
     return admitted
 
