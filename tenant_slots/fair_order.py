@@ -135,8 +135,7 @@ def charge(rq_queue: str, running: Iterable[tuple[int, int, float]]) -> None:
 
 def bring_before_plain_jobs(rq_queue: str, rq_ids: Iterable[str]) -> None:
     """Tenants' jobs and plain ones take turns: each of these goes behind the first plain one that another follows."""
-    for rq_id in rq_ids:
-        _ask(rq_queue, "bring", rq_queue, rq_id)
+    _ask(rq_queue, "bring", rq_queue, *rq_ids)
 
 
 def known(rq_queue: str, tenant_queue_ids: Sequence[int]) -> Iterator[int]:
