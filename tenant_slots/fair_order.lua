@@ -1,5 +1,5 @@
 -- The order of tenants in one Redis; what it means is said in fair_order.py.
--- ARGV: the operation, then what the function of that name takes.
+-- ARGV: the operation, what the function of that name takes, and then often a list of any length: `rest`.
 
 local K = 1          -- jobs that wait in RQ's list beyond the workers that are known to be idle
 local UNKNOWN = 1    -- seconds that a job is charged of which nobody knows how long it takes
@@ -233,9 +233,16 @@ end
 
 local operations = {}
 
+-- What follows so many named arguments. A table, because a call may have no more than some thousand arguments.
+local function rest(named)
+  local list = {}
+  for at = named + 2, #ARGV do list[#list + 1] = ARGV[at] end
+  return list
+end
+
 -- Each of these tenants may have something to run. tenant and share in turn; a share of 0 is not known.
-function operations.offer(queue, ...)
-  local given = {...}
+function operations.offer(queue)
+  local given = rest(1)
   for at = 1, #given, 2 do
     local record = read(queue, given[at])
     if tonumber(given[at + 1]) > 0 then record.share = tonumber(given[at + 1]) end
@@ -248,8 +255,8 @@ function operations.offer(queue, ...)
 end
 
 -- tenant and share in turn, of those that are known here.
-function operations.share(queue, ...)
-  local given = {...}
+function operations.share(queue)
+  local given = rest(1)
   for at = 1, #given, 2 do
     if redis.call('HEXISTS', key('tenants', queue), given[at]) == 1 then
       local record = read(queue, given[at])
@@ -261,10 +268,11 @@ end
 
 -- A tenant has room again: it is offered in this queue, and in those of the others where it was full before. Who takes a
 -- turn next does not look for room in the list.
-function operations.freed(tenant, seconds, looks, queue, ...)
-  if tonumber(seconds) ~= -2 then settle(queue, tenant, tonumber(seconds)) end
+function operations.freed(tenant, seconds, looks)
+  local queues = rest(3)
+  if tonumber(seconds) ~= -2 then settle(queues[1], tenant, tonumber(seconds)) end
   local rooms = {}
-  for at, lane in ipairs({queue, ...}) do
+  for at, lane in ipairs(queues) do
     local record = read(lane, tenant)
     if at == 1 or record.parked == 1 then
       record.offers = (record.offers + 1) % 2 ^ 32
@@ -285,12 +293,13 @@ function operations.next(queue)
 end
 
 -- What a worker of ours is to do: run a tenant's next job, take one from RQ's list, or wait at that list.
-function operations.take(worker, ttl, waits, ...)
-  for _, queue in ipairs({...}) do
+function operations.take(worker, ttl, waits)
+  local queues = rest(3)
+  for _, queue in ipairs(queues) do
     redis.call('ZADD', key('workers', queue), now + ttl, worker)
     redis.call('ZREM', key('idle', queue), worker)
   end
-  for _, queue in ipairs({...}) do
+  for _, queue in ipairs(queues) do
     local listed = redis.call('LINDEX', 'rq:queue:' .. queue, 0)
     local turn = false
     if not listed or (not is_ours(listed) and times_of(queue).plain ~= 1) then turn = first(queue, 1) end
@@ -304,7 +313,7 @@ function operations.take(worker, ttl, waits, ...)
     end
   end
   local soonest = math.huge
-  for _, queue in ipairs({...}) do
+  for _, queue in ipairs(queues) do
     if waits == '1' then redis.call('ZADD', key('idle', queue), now + ttl, worker) end
     local due = redis.call('ZRANGE', key('wake', queue), 0, 0, 'WITHSCORES')
     if due[1] then soonest = math.min(soonest, tonumber(due[2]) - now) end
@@ -314,13 +323,13 @@ function operations.take(worker, ttl, waits, ...)
 end
 
 -- The worker is there, and runs a job.
-function operations.here(worker, ttl, ...)
-  for _, queue in ipairs({...}) do redis.call('ZADD', key('workers', queue), now + ttl, worker) end
+function operations.here(worker, ttl)
+  for _, queue in ipairs(rest(2)) do redis.call('ZADD', key('workers', queue), now + ttl, worker) end
 end
 
 -- The worker is there for these queues no more, or has something to do.
-function operations.leave(worker, is_over, ...)
-  for _, queue in ipairs({...}) do
+function operations.leave(worker, is_over)
+  for _, queue in ipairs(rest(2)) do
     redis.call('ZREM', key('idle', queue), worker)
     if is_over == '1' then redis.call('ZREM', key('workers', queue), worker) end
   end
@@ -355,8 +364,8 @@ local function charge(record, jobs, seconds)
 end
 
 -- What is under way is charged for as long as it has run, at least the mean: tenant, its jobs, and their seconds in turn.
-function operations.charge(queue, ...)
-  local given, least = {...}, math.huge
+function operations.charge(queue)
+  local given, least = rest(1), math.huge
   local busy = key('busy', queue)
   local before = redis.call('SMEMBERS', busy)
   redis.call('DEL', busy)
@@ -380,28 +389,30 @@ function operations.charge(queue, ...)
   room(queue)
 end
 
--- A pushed job at the end of a list with plain RQ jobs goes where the first two of these stand together: between them.
-local function bring(list, rq_id)
-  local before, at = nil, 0
+-- Pushed jobs at the end of a list with plain RQ jobs go where two of these stand together, one between each two of them.
+function operations.bring(queue)
+  local list, rq_ids, at, nth = 'rq:queue:' .. queue, rest(1), 0, 1
+  local pushed, before = {}, nil
+  for _, rq_id in ipairs(rq_ids) do pushed[rq_id] = true end
   repeat
     local some = redis.call('LRANGE', list, at, at + LOOK - 1)
+    at = at + #some
     for _, listed in ipairs(some) do
-      if listed == rq_id then return end
+      if pushed[listed] or not rq_ids[nth] then return end
       local plain = not is_ours(listed) and listed
-      if plain and before then
-        if redis.call('LREM', list, -1, rq_id) == 1 then redis.call('LINSERT', list, 'AFTER', before, rq_id) end
-        return
+      while plain and before and rq_ids[nth] do
+        local is_there = redis.call('LREM', list, -1, rq_ids[nth]) == 1
+        if is_there then
+          redis.call('LINSERT', list, 'AFTER', before, rq_ids[nth])
+          at, before = at + 1, nil
+        end
+        nth = nth + 1
       end
       before = plain
     end
-    at = at + LOOK
   until #some < LOOK
 end
 
-function operations.bring(queue, ...)
-  for _, rq_id in ipairs({...}) do bring('rq:queue:' .. queue, rq_id) end
-end
-
-local answer = operations[ARGV[1]](unpack(ARGV, 2))
+local answer = operations[ARGV[1]](unpack(ARGV, 2, 7))
 keep_all()
 return answer

@@ -457,6 +457,28 @@ def test_neither_kind_starves_behind_a_long_list_of_the_other() -> None:
     assert len(listed) == 1060
 
 
+def test_those_that_are_brought_together_stand_as_if_each_had_been_brought() -> None:
+    own = [OURS.format(number) for number in range(3)]
+    redis().rpush(LIST, "p1", "p2", "p3", *own)
+    fair_order.bring_before_plain_jobs(QUEUE, own)
+    assert [name.decode() for name in redis().lrange(LIST, 0, -1)] == ["p1", own[0], "p2", own[1], "p3", own[2]]
+
+
+def test_a_list_has_any_length() -> None:
+    """A call inside the script may not have more than some thousand arguments."""
+    many = range(20_000)
+    fair_order.charge(QUEUE, [(tenant, 1, 5.0) for tenant in many])
+    fair_order.bring_before_plain_jobs(QUEUE, [str(number) for number in many])
+    assert redis().scard(f"tenant_slots:busy:{QUEUE}") == len(many)
+    assert record(many[-1]).jobs == 1
+
+
+def test_one_that_a_worker_has_taken_leaves_its_place_to_the_next() -> None:
+    redis().rpush(LIST, "p1", "p2", OURS.format(2))
+    fair_order.bring_before_plain_jobs(QUEUE, [OURS.format(1), OURS.format(2)])
+    assert [name.decode() for name in redis().lrange(LIST, 0, -1)] == ["p1", OURS.format(2), "p2"]
+
+
 def test_a_job_that_a_worker_has_taken_meanwhile_is_not_put_back_into_the_list() -> None:
     redis().rpush(LIST, "p1", "p2")
     fair_order.bring_before_plain_jobs(QUEUE, [OURS.format(1)])
