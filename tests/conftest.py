@@ -96,15 +96,20 @@ def _nobody_is_left(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
     yield
     if connection.vendor == "postgresql":
         with django_db_blocker.unblock():
-            wait_until(_only_session, 10, "a process that a test started still uses the test database")
+            try:
+                wait_until(lambda: not _other_sessions(), 10)
+            except AssertionError:
+                pytest.fail(f"a test left sessions, or processes with sessions, behind: {_other_sessions()}")
 
 
-def _only_session() -> bool:
+def _other_sessions() -> list[tuple[Any, ...]]:
+    """What they did last, and when they began: this leads to the test."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            "SELECT pid, backend_start::text, state, query FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
         )
-        return bool(cursor.fetchone()[0] == 0)
+        return cursor.fetchall()
 
 
 @pytest.fixture
