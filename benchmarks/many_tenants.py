@@ -76,7 +76,7 @@ def _turns(jobs: int) -> tuple[list[float], list[float]]:
     admitted: list[float] = []
     while len(chosen) < jobs:
         began = time.perf_counter()
-        turn = fair_order.take("rq:worker:benchmark", [QUEUE], waits=False)
+        turn = fair_order.take("rq:worker:benchmark", [QUEUE], waits=False)[0]
         asked = time.perf_counter()
         if isinstance(turn, str):
             _empty_list()

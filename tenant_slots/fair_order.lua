@@ -6,55 +6,94 @@ local UNKNOWN = 1    -- seconds that a job is charged of which nobody knows how 
 local STEP = 1e-6    -- seconds between tenants that come in at the same virtual time, so that the first one stays first
 local NEWEST = 0.2   -- weight of a job's run time in the mean of its tenant
 local LOOK = 100     -- jobs of RQ's list that are read at a time
+local FIELDS = 1000  -- names and values that are written at a time
 
 local FRONT = -1e15   -- score of tenants that come with nothing to their account, the first one first
 
 local RECORD = '<dddddfHHIB'
+local NOTHING_YET = {0, 0, 0, 0, 0, -1, 0, 1, 0, 0}
+
+local TIMES = '<ddddHBd'
 
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
 
 local function key(name, queue) return 'tenant_slots:' .. name .. ':' .. queue end
 
+-- What is known of tenants and queues, a field each: a tenant's has a record for each queue that it has been in.
+local KNOWN = 'tenant_slots:tenants'
+
+local function field_of(queue) return ':' .. queue end
+
+local raws = {}
+
+-- Read these fields together.
+local function fetch(fields)
+  for at, raw in ipairs(redis.call('HMGET', KNOWN, unpack(fields))) do raws[fields[at]] = raw or '' end
+end
+
+local function raw_of(field)
+  if not raws[field] then raws[field] = redis.call('HGET', KNOWN, field) or '' end
+  return raws[field]
+end
+
 -- done: virtual seconds of ended jobs. ahead: what those under way are charged. begun: the sum of their starts; jobs: how
 -- many. mean: seconds a job takes, negative if not known. left: measured virtual time when it left the order, left_at: then.
 -- offers: counts them. parked: it left because it was full.
-local read_records = {}
+local function new_record(queue, tenant, values)
+  local r = {queue = queue, tenant = tenant}
+  r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.parked = unpack(values)
+  r.had_jobs = r.jobs > 0
+  return r
+end
+
+local tenants = {}
+
+-- All records of a tenant, by queue.
+local function records_of(tenant)
+  local records = tenants[tenant]
+  if records then return records end
+  records = {}
+  local raw, at = raw_of(tenant), 1
+  while at <= #raw do
+    local queue, values
+    queue, at = struct.unpack('Bc0', raw, at)
+    values = {struct.unpack(RECORD, raw, at)}
+    at = table.remove(values)
+    records[queue] = new_record(queue, tenant, values)
+  end
+  tenants[tenant] = records
+  return records
+end
 
 local function read(queue, tenant)
-  local name = queue .. ':' .. tenant
-  if read_records[name] then return read_records[name] end
-  local raw = redis.call('HGET', key('tenants', queue), tenant)
-  local r = {queue = queue, tenant = tenant}
-  read_records[name] = r
-  if raw then
-    r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.parked = struct.unpack(RECORD, raw)
-  else
-    r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.parked = 0, 0, 0, 0, 0, -1, 0, 1, 0, 0
-  end
-  return r
+  local records = records_of(tenant)
+  records[queue] = records[queue] or new_record(queue, tenant, NOTHING_YET)
+  return records[queue]
 end
 
 local function write(r) r.changed = true end
 
-local function keep(r)
-  local raw = struct.pack(
+local function packed(r)
+  local values = struct.pack(
     RECORD, r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.parked
   )
-  redis.call('HSET', key('tenants', r.queue), r.tenant, raw)
+  return struct.pack('Bc0', #r.queue, r.queue) .. values
 end
 
 -- virtual: the queue's virtual time. newcomers: counts them. mean: of all jobs, negative if not known. swept: when the sweep
--- charged what runs. most: workers that were seen lately. plain: it is a tenant's turn before plain RQ jobs.
-local TIMES = '<ddddHB'
+-- charged what runs. most: workers that were seen lately. plain: it is a tenant's turn before plain RQ jobs. wakes: when the
+-- first of those may start a job that may not now; 0 if there is none.
 local read_times = {}
 
 local function times_of(queue)
   local t = read_times[queue]
   if not t then
-    t = {virtual = 0, newcomers = 0, mean = -1, swept = 0, most = 0, plain = 0}
-    local raw = redis.call('GET', key('times', queue))
-    if raw then t.virtual, t.newcomers, t.mean, t.swept, t.most, t.plain = struct.unpack(TIMES, raw) end
+    t = {virtual = 0, newcomers = 0, mean = -1, swept = 0, most = 0, plain = 0, wakes = 0}
+    local raw = raw_of(field_of(queue))
+    if raw ~= '' then
+      t.virtual, t.newcomers, t.mean, t.swept, t.most, t.plain, t.wakes = struct.unpack(TIMES, raw)
+    end
     read_times[queue] = t
   end
   return t
@@ -66,16 +105,41 @@ local function note(queue, name, value)
   t[name], t.changed = value, true
 end
 
+-- Who has jobs under way is in a set, which the sweep compares with what it finds.
+local function keep_busy(record)
+  if record.jobs > 0 and not record.had_jobs then redis.call('SADD', key('busy', record.queue), record.tenant) end
+  if record.jobs == 0 and record.had_jobs then redis.call('SREM', key('busy', record.queue), record.tenant) end
+end
+
 local function keep_all()
+  local fields = {}
   for queue, t in pairs(read_times) do
     if t.changed then
-      local raw = struct.pack(TIMES, t.virtual, t.newcomers, t.mean, t.swept, math.min(65535, t.most), t.plain)
-      redis.call('SET', key('times', queue), raw)
+      fields[#fields + 1] = field_of(queue)
+      fields[#fields + 1] = struct.pack(
+        TIMES, t.virtual, t.newcomers, t.mean, t.swept, math.min(65535, t.most), t.plain, t.wakes
+      )
     end
   end
-  for _, r in pairs(read_records) do
-    if r.changed then keep(r) end
+  for tenant, records in pairs(tenants) do
+    local raw, changed = '', false
+    for _, record in pairs(records) do
+      raw = raw .. packed(record)
+      if record.changed then
+        changed = true
+        keep_busy(record)
+      end
+    end
+    if changed then
+      fields[#fields + 1] = tenant
+      fields[#fields + 1] = raw
+    end
+    if #fields >= FIELDS then
+      redis.call('HSET', KNOWN, unpack(fields))
+      fields = {}
+    end
   end
+  if #fields > 0 then redis.call('HSET', KNOWN, unpack(fields)) end
 end
 
 local function score_of(record) return string.format('%.17g', record.done + record.ahead) end
@@ -95,30 +159,25 @@ end
 local function begin(record, jobs)
   record.ahead = record.ahead + jobs * charge_of(record)
   record.begun = record.begun + jobs * now
-  if record.jobs == 0 then redis.call('SADD', key('busy', record.queue), record.tenant) end
   record.jobs = math.min(65535, record.jobs + jobs)
 end
 
 -- So many jobs are under way no more, which were charged this much together and began at that moment.
 local function finish(record, jobs, charged, moment)
-  local before = record.jobs
   record.jobs = math.max(0, record.jobs - jobs)
   record.ahead = math.max(0, record.ahead - charged)
   record.begun = math.max(0, record.begun - jobs * moment)
-  if record.jobs == 0 then
-    record.ahead, record.begun = 0, 0
-    if before > 0 then redis.call('SREM', key('busy', record.queue), record.tenant) end
-  end
+  if record.jobs == 0 then record.ahead, record.begun = 0, 0 end
 end
 
 local function place_of(record) return redis.call('ZSCORE', key('order', record.queue), record.tenant) end
 
 local function place(record) redis.call('ZADD', key('order', record.queue), score_of(record), record.tenant) end
 
--- What it is charged has changed. Who stands in front has nothing under way.
+-- What it is charged has changed. Who stands in front has nothing under way. Returns whether it surely has a place.
 local function place_again(record)
-  local score = place_of(record)
-  if score and tonumber(score) >= 0 then place(record) end
+  if not record.had_jobs and tonumber(place_of(record) or 0) < 0 then return true end
+  return redis.call('ZADD', key('order', record.queue), 'XX', 'CH', score_of(record), record.tenant) == 1
 end
 
 -- The most workers that were seen lately; nobody knows: as many as you like.
@@ -129,16 +188,20 @@ end
 
 -- Who comes back has no credit for the time that it was away. Of its debt it is forgiven what the workers can have done
 -- meanwhile, and no more: a tenant that was full for a moment has not lost what it is owed.
-local function enter(record)
-  if place_of(record) then return end
-  local virtual = times_of(record.queue).virtual + STEP
-  note(record.queue, 'virtual', virtual)
+local function come_back(record, virtual)
   local start = virtual
   if record.left_at > 0 then
     local seconds = math.max(0, now - record.left_at)
     start = math.min(virtual, record.left + workers_seen(record.queue) * seconds)
   end
   record.done = math.max(record.done, start - record.ahead)
+end
+
+local function enter(record)
+  if place_of(record) then return end
+  local virtual = times_of(record.queue).virtual + STEP
+  note(record.queue, 'virtual', virtual)
+  come_back(record, virtual)
   if record.parked == 0 and record.jobs == 0 and record.done + record.ahead <= virtual then
     local newcomer = times_of(record.queue).newcomers + 1
     note(record.queue, 'newcomers', newcomer)
@@ -146,6 +209,14 @@ local function enter(record)
   else
     place(record)
   end
+end
+
+-- It may have something to run. What it is offered from now on is not forgotten by who has looked before.
+local function offered(record, has_place)
+  record.offers = (record.offers + 1) % 2 ^ 32
+  if not has_place then enter(record) end
+  record.parked = 0
+  write(record)
 end
 
 -- Its turn came to nothing. Who came with nothing to its account is first again.
@@ -157,16 +228,20 @@ local function stay(record)
   end
 end
 
+local function wakes_at(queue)
+  local due = redis.call('ZRANGE', key('wake', queue), 0, 0, 'WITHSCORES')
+  note(queue, 'wakes', tonumber(due[2] or 0))
+end
+
 -- Tenants that may start a job again by now, which they might not when they left.
 local function wake(queue)
+  local wakes = times_of(queue).wakes
+  if wakes == 0 or wakes > now then return end
   for _, tenant in ipairs(redis.call('ZRANGEBYSCORE', key('wake', queue), '-inf', now)) do
     redis.call('ZREM', key('wake', queue), tenant)
-    local record = read(queue, tenant)
-    record.offers = (record.offers + 1) % 2 ^ 32
-    enter(record)
-    record.parked = 0
-    write(record)
+    offered(read(queue, tenant))
   end
+  wakes_at(queue)
 end
 
 local function exit(record, parked)
@@ -200,19 +275,34 @@ local function room(queue)
   return most - there
 end
 
--- The first tenant and how many jobs it may have now: all, while nobody else wants them. It is charged for these.
-local function first(queue, most)
-  wake(queue)
-  local head = redis.call('ZRANGE', key('order', queue), 0, 0)
-  if not head[1] then return false end
-  local record = read(queue, head[1])
-  note(queue, 'virtual', math.max(times_of(queue).virtual, measured(record)))
-  local jobs = 1
-  if most > 1 and redis.call('ZCARD', key('order', queue)) == 1 then jobs = most end
+-- A tenant has its turn, with so many jobs, and is charged for these.
+local function turn_of(record, jobs)
+  note(record.queue, 'virtual', math.max(times_of(record.queue).virtual, measured(record)))
   begin(record, jobs)
   write(record)
+end
+
+-- What a worker is told: 1 where the tenant would be next again, as things are now; 1 where it has no place in the order.
+local function told(record, jobs, stays, is_out)
+  return {record.queue, record.tenant, jobs, record.offers, stays and 1 or 0, is_out and 1 or 0}
+end
+
+-- The first tenant and how many jobs it may have now: all, while nobody else wants them.
+local function first(queue, most)
+  wake(queue)
+  local heads = redis.call('ZRANGE', key('order', queue), 0, 1, 'WITHSCORES')
+  if not heads[1] then return false end
+  local record = read(queue, heads[1])
+  local jobs = heads[3] and 1 or most
+  turn_of(record, jobs)
   place(record)
-  return {queue, record.tenant, jobs, record.offers}
+  return told(record, jobs, not heads[3] or record.done + record.ahead <= tonumber(heads[4]), false)
+end
+
+-- What waits in RQ's list goes before tenants where it is one of their jobs, and else by turns with them.
+local function listed_first(queue)
+  local listed = redis.call('LINDEX', 'rq:queue:' .. queue, 0)
+  return listed, listed and (is_ours(listed) or times_of(queue).plain == 1)
 end
 
 local function settle(queue, tenant, seconds)
@@ -227,9 +317,11 @@ local function settle(queue, tenant, seconds)
     note(queue, 'mean', mean < 0 and seconds or mean + NEWEST * (seconds - mean))
     record.mean = record.mean < 0 and seconds or record.mean + NEWEST * (seconds - record.mean)
   end
-  place_again(record)
   write(record)
+  return place_again(record)
 end
+
+local NOTHING_CHARGED = -2   -- in place of seconds, as in fair_order.py
 
 local operations = {}
 
@@ -246,43 +338,50 @@ function operations.offer(queue)
   for at = 1, #given, 2 do
     local record = read(queue, given[at])
     if tonumber(given[at + 1]) > 0 then record.share = tonumber(given[at + 1]) end
-    record.offers = (record.offers + 1) % 2 ^ 32
-    enter(record)
-    record.parked = 0
-    write(record)
+    offered(record)
   end
   return room(queue)
 end
 
 -- tenant and share in turn, of those that are known here.
-function operations.share(queue)
-  local given = rest(1)
+function operations.share()
+  local given = rest(0)
   for at = 1, #given, 2 do
-    if redis.call('HEXISTS', key('tenants', queue), given[at]) == 1 then
-      local record = read(queue, given[at])
+    for _, record in pairs(records_of(given[at])) do
       record.share = tonumber(given[at + 1])
       write(record)
     end
   end
 end
 
--- A tenant has room again: it is offered in this queue, and in those of the others where it was full before. Who takes a
--- turn next does not look for room in the list.
-function operations.freed(tenant, seconds, looks)
-  local queues = rest(3)
-  if tonumber(seconds) ~= -2 then settle(queues[1], tenant, tonumber(seconds)) end
-  local rooms = {}
-  for at, lane in ipairs(queues) do
-    local record = read(lane, tenant)
-    if at == 1 or record.parked == 1 then
-      record.offers = (record.offers + 1) % 2 ^ 32
-      enter(record)
-      record.parked = 0
-      write(record)
-      if (looks == '1' or at > 1) and room(lane) > 0 then rooms[#rooms + 1] = lane end
+-- A tenant has room again: it is offered in this queue, and in those others where it was full before. Returns these.
+local function make_free(tenant, seconds, queue)
+  local has_place = false
+  if seconds ~= NOTHING_CHARGED then has_place = settle(queue, tenant, seconds) end
+  offered(read(queue, tenant), has_place)
+  local others = {}
+  for lane, record in pairs(records_of(tenant)) do
+    if lane ~= queue and record.parked == 1 then
+      offered(record)
+      others[#others + 1] = lane
     end
   end
+  return others
+end
+
+local function with_room(queues)
+  local rooms = {}
+  for _, queue in ipairs(queues) do
+    if room(queue) > 0 then rooms[#rooms + 1] = queue end
+  end
   return rooms
+end
+
+-- Who takes a turn next in this queue does not look for room in its list. Returns the queues with room.
+function operations.freed(tenant, seconds, queue, looks)
+  local queues = make_free(tenant, tonumber(seconds), queue)
+  if looks == '1' then table.insert(queues, 1, queue) end
+  return with_room(queues)
 end
 
 -- The next tenant to be admitted into RQ's list, if there is room.
@@ -292,17 +391,26 @@ function operations.next(queue)
   return first(queue, free)
 end
 
--- What a worker of ours is to do: run a tenant's next job, take one from RQ's list, or wait at that list.
-function operations.take(worker, ttl, waits)
-  local queues = rest(3)
+local function show_presence(worker, ttl, queues)
+  for _, queue in ipairs(queues) do redis.call('ZADD', key('workers', queue), now + ttl, worker) end
+end
+
+-- The worker waits at RQ's lists; returns the seconds until a tenant may start a job that it may not now.
+local function wait(worker, ttl, waits, queues)
+  local soonest = math.huge
   for _, queue in ipairs(queues) do
-    redis.call('ZADD', key('workers', queue), now + ttl, worker)
-    redis.call('ZREM', key('idle', queue), worker)
+    if waits == '1' then redis.call('ZADD', key('idle', queue), now + ttl, worker) end
+    local wakes = times_of(queue).wakes
+    if wakes > 0 then soonest = math.min(soonest, math.max(0, wakes - now)) end
   end
+  return soonest < math.huge and {'', string.format('%.6f', soonest)}
+end
+
+-- What a worker of ours is to do: run a tenant's next job, take one from RQ's list, or wait at that list.
+local function next_for(worker, ttl, waits, queues)
   for _, queue in ipairs(queues) do
-    local listed = redis.call('LINDEX', 'rq:queue:' .. queue, 0)
-    local turn = false
-    if not listed or (not is_ours(listed) and times_of(queue).plain ~= 1) then turn = first(queue, 1) end
+    local listed, goes_first = listed_first(queue)
+    local turn = not goes_first and first(queue, 1)
     if turn then
       note(queue, 'plain', 1)
       return turn
@@ -312,20 +420,42 @@ function operations.take(worker, ttl, waits)
       return {queue}
     end
   end
-  local soonest = math.huge
-  for _, queue in ipairs(queues) do
-    if waits == '1' then redis.call('ZADD', key('idle', queue), now + ttl, worker) end
-    local due = redis.call('ZRANGE', key('wake', queue), 0, 0, 'WITHSCORES')
-    if due[1] then soonest = math.min(soonest, tonumber(due[2]) - now) end
+  return wait(worker, ttl, waits, queues)
+end
+
+-- A ttl where the worker has to say again that it is there; a tenant whose slot it has just freed, or none.
+-- Returns what to do, and the queues besides in which there is room for that tenant.
+function operations.take(worker, ttl, says, waits, tenant, seconds, queue)
+  local queues, others = rest(7), {}
+  if tenant ~= '' then
+    fetch({tenant, field_of(queue)})
+    others = make_free(tenant, tonumber(seconds), queue)
   end
-  if soonest < math.huge then return {'', string.format('%.6f', math.max(0, soonest))} end
-  return false
+  if says == '1' then show_presence(worker, ttl, queues) end
+  return {next_for(worker, ttl, waits, queues), with_room(others)}
+end
+
+-- A job has ended whose slot has not been freed yet. Is its tenant the next one again? Then it has its turn, without
+-- a change of its place where it has none. Otherwise the job is settled, and its tenant offered once the slot is free.
+function operations.again(tenant, seconds, queue)
+  fetch({tenant, field_of(queue)})
+  local record = read(queue, tenant)
+  local has_place = settle(queue, tenant, tonumber(seconds))
+  if listed_first(queue) then return false end
+  wake(queue)
+  local heads = redis.call('ZRANGE', key('order', queue), 0, 1, 'WITHSCORES')
+  has_place = has_place or heads[1] == tenant or heads[3] == tenant or place_of(record)
+  if not has_place then come_back(record, times_of(queue).virtual) end
+  local at = heads[1] == tenant and 3 or 1
+  local other = tonumber(heads[at + 1] or math.huge)
+  if record.done + record.ahead > other then return false end
+  turn_of(record, 1)
+  if has_place then place(record) else record.left, record.left_at = measured(record), now end
+  return told(record, 1, record.done + record.ahead <= other, not has_place)
 end
 
 -- The worker is there, and runs a job.
-function operations.here(worker, ttl)
-  for _, queue in ipairs(rest(2)) do redis.call('ZADD', key('workers', queue), now + ttl, worker) end
-end
+function operations.here(worker, ttl) show_presence(worker, ttl, rest(2)) end
 
 -- The worker is there for these queues no more, or has something to do.
 function operations.leave(worker, is_over)
@@ -341,7 +471,10 @@ function operations.drop(queue, tenant, unused, offers, parked, wait)
   finish(record, tonumber(unused), unused * charge_of(record), now)
   if record.offers == tonumber(offers) then
     exit(record, tonumber(parked))
-    if tonumber(wait) >= 0 then redis.call('ZADD', key('wake', queue), now + wait, tenant) end
+    if tonumber(wait) >= 0 then
+      redis.call('ZADD', key('wake', queue), now + wait, tenant)
+      wakes_at(queue)
+    end
   elseif place_of(record) then
     stay(record)
   end
@@ -413,6 +546,6 @@ function operations.bring(queue)
   until #some < LOOK
 end
 
-local answer = operations[ARGV[1]](unpack(ARGV, 2, 7))
+local answer = operations[ARGV[1]](unpack(ARGV, 2, 8))
 keep_all()
 return answer

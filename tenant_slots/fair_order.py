@@ -46,6 +46,25 @@ class Turn(NamedTuple):
     """How many of its jobs may be admitted now. It has been charged for these."""
     offers: int
     """How often it had been offered by then: what has been offered since is not forgotten."""
+    stays_first: bool = False
+    """Whether it would be next once more, as things are."""
+    is_out: bool = False
+    """Whether it has no place in the order: it was full when it had its turn before."""
+
+
+class Freed(NamedTuple):
+    """A tenant has a free slot, or may have."""
+
+    tenant_queue_id: int
+    seconds: float
+    """What its job took, or `NOTHING_RAN`, or `NOTHING_CHARGED`."""
+    rq_queue: str
+    """Of that job, else the tenant queue's."""
+
+
+Next = Turn | str | float | None
+"""The turn of a tenant; or the name of a queue in whose list a job waits; or the seconds after which a tenant may start
+a job that may not now; or nothing."""
 
 
 def offer(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> bool:
@@ -66,21 +85,18 @@ def offer(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> bool:
 
 
 def tell_share(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> None:
-    """The shares of tenants, for those that the queue knows. Arguments as of `offer`."""
-    _ask(rq_queue, "share", rq_queue, *(number for tenant in tenants for number in tenant))
+    """The shares of tenants, for those that a queue on the server of this one knows. Arguments as of `offer`."""
+    _ask(rq_queue, "share", *(number for tenant in tenants for number in tenant))
 
 
-def freed(tenant_queue_id: int, seconds: float, rq_queue: str, *, looks: bool = True) -> list[str]:
-    """A tenant has a slot again, or may have: it is offered wherever it has been full. Returns windows with room.
+def freed(slot: Freed, *, looks: bool = True) -> list[str]:
+    """The tenant is offered wherever it has been full. Returns the queues in whose windows there is room.
 
     Args:
-        seconds: what its job took, or `NOTHING_RAN`, or `NOTHING_CHARGED`.
-        rq_queue: the queue of that job, else the tenant queue's.
-        looks: whether to look for room in the window of that queue. Not where this process takes the next turn there.
+        looks: whether to look for room in the window of the job's queue. Not where this process takes the next turn
+            there.
     """
-    others = [name for name in dispatch.queues_beside(rq_queue) if name != rq_queue]
-    rooms: list[bytes] = _ask(rq_queue, "freed", tenant_queue_id, seconds, int(looks), rq_queue, *others)
-    return [name.decode() for name in rooms]
+    return _known_names(slot.rq_queue, _ask(slot.rq_queue, "freed", *slot, int(looks)))
 
 
 def next_turn(rq_queue: str) -> Turn | None:
@@ -88,22 +104,30 @@ def next_turn(rq_queue: str) -> Turn | None:
     return _turn(_ask(rq_queue, "next", rq_queue))
 
 
-def take(worker: str, rq_queues: list[str], *, waits: bool) -> Turn | str | float | None:
-    """What a worker of ours is to do now.
+def take(
+    worker: str, rq_queues: list[str], *, waits: bool, is_news: bool = True, slot: Freed | None = None
+) -> tuple[Next, list[str]]:
+    """What a worker of ours is to do now, and the other queues in which there is room for the tenant of the free slot.
 
     Args:
         worker: RQ's key of it.
         rq_queues: where it looks, in this order.
         waits: whether it waits at RQ's lists if there is nothing; who enqueues then pushes to these.
-
-    Returns:
-        The turn of a tenant; or the name of a queue in whose list a job waits; or the seconds after which a tenant may
-        start a job that may not now; or None.
+        is_news: whether it has not said for a while that it is there.
+        slot: one that it has freed before; as of `freed`.
     """
-    answer = _ask(rq_queues[0], "take", worker, SECONDS_ALIVE, int(waits), *rq_queues)
-    if answer and len(answer) == 1:
-        return str(answer[0].decode())
-    return float(answer[1]) if answer and not answer[0] else _turn(answer)
+    before = (worker, SECONDS_ALIVE, int(is_news), int(waits), *(slot or ("", "", "")))
+    answer, rooms = _ask(rq_queues[0], "take", *before, *rq_queues)
+    return _next(answer), _known_names(rq_queues[0], rooms)
+
+
+def again(slot: Freed) -> Turn | None:
+    """A job has ended, and its slot is not free yet: the turn of the same tenant, if it is the next one again.
+
+    What the job took is charged. If the answer is None its tenant is still to be offered, see `freed`, with
+    `NOTHING_CHARGED`.
+    """
+    return _turn(_ask(slot.rq_queue, "again", *slot))
 
 
 def show_presence(worker: str, rq_queues: list[str]) -> None:
@@ -151,8 +175,22 @@ def known(rq_queue: str, tenant_queue_ids: Sequence[int]) -> Iterator[int]:
         yield from (pk for pk, score in zip(some, scores, strict=True) if score is not None)
 
 
+def _next(answer: Any) -> Next:
+    if answer and len(answer) == 1:
+        return str(answer[0].decode())
+    return float(answer[1]) if answer and not answer[0] else _turn(answer)
+
+
 def _turn(answer: Any) -> Turn | None:
-    return Turn(answer[0].decode(), int(answer[1]), int(answer[2]), int(answer[3])) if answer else None
+    if not answer:
+        return None
+    rq_queue, tenant_queue_id, jobs, offers, stays_first, is_out = answer
+    return Turn(rq_queue.decode(), int(tenant_queue_id), int(jobs), int(offers), bool(stays_first), bool(is_out))
+
+
+def _known_names(rq_queue: str, names: list[bytes]) -> list[str]:
+    """Without the queues that the project has had."""
+    return [name.decode() for name in names if name.decode() in dispatch.queues_beside(rq_queue)]
 
 
 def _ask(rq_queue: str, *arguments: Any) -> Any:

@@ -19,7 +19,7 @@ from tenant_slots import dispatch, fair_order, signals, slots
 from tenant_slots.conf import app_settings
 from tenant_slots.db.transactions import patience, waiting_at_most
 from tenant_slots.exceptions import TenantQueueLocked
-from tenant_slots.fair_order import Turn
+from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.releases import Admission, Release
 
@@ -75,20 +75,25 @@ def _offer_many(rq_queue: str, tenants: list[tuple[int, int]]) -> list[TenantJob
     return feed(rq_queue) if fair_order.offer(rq_queue, tenants) else []
 
 
-def freed(
-    tenant_queue_id: int, rq_queue: str, seconds: float = fair_order.NOTHING_CHARGED, *, looks: bool = True
-) -> list[TenantJob]:
+def freed(tenant_queue_id: int, rq_queue: str) -> list[TenantJob]:
     """A tenant may have a free slot: it gets its turn in the RQ queues in which it had none. Returns as `offer`."""
-    free = partial(fair_order.freed, tenant_queue_id, seconds, rq_queue, looks=looks)
-    rooms = _unless_redis_is_away(free) or []
-    return [job for name in rooms for job in _unless_redis_is_away(partial(feed, name)) or []]
+    return free(Freed(tenant_queue_id, fair_order.NOTHING_CHARGED, rq_queue))
+
+
+def free(slot: Freed, *, looks: bool = True) -> list[TenantJob]:
+    """As `freed`. Whoever takes the next turn in that queue does not look for room in its list."""
+    return feed_each(_unless_redis_is_away(partial(fair_order.freed, slot, looks=looks)) or [])
+
+
+def feed_each(rq_queues: list[str]) -> list[TenantJob]:
+    """As `feed`, where that is possible."""
+    return [job for name in rq_queues for job in _unless_redis_is_away(partial(feed, name)) or []]
 
 
 def offer_everywhere(tenant_queue: TenantQueue) -> list[TenantJob]:
     """What the tenant may do has changed: its share is told, and it gets its turn wherever it had none."""
     known = [(tenant_queue.pk, tenant_queue.share)]
-    for name in dispatch.queues_beside(tenant_queue.queue):
-        _unless_redis_is_away(partial(fair_order.tell_share, name, known))
+    _unless_redis_is_away(partial(fair_order.tell_share, tenant_queue.queue, known))
     return freed(tenant_queue.pk, tenant_queue.queue)
 
 
@@ -127,8 +132,11 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
 
     def came_of(admission: Admission) -> None:
         taken = len(admission.jobs) + (admission.started is not None)
-        if taken < turn.jobs or not admission.has_more:
+        stays_out = turn.is_out and admission.is_full and admission.wakes_in is None and taken == turn.jobs
+        if (taken < turn.jobs or not admission.has_more) and not stays_out:
             forget(min(taken, turn.jobs), admission)
+        elif turn.is_out and admission.has_more:
+            freed(turn.tenant_queue_id, turn.rq_queue)
 
     def forget(admitted: int, admission: Admission) -> None:
         drop = partial(fair_order.drop, turn, admitted, is_full=admission.is_full, wakes_in=admission.wakes_in)
@@ -209,7 +217,7 @@ def follow(
     error: str,
     seconds: float = fair_order.NOTHING_RAN,
     *,
-    takes_next: bool = False,
+    free: Callable[[Freed], object] = free,
 ) -> None:
     """What follows from the release of a job's slot, for whoever has something to do in between.
 
@@ -219,11 +227,11 @@ def follow(
     Args:
         job, released, error: what was released, and why.
         seconds: for which the job has run.
-        takes_next: this process takes the next turn in that RQ queue, so that nobody need be found for it.
+        free: what is done with the free slot.
     """
     charged = seconds if released else fair_order.NOTHING_CHARGED
     with suppress(TenantQueue.DoesNotExist):
-        after_commit(partial(freed, job.tenant_queue_id, job.rq_queue_name, charged, looks=not takes_next))
+        after_commit(partial(free, Freed(job.tenant_queue_id, charged, job.rq_queue_name)))
     if released.state is not None:
         left([job], released.state, error)
 
@@ -242,7 +250,7 @@ def cancel_unstarted(job: TenantJob, error: str = "") -> bool:
     if done:
         after_commit(partial(dispatch.remove, job))
         if had_slot:  # and once it has left RQ's list, there is room for another one
-            after_commit(partial(freed, job.tenant_queue_id, job.rq_queue_name, fair_order.NOTHING_RAN))
+            after_commit(partial(free, Freed(job.tenant_queue_id, fair_order.NOTHING_RAN, job.rq_queue_name)))
         with suppress(TenantJob.DoesNotExist):
             job.refresh_from_db()
         left([job], State.CANCELED, job.error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import django_rq
 import pytest
@@ -13,10 +13,11 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from tenant_slots import fair_order, slots, transitions
-from tenant_slots.fair_order import NOTHING_CHARGED, NOTHING_RAN, Turn
+from tenant_slots.fair_order import NOTHING_CHARGED, NOTHING_RAN, Freed, Turn
 from tenant_slots.models import Kind, State, TenantJob
 from tests import jobs
 from tests.factories import another_process, end_run, fresh, in_rq, owner, running_job, tenant_queue, waiting_job
+from tests.order_records import LAYOUT, Record, records, write
 from tests.repair.sweeps import sweep_now
 
 QUEUE, LANE, OTHER_LANE = "imports", "imports_bulk", "imports_slow"
@@ -32,21 +33,8 @@ def redis() -> Any:
     return django_rq.get_connection(QUEUE)
 
 
-class Record(NamedTuple):
-    done: float
-    ahead: float
-    begun: float
-    left: float
-    left_at: float
-    mean: float
-    jobs: int
-    share: int
-    offers: int
-    parked: int
-
-
 def record(tenant: int, queue: str = QUEUE) -> Record:
-    return Record(*struct.unpack("<dddddfHHIB", redis().hget(f"tenant_slots:tenants:{queue}", tenant)))
+    return records(tenant)[queue]
 
 
 def order(queue: str = QUEUE) -> list[int]:
@@ -66,8 +54,7 @@ def next_one() -> Turn:
 def away(tenant: int, seconds: float) -> None:
     """As if it had left the order so long before: what the others were served since may have taken that long."""
     before = record(tenant)
-    after = before._replace(left_at=before.left_at - seconds)
-    redis().hset(f"tenant_slots:tenants:{QUEUE}", tenant, struct.pack("<dddddfHHIB", *after))
+    write(tenant, QUEUE, before._replace(left_at=before.left_at - seconds))
 
 
 def served(turns: int, seconds: dict[int, float] | None = None) -> list[int]:
@@ -75,7 +62,7 @@ def served(turns: int, seconds: dict[int, float] | None = None) -> list[int]:
     found = []
     for _ in range(turns):
         turn = next_one()
-        fair_order.freed(turn.tenant_queue_id, (seconds or {}).get(turn.tenant_queue_id, 1.0), QUEUE)
+        fair_order.freed(Freed(turn.tenant_queue_id, (seconds or {}).get(turn.tenant_queue_id, 1.0), QUEUE))
         found.append(turn.tenant_queue_id)
     return found
 
@@ -106,9 +93,9 @@ def test_the_queues_of_rq_have_orders_of_their_own() -> None:
 
 def test_the_only_one_may_have_as_many_jobs_as_there_is_room_for() -> None:
     offer(A)
-    assert next_one() == Turn(QUEUE, A, jobs=100, offers=1)
+    assert next_one() == Turn(QUEUE, A, jobs=100, offers=1, stays_first=True)
     offer(B)
-    assert next_one() == Turn(QUEUE, B, jobs=1, offers=1), "somebody else wants some of them"
+    assert next_one() == Turn(QUEUE, B, jobs=1, offers=1, stays_first=True), "somebody else wants some of them"
 
 
 # Time, not jobs
@@ -167,7 +154,7 @@ def test_a_tenant_whose_jobs_nobody_knows_is_charged_what_those_of_the_queue_tak
 def test_the_end_of_a_job_sets_the_charge_right() -> None:
     offer(A, B)
     next_one()
-    fair_order.freed(A, 0.25, QUEUE)
+    fair_order.freed(Freed(A, 0.25, QUEUE))
     assert record(A).ahead == 0.0
     assert record(A).done == pytest.approx(0.25, abs=0.001)
 
@@ -176,7 +163,7 @@ def test_what_never_ran_costs_nothing() -> None:
     offer(A, B)
     before = record(A)
     next_one()
-    fair_order.freed(A, NOTHING_RAN, QUEUE)
+    fair_order.freed(Freed(A, NOTHING_RAN, QUEUE))
     assert record(A)._replace(offers=0) == before._replace(offers=0)
 
 
@@ -184,7 +171,7 @@ def test_a_slot_that_was_no_jobs_changes_no_charge() -> None:
     offer(A, B)
     next_one()
     before = record(A)
-    fair_order.freed(A, NOTHING_CHARGED, QUEUE)
+    fair_order.freed(Freed(A, NOTHING_CHARGED, QUEUE))
     assert record(A)._replace(offers=0) == before._replace(offers=0)
 
 
@@ -192,9 +179,9 @@ def test_what_runs_for_long_is_charged_while_it_runs() -> None:
     offer(A, B)
     assert [next_one().tenant_queue_id for _ in range(2)] == [A, B]
     fair_order.charge(QUEUE, [(A, 1, 3600.0)])
-    fair_order.freed(B, 1.0, QUEUE)
+    fair_order.freed(Freed(B, 1.0, QUEUE))
     assert [next_one().tenant_queue_id for _ in range(50)] == [B] * 50
-    fair_order.freed(A, 3600.0, QUEUE)
+    fair_order.freed(Freed(A, 3600.0, QUEUE))
     assert record(A).ahead == pytest.approx(0.0, abs=1.0), "all of it has gone over to what is done"
     assert record(A).done == pytest.approx(3600.0, abs=1.0)
 
@@ -281,15 +268,101 @@ def test_who_was_full_comes_back_in_every_queue_where_it_was_and_in_no_other() -
         assert turn is not None
         fair_order.drop(turn, is_full=is_full)
     assert (order(), order(LANE), order(OTHER_LANE)) == ([], [], [])
-    assert fair_order.freed(A, 1.0, QUEUE) == [QUEUE, LANE]
+    assert fair_order.freed(Freed(A, 1.0, QUEUE)) == [QUEUE, LANE]
     assert (order(), order(LANE), order(OTHER_LANE)) == ([A], [A], [])
     assert record(A, LANE).parked == 0
 
 
 def test_a_release_offers_its_tenant_in_its_own_queue_in_any_case() -> None:
     """Its next job may have come without an offer that was heard."""
-    assert fair_order.freed(A, NOTHING_CHARGED, QUEUE) == [QUEUE]
+    assert fair_order.freed(Freed(A, NOTHING_CHARGED, QUEUE)) == [QUEUE]
     assert (order(), order(LANE)) == ([A], [])
+
+
+def ended(tenant: int, seconds: float = 1.0) -> Freed:
+    return Freed(tenant, seconds, QUEUE)
+
+
+def test_the_only_tenant_is_the_next_one_again_when_its_job_has_ended() -> None:
+    offer(A)
+    next_one()
+    turn = fair_order.again(ended(A))
+    assert turn is not None
+    assert (turn.tenant_queue_id, turn.jobs, turn.stays_first, turn.is_out) == (A, 1, True, False)
+    assert record(A).done == pytest.approx(1.0, abs=0.01)
+    assert order() == [A]
+
+
+def test_a_tenant_that_was_full_keeps_out_of_the_order_when_it_goes_on() -> None:
+    offer(A)
+    fair_order.drop(next_one(), 1, is_full=True)
+    turn = fair_order.again(ended(A))
+    assert turn is not None
+    assert turn.is_out
+    assert order() == []
+    fair_order.freed(ended(A))
+    assert order() == [A], "and comes back when it has a free slot"
+
+
+def test_a_tenant_that_has_had_more_than_another_one_is_not_next_again_and_is_charged() -> None:
+    offer(A, B)
+    next_one()
+    assert fair_order.again(ended(A, 5.0)) is None
+    assert record(A).done == pytest.approx(5.0, abs=0.01)
+    assert record(A).jobs == 0
+    assert next_one().tenant_queue_id == B
+
+
+def test_a_job_in_rqs_list_goes_before_a_tenant_that_would_be_next_again() -> None:
+    offer(A)
+    next_one()
+    redis().rpush(LIST, "plain")
+    assert fair_order.again(ended(A)) is None
+
+
+def test_who_goes_on_divides_worker_time_as_everybody_else() -> None:
+    """Both are asked for a turn as their worker does it, one of them with jobs that take four times as long."""
+    takes = {A: 0.1, B: 0.4}
+    offer(A, B)
+    turn: Turn | None = next_one()
+    had: Counter[int] = Counter()
+    for _ in range(200):
+        assert turn is not None
+        slot = ended(turn.tenant_queue_id, takes[turn.tenant_queue_id])
+        had[turn.tenant_queue_id] += 1
+        asks = turn.stays_first
+        turn = fair_order.again(slot) if asks else None
+        if turn is None:
+            fair_order.freed(slot._replace(seconds=NOTHING_CHARGED) if asks else slot)
+            turn = next_one()
+    assert had[A] * 0.1 == pytest.approx(had[B] * 0.4, rel=0.1)
+
+
+def test_a_worker_tells_of_its_free_slot_when_it_asks_for_its_next_turn() -> None:
+    offer(A)
+    fair_order.drop(next_one(), 1, is_full=True)
+    turn, rooms = fair_order.take("rq:worker:one", [QUEUE], waits=False, slot=ended(A, 2.0))
+    assert isinstance(turn, Turn)
+    assert (turn.tenant_queue_id, rooms) == (A, [])
+    assert record(A).done == pytest.approx(2.0, abs=0.01)
+
+
+def test_a_worker_is_told_of_the_other_queues_where_its_tenant_was_full() -> None:
+    for queue in (QUEUE, LANE):
+        offer(A, queue=queue)
+        turn = fair_order.next_turn(queue)
+        assert turn is not None
+        fair_order.drop(turn, turn.jobs, is_full=True)
+    _, rooms = fair_order.take("rq:worker:one", [QUEUE], waits=False, slot=ended(A))
+    assert rooms == [LANE]
+    assert order(LANE) == [A]
+
+
+def test_a_queue_that_the_project_has_no_more_is_left_alone() -> None:
+    offer(A, queue=LANE)
+    gone = bytes([4]) + b"gone" + struct.pack(LAYOUT, *record(A, LANE)._replace(parked=1))
+    redis().hset("tenant_slots:tenants", A, redis().hget("tenant_slots:tenants", A) + gone)
+    assert "gone" not in fair_order.freed(ended(A))
 
 
 def test_who_stands_in_the_order_can_be_asked() -> None:
@@ -342,11 +415,11 @@ def test_a_stock_worker_whose_record_has_expired_is_none() -> None:
 @alone
 def test_workers_of_ours_have_nothing_ahead_unless_they_wait_at_the_list() -> None:
     """They ask for their next job when they are ready for it."""
-    assert fair_order.take("one", [QUEUE], waits=False) is None
+    assert fair_order.take("one", [QUEUE], waits=False)[0] is None
     assert room() == 0
     for name in ("one", "two"):
         redis().delete(f"tenant_slots:order:{QUEUE}")
-        fair_order.take(name, [QUEUE], waits=True)
+        fair_order.take(name, [QUEUE], waits=True)[0]
     assert room() == 2
     fair_order.leave("one", [QUEUE])
     assert room() == 1
@@ -354,7 +427,7 @@ def test_workers_of_ours_have_nothing_ahead_unless_they_wait_at_the_list() -> No
 
 @alone
 def test_beside_a_stock_worker_one_is_ready_however_many_workers_of_ours_there_are() -> None:
-    fair_order.take("rq:worker:ours", [QUEUE], waits=False)
+    fair_order.take("rq:worker:ours", [QUEUE], waits=False)[0]
     worker_of_rq("ours", "idle"), worker_of_rq("stock", "busy")
     assert room() == 1, "RQ's record of a worker of ours says nothing: it may be about to ask"
 
@@ -368,7 +441,7 @@ def test_a_worker_of_ours_that_was_not_heard_of_lately_is_none() -> None:
 
 @alone
 def test_a_worker_of_ours_that_leaves_is_none_at_once() -> None:
-    fair_order.take("one", [QUEUE, LANE], waits=True)
+    fair_order.take("one", [QUEUE, LANE], waits=True)[0]
     fair_order.leave("one", [QUEUE, LANE], is_over=True)
     assert redis().zcard(f"tenant_slots:workers:{QUEUE}") == redis().zcard(f"tenant_slots:workers:{LANE}") == 0
     assert room() == 1
@@ -404,24 +477,24 @@ def test_without_workers_one_job_of_each_queue_is_admitted_and_the_others_keep_t
 def test_the_worker_takes_plain_jobs_and_tenants_by_turns() -> None:
     redis().rpush(LIST, *[f"plain {number}" for number in range(9)])
     offer(A, B)
-    taken = [fair_order.take("one", [QUEUE], waits=False) for _ in range(6)]
+    taken = [fair_order.take("one", [QUEUE], waits=False)[0] for _ in range(6)]
     assert [turn if isinstance(turn, str) else "tenant" for turn in taken] == ["tenant", QUEUE] * 3
 
 
 def test_a_job_that_was_admitted_goes_before_the_next_tenant() -> None:
     redis().rpush(LIST, OURS.format(1))
     offer(A)
-    assert fair_order.take("one", [QUEUE], waits=False) == QUEUE
+    assert fair_order.take("one", [QUEUE], waits=False)[0] == QUEUE
 
 
 def test_the_worker_looks_at_its_queues_in_their_order() -> None:
     offer(A, queue=LANE), offer(B, queue=OTHER_LANE)
     for queue, tenant in ((OTHER_LANE, B), (LANE, A)):
-        turn = fair_order.take("one", [QUEUE, OTHER_LANE, LANE], waits=False)
+        turn = fair_order.take("one", [QUEUE, OTHER_LANE, LANE], waits=False)[0]
         assert isinstance(turn, Turn)
         assert (turn.rq_queue, turn.tenant_queue_id, turn.jobs) == (queue, tenant, 1)
         fair_order.drop(turn, is_full=False)
-    assert fair_order.take("one", [QUEUE, OTHER_LANE, LANE], waits=True) is None
+    assert fair_order.take("one", [QUEUE, OTHER_LANE, LANE], waits=True)[0] is None
 
 
 @pytest.mark.parametrize(
@@ -500,7 +573,7 @@ def test_a_tenant_takes_less_than_300_bytes() -> None:
     tenants = range(1_000_000, 1_001_000)
     offer(*tenants, share=7)
     for tenant in tenants:
-        fair_order.freed(tenant, 1.23456789, QUEUE)
+        fair_order.freed(Freed(tenant, 1.23456789, QUEUE))
     names = redis().keys("tenant_slots:*")
     names = [name for name in names if not name.startswith((b"tenant_slots:idle", b"tenant_slots:workers"))]
     used = sum(redis().memory_usage(name, samples=0) for name in names)
@@ -512,8 +585,8 @@ TWICE: dict[str, Callable[[Turn], object]] = {
     "offer": lambda turn: offer(A, B),
     "drop": lambda turn: fair_order.drop(turn, is_full=True),
     "undo": fair_order.undo,
-    "freed": lambda turn: fair_order.freed(A, 1.0, QUEUE),
-    "never ran": lambda turn: fair_order.freed(A, NOTHING_RAN, QUEUE),
+    "freed": lambda turn: fair_order.freed(Freed(A, 1.0, QUEUE)),
+    "never ran": lambda turn: fair_order.freed(Freed(A, NOTHING_RAN, QUEUE)),
     "charge": lambda turn: fair_order.charge(QUEUE, [(A, 2, 5.0)]),
     "bring": lambda turn: fair_order.bring_before_plain_jobs(QUEUE, [OURS.format(1)]),
     "leave": lambda turn: fair_order.leave("one", [QUEUE], is_over=True),

@@ -83,11 +83,11 @@ def test_the_order_wakes_the_tenant_when_the_rest_is_over() -> None:
     waiting_job(row)
     rest(row, 0.2)
     transitions.offer(row.pk, row.queue)
-    found = fair_order.take("worker", [row.queue], waits=True)
+    found = fair_order.take("worker", [row.queue], waits=True)[0]
     assert isinstance(found, float), "it is to come back, not to have a turn"
     while isinstance(found, float):
         assert found <= 0.2
-        found = fair_order.take("worker", [row.queue], waits=True)
+        found = fair_order.take("worker", [row.queue], waits=True)[0]
     assert isinstance(found, fair_order.Turn)
     assert found.tenant_queue_id == row.pk
 

@@ -112,7 +112,7 @@ def test_a_callable_that_gives_no_share_or_is_not_there_is_named_and_no_row_is_m
 
 def turns_of(number: int) -> Counter[int]:
     """Whose turn it is so many times, where no job has ended yet."""
-    found = (fair_order.take("rq:worker:one of ours", ["imports"], waits=False) for _ in range(number))
+    found = (fair_order.take("rq:worker:one of ours", ["imports"], waits=False)[0] for _ in range(number))
     return Counter(turn.tenant_queue_id for turn in found if isinstance(turn, Turn))
 
 

@@ -12,8 +12,8 @@ from uuid import UUID
 
 from rq.job import Job
 
-from tenant_slots import dispatch, owners, slots, transitions
-from tenant_slots.fair_order import Turn
+from tenant_slots import dispatch, fair_order, owners, slots, transitions
+from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.releases import Admission, Release
@@ -49,6 +49,10 @@ class Run:
         self._transactions = 0
         self._began = 0.0
         self._was_taken = False
+        self.stays_first = False
+        """Whether the tenant would be next once more, as things were when it had its turn."""
+        self.is_charged = False
+        """Whether the order of tenants knows already how long it took."""
 
     @staticmethod
     def of(rq_job: Job | None) -> Run:
@@ -97,16 +101,19 @@ class Run:
         Raises:
             Error: the database is out of reach. A job that may have been marked all the same is named by the witness.
         """
+        admit_and_start = partial(slots.admit_and_start, turn.tenant_queue_id, turn.rq_queue)
+        self._take_turn(turn, admit_and_start)
+        return self.job
+
+    def _take_turn(self, turn: Turn, admit_and_start: Callable[[Owner, slots.Choosing], Admission]) -> None:
         self._prepare()
         owner = self.owner
         with transitions.in_turn(turn) as came_of:
-            admission = slots.admit_and_start(
-                turn.tenant_queue_id, turn.rq_queue, owner, partial(self._taking, owner=owner)
-            )
+            admission = admit_and_start(owner, partial(self._taking, owner=owner))
             came_of(admission)
+            self.stays_first = turn.stays_first
             self._has_taken(admission, owner)
             transitions.push(admission.jobs, turn.rq_queue)
-        return self.job
 
     def _taking(self, job: TenantJob, owner: Owner) -> None:
         self.witness.taking(job.pk, owner.token, owner.horse or owner.pid)
@@ -178,14 +185,18 @@ class Run:
         self.witness.idle()
         if not released:
             logger.warning("job %s ended after its slot had been taken away", job.uuid)
-        error, takes_next = outcome.get("error", ""), self.takes_next()
-        transitions.follow(job, released, error, self._seconds(), takes_next=takes_next)
+        self._follow(job, released, outcome, self._free)
 
-    def takes_next(self) -> bool:
-        """Whether this process looks for a tenant's next turn as soon as this is over."""
-        return False
+    def _follow(self, job: TenantJob, released: Release, outcome: Outcome, free: Callable[[Freed], object]) -> None:
+        charged = fair_order.NOTHING_CHARGED if self.is_charged else self.seconds
+        transitions.follow(job, released, outcome.get("error", ""), charged, free=free)
 
-    def _seconds(self) -> float:
+    def _free(self, slot: Freed) -> None:
+        transitions.free(slot)
+
+    @property
+    def seconds(self) -> float:
+        """For which it has run by now."""
         return time.monotonic() - self._began
 
     def _record_end(self, job: TenantJob, outcome: Outcome) -> Release | None:
@@ -213,7 +224,7 @@ class WatchedRun(Run):
         witness, outbox: where the worker sees whether the run has ended, and how.
         horse: the process that calls the function, if it is not the owner's.
         on_outage: as of `Run`.
-        takes_next: answers for the method of that name.
+        free: what is done with the slot that it had.
     """
 
     def __init__(
@@ -224,14 +235,14 @@ class WatchedRun(Run):
         *,
         horse: int = 0,
         on_outage: Callable[[], object] = lambda: None,
-        takes_next: Callable[[], bool] = lambda: False,
+        free: Callable[[Freed], object] = transitions.free,
     ) -> None:
         super().__init__(owner.worker, beats=owner.beats, on_outage=on_outage)
         self.witness = witness
-        self._owner, self._outbox, self._horse, self._takes_next = owner, outbox, horse, takes_next
+        self._owner, self._outbox, self._horse, self._freed = owner, outbox, horse, free
 
-    def takes_next(self) -> bool:
-        return self._takes_next()
+    def _free(self, slot: Freed) -> None:
+        self._freed(slot)
 
     @property
     def owner(self) -> Owner:
@@ -271,12 +282,46 @@ class SupervisedRun(WatchedRun):
         """The outcome is in the outbox, where the work-horse has left it."""
         return self._record_end_briefly(job, outcome)
 
+    def hand_on(self, outcome: Outcome, turn: Turn, following: SupervisedRun) -> bool:
+        """Record the end, and take the turn of the same tenant, which `following` runs, in one transaction.
+
+        Returns whether it was done. If not, nothing has changed.
+
+        Raises:
+            Error: as `take`, and the end may or may not have been recorded.
+        """
+        assert self.job is not None, "a run ends that has not begun"
+        job, released = self.job, Release(None)
+
+        def release_and_start(owner: Owner, choosing: slots.Choosing) -> Admission:
+            nonlocal released
+            released = slots.release_and_start(job, turn.rq_queue, owner, choosing, **outcome)
+            return released.admission or Admission()
+
+        self.witness.ending()
+        following._take_turn(turn, release_and_start)
+        if released.admission is None:
+            return False
+        self.is_over()
+        self._follow(job, released, outcome, self._free if following.job is None else _keep)
+        return True
+
+    def hold_again(self) -> None:
+        """It is not known to have been handed on."""
+        assert self.job is not None, "a run goes on that has not begun"
+        self.witness.taking(self.job.pk, self.job.token, self._horse)
+        self.witness.holding()
+
     def put_back(self) -> None:
         """The function was never called; nobody but this process knows so."""
         assert self.job is not None, "a run is put back that has not begun"
         outcome: Outcome = {"state": State.WAITING}
         self._outbox.put(self.job.token, outcome)
         self.end(outcome)
+
+
+def _keep(slot: Freed) -> None:
+    """The slot has changed hands."""
 
 
 class RiddenRun(Run):

@@ -136,8 +136,12 @@ class SweepingWorker(BaseWorker):
     def should_run_maintenance_tasks(self) -> bool:
         return bool(self.sweeper.is_due or len(self.kept) or super().should_run_maintenance_tasks)
 
+    def settle_up(self) -> None:
+        """Called before this worker does something that may take long, and is no job."""
+
     def run_maintenance_tasks(self) -> None:
         with self._noting_failure():
+            self.settle_up()
             if super().should_run_maintenance_tasks:
                 super().run_maintenance_tasks()  # type: ignore[no-untyped-call]
             with self._undisturbed():
@@ -168,10 +172,14 @@ class SweepingWorker(BaseWorker):
 
     def check_for_suspension(self, burst: bool) -> None:
         """RQ asks before every job whether ``rq suspend`` was called; once a second is enough."""
-        now = time.monotonic()
-        if now >= self._next_suspension_check:
-            self._next_suspension_check = now + 1
+        if self.is_suspension_check_due:
+            self._next_suspension_check = time.monotonic() + 1
+            self.settle_up()
             self._unless_redis_is_away(super().check_for_suspension, burst)
+
+    @property
+    def is_suspension_check_due(self) -> bool:
+        return time.monotonic() >= self._next_suspension_check
 
     def _unless_redis_is_away(self, action: Callable[..., object], *args: Any) -> None:
         """What is said again soon. RQ waits for Redis where it asks for a job, and quits when this raises."""
@@ -232,6 +240,7 @@ class SweepingWorker(BaseWorker):
 
     def _part(self) -> None:
         """The worker ends: what it keeps nobody else knows."""
+        self.settle_up()
         deadline = time.monotonic() + SECONDS_TO_PART
         while len(self.kept) and time.monotonic() < deadline:
             self.settle_kept()

@@ -64,7 +64,7 @@ class RecordingWorker(BaseWorker):
     def cleanup_execution(self, job: Job, pipeline: Any) -> None:
         """Called by RQ whenever it records an end. A job of ours that was not announced has no execution."""
         is_ours = dispatch.is_ours(job.id)
-        if is_ours:
+        if is_ours and self.is_in_redis:
             pipeline.lrem(Queue(job.origin, connection=self.connection).intermediate_queue_key, 1, job.id)
         if self.execution is not None or not is_ours:
             super().cleanup_execution(job, pipeline)

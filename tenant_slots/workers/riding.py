@@ -14,7 +14,7 @@ from typing import Any
 
 from rq.defaults import UNSERIALIZABLE_RETURN_VALUE_PAYLOAD
 from rq.executions import Execution
-from rq.job import Job
+from rq.job import Job, _job_stack
 from rq.queue import Queue
 from rq.timeouts import JobTimeoutException
 from rq.utils import now
@@ -91,7 +91,7 @@ class RidingWorker(BaseWorker):
         try:
             timeout = job.timeout or self.queue_class.DEFAULT_TIMEOUT
             with self.death_penalty_class(timeout, JobTimeoutException, job_id=job.id):
-                result = job.perform()
+                result = _performed(job) if order.was_taken else job.perform()
         except BaseException as error:
             self.handle_exception(job, *sys.exc_info())
             return RQEnd(job.started_at.timestamp(), time.time(), "".join(traceback.format_exception(error)))
@@ -152,3 +152,13 @@ class RidingWorker(BaseWorker):
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
         self._timed_out = isinstance(exc_info[1], JobTimeoutException)
         super().handle_exception(job, *exc_info)
+
+
+def _performed(job: Job) -> Any:
+    """As RQ's perform (2.12), which would have Redis keep a job that it does not have."""
+    _job_stack.push(job)  # type: ignore[no-untyped-call]
+    try:
+        job._result = job._execute()
+    finally:
+        _job_stack.pop()  # type: ignore[no-untyped-call]
+    return job._result

@@ -31,9 +31,7 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
 
     def new_run(self) -> WatchedRun:
         """For the next job; an outage that it meets is this worker's, which then calls no owner stale for a lease."""
-        return WatchedRun(
-            self.owner, self.witness, self.outbox, on_outage=self.sweeper.contact.broken, takes_next=self.goes_on
-        )
+        return WatchedRun(self.owner, self.witness, self.outbox, on_outage=self.sweeper.contact.broken, free=self.free)
 
     def end_run(self, run: Token) -> None:
         """Without a work-horse, the only way to end a run is to end this process."""

@@ -27,11 +27,11 @@ from tenant_slots.models import State
 from tenant_slots.running.run import SupervisedRun
 from tenant_slots.transitions import News
 from tenant_slots.workers.aside import AsideWorker, aside_at_once
+from tenant_slots.workers.handing_on import HandingOnWorker
 from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.horses import Horse, Order, Report, Tell
 from tenant_slots.workers.records import RecordingWorker, fields_of
 from tenant_slots.workers.riding import AFTER_THE_END, RidingWorker
-from tenant_slots.workers.turns import TurnTakingWorker
 
 logger = logging.getLogger("tenant_slots")
 
@@ -57,7 +57,7 @@ SECONDS_TO_TELL = 60
 """How long the project's receivers may take to hear of the end of a job."""
 
 
-class Supervisor(TurnTakingWorker, AsideWorker, RidingWorker, RecordingWorker, Worker):
+class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Worker):
     """See the module; its subclasses say how many jobs a work-horse runs."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -130,7 +130,7 @@ class Supervisor(TurnTakingWorker, AsideWorker, RidingWorker, RecordingWorker, W
             self.outbox,
             horse=self._horse.pid if self._horse is not None and not self._horse.child.has_ended() else 0,
             on_outage=lambda: self.sweeper.contact.broken(),
-            takes_next=self.goes_on,
+            free=self.free,
         )
 
     @contextmanager
@@ -226,9 +226,10 @@ class Supervisor(TurnTakingWorker, AsideWorker, RidingWorker, RecordingWorker, W
         with self._parting_if_unfit(report) as status:
             if report is not None and report.met_outage:
                 self.sweeper.contact.broken()
+            self.looks_at_once = report is not None and not self._is_to_hear(report) and self.has_nothing_else_to_do()
             news = self._end(run)
             decided = {} if report else {"state": self._decided(job, seconds), "was_interrupted": self._stop_requested}
-            if self.keep_what_is_left(**decided):
+            if self.following is None and self.keep_what_is_left(**decided):
                 self.settle_and_wait(0 if report else SECONDS_FOR_A_SLOT)
             if report is None:
                 self._unless_redis_is_away(self._tell_rq_of_death, job, queue, status)
@@ -265,8 +266,10 @@ class Supervisor(TurnTakingWorker, AsideWorker, RidingWorker, RecordingWorker, W
         outcome = self.outbox.take(run.job.token) if run is not None and run.job is not None else None
         if run is None or outcome is None:
             return []
-        with self._database(), transitions.collecting() as news:
-            run.end(outcome)
+        news = self.hand_on(run, outcome)
+        if news is None:
+            with self._database(), transitions.collecting() as news:
+                run.end(outcome)
         return news
 
     def _is_to_hear(self, report: Report | None) -> bool:

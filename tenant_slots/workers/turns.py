@@ -16,12 +16,13 @@ from rq.queue import Queue
 
 from tenant_slots import dispatch, fair_order, transitions
 from tenant_slots.exceptions import UnreadableColumn
-from tenant_slots.fair_order import Turn
+from tenant_slots.fair_order import Freed, Next, Turn
 from tenant_slots.models import State, TenantJob
 from tenant_slots.running.run import WatchedRun
 from tenant_slots.transitions import News
 from tenant_slots.witness import Phase
 from tenant_slots.workers.base import SweepingWorker
+from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.kept import Ending
 
 logger = logging.getLogger("tenant_slots")
@@ -34,13 +35,6 @@ SHORTEST_WAIT = 0.002
 
 SECONDS_BETWEEN_SIGNS = 5
 """After which a worker that runs a long job says again that it is there."""
-
-
-def _sooner(timeout: int | None, seconds: float | None) -> float | None:
-    """How long to wait at RQ's lists: not longer than until a tenant may start a job that it may not now."""
-    if timeout is None or seconds is None:
-        return timeout
-    return min(timeout, seconds + SHORTEST_WAIT)
 
 
 class TurnTakingWorker(SweepingWorker):
@@ -56,8 +50,14 @@ class TurnTakingWorker(SweepingWorker):
         self.queue_class = cast(type[Queue], type(self.queue_class.__name__, (self.queue_class,), dequeue))
         self._taken: WatchedRun | None = None
         """The run of the next job, which is marked as running already."""
+        self._slot: Freed | None = None
+        """One that is free, and that is told to the order of tenants when this worker asks who is next."""
         self._next_sign = 0.0
         self._is_bounded = False
+
+    def bootstrap(self, *args: Any, **kwargs: Any) -> None:
+        super().bootstrap(*args, **kwargs)
+        self.show_presence()  # or the first sweep would admit a job ahead of it, as for a worker that is not ours
 
     def new_run(self) -> WatchedRun:
         """For the next job."""
@@ -76,11 +76,28 @@ class TurnTakingWorker(SweepingWorker):
         run, self._taken = self._taken, None
         return run
 
+    def free(self, slot: Freed) -> None:
+        """The slot of the job that has just ended."""
+        transitions.free(slot, looks=not self.goes_on())
+
+    def settle_up(self) -> None:
+        super().settle_up()
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            with self._database(), transitions.collecting() as news:
+                transitions.free(slot)
+            self._tell_news(news)
+
     def show_presence(self) -> None:
         """Whoever admits jobs need not push any for this worker. Called once in a while during a job."""
-        if time.monotonic() >= self._next_sign:
-            self._next_sign = time.monotonic() + SECONDS_BETWEEN_SIGNS
+        if self._is_sign_due():
             self._unless_redis_is_away(fair_order.show_presence, self.key, self.queue_names())
+
+    def _is_sign_due(self) -> bool:
+        is_due = time.monotonic() >= self._next_sign
+        if is_due:
+            self._next_sign = time.monotonic() + SECONDS_BETWEEN_SIGNS
+        return is_due
 
     def _next_job(self, queues: Sequence[Queue], timeout: int | None, **options: Any) -> tuple[Job, Queue] | None:
         """In place of RQ's ``Queue.dequeue_any``, which its worker calls (RQ 2.12).
@@ -90,26 +107,36 @@ class TurnTakingWorker(SweepingWorker):
         """
         names = [queue.name for queue in queues]
         while True:
-            turn = fair_order.take(self.key, names, waits=timeout is not None)
+            turn = self._next_turn(names, waits=timeout is not None)
             if turn is None or isinstance(turn, float):
                 return self._wait_at_lists(queues, _sooner(timeout, turn), options)
             if isinstance(turn, Turn):
-                found = self._take(turn, queues)
+                found = self._take(turn)
             else:
                 listed = [queue for queue in queues if queue.name == turn]
                 found = self._rq_queue_class.dequeue_any(listed, None, **options)
             if found is not None:
                 return found
 
+    def _next_turn(self, names: list[str], *, waits: bool) -> Next:
+        turn, rooms = fair_order.take(self.key, names, waits=waits, is_news=self._is_sign_due(), slot=self._slot)
+        self._slot = None
+        if rooms:
+            with self._database(), transitions.collecting() as news:
+                transitions.feed_each(rooms)
+            self._tell_news(news)
+        return turn
+
     def _wait_at_lists(
         self, queues: Sequence[Queue], timeout: float | None, options: dict[str, Any]
     ) -> tuple[Job, Queue] | None:
-        found = self._rq_queue_class.dequeue_any(queues, cast(int, timeout), **options)
-        if timeout is not None:
-            self._unless_redis_is_away(fair_order.leave, self.key, self.queue_names())
-        return found
+        try:
+            return self._rq_queue_class.dequeue_any(queues, cast(int, timeout), **options)
+        finally:
+            if timeout is not None:
+                self._unless_redis_is_away(fair_order.leave, self.key, self.queue_names())
 
-    def _take(self, turn: Turn, queues: Sequence[Queue]) -> tuple[Job, Queue] | None:
+    def _take(self, turn: Turn) -> tuple[Job, Queue] | None:
         """The tenant's next job, which runs from now on; None when it has none."""
         with self._until_executed():
             run = self.new_run()
@@ -122,19 +149,20 @@ class TurnTakingWorker(SweepingWorker):
                 logger.warning("the database did not answer, trying again: %s", error)
                 time.sleep(SECONDS_WITHOUT_DATABASE)
                 raise DequeueTimeout(SECONDS_WITHOUT_DATABASE, turn.rq_queue) from error
-            if job is None:
-                self._tell_news(news)
-                return None
             self._tell_news(news)
-            try:
-                delivered = self._delivered(job, next(queue for queue in queues if queue.name == turn.rq_queue))
-            except UnreadableColumn as error:
-                self._fail(run, error)
-                return None
-            self._taken = run
+            delivered = self._delivered(run, job, turn.rq_queue) if job else None
+            self._taken = run if delivered else None
             return delivered
 
-    def _delivered(self, job: TenantJob, queue: Queue) -> tuple[Job, Queue]:
+    def _delivered(self, run: WatchedRun, job: TenantJob, rq_queue: str) -> tuple[Job, Queue] | None:
+        """None for a job that cannot be read, which has failed then."""
+        try:
+            return self._as_from_rq(job, next(queue for queue in self.queues if queue.name == rq_queue))
+        except UnreadableColumn as error:
+            self._fail(run, error)
+            return None
+
+    def _as_from_rq(self, job: TenantJob, queue: Queue) -> tuple[Job, Queue]:
         """As if RQ had delivered it. Redis is told of it later, if it lasts."""
         rq_job = dispatch.rq_job_of(queue, job)
         rq_job.enqueued_at = rq_job.created_at
@@ -148,11 +176,12 @@ class TurnTakingWorker(SweepingWorker):
         self.keep_what_is_left()
         self._tell_news(news)
 
-    def _put_back_what_was_taken(self) -> None:
-        """The answer to a commit may have been lost."""
+    def _put_back_what_was_taken(self, after: Token | None = None) -> None:
+        """The answer to a commit may have been lost. A run `after` which it was taken is not meant."""
         seen = self.witness.read()
-        if seen.phase is not Phase.IDLE:
-            self.kept.add(Ending((seen.job_id, seen.token), {"state": State.WAITING}))
+        run = (seen.job_id, seen.token)
+        if seen.phase is not Phase.IDLE and run != after:
+            self.kept.add(Ending(run, {"state": State.WAITING}))
         self.witness.idle()
 
     @contextmanager
@@ -180,3 +209,10 @@ class TurnTakingWorker(SweepingWorker):
             fair_order.leave(self.key, self.queue_names(), is_over=True)
         except RedisError as error:
             logger.info("who admits jobs will notice by itself that worker %s is gone: %s", self.name, error)
+
+
+def _sooner(timeout: int | None, seconds: float | None) -> float | None:
+    """How long to wait at RQ's lists: not longer than until a tenant may start a job that it may not now."""
+    if timeout is None or seconds is None:
+        return timeout
+    return min(timeout, seconds + SHORTEST_WAIT)

@@ -6,7 +6,6 @@ where the order of tenants, which is only a hint, would forget one that was offe
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tests import jobs
 from tests.factories import admit, counters_match, tenant_queue, waiting_job
+from tests.order_records import records
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -165,9 +165,8 @@ def forget_unconditionally(monkeypatch: pytest.MonkeyPatch) -> None:
     drop = fair_order.drop
 
     def as_of_now(turn: fair_order.Turn, *arguments: Any, **values: Any) -> None:
-        record = django_rq.get_connection("imports").hget(f"tenant_slots:tenants:{turn.rq_queue}", turn.tenant_queue_id)
-        offers = struct.unpack("<dddddfHHIB", record)[8]
-        drop(turn._replace(offers=offers), *arguments, **values)
+        now = records(turn.tenant_queue_id)[turn.rq_queue]
+        drop(turn._replace(offers=now.offers), *arguments, **values)
 
     monkeypatch.setattr(fair_order, "drop", as_of_now)
 

@@ -445,7 +445,7 @@ def test_a_sweep_offers_who_is_not_in_the_order_and_leaves_the_others_as_they_ar
         waiting_job(row)
     fair_order.offer("imports", [(rows[0].pk, 0)])
     sweep_now()
-    turns = [fair_order.take("rq:worker:one of ours", ["imports"], waits=False) for _ in rows]
+    turns = [fair_order.take("rq:worker:one of ours", ["imports"], waits=False)[0] for _ in rows]
     assert {(turn.tenant_queue_id, turn.offers) for turn in turns if isinstance(turn, Turn)} == {
         (row.pk, 1) for row in rows
     }

@@ -1,0 +1,250 @@
+"""From one job to the next: in one transaction where the tenant is next again, without losing either job."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import django_rq
+import pytest
+from django.db import DataError, OperationalError, connection
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from tenant_slots import fair_order, slots
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.workers import TenantPreforkWorker, TenantWorker
+from tests import jobs
+from tests.factories import counters_match, redis_forgets, tenant_queue
+from tests.history import History
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Worker = type[TenantPreforkWorker] | type[TenantWorker]
+
+CLASSES = pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker])
+
+
+@pytest.fixture
+def transactions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Those in which jobs of tenants began and ended, in their order. Nothing else is due meanwhile."""
+    done: list[str] = []
+
+    def note(name: str) -> None:
+        real = getattr(slots, name)
+
+        def noted(first: Any, *arguments: Any, **values: Any) -> Any:
+            if getattr(first, "pk", first):  # to warm up, a worker ends a job that there is not
+                done.append(name)
+            return real(first, *arguments, **values)
+
+        monkeypatch.setattr(slots, name, noted)
+
+    for name in ("admit_and_start", "release", "release_and_start"):
+        note(name)
+    monkeypatch.setattr(TenantPreforkWorker, "has_nothing_else_to_do", TenantPreforkWorker.goes_on)
+    monkeypatch.setattr(TenantWorker, "has_nothing_else_to_do", TenantWorker.goes_on)
+    return done
+
+
+def enqueue(history: History, seconds: float = 0.0, **numbers: int) -> None:
+    """So many jobs of each tenant, of which none is admitted before a worker asks."""
+    redis_forgets()
+    for tenant, number in numbers.items():
+        jobs.record.enqueue_many([((tenant, f"{tenant}-{nth}", history.path, seconds), {}) for nth in range(number)])
+
+
+def run(worker_class: Worker = TenantPreforkWorker, *queues: str) -> None:
+    names = queues or ("imports",)
+    worker = worker_class([django_rq.get_queue(name) for name in names], connection=django_rq.get_connection("imports"))
+    worker.work(burst=True, logging_level="ERROR")
+
+
+def states() -> set[str]:
+    return set(TenantJob.objects.values_list("state", flat=True))
+
+
+@CLASSES
+def test_the_jobs_of_one_tenant_go_from_one_to_the_next_in_one_transaction(
+    worker_class: Worker, history: History, transactions: list[str]
+) -> None:
+    tenant_queue(max_job=1)
+    enqueue(history, acme=4)
+    run(worker_class)
+    assert history.started() == ["acme-0", "acme-1", "acme-2", "acme-3"]
+    assert transactions[:5] == ["admit_and_start", *["release_and_start"] * 4]
+    assert "release" not in transactions
+    assert states() == {State.FINISHED}
+    assert counters_match()
+
+
+def test_control_a_worker_that_has_other_things_to_do_ends_a_job_by_itself(
+    history: History, transactions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TenantPreforkWorker, "has_nothing_else_to_do", lambda worker: False)
+    tenant_queue(max_job=1)
+    enqueue(history, acme=2)
+    run()
+    assert history.started() == ["acme-0", "acme-1"]
+    assert "release_and_start" not in transactions
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_tenants_have_their_turns_in_their_order_all_the_same(
+    limit: int, history: History, transactions: list[str]
+) -> None:
+    for tenant in ("acme", "umbrella"):
+        tenant_queue(tenant, max_job=limit)
+    enqueue(history, 0.05, acme=4, umbrella=4)
+    run()
+    ahead = list(accumulate(1 if name.startswith("acme") else -1 for name in history.started()))
+    assert max(map(abs, ahead)) <= 2
+    assert history.started("acme") == ["acme-0", "acme-1", "acme-2", "acme-3"]
+    assert states() == {State.FINISHED}
+    assert counters_match()
+
+
+def test_a_slot_that_is_handed_on_leaves_the_counter_unwritten(history: History, transactions: list[str]) -> None:
+    row = tenant_queue(max_job=3)
+    enqueue(history, acme=3)
+    writes: list[int] = []
+    count = slots._count
+
+    def noted(tenant_queue: TenantQueue, freed: int, taken: int) -> bool:
+        writes.append(taken - freed)
+        return count(tenant_queue, freed, taken)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slots, "_count", noted)
+        run()
+    assert [change for change in writes if change] == [1, -1]
+    assert TenantQueue.objects.get(pk=row.pk).current_job == 0
+
+
+def test_a_limit_that_was_lowered_meanwhile_holds(
+    history: History, transactions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = tenant_queue(max_job=2)
+    enqueue(history, acme=3)
+    real = slots.release_and_start
+
+    def lowered(*arguments: Any, **values: Any) -> Any:
+        TenantQueue.objects.get(pk=row.pk).set_limit(0, by="staff")
+        return real(*arguments, **values)
+
+    monkeypatch.setattr(slots, "release_and_start", lowered)
+    run()
+    assert history.started() == ["acme-0"]
+    assert sorted(TenantJob.objects.values_list("state", flat=True)) == ["finished", "waiting", "waiting"]
+    assert counters_match()
+
+
+@CLASSES
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_an_answer_that_is_lost_costs_neither_the_job_that_ended_nor_the_next_one(
+    is_committed: bool, worker_class: Worker, history: History, transactions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant_queue(max_job=1)
+    enqueue(history, acme=4)
+    real, calls = slots.release_and_start, []
+
+    def lost(*arguments: Any, **values: Any) -> Any:
+        calls.append(1)
+        if len(calls) != 2:
+            return real(*arguments, **values)
+        if is_committed:
+            real(*arguments, **values)
+        raise OperationalError("the connection was closed")
+
+    monkeypatch.setattr(slots, "release_and_start", lost)
+    run(worker_class)
+    assert len(calls) >= 2
+    run(worker_class)  # a worker that is to end with the last job does not wait for what it has put back
+    assert history.started() == ["acme-0", "acme-1", "acme-2", "acme-3"]
+    assert states() == {State.FINISHED}
+    assert TenantJob.objects.filter(crashes__gt=0).count() == 0
+    assert counters_match()
+
+
+def test_a_result_that_the_database_refuses_costs_the_result_alone(
+    history: History, transactions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant_queue(max_job=1)
+    enqueue(history, acme=3)
+    real = slots.release_and_start
+
+    def refused(*arguments: Any, **values: Any) -> Any:
+        raise DataError("no such value")
+
+    monkeypatch.setattr(slots, "release_and_start", refused)
+    run()
+    monkeypatch.setattr(slots, "release_and_start", real)
+    assert history.started() == ["acme-0", "acme-1", "acme-2"]
+    assert states() == {State.FINISHED}
+    assert counters_match()
+
+
+@CLASSES
+def test_a_worker_that_is_to_stop_puts_back_what_it_has_not_begun(
+    worker_class: Worker, history: History, transactions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant_queue(max_job=1)
+    enqueue(history, acme=3)
+    real = worker_class.hand_on
+
+    def stopped(worker: Any, *arguments: Any) -> Any:
+        news = real(worker, *arguments)
+        assert worker.following is not None, "the control: the next job was started"
+        worker._stop_requested = True
+        return news
+
+    monkeypatch.setattr(worker_class, "hand_on", stopped)
+    run(worker_class)
+    assert history.started() == ["acme-0"]
+    assert sorted(TenantJob.objects.values_list("state", flat=True)) == ["finished", "waiting", "waiting"]
+    assert TenantJob.objects.filter(crashes__gt=0).count() == 0
+    assert counters_match()
+
+
+def test_the_next_job_may_be_one_that_cannot_be_read(history: History, transactions: list[str]) -> None:
+    tenant_queue(max_job=1)
+    enqueue(history, acme=3)
+    second = TenantJob.objects.order_by("pk")[1]
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE tenant_slots_tenantjob SET options = '3' WHERE id = %s", [second.pk])
+    run()
+    assert history.started() == ["acme-0", "acme-2"]
+    assert list(TenantJob.objects.order_by("pk").values_list("state", flat=True)) == ["finished", "failed", "finished"]
+    assert counters_match()
+
+
+def test_plain_rq_jobs_have_their_turns_between_those_of_a_tenant(history: History, transactions: list[str]) -> None:
+    tenant_queue(max_job=1)
+    enqueue(history, acme=3)
+    for nth in range(2):
+        django_rq.get_queue("imports").enqueue(jobs.note, history.path, "start", "plain", f"plain-{nth}")
+    run()
+    started = history.started()
+    assert started.index("plain-0") < started.index("acme-2")
+    assert sorted(started) == ["acme-0", "acme-1", "acme-2", "plain-0", "plain-1"]
+
+
+def test_what_was_freed_is_told_when_redis_comes_back(
+    history: History, transactions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slot is told when the worker asks for its next turn, and that may fail."""
+    for tenant in ("acme", "umbrella"):
+        tenant_queue(tenant, max_job=1)
+    enqueue(history, acme=2, umbrella=2)
+    real, tried = fair_order.take, []
+
+    def away(*arguments: Any, slot: Any = None, **values: Any) -> Any:
+        if slot is not None and not tried:
+            tried.append(slot)
+            raise RedisConnectionError("away")
+        return real(*arguments, slot=slot, **values)
+
+    monkeypatch.setattr(fair_order, "take", away)
+    run()
+    assert tried
+    assert len(history.started()) == 4
+    assert counters_match()
