@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from tenant_slots import hold_slot, slots
 from tenant_slots.exceptions import NoFreeSlot
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.running import reservation as module
+from tenant_slots.running import keeper as module
 from tests import jobs
 from tests.factories import fresh, tenant_queue
 from tests.processes import wait_until

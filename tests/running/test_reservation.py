@@ -28,7 +28,7 @@ from tenant_slots.exceptions import (
 from tenant_slots.models import HOLD_SLOT, Kind, State, TenantJob, TenantQueue
 from tenant_slots.repair import doctor, lost_runs
 from tenant_slots.repair.lost_runs import ByHand
-from tenant_slots.running import reservation as module
+from tenant_slots.running import keeper as module
 from tests import jobs
 from tests.factories import (
     admit,
