@@ -354,11 +354,16 @@ function operations.share()
   end
 end
 
+-- Nothing waited when it left, and it has not been offered since.
+local function has_nothing(record) return record.left_at > 0 and record.parked == 0 and not place_of(record) end
+
 -- A tenant has room again: it is offered in this queue, and in those others where it was full before. Returns these.
-local function make_free(tenant, seconds, queue)
+-- In this queue it may have nothing to run, unless the job itself runs again.
+local function make_free(tenant, seconds, queue, is_over)
   local has_place = false
   if seconds ~= NOTHING_CHARGED then has_place = settle(queue, tenant, seconds) end
-  offered(read(queue, tenant), has_place)
+  local record = read(queue, tenant)
+  if has_place or is_over ~= '1' or not has_nothing(record) then offered(record, has_place) end
   local others = {}
   for lane, record in pairs(records_of(tenant)) do
     if lane ~= queue and record.parked == 1 then
@@ -378,8 +383,8 @@ local function with_room(queues)
 end
 
 -- Who takes a turn next in this queue does not look for room in its list. Returns the queues with room.
-function operations.freed(tenant, seconds, queue, looks)
-  local queues = make_free(tenant, tonumber(seconds), queue)
+function operations.freed(tenant, seconds, queue, is_over, looks)
+  local queues = make_free(tenant, tonumber(seconds), queue, is_over)
   if looks == '1' then table.insert(queues, 1, queue) end
   return with_room(queues)
 end
@@ -425,11 +430,11 @@ end
 
 -- A ttl where the worker has to say again that it is there; a tenant whose slot it has just freed, or none.
 -- Returns what to do, and the queues besides in which there is room for that tenant.
-function operations.take(worker, ttl, says, waits, tenant, seconds, queue)
-  local queues, others = rest(7), {}
+function operations.take(worker, ttl, says, waits, tenant, seconds, queue, is_over)
+  local queues, others = rest(8), {}
   if tenant ~= '' then
     fetch({tenant, field_of(queue)})
-    others = make_free(tenant, tonumber(seconds), queue)
+    others = make_free(tenant, tonumber(seconds), queue, is_over)
   end
   if says == '1' then show_presence(worker, ttl, queues) end
   return {next_for(worker, ttl, waits, queues), with_room(others)}
@@ -546,6 +551,6 @@ function operations.bring(queue)
   until #some < LOOK
 end
 
-local answer = operations[ARGV[1]](unpack(ARGV, 2, 8))
+local answer = operations[ARGV[1]](unpack(ARGV, 2, 9))
 keep_all()
 return answer

@@ -60,6 +60,8 @@ class Freed(NamedTuple):
     """What its job took, or `NOTHING_RAN`, or `NOTHING_CHARGED`."""
     rq_queue: str
     """Of that job, else the tenant queue's."""
+    is_over: bool = False
+    """The job has ended for good. What else its tenant has to run there is offered by whoever stores it."""
 
 
 Next = Turn | str | float | None
@@ -96,7 +98,7 @@ def freed(slot: Freed, *, looks: bool = True) -> list[str]:
         looks: whether to look for room in the window of the job's queue. Not where this process takes the next turn
             there.
     """
-    return _known_names(slot.rq_queue, _ask(slot.rq_queue, "freed", *slot, int(looks)))
+    return _known_names(slot.rq_queue, _ask(slot.rq_queue, "freed", *_flat(slot), int(looks)))
 
 
 def next_turn(rq_queue: str) -> Turn | None:
@@ -116,7 +118,7 @@ def take(
         is_news: whether it has not said for a while that it is there.
         slot: one that it has freed before; as of `freed`.
     """
-    before = (worker, SECONDS_ALIVE, int(is_news), int(waits), *(slot or ("", "", "")))
+    before = (worker, SECONDS_ALIVE, int(is_news), int(waits), *(_flat(slot) if slot else [""] * 4))
     answer, rooms = _ask(rq_queues[0], "take", *before, *rq_queues)
     return _next(answer), _known_names(rq_queues[0], rooms)
 
@@ -127,7 +129,7 @@ def again(slot: Freed) -> Turn | None:
     What the job took is charged. If the answer is None its tenant is still to be offered, see `freed`, with
     `NOTHING_CHARGED`.
     """
-    return _turn(_ask(slot.rq_queue, "again", *slot))
+    return _turn(_ask(slot.rq_queue, "again", *_flat(slot)))
 
 
 def show_presence(worker: str, rq_queues: list[str]) -> None:
@@ -173,6 +175,10 @@ def known(rq_queue: str, tenant_queue_ids: Sequence[int]) -> Iterator[int]:
         with dispatch.reaching(rq_queue) as queue:
             scores = queue.connection.zmscore(f"tenant_slots:order:{rq_queue}", [str(pk) for pk in some])
         yield from (pk for pk, score in zip(some, scores, strict=True) if score is not None)
+
+
+def _flat(slot: Freed) -> tuple[Any, ...]:
+    return (*slot[:-1], int(slot.is_over))
 
 
 def _next(answer: Any) -> Next:

@@ -20,7 +20,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db.transactions import patience, waiting_at_most
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.fair_order import Freed, Turn
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
 from tenant_slots.releases import Admission, Release
 
 T = TypeVar("T")
@@ -231,7 +231,8 @@ def follow(
     """
     charged = seconds if released else fair_order.NOTHING_CHARGED
     with suppress(TenantQueue.DoesNotExist):
-        after_commit(partial(free, Freed(job.tenant_queue_id, charged, job.rq_queue_name)))
+        is_over = released.state in ENDED
+        after_commit(partial(free, Freed(job.tenant_queue_id, charged, job.rq_queue_name, is_over)))
     if released.state is not None:
         left([job], released.state, error)
 

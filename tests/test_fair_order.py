@@ -273,10 +273,36 @@ def test_who_was_full_comes_back_in_every_queue_where_it_was_and_in_no_other() -
     assert record(A, LANE).parked == 0
 
 
-def test_a_release_offers_its_tenant_in_its_own_queue_in_any_case() -> None:
+def test_a_release_offers_its_tenant_in_its_own_queue_where_nothing_is_known_of_it() -> None:
     """Its next job may have come without an offer that was heard."""
     assert fair_order.freed(Freed(A, NOTHING_CHARGED, QUEUE)) == [QUEUE]
     assert (order(), order(LANE)) == ([A], [])
+
+
+@pytest.mark.parametrize(
+    ("is_full", "is_over", "comes_back"),
+    [(False, True, False), (False, False, True), (True, True, True), (True, False, True)],
+)
+@pytest.mark.parametrize("seconds", [1.0, NOTHING_RAN, NOTHING_CHARGED])
+def test_a_tenant_with_an_empty_backlog_comes_back_with_its_next_job(
+    seconds: float, is_full: bool, is_over: bool, comes_back: bool
+) -> None:
+    """Unless the job that ended is itself to run again, or more was waiting when it left."""
+    offer(A, B)
+    fair_order.drop(next_one(), 1, is_full=is_full)
+    assert order() == [B]
+    fair_order.freed(Freed(A, seconds, QUEUE, is_over))
+    assert (A in order()) is comes_back
+    offer(A)
+    assert A in order()
+
+
+def test_a_tenant_that_was_offered_since_it_left_keeps_its_place_when_its_job_ends() -> None:
+    offer(A)
+    fair_order.drop(next_one(), 1, is_full=False)
+    offer(A)
+    fair_order.freed(Freed(A, 1.0, QUEUE, is_over=True))
+    assert order() == [A]
 
 
 def ended(tenant: int, seconds: float = 1.0) -> Freed:

@@ -111,7 +111,7 @@ class Run:
         with transitions.in_turn(turn) as came_of:
             admission = admit_and_start(owner, partial(self._taking, owner=owner))
             came_of(admission)
-            self.stays_first = turn.stays_first
+            self.stays_first = turn.stays_first and (admission.has_more or admission.is_full)
             self._has_taken(admission, owner)
             transitions.push(admission.jobs, turn.rq_queue)
 
