@@ -7,15 +7,30 @@ from __future__ import annotations
 
 from tenant_slots import concurrency_keys, rates, rests
 from tenant_slots.db import clock
+from tenant_slots.db.compiled import Asked
 from tenant_slots.models import TenantJob, TenantQueue, overflow_queue_of
 from tenant_slots.releases import Admission
 from tenant_slots.statements import ADMITTED, TOKENS_LEFT, first_waiting
 
 
-def choose(tenant_queue: TenantQueue, rq_queue: str, most: int) -> tuple[list[TenantJob], Admission]:
-    """The next jobs, `most` of them, and the reservations before them; and what follows from there being no more."""
+def asked_for(tenant_queue_id: int, rq_queue: str) -> Asked:
+    """The question whose answer `choose` takes, for one job. The RQ queue is named as the jobs' rows do it."""
+    return Asked(first_waiting(2), {"pk": tenant_queue_id, "rq_queue": rq_queue})
+
+
+def choose(
+    tenant_queue: TenantQueue, rq_queue: str, most: int, heads: list[TenantJob] | None = None
+) -> tuple[list[TenantJob], Admission]:
+    """The next jobs, `most` of them, and the reservations before them; and what follows from there being no more.
+
+    Args:
+        heads: the first ones, and one more than `most`, if they were read already while the row was locked.
+    """
     free = _free(tenant_queue)
-    heads = _heads(tenant_queue, overflow_queue_of(rq_queue, tenant_queue.queue), most + 1) if free else []
+    if not free:
+        heads = []
+    elif heads is None or tenant_queue.max_job_per_key is not None:
+        heads = _heads(tenant_queue, overflow_queue_of(rq_queue, tenant_queue.queue), most + 1)
     chosen: list[TenantJob] = []
     jobs = 0
     for head in heads[:free]:

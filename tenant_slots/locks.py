@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tenant_slots.conf import app_settings
+from tenant_slots.db.compiled import Asked, together
 from tenant_slots.db.transactions import bounded, is_open, send
 from tenant_slots.models import TenantQueue
 from tenant_slots.statements import LOCK, LOCK_IF_FREE
@@ -34,16 +36,28 @@ def locked(tenant_queue_id: int) -> Iterator[TenantQueue]:
         TenantQueue.DoesNotExist: the row was deleted.
         TenantQueueLocked: somebody else keeps it, or one of its jobs, for longer than our patience.
     """
+    with locked_and_asked(tenant_queue_id) as (tenant_queue, _):
+        yield tenant_queue
+
+
+@contextmanager
+def locked_and_asked(tenant_queue_id: int, *asked: Asked) -> Iterator[tuple[TenantQueue, list[Any]]]:
+    """As `locked`, with what a question gives that was sent along and answered after the lock was there.
+
+    No answer where the lock was not to be had at once, or no two statements go together.
+    """
     alias = app_settings.DATABASE
     is_part = is_open(alias)
     with bounded(alias, tenant_queue_id) as rules:
         asks = bool(rules) and not is_part
-        found = LOCK_IF_FREE.rows(rules, pk=tenant_queue_id) if asks else []
+        lock = Asked(LOCK_IF_FREE, {"pk": tenant_queue_id})
+        found, *answers = together(rules, lock, *asked) if asks else ([],)
         is_contended = asks and not found
-        found = found or LOCK.rows(() if asks else rules, pk=tenant_queue_id)
+        if not found:
+            found, answers = LOCK.rows(() if asks else rules, pk=tenant_queue_id), []
         if not found:
             raise TenantQueue.DoesNotExist(f"TenantQueue {tenant_queue_id} was deleted")
-        yield found[0]
+        yield found[0], answers
         if is_contended:
             send(alias, [COMMIT_AT_ONCE])
     if is_contended:

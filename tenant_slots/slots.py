@@ -33,8 +33,8 @@ from tenant_slots import backlog, rests
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.transactions import impatient
-from tenant_slots.locks import locked
-from tenant_slots.models import HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
+from tenant_slots.locks import locked, locked_and_asked
+from tenant_slots.models import ENDED, HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.owners import Owner
 from tenant_slots.releases import Admission, Release
 from tenant_slots.statements import (
@@ -89,8 +89,10 @@ def admit_and_start(tenant_queue_id: int, rq_queue: str, owner: Owner, choosing:
         owner: who runs it.
         choosing: called with the job before it is marked.
     """
-    with locked(tenant_queue_id) as tenant_queue:
-        return _admit_and_start(tenant_queue, rq_queue, owner, choosing, freed=0)
+    asked = backlog.asked_for(tenant_queue_id, "")
+    with locked_and_asked(tenant_queue_id, asked) as (tenant_queue, answers):
+        heads = answers[0] if answers and rq_queue == tenant_queue.queue else None
+        return _admit_and_start(tenant_queue, rq_queue, owner, choosing, heads)
 
 
 def admit_this(job: TenantJob) -> bool:
@@ -189,10 +191,13 @@ def release_and_start(
 
     The slot changes hands, so that the counter is not written.
     """
-    with suppress(TenantQueue.DoesNotExist), locked(job.tenant_queue_id) as tenant_queue:
+    asked = backlog.asked_for(job.tenant_queue_id, job.rq_queue)
+    locking = locked_and_asked(job.tenant_queue_id, asked)
+    with suppress(TenantQueue.DoesNotExist), locking as (tenant_queue, answers):
         state = _leave(job, tenant_queue, HOLDING, later, values)
         freed = _freed(tenant_queue) if state is not None else 0
-        return Release(state, _admit_and_start(tenant_queue, rq_queue, owner, choosing, freed))
+        heads = answers[0] if answers and state in ENDED else None
+        return Release(state, _admit_and_start(tenant_queue, rq_queue, owner, choosing, heads, freed))
     return Release(None)
 
 
@@ -236,9 +241,14 @@ def _count(tenant_queue: TenantQueue, freed: int, taken: int) -> bool:
 
 
 def _admit_and_start(
-    tenant_queue: TenantQueue, rq_queue: str, owner: Owner, choosing: Choosing, freed: int
+    tenant_queue: TenantQueue,
+    rq_queue: str,
+    owner: Owner,
+    choosing: Choosing,
+    heads: list[TenantJob] | None,
+    freed: int = 0,
 ) -> Admission:
-    heads, admission = backlog.choose(tenant_queue, rq_queue, 1)
+    heads, admission = backlog.choose(tenant_queue, rq_queue, 1, heads)
     if not _count(tenant_queue, freed, len(heads)):
         _count(tenant_queue, freed, 0)
         return Admission(is_full=True)

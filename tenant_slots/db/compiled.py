@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connections
 from django.db.models import BooleanField, Expression, Field, Func, JSONField, Model, QuerySet
@@ -106,19 +106,24 @@ class Statement:
             values: of the parameters.
         """
         alias = app_settings.DATABASE
+        return self._instances(alias, self.lists(before, **values))
+
+    def _instances(self, alias: str, found: list[list[Any]]) -> list[Any]:
         compiled = self._compiled(alias)
-        return [compiled.model.from_db(alias, compiled.columns, row) for row in self.lists(before, **values)]
+        return [compiled.model.from_db(alias, compiled.columns, row) for row in found]
 
     def lists(self, before: Sequence[str] = (), **values: Any) -> list[list[Any]]:
         """The selected values of each row, in the order of ``values_list``. See `rows`."""
         alias = app_settings.DATABASE
-        connection = connections[alias]
-        with connection.cursor() as cursor:
+        with connections[alias].cursor() as cursor:
             _execute(cursor, before, *self._bound(alias, values))
-            found = [list(row) for row in cursor.fetchall()]
+            return self._fetched(alias, cursor)
+
+    def _fetched(self, alias: str, cursor: Any) -> list[list[Any]]:
+        found = [list(row) for row in cursor.fetchall()]
         for position, convert, expression in self._compiled(alias).converters:
             for row in found:
-                row[position] = convert(row[position], expression, connection)
+                row[position] = convert(row[position], expression, connections[alias])
         return found
 
     def _bound(self, alias: str, values: dict[str, Any]) -> tuple[str, list[Any]]:
@@ -159,6 +164,33 @@ class Statement:
         return Compiled(sql, tuple(parameters), queryset.model, columns, converters)
 
 
+class Asked(NamedTuple):
+    """A SELECT with its values."""
+
+    statement: Statement
+    values: dict[str, Any]
+
+
+def together(before: Sequence[str], *asked: Asked) -> list[list[Any]]:
+    """The rows that each of the statements gives, in one round trip if the server takes several; see `_execute`."""
+    alias = app_settings.DATABASE
+    answers = []
+    bound = [one.statement._bound(alias, one.values) for one in asked]
+    with connections[alias].cursor() as cursor:
+        if _takes_one_at_a_time(cursor):
+            for one, (sql, parameters) in zip(asked, bound, strict=True):
+                _execute(cursor, before, sql, parameters)
+                answers.append(one.statement._fetched(alias, cursor))
+                before = ()
+        else:
+            parameters = [value for _, values in bound for value in values]
+            _execute(cursor, before, "; ".join(sql for sql, _ in bound), parameters)
+            for one in asked:
+                answers.append(one.statement._fetched(alias, cursor))
+                cursor.nextset()
+    return [one.statement._instances(alias, found) for one, found in zip(asked, answers, strict=True)]
+
+
 class Insertion(Statement):
     """An INSERT of one row. Each parameter has the name of a column's attribute, as ``tenant_queue_id``.
 
@@ -190,11 +222,16 @@ def _quoted(alias: str, read: Compiled) -> str:
 
 
 def _execute(cursor: Any, before: Sequence[str], sql: str, parameters: list[Any]) -> None:
-    """In one round trip, unless the server binds the parameters: it then takes one statement at a time."""
-    if before and cursor.db.settings_dict["OPTIONS"].get("server_side_binding"):
+    """In one round trip, unless the server takes one statement at a time."""
+    if before and _takes_one_at_a_time(cursor):
         for statement in before:
             cursor.execute(statement)
         before = ()
     cursor.execute("; ".join((*before, sql)), parameters)
     for _ in before:
         cursor.nextset()
+
+
+def _takes_one_at_a_time(cursor: Any) -> bool:
+    """Where the server binds the parameters, and not the driver."""
+    return bool(cursor.db.settings_dict["OPTIONS"].get("server_side_binding"))

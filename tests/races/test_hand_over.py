@@ -11,6 +11,7 @@ import pytest
 from django.db import connection, transaction
 
 from tenant_slots import locks, slots
+from tenant_slots.db.compiled import Asked
 from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tests.factories import counters_match, fresh, owner, running_job, tenant_queue, waiting_job
 from tests.processes import somebody_waits_for_a_lock, wait_until
@@ -65,12 +66,12 @@ def test_more_than_its_own_slot_is_filled_after_a_raise_that_commits_while_the_r
 
 def test_control_by_a_row_that_was_read_before_its_lock_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def read_then_locked(tenant_queue_id: int) -> Iterator[TenantQueue]:
+    def read_then_locked(tenant_queue_id: int, *asked: Asked) -> Iterator[tuple[TenantQueue, list[Any]]]:
         before = TenantQueue.objects.get(pk=tenant_queue_id)
         with locks.locked(tenant_queue_id):
-            yield before
+            yield before, []
 
-    monkeypatch.setattr(slots, "locked", read_then_locked)
+    monkeypatch.setattr(slots, "locked_and_asked", read_then_locked)
     row = tenant_queue(max_job=1)
     release_while_uncommitted(row, max_job=0)
     assert row.jobs.running().count() == 1, "a job was started although the limit was 0"
