@@ -15,7 +15,7 @@ from tenant_slots import fair_order, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.running.recording import Outcome
-from tenant_slots.running.run import SupervisedRun
+from tenant_slots.running.supervised import SupervisedRun
 from tenant_slots.transitions import News
 from tenant_slots.workers.turns import TurnTakingWorker
 
@@ -92,6 +92,14 @@ class HandingOnWorker(TurnTakingWorker):
         with self._until_executed():
             (self._taken, delivered), self.following = self.following, None
             return delivered
+
+    @property
+    def should_run_maintenance_tasks(self) -> bool:
+        return self.following is None and super().should_run_maintenance_tasks
+
+    @property
+    def is_suspension_check_due(self) -> bool:
+        return self.following is None and super().is_suspension_check_due
 
     def _part(self) -> None:
         if self.following is not None:

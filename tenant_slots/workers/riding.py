@@ -23,7 +23,8 @@ from rq.worker import BaseWorker
 from tenant_slots import dispatch, signals, transitions
 from tenant_slots.owners import Owner
 from tenant_slots.running.outbox import Outbox
-from tenant_slots.running.run import RiddenRun, Run, WatchedRun
+from tenant_slots.running.run import Run, WatchedRun
+from tenant_slots.running.supervised import RiddenRun
 from tenant_slots.witness import Witness
 from tenant_slots.workers.baseline import Baseline, leave_transactions
 from tenant_slots.workers.horses import Order, Reins, Report, RQEnd, Tell

@@ -24,7 +24,7 @@ from tenant_slots import dispatch, signals, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import PrivateConnection
 from tenant_slots.models import State
-from tenant_slots.running.run import SupervisedRun
+from tenant_slots.running.supervised import SupervisedRun
 from tenant_slots.transitions import News
 from tenant_slots.workers.aside import AsideWorker, aside_at_once
 from tenant_slots.workers.handing_on import HandingOnWorker

@@ -205,6 +205,31 @@ def test_a_worker_that_is_to_stop_puts_back_what_it_has_not_begun(
     assert counters_match()
 
 
+def test_a_job_that_was_started_waits_for_nothing_but_its_work_horse(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither for a sweep that is due by then, nor as long as the workers are suspended."""
+    tenant_queue(max_job=1)
+    enqueue(history, acme=2)
+    real, waits = TenantPreforkWorker.hand_on, []
+
+    def then_due(worker: Any, *arguments: Any) -> Any:
+        news = real(worker, *arguments)
+        if worker.following is not None:
+            worker.sweeper._due = worker._next_suspension_check = 0.0
+            waits.append((worker.should_run_maintenance_tasks, worker.is_suspension_check_due))
+            worker.following, following = None, worker.following
+            waits.append((worker.should_run_maintenance_tasks, worker.is_suspension_check_due))
+            worker.following = following
+        return news
+
+    monkeypatch.setattr(TenantPreforkWorker, "has_nothing_else_to_do", TenantPreforkWorker.goes_on)
+    monkeypatch.setattr(TenantPreforkWorker, "hand_on", then_due)
+    run()
+    assert waits == [(False, False), (True, True)], "the second is the control"
+    assert history.started() == ["acme-0", "acme-1"]
+
+
 def test_the_next_job_may_be_one_that_cannot_be_read(history: History, transactions: list[str]) -> None:
     tenant_queue(max_job=1)
     enqueue(history, acme=3)

@@ -1,0 +1,96 @@
+"""A run in two processes: a worker starts and ends it, and its work-horse calls the function."""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+from tenant_slots import slots
+from tenant_slots.fair_order import Freed, Turn
+from tenant_slots.models import State, TenantJob
+from tenant_slots.owners import Owner
+from tenant_slots.releases import Admission, Release
+from tenant_slots.running.outbox import Outbox
+from tenant_slots.running.recording import Outcome
+from tenant_slots.running.run import Run, WatchedRun
+
+logger = logging.getLogger("tenant_slots")
+
+
+class SupervisedRun(WatchedRun):
+    """In a worker: a run that it starts and ends, while a work-horse calls the function."""
+
+    def hand_over(self, horse: int) -> None:
+        """To a work-horse that was forked after the start: heartbeats, and whoever kills the run, mean this one."""
+        if self.job is not None:
+            self.witness.handed_to(horse)
+
+    def _tell_started(self, job: TenantJob) -> None:
+        """Receivers are called where the function is: see `RiddenRun`."""
+
+    def _record_end(self, job: TenantJob, outcome: Outcome) -> Release | None:
+        """The outcome is in the outbox, where the work-horse has left it."""
+        return self._record_end_briefly(job, outcome)
+
+    def hand_on(self, outcome: Outcome, turn: Turn, following: SupervisedRun) -> bool:
+        """Record the end, and take the turn of the same tenant, which `following` runs, in one transaction.
+
+        Returns whether it was done. If not, nothing has changed.
+
+        Raises:
+            Error: as `take`, and the end may or may not have been recorded.
+        """
+        assert self.job is not None, "a run ends that has not begun"
+        job, released = self.job, Release(None)
+
+        def release_and_start(owner: Owner, choosing: slots.Choosing) -> Admission:
+            nonlocal released
+            released = slots.release_and_start(job, turn.rq_queue, owner, choosing, **outcome)
+            return released.admission or Admission()
+
+        self.witness.ending()
+        following._take_turn(turn, release_and_start)
+        if released.admission is None:
+            return False
+        self.is_over()
+        self._follow(job, released, outcome, self._free if following.job is None else _keep)
+        return True
+
+    def hold_again(self) -> None:
+        """It is not known to have been handed on."""
+        assert self.job is not None, "a run goes on that has not begun"
+        self.witness.taking(self.job.pk, self.job.token, self._horse)
+        self.witness.holding()
+
+    def put_back(self) -> None:
+        """The function was never called; nobody but this process knows so."""
+        assert self.job is not None, "a run is put back that has not begun"
+        outcome: Outcome = {"state": State.WAITING}
+        self._outbox.put(self.job.token, outcome)
+        self.end(outcome)
+
+
+def _keep(slot: Freed) -> None:
+    """The slot has changed hands."""
+
+
+class RiddenRun(Run):
+    """In a work-horse: a run that its worker has started and will end."""
+
+    def __init__(self, worker: str, job: TenantJob, outbox: Outbox, *, was_taken: bool) -> None:
+        super().__init__(worker, beats=True)
+        self.job, self._outbox, self._was_taken = job, outbox, was_taken
+
+    def begin(self, uuid: UUID, attempt: int) -> bool:
+        """Whether it is this attempt that the worker has started."""
+        if self.job is None or (self.job.uuid, self.job.attempt) != (uuid, attempt):
+            return False
+        self._tell_started(self.job)
+        return True
+
+    def _make_room(self, job: TenantJob) -> None:
+        """Its worker does not: it takes its next job itself."""
+
+    def end(self, outcome: Outcome) -> None:
+        if self.job is not None and self._is_mine():
+            self._outbox.put(self.job.token, outcome)
