@@ -12,12 +12,16 @@ from benchmarks.sides import PlainDjangoRQ, Side
 
 JOB_SECONDS = 0.02
 
+BARS = {"TenantWorker": 25, "TenantPreforkWorker": 6}
+"""Milliseconds by worker class. One that runs jobs in its own process forks as little as the latter does."""
+
 
 def measure(options: Namespace) -> Result:
     ours = _gaps(options.side, options.jobs, options.workers)
     plain = _gaps(PlainDjangoRQ(), options.jobs, workers=1)
+    bar = BARS.get(options.side.kind, BARS["TenantPreforkWorker"])
     return Result(
-        [Bar("the whale's next start after its last end, p95", milliseconds(percentile(ours, 95)), "<=", 40, "ms")],
+        [Bar("the whale's next start after its last end, p95", milliseconds(percentile(ours, 95)), "<=", bar, "ms")],
         {
             "p50, ms": milliseconds(percentile(ours, 50)),
             "longest, ms": milliseconds(max(ours)),

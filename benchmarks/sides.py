@@ -24,7 +24,8 @@ class TenantSlots:
     """Decorated functions through ``.enqueue_many()``, on the worker class under test."""
 
     def __init__(self, worker_class: str) -> None:
-        self.label = f"tenant_slots, {worker_class.rpartition('.')[2]}"
+        self.kind = worker_class.rpartition(".")[2]
+        self.label = f"tenant_slots, {self.kind}"
         self.environment = {"BENCHMARK_WORKER_CLASS": worker_class, "BENCHMARK_PLAIN": ""}
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
