@@ -1,5 +1,5 @@
 """Everything at once, for minutes: kill -9 of horses and workers, FLUSHALL, restarts and outages of PostgreSQL, stopped
-processes, and rows that another session keeps locked.
+processes, paused tenants, and rows that another session keeps locked.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pytest
 from django.db import Error, close_old_connections, connection
 from django.test import override_settings
 
+from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.faults import jobs
 from tests.faults.conftest import SHORT, FaultWorkers
@@ -29,12 +30,12 @@ from tests.processes import wait_until
 MINUTES = float(os.environ["STORM_MINUTES"])
 SEED = int(os.environ.get("STORM_SEED") or random.SystemRandom().randrange(10**6))
 
-LIMITS = {"a": 1, "b": 1, "c": 1, "d": 2, "e": 2, "f": 3}
+LIMITS = {"a": 1, "b": 1, "c": 1, "d": 2, "e": 2, "f": 3, "g": 50, "h": 50}
 WORKERS = 4
 BACKLOG = 60
 """Jobs that are kept waiting, so that there is always something to go wrong."""
 
-KILL, FLUSH, RESTART, OUTAGE, FREEZE, LOCK = 0.5, 20.0, 60.0, 45.0, 7.0, 11.0
+KILL, FLUSH, RESTART, OUTAGE, FREEZE, LOCK, PAUSE = 0.5, 20.0, 60.0, 45.0, 7.0, 11.0, 5.0
 """Seconds between two of a kind."""
 
 LEASES = (1.2, 2.5)
@@ -71,6 +72,7 @@ class Storm:
             self.outage: OUTAGE,
             self.freeze: FREEZE,
             self.lock: LOCK,
+            self.pause: PAUSE,
         }
         last = dict.fromkeys(due, began)
         while time.monotonic() - began < seconds:
@@ -144,15 +146,30 @@ class Storm:
             self.until(session.close)
             self.done["locks"] += 1
 
+    def pause(self) -> None:
+        """Somebody pauses a tenant, and resumes it later."""
+        tenant = self.chance.choice(list(LIMITS))
+        with suppress(Error, TenantQueueLocked):
+            TenantQueue.objects.get(tenant=tenant).pause()
+            self.done["pauses"] += 1
+        self.until(lambda: self.resume(tenant))
+
+    def resume(self, tenant: str) -> None:
+        try:
+            TenantQueue.objects.get(tenant=tenant).resume()
+        except (Error, TenantQueueLocked):
+            connection.close()
+            self.until(lambda: self.resume(tenant))
+
     def until(self, end: Callable[[], object]) -> None:
         seconds = self.chance.uniform(*LEASES) * SHORT["LEASE_TTL"]
         self.pending.append((time.monotonic() + seconds, end))
 
     def let_go(self, now: float) -> None:
-        over = [pending for pending in self.pending if pending[0] <= now]
-        self.pending = [pending for pending in self.pending if pending[0] > now]
-        for _, end in over:
-            end()
+        while over := [pending for pending in self.pending if pending[0] <= now]:
+            self.pending = [pending for pending in self.pending if pending[0] > now]
+            for _, end in over:
+                end()
 
     def top_up(self) -> None:
         self.revive()
