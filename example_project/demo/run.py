@@ -85,7 +85,7 @@ class Demo:
 
     def _compare(self) -> None:
         limited = self._phase("With limits", limited=True)
-        unlimited = self._phase("The same load, limits off", limited=False)
+        unlimited = self._phase("The same load without limits: the fair order alone", limited=False)
         self.console.print(summary(limited, unlimited))
         for line in verdict(limited, unlimited):
             self.console.print(line)
@@ -183,7 +183,8 @@ def verdict(limited: dict[str, Figures], unlimited: dict[str, Figures]) -> list[
     with_limits, without = limited[TOGETHER].p95, unlimited[TOGETHER].p95
     return [
         "No shop ever ran more than its max_job at once.",
-        f"95 % of the small shops' jobs started within {with_limits:.2f} s; with limits off, within {without:.2f} s.",
+        f"95 % of the small shops' jobs started within {with_limits:.2f} s.",
+        f"Without limits, the fair order alone kept that to {without:.2f} s, and the big shop had every idle worker.",
     ]
 
 

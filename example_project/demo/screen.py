@@ -107,7 +107,7 @@ HEADINGS = (
 def summary(limited: dict[str, Figures], unlimited: dict[str, Figures]) -> Table:
     """Both phases side by side; the keys are the slugs and `TOGETHER`."""
     table = Table(
-        title="With limits, and the same load with limits off; waits in seconds",
+        title="With limits, and the same load without: the fair order alone; waits in seconds",
         title_justify="left",
         box=box.SIMPLE,
         show_edge=False,

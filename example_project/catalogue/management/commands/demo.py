@@ -12,7 +12,7 @@ from example_project.demo.errors import DemoFailed, Stopped
 
 class Command(BaseCommand):
     help = (
-        "Show one big shop and five small ones on four workers, with limits and with limits off. "
+        "Show one big shop and five small ones on four workers, with limits and without: the fair order alone. "
         "Uses DATABASE_URL and REDIS_URL when they are set, else embedded servers."
     )
 
