@@ -72,7 +72,10 @@ def story(job: TenantJob) -> str:
 def _end(job: TenantJob, reason: str, state: State | None, **counted: int) -> bool:
     owners.end_leftovers(job)
     error = f"{job.error}\nattempt {job.attempt}: {reason}".strip()
-    return bool(transitions.release(job, state=state or _by_policy(job, **counted), error=error, **counted))
+    after = state or _by_policy(job, **counted)
+    if after == State.CANCELED:
+        counted = {}  # its process was killed because somebody asked for that
+    return bool(transitions.release(job, state=after, error=error, **counted))
 
 
 def _by_policy(job: TenantJob, crashes: int = 0, interruptions: int = 0) -> State:
