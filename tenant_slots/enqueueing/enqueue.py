@@ -29,7 +29,12 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
     with naming_missing_tables():
         state = State.SCHEDULED if task.run_after and task.run_after > clock.now() else State.WAITING
         alike = TenantJob(
-            task=task.path, options=task.stored_options, state=state, priority=task.priority, run_after=task.run_after
+            task=task.path,
+            options=task.stored_options,
+            asks=state == State.SCHEDULED and task.on_busy != WAIT,
+            state=state,
+            priority=task.priority,
+            run_after=task.run_after,
         )
         new_jobs = [_checked(task, call, alike) for call in calls]
         if task.unique_for is None:

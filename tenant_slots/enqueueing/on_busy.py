@@ -10,6 +10,7 @@ import math
 import random
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from django.conf import settings
 
@@ -27,22 +28,31 @@ JOBS_PER_STEP = 100
 """Most jobs that leave the backlog in one transaction: one UPDATE each, while the tenant queue is locked."""
 
 
-def turn_away(tenant_queue_id: int, jobs: list[TenantJob], ask_until: float = math.inf) -> list[TenantJob]:
+class Answers(NamedTuple):
+    """What became of jobs that asked what to do."""
+
+    discarded: list[TenantJob]
+    """With their reason in `error`."""
+    unasked: list[int]
+    """Primary keys of those for which no time was left; they wait meanwhile."""
+
+
+def turn_away(tenant_queue_id: int, jobs: list[TenantJob], ask_until: float = math.inf) -> Answers:
     """Have those of a tenant queue's jobs that found no free slot do what their `on_busy` says.
 
     Args:
         tenant_queue_id, jobs: which ones.
-        ask_until: from this time of the monotonic clock on no callable is asked; its job waits.
-
-    Returns:
-        The discarded ones, with their reason in `error`.
+        ask_until: from this time of the monotonic clock on no callable is asked but the first one.
     """
-    discarded: list[TenantJob] = []
-    concerned = [job for job in jobs if job.attempt == 0 and _on_busy(job) != WAIT]
+    answers = Answers([], [])
+    ways = {job.task: _on_busy(job) for job in {job.task: job for job in jobs}.values()}
+    concerned = [job for job in jobs if job.attempt == 0 and ways[job.task] != WAIT]
     for first in range(0, len(concerned), JOBS_PER_STEP):
-        if decisions := dict(_decisions(tenant_queue_id, concerned[first : first + JOBS_PER_STEP], ask_until)):
-            discarded += _leave_backlog(tenant_queue_id, decisions)
-    return discarded
+        decisions = dict(_decisions(tenant_queue_id, concerned[first : first + JOBS_PER_STEP], ask_until))
+        answers.unasked.extend(pk for pk, policy in decisions.items() if policy is None)
+        if decided := {pk: policy for pk, policy in decisions.items() if policy is not None}:
+            answers.discarded.extend(_leave_backlog(tenant_queue_id, decided))
+    return answers
 
 
 def _on_busy(job: TenantJob) -> OnBusy:
@@ -56,15 +66,18 @@ def _on_busy(job: TenantJob) -> OnBusy:
         return WAIT
 
 
-def _decisions(tenant_queue_id: int, jobs: list[TenantJob], ask_until: float) -> Iterator[tuple[int, Policy]]:
-    """What each job without a slot wants. The project's callables run here, where nothing is locked."""
+def _decisions(tenant_queue_id: int, jobs: list[TenantJob], ask_until: float) -> Iterator[tuple[int, Policy | None]]:
+    """What each job without a slot wants, None where it was not asked, and nothing where it waits.
+
+    The project's callables run here, where nothing is locked.
+    """
     row = TenantQueue.objects.filter(pk=tenant_queue_id).first()
     if row is None:
         return
     waiting = TenantJob.objects.waiting().filter(pk__in=[job.pk for job in jobs], attempt=0)
-    for job in waiting.exclude(pk__in=_first_ones(row)).order_by("pk"):
-        if callable(_on_busy(job)) and time.monotonic() >= ask_until:
-            logger.warning("there is no time left to ask on_busy of job %s, so it waits", job.uuid)
+    for number, job in enumerate(waiting.exclude(pk__in=_first_ones(row)).order_by("pk")):
+        if number and callable(_on_busy(job)) and time.monotonic() >= ask_until:
+            yield job.pk, None
         elif (policy := _policy(job, row)) != WAIT:
             yield job.pk, policy
 
@@ -119,7 +132,7 @@ def _heads_of_lanes(row: TenantQueue) -> Iterator[tuple[int, int]]:
 
 def _defer(job: TenantJob, policy: Reschedule) -> None:
     seconds = policy.seconds * random.uniform(1 - policy.jitter, 1 + policy.jitter)
-    TenantJob.objects.filter(pk=job.pk).update(state=State.SCHEDULED, run_after=in_seconds(seconds))
+    TenantJob.objects.filter(pk=job.pk).update(state=State.SCHEDULED, asks=True, run_after=in_seconds(seconds))
 
 
 def _discard(job: TenantJob) -> TenantJob:

@@ -16,6 +16,7 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 def retry(job: TenantJob) -> None:
     fresh = {
         "state": State.WAITING,
+        "asks": False,
         "crashes": 0,
         "interruptions": 0,
         "failures": 0,

@@ -286,6 +286,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "asks",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        help_text="Whether a sweep asks the function's on_busy once the time of the job has come.",
+                    ),
+                ),
+                (
                     "priority",
                     models.IntegerField(
                         default=0, help_text="Jobs with a higher priority go first.", verbose_name="priority"
@@ -451,6 +459,11 @@ class Migration(migrations.Migration):
                     models.Index(condition=models.Q(("stage", 1)), fields=["run_after"], name="tenant_slots_scheduled"),
                     models.Index(
                         condition=models.Q(("stage", 1)), fields=["tenant_queue"], name="tenant_slots_deferred"
+                    ),
+                    models.Index(
+                        condition=models.Q(("asks", True), ("stage", 2)),
+                        fields=["tenant_queue", "id"],
+                        name="tenant_slots_to_ask",
                     ),
                     models.Index(condition=models.Q(("stage", 4)), fields=["ended_at"], name="tenant_slots_ended"),
                     models.Index(fields=["tenant_queue", "-id"], name="tenant_slots_history"),

@@ -145,6 +145,11 @@ class TenantJob(models.Model):
     rq_queue = models.CharField(
         max_length=100, default="", db_default="", help_text=_("The RQ queue, where it is not the tenant queue's.")
     )
+    asks = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text=_("Whether a sweep asks the function's on_busy once the time of the job has come."),
+    )
     priority = models.IntegerField(_("priority"), default=0, help_text=_("Jobs with a higher priority go first."))
     run_after = Moment(_("not before"), null=True)
     key = models.CharField(_("concurrency key"), max_length=255, default="")
@@ -261,6 +266,9 @@ class TenantJob(models.Model):
             models.Index(fields=["tenant_queue"], condition=Q(stage=Stage.HOLDING), name="tenant_slots_holding"),
             models.Index(fields=["run_after"], condition=Q(stage=Stage.SCHEDULED), name="tenant_slots_scheduled"),
             models.Index(fields=["tenant_queue"], condition=Q(stage=Stage.SCHEDULED), name="tenant_slots_deferred"),
+            models.Index(
+                fields=["tenant_queue", "id"], condition=Q(stage=Stage.WAITING, asks=True), name="tenant_slots_to_ask"
+            ),
             models.Index(fields=["ended_at"], condition=Q(stage=Stage.ENDED), name="tenant_slots_ended"),
             models.Index(fields=["tenant_queue", "-id"], name="tenant_slots_history"),
             models.Index("tenant_queue", READY_AT, condition=Q(stage=Stage.WAITING), name="tenant_slots_longest_wait"),

@@ -12,6 +12,9 @@ from tenant_slots.models import SweepClaim
 CLAIMED_SHARE = 0.8
 """Of the interval, how long a claim lasts: a little less, so that it is free when the next sweep is due."""
 
+REST_SHARE = 0.2
+"""Of the interval, how long there is at least between two sweeps."""
+
 
 def claim(name: str, sweeper: str) -> bool:
     """Become the only sweeper of this kind. The claim of one that died is free again for the next sweep.
@@ -34,7 +37,12 @@ def claim(name: str, sweeper: str) -> bool:
     return True
 
 
-def done(name: str, sweeper: str) -> None:
-    """Hand the claim back so that the next sweep comes after a whole interval."""
-    claimed = SweepClaim.objects.filter(name=name, sweeper=sweeper)
-    claimed.update(until=in_seconds(app_settings.SWEEP_INTERVAL * CLAIMED_SHARE))
+def done(name: str, sweeper: str, seconds: float) -> None:
+    """The claim ends as it would have, but not at once: what is due does not wait longer because a sweep was long.
+
+    Args:
+        seconds: for which the sweep has lasted.
+    """
+    if seconds > app_settings.SWEEP_INTERVAL * (CLAIMED_SHARE - REST_SHARE):
+        rest = in_seconds(app_settings.SWEEP_INTERVAL * REST_SHARE)
+        SweepClaim.objects.filter(name=name, sweeper=sweeper, until__lt=rest).update(until=rest)

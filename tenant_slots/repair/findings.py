@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.conf import settings
-from django.db.models import CharField, Count, Exists, F, Model, OuterRef, Q, QuerySet, TextField, Value
-from django.db.models.functions import Cast, Length
+from django.db.models import CharField, Count, Exists, F, Model, OuterRef, Q, QuerySet, TextField, Value, Window
+from django.db.models.functions import Cast, Length, RowNumber
 from redis.exceptions import RedisError
 
 from tenant_slots import dispatch, fair_order, owners, rates, rests
@@ -99,6 +99,18 @@ def ahead_of_time() -> list[int]:
 
 def due(seconds_ago: float = 0) -> TenantJobQuerySet:
     return TenantJob.objects.scheduled().filter(run_after__lte=ago(seconds_ago))
+
+
+def due_in_turns(most_of_each: int) -> QuerySet[Any, Any]:
+    """Primary keys of due jobs: of each tenant queue that which has been due for longest, then the second ones."""
+    turn = Window(RowNumber(), partition_by=F("tenant_queue"), order_by=[F("run_after"), F("pk")])
+    found = due().annotate(turn=turn).filter(turn__lte=most_of_each)
+    return found.order_by("turn", "run_after").values_list("pk", flat=True)
+
+
+def to_ask() -> TenantJobQuerySet:
+    """Promoted jobs whose functions have not been asked yet what they do while their tenant is busy."""
+    return TenantJob.objects.waiting().filter(asks=True)
 
 
 def with_something_to_run() -> dict[str, list[tuple[int, int]]]:

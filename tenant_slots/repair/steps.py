@@ -7,12 +7,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 from django.db.models import Q, QuerySet
 from redis.exceptions import RedisError
@@ -20,25 +18,20 @@ from redis.exceptions import RedisError
 from tenant_slots import dispatch, fair_order, owners, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
-from tenant_slots.db.transactions import waiting_at_most
 from tenant_slots.dispatch import WorkerRecord
-from tenant_slots.enqueueing import on_busy
-from tenant_slots.exceptions import StaleVersion, TenantQueueLocked
+from tenant_slots.exceptions import StaleVersion
 from tenant_slots.locks import locked
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import State, TenantJob, TenantQueue, rq_queue_of
 from tenant_slots.owners import Liveness
-from tenant_slots.repair import faults, findings, lost_runs
+from tenant_slots.repair import findings, lost_runs
+from tenant_slots.repair.asking import ask
 from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.one_row import unless_locked
 from tenant_slots.repair.pruning import prune
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.unlocked import unlocked
 
-T = TypeVar("T")
-
 logger = logging.getLogger("tenant_slots")
-
-LOCK_TIMEOUT_SECONDS = 0.2
-"""How long one tenant's locked row may hold up a sweep."""
 
 ABSENCE_SECONDS = 90
 """Seconds for which RQ must not know that a stock worker runs its job: what a FLUSHALL, or a replica that was promoted,
@@ -50,11 +43,11 @@ ROWS_PER_STEP = 1000
 LEASE_BETWEEN_LOOKS = 1 / 20
 """Share of a lease between two looks at a stale run. A heartbeat that a lock kept out is tried five times meanwhile."""
 
+ROWS_TO_PROMOTE = 20 * ROWS_PER_STEP
+"""Most that one sweep promotes, of one tenant a step's rows: it reads no more of what may be a whole table."""
+
 SECONDS_TO_PROMOTE = 1
 """After which a sweep leaves what is due to the next one."""
-
-SECONDS_TO_ASK = 2
-"""For which a sweep calls the project's `on_busy`: its worker sends no heartbeat for its own job meanwhile."""
 
 SECONDS_BETWEEN_LOOKS_FOR_QUEUES = 300
 """The look reads the whole backlog."""
@@ -90,14 +83,14 @@ def _end_what_is_over(until: str, end: Callable[..., object]) -> int:
     for row in TenantQueue.objects.filter(**{f"{until}__lte": ago(0)}).order_by(until)[:ROWS_PER_STEP]:
         with suppress(StaleVersion):
             change = partial(end, row, by=SWEEP, reason="its time is over", version=row.version)
-            ended += _unless_locked(change) is not None
+            ended += unless_locked(change) is not None
     return ended
 
 
 def reclaim_local(report: Report, contact: Contact) -> None:
     """Jobs whose owner process on this host is gone: at once."""
     for job in findings.dead_owners_here():
-        report.reclaimed += bool(_unless_locked(partial(lost_runs.reclaim_if_dead, job)))
+        report.reclaimed += bool(unless_locked(partial(lost_runs.reclaim_if_dead, job)))
 
 
 def reclaim_stale(report: Report, contact: Contact) -> None:
@@ -106,12 +99,12 @@ def reclaim_stale(report: Report, contact: Contact) -> None:
     for job in findings.without_heartbeat():
         if job.beats:
             stale.append(job)
-        elif _unless_locked(partial(_is_given_up, job, contact)):
-            report.reclaimed += bool(_unless_locked(partial(lost_runs.reclaim_if_not_alive, job)))
+        elif unless_locked(partial(_is_given_up, job, contact)):
+            report.reclaimed += bool(unless_locked(partial(lost_runs.reclaim_if_not_alive, job)))
     if stale and contact.covers_a_lease():
         time.sleep(app_settings.LEASE_TTL * LEASE_BETWEEN_LOOKS)
         for job in stale:
-            report.reclaimed += bool(_unless_locked(partial(_reclaim_stale, job, report)))
+            report.reclaimed += bool(unless_locked(partial(_reclaim_stale, job, report)))
 
 
 def end_abandoned_reservations(report: Report, contact: Contact) -> None:
@@ -119,7 +112,7 @@ def end_abandoned_reservations(report: Report, contact: Contact) -> None:
     is_stale = Q(beat_at__lt=ago(app_settings.LEASE_TTL))
     reservations: QuerySet[Any] = TenantJob.objects.reservations_to_begin().select_related("tenant_queue")
     for job in reservations.annotate(is_stale=is_stale).defer(*findings.LARGE):
-        report.reclaimed += bool(_unless_locked(partial(_end_if_abandoned, job, contact)))
+        report.reclaimed += bool(unless_locked(partial(_end_if_abandoned, job, contact)))
 
 
 def _end_if_abandoned(job: Any, contact: Contact) -> bool:
@@ -138,7 +131,7 @@ def repush(report: Report, contact: Contact) -> None:
     readable, unreadable = findings.told_apart(lost.jobs)
     report.repushed += dispatch.push(job for job in readable if not job.rq_job_id)
     for job, problem in unreadable[:ROWS_PER_STEP]:
-        report.reclaimed += bool(_unless_locked(partial(_fail_lost, job, problem)))
+        report.reclaimed += bool(unless_locked(partial(_fail_lost, job, problem)))
     for job in [job for job in readable if job.rq_job_id][:ROWS_PER_STEP]:
         _push_plain_again(report, job)
 
@@ -152,7 +145,7 @@ def _push_plain_again(report: Report, job: TenantJob) -> None:
     if pushed:
         report.repushed += 1
     else:
-        report.reclaimed += bool(_unless_locked(partial(_fail_lost, job, "RQ lost it with its arguments")))
+        report.reclaimed += bool(unless_locked(partial(_fail_lost, job, "RQ lost it with its arguments")))
 
 
 def _fail_lost(job: TenantJob, problem: str) -> bool:
@@ -160,38 +153,27 @@ def _fail_lost(job: TenantJob, problem: str) -> bool:
 
 
 def promote(report: Report, contact: Contact) -> None:
-    """Scheduled jobs whose time has come. Tenants with very many of them do not hold up those of the others."""
-    began = time.monotonic()
-    served: list[int] = []
-    while True:
-        some = findings.due().exclude(tenant_queue__in=served).order_by("run_after")
-        found = list(
-            some.select_related("tenant_queue").only("tenant_queue__queue", "task", "uuid", "attempt", "rq_queue")[
-                :ROWS_PER_STEP
-            ]
-        )
-        _promote(report, found, ask_until=began + SECONDS_TO_ASK)
-        if len(found) < ROWS_PER_STEP or time.monotonic() > began + SECONDS_TO_PROMOTE:
+    """Scheduled jobs whose time has come, each tenant's first one before the second one of any."""
+    until = time.monotonic() + SECONDS_TO_PROMOTE
+    pks = list(findings.due_in_turns(ROWS_PER_STEP)[:ROWS_TO_PROMOTE])
+    for first in range(0, len(pks), ROWS_PER_STEP):
+        report.promoted += _promote(pks[first : first + ROWS_PER_STEP])
+        if time.monotonic() > until:
             return
-        served += [row for row, number in Counter(map(_row_of, found)).items() if number > ROWS_PER_STEP / 10]
 
 
-def _promote(report: Report, found: list[TenantJob], ask_until: float) -> None:
-    if found:
+def _promote(pks: list[int]) -> int:
+    """How many were promoted. What they do if their tenant is busy is asked when all are: see `asking`."""
+    with unlocked(findings.due().filter(pk__in=pks)) as jobs:
         # Those that are still due: another sweep may have promoted one, and it may have deferred itself again.
-        with unlocked(findings.due().filter(pk__in=[job.pk for job in found])) as jobs:
-            report.promoted += jobs.update(state=State.WAITING)
-    for row, grouped in groupby(sorted(found, key=_row_of), _row_of):
-        own = list(grouped)
-        for rq_queue in {job.rq_queue_name for job in own}:
-            transitions.offer(row, rq_queue)
-        for job in _unless_locked(partial(on_busy.turn_away, row, own, ask_until)) or ():
-            if job.rq_job_id:
-                dispatch.remove(job)  # it has deferred itself in RQ, which would deliver it again
-
-
-def _row_of(job: TenantJob) -> int:
-    return job.tenant_queue_id
+        own = list(jobs.values_list("rq_queue", "tenant_queue__queue", "tenant_queue").distinct())
+        promoted: int = (jobs & findings.due()).update(state=State.WAITING)
+    tenants: dict[str, set[tuple[int, int]]] = {}
+    for rq_queue, queue, row in own:
+        tenants.setdefault(rq_queue_of(rq_queue, queue), set()).add((row, 0))
+    for name, rows in tenants.items():
+        transitions.offer_many(name, list(rows))
+    return promoted
 
 
 def leave_queues_given_up(report: Report, contact: Contact) -> None:
@@ -226,7 +208,7 @@ def charge(report: Report, contact: Contact) -> None:
 def repair_counters(report: Report, contact: Contact) -> None:
     """Counters that differ from the rows they count. Only SQL from outside, or a bug, does that."""
     for pk in findings.wrong_counters()[:ROWS_PER_STEP]:
-        report.repaired += bool(_unless_locked(partial(_repair_counter, pk)))
+        report.repaired += bool(unless_locked(partial(_repair_counter, pk)))
 
 
 def _repair_counter(pk: int) -> bool:
@@ -254,26 +236,8 @@ STEPS: tuple[Step, ...] = (
     offer,
     repair_counters,
     prune,
+    ask,  # last: it runs the project's code
 )
-
-
-def _unless_locked(change: Callable[[], T]) -> T | None:
-    """One tenant's change; None when somebody holds its row. The next sweep comes to it, the others do not wait.
-
-    None too when the row was deleted since the sweep read it, and when there is something wrong with this very row.
-    """
-    try:
-        with waiting_at_most(LOCK_TIMEOUT_SECONDS):
-            return change()
-    except TenantQueueLocked as error:
-        logger.warning("the sweep leaves out one tenant queue, which is locked: %s", error)
-    except TenantQueue.DoesNotExist:
-        pass
-    except Exception as error:
-        if faults.ends_the_step(error):
-            raise
-        logger.exception("the sweep leaves out one row")
-    return None
 
 
 def _is_given_up(job: TenantJob, contact: Contact) -> bool:

@@ -25,6 +25,11 @@ from tenant_slots.repair.steps import Step
 
 logger = logging.getLogger("tenant_slots")
 
+SHARE_OF_LEASE = 0.4
+"""For which a sweep may last: less than the half after which the process of a worker's sweep is killed, so that a
+callable of the project that does not end is ended by itself.
+"""
+
 
 class SweepTimeout(BaseTimeoutException):
     """The database did not answer in time; its session may be dead without knowing it."""
@@ -48,7 +53,7 @@ class Sweeper:
             return None
         self.put_off()
         try:
-            with time_limit(app_settings.LEASE_TTL / 2, SweepTimeout):
+            with time_limit(app_settings.LEASE_TTL * SHARE_OF_LEASE, SweepTimeout):
                 return self.sweep()
         except (Error, SweepTimeout) as error:
             self.contact.broken()
@@ -67,11 +72,12 @@ class Sweeper:
         reports = []
         self.contact.sees(clock.now())
         for name, its_steps in ((f"host {owners.this_host()}", steps.LOCAL_STEPS), ("everywhere", steps.STEPS)):
+            began = time.monotonic()
             claimed = claims.claim(name, self.name)
             self.contact.kept()  # it answered; before any step judges others by how long it has done so
             if claimed:
                 reports.append(self.run(its_steps))
-                claims.done(name, self.name)
+                claims.done(name, self.name, time.monotonic() - began)
         self.contact.kept()
         return Report.sum_of(reports) if reports else None
 

@@ -123,7 +123,7 @@ def _joined(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, 
                 )
         except IntegrityError:
             found = placed.get()
-    if found.state == State.SCHEDULED:
-        TenantJob.objects.scheduled().filter(pk=found.pk).update(state=State.WAITING)
+    if found.state == State.SCHEDULED or found.asks:
+        TenantJob.objects.unadmitted().filter(pk=found.pk).update(state=State.WAITING, asks=False)
         found.refresh_from_db(fields=["state"])
     return found

@@ -31,6 +31,11 @@ def seconds_ahead(job: TenantJob) -> float:
     return float((fresh(job).run_after - timezone.now()).total_seconds())
 
 
+def promote_and_ask() -> None:
+    steps.promote(Report(), Contact())
+    steps.ask(Report(), Contact())
+
+
 @pytest.mark.parametrize("task", [jobs.only_now, jobs.later, jobs.decides], ids=["discard", "reschedule", "callable"])
 def test_a_free_slot_is_taken_whatever_on_busy_says(task: Any) -> None:
     job = task.enqueue("acme")
@@ -308,10 +313,14 @@ def test_slow_callables_do_not_keep_a_sweep_from_the_rest(monkeypatch: pytest.Mo
     due = timezone.now() - timedelta(minutes=1)
     for _ in range(8):
         TenantJob.objects.create(
-            tenant_queue=TenantQueue.objects.get(), task="tests.jobs.later", state=State.SCHEDULED, run_after=due
+            tenant_queue=TenantQueue.objects.get(),
+            task="tests.jobs.later",
+            state=State.SCHEDULED,
+            run_after=due,
+            asks=True,
         )
     monkeypatch.setattr(on_busy, "_on_busy", lambda job: slow)
-    steps.promote(Report(), Contact())
+    promote_and_ask()
     assert len(asked) == 3
     assert TenantJob.objects.scheduled().count() == 3
     assert TenantJob.objects.waiting().count() == 4
@@ -371,9 +380,9 @@ def test_whatever_a_callable_raises_is_logged_and_its_job_waits(kind: str, caplo
     assert fresh(job).state == State.WAITING
     assert kind in caplog.text
     caplog.clear()
-    TenantJob.objects.update(state=State.SCHEDULED)
+    TenantJob.objects.update(state=State.SCHEDULED, asks=True)
     age(job, run_after=1)
-    steps.promote(Report(), Contact())
+    promote_and_ask()
     assert fresh(job).state == State.WAITING
     assert kind in caplog.text
 

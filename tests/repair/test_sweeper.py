@@ -9,6 +9,7 @@ from django.db import DatabaseError, OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from tenant_slots import owners, signals, slots
+from tenant_slots.db import clock
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.models import State, SweepClaim, TenantJob
 from tenant_slots.releases import Admission
@@ -80,6 +81,24 @@ def test_one_sweep_at_a_time() -> None:
     first, second = Sweeper("first"), Sweeper("second")
     assert first.sweep() is not None
     assert second.sweep() is None
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(0, 4), (2, 2), (3.9, 1)])
+def test_the_next_sweep_does_not_come_later_because_one_was_long(
+    seconds: float, left: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interval is 5 s: a worker that asks 5 s after its last sweep began must not be refused."""
+
+    monotonic = sweeper.time.monotonic
+
+    def long(*_: Any) -> None:
+        SweepClaim.objects.update(until=in_seconds(4 - seconds))
+        monkeypatch.setattr(sweeper.time, "monotonic", lambda: monotonic() + seconds)
+
+    monkeypatch.setattr(steps, "STEPS", (long,))
+    Sweeper("first").sweep()
+    claim = SweepClaim.objects.get(name="everywhere")
+    assert left - 0.5 < (claim.until - clock.now()).total_seconds() < left + 0.5
 
 
 def test_the_claim_of_a_sweeper_that_died_runs_out() -> None:

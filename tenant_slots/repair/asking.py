@@ -1,0 +1,79 @@
+"""Jobs whose time has come, and whose tenant is busy, do what their `on_busy` says.
+
+They are in the backlog by then: whatever the project's callables do, they hold up no promotion.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from functools import partial
+
+from tenant_slots import dispatch
+from tenant_slots.enqueueing import on_busy
+from tenant_slots.models import TenantJob
+from tenant_slots.repair import findings
+from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.one_row import unless_locked
+from tenant_slots.repair.report import Report
+from tenant_slots.repair.unlocked import unlocked
+
+SECONDS_TO_ASK = 2
+"""For which a sweep asks: its worker may have no job meanwhile, and waits for it."""
+
+SECONDS_OF_ONE = 0.2
+"""For which one tenant's jobs are asked before it is another one's turn. One of them is, however long it takes."""
+
+JOBS_OF_ONE = 50
+"""Most jobs of a tenant in one turn: those that wait unasked if the process that asks is killed."""
+
+
+def ask(report: Report, contact: Contact) -> None:
+    """Tenants take turns until the time is over. The next sweep goes on; nobody is first in all of them."""
+    until = time.monotonic() + SECONDS_TO_ASK
+    tenants = list(findings.to_ask().order_by().values_list("tenant_queue", flat=True).distinct())
+    random.shuffle(tenants)
+    while tenants:
+        still_there = []
+        for tenant_queue_id in tenants:
+            now = time.monotonic()
+            if now >= until:
+                return
+            if _ask_some(tenant_queue_id, min(until, now + SECONDS_OF_ONE)):
+                still_there.append(tenant_queue_id)
+        tenants = still_there
+
+
+def _ask_some(tenant_queue_id: int, until: float) -> bool:
+    """A tenant's turn. False: it needs no other one in this sweep.
+
+    Who is to be asked is noted as asked before: no other sweep asks him too, and a callable that takes its process
+    along does so once.
+    """
+    jobs = _noted_as_asked(tenant_queue_id)
+    unasked = [job.pk for job in jobs]
+    try:
+        answers = unless_locked(partial(on_busy.turn_away, tenant_queue_id, jobs, until))
+        if answers is not None:
+            unasked = answers.unasked
+    finally:
+        _note_as_unasked(unasked)
+    if answers is None:
+        return False
+    for job in answers.discarded:
+        if job.rq_job_id:
+            dispatch.remove(job)  # it has deferred itself in RQ, which would deliver it again
+    return bool(jobs)
+
+
+def _noted_as_asked(tenant_queue_id: int) -> list[TenantJob]:
+    own = findings.to_ask().filter(tenant_queue=tenant_queue_id).order_by("pk")
+    with unlocked(own[:JOBS_OF_ONE]) as jobs:
+        jobs.update(asks=False)
+        return list(jobs.select_related("tenant_queue").only("tenant_queue__queue", "task", "uuid", "attempt"))
+
+
+def _note_as_unasked(pks: list[int]) -> None:
+    if pks:
+        with unlocked(TenantJob.objects.waiting().filter(pk__in=pks)) as jobs:
+            jobs.update(asks=True)
