@@ -10,7 +10,7 @@ from tenant_slots.db import clock
 from tenant_slots.db.compiled import Asked
 from tenant_slots.models import TenantJob, TenantQueue, overflow_queue_of
 from tenant_slots.releases import Admission
-from tenant_slots.statements import ADMITTED, TOKENS_LEFT, first_waiting
+from tenant_slots.statements import HEADS, TOKENS_LEFT, first_waiting
 
 
 def asked_for(tenant_queue_id: int, rq_queue: str) -> Asked:
@@ -97,4 +97,4 @@ def _heads(tenant_queue: TenantQueue, rq_queue: str, most: int) -> list[TenantJo
     if tenant_queue.max_job_per_key is None:
         return first_waiting(most).rows(pk=tenant_queue.pk, rq_queue=rq_queue)
     heads = concurrency_keys.heads(tenant_queue, most, rq_queue)
-    return list(TenantJob.objects.backlog().filter(pk__in=heads).only(*ADMITTED)) if heads else []
+    return HEADS.rows(pks=heads) if heads else []

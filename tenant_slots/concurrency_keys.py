@@ -2,29 +2,49 @@
 
 A job whose key is at its cap is passed over and keeps its position; the first one of another key goes. Nothing is
 stored about it, so a cap that is raised, or a job that ends, is seen by the next look.
+
+Who is next stands near the head of the backlog as a rule. Behind many jobs that are passed over it is looked for by
+key: one user's 50,000 waiting jobs do not make each start of another user's job slow. Where there are too many keys for
+that, the backlog is walked along, once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Generator, Iterable
+from contextlib import closing
 
+from django.conf import settings
+from django.db.models import F
+
+from tenant_slots import waiting_keys
 from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.waiting_keys import Head, Lane
+
+Heads = Generator[Head, None, None]
+
+NEAR = 256
+"""Waiting jobs that are read before anybody is looked for by key. It takes about as long as to look for 50 keys."""
+
+MOST_KEYS = 500
+"""Keys that are looked for one by one. More take longer than to walk along most backlogs."""
 
 
-def heads(tenant_queue: TenantQueue, slots: int, rq_queue: str | None = None) -> list[int]:
+def heads(tenant_queue: TenantQueue, slots: int, *rq_queues: str) -> list[int]:
     """Primary keys of the next `slots` waiting jobs that their key's cap lets go, in their order.
 
     Args:
-        rq_queue: as their rows have it; None for whichever.
+        rq_queues: as their rows have them.
     """
-    held = Counter(tenant_queue.jobs.holding().values_list("key", flat=True))
-    chosen: list[int] = []
-    while len(chosen) < slots and (found := _next(tenant_queue, rq_queue, held, chosen, slots - len(chosen))):
-        for pk, key in found:
-            if _is_below_cap(tenant_queue, key, held):
-                chosen.append(pk)
-                held[key] += 1
-    return chosen
+    held = Counter(waiting_keys.held(tenant_queue.pk))
+    lanes = [Lane(tenant_queue.pk, name) for name in rq_queues]
+    of_each = [head for lane in lanes for head in _heads(tenant_queue, lane, slots, held)]
+    return [head.pk for head in _below_cap(tenant_queue, sorted(of_each), slots, held)]
+
+
+def lanes() -> tuple[str, ...]:
+    """All RQ queues in which a tenant's jobs may wait, as their rows have them."""
+    return ("", *getattr(settings, "RQ_QUEUES", {}))
 
 
 def is_passed_over(job: TenantJob) -> bool:
@@ -34,15 +54,49 @@ def is_passed_over(job: TenantJob) -> bool:
     return not _is_below_cap(row, job.key, held)
 
 
-def _next(
-    tenant_queue: TenantQueue, rq_queue: str | None, held: Counter[str], chosen: list[int], slots: int
-) -> list[tuple[int, str]]:
-    """Read from the index of the backlog alone. The first one found may always go, so each look gets on."""
+def _heads(tenant_queue: TenantQueue, lane: Lane, slots: int, held: Counter[str]) -> list[Head]:
+    number = max(NEAR, 2 * slots)
+    near = waiting_keys.first(lane, number)
+    found = _below_cap(tenant_queue, near, slots, held)
+    if len(found) == slots or len(near) < number:
+        return found
+    keys = waiting_keys.keys(lane, MOST_KEYS + 1)
+    if len(keys) > MOST_KEYS:
+        far = _walk(tenant_queue, lane, number, held)
+    else:
+        far = _by_key(tenant_queue, lane, keys, slots, held)
+    with closing(far):
+        return _below_cap(tenant_queue, far, slots, held)
+
+
+def _by_key(tenant_queue: TenantQueue, lane: Lane, keys: list[str], slots: int, held: Counter[str]) -> Heads:
+    """All that `_below_cap` could take, in order."""
+    below = [key for key in keys if _is_below_cap(tenant_queue, key, held)]
+    each = min(slots, tenant_queue.max_job_per_key or slots)
+    number = slots + sum(held[key] for key in below)  # of each key as many as it holds may turn out to be too many
+    with_key = waiting_keys.first_of_each(lane, below, each, number)
+    yield from sorted([*with_key, *waiting_keys.first_without_key(lane, slots)])
+
+
+def _walk(tenant_queue: TenantQueue, lane: Lane, number: int, held: Counter[str]) -> Heads:
+    """The whole backlog without the keys that are at their cap already, fetched so many at a time."""
     full = [key for key in held if not _is_below_cap(tenant_queue, key, held)]
-    backlog = tenant_queue.jobs.backlog().exclude(key__in=full).exclude(pk__in=chosen)
-    if rq_queue is not None:
-        backlog = backlog.filter(rq_queue=rq_queue)
-    return list(backlog.values_list("pk", "key")[:slots])
+    backlog = tenant_queue.jobs.backlog().filter(rq_queue=lane.rq_queue).exclude(key__in=full)
+    rows = backlog.values_list(-F("priority"), "pk", "key").iterator(number)
+    yield from (Head(*row) for row in rows)
+
+
+def _below_cap(tenant_queue: TenantQueue, backlog: Iterable[Head], slots: int, held: Counter[str]) -> list[Head]:
+    """Go along a backlog and take every job whose key is below its cap by then."""
+    held = held.copy()
+    taken: list[Head] = []
+    for head in backlog:
+        if len(taken) == slots:
+            break
+        if _is_below_cap(tenant_queue, head.key, held):
+            taken.append(head)
+            held[head.key] += 1
+    return taken
 
 
 def _is_below_cap(tenant_queue: TenantQueue, key: str, held: Counter[str]) -> bool:

@@ -40,7 +40,9 @@ from tenant_slots.releases import Admission, Release
 from tenant_slots.statements import (
     BEAT,
     CLAIM,
+    CLAIM_ALL,
     CLAIM_AND_START,
+    CLAIMED,
     GIVE_BACK,
     GIVE_TOKEN_BACK,
     START,
@@ -271,12 +273,22 @@ def _claimed(tenant_queue: TenantQueue, heads: list[TenantJob]) -> list[TenantJo
     The lock does not keep anybody from deleting a job's row by SQL. The slot of such a job is given back, and the sweep
     finds who else could have it.
     """
-    claimed = [job for job in heads if CLAIM.update(pk=job.pk)]
+    claimed = _claim(heads)
     if vanished := len(heads) - len(claimed):
         GIVE_BACK.update(pk=tenant_queue.pk, slots=vanished)
     for job in claimed:
         job.tenant_queue, job.state, job.attempt = tenant_queue, State.QUEUED, job.attempt + 1
     return claimed
+
+
+def _claim(heads: list[TenantJob]) -> list[TenantJob]:
+    if len(heads) <= 1:
+        return [job for job in heads if CLAIM.update(pk=job.pk)]
+    pks = [job.pk for job in heads]
+    if CLAIM_ALL.update(pks=pks) == len(heads):
+        return heads
+    there = {pk for (pk,) in CLAIMED.lists(pks=pks)}
+    return [job for job in heads if job.pk in there]
 
 
 def _leave(

@@ -23,11 +23,12 @@ from django.db.models import (
 
 from tenant_slots import rates, rests
 from tenant_slots.db.clock import DatabaseNow, from_now
-from tenant_slots.db.compiled import Parameter, Statement, fields_of
+from tenant_slots.db.compiled import IsOneOf, Keys, Parameter, Statement, fields_of
 from tenant_slots.models import ENDED, Kind, State, TenantJob, TenantQueue
 from tenant_slots.owners import OWNER_FIELDS
 
 PK = Parameter("pk", IntegerField())
+PKS = Keys("pks")
 ATTEMPT = Parameter("attempt", IntegerField())
 TOKEN = Parameter("token", BigIntegerField())
 SLOTS = Parameter("slots", IntegerField())
@@ -82,6 +83,14 @@ CLAIM = Statement(
     lambda: TenantJob.objects.filter(pk=PK, state=State.WAITING),
     {"state": State.QUEUED, "attempt": F("attempt") + 1, "admitted_at": DatabaseNow()},
 )
+
+CLAIM_ALL = Statement(
+    lambda: TenantJob.objects.filter(IsOneOf("pk", PKS), state=State.WAITING),
+    {"state": State.QUEUED, "attempt": F("attempt") + 1, "admitted_at": DatabaseNow()},
+)
+"""As CLAIM, of many in one round trip: their tenant queue is locked meanwhile."""
+
+CLAIMED = Statement(lambda: TenantJob.objects.filter(IsOneOf("pk", PKS), state=State.QUEUED).values_list("pk"))
 
 JOB = Statement(lambda: TenantJob.objects.filter(uuid=Parameter("uuid", UUIDField())))
 
@@ -142,6 +151,14 @@ def _first_waiting(number: int) -> Statement:
     """One for each power of two up to the highest limit: a LIMIT is part of the text of a statement."""
     backlog = TenantJob.objects.filter(tenant_queue=PK, rq_queue=RQ_QUEUE).backlog().only(*ADMITTED)
     return Statement(lambda: backlog[:number])
+
+
+HEADS = Statement(
+    lambda: (
+        TenantJob.objects.filter(IsOneOf("pk", PKS), state=State.WAITING).order_by("-priority", "pk").only(*ADMITTED)
+    )
+)
+"""Waiting jobs that were chosen by their primary keys, in their order."""
 
 
 @functools.lru_cache(maxsize=64)

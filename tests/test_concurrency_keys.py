@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import django_rq
 import pytest
@@ -19,6 +21,7 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import doctor, findings
 from tests import jobs
 from tests.factories import (
+    TASK,
     admit,
     counters_match,
     fresh,
@@ -171,6 +174,122 @@ def test_jobs_that_are_passed_over_are_read_from_the_index_of_the_backlog() -> N
     plan = backlog.values_list("pk", "key")[:1].explain()
     assert "Index Only Scan using tenant_slots_backlog" in plan
     assert "Sort" not in plan
+
+
+def waiting_in_blocks(row: TenantQueue, keys: int, jobs_of_each: int) -> None:
+    for number in range(keys):
+        many_waiting(row, jobs_of_each, key=f"key {number:03}")
+
+
+def pages_read(action: Callable[[], object]) -> int:
+    """How many pages PostgreSQL reads for the queries of something."""
+    with CaptureQueriesContext(connection) as queries:
+        action()
+    with connection.cursor() as cursor:
+        plans = []
+        for query in queries.captured_queries:
+            if not query["sql"].startswith("DECLARE"):
+                cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query['sql']}")
+                plans += [plan["Plan"] for plan in cursor.fetchone()[0]]
+    return sum(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] for plan in plans)
+
+
+def pages_for_the_last_key(jobs_of_each: int, slots: int) -> int:
+    """For those who are next where all keys but the last one are at their cap, with a table that was never analyzed."""
+    row = tenant_queue(f"{jobs_of_each} jobs", max_job=100, max_job_per_key=1)
+    waiting_in_blocks(row, 10, jobs_of_each)
+    firsts = [row.jobs.filter(key=f"key {number:03}").earliest("pk").pk for number in range(9)]
+    TenantJob.objects.filter(pk__in=firsts).update(state=State.RUNNING)
+    assert len(concurrency_keys.heads(row, slots, "")) == 1
+    return pages_read(lambda: concurrency_keys.heads(row, slots, ""))
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="reads PostgreSQL's plan")
+@pytest.mark.parametrize("slots", [2, 100])
+def test_how_many_jobs_are_passed_over_does_not_count(slots: int) -> None:
+    few, many = (pages_for_the_last_key(jobs_of_each, slots) for jobs_of_each in (300, 1500))
+    assert many < few * 1.5
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="reads PostgreSQL's plan")
+def test_the_count_of_pages_sees_a_walk_along_the_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrency_keys, "NEAR", 1_000_000)
+    few, many = (pages_for_the_last_key(jobs_of_each, 2) for jobs_of_each in (300, 1500))
+    assert many > few * 3
+
+
+def test_blocks_of_keys_are_looked_at_once_and_not_once_per_key() -> None:
+    row = tenant_queue(max_job=100, max_job_per_key=1)
+    waiting_in_blocks(row, 40, 20)
+    with CaptureQueriesContext(connection) as queries:
+        assert len(concurrency_keys.heads(row, 100, "")) == 40
+    assert len(queries) <= 5
+
+
+def test_a_backlog_of_too_many_keys_is_walked_along_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrency_keys, "MOST_KEYS", 10)
+    row = tenant_queue(max_job=100, max_job_per_key=1)
+    waiting_in_blocks(row, 40, 20)
+    with CaptureQueriesContext(connection) as queries:
+        assert len(concurrency_keys.heads(row, 100, "")) == 40
+    assert len(queries) <= 5
+
+
+def test_all_jobs_of_a_turn_are_marked_by_one_statement() -> None:
+    row = tenant_queue(max_job=30)
+    many_waiting(row, 30)
+    with CaptureQueriesContext(connection) as queries:
+        assert len(admit(row)) == 30
+    assert len(queries) <= 8
+    assert set(TenantJob.objects.values_list("state", "attempt")) == {(State.QUEUED, 1)}
+
+
+def test_what_the_turn_gives_is_what_the_database_has() -> None:
+    row = tenant_queue(max_job=3)
+    many_waiting(row, 3)
+    admitted = admit(row)
+    assert [(job.state, job.attempt) for job in admitted] == [(State.QUEUED, 1)] * 3
+
+
+WAYS = {"near the head": (256, 500), "by key": (1, 500), "along the backlog": (1, 0)}
+"""How a head is found: `NEAR` and `MOST_KEYS`."""
+
+
+class Ways(TestCase):
+    """Each of the ways to the next jobs against a plain model: walk along the backlog, take what is below its cap."""
+
+    @examples(max_examples=60, deadline=None)
+    @given(
+        backlog=st.lists(
+            st.tuples(st.sampled_from(["", "a", "b", "c"]), st.integers(-1, 1), st.sampled_from(["", "imports_bulk"])),
+            max_size=20,
+        ),
+        held=st.lists(st.sampled_from(["", "a", "b"]), max_size=4),
+        slots=st.integers(1, 4),
+        per_key=st.integers(1, 3),
+    )
+    def test_it_takes_the_jobs_that_a_walk_along_the_backlog_would_take(
+        self, backlog: list[tuple[str, int, str]], held: list[str], slots: int, per_key: int
+    ) -> None:
+        row = tenant_queue("walk", max_job=20, max_job_per_key=per_key)
+        TenantJob.objects.bulk_create(
+            TenantJob(tenant_queue=row, task=TASK, key=key, state=State.RUNNING) for key in held
+        )
+        placed = [waiting_job(row, key=key, priority=urgency, rq_queue=lane) for key, urgency, lane in backlog]
+        placed.sort(key=lambda job: (-job.priority, job.pk))
+        for lanes in [("",), ("imports_bulk",), concurrency_keys.lanes()]:
+            count, expected = Counter(held), []
+            for job in placed:
+                is_free = not job.key or count[job.key] < per_key
+                if job.rq_queue in lanes and is_free and len(expected) < slots:
+                    expected.append(job.pk)
+                    count[job.key] += 1
+            for near, most_keys in WAYS.values():
+                with (
+                    patch.object(concurrency_keys, "NEAR", near),
+                    patch.object(concurrency_keys, "MOST_KEYS", most_keys),
+                ):
+                    assert concurrency_keys.heads(row, slots, *lanes) == expected
 
 
 class Admission(TestCase):

@@ -12,8 +12,6 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from django.conf import settings
-
 from tenant_slots import concurrency_keys, rests, transitions
 from tenant_slots.db.clock import DatabaseNow, in_seconds
 from tenant_slots.exceptions import InvalidOption
@@ -120,12 +118,12 @@ def _first_ones(row: TenantQueue) -> list[int]:
         return []
     if row.max_job_per_key is None:
         return [pk for _, pk in sorted(_heads_of_lanes(row))[: row.free]]
-    return concurrency_keys.heads(row, row.free)
+    return concurrency_keys.heads(row, row.free, *concurrency_keys.lanes())
 
 
 def _heads_of_lanes(row: TenantQueue) -> Iterator[tuple[int, int]]:
     """Negative priority and primary key. The index of the backlog has them in their order by RQ queue."""
-    for name in ("", *getattr(settings, "RQ_QUEUES", {})):
+    for name in concurrency_keys.lanes():
         heads = row.jobs.backlog().filter(rq_queue=name).values_list("priority", "pk")[: row.free]
         yield from ((-priority, pk) for priority, pk in heads)
 

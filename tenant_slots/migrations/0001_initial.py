@@ -454,6 +454,15 @@ class Migration(migrations.Migration):
                         name="tenant_slots_backlog",
                     ),
                     models.Index(
+                        models.F("tenant_queue"),
+                        models.F("rq_queue"),
+                        models.F("key"),
+                        models.OrderBy(models.F("priority"), descending=True),
+                        models.F("id"),
+                        condition=models.Q(("pk__gt", 0), ("stage__gt", 1), ("stage__lt", 3)),
+                        name="tenant_slots_backlog_by_key",
+                    ),
+                    models.Index(
                         condition=models.Q(("stage", 3)), fields=["tenant_queue"], name="tenant_slots_holding"
                     ),
                     models.Index(condition=models.Q(("stage", 1)), fields=["run_after"], name="tenant_slots_scheduled"),
@@ -472,7 +481,7 @@ class Migration(migrations.Migration):
                         django.db.models.functions.comparison.Greatest(
                             "enqueued_at", django.db.models.functions.comparison.Coalesce("run_after", "enqueued_at")
                         ),
-                        condition=models.Q(("stage", 2)),
+                        condition=models.Q(("pk__gt", 0), ("stage", 2)),
                         name="tenant_slots_longest_wait",
                     ),
                     models.Index(

@@ -8,6 +8,7 @@ written there, see ``layering.py``.
 from tenant_slots.models.states import ENDED, HOLD_SLOT, HOLDING, Kind, LimitSource, Stage, State
 from tenant_slots.models.sweep_claim import SweepClaim
 from tenant_slots.models.tenant_job import (
+    ANY,
     READY_AT,
     TenantJob,
     TenantJobQuerySet,
@@ -18,6 +19,7 @@ from tenant_slots.models.tenant_job import (
 from tenant_slots.models.tenant_queue import GUARDED, HIGHEST_LIMIT, HIGHEST_SHARE, Change, TenantQueue
 
 __all__ = [
+    "ANY",
     "ENDED",
     "GUARDED",
     "HIGHEST_LIMIT",

@@ -18,7 +18,7 @@ from django.db.models import (
 
 from tenant_slots.db.clock import DatabaseNow, InCalendar, ago
 from tenant_slots.db.compiled import IsOneOf, Keys
-from tenant_slots.models import READY_AT, Stage, State, TenantJob, TenantJobQuerySet
+from tenant_slots.models import ANY, READY_AT, Stage, State, TenantJob, TenantJobQuerySet
 from tenant_slots.models.fields import Moment
 
 PKS = Keys("pks")
@@ -56,7 +56,7 @@ def first_ready(jobs: Any) -> Any:
 
 def oldest_wait(jobs: TenantJobQuerySet) -> Any:
     """For how long the job has waited that became ready first."""
-    oldest = Subquery(first_ready(jobs.waiting()), output_field=DateTimeField())
+    oldest = Subquery(first_ready(jobs.waiting().filter(ANY)), output_field=DateTimeField())
     return ExpressionWrapper(DatabaseNow() - oldest, output_field=DurationField())
 
 

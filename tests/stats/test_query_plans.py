@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import Stage, State, TenantJob, TenantQueue
+from tenant_slots.statements import ADMITTED
 from tenant_slots.stats.expressions import count_of, jobs_of_row, oldest_wait
 from tenant_slots.stats.positions import with_position
 from tenant_slots.stats.tenant_queues import with_waiting
 from tenant_slots.stats.tiles import sums_of_all
 from tenant_slots.stats.worker_time import with_worker_time
-from tests.factories import TASK, tenant_queue
+from tests.factories import TASK, many_waiting, tenant_queue
 
 pytestmark = pytest.mark.django_db
 
@@ -91,3 +92,46 @@ def test_a_position_is_counted_from_ranges_of_the_index_of_the_backlog() -> None
     ranges = [line for line in plan.splitlines() if "Index Cond" in line and "priority" in line]
     assert plan.count("using tenant_slots_backlog") == 2, plan
     assert len(ranges) == 2, plan
+
+
+LONG_NAME = "q" * 100
+"""With an RQ queue of this name the index of the backlog is a level higher, and so dearer to enter than others.
+
+With a short name it takes some ten thousand jobs.
+"""
+
+
+def burst() -> TenantQueue:
+    """A backlog that came after the last ANALYZE, which has seen no waiting job."""
+    row = tenant_queue("a burst")
+    TenantJob.objects.bulk_create(TenantJob(tenant_queue=row, task=TASK, state=State.FINISHED) for _ in range(1000))
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+    many_waiting(row, 5000, rq_queue=LONG_NAME)
+    return row
+
+
+def plan_of_the_head(row: TenantQueue) -> str:
+    plan: str = TenantJob.objects.filter(tenant_queue=row, rq_queue=LONG_NAME).backlog().only(*ADMITTED)[:2].explain()
+    return plan
+
+
+@on_postgresql
+def test_the_head_of_a_backlog_that_was_never_analyzed_is_read_from_its_index() -> None:
+    plan = plan_of_the_head(burst())
+    assert "Index Scan using tenant_slots_backlog on" in plan, plan
+    assert "Sort" not in plan, plan
+
+
+@on_postgresql
+def test_an_index_without_any_would_have_the_backlog_sorted() -> None:
+    """The control of the above."""
+    row = burst()
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # an index is not made over what is still to be checked
+        cursor.execute(
+            "CREATE INDEX as_if_without_any ON tenant_slots_tenantjob"
+            " (tenant_queue_id, GREATEST(enqueued_at, COALESCE(run_after, enqueued_at)))"
+            f" WHERE stage = {Stage.WAITING:d}"
+        )
+    assert "Sort" in plan_of_the_head(row)
