@@ -149,10 +149,11 @@ class Run:
     def _prepare(self) -> None:
         self._process = os.getpid()
         self._transactions = recording.open_transactions()
+        self._began = time.monotonic()
 
     def _holds(self, job: TenantJob) -> None:
         self.witness.holding()
-        self.job, self._began = job, time.monotonic()
+        self.job = job
 
     def _tell_started(self, job: TenantJob) -> None:
         if self._was_taken:
@@ -196,7 +197,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """For which it has run by now."""
+        """For which it has had its worker by now, that of its start included."""
         return time.monotonic() - self._began
 
     def _record_end(self, job: TenantJob, outcome: Outcome) -> Release | None:

@@ -14,6 +14,7 @@ from rq.queue import Queue
 from tenant_slots import fair_order, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.fair_order import Freed, Turn
+from tenant_slots.models import ENDED
 from tenant_slots.running.recording import Outcome
 from tenant_slots.running.supervised import SupervisedRun
 from tenant_slots.transitions import News
@@ -54,6 +55,8 @@ class HandingOnWorker(TurnTakingWorker):
         Or again: the answer to the commit may have been lost. Then what may have been started is put back.
         """
         assert run.job is not None, "a run ends that has not begun"
+        if outcome["state"] not in ENDED:
+            return None  # it runs again, perhaps after a rest of its tenant: who is next then is another question
         turn = self._next_turn_of_same_tenant(run, run.job.tenant_queue_id, run.job.rq_queue_name)
         if turn is None:
             return None

@@ -14,7 +14,7 @@ from tenant_slots import fair_order, slots
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.workers import TenantPreforkWorker, TenantWorker
 from tests import jobs
-from tests.factories import counters_match, redis_forgets, tenant_queue
+from tests.factories import counters_match, fresh, redis_forgets, tenant_queue
 from tests.history import History
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -239,6 +239,22 @@ def test_the_next_job_may_be_one_that_cannot_be_read(history: History, transacti
     run()
     assert history.started() == ["acme-0", "acme-2"]
     assert list(TenantJob.objects.order_by("pk").values_list("state", flat=True)) == ["finished", "failed", "finished"]
+    assert counters_match()
+
+
+@CLASSES
+def test_a_job_that_is_to_run_again_is_put_back_first(
+    worker_class: Worker, history: History, transactions: list[str]
+) -> None:
+    """A rest of the tenant begins, which a next job must not overtake."""
+    row = tenant_queue(max_job=1)
+    redis_forgets()
+    busy = jobs.ask_partner.enqueue("acme", history.path, seconds=3600)
+    jobs.record.enqueue("acme", "next", history.path)
+    run(worker_class)
+    assert (fresh(busy).state, busy.attempt) == (State.WAITING, 1)
+    assert TenantQueue.objects.get(pk=row.pk).rests_until is not None
+    assert "release_and_start" not in transactions
     assert counters_match()
 
 
