@@ -15,7 +15,7 @@ from tenant_slots import fair_order, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.models import ENDED
-from tenant_slots.running.recording import Outcome
+from tenant_slots.running.recording import PASSING, Outcome
 from tenant_slots.running.supervised import SupervisedRun
 from tenant_slots.transitions import News
 from tenant_slots.workers.turns import TurnTakingWorker
@@ -65,9 +65,10 @@ class HandingOnWorker(TurnTakingWorker):
             with self._database(), transitions.collecting() as news:
                 is_done = run.hand_on(outcome, turn, following)
         except Error as error:
-            logger.warning("the database did not answer, trying again: %s", error)
+            logger.warning("the end of job %s is recorded by itself: %s", run.job.uuid, error)
             self._put_back_what_was_taken(after=(run.job.pk, run.job.token))
-            self.sweeper.contact.broken()
+            if isinstance(error, PASSING):
+                self.sweeper.contact.broken()
             run.hold_again()
             return None
         if is_done and following.job is not None:
