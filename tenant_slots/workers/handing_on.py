@@ -57,6 +57,8 @@ class HandingOnWorker(TurnTakingWorker):
         assert run.job is not None, "a run ends that has not begun"
         if outcome["state"] not in ENDED:
             return None  # it runs again, perhaps after a rest of its tenant: who is next then is another question
+        if not (self.looks_at_once and run.stays_first):
+            return None  # nor was a job that RQ delivered read together with its tenant queue
         turn = self._next_turn_of_same_tenant(run, run.job.tenant_queue_id, run.job.rq_queue_name)
         if turn is None:
             return None
@@ -77,7 +79,7 @@ class HandingOnWorker(TurnTakingWorker):
         return news if is_done else None
 
     def _next_turn_of_same_tenant(self, run: SupervisedRun, tenant_queue_id: int, rq_queue: str) -> Turn | None:
-        if not (self.looks_at_once and run.stays_first and self._looks_first_into(rq_queue)):
+        if not self._looks_first_into(rq_queue):
             return None
         run.is_charged = True
         try:
