@@ -27,7 +27,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def rq_job_of(job: TenantJob) -> Job:
-    rq_job = dispatch.queue_named("imports").fetch_job(fresh(job).rq_id)
+    """Of a job that a worker has taken by itself RQ hears a moment after its start."""
+    queue = dispatch.queue_named("imports")
+    wait_until(lambda: queue.fetch_job(fresh(job).rq_id) is not None)
+    rq_job = queue.fetch_job(job.rq_id)
     assert rq_job is not None
     return rq_job
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import django_rq
 import pytest
 
 from tenant_slots import owners
@@ -136,6 +137,12 @@ def test_i2_i3_a_worker_that_ends_between_pop_and_start_loses_nothing(
     assert observer.started() == ["popped"]
 
 
+def both_wait() -> None:
+    """Two workers of ours are idle, as far as the order of tenants knows."""
+    redis = django_rq.get_connection("imports")
+    wait_until(lambda: redis.zcard("tenant_slots:idle:imports") == 2)
+
+
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGTERM"])
 @pytest.mark.parametrize(
     "moment",
@@ -150,6 +157,7 @@ def test_i2_i3_i4_a_worker_that_ends_before_the_function_is_called_leaves_the_jo
     workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
     jobs.quick.enqueue_many([((f"warm{n}", f"warm{n}", observer.path, 0.3), {}) for n in range(2)])
     observer.wait_for_all()
+    both_wait()  # so that each takes its job from RQ's list, and starts it then
     armed.touch()
     held = [jobs.quick.enqueue(tenant, tenant, observer.path, 0.3) for tenant in "ab"]  # one for each worker
     unlucky.wait(20)
