@@ -129,6 +129,7 @@ def test_i2_i3_a_worker_that_ends_between_pop_and_start_loses_nothing(
     armed.touch()
     plan = f"tenant_slots.workers:TenantWorker.execute_job before {number}"
     (unlucky,) = workers.start(1, queues=queues, worker_class=workers.with_sabotage(plan, armed))
+    wait_until_idle(1, *queues)
     job = jobs.quick.enqueue("acme", "popped", observer.path)
     unlucky.wait(20)
     workers.start()
@@ -137,10 +138,10 @@ def test_i2_i3_a_worker_that_ends_between_pop_and_start_loses_nothing(
     assert observer.started() == ["popped"]
 
 
-def both_wait() -> None:
-    """Two workers of ours are idle, as far as the order of tenants knows."""
-    redis = django_rq.get_connection("imports")
-    wait_until(lambda: redis.zcard("tenant_slots:idle:imports") == 2)
+def wait_until_idle(count: int, *queues: str) -> None:
+    """Workers of ours are idle, as far as the order of tenants knows: each takes its next job from RQ's list."""
+    redis = django_rq.get_connection(queues[0])
+    wait_until(lambda: all(redis.zcard(f"tenant_slots:idle:{queue}") == count for queue in queues))
 
 
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGTERM"])
@@ -157,7 +158,7 @@ def test_i2_i3_i4_a_worker_that_ends_before_the_function_is_called_leaves_the_jo
     workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
     jobs.quick.enqueue_many([((f"warm{n}", f"warm{n}", observer.path, 0.3), {}) for n in range(2)])
     observer.wait_for_all()
-    both_wait()  # so that each takes its job from RQ's list, and starts it then
+    wait_until_idle(2, "imports")  # so that each starts its job when RQ's list has handed it out
     armed.touch()
     held = [jobs.quick.enqueue(tenant, tenant, observer.path, 0.3) for tenant in "ab"]  # one for each worker
     unlucky.wait(20)
@@ -287,7 +288,7 @@ def test_i3_i4_a_killed_pool_manager_leaves_workers_that_go_on_and_that_nobody_r
     pool = subprocess.Popen(command, cwd=ROOT, env=values, start_new_session=True)
     try:
         wait_until(lambda: Workers._registered() >= before + 2, message="the pool did not start")
-        first, second = workers_of(pool.pid)
+        first, second = without_and_with_scheduler(pool.pid)
         os.kill(first, signal.SIGKILL)
         wait_until(lambda: len(workers_of(pool.pid) - {first, second}) == 1, message="the control: it replaces one")
         wait_until(lambda: Workers._registered() >= before + 3, message="the new one did not start")
@@ -312,6 +313,13 @@ def test_i3_i4_a_killed_pool_manager_leaves_workers_that_go_on_and_that_nobody_r
     finally:
         os.killpg(pool.pid, signal.SIGKILL)
     assert counters_match()
+
+
+def without_and_with_scheduler(pool: int) -> list[int]:
+    """RQ's scheduler, a child of one of them, keeps that one's connections to Redis open when it dies: the next
+    job that Redis hands out goes to a stock worker that is no more."""
+    wait_until(lambda: any(map(_children, workers_of(pool))), message="RQ's scheduler did not start")
+    return sorted(workers_of(pool), key=lambda pid: len(_children(pid)))
 
 
 def workers_of(pool: int) -> set[int]:
