@@ -58,14 +58,18 @@ def _backlogged(current: Phase, options: Namespace) -> int:
     row = TenantQueue.objects.get(tenant=TENANT)
     row.set_rate(options.rate, per=timedelta(seconds=1))
     current.close_gate(options.workers)
-    jobs = 2 * options.rate * options.seconds
-    current.enqueue_many("nothing", [(TENANT, f"job{n}") for n in range(jobs)])
+    current.enqueue_many("nothing", [(TENANT, f"job{n}") for n in range(_jobs(options))])
     return row.rate_burst or 0
 
 
 def _require_backlog(current: Phase, options: Namespace) -> None:
-    if len(current.runs()) >= 2 * options.rate * options.seconds:
+    if len(current.runs()) >= _jobs(options):
         raise SystemExit("The tenant had nothing left to run: its starts say nothing of its rate.")
+
+
+def _jobs(options: Namespace) -> int:
+    """More than may start while it is watched."""
+    return int(options.rate * (options.seconds + 5))
 
 
 def _marked_as_running() -> list[float]:
