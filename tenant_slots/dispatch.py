@@ -6,7 +6,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from datetime import datetime
@@ -26,7 +26,6 @@ from rq.command import send_stop_job_command
 from rq.exceptions import InvalidJobOperation, NoSuchJobError
 from rq.job import Job, JobStatus, _job_stack
 from rq.worker import Worker, WorkerStatus
-from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
 from tenant_slots import redis_servers, tenants
 from tenant_slots.conf import app_settings
@@ -282,41 +281,6 @@ def job_around() -> Job | None:
     if current is not None:
         _job_stack.push(current)  # type: ignore[no-untyped-call]
     return around
-
-
-def workers_alive() -> int | None:
-    """How many workers listen on the project's queues and are alive for RQ; None when Redis cannot be asked."""
-    try:
-        return sum(_alive(name) for name in _one_queue_per_server())
-    except RedisError as error:
-        logger.warning("the workers cannot be counted: %s", error)
-        return None
-
-
-def workers_listening(name: str) -> int | None:
-    """How many of these listen on one queue; None when Redis cannot be asked."""
-    try:
-        with reaching(name) as queue:
-            # RQ's own Worker.all_keys(queue=...) takes an empty queue for none (RQ 2.12).
-            keys = queue.connection.smembers(WORKERS_BY_QUEUE_KEY % queue.name)
-            return int(queue.connection.exists(*keys)) if keys else 0
-    except RedisError as error:
-        logger.warning("the workers of queue %s cannot be counted: %s", name, error)
-        return None
-
-
-def _one_queue_per_server() -> list[str]:
-    servers: dict[Hashable, str] = {}
-    for name in getattr(settings, "RQ_QUEUES", {}):
-        servers.setdefault(redis_servers.server_of(queue_named(name).connection), name)
-    return list(servers.values())
-
-
-def _alive(name: str) -> int:
-    """A worker that was killed stays in RQ's set for a while, but its record expires."""
-    with reaching(name) as queue:
-        keys = Worker.all_keys(connection=queue.connection)
-        return int(queue.connection.exists(*keys)) if keys else 0
 
 
 def _push_fresh(name: str, jobs: list[TenantJob]) -> None:

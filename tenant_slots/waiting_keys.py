@@ -80,7 +80,7 @@ def _first_without_key(number: int) -> Statement:
 
 
 _WAITING = """{jobs} AS waiting
-    WHERE tenant_queue_id = %(row)s AND rq_queue = %(rq_queue)s AND id > 0 AND stage > 1 AND stage < 3"""
+    WHERE tenant_queue_id = %(row)s AND rq_queue = %(rq_queue)s AND crashes >= 0 AND stage > 1 AND stage < 3"""
 """The jobs of `TenantJobQuerySet.waiting_by_key`: Django has no recursive queries, and no LATERAL."""
 
 _KEYS = """

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import django_rq
 from django.conf import settings
 from django.db import connections, transaction
-from rq import SimpleWorker
+from rq import Queue, SimpleWorker, Worker
 
-from tenant_slots import fair_order, owners, slots
+from tenant_slots import fair_order, fleet, owners, slots
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.enqueueing import bulk
 from tenant_slots.models import TenantJob, TenantQueue
@@ -52,6 +52,19 @@ def pretend_idle(workers: int) -> None:
         connection = django_rq.get_connection(queue)
         connection.zadd(f"tenant_slots:idle:{queue}", names)
         connection.zadd(f"tenant_slots:workers:{queue}", names)
+
+
+def worker_on_record(name: str, queue: str = "imports", *, of_ours: bool = True, says_so: bool = True) -> Worker:
+    """A worker as RQ has it on record; one of ours says that it is there, unless it was killed."""
+    connection = django_rq.get_connection(queue)
+    worker = Worker([Queue(queue, connection=connection)], name=name, connection=connection)
+    worker.register_birth()
+    worker.set_state("idle")
+    if of_ours:
+        ours = {fleet.CLASS: "tenant_slots.workers.TenantWorker", "birth": "2026-01-01T00:00:00.000000Z"}
+        connection.hset(worker.key, mapping=ours)
+        connection.zadd(f"tenant_slots:workers:{queue}", {worker.key: time.time() + (15 if says_so else -1)})
+    return worker
 
 
 def redis_forgets() -> None:

@@ -15,7 +15,7 @@ from django.test import override_settings
 from redis.connection import AbstractConnection
 from redis.sentinel import Sentinel
 
-from tenant_slots import dispatch, redis_servers
+from tenant_slots import dispatch, fleet, redis_servers
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import findings, steps
 from tests import jobs
@@ -72,7 +72,7 @@ def test_the_next_caller_does_not_wait_for_it_again(away: None, attempts: list[A
     attempts.clear()
     jobs.fail.enqueue("another")
     assert attempts == []
-    assert dispatch.workers_alive() is None
+    assert fleet.known().unasked
     assert attempts == []
     assert TenantJob.objects.waiting().count() == 2
 
@@ -161,7 +161,7 @@ def test_services_of_one_sentinel_are_different_servers(monkeypatch: pytest.Monk
     }
     monkeypatch.setattr("django_rq.settings.QUEUES", queues)
     with override_settings(RQ_QUEUES=queues):
-        assert dispatch._one_queue_per_server() == ["first", "second", "elsewhere"]
+        assert list(fleet._servers(list(queues))) == ["first", "second", "elsewhere"]
 
 
 @contextmanager

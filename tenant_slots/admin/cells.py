@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypedDict
 
 from django.utils.html import format_html, format_html_join
@@ -10,7 +10,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
 from tenant_slots.admin import charts
-from tenant_slots.admin.words import NOTHING, activity_in_words, duration, origin, part_of, state
+from tenant_slots.admin.words import activity_in_words, duration, origin, part_of, state, workers_alive
 from tenant_slots.stats.rows import Row
 from tenant_slots.stats.tiles import Tiles
 
@@ -50,8 +50,8 @@ def of_row(row: Row, worker_time: Mapping[str, float]) -> Cells:
     return {f"{row.pk}.{place}": cell for place, cell in places.items()}
 
 
-def of_tiles(tiles: Tiles, workers: int | None) -> Cells:
-    """By ``tile.<name>``. The number of workers is None where Redis cannot be asked."""
+def of_tiles(tiles: Tiles, workers: int | None, deserted: Sequence[str] = ()) -> Cells:
+    """By ``tile.<name>``. See `snapshots.Board`."""
     return {
         "tile.slots": {"text": f"{tiles.in_use} / {tiles.capacity}"},
         "tile.waiting": {"text": str(tiles.waiting)},
@@ -59,8 +59,8 @@ def of_tiles(tiles: Tiles, workers: int | None) -> Cells:
         "tile.at_limit": {"text": str(tiles.at_limit)},
         "tile.stale": {"text": str(tiles.stale), "attrs": {"data-alarm": "yes" if tiles.stale else "no"}},
         "tile.workers": {
-            "text": NOTHING if workers is None else str(workers),
-            "attrs": {"data-alarm": "no" if workers else "yes"},
+            "text": workers_alive(workers, deserted),
+            "attrs": {"data-alarm": "no" if workers and not deserted else "yes"},
         },
     }
 

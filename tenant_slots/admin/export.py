@@ -23,7 +23,8 @@ QUEUE_FIELDS = (
 
 JOB_FIELDS = (
     "uuid", "task", "tenant_queue__tenant", "tenant_queue__queue", "state", "attempt", "failures", "crashes",
-    "interruptions", "priority", "enqueued_at", "run_after", "admitted_at", "started_at", "ended_at", "worker",
+    "interruptions", "deferrals", "priority", "enqueued_at", "run_after", "admitted_at", "started_at", "ended_at",
+    "worker",
 )  # fmt: skip
 """Neither arguments nor results nor errors: a file leaves the reach of permissions."""
 

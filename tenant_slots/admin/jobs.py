@@ -44,7 +44,7 @@ class TenantJobAdmin(JobPermissions, JobFields, JobModelAdmin):
         ("tenant", "queue"),
         ("state", "position", "priority"),
         "why_waiting",
-        ("attempt", "failures", "crashes", "interruptions"),
+        ("attempt", "failures", "crashes", "interruptions", "deferrals"),
         ("worker", "host"),
         ("enqueued_at", "run_after", "admitted_at"),
         ("started_at", "beat_at", "ended_at"),

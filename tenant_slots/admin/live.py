@@ -11,8 +11,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonR
 from django.urls import path
 from django.utils.cache import get_conditional_response
 
-from tenant_slots import dispatch
-from tenant_slots.admin import cells
+from tenant_slots import fleet
+from tenant_slots.admin import cells, workers
 from tenant_slots.admin.bases import QueueConcern
 from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import Restricted
@@ -100,7 +100,8 @@ def clamped(asked: str | None) -> int:
 
 
 def _board(queues: QuerySet[TenantQueue] | None = None) -> Board:
-    return Board(tiles.added_up(queues), dispatch.workers_alive())
+    known = fleet.known()
+    return Board(tiles.added_up(queues), None if known.unasked else known.alive, workers.deserted(known))
 
 
 def _conditional(request: HttpRequest, response: HttpResponse) -> HttpResponse:

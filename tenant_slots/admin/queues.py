@@ -19,12 +19,15 @@ from tenant_slots.admin.detail import DetailPage
 from tenant_slots.admin.filters import QueueFilter, StateFilter
 from tenant_slots.admin.limits import LimitPages
 from tenant_slots.admin.live import LiveList
+from tenant_slots.admin.workers import WorkersPage
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats.tenant_queues import BUSIEST_FIRST, with_in_use, with_waiting
 from tenant_slots.stats.worker_time import with_worker_time
 
 
-class TenantQueueAdmin(LimitPages, ChangeForm, DetailPage, Deletion, LiveList, QueueColumns, QueueModelAdmin):
+class TenantQueueAdmin(
+    LimitPages, ChangeForm, DetailPage, Deletion, WorkersPage, LiveList, QueueColumns, QueueModelAdmin
+):
     """Never give this class `list_editable`: saving the list would write back every limit that it shows."""
 
     list_display = (

@@ -2,48 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from django.utils.translation import gettext, ngettext
 
-from tenant_slots import dispatch
+from tenant_slots import fleet
 from tenant_slots.admin.words import duration, long_moment, rest, second
-from tenant_slots.models import TenantJob, TenantQueue
-from tenant_slots.stats import reasons
-from tenant_slots.stats.reasons import Reason
+from tenant_slots.fleet import Member
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.stats import reasons, sweeps
+from tenant_slots.stats.reasons import Because, Reason
 
 
 def why_waiting(job: TenantJob) -> list[str]:
-    """None when it runs or has ended."""
+    """Nothing when it runs or has ended."""
+    sentences = _sentences(job)
+    return [*sentences, *_nobody_sweeps()] if sentences else []
+
+
+def _sentences(job: TenantJob) -> list[str]:
     match reasons.why_waiting(job):
-        case reasons.NotYet(until):
-            text = gettext(
-                "It is scheduled for %(time)s: because that was asked for, because it is to be retried, or because it "
-                "was deferred."
-            )
-            return [text % {"time": long_moment(until)}]
+        case reasons.NotYet() as not_yet:
+            return [*_not_yet(not_yet)]
         case reasons.NeedsWorker(queue):
-            return [_needs_worker(queue)]
+            return [gettext("It has a slot, and the next free worker takes it."), *_workers_of(queue)]
         case reasons.Waits() as waits:
             return [*_waits(job, waits)]
     return []
 
 
-def _needs_worker(queue: str) -> str:
-    workers = dispatch.workers_listening(queue)
-    if workers is None:
-        return gettext("It has a slot, but Redis does not answer; once it does, the sweep hands the job to a worker.")
-    if not workers:
-        text = gettext(
-            "It has a slot, but no worker of queue %(queue)s is alive. Start one: manage.py rqworker %(queue)s."
-        )
-        return text % {"queue": queue}
-    text = ngettext(
-        "It has a slot and waits for a free worker; %(count)d is alive.",
-        "It has a slot and waits for a free worker; %(count)d are alive.",
-        workers,
+def _not_yet(not_yet: reasons.NotYet) -> Iterable[str]:
+    because = {
+        Because.ASKED: gettext("It is scheduled for %(time)s: whoever enqueued it asked for that."),
+        Because.BUSY: gettext("It is put off until %(time)s: its tenant was busy."),
+        Because.RETRY: gettext("It ran, and is to run again at %(time)s."),
+        Because.UNKNOWN_TASK: gettext(
+            "A worker took it that does not know its function; it is tried again at %(time)s."
+        ),
+    }
+    yield because[not_yet.because] % {"time": second(not_yet.until)}
+    if not_yet.is_due:
+        yield gettext("That time has come: the next sweep puts it into the backlog.")
+
+
+def _nobody_sweeps() -> Iterable[str]:
+    overdue = sweeps.seconds_overdue()
+    if overdue is None:
+        return
+    if overdue:
+        yield gettext("Nobody has swept for %(time)s.") % {"time": duration(overdue)}
+    else:
+        yield gettext("Nobody has ever swept.")
+    yield gettext(
+        "Until somebody does, nothing that is due comes into the backlog and no slot of a dead worker is freed: start "
+        "a worker with a class of tenant_slots, or manage.py slots_sweep --loop."
     )
-    return text % {"count": workers}
 
 
 def _waits(job: TenantJob, waits: reasons.Waits) -> Iterable[str]:
@@ -70,6 +83,8 @@ def _waits(job: TenantJob, waits: reasons.Waits) -> Iterable[str]:
                 yield from _waits_for_worker(waits)
             case Reason.JOBS_BEFORE_IT:
                 yield gettext("It is a reservation: it gets the first free slot that no job before it could take.")
+    yield from _stale(waits)
+    yield from _gone(waits)
     yield _estimate(waits)
 
 
@@ -85,6 +100,29 @@ def _at_limit(waits: reasons.Waits) -> Iterable[str]:
     if waits.holding:
         names = [f"{job} ({job.worker})" if job.worker else str(job) for job in waits.holding]
         yield gettext("They are held by: %(jobs)s.") % {"jobs": ", ".join(names)}
+    if any(job.state == State.QUEUED for job in waits.holding):
+        yield gettext("Not all of these run: the next free workers take them.")
+        yield from _workers_of(waits.rq_queue)
+
+
+def _stale(waits: reasons.Waits) -> Iterable[str]:
+    text = gettext("%(job)s has sent no heartbeat since %(time)s: a sweep frees its slot.")
+    for job in waits.stale:
+        if job.beat_at:
+            yield text % {"job": job, "time": second(job.beat_at)}
+
+
+def _gone(waits: reasons.Waits) -> Iterable[str]:
+    """Of those that a stock worker started, which sends no heartbeats for a job."""
+    silent = [job for job in {*waits.holding, *waits.holding_its_key} if job.worker and not job.beats]
+    known = fleet.known(waits.rq_queue) if silent else None
+    if known is None or known.unasked:
+        return
+    names = {member.name for member in known.members}
+    text = gettext("%(job)s was started by %(worker)s, which RQ does not know any more: a sweep frees its slot.")
+    for job in silent:
+        if job.worker not in names:
+            yield text % {"job": job, "worker": job.worker}
 
 
 def _at_key_limit(job: TenantJob, waits: reasons.Waits) -> str:
@@ -105,24 +143,47 @@ def _rate_used_up(waits: reasons.Waits) -> str:
 def _waits_for_worker(waits: reasons.Waits) -> Iterable[str]:
     text = gettext(
         "It waits for a free worker: its tenant queue is below its limit, %(held)d of %(limit)d slots are taken. "
-        "Workers take the jobs of tenants in fair order."
+        "Workers take the jobs of tenants in fair order; its share is %(share)d."
     )
-    yield text % {"held": waits.row.current_job, "limit": waits.row.max_job}
-    yield _workers_of(waits.rq_queue)
+    yield text % {"held": waits.row.current_job, "limit": waits.row.max_job, "share": waits.row.share}
+    yield from _workers_of(waits.rq_queue)
 
 
-def _workers_of(queue: str) -> str:
-    workers = dispatch.workers_listening(queue)
-    if workers is None:
-        return gettext("Redis does not answer, so that nobody can say how many workers are alive.")
-    if not workers:
-        return gettext("No worker of queue %(queue)s is alive. Start one: manage.py rqworker %(queue)s.") % {
+def _workers_of(queue: str) -> Iterable[str]:
+    known = fleet.known(queue)
+    members = known.of(queue)
+    alive = [member for member in members if member.is_alive]
+    if known.unasked:
+        yield gettext("Redis does not answer, so that nobody can say how many workers are alive.")
+    elif not alive:
+        yield gettext("No worker of queue %(queue)s is alive. Start one: manage.py rqworker %(queue)s.") % {
             "queue": queue
         }
-    text = ngettext(
-        "%(count)d worker of queue %(queue)s is alive.", "%(count)d workers of queue %(queue)s are alive.", workers
-    )
-    return text % {"count": workers, "queue": queue}
+        yield from _last_heard(members)
+    elif known.is_suspended:
+        yield gettext("All workers are suspended, until somebody calls manage.py rqresume.")
+    elif all(member.is_leaving for member in alive):
+        text = ngettext(
+            "%(count)d worker of queue %(queue)s is alive, but ends after the job that it runs.",
+            "%(count)d workers of queue %(queue)s are alive, but end after the jobs that they run.",
+            len(alive),
+        )
+        yield text % {"count": len(alive), "queue": queue}
+    else:
+        text = ngettext(
+            "%(count)d worker of queue %(queue)s is alive, %(busy)d busy.",
+            "%(count)d workers of queue %(queue)s are alive, %(busy)d busy.",
+            len(alive),
+        )
+        yield text % {"count": len(alive), "queue": queue, "busy": sum(member.is_busy for member in alive)}
+
+
+def _last_heard(dead: Sequence[Member]) -> Iterable[str]:
+    heard = [(member.heard_at, member.name) for member in dead if member.heard_at]
+    if heard:
+        at, name = max(heard)
+        text = gettext("The last one, %(name)s, was heard of at %(time)s; it was killed, or its host is gone.")
+        yield text % {"name": name, "time": second(at)}
 
 
 def _estimate(waits: reasons.Waits) -> str:

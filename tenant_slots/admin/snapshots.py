@@ -64,6 +64,8 @@ class Board(NamedTuple):
 
     tiles: Tiles
     workers: int | None
+    deserted: tuple[str, ...] = ()
+    """Queues of RQ with jobs and without a worker that takes them."""
 
 
 shared_rows: Shared[int, Row] = Shared(seconds=1)

@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from django.db.models import F
+
 from tenant_slots import concurrency_keys, rests, transitions
 from tenant_slots.db.clock import DatabaseNow, in_seconds
 from tenant_slots.exceptions import InvalidOption
@@ -130,7 +132,8 @@ def _heads_of_lanes(row: TenantQueue) -> Iterator[tuple[int, int]]:
 
 def _defer(job: TenantJob, policy: Reschedule) -> None:
     seconds = policy.seconds * random.uniform(1 - policy.jitter, 1 + policy.jitter)
-    TenantJob.objects.filter(pk=job.pk).update(state=State.SCHEDULED, asks=True, run_after=in_seconds(seconds))
+    deferred = {"state": State.SCHEDULED, "asks": True, "run_after": in_seconds(seconds)}
+    TenantJob.objects.filter(pk=job.pk).update(**deferred, deferrals=F("deferrals") + 1)
 
 
 def _discard(job: TenantJob) -> TenantJob:

@@ -401,6 +401,15 @@ class Migration(migrations.Migration):
                 ("interruptions", models.PositiveIntegerField(db_default=0, default=0, verbose_name="interruptions")),
                 ("failures", models.PositiveIntegerField(db_default=0, default=0, verbose_name="failures")),
                 (
+                    "deferrals",
+                    models.PositiveIntegerField(
+                        db_default=0,
+                        default=0,
+                        help_text="How often it was put off because its tenant was busy.",
+                        verbose_name="deferrals",
+                    ),
+                ),
+                (
                     "progress",
                     models.JSONField(
                         help_text='What the job last reported: {"done": 40, "total": 100}.',
@@ -459,7 +468,7 @@ class Migration(migrations.Migration):
                         models.F("key"),
                         models.OrderBy(models.F("priority"), descending=True),
                         models.F("id"),
-                        condition=models.Q(("pk__gt", 0), ("stage__gt", 1), ("stage__lt", 3)),
+                        condition=models.Q(("crashes__gte", 0), ("stage__gt", 1), ("stage__lt", 3)),
                         name="tenant_slots_backlog_by_key",
                     ),
                     models.Index(
@@ -481,14 +490,14 @@ class Migration(migrations.Migration):
                         django.db.models.functions.comparison.Greatest(
                             "enqueued_at", django.db.models.functions.comparison.Coalesce("run_after", "enqueued_at")
                         ),
-                        condition=models.Q(("pk__gt", 0), ("stage", 2)),
+                        condition=models.Q(("crashes__gte", 0), ("stage", 2)),
                         name="tenant_slots_longest_wait",
                     ),
                     models.Index(
                         django.db.models.functions.comparison.Greatest(
                             "enqueued_at", django.db.models.functions.comparison.Coalesce("run_after", "enqueued_at")
                         ),
-                        condition=models.Q(("stage", 2)),
+                        condition=models.Q(("interruptions__gte", 0), ("stage", 2)),
                         name="tenant_slots_oldest_wait",
                     ),
                     models.Index(

@@ -6,10 +6,12 @@ written there, see ``layering.py``.
 """
 
 from tenant_slots.models.states import ENDED, HOLD_SLOT, HOLDING, Kind, LimitSource, Stage, State
-from tenant_slots.models.sweep_claim import SweepClaim
+from tenant_slots.models.sweep_claim import EVERYWHERE, SweepClaim
 from tenant_slots.models.tenant_job import (
     ANY,
+    ANY_OF_ALL,
     READY_AT,
+    UNKNOWN_TASK,
     TenantJob,
     TenantJobQuerySet,
     overflow_queue_of,
@@ -20,13 +22,16 @@ from tenant_slots.models.tenant_queue import GUARDED, HIGHEST_LIMIT, HIGHEST_SHA
 
 __all__ = [
     "ANY",
+    "ANY_OF_ALL",
     "ENDED",
+    "EVERYWHERE",
     "GUARDED",
     "HIGHEST_LIMIT",
     "HIGHEST_SHARE",
     "HOLDING",
     "HOLD_SLOT",
     "READY_AT",
+    "UNKNOWN_TASK",
     "Change",
     "Kind",
     "LimitSource",

@@ -7,6 +7,9 @@ from django.db import models
 from tenant_slots.models.fields import Moment
 from tenant_slots.models.manager import InConfiguredDatabase
 
+EVERYWHERE = "everywhere"
+"""The name of the sweep of all tenant queues; each host has one of its own besides."""
+
 
 class SweepClaim(models.Model):
     """Who sweeps now: a row per kind of sweep, taken by a conditional UPDATE until a time of the database's clock."""

@@ -22,15 +22,25 @@ from tenant_slots.models.manager import InConfiguredDatabase
 from tenant_slots.models.states import ENDED, HOLDING, UNADMITTED, Kind, Stage, State
 from tenant_slots.models.tenant_queue import TenantQueue
 
-ANY = Q(pk__gt=0)
+ANY = Q(crashes__gte=0)
 """True of every job. An index that has it in its condition is left alone by queries that do not ask for it.
+
+Of a column that no index has: where the table was empty at the last ANALYZE, PostgreSQL would take any other index that
+could answer a part of the question for just as good.
 
 PostgreSQL takes a backlog that came after the last ANALYZE for a row or two, and then any index of waiting jobs for as
 good as the one in their order: whoever asked for the first one would read and sort them all.
 """
 
+ANY_OF_ALL = Q(interruptions__gte=0)
+"""The same for the index that has the jobs of all tenants together, which is for nobody who asks for one tenant's."""
+
 READY_AT = Greatest("enqueued_at", Coalesce("run_after", "enqueued_at"))
 """From when a job could have started: one that was deferred did not wait before its time."""
+
+
+UNKNOWN_TASK = "unknown"
+"""Of a job's options: when a worker that does not know its function first met it, and at which attempt it last was."""
 
 
 def rq_id_of(job: uuid.UUID, attempt: int, rq_job_id: str) -> str:
@@ -217,6 +227,9 @@ class TenantJob(models.Model):
     crashes = models.PositiveIntegerField(_("crashes"), default=0, db_default=0)
     interruptions = models.PositiveIntegerField(_("interruptions"), default=0, db_default=0)
     failures = models.PositiveIntegerField(_("failures"), default=0, db_default=0)
+    deferrals = models.PositiveIntegerField(
+        _("deferrals"), default=0, db_default=0, help_text=_("How often it was put off because its tenant was busy.")
+    )
     progress = StoredJSON(
         _("progress"),
         null=True,
@@ -294,7 +307,7 @@ class TenantJob(models.Model):
             models.Index(
                 "tenant_queue", READY_AT, condition=ANY & Q(stage=Stage.WAITING), name="tenant_slots_longest_wait"
             ),
-            models.Index(READY_AT, condition=Q(stage=Stage.WAITING), name="tenant_slots_oldest_wait"),
+            models.Index(READY_AT, condition=ANY_OF_ALL & Q(stage=Stage.WAITING), name="tenant_slots_oldest_wait"),
             models.Index(
                 fields=["tenant_queue", "ended_at"], condition=Q(stage=Stage.ENDED), name="tenant_slots_ended_of_row"
             ),

@@ -17,7 +17,7 @@ from tenant_slots import owners, signals
 from tenant_slots.alarm import time_limit
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
-from tenant_slots.models import TenantQueue
+from tenant_slots.models import EVERYWHERE, TenantQueue
 from tenant_slots.repair import claims, faults, steps
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
@@ -71,7 +71,7 @@ class Sweeper:
         """The local part, then the rest if no other process has claimed it. None when both were claimed."""
         reports = []
         self.contact.sees(clock.now())
-        for name, its_steps in ((f"host {owners.this_host()}", steps.LOCAL_STEPS), ("everywhere", steps.STEPS)):
+        for name, its_steps in ((f"host {owners.this_host()}", steps.LOCAL_STEPS), (EVERYWHERE, steps.STEPS)):
             began = time.monotonic()
             claimed = claims.claim(name, self.name)
             self.contact.kept()  # it answered; before any step judges others by how long it has done so

@@ -11,14 +11,11 @@ from typing import Any
 
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import UnknownJob
-from tenant_slots.models import State, TenantJob
+from tenant_slots.models import UNKNOWN_TASK, State, TenantJob
 from tenant_slots.running.recording import Outcome
 
 PAUSE = 10
 """Seconds until such a job is tried again: each try costs a work-horse."""
-
-MARK = "unknown"
-"""Of a job's options: when a worker that does not know its function first met it, and at which attempt it last was."""
 
 
 def put_back(job: TenantJob, error: BaseException) -> Outcome | None:
@@ -32,17 +29,19 @@ def put_back(job: TenantJob, error: BaseException) -> Outcome | None:
     return {
         "state": State.SCHEDULED,
         "error": f"waits for a worker that knows its function: {error}",
-        "options": {**job.options, MARK: mark},
+        "options": {**job.options, UNKNOWN_TASK: mark},
         "later": PAUSE,
     }
 
 
 def forgotten(job: TenantJob) -> dict[str, Any]:
     """Without the mark, for a job that fails: if somebody retries it, it waits as long again."""
-    return {"options": {name: job.options[name] for name in job.options if name != MARK}} if MARK in job.options else {}
+    if UNKNOWN_TASK not in job.options:
+        return {}
+    return {"options": {name: job.options[name] for name in job.options if name != UNKNOWN_TASK}}
 
 
 def _first_met(job: TenantJob, now: datetime) -> datetime:
     """By the database's clock, as the time of an admission is. An attempt between that ran ends one wait."""
-    mark = job.options.get(MARK)
+    mark = job.options.get(UNKNOWN_TASK)
     return datetime.fromisoformat(mark["since"]) if mark and mark["attempt"] == job.attempt - 1 else now

@@ -54,9 +54,9 @@ def first_ready(jobs: Any) -> Any:
     return jobs.order_by().values_list(Func(READY_AT, function="MIN", output_field=Moment()), flat=True)
 
 
-def oldest_wait(jobs: TenantJobQuerySet) -> Any:
-    """For how long the job has waited that became ready first."""
-    oldest = Subquery(first_ready(jobs.waiting().filter(ANY)), output_field=DateTimeField())
+def oldest_wait(jobs: TenantJobQuerySet, whose: Q = ANY) -> Any:
+    """For how long the job has waited that became ready first. `ANY_OF_ALL` for the jobs of all tenants."""
+    oldest = Subquery(first_ready(jobs.waiting().filter(whose)), output_field=DateTimeField())
     return ExpressionWrapper(DatabaseNow() - oldest, output_field=DurationField())
 
 

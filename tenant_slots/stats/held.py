@@ -23,9 +23,14 @@ def holding(row: TenantQueue, most: int) -> list[TenantJob]:
 def holding_the_key(job: TenantJob, most: int) -> list[TenantJob]:
     """The jobs that hold a slot and have the concurrency key of this one."""
     jobs = job.tenant_queue.jobs.holding().filter(key=job.key).order_by("pk")
-    return list(jobs.only("task", "uuid")[:most])
+    return list(jobs.only("task", "uuid", "worker", "beats")[:most])
 
 
 def stale_ones(row: TenantQueue) -> set[int]:
     """Primary keys of the running jobs whose heartbeat is too old."""
     return set(row.jobs.stale().values_list("pk", flat=True))
+
+
+def stale(row: TenantQueue, most: int) -> list[TenantJob]:
+    """Running jobs whose heartbeat is too old, the oldest first."""
+    return list(row.jobs.stale().defer(*LARGE).order_by("beat_at")[:most])

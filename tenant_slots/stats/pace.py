@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from tenant_slots.db import clock
 from tenant_slots.db.clock import ago
-from tenant_slots.models import READY_AT, TenantQueue
+from tenant_slots.models import ANY, READY_AT, TenantQueue
 from tenant_slots.stats.expressions import first_ready
 
 MOST_ENDS = 50
@@ -44,7 +44,7 @@ def pace_of(row: TenantQueue) -> Pace | None:
     ended, since = len(wanted), now - WINDOW
     if ended == MOST_ENDS:  # what was wanted before the first of these ended, those before it were busy with
         ended, since = ended - 1, wanted[-1][1]
-    (oldest,) = first_ready(row.jobs.waiting())
+    (oldest,) = first_ready(row.jobs.waiting().filter(ANY))
     if oldest is not None:
         wanted.append((oldest, now))
     return Pace(ended, _covered(wanted, since))

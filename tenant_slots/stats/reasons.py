@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from tenant_slots import concurrency_keys, rates, rests
 from tenant_slots.db import clock
-from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.stats.held import holding, holding_the_key
+from tenant_slots.models import UNKNOWN_TASK, State, TenantJob, TenantQueue
+from tenant_slots.stats.held import holding, holding_the_key, stale
 from tenant_slots.stats.pace import Pace, pace_of
 from tenant_slots.stats.positions import position_in_backlog
 
@@ -36,11 +36,27 @@ class Reason(StrEnum):
     """None of these either: it is a reservation, which needs no worker."""
 
 
+class Because(StrEnum):
+    """Why a job is scheduled."""
+
+    ASKED = "asked"
+    """For a time, by whoever enqueued it."""
+    BUSY = "busy"
+    """Its tenant was busy, and its function's `on_busy` has put it off."""
+    RETRY = "retry"
+    """It ran, and is to run again."""
+    UNKNOWN_TASK = "unknown_task"
+    """The worker that took it does not know its function."""
+
+
 @dataclass(frozen=True)
 class NotYet:
-    """It is scheduled: for a time, for a retry, or deferred."""
+    """It is scheduled."""
 
     until: datetime
+    because: Because
+    is_due: bool
+    """Its time has come: the next sweep puts it into the backlog."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +80,8 @@ class Waits:
     """Some of those that hold the slots, while that is a reason."""
     holding_its_key: list[TenantJob]
     """Some of those that hold slots with its concurrency key, while that is a reason."""
+    stale: list[TenantJob]
+    """Some of those that hold a slot without a heartbeat, while slots are a reason."""
     bucket: rates.Bucket | None
     """What the rate has left; None without one, and while no job may start at all."""
     seen_at: datetime
@@ -95,11 +113,18 @@ class Waits:
 def why_waiting(job: TenantJob) -> NotYet | NeedsWorker | Waits | None:
     """None when the job runs or has ended."""
     if job.state == State.SCHEDULED and job.run_after is not None:
-        return NotYet(job.run_after)
+        return NotYet(job.run_after, _because(job), is_due=job.run_after <= clock.now())
     if job.state == State.QUEUED:
         return NeedsWorker(job.rq_queue_name)
     position = position_in_backlog(job)
     return None if position is None else _waits(job, position)
+
+
+def _because(job: TenantJob) -> Because:
+    if not job.attempt:
+        return Because.BUSY if job.deferrals else Because.ASKED
+    mark = job.options.get(UNKNOWN_TASK)
+    return Because.UNKNOWN_TASK if mark and mark["attempt"] == job.attempt else Because.RETRY
 
 
 def _waits(job: TenantJob, position: int) -> Waits:
@@ -114,6 +139,7 @@ def _waits(job: TenantJob, position: int) -> Waits:
         reasons,
         holding=holding(row, MOST_NAMED) if Reason.AT_LIMIT in reasons else [],
         holding_its_key=holding_the_key(job, MOST_NAMED) if Reason.KEY_LIMIT in reasons else [],
+        stale=stale(row, MOST_NAMED) if {Reason.AT_LIMIT, Reason.KEY_LIMIT} & {*reasons} else [],
         bucket=bucket,
         seen_at=now,
         pace=pace_of(row) if may_start else None,

@@ -11,7 +11,7 @@ from django.db.models.functions import Coalesce
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db.compiled import Statement
-from tenant_slots.models import TenantJob, TenantJobQuerySet, TenantQueue
+from tenant_slots.models import ANY, ANY_OF_ALL, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.stats.expressions import count_of, in_seconds, jobs_of_row, oldest_wait
 
 
@@ -49,14 +49,14 @@ def added_up(queues: QuerySet[TenantQueue] | None = None) -> Tiles:
         found = dict(zip(SUMMED, _compiled_sums(app_settings.LEASE_TTL).lists()[0], strict=True))
     else:
         jobs = TenantJob.objects.filter(tenant_queue__in=queues.order_by().values("pk"))
-        found = queues.order_by().aggregate(**_sums(jobs, oldest_among=jobs_of_row()))
+        found = queues.order_by().aggregate(**_sums(jobs, jobs_of_row(), ANY))
     return Tiles(**{**found, "oldest_wait": in_seconds(found["oldest_wait"])})
 
 
 def sums_of_all() -> QuerySet[Any]:
     """One row with the values of `SUMMED`. The constant makes all tenant queues one group."""
     jobs = TenantJob.objects.all()
-    sums = TenantQueue.objects.order_by().values(all=Value(1)).annotate(**_sums(jobs, oldest_among=jobs))
+    sums = TenantQueue.objects.order_by().values(all=Value(1)).annotate(**_sums(jobs, jobs, ANY_OF_ALL))
     return sums.values_list(*SUMMED)
 
 
@@ -66,13 +66,14 @@ def _compiled_sums(lease_ttl: float) -> Statement:
     return Statement(sums_of_all)
 
 
-def _sums(jobs: Any, oldest_among: Any) -> dict[str, Any]:
+def _sums(jobs: Any, oldest_among: Any, whose: Q) -> dict[str, Any]:
     """What the tiles add up.
 
     Args:
         jobs: those of the rows.
         oldest_among: where to look for the one that waits longest: among all it is the first of an index; among those
             of some rows it is looked for row by row.
+        whose: what the index of these has in its condition.
     """
     limited = ~Q(tenant="")
     unlimited = TenantQueue.objects.filter(tenant="").values("pk")
@@ -82,7 +83,7 @@ def _sums(jobs: Any, oldest_among: Any) -> dict[str, Any]:
         "in_use": Coalesce(Max(count_of(running_in_slots)), 0),
         "capacity": Coalesce(Sum("max_job", filter=limited & Q(paused=False)), 0),
         "at_limit": Count("pk", filter=Q(current_job__gte=F("max_job"), current_job__gt=0)),
-        "waiting": Coalesce(Max(CountInOneProcess(jobs.waiting())), 0),
+        "waiting": Coalesce(Max(CountInOneProcess(jobs.waiting().filter(whose))), 0),
         "stale": Coalesce(Max(count_of(jobs.stale())), 0),
-        "oldest_wait": Max(oldest_wait(oldest_among)),
+        "oldest_wait": Max(oldest_wait(oldest_among, whose)),
     }

@@ -15,13 +15,15 @@ from django.utils.module_loading import import_string
 from redis import Redis
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
+from rq import worker_registration
 from rq.exceptions import StopRequested
 from rq.job import Job
 from rq.queue import Queue
+from rq.utils import now as utc_now
 from rq.worker import BaseWorker
 
 import tenant_slots
-from tenant_slots import dispatch
+from tenant_slots import dispatch, fleet
 from tenant_slots.conf import app_settings
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.repair.sweeper import Sweeper
@@ -49,7 +51,7 @@ class SweepingWorker(BaseWorker):
         self.kept = KeptEndings()
         self.sweeper = Sweeper(self.name)
         self.heartbeats = Heartbeats(self.runs, self.end_run, lambda: self.sweeper.contact.broken(), self.look_at_clock)
-        self._busy_with_bookkeeping = False
+        self._busy_with_bookkeeping = self._has_said_that_it_leaves = False
         self._failure: BaseException | None = None
         self._next_heartbeat = self._next_suspension_check = 0.0
 
@@ -162,6 +164,28 @@ class SweepingWorker(BaseWorker):
         elif now >= self._next_heartbeat:
             self._next_heartbeat = now + 1
             self._unless_redis_is_away(super().heartbeat)
+            self._unless_redis_is_away(self.register_again_if_forgotten)
+
+    def serialize(self) -> dict[str, Any]:
+        return {**super().serialize(), fleet.CLASS: f"{type(self).__module__}.{type(self).__qualname__}"}
+
+    def say_that_it_leaves(self) -> None:
+        """A stop was requested during a job. RQ says so itself, but only of a worker that it thinks busy (RQ 2.12)."""
+        if self._stop_requested and not self._has_said_that_it_leaves:
+            self._has_said_that_it_leaves = True
+            self._shutdown_requested_date = self._shutdown_requested_date or utc_now()
+            self._unless_redis_is_away(self.set_shutdown_requested_date)
+
+    def register_again_if_forgotten(self) -> None:
+        """After a FLUSHALL RQ's heartbeats bring back a record at most, which nobody finds (RQ 2.12)."""
+        if self.connection.sismember(worker_registration.REDIS_WORKER_KEYS, self.key):
+            return
+        record: Any = {**self.serialize(), "state": self.get_state()}
+        with self.connection.pipeline() as pipeline:
+            pipeline.hset(self.key, mapping=record)
+            worker_registration.register(self, pipeline)
+            super().heartbeat(None, pipeline)
+            pipeline.execute()
 
     def set_state(self, state: str, pipeline: Any = None) -> None:
         """RQ says twice after every job that the worker is idle."""

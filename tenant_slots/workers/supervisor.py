@@ -212,6 +212,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         self.settle_kept()
         self.sweep()
         self.show_presence()
+        self.say_that_it_leaves()
         if self.execution is not None and time.monotonic() >= self._next_rq_heartbeat:
             self._next_rq_heartbeat = time.monotonic() + self.job_monitoring_interval
             self._unless_redis_is_away(self.set_current_job_working_time, seconds)

@@ -92,6 +92,7 @@ class TurnTakingWorker(SweepingWorker):
         """Whoever admits jobs need not push any for this worker. Called once in a while during a job."""
         if self._is_sign_due():
             self._unless_redis_is_away(fair_order.show_presence, self.key, self.queue_names())
+            self._unless_redis_is_away(self.register_again_if_forgotten)
 
     def _is_sign_due(self) -> bool:
         is_due = time.monotonic() >= self._next_sign

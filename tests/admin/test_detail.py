@@ -13,11 +13,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 import tests.jobs  # noqa: F401  the task is known once its module is imported
-from tenant_slots import dispatch, rates
+from tenant_slots import rates
 from tenant_slots.admin import reasons
 from tenant_slots.admin.arguments import HIDDEN, is_hidden, shown_args
 from tenant_slots.admin.queue_charts import SPANS, charts_of
-from tenant_slots.models import Kind, State, TenantQueue
+from tenant_slots.models import State, TenantQueue
 from tenant_slots.stats.pace import Pace, pace_of
 from tenant_slots.stats.reasons import Reason, Waits, why_waiting
 from tests.admin.site import change_page, signed_in
@@ -107,56 +107,6 @@ def test_staff_who_may_not_see_jobs_get_no_links_to_them() -> None:
     assert change_page(job) not in client.get(change_page(row)).content.decode()
 
 
-# --- why is this job waiting? --------------------------------------------------------------------------------------
-
-
-def why(job: Any) -> str:
-    return " ".join(reasons.why_waiting(job))
-
-
-def test_a_waiting_job_says_its_position_who_is_before_it_and_when_it_may_start() -> None:
-    row = tenant_queue(max_job=1)
-    holding = running_job(row, another_process("worker-7"))
-    waiting_job(row)
-    job = waiting_job(row)
-    job.tenant_queue.refresh_from_db()
-    assert "number 2 in the backlog of acme on imports" in why(job)
-    assert "at its limit: 1 of 1 slots are taken" in why(job)
-    assert f"They are held by: {holding} (worker-7)." in why(job)
-    assert "free worker" not in why(job)
-    assert "no estimate" in why(job)
-
-
-def test_a_job_of_a_tenant_below_its_limit_waits_for_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = tenant_queue(max_job=3)
-    running_job(row, another_process("worker-7"))
-    job = waiting_job(fresh(row))
-    for workers, text in [
-        (None, "Redis does not answer"),
-        (0, "No worker of queue imports is alive. Start one"),
-        (1, "1 worker of queue imports is alive."),
-        (2, "2 workers of queue imports are alive."),
-    ]:
-        monkeypatch.setattr(dispatch, "workers_listening", lambda queue, workers=workers: workers)
-        assert "waits for a free worker: its tenant queue is below its limit, 1 of 3 slots are taken" in why(job)
-        assert text in why(job)
-    assert "held by" not in why(job)
-
-
-def test_a_reservation_waits_for_no_worker() -> None:
-    row = tenant_queue(max_job=3)
-    waiting_job(row)
-    assert "no job before it could take" in why(waiting_job(row, kind=Kind.RESERVATION))
-    assert "worker" not in why(waiting_job(row, kind=Kind.RESERVATION))
-
-
-def test_the_workers_that_a_job_waits_for_are_those_of_its_overflow_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(dispatch, "workers_listening", lambda queue: asked.append(queue))
-    why(waiting_job(tenant_queue(), rq_queue="reports"))
-    assert asked == ["reports"]
-
-
 # --- when it may start ---------------------------------------------------------------------------------------------
 
 
@@ -169,7 +119,9 @@ def test_an_estimate_is_the_tenants_own_pace_since_it_has_had_jobs() -> None:
     waits = why_waiting(jobs[-1])
     assert isinstance(waits, Waits)
     assert waits.seconds_to_start == pytest.approx(120, abs=2)
-    assert re.search(r"It starts in about (1|2) min. .* 8 jobs ended in 1 min ", why(jobs[-1]))
+    assert re.search(
+        r"It starts in about (1|2) min. .* 8 jobs ended in 1 min ", " ".join(reasons.why_waiting(jobs[-1]))
+    )
 
 
 def test_time_in_which_a_tenant_wanted_nothing_does_not_count() -> None:
@@ -208,34 +160,6 @@ def test_an_estimate_is_not_sooner_than_the_rate_allows() -> None:
     assert isinstance(waits, Waits)
     assert waits.reasons == (Reason.RATE,)
     assert waits.seconds_to_start == pytest.approx(180, abs=2)
-
-
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ({"paused": True}, "paused: no job starts until somebody resumes it"),
-        ({"paused": True, "resume_at": timezone.now()}, "The tenant queue is paused until"),
-        ({"max_job": 0}, "The limit is 0"),
-    ],
-)
-def test_a_job_behind_a_pause_or_a_limit_of_zero_says_so(values: Any, text: str) -> None:
-    job = waiting_job(tenant_queue(**values))
-    assert text in why(job)
-    assert "Nobody can say when it starts." in why(job)
-
-
-def test_other_states_say_what_they_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = tenant_queue()
-    assert "It is scheduled for" in why(waiting_job(row, state=State.SCHEDULED, run_after=timezone.now()))
-    queued = waiting_job(row, state=State.QUEUED)
-    for workers, text in [
-        (None, "Redis does not answer"),
-        (0, "no worker of queue imports is alive"),
-        (2, "2 are alive"),
-    ]:
-        monkeypatch.setattr(dispatch, "workers_listening", lambda queue, workers=workers: workers)
-        assert text in why(queued)
-    assert why(waiting_job(row, state=State.FINISHED)) == ""
 
 
 def test_the_answer_is_on_the_page_of_a_job_that_waits(viewer: Client) -> None:

@@ -112,7 +112,7 @@ def test_twenty_viewers_cost_one_snapshot_a_second(monkeypatch: pytest.MonkeyPat
                 assert poll(client).status_code == 200
         return sum('"tenant_slots_' in query["sql"] for query in captured)
 
-    assert queries_of_all() == 5  # three for the rows, one for the tiles, one for all worker time
+    assert queries_of_all() == 6  # three for the rows, two for the tiles, one for all worker time
     assert queries_of_all() == 0
     clock.monotonic = lambda: 1001.0
     assert queries_of_all() == 3

@@ -1,0 +1,124 @@
+"""The page of the workers: who is alive, what each one does, and which queue has nobody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest
+from django.template.response import TemplateResponse
+from django.urls import path
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from tenant_slots import dispatch, fleet
+from tenant_slots.admin.pages import address, view_name
+from tenant_slots.admin.permissions import QueuePermissions, may
+from tenant_slots.fleet import Fleet, Member
+from tenant_slots.models import TenantJob
+from tenant_slots.stats import lanes
+from tenant_slots.stats.expressions import LARGE
+
+MOST_SHOWN = 500
+"""Workers on the page, those first that need somebody."""
+
+STATES = {"started": _("starts"), "idle": _("idle"), "busy": _("busy"), "suspended": _("suspended")}
+"""RQ's words."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A queue of RQ and its workers."""
+
+    name: str
+    alive: int
+    busy: int
+    leaving: int
+    has_jobs: bool
+
+    @property
+    def is_deserted(self) -> bool:
+        return self.has_jobs and self.alive == self.leaving
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A worker and the job of ours that it runs, if the viewer may see it."""
+
+    member: Member
+    job: TenantJob | None
+
+    @property
+    def state(self) -> str:
+        if not self.member.is_alive:
+            return gettext("dead")
+        if self.member.is_leaving:
+            return gettext("ends after its job")
+        return str(STATES.get(self.member.state, self.member.state))
+
+    @property
+    def short_class(self) -> str:
+        return self.member.worker_class.rpartition(".")[2] or gettext("not ours")
+
+
+def deserted(known: Fleet) -> tuple[str, ...]:
+    """Queues with jobs and without a worker that takes them, as far as Redis can be asked."""
+    return tuple(lane.name for lane in _lanes(known) if lane.is_deserted and lane.name not in known.unasked)
+
+
+def _lanes(known: Fleet) -> list[Lane]:
+    with_jobs = lanes.with_jobs()
+    found = []
+    for name in getattr(settings, "RQ_QUEUES", {}):
+        alive = [member for member in known.of(name) if member.is_alive]
+        busy, leaving = sum(member.is_busy for member in alive), sum(not member.takes_jobs for member in alive)
+        found.append(Lane(name, len(alive), busy, leaving, name in with_jobs))
+    return found
+
+
+class WorkersPage(QueuePermissions):
+    def get_urls(self) -> list[Any]:
+        page = path("workers/", self.admin_site.admin_view(self.workers_view), name=view_name(self, "workers"))
+        return [page, *super().get_urls()]
+
+    def workers_view(self, request: HttpRequest) -> TemplateResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        known = fleet.known()
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": gettext("Workers"),
+            "media": self.media,
+            "back": address(self, "changelist"),
+            "lanes": _lanes(known),
+            "unasked": known.unasked,
+            "is_suspended": known.is_suspended,
+            "workers": self._shown(request, known),
+            "more": max(0, len(known.members) - MOST_SHOWN),
+            "slots_job_url": f"{self.admin_site.name}:tenant_slots_tenantjob_change",
+        }
+        return TemplateResponse(request, "admin/tenant_slots/workers.html", context)
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        return super().changelist_view(
+            request, {"slots_workers_url": address(self, "workers"), **(extra_context or {})}
+        )
+
+    def _shown(self, request: HttpRequest, known: Fleet) -> list[Shown]:
+        members = sorted(known.members, key=lambda member: (member.takes_jobs, member.name))[:MOST_SHOWN]
+        jobs = self._jobs_of(request, members)
+        return [Shown(member, jobs.get(member.rq_job_id)) for member in members]
+
+    def _jobs_of(self, request: HttpRequest, members: list[Member]) -> dict[str, TenantJob]:
+        """What they run, by RQ's id, as far as it is of a tenant that the viewer may see. One query."""
+        named = [named for member in members if (named := dispatch.named_by(member.rq_job_id))]
+        if not named or not may(request, "view_tenantjob"):
+            return {}
+        jobs = TenantJob.objects.filter(uuid__in=[uuid for uuid, _ in named]).select_related("tenant_queue")
+        own = self.tenant_queues_for(request)
+        if own is not None:
+            jobs = jobs.filter(tenant_queue__in=own.order_by().values("pk"))
+        return {job.rq_id: job for job in jobs.defer(*LARGE)}

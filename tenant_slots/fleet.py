@@ -1,0 +1,170 @@
+"""The workers, as RQ has them on record, and which of them are to be believed.
+
+RQ's record of a worker outlives it: of one that was killed it stays until it expires, after minutes for a stock worker
+that was idle. A worker of ours says every few seconds that it is there, so that of ours those are alive that have said
+so lately. Of a stock worker nobody knows better than its record.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from redis import Redis
+from rq.suspension import is_suspended
+from rq.utils import utcparse
+from rq.worker import Worker, WorkerStatus
+
+from tenant_slots import dispatch, redis_servers
+
+logger = logging.getLogger("tenant_slots")
+
+CLASS = "tenant_slots_class"
+"""In RQ's record of a worker of ours: the path of its class."""
+
+SECONDS_ALIVE = 15
+"""For which a worker of ours is given to say that it is there, once RQ has it on record."""
+
+AT_ONCE = 500
+"""Most records in one request to Redis, which serves nobody else meanwhile."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One worker that RQ has on record."""
+
+    name: str
+    queues: tuple[str, ...]
+    state: str
+    """RQ's word: ``started``, ``idle``, ``busy`` or ``suspended``."""
+    rq_job_id: str
+    """Of the job that it runs, or ""."""
+    host: str
+    pid: int | None
+    version: str
+    """RQ's."""
+    worker_class: str
+    """The path of a class of ours; "" for any other."""
+    born_at: datetime | None
+    heard_at: datetime | None
+    """Its last heartbeat, by its own clock."""
+    is_leaving: bool
+    """It was told to end, and does so after the job that it runs."""
+    is_alive: bool
+
+    @property
+    def is_busy(self) -> bool:
+        return self.state == WorkerStatus.BUSY
+
+    @property
+    def takes_jobs(self) -> bool:
+        """Now, or when the job that it runs has ended."""
+        return self.is_alive and not self.is_leaving and self.state != WorkerStatus.SUSPENDED
+
+
+@dataclass(frozen=True)
+class Fleet:
+    members: tuple[Member, ...]
+    """By name."""
+    unasked: tuple[str, ...]
+    """Queues whose Redis does not answer."""
+    is_suspended: bool
+    """All workers of one of the servers are told to rest: ``rq suspend``."""
+
+    def of(self, queue: str) -> tuple[Member, ...]:
+        """Who listens on a queue of RQ, the dead among them."""
+        return tuple(member for member in self.members if queue in member.queues)
+
+    @property
+    def alive(self) -> int:
+        return sum(member.is_alive for member in self.members)
+
+
+def known(*queues: str) -> Fleet:
+    """The workers of the servers of these queues, or of all the project's. Three requests for each server."""
+    members: dict[str, Member] = {}
+    unasked: list[str] = []
+    suspended = False
+    for name, same_server in _servers(queues or tuple(getattr(settings, "RQ_QUEUES", {}))).items():
+        try:
+            with dispatch.reaching(name) as queue:
+                members |= {member.name: member for member in _members(queue.connection)}
+                suspended = suspended or bool(is_suspended(queue.connection))
+        except dispatch.OUT_OF_REACH as error:
+            logger.warning("the workers of queue %s cannot be asked for: %s", name, error)
+            unasked += same_server
+    return Fleet(tuple(sorted(members.values(), key=lambda member: member.name)), tuple(unasked), suspended)
+
+
+def _servers(queues: Sequence[str]) -> dict[str, list[str]]:
+    """One queue of each server, and all of these queues on it."""
+    by_server: dict[Hashable, list[str]] = {}
+    for name in queues:
+        by_server.setdefault(redis_servers.server_of(dispatch.queue_named(name).connection), []).append(name)
+    return {names[0]: names for names in by_server.values()}
+
+
+def _members(connection: Redis) -> Iterable[Member]:
+    keys = sorted(Worker.all_keys(connection=connection))
+    for start in range(0, len(keys), AT_ONCE):
+        some = keys[start : start + AT_ONCE]
+        with connection.pipeline(transaction=False) as pipeline:
+            for key in some:
+                pipeline.hgetall(key)
+            pipeline.time()
+            *records, (seconds, _) = pipeline.execute()
+        found = {key: _decoded(record) for key, record in zip(some, records, strict=True) if record}
+        present = _present(connection, found, seconds)
+        for key, record in found.items():
+            if "death" not in record and "birth" in record:
+                yield _member(key, record, seconds, is_present=key in present)
+
+
+def _decoded(record: dict[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode(errors="replace") for name, value in record.items()}
+
+
+def _present(connection: Redis, records: dict[str, dict[str, str]], now: int) -> set[str]:
+    """The keys of the workers of ours that have said lately that they are there; see ``fair_order.lua``."""
+    places = [
+        (key, f"tenant_slots:workers:{queue}")
+        for key, record in records.items()
+        if CLASS in record
+        for queue in record.get("queues", "").split(",")
+    ]
+    with connection.pipeline(transaction=False) as pipeline:
+        for key, presence in places:
+            pipeline.zscore(presence, key)
+        until = pipeline.execute()
+    return {key for (key, _), score in zip(places, until, strict=True) if score is not None and score > now}
+
+
+def _member(key: str, record: dict[str, str], now: int, *, is_present: bool) -> Member:
+    worker_class, born_at = record.get(CLASS, ""), _moment(record.get("birth"))
+    is_new = born_at is not None and born_at.timestamp() > now - SECONDS_ALIVE
+    return Member(
+        name=key.removeprefix(Worker.redis_worker_namespace_prefix),
+        queues=tuple(filter(None, record.get("queues", "").split(","))),
+        state=record.get("state", ""),
+        rq_job_id=record.get("current_job", ""),
+        host=record.get("hostname", ""),
+        pid=int(record["pid"]) if record.get("pid", "").isdecimal() else None,
+        version=record.get("version", ""),
+        worker_class=worker_class,
+        born_at=born_at,
+        heard_at=_moment(record.get("last_heartbeat")),
+        is_leaving="shutdown_requested_date" in record,
+        is_alive=is_present or is_new or not worker_class,
+    )
+
+
+def _moment(text: Any) -> datetime | None:
+    """None for what RQ has not written."""
+    try:
+        return utcparse(text) if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,271 @@
+"""Why is this job waiting? The answer in every case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import django_rq
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from redis.exceptions import ConnectionError as RedisConnectionError
+from rq.suspension import resume, suspend
+
+import tests.jobs  # noqa: F401  the task is known once its module is imported
+from tenant_slots import dispatch, rates
+from tenant_slots.admin import reasons
+from tenant_slots.db.clock import ago, in_seconds
+from tenant_slots.models import EVERYWHERE, UNKNOWN_TASK, Kind, State, SweepClaim, TenantJob, TenantQueue
+from tests.factories import (
+    admit,
+    age,
+    another_process,
+    fresh,
+    owner,
+    running_job,
+    tenant_queue,
+    waiting_job,
+    worker_on_record,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _somebody_sweeps() -> None:
+    SweepClaim.objects.create(name=EVERYWHERE, until=in_seconds(3))
+
+
+@pytest.fixture(autouse=True)
+def _no_worker() -> None:
+    django_rq.get_connection("imports").flushall()
+
+
+def why(job: TenantJob) -> str:
+    return " ".join(reasons.why_waiting(TenantJob.objects.select_related("tenant_queue").get(pk=job.pk)))
+
+
+def at_its_limit() -> TenantJob:
+    row = tenant_queue()
+    running_job(row, another_process("worker-7"))
+    return waiting_job(row)
+
+
+def behind_a_stale_owner() -> TenantJob:
+    row = tenant_queue()
+    age(running_job(row, another_process("worker-7")), beat_at=3600)
+    return waiting_job(row)
+
+
+def behind_a_stock_worker_that_is_gone() -> TenantJob:
+    row = tenant_queue()
+    running_job(row, owner("stock-7", beats=False))
+    return waiting_job(row)
+
+
+def behind_jobs_that_nobody_runs() -> TenantJob:
+    row = tenant_queue()
+    waiting_job(row)
+    job = waiting_job(row)
+    admit(row)
+    return job
+
+
+def at_the_limit_of_its_key() -> TenantJob:
+    row = tenant_queue(max_job=5, max_job_per_key=1)
+    running_job(row, another_process("worker-7"), key="user-1")
+    return waiting_job(row, key="user-1")
+
+
+def without_a_token() -> TenantJob:
+    row = tenant_queue(max_job=9, **rates.fields_of(rates.Rate(1, timedelta(minutes=1), 1)))
+    TenantQueue.objects.update(**rates.taken(1))
+    return waiting_job(row)
+
+
+def while_its_tenant_rests() -> TenantJob:
+    row = tenant_queue(rests_until=timezone.now() + timedelta(minutes=5), rest_reason="the partner answered 429")
+    return waiting_job(row)
+
+
+def scheduled(**values: Any) -> TenantJob:
+    run_after = values.pop("run_after", timezone.now() + timedelta(hours=1))
+    return waiting_job(tenant_queue(), state=State.SCHEDULED, run_after=run_after, **values)
+
+
+def admitted() -> TenantJob:
+    row = tenant_queue()
+    job = waiting_job(row)
+    admit(row)
+    return job
+
+
+CASES: dict[str, tuple[Callable[[], TenantJob], str]] = {
+    "paused": (lambda: waiting_job(tenant_queue(paused=True)), "paused: no job starts until somebody resumes it"),
+    "paused until": (
+        lambda: waiting_job(tenant_queue(paused=True, resume_at=timezone.now())),
+        "The tenant queue is paused until",
+    ),
+    "limit 0": (lambda: waiting_job(tenant_queue(max_job=0)), "The limit is 0"),
+    "slots full": (at_its_limit, "at its limit: 1 of 1 slots are taken"),
+    "a stale owner before it": (behind_a_stale_owner, "has sent no heartbeat since"),
+    "a stock worker before it is gone": (behind_a_stock_worker_that_is_gone, "which RQ does not know any more"),
+    "slots full of jobs without a worker": (behind_jobs_that_nobody_runs, "Not all of these run"),
+    "key cap": (at_the_limit_of_its_key, "the limit per concurrency key is 1"),
+    "rate": (without_a_token, "is used up: the next job may start at"),
+    "rest": (while_its_tenant_rests, "the partner answered 429"),
+    "a worker": (lambda: waiting_job(tenant_queue(max_job=3)), "below its limit, 0 of 3 slots are taken"),
+    "share": (lambda: waiting_job(tenant_queue(max_job=3, share=7)), "in fair order; its share is 7"),
+    "others before it": (lambda: [waiting_job(row) for row in [tenant_queue()] * 3][-1], "number 3 in the backlog"),
+    "asked for": (scheduled, "whoever enqueued it asked for that"),
+    "put off": (lambda: scheduled(deferrals=2), "It is put off until"),
+    "retry": (lambda: scheduled(attempt=1, failures=1), "It ran, and is to run again at"),
+    "unknown function": (
+        lambda: scheduled(attempt=2, options={UNKNOWN_TASK: {"since": "2026-01-01T00:00:00+00:00", "attempt": 2}}),
+        "does not know its function",
+    ),
+    "due": (lambda: scheduled(run_after=timezone.now() - timedelta(seconds=1)), "the next sweep puts it into"),
+    "admitted": (admitted, "It has a slot, and the next free worker takes it."),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_reason_is_said_where_it_is_one_and_nowhere_else(case: str) -> None:
+    stage, text = CASES[case]
+    said = why(stage())
+    assert text in said
+    others = {name: other for name, (_, other) in CASES.items() if other in said}
+    together = {
+        "a stale owner before it": {"slots full"},
+        "a stock worker before it is gone": {"slots full"},
+        "slots full of jobs without a worker": {"slots full"},
+        "due": {"asked for"},
+    }
+    beside = {"share": {"a worker"}, "others before it": {"slots full", "a worker"}}
+    assert set(others) - {case} <= together.get(case, set()) | beside.get(case, set())
+
+
+def test_a_job_that_runs_or_has_ended_does_not_wait() -> None:
+    row = tenant_queue()
+    assert why(running_job(row, another_process())) == ""
+    assert why(waiting_job(row, state=State.FINISHED)) == ""
+
+
+def test_it_says_who_holds_the_slots() -> None:
+    row = tenant_queue(max_job=1)
+    holding = running_job(row, another_process("worker-7"))
+    job = waiting_job(fresh(row))
+    assert f"They are held by: {holding} (worker-7)." in why(job)
+    assert "no estimate" in why(job)
+
+
+def test_a_reservation_waits_for_no_worker() -> None:
+    row = tenant_queue(max_job=3)
+    waiting_job(row)
+    assert "no job before it could take" in why(waiting_job(row, kind=Kind.RESERVATION))
+    assert "worker" not in why(waiting_job(row, kind=Kind.RESERVATION))
+
+
+def test_nobody_can_say_when_a_job_starts_that_may_not() -> None:
+    assert "Nobody can say when it starts." in why(waiting_job(tenant_queue(paused=True)))
+
+
+# --- its workers ---------------------------------------------------------------------------------------------------
+
+
+def for_a_worker() -> TenantJob:
+    return waiting_job(tenant_queue(max_job=3))
+
+
+def test_without_a_worker_it_says_how_to_start_one() -> None:
+    assert "No worker of queue imports is alive. Start one: manage.py rqworker imports." in why(for_a_worker())
+
+
+def test_workers_are_counted_with_the_busy_ones() -> None:
+    job = for_a_worker()
+    worker_on_record("a").set_state("busy")
+    assert "1 worker of queue imports is alive, 1 busy." in why(job)
+    worker_on_record("b", of_ours=False)
+    assert "2 workers of queue imports are alive, 1 busy." in why(job)
+
+
+def test_a_worker_of_ours_that_was_killed_is_not_alive_although_rq_has_it_on_record() -> None:
+    job = for_a_worker()
+    worker_on_record("killed", says_so=False)
+    assert "No worker of queue imports is alive" in why(job)
+    assert "The last one, killed, was heard of at" in why(job)
+
+
+def test_workers_of_another_queue_do_not_count() -> None:
+    job = for_a_worker()
+    worker_on_record("a", "reports")
+    assert "No worker of queue imports is alive" in why(job)
+
+
+def test_those_of_its_overflow_queue_do() -> None:
+    worker_on_record("a", "reports")
+    assert "1 worker of queue reports is alive" in why(waiting_job(tenant_queue(), rq_queue="reports"))
+
+
+def test_workers_that_only_end_their_last_job_take_no_other() -> None:
+    job = for_a_worker()
+    leaving = worker_on_record("a")
+    leaving.connection.hset(leaving.key, "shutdown_requested_date", "2026-01-01T00:00:00.000000Z")
+    assert "1 worker of queue imports is alive, but ends after the job that it runs." in why(job)
+    worker_on_record("b")
+    assert "2 workers of queue imports are alive, 0 busy" in why(job), "the control: one that takes it"
+
+
+def test_suspended_workers_take_no_job() -> None:
+    job, worker = for_a_worker(), worker_on_record("a")
+    suspend(worker.connection)
+    assert "suspended, until somebody calls manage.py rqresume" in why(job)
+    resume(worker.connection)
+    assert "1 worker of queue imports is alive" in why(job)
+
+
+def test_redis_away_is_not_the_same_as_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = for_a_worker()
+
+    def away(name: str) -> Any:
+        raise RedisConnectionError("away")
+
+    monkeypatch.setattr(dispatch, "reaching", away)
+    assert "Redis does not answer" in why(job)
+    assert "No worker" not in why(job)
+
+
+def test_a_record_that_is_not_rqs_harms_nobody() -> None:
+    job, worker = for_a_worker(), worker_on_record("a")
+    worker.connection.hset(worker.key, mapping={"last_heartbeat": "never", "pid": "x", "hostname": b"\xff"})
+    assert "1 worker of queue imports is alive" in why(job)
+
+
+# --- nobody sweeps -------------------------------------------------------------------------------------------------
+
+
+def test_nobody_has_swept_for_a_while() -> None:
+    job = scheduled(run_after=timezone.now() - timedelta(minutes=10))
+    assert "swept" not in why(job), "the control: somebody does"
+    SweepClaim.objects.update(until=ago(600))
+    assert "Nobody has swept for 10 min." in why(job)
+    assert "slots_sweep --loop" in why(job)
+
+
+def test_nobody_has_ever_swept() -> None:
+    SweepClaim.objects.all().delete()
+    assert "Nobody has ever swept." in why(for_a_worker())
+
+
+def test_the_answer_costs_few_queries_however_many_jobs_wait() -> None:
+    job = at_its_limit()
+    with CaptureQueriesContext(connection) as few:
+        why(job)
+    for _ in range(20):
+        waiting_job(job.tenant_queue)
+    with CaptureQueriesContext(connection) as many:
+        why(job)
+    assert len(many) == len(few) <= 12
