@@ -51,6 +51,7 @@ class SupervisedRun(WatchedRun):
         self.witness.ending()
         following._take_turn(turn, release_and_start)
         if released.admission is None:
+            self.hold_again()  # the next one may have been chosen before somebody turned out to hold a row
             return False
         self.is_over()
         self._follow(job, released, outcome, self._free if following.job is None else _keep)
