@@ -189,8 +189,7 @@ class Run:
         self._follow(job, released, outcome, self._free)
 
     def _follow(self, job: TenantJob, released: Release, outcome: Outcome, free: Callable[[Freed], object]) -> None:
-        charged = fair_order.NOTHING_CHARGED if self.is_charged else self.seconds
-        transitions.follow(job, released, outcome.get("error", ""), charged, free=free)
+        transitions.follow(job, released, outcome.get("error", ""), self.charge, free=free)
 
     def _free(self, slot: Freed) -> None:
         transitions.free(slot)
@@ -199,6 +198,11 @@ class Run:
     def seconds(self) -> float:
         """For which it has had its worker by now, that of its start included."""
         return time.monotonic() - self._began
+
+    @property
+    def charge(self) -> float:
+        """What the order of tenants is still to be told, as in `Freed`."""
+        return fair_order.NOTHING_CHARGED if self.is_charged else self.seconds
 
     def _record_end(self, job: TenantJob, outcome: Outcome) -> Release | None:
         released = recording.record_end(job, outcome, self._on_outage)

@@ -181,7 +181,7 @@ class TurnTakingWorker(SweepingWorker):
         seen = self.witness.read()
         run = (seen.job_id, seen.token)
         if seen.phase is not Phase.IDLE and run != after:
-            self.kept.add(Ending(run, {"state": State.WAITING}))
+            self.kept.add(Ending(run, {"state": State.WAITING}, seconds=fair_order.NOTHING_RAN))
         self.witness.idle()
 
     @contextmanager

@@ -29,7 +29,7 @@ Worker = type[TenantPreforkWorker] | type[TenantWorker]
 
 @contextmanager
 def cancels_slowly(job: TenantJob, until: Event) -> Iterator[None]:
-    """A transaction that locks a waiting job, then its tenant queue when a worker waits for the job, and takes its time."""
+    """A transaction that locks a waiting job, then its tenant queue too when a worker waits for the job."""
 
     def hold() -> None:
         try:
