@@ -103,6 +103,8 @@ class Run:
         """
         admit_and_start = partial(slots.admit_and_start, turn.tenant_queue_id, turn.rq_queue)
         self._take_turn(turn, admit_and_start)
+        if self.job is None:
+            self.witness.idle()  # somebody may have turned out to hold the row of the job that was chosen
         return self.job
 
     def _take_turn(self, turn: Turn, admit_and_start: Callable[[Owner, slots.Choosing], Admission]) -> None:

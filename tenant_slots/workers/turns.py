@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, cast
 
 from django.db import Error
@@ -84,9 +85,7 @@ class TurnTakingWorker(SweepingWorker):
         super().settle_up()
         slot, self._slot = self._slot, None
         if slot is not None:
-            with self._database(), transitions.collecting() as news:
-                transitions.free(slot)
-            self._tell_news(news)
+            self._feed_others(partial(transitions.free, slot))
 
     def show_presence(self) -> None:
         """Whoever admits jobs need not push any for this worker. Called once in a while during a job."""
@@ -122,10 +121,19 @@ class TurnTakingWorker(SweepingWorker):
         turn, rooms = fair_order.take(self.key, names, waits=waits, is_news=self._is_sign_due(), slot=self._slot)
         self._slot = None
         if rooms:
-            with self._database(), transitions.collecting() as news:
-                transitions.feed_each(rooms)
-            self._tell_news(news)
+            self._feed_others(partial(transitions.feed_each, rooms))
         return turn
+
+    def _feed_others(self, feed: Callable[[], object]) -> None:
+        """Admit jobs that others wait for. Where the database is out of reach the sweep makes up for it."""
+        try:
+            with self._database(), transitions.collecting() as news:
+                feed()
+        except Error as error:
+            self.sweeper.contact.broken()
+            logger.warning("the database did not answer when jobs were to be admitted for others: %s", error)
+        else:
+            self._tell_news(news)
 
     def _wait_at_lists(
         self, queues: Sequence[Queue], timeout: float | None, options: dict[str, Any]
@@ -143,8 +151,10 @@ class TurnTakingWorker(SweepingWorker):
             try:
                 with self._database(), transitions.collecting() as news:
                     job = run.take(turn)
-            except Error as error:
+            except BaseException as error:
                 self._put_back_what_was_taken()
+                if not isinstance(error, Error):
+                    raise
                 self.sweeper.contact.broken()
                 logger.warning("the database did not answer, trying again: %s", error)
                 time.sleep(SECONDS_WITHOUT_DATABASE)
@@ -204,6 +214,9 @@ class TurnTakingWorker(SweepingWorker):
         return nullcontext()
 
     def _part(self) -> None:
+        if self._taken is not None:
+            self._taken = None
+            self._put_back_what_was_taken()
         super()._part()
         try:
             fair_order.leave(self.key, self.queue_names(), is_over=True)

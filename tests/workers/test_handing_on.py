@@ -10,7 +10,7 @@ import pytest
 from django.db import DataError, OperationalError, connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from tenant_slots import fair_order, slots
+from tenant_slots import fair_order, slots, transitions
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.workers import TenantPreforkWorker, TenantWorker
 from tests import jobs
@@ -288,4 +288,77 @@ def test_what_was_freed_is_told_when_redis_comes_back(
     run()
     assert tried
     assert len(history.started()) == 4
+    assert counters_match()
+
+
+@CLASSES
+@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("where", ["release_and_start", "release"])
+def test_a_worker_that_is_to_end_at_once_while_it_records_an_end_records_it_all_the_same(
+    where: str,
+    is_committed: bool,
+    worker_class: Worker,
+    history: History,
+    transactions: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RQ raises SystemExit wherever the worker is when it is told so for the second time."""
+    tenant_queue(max_job=1)
+    enqueue(history, acme=3)
+    if where == "release":
+        monkeypatch.setattr(worker_class, "has_nothing_else_to_do", lambda worker: False)
+    real, calls = getattr(slots, where), []
+
+    def interrupted(job: TenantJob, *arguments: Any, **values: Any) -> Any:
+        if not job.pk or calls:  # to warm up, a worker ends a job that there is not
+            return real(job, *arguments, **values)
+        calls.append(job.pk)
+        if is_committed:
+            real(job, *arguments, **values)
+        raise SystemExit
+
+    monkeypatch.setattr(slots, where, interrupted)
+    with pytest.raises(SystemExit):
+        run(worker_class)
+    assert list(TenantJob.objects.order_by("pk").values_list("state", "crashes", "interruptions")) == [
+        (State.FINISHED, 0, 0),
+        (State.WAITING, 0, 0),
+        (State.WAITING, 0, 0),
+    ]
+    assert history.started() == ["acme-0"]
+    assert counters_match()
+
+
+@pytest.mark.parametrize("when", ["before a sweep", "with its next turn"])
+def test_a_database_that_goes_away_while_others_are_fed_ends_no_worker(
+    when: str, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant's slot is free, a worker waits for its next job, and the database is away when that is admitted."""
+    tenant_queue(max_job=1)
+    enqueue(history, acme=2)
+    tried: list[int] = []
+    take, freed = fair_order.take, fair_order.freed
+
+    def away(*arguments: Any, **values: Any) -> Any:
+        tried.append(1)
+        raise OperationalError("the server closed the connection")
+
+    def with_room(*arguments: Any, **values: Any) -> Any:
+        turn, rooms = take(*arguments, **values)
+        return turn, [*rooms, "imports_slow"]
+
+    def room(*arguments: Any, **values: Any) -> list[str]:
+        return [*freed(*arguments, **values), "imports"]
+
+    monkeypatch.setattr(transitions, "feed", away)
+    if when == "before a sweep":
+        monkeypatch.setattr(TenantPreforkWorker, "has_nothing_else_to_do", lambda worker: False)
+        monkeypatch.setattr(TenantPreforkWorker, "should_run_maintenance_tasks", True)
+        monkeypatch.setattr(TenantPreforkWorker, "free", lambda worker, slot: setattr(worker, "_slot", slot))
+        monkeypatch.setattr(fair_order, "freed", room)
+    else:
+        monkeypatch.setattr(fair_order, "take", with_room)
+    run()
+    assert tried
+    assert history.started() == ["acme-0", "acme-1"]
     assert counters_match()
