@@ -388,6 +388,48 @@ def test_a_worker_is_told_of_the_other_queues_where_its_tenant_was_full() -> Non
     assert order(LANE) == [A]
 
 
+def full(tenant: int) -> None:
+    """Its only slot is taken by a worker of ours."""
+    offer(tenant)
+    turn, _ = fair_order.take("rq:worker:one", [QUEUE], waits=True)
+    assert isinstance(turn, Turn)
+    fair_order.drop(turn, 1, is_full=True)
+
+
+def waits(queue: str) -> None:
+    assert fair_order.take("rq:worker:idle", [queue], waits=True) == (None, [])
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_a_worker_that_turns_to_another_queue_is_told_of_whoever_waits_for_the_slot_that_it_has_freed() -> None:
+    full(A), waits(QUEUE)
+    offer(B, queue=LANE)
+    turn, rooms = fair_order.take("rq:worker:one", [LANE, QUEUE], waits=True, slot=ended(A))
+    assert isinstance(turn, Turn)
+    assert (turn.tenant_queue_id, rooms, order()) == (B, [QUEUE], [A])
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_so_is_one_that_turns_to_another_tenant_or_to_a_plain_job() -> None:
+    full(A), waits(QUEUE)
+    offer(B)
+    turn, rooms = fair_order.take("rq:worker:one", [QUEUE], waits=True, slot=ended(A, 9.0))
+    assert isinstance(turn, Turn)
+    assert (turn.tenant_queue_id, rooms) == (B, [QUEUE])
+    fair_order.drop(turn, 1, is_full=True)
+    redis().rpush(LIST, "plain")
+    assert fair_order.take("rq:worker:one", [QUEUE], waits=True, slot=ended(B)) == (QUEUE, [QUEUE])
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_control_where_nobody_waits_it_is_told_of_no_room() -> None:
+    full(A)
+    offer(B, queue=LANE)
+    assert fair_order.take("rq:worker:one", [LANE, QUEUE], waits=True, slot=ended(A))[1] == []
+    offer(B)
+    assert fair_order.take("rq:worker:one", [QUEUE], waits=True, slot=ended(A))[1] == []
+
+
 def test_a_queue_that_the_project_has_no_more_is_left_alone() -> None:
     offer(A, queue=LANE)
     gone = bytes([4]) + b"gone" + struct.pack(LAYOUT, *record(A, LANE)._replace(parked=1))

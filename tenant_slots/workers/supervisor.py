@@ -154,9 +154,11 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         self._rq_id = None
         news: list[News] = []
         if run is not None and run.job is not None:
+            self.looks_at_once = True  # so that `settle_up` tells of the slot, to whoever waits for one
             with self._database(), transitions.collecting() as news:
                 run.put_back()
             self.keep_what_is_left()
+            self.settle_up()
         else:
             self._unless_redis_is_away(self._push_back, job, queue)
         self.execution = None

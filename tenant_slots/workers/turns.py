@@ -18,7 +18,8 @@ from rq.queue import Queue
 from tenant_slots import dispatch, fair_order, transitions
 from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.fair_order import Freed, Next, Turn
-from tenant_slots.models import State, TenantJob
+from tenant_slots.models import TenantJob
+from tenant_slots.running.recording import NOT_BEGUN
 from tenant_slots.running.run import WatchedRun
 from tenant_slots.transitions import News
 from tenant_slots.witness import Phase
@@ -79,7 +80,8 @@ class TurnTakingWorker(SweepingWorker):
 
     def free(self, slot: Freed) -> None:
         """The slot of the job that has just ended."""
-        transitions.free(slot, looks=not self.goes_on())
+        goes_on_there = self.goes_on() and self.queue_names() == [slot.rq_queue]
+        transitions.free(slot, looks=not goes_on_there)
 
     def settle_up(self) -> None:
         super().settle_up()
@@ -191,7 +193,7 @@ class TurnTakingWorker(SweepingWorker):
         seen = self.witness.read()
         run = (seen.job_id, seen.token)
         if seen.phase is not Phase.IDLE and run != after:
-            self.kept.add(Ending(run, {"state": State.WAITING}, seconds=fair_order.NOTHING_RAN))
+            self.kept.add(Ending(run, NOT_BEGUN, seconds=fair_order.NOTHING_RAN))
         self.witness.idle()
 
     @contextmanager

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any
 
 import django_rq
@@ -10,16 +13,18 @@ import pytest
 from django.db import DataError, OperationalError, connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from tenant_slots import fair_order, slots, transitions
+from tenant_slots import fair_order, rates, slots, transitions
+from tenant_slots.db import clock
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.workers import TenantPreforkWorker, TenantWorker
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, supervisor
+from tenant_slots.workers.horses import Horse
 from tests import jobs
-from tests.factories import counters_match, fresh, redis_forgets, tenant_queue
+from tests.factories import counters_match, fresh, pretend_idle, redis_forgets, tenant_queue
 from tests.history import History
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Worker = type[TenantPreforkWorker] | type[TenantWorker]
+Worker = type[TenantPreforkWorker] | type[TenantWorker] | type[TenantSimpleWorker]
 
 CLASSES = pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker])
 
@@ -288,6 +293,87 @@ def test_what_was_freed_is_told_when_redis_comes_back(
     run()
     assert tried
     assert len(history.started()) == 4
+    assert counters_match()
+
+
+@pytest.mark.parametrize(("queues", "looks"), [(("imports",), False), (("reports", "imports"), True)])
+def test_a_worker_without_work_horses_has_others_looked_for_where_its_next_turn_may_be_elsewhere(
+    queues: tuple[str, ...], looks: bool, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant_queue(max_job=1)
+    enqueue(history, acme=1)
+    looked: list[bool] = []
+    real = fair_order.freed
+
+    def noted(slot: fair_order.Freed, *, looks: bool = True) -> list[str]:
+        looked.append(looks)
+        return real(slot, looks=looks)
+
+    monkeypatch.setattr(fair_order, "freed", noted)
+    run(TenantSimpleWorker, *queues)
+    assert looked == [looks]
+
+
+def tokens(row: TenantQueue) -> int:
+    bucket = rates.bucket(TenantQueue.objects.get(pk=row.pk), clock.now())
+    assert bucket is not None
+    return bucket.tokens
+
+
+RATE = {"rate_number": 1, "rate_per": timedelta(days=1), "rate_burst": 10}
+
+
+def test_a_next_job_that_is_not_begun_takes_no_token_of_its_tenants_rate(
+    history: History, transactions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = tenant_queue(max_job=1, **RATE)
+    enqueue(history, acme=3)
+    real = TenantPreforkWorker.hand_on
+
+    def stopped(worker: Any, *arguments: Any) -> Any:
+        news = real(worker, *arguments)
+        assert worker.following is not None, "the control: the next job was started"
+        assert tokens(row) == 8, "the control: and took a token"
+        worker._stop_requested = True
+        return news
+
+    monkeypatch.setattr(TenantPreforkWorker, "hand_on", stopped)
+    run()
+    assert history.started() == ["acme-0"]
+    assert tokens(row) == 9
+
+
+def test_a_job_for_which_no_work_horse_can_be_forked_is_for_others_at_once(
+    history: History, transactions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tenant has its slot and its token back while this worker takes no other job, and an idle one gets the job."""
+    row = tenant_queue(max_job=1, **RATE)
+    enqueue(history, acme=2)
+    horses, seen = [], []
+
+    def horse(*arguments: Any) -> Any:
+        horses.append(1)
+        if len(horses) == 2:
+            raise OSError("Resource temporarily unavailable")
+        return Horse(*arguments)
+
+    def pauses(seconds: float) -> None:
+        seen.append((len(django_rq.get_queue("imports")), tokens(row)))
+
+    monkeypatch.setattr(supervisor, "Horse", horse)
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(sleep=pauses, monotonic=time.monotonic))
+    real = fair_order.again
+
+    def others_are_idle(*arguments: Any) -> Any:
+        found = real(*arguments)
+        pretend_idle(1)
+        return found
+
+    monkeypatch.setattr(fair_order, "again", others_are_idle)
+    run(TenantWorker)
+    assert seen == [(1, 8)], "one token for the job that ran, one for the other one, which waits for the idle worker"
+    assert history.started() == ["acme-0", "acme-1"]
+    assert states() == {State.FINISHED}
     assert counters_match()
 
 
