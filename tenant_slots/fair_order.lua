@@ -428,6 +428,13 @@ local function next_for(worker, ttl, waits, queues)
   return wait(worker, ttl, waits, queues)
 end
 
+-- Whether somebody else is to run what the tenant of a free slot has waiting, as the worker that has freed it does not.
+local function is_for_others(told, tenant, queue)
+  if not told or told[1] == '' then return false end
+  if told[1] ~= queue then return true end
+  return told[2] ~= tenant and redis.call('ZCARD', key('idle', queue)) > 0
+end
+
 -- A ttl where the worker has to say again that it is there; a tenant whose slot it has just freed, or none.
 -- Returns what to do, and the queues besides in which there is room for that tenant.
 function operations.take(worker, ttl, says, waits, tenant, seconds, queue, is_over)
@@ -437,7 +444,9 @@ function operations.take(worker, ttl, says, waits, tenant, seconds, queue, is_ov
     others = make_free(tenant, tonumber(seconds), queue, is_over)
   end
   if says == '1' then show_presence(worker, ttl, queues) end
-  return {next_for(worker, ttl, waits, queues), with_room(others)}
+  local told = next_for(worker, ttl, waits, queues)
+  if tenant ~= '' and is_for_others(told, tenant, queue) then others[#others + 1] = queue end
+  return {told, with_room(others)}
 end
 
 -- A job has ended whose slot has not been freed yet. Is its tenant the next one again? Then it has its turn, without

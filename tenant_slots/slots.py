@@ -163,6 +163,7 @@ def release(
     states: tuple[State, ...] = HOLDING,
     later: float | None = None,
     rest: Mapping[str, Any] | None = None,
+    unstarted: bool = False,
     **values: Any,
 ) -> Release:
     """Move a job out of its slot, which is free then.
@@ -172,6 +173,7 @@ def release(
         states: nothing changes unless the job is in one of these.
         later: seconds from now until the job's new `run_after`.
         rest: has its tenant queue rest; the arguments of `rests.begin`.
+        unstarted: it was marked as running, but its function was never called.
         values: the new values of fields; `state` must be one of them.
     """
     with suppress(TenantQueue.DoesNotExist), locked(job.tenant_queue_id) as tenant_queue:
@@ -180,7 +182,7 @@ def release(
             _count(tenant_queue, _freed(tenant_queue), 0)
             if rest is not None:
                 rests.begin(tenant_queue, **rest)
-            if tenant_queue.rate_number is not None and states == (State.QUEUED,):
+            if tenant_queue.rate_number is not None and (unstarted or states == (State.QUEUED,)):
                 GIVE_TOKEN_BACK.update(pk=tenant_queue.pk)  # it has not started
         return Release(state)
     return Release(None)

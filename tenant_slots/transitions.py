@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from django.db import Error, connections, transaction
 from redis.exceptions import RedisError
 
-from tenant_slots import dispatch, fair_order, signals, slots
+from tenant_slots import charges, dispatch, fair_order, signals, slots
 from tenant_slots.conf import app_settings
 from tenant_slots.db.transactions import patience, waiting_at_most
 from tenant_slots.exceptions import TenantQueueLocked
@@ -132,10 +132,14 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
 
     def came_of(admission: Admission) -> None:
         taken = len(admission.jobs) + (admission.started is not None)
-        stays_out = turn.is_out and admission.is_full and admission.wakes_in is None and taken == turn.jobs
+        for_workers = taken - sum(job.is_reservation for job in admission.jobs)
+        stays_out = turn.is_out and admission.is_full and admission.wakes_in is None and for_workers == turn.jobs
         if (taken < turn.jobs or not admission.has_more) and not stays_out:
-            forget(min(taken, turn.jobs), admission)
-        elif turn.is_out and admission.has_more:
+            forget(for_workers, admission)
+            return
+        if for_workers < turn.jobs:
+            _unless_redis_is_away(partial(fair_order.undo, turn._replace(jobs=turn.jobs - for_workers)))
+        if turn.is_out and admission.has_more:
             freed(turn.tenant_queue_id, turn.rq_queue)
 
     def forget(admitted: int, admission: Admission) -> None:
@@ -195,14 +199,16 @@ def started(job: TenantJob) -> None:
     _send("job_started", job=job)
 
 
-def release(job: TenantJob, **changes: Any) -> Release:
+def release(job: TenantJob, *, seconds: float | None = None, **changes: Any) -> Release:
     """Move a job out of its slot, give its tenant a turn, and tell where the job went.
 
     Args:
         job, changes: as of `slots.release`.
+        seconds: as of `follow`; None where nobody has measured them.
     """
+    seconds = charges.unmeasured(job) if seconds is None else seconds
     released = slots.release(job, **changes)
-    follow(job, released, changes.get("error", ""))
+    follow(job, released, changes.get("error", ""), seconds)
     return released
 
 
@@ -215,7 +221,7 @@ def follow(
     job: TenantJob,
     released: Release,
     error: str,
-    seconds: float = fair_order.NOTHING_RAN,
+    seconds: float,
     *,
     free: Callable[[Freed], object] = free,
 ) -> None:
@@ -226,7 +232,7 @@ def follow(
 
     Args:
         job, released, error: what was released, and why.
-        seconds: for which the job has run.
+        seconds: for which the job has run, or as in `Freed`.
         free: what is done with the free slot.
     """
     charged = seconds if released else fair_order.NOTHING_CHARGED
@@ -251,7 +257,8 @@ def cancel_unstarted(job: TenantJob, error: str = "") -> bool:
     if done:
         after_commit(partial(dispatch.remove, job))
         if had_slot:  # and once it has left RQ's list, there is room for another one
-            after_commit(partial(free, Freed(job.tenant_queue_id, fair_order.NOTHING_RAN, job.rq_queue_name)))
+            slot = Freed(job.tenant_queue_id, charges.unmeasured(job), job.rq_queue_name)
+            after_commit(partial(free, slot))
         with suppress(TenantJob.DoesNotExist):
             job.refresh_from_db()
         left([job], State.CANCELED, job.error)

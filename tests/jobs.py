@@ -77,8 +77,9 @@ def fail(tenant: str, message: str = "no such feed") -> None:
 
 
 @tenant_job("imports", tenant="tenant")
-def kill_self(tenant: str, history: str) -> None:
+def kill_self(tenant: str, history: str, seconds: float = 0.0) -> None:
     note(history, "start", tenant, "kill_self")
+    time.sleep(seconds)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -15,8 +15,12 @@ from redis.exceptions import RedisError
 from tenant_slots import fair_order, slots, transitions
 from tenant_slots.fair_order import NOTHING_CHARGED, NOTHING_RAN, Freed, Turn
 from tenant_slots.models import Kind, State, TenantJob
+from tenant_slots.repair import lost_runs
+from tenant_slots.running.keeper import ReservationRun
+from tenant_slots.workers import kept
+from tenant_slots.workers.kept import Ending
 from tests import jobs
-from tests.factories import another_process, end_run, fresh, in_rq, owner, running_job, tenant_queue, waiting_job
+from tests.factories import age, another_process, fresh, in_rq, owner, running_job, tenant_queue, waiting_job
 from tests.order_records import LAYOUT, Record, records, write
 from tests.repair.sweeps import sweep_now
 
@@ -384,6 +388,48 @@ def test_a_worker_is_told_of_the_other_queues_where_its_tenant_was_full() -> Non
     assert order(LANE) == [A]
 
 
+def full(tenant: int) -> None:
+    """Its only slot is taken by a worker of ours."""
+    offer(tenant)
+    turn, _ = fair_order.take("rq:worker:one", [QUEUE], waits=True)
+    assert isinstance(turn, Turn)
+    fair_order.drop(turn, 1, is_full=True)
+
+
+def waits(queue: str) -> None:
+    assert fair_order.take("rq:worker:idle", [queue], waits=True) == (None, [])
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_a_worker_that_turns_to_another_queue_is_told_of_whoever_waits_for_the_slot_that_it_has_freed() -> None:
+    full(A), waits(QUEUE)
+    offer(B, queue=LANE)
+    turn, rooms = fair_order.take("rq:worker:one", [LANE, QUEUE], waits=True, slot=ended(A))
+    assert isinstance(turn, Turn)
+    assert (turn.tenant_queue_id, rooms, order()) == (B, [QUEUE], [A])
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_so_is_one_that_turns_to_another_tenant_or_to_a_plain_job() -> None:
+    full(A), waits(QUEUE)
+    offer(B)
+    turn, rooms = fair_order.take("rq:worker:one", [QUEUE], waits=True, slot=ended(A, 9.0))
+    assert isinstance(turn, Turn)
+    assert (turn.tenant_queue_id, rooms) == (B, [QUEUE])
+    fair_order.drop(turn, 1, is_full=True)
+    redis().rpush(LIST, "plain")
+    assert fair_order.take("rq:worker:one", [QUEUE], waits=True, slot=ended(B)) == (QUEUE, [QUEUE])
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_control_where_nobody_waits_it_is_told_of_no_room() -> None:
+    full(A)
+    offer(B, queue=LANE)
+    assert fair_order.take("rq:worker:one", [LANE, QUEUE], waits=True, slot=ended(A))[1] == []
+    offer(B)
+    assert fair_order.take("rq:worker:one", [QUEUE], waits=True, slot=ended(A))[1] == []
+
+
 def test_a_queue_that_the_project_has_no_more_is_left_alone() -> None:
     offer(A, queue=LANE)
     gone = bytes([4]) + b"gone" + struct.pack(LAYOUT, *record(A, LANE)._replace(parked=1))
@@ -713,14 +759,81 @@ def test_who_has_lost_the_run_settles_no_charge_for_it() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_reservation_that_takes_a_tenants_turn_is_charged_until_it_ends() -> None:
+@pytest.mark.parametrize("with_more", [False, True])
+def test_a_reservation_that_takes_a_tenants_turn_costs_it_no_worker_time(with_more: bool) -> None:
+    """It takes a slot, and no worker. Nor is its length what the tenant's jobs are expected to take."""
     row = tenant_queue(max_job=2)
     waiting_job(row, kind=Kind.RESERVATION)
-    (reservation,) = transitions.offer(row.pk, QUEUE)
-    assert (in_rq(), record(row.pk).ahead) == (0, 1.0)
-    assert slots.start(reservation, owner())
-    end_run(reservation, state=State.FINISHED)
-    assert record(row.pk).ahead == 0.0
+    if with_more:
+        waiting_job(row, kind=Kind.RESERVATION)
+    reservation, *more = transitions.offer(row.pk, QUEUE)
+    assert (len(more), in_rq(), record(row.pk).jobs, record(row.pk).ahead) == (with_more, 0, 0, 0.0)
+    run = ReservationRun("web", beats=True)
+    assert run.start(reservation)
+    run.end({"state": State.FINISHED})
+    after = record(row.pk)
+    assert (after.jobs, after.ahead, after.done, after.mean) == (0, 0.0, pytest.approx(0.0, abs=1e-3), -1.0)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("way", ["lost", "canceled", "deleted"])
+def test_nor_does_its_end_take_back_what_a_job_of_its_tenant_is_charged(way: str) -> None:
+    row = tenant_queue(max_job=2)
+    job, reservation = waiting_job(row), waiting_job(row, kind=Kind.RESERVATION)
+    assert set(transitions.offer(row.pk, QUEUE)) == {job, reservation}
+    assert record(row.pk).jobs == 1
+    if way == "lost":
+        assert slots.start(fresh(reservation), another_process())
+        assert lost_runs.end_interrupted_run(fresh(reservation), "gone")
+    elif way == "canceled":
+        assert transitions.cancel_unstarted(fresh(reservation))
+    else:
+        fresh(reservation).delete()
+    assert (record(row.pk).jobs, record(row.pk).ahead) == (1, 1.0)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("end", [lost_runs.end_lost_run, lost_runs.end_interrupted_run])
+def test_a_run_whose_process_died_is_charged_what_it_took(end: Callable[..., bool]) -> None:
+    row = tenant_queue()
+    job = running_job(row, another_process())
+    age(job, started_at=100)
+    assert end(job, "died")
+    assert record(row.pk).done == pytest.approx(100, abs=5)
+    assert record(row.pk).mean == pytest.approx(100, abs=5)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_however_late_that_is_noticed() -> None:
+    """By its last heartbeat it cannot have run for longer."""
+    row = tenant_queue()
+    job = running_job(row, another_process())
+    age(job, started_at=1000, beat_at=900)
+    assert lost_runs.end_interrupted_run(job, "its host is gone")
+    assert record(row.pk).done == pytest.approx(105, abs=1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_running_job_that_is_deleted_is_charged_what_it_took() -> None:
+    row = tenant_queue()
+    job = running_job(row, another_process())
+    age(job, started_at=100)
+    job.delete()
+    assert record(row.pk).done == pytest.approx(100, abs=5)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("seconds", "charged"), [(None, 100.0), (7.0, 7.0), (NOTHING_CHARGED, 0.0), (NOTHING_RAN, 0.0)]
+)
+def test_an_end_that_was_kept_is_charged_once(seconds: float | None, charged: float) -> None:
+    """By who has measured it, unless it was charged before; else by the row."""
+    row = tenant_queue()
+    job = running_job(row, another_process())
+    age(job, started_at=100)
+    run = (job.pk, job.token)
+    assert list(kept.settle([Ending(run, {"state": State.FINISHED}, seconds=seconds)])) == [run]
+    assert record(row.pk).done == pytest.approx(charged, abs=5)
 
 
 def test_all_queues_of_one_server_are_asked_together() -> None:

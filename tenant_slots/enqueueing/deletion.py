@@ -10,8 +10,9 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Model, Q, QuerySet
 
-from tenant_slots import dispatch, transitions
+from tenant_slots import charges, dispatch, transitions
 from tenant_slots.conf import app_settings
+from tenant_slots.fair_order import Freed
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
 from tenant_slots.models import ENDED, HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
@@ -72,4 +73,5 @@ def _leave(job: TenantJob) -> None:
     transitions.after_commit(partial(dispatch.stop if job.state == State.RUNNING else dispatch.remove, job))
     if job.state in HOLDING:
         GIVE_BACK.update(pk=job.tenant_queue_id, slots=1)
-        transitions.after_commit(partial(transitions.freed, job.tenant_queue_id, job.rq_queue_name))
+        slot = Freed(job.tenant_queue_id, charges.unmeasured(job), job.rq_queue_name)
+        transitions.after_commit(partial(transitions.free, slot))

@@ -17,20 +17,23 @@ from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Liveness
 
 
-def end_lost_run(job: TenantJob, reason: str, *, state: State | None = None) -> bool:
+def end_lost_run(job: TenantJob, reason: str, *, state: State | None = None, seconds: float | None = None) -> bool:
     """Release the slot of a run that is known to have crashed. False when somebody else already has.
 
     Args:
         job: the row as read while it held its slot.
         reason: what happened, for the job's error text.
         state: what becomes of the job, when that is already decided; else it waits again or fails by the crash policy.
+        seconds: for which it has run, where somebody has measured them.
     """
-    return _end(job, reason, state, crashes=job.crashes + 1)
+    return _end(job, reason, state, seconds, crashes=job.crashes + 1)
 
 
-def end_interrupted_run(job: TenantJob, reason: str, *, state: State | None = None) -> bool:
+def end_interrupted_run(
+    job: TenantJob, reason: str, *, state: State | None = None, seconds: float | None = None
+) -> bool:
     """As `end_lost_run`, for a run whose worker died, or was ended by somebody."""
-    return _end(job, reason, state, interruptions=job.interruptions + 1)
+    return _end(job, reason, state, seconds, interruptions=job.interruptions + 1)
 
 
 def reclaim_if_dead(job: TenantJob) -> bool:
@@ -69,13 +72,13 @@ def story(job: TenantJob) -> str:
     return f"its process under worker {job.worker} died"
 
 
-def _end(job: TenantJob, reason: str, state: State | None, **counted: int) -> bool:
+def _end(job: TenantJob, reason: str, state: State | None, seconds: float | None, **counted: int) -> bool:
     owners.end_leftovers(job)
     error = f"{job.error}\nattempt {job.attempt}: {reason}".strip()
     after = state or _by_policy(job, **counted)
     if after == State.CANCELED:
         counted = {}  # its process was killed because somebody asked for that
-    return bool(transitions.release(job, state=after, error=error, **counted))
+    return bool(transitions.release(job, seconds=seconds, state=after, error=error, **counted))
 
 
 def _by_policy(job: TenantJob, crashes: int = 0, interruptions: int = 0) -> State:

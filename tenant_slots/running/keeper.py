@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from django.db import Error, OperationalError, connections
 
-from tenant_slots import rests, slots, tenants, transitions
+from tenant_slots import fair_order, rests, slots, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db import sessions, transactions
 from tenant_slots.db.clock import DatabaseNow
@@ -76,6 +76,11 @@ class Reservation:
 
 class ReservationRun(Run):
     """Whoever waits for the slot wants an answer: a start that fails is not tried again."""
+
+    @property
+    def charge(self) -> float:
+        """It takes no worker's time."""
+        return fair_order.NOTHING_CHARGED
 
     def _record_start(self, job: TenantJob, owner: Owner) -> bool:
         if not slots.start(job, owner):

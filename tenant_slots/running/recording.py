@@ -27,9 +27,12 @@ from tenant_slots.validation import storable
 T = TypeVar("T")
 
 Outcome = dict[str, Any]
-"""New field values of a job that leaves its slot, as JSON, and `later` and `rest` as in `slots.release`."""
+"""New field values of a job that leaves its slot, as JSON, and the options of `slots.release`."""
 
 logger = logging.getLogger("tenant_slots")
+
+NOT_BEGUN: Outcome = {"state": State.WAITING, "unstarted": True}
+"""Of a job that was marked as running, and whose function was never called."""
 
 LEFT = ("result", "error", "progress", "stats")
 """The fields of an outcome that a database may refuse to store."""

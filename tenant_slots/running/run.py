@@ -103,6 +103,8 @@ class Run:
         """
         admit_and_start = partial(slots.admit_and_start, turn.tenant_queue_id, turn.rq_queue)
         self._take_turn(turn, admit_and_start)
+        if self.job is None:
+            self.witness.idle()  # somebody may have turned out to hold the row of the job that was chosen
         return self.job
 
     def _take_turn(self, turn: Turn, admit_and_start: Callable[[Owner, slots.Choosing], Admission]) -> None:
@@ -189,8 +191,7 @@ class Run:
         self._follow(job, released, outcome, self._free)
 
     def _follow(self, job: TenantJob, released: Release, outcome: Outcome, free: Callable[[Freed], object]) -> None:
-        charged = fair_order.NOTHING_CHARGED if self.is_charged else self.seconds
-        transitions.follow(job, released, outcome.get("error", ""), charged, free=free)
+        transitions.follow(job, released, outcome.get("error", ""), self.charge, free=free)
 
     def _free(self, slot: Freed) -> None:
         transitions.free(slot)
@@ -199,6 +200,11 @@ class Run:
     def seconds(self) -> float:
         """For which it has had its worker by now, that of its start included."""
         return time.monotonic() - self._began
+
+    @property
+    def charge(self) -> float:
+        """What the order of tenants is still to be told, as in `Freed`."""
+        return fair_order.NOTHING_CHARGED if self.is_charged else self.seconds
 
     def _record_end(self, job: TenantJob, outcome: Outcome) -> Release | None:
         released = recording.record_end(job, outcome, self._on_outage)

@@ -7,11 +7,11 @@ from uuid import UUID
 
 from tenant_slots import slots
 from tenant_slots.fair_order import Freed, Turn
-from tenant_slots.models import State, TenantJob
+from tenant_slots.models import TenantJob
 from tenant_slots.owners import Owner
 from tenant_slots.releases import Admission, Release
 from tenant_slots.running.outbox import Outbox
-from tenant_slots.running.recording import Outcome
+from tenant_slots.running.recording import NOT_BEGUN, Outcome
 from tenant_slots.running.run import Run, WatchedRun
 
 logger = logging.getLogger("tenant_slots")
@@ -51,6 +51,7 @@ class SupervisedRun(WatchedRun):
         self.witness.ending()
         following._take_turn(turn, release_and_start)
         if released.admission is None:
+            self.hold_again()  # the next one may have been chosen before somebody turned out to hold a row
             return False
         self.is_over()
         self._follow(job, released, outcome, self._free if following.job is None else _keep)
@@ -65,9 +66,8 @@ class SupervisedRun(WatchedRun):
     def put_back(self) -> None:
         """The function was never called; nobody but this process knows so."""
         assert self.job is not None, "a run is put back that has not begun"
-        outcome: Outcome = {"state": State.WAITING}
-        self._outbox.put(self.job.token, outcome)
-        self.end(outcome)
+        self._outbox.put(self.job.token, NOT_BEGUN)
+        self.end(NOT_BEGUN)
 
 
 def _keep(slot: Freed) -> None:

@@ -263,7 +263,8 @@ class SweepingWorker(BaseWorker):
             connections.close_all()
 
     def _part(self) -> None:
-        """The worker ends: what it keeps nobody else knows."""
+        """The worker ends: what it keeps nobody else knows, nor the run whose end it was about to record."""
+        self.keep_what_is_left(was_interrupted=True)
         self.settle_up()
         deadline = time.monotonic() + SECONDS_TO_PART
         while len(self.kept) and time.monotonic() < deadline:

@@ -62,16 +62,19 @@ class HandingOnWorker(TurnTakingWorker):
         turn = self._next_turn_of_same_tenant(run, run.job.tenant_queue_id, run.job.rq_queue_name)
         if turn is None:
             return None
-        following = self.new_run()
+        job, following = run.job, self.new_run()
         try:
             with self._database(), transitions.collecting() as news:
                 is_done = run.hand_on(outcome, turn, following)
-        except Error as error:
-            logger.warning("the end of job %s is recorded by itself: %s", run.job.uuid, error)
-            self._put_back_what_was_taken(after=(run.job.pk, run.job.token))
+        except BaseException as error:
+            self._put_back_what_was_taken(after=(job.pk, job.token))
+            if run.job is not None:
+                run.hold_again()
+            if not isinstance(error, Error):
+                raise
+            logger.warning("the end of job %s is recorded by itself: %s", job.uuid, error)
             if isinstance(error, PASSING):
                 self.sweeper.contact.broken()
-            run.hold_again()
             return None
         if is_done and following.job is not None:
             delivered = self._delivered(following, following.job, turn.rq_queue)

@@ -6,12 +6,12 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db import Error, connections
 
-from tenant_slots import transitions
+from tenant_slots import charges, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.transactions import is_locked_out, waiting_at_most
 from tenant_slots.memory_file import disk_file
@@ -41,6 +41,8 @@ class Ending:
     """Without an outcome: what was decided, if it is not for the crash policy to say."""
     was_interrupted: bool = False
     """Without an outcome: the worker was told to end, and took the process along."""
+    seconds: float | None = None
+    """What its tenant is charged, as in `Freed`; None: what its row tells."""
 
 
 class KeptEndings:
@@ -65,7 +67,7 @@ class KeptEndings:
         if ending.outcome is not None and self._bytes + size > BYTES_IN_MEMORY:
             bare = {name: value for name, value in ending.outcome.items() if name not in left}
             self._write(ending.run, left)
-            ending = Ending(ending.run, bare)
+            ending = replace(ending, outcome=bare)
         else:
             self._bytes += size
         self._endings[ending.run] = ending
@@ -99,7 +101,7 @@ class KeptEndings:
         if ending.run not in self._on_disk or self._file is None or ending.outcome is None:
             return ending
         place, length = self._on_disk[ending.run]
-        return Ending(ending.run, ending.outcome | json.loads(os.pread(self._file, length, place)))
+        return replace(ending, outcome=ending.outcome | json.loads(os.pread(self._file, length, place)))
 
 
 def settle(endings: Iterable[Ending]) -> Iterator[Token]:
@@ -125,7 +127,8 @@ def _settle(ending: Ending) -> None:
         return
     if ending.outcome is None:
         end = lost_runs.end_interrupted_run if ending.was_interrupted else lost_runs.end_lost_run
-        end(job, lost_runs.story(job), state=ending.state)
+        end(job, lost_runs.story(job), state=ending.state, seconds=ending.seconds)
     else:
+        seconds = charges.unmeasured(job) if ending.seconds is None else ending.seconds
         released = recording.release(job, ending.outcome)
-        transitions.follow(job, released, ending.outcome.get("error", ""))
+        transitions.follow(job, released, ending.outcome.get("error", ""), seconds)

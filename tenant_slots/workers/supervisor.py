@@ -154,9 +154,11 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         self._rq_id = None
         news: list[News] = []
         if run is not None and run.job is not None:
+            self.looks_at_once = True  # so that `settle_up` tells of the slot, to whoever waits for one
             with self._database(), transitions.collecting() as news:
                 run.put_back()
             self.keep_what_is_left()
+            self.settle_up()
         else:
             self._unless_redis_is_away(self._push_back, job, queue)
         self.execution = None
@@ -230,7 +232,8 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             self.looks_at_once = report is not None and not self._is_to_hear(report) and self.has_nothing_else_to_do()
             news = self._end(run)
             decided = {} if report else {"state": self._decided(job, seconds), "was_interrupted": self._stop_requested}
-            if self.following is None and self.keep_what_is_left(**decided):
+            charge = run.charge if run is not None else None
+            if self.following is None and self.keep_what_is_left(seconds=charge, **decided):
                 self.settle_and_wait(0 if report else SECONDS_FOR_A_SLOT)
             if report is None:
                 self._unless_redis_is_away(self._tell_rq_of_death, job, queue, status)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, cast
 
 from django.db import Error
@@ -17,7 +18,8 @@ from rq.queue import Queue
 from tenant_slots import dispatch, fair_order, transitions
 from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.fair_order import Freed, Next, Turn
-from tenant_slots.models import State, TenantJob
+from tenant_slots.models import TenantJob
+from tenant_slots.running.recording import NOT_BEGUN
 from tenant_slots.running.run import WatchedRun
 from tenant_slots.transitions import News
 from tenant_slots.witness import Phase
@@ -78,15 +80,14 @@ class TurnTakingWorker(SweepingWorker):
 
     def free(self, slot: Freed) -> None:
         """The slot of the job that has just ended."""
-        transitions.free(slot, looks=not self.goes_on())
+        goes_on_there = self.goes_on() and self.queue_names() == [slot.rq_queue]
+        transitions.free(slot, looks=not goes_on_there)
 
     def settle_up(self) -> None:
         super().settle_up()
         slot, self._slot = self._slot, None
         if slot is not None:
-            with self._database(), transitions.collecting() as news:
-                transitions.free(slot)
-            self._tell_news(news)
+            self._feed_others(partial(transitions.free, slot))
 
     def show_presence(self) -> None:
         """Whoever admits jobs need not push any for this worker. Called once in a while during a job."""
@@ -123,10 +124,19 @@ class TurnTakingWorker(SweepingWorker):
         turn, rooms = fair_order.take(self.key, names, waits=waits, is_news=self._is_sign_due(), slot=self._slot)
         self._slot = None
         if rooms:
-            with self._database(), transitions.collecting() as news:
-                transitions.feed_each(rooms)
-            self._tell_news(news)
+            self._feed_others(partial(transitions.feed_each, rooms))
         return turn
+
+    def _feed_others(self, feed: Callable[[], object]) -> None:
+        """Admit jobs that others wait for. Where the database is out of reach the sweep makes up for it."""
+        try:
+            with self._database(), transitions.collecting() as news:
+                feed()
+        except Error as error:
+            self.sweeper.contact.broken()
+            logger.warning("the database did not answer when jobs were to be admitted for others: %s", error)
+        else:
+            self._tell_news(news)
 
     def _wait_at_lists(
         self, queues: Sequence[Queue], timeout: float | None, options: dict[str, Any]
@@ -144,8 +154,10 @@ class TurnTakingWorker(SweepingWorker):
             try:
                 with self._database(), transitions.collecting() as news:
                     job = run.take(turn)
-            except Error as error:
+            except BaseException as error:
                 self._put_back_what_was_taken()
+                if not isinstance(error, Error):
+                    raise
                 self.sweeper.contact.broken()
                 logger.warning("the database did not answer, trying again: %s", error)
                 time.sleep(SECONDS_WITHOUT_DATABASE)
@@ -182,7 +194,7 @@ class TurnTakingWorker(SweepingWorker):
         seen = self.witness.read()
         run = (seen.job_id, seen.token)
         if seen.phase is not Phase.IDLE and run != after:
-            self.kept.add(Ending(run, {"state": State.WAITING}))
+            self.kept.add(Ending(run, NOT_BEGUN, seconds=fair_order.NOTHING_RAN))
         self.witness.idle()
 
     @contextmanager
@@ -205,6 +217,9 @@ class TurnTakingWorker(SweepingWorker):
         return nullcontext()
 
     def _part(self) -> None:
+        if self._taken is not None:
+            self._taken = None
+            self._put_back_what_was_taken()
         super()._part()
         try:
             fair_order.leave(self.key, self.queue_names(), is_over=True)

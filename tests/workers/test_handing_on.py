@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any
 
 import django_rq
@@ -10,16 +13,18 @@ import pytest
 from django.db import DataError, OperationalError, connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from tenant_slots import fair_order, slots
+from tenant_slots import fair_order, rates, slots, transitions
+from tenant_slots.db import clock
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.workers import TenantPreforkWorker, TenantWorker
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, supervisor
+from tenant_slots.workers.horses import Horse
 from tests import jobs
-from tests.factories import counters_match, fresh, redis_forgets, tenant_queue
+from tests.factories import counters_match, fresh, pretend_idle, redis_forgets, tenant_queue
 from tests.history import History
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Worker = type[TenantPreforkWorker] | type[TenantWorker]
+Worker = type[TenantPreforkWorker] | type[TenantWorker] | type[TenantSimpleWorker]
 
 CLASSES = pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker])
 
@@ -288,4 +293,158 @@ def test_what_was_freed_is_told_when_redis_comes_back(
     run()
     assert tried
     assert len(history.started()) == 4
+    assert counters_match()
+
+
+@pytest.mark.parametrize(("queues", "looks"), [(("imports",), False), (("reports", "imports"), True)])
+def test_a_worker_without_work_horses_has_others_looked_for_where_its_next_turn_may_be_elsewhere(
+    queues: tuple[str, ...], looks: bool, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant_queue(max_job=1)
+    enqueue(history, acme=1)
+    looked: list[bool] = []
+    real = fair_order.freed
+
+    def noted(slot: fair_order.Freed, *, looks: bool = True) -> list[str]:
+        looked.append(looks)
+        return real(slot, looks=looks)
+
+    monkeypatch.setattr(fair_order, "freed", noted)
+    run(TenantSimpleWorker, *queues)
+    assert looked == [looks]
+
+
+def tokens(row: TenantQueue) -> int:
+    bucket = rates.bucket(TenantQueue.objects.get(pk=row.pk), clock.now())
+    assert bucket is not None
+    return bucket.tokens
+
+
+RATE = {"rate_number": 1, "rate_per": timedelta(days=1), "rate_burst": 10}
+
+
+def test_a_next_job_that_is_not_begun_takes_no_token_of_its_tenants_rate(
+    history: History, transactions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = tenant_queue(max_job=1, **RATE)
+    enqueue(history, acme=3)
+    real = TenantPreforkWorker.hand_on
+
+    def stopped(worker: Any, *arguments: Any) -> Any:
+        news = real(worker, *arguments)
+        assert worker.following is not None, "the control: the next job was started"
+        assert tokens(row) == 8, "the control: and took a token"
+        worker._stop_requested = True
+        return news
+
+    monkeypatch.setattr(TenantPreforkWorker, "hand_on", stopped)
+    run()
+    assert history.started() == ["acme-0"]
+    assert tokens(row) == 9
+
+
+def test_a_job_for_which_no_work_horse_can_be_forked_is_for_others_at_once(
+    history: History, transactions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tenant has its slot and its token back while this worker takes no other job, and an idle one gets the job."""
+    row = tenant_queue(max_job=1, **RATE)
+    enqueue(history, acme=2)
+    horses, seen = [], []
+
+    def horse(*arguments: Any) -> Any:
+        horses.append(1)
+        if len(horses) == 2:
+            raise OSError("Resource temporarily unavailable")
+        return Horse(*arguments)
+
+    def pauses(seconds: float) -> None:
+        seen.append((len(django_rq.get_queue("imports")), tokens(row)))
+
+    monkeypatch.setattr(supervisor, "Horse", horse)
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(sleep=pauses, monotonic=time.monotonic))
+    real = fair_order.again
+
+    def others_are_idle(*arguments: Any) -> Any:
+        found = real(*arguments)
+        pretend_idle(1)
+        return found
+
+    monkeypatch.setattr(fair_order, "again", others_are_idle)
+    run(TenantWorker)
+    assert seen == [(1, 8)], "one token for the job that ran, one for the other one, which waits for the idle worker"
+    assert history.started() == ["acme-0", "acme-1"]
+    assert states() == {State.FINISHED}
+    assert counters_match()
+
+
+@CLASSES
+@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("where", ["release_and_start", "release"])
+def test_a_worker_that_is_to_end_at_once_while_it_records_an_end_records_it_all_the_same(
+    where: str,
+    is_committed: bool,
+    worker_class: Worker,
+    history: History,
+    transactions: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RQ raises SystemExit wherever the worker is when it is told so for the second time."""
+    tenant_queue(max_job=1)
+    enqueue(history, acme=3)
+    if where == "release":
+        monkeypatch.setattr(worker_class, "has_nothing_else_to_do", lambda worker: False)
+    real, calls = getattr(slots, where), []
+
+    def interrupted(job: TenantJob, *arguments: Any, **values: Any) -> Any:
+        if not job.pk or calls:  # to warm up, a worker ends a job that there is not
+            return real(job, *arguments, **values)
+        calls.append(job.pk)
+        if is_committed:
+            real(job, *arguments, **values)
+        raise SystemExit
+
+    monkeypatch.setattr(slots, where, interrupted)
+    with pytest.raises(SystemExit):
+        run(worker_class)
+    assert list(TenantJob.objects.order_by("pk").values_list("state", "crashes", "interruptions")) == [
+        (State.FINISHED, 0, 0),
+        (State.WAITING, 0, 0),
+        (State.WAITING, 0, 0),
+    ]
+    assert history.started() == ["acme-0"]
+    assert counters_match()
+
+
+@pytest.mark.parametrize("when", ["before a sweep", "with its next turn"])
+def test_a_database_that_goes_away_while_others_are_fed_ends_no_worker(
+    when: str, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant's slot is free, a worker waits for its next job, and the database is away when that is admitted."""
+    tenant_queue(max_job=1)
+    enqueue(history, acme=2)
+    tried: list[int] = []
+    take, freed = fair_order.take, fair_order.freed
+
+    def away(*arguments: Any, **values: Any) -> Any:
+        tried.append(1)
+        raise OperationalError("the server closed the connection")
+
+    def with_room(*arguments: Any, **values: Any) -> Any:
+        turn, rooms = take(*arguments, **values)
+        return turn, [*rooms, "imports_slow"]
+
+    def room(*arguments: Any, **values: Any) -> list[str]:
+        return [*freed(*arguments, **values), "imports"]
+
+    monkeypatch.setattr(transitions, "feed", away)
+    if when == "before a sweep":
+        monkeypatch.setattr(TenantPreforkWorker, "has_nothing_else_to_do", lambda worker: False)
+        monkeypatch.setattr(TenantPreforkWorker, "should_run_maintenance_tasks", True)
+        monkeypatch.setattr(TenantPreforkWorker, "free", lambda worker, slot: setattr(worker, "_slot", slot))
+        monkeypatch.setattr(fair_order, "freed", room)
+    else:
+        monkeypatch.setattr(fair_order, "take", with_room)
+    run()
+    assert tried
+    assert history.started() == ["acme-0", "acme-1"]
     assert counters_match()

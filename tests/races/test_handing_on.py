@@ -1,0 +1,89 @@
+"""A worker hands a slot on while somebody holds rows that it needs: the end of a job is its own all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import Any
+
+import django_rq
+import pytest
+from django.db import connection, transaction
+
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.workers import TenantPreforkWorker, TenantWorker
+from tenant_slots.workers.kept import Ending, KeptEndings
+from tests import jobs
+from tests.factories import counters_match, redis_forgets, tenant_queue
+from tests.history import History
+from tests.processes import somebody_waits_for_a_lock, wait_until
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no locks on rows"),
+]
+
+Worker = type[TenantPreforkWorker] | type[TenantWorker]
+
+
+@contextmanager
+def cancels_slowly(job: TenantJob, until: Event) -> Iterator[None]:
+    """A transaction that locks a waiting job, then its tenant queue too when a worker waits for the job."""
+
+    def hold() -> None:
+        try:
+            with transaction.atomic():
+                TenantJob.objects.select_for_update().get(pk=job.pk)
+                has_job.set()
+                wait_until(somebody_waits_for_a_lock)
+                TenantQueue.objects.select_for_update(no_key=True).get(pk=job.tenant_queue_id)
+                assert until.wait(20), "no end was kept"
+        finally:
+            connection.close()
+
+    has_job = Event()
+    holder = Thread(target=hold)
+    holder.start()
+    assert has_job.wait(20)
+    try:
+        yield
+    finally:
+        until.set()
+        holder.join(30)
+
+
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker])
+def test_an_end_is_kept_as_its_own_although_the_next_job_was_chosen_already(
+    worker_class: Worker, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next job's row is held, and then the tenant queue too, so that neither can be recorded for a while."""
+    row = tenant_queue(max_job=1)
+    redis_forgets()
+    jobs.record.enqueue_many([(("acme", f"acme-{nth}", history.path), {}) for nth in range(2)])
+    first, second = row.jobs.order_by("pk")
+    kept: list[Ending] = []
+    is_kept = Event()
+
+    def noted(endings: KeptEndings, ending: Ending) -> None:
+        kept.append(ending)
+        add(endings, ending)
+        is_kept.set()
+
+    add = KeptEndings.add
+    monkeypatch.setattr(KeptEndings, "add", noted)
+    monkeypatch.setattr(worker_class, "has_nothing_else_to_do", worker_class.goes_on)
+    with cancels_slowly(second, is_kept):
+        run(worker_class)
+    assert [ending.run[0] for ending in kept] == [first.pk]
+    assert [ending.outcome and ending.outcome["state"] for ending in kept] == [State.FINISHED]
+    run(worker_class)
+    assert history.started() == ["acme-0", "acme-1"]
+    assert set(row.jobs.values_list("state", "attempt")) == {(State.FINISHED, 1)}
+    assert counters_match()
+
+
+def run(worker_class: Worker, **options: Any) -> None:
+    queue = django_rq.get_queue("imports")
+    worker = worker_class([queue], connection=django_rq.get_connection("imports"))
+    worker.work(burst=True, logging_level="ERROR", **options)
