@@ -123,6 +123,14 @@ class ArgumentsTooLarge(TenantSlotsError):
     )
 
 
+class InvalidContext(TenantSlotsError):
+    message = "What {path} gave as the context of a job cannot be kept: {problem}."
+
+
+class NoSchema(TenantSlotsError):
+    message = "Job {job} of {task} does not run, for it has no schema of a tenant to run in: {problem}."
+
+
 class StaleVersion(TenantSlotsError):
     message = "{tenant_queue} has been changed since you read it; its limit is {max_job} now. Look again, then decide."
 

@@ -268,6 +268,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "context",
+                    models.JSONField(
+                        default=dict,
+                        help_text="What CAPTURE_CONTEXT gave when the job was enqueued.",
+                        null=True,
+                        verbose_name="context",
+                    ),
+                ),
+                (
                     "rq_job_id",
                     models.CharField(
                         db_default="",
