@@ -13,7 +13,7 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.utils.module_loading import import_string
 from rq.worker import BaseWorker
 
-from tenant_slots import conf, rates
+from tenant_slots import conf, rates, surroundings
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import InvalidRate
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE
@@ -39,8 +39,12 @@ def register_all() -> None:
         check_weights,
         check_worker_class,
         check_schemas,
+        surroundings.check_backend,
+        surroundings.check_time_zones,
+        surroundings.check_system,
     ):
         checks.register(check, "tenant_slots")
+    checks.register(surroundings.check_sqlite, "tenant_slots", deploy=True)
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:

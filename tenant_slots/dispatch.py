@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from datetime import datetime
 from enum import Enum
@@ -46,6 +46,8 @@ RQ_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{1,9})"
 
 PUSHED_AT_ONCE = 100
 """Most jobs in one request to Redis, which serves nobody else meanwhile."""
+
+NO_EVICTION = "noeviction"
 
 OUT_OF_REACH = (RedisError, UnknownQueue)
 """What asking RQ of a queue raises when its server is away, or when the project has given the queue up."""
@@ -303,6 +305,19 @@ def workers_listening(name: str) -> int | None:
     except RedisError as error:
         logger.warning("the workers of queue %s cannot be counted: %s", name, error)
         return None
+
+
+def evicting() -> Iterator[tuple[str, str]]:
+    """Servers that delete what they were given when their memory is full: one of their queues, and the policy.
+
+    Not those that do not tell.
+    """
+    for name in _one_queue_per_server():
+        with suppress(RedisError), reaching(name) as queue:
+            memory = queue.connection.info("memory")
+            policy = str(memory.get("maxmemory_policy", NO_EVICTION))
+            if memory.get("maxmemory") and policy != NO_EVICTION:
+                yield name, policy
 
 
 def _one_queue_per_server() -> list[str]:

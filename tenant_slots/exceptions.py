@@ -176,6 +176,13 @@ class TenantQueueLocked(TenantSlotsError, OperationalError):
     )
 
 
+class UnsupportedDatabase(TenantSlotsError):
+    message = (
+        "Database {database!r} is {vendor}, which cannot hold the slots: use PostgreSQL. If it is not the one that "
+        'TENANT_SLOTS["DATABASE"] names, return False from allow_migrate() of a database router for "tenant_slots".'
+    )
+
+
 class NotMigrated(TenantSlotsError):
     message = (
         "Database {database!r} lacks the tables of tenant_slots; run: python manage.py migrate --database {database}"

@@ -9,6 +9,7 @@ import django.db.models.functions.comparison
 from django.db import migrations, models
 
 import tenant_slots.db.clock
+from tenant_slots.db import supported
 
 
 class Migration(migrations.Migration):
@@ -17,6 +18,7 @@ class Migration(migrations.Migration):
     dependencies = []
 
     operations = [
+        migrations.RunPython(supported.require, migrations.RunPython.noop),
         migrations.CreateModel(
             name="SweepClaim",
             fields=[
