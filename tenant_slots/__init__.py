@@ -9,16 +9,18 @@ if TYPE_CHECKING:
     from tenant_slots.decorators import tenant_job as tenant_job
     from tenant_slots.running.progress import report_progress as report_progress
     from tenant_slots.running.reservation import hold_slot as hold_slot
+    from tenant_slots.tasks.context import capture_context as capture_context
     from tenant_slots.tasks.on_busy import Reschedule as Reschedule
     from tenant_slots.tasks.tenant_busy import TenantBusy as TenantBusy
     from tenant_slots.tasks.throttle import Throttle as Throttle
 
-__all__ = ["Reschedule", "TenantBusy", "Throttle", "hold_slot", "report_progress", "tenant_job"]
+__all__ = ["Reschedule", "TenantBusy", "Throttle", "capture_context", "hold_slot", "report_progress", "tenant_job"]
 
 MODULES = {
     "Reschedule": "tasks.on_busy",
     "TenantBusy": "tasks.tenant_busy",
     "Throttle": "tasks.throttle",
+    "capture_context": "tasks.context",
     "hold_slot": "running.reservation",
     "report_progress": "running.progress",
     "run_job": "running.runner",

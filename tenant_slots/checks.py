@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from django.apps import apps
@@ -13,7 +13,7 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.utils.module_loading import import_string
 from rq.worker import BaseWorker
 
-from tenant_slots import conf, rates
+from tenant_slots import conf, rates, surroundings
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import InvalidRate
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE
@@ -38,8 +38,13 @@ def register_all() -> None:
         check_queues,
         check_weights,
         check_worker_class,
+        check_schemas,
+        surroundings.check_backend,
+        surroundings.check_time_zones,
+        surroundings.check_system,
     ):
         checks.register(check, "tenant_slots")
+    checks.register(surroundings.check_sqlite, "tenant_slots", deploy=True)
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
@@ -147,6 +152,30 @@ def check_worker_class(**_: Any) -> list[CheckMessage]:
     ]
 
 
+def check_schemas(**_: Any) -> list[CheckMessage]:
+    """E010, W003: with django-tenants, where our tables are, and where jobs run."""
+    return [*_tables_in_schemas(), *_jobs_in_public()]
+
+
+def _tables_in_schemas() -> Iterator[CheckMessage]:
+    """A job that is enqueued in a tenant's schema would be stored there, where no worker looks."""
+    types = getattr(settings, "TENANT_TYPES", {}) if getattr(settings, "HAS_MULTI_TYPE_TENANTS", False) else {}
+    public = getattr(settings, "PUBLIC_SCHEMA_NAME", "public")
+    by_setting = {"TENANT_APPS": getattr(settings, "TENANT_APPS", ())}
+    by_setting |= {f"TENANT_TYPES[{name!r}]": kind.get("APPS", ()) for name, kind in types.items() if name != public}
+    for name, own in by_setting.items():
+        if any(app.split(".")[0] == "tenant_slots" for app in own):
+            hint = "Move it to SHARED_APPS; JOB_CONTEXT has jobs run in their tenant's schema."
+            yield Error(f"tenant_slots is in {name}, so that its jobs vanish.", hint=hint, id="tenant_slots.E010")
+
+
+def _jobs_in_public() -> Iterator[CheckMessage]:
+    engine = settings.DATABASES.get(app_settings.DATABASE, {}).get("ENGINE", "")
+    if engine.startswith("django_tenants.") and not app_settings.JOB_CONTEXT:
+        hint = 'Set TENANT_SLOTS["JOB_CONTEXT"] = "tenant_slots.contrib.schemas.job_context", and CAPTURE_CONTEXT.'
+        yield Warning("Jobs run in the public schema of django-tenants.", hint=hint, id="tenant_slots.W003")
+
+
 def _is_ours(worker_class: type) -> bool:
     return any(base.__module__.startswith("tenant_slots.workers.") for base in worker_class.__mro__)
 
@@ -236,6 +265,38 @@ def _names(value: object) -> Problem:
     return None if valid else "Give a list of names of arguments."
 
 
+def _capture_context(value: object) -> Problem:
+    return _callables(value, "() -> dict")
+
+
+def _job_context(value: object) -> Problem:
+    return _callables(value, "(job) that gives a context manager", _no_context_manager)
+
+
+def _no_context_manager(path: str, entering: object) -> Problem:
+    return f"{path} is a generator; decorate it with contextlib.contextmanager." if _is_generator(entering) else None
+
+
+def _is_generator(function: object) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _callables(
+    value: object, signature: str, also: Callable[[str, object], Problem] = lambda path, found: None
+) -> Problem:
+    paths = [value] if isinstance(value, str) else value
+    if not isinstance(paths, (list, tuple)) or not all(isinstance(path, str) for path in paths):
+        return f"Give the dotted path of a callable {signature}, or a list of such paths."
+    return next(filter(None, (_plain_callable(path, also) for path in paths if path)), None)
+
+
+def _plain_callable(path: str, also: Callable[[str, object], Problem]) -> Problem:
+    if problem := _importable(path):
+        return problem
+    found = import_string(path)
+    return f"{path} is async; give a plain function." if inspect.iscoroutinefunction(found) else also(path, found)
+
+
 RULES: dict[str, Callable[[object], Problem]] = {
     "DEFAULT_MAX_JOB": _limit,
     "DEFAULT_SHARE": _share,
@@ -257,5 +318,7 @@ RULES: dict[str, Callable[[object], Problem]] = {
     "RETENTION": _seconds,
     "QUEUE_WEIGHTS": _weights,
     "HIDDEN_ARGUMENTS": _names,
+    "CAPTURE_CONTEXT": _capture_context,
+    "JOB_CONTEXT": _job_context,
     "MAY_VIEW_JOB": _may_view_job,
 }

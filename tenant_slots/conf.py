@@ -45,6 +45,8 @@ class AppSettings:
     ON_LOST_DATABASE = Setting("continue")
     MAX_ARGS_BYTES = Setting(65536)
     RETENTION = Setting(7 * 24 * 3600)
+    CAPTURE_CONTEXT: Setting[Sequence[str] | str] = Setting(())
+    JOB_CONTEXT: Setting[Sequence[str] | str] = Setting(())
     QUEUE_WEIGHTS: Setting[Mapping[str, float]] = Setting({})
     MAY_VIEW_JOB = Setting("")
     HIDDEN_ARGUMENTS: Setting[Sequence[str]] = Setting(("password", "token", "secret", "api_key", "authorization"))

@@ -6,8 +6,8 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from copy import copy
 from datetime import datetime
 from enum import Enum
@@ -45,6 +45,8 @@ RQ_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{1,9})"
 
 PUSHED_AT_ONCE = 100
 """Most jobs in one request to Redis, which serves nobody else meanwhile."""
+
+NO_EVICTION = "noeviction"
 
 OUT_OF_REACH = (RedisError, UnknownQueue)
 """What asking RQ of a queue raises when its server is away, or when the project has given the queue up."""
@@ -281,6 +283,27 @@ def job_around() -> Job | None:
     if current is not None:
         _job_stack.push(current)  # type: ignore[no-untyped-call]
     return around
+
+
+def evicting() -> Iterator[tuple[str, str]]:
+    """Servers that delete what they were given when their memory is full: one of their queues, and the policy.
+
+    Not those that do not tell.
+    """
+    for name in by_server(list(getattr(settings, "RQ_QUEUES", {}))):
+        with suppress(RedisError), reaching(name) as queue:
+            memory = queue.connection.info("memory")
+            policy = str(memory.get("maxmemory_policy", NO_EVICTION))
+            if memory.get("maxmemory") and policy != NO_EVICTION:
+                yield name, policy
+
+
+def by_server(queues: Sequence[str]) -> dict[str, list[str]]:
+    """One queue of each server, and all of these queues on it."""
+    servers: dict[Hashable, list[str]] = {}
+    for name in queues:
+        servers.setdefault(redis_servers.server_of(queue_named(name).connection), []).append(name)
+    return {names[0]: names for names in servers.values()}
 
 
 def _push_fresh(name: str, jobs: list[TenantJob]) -> None:

@@ -123,6 +123,14 @@ class ArgumentsTooLarge(TenantSlotsError):
     )
 
 
+class InvalidContext(TenantSlotsError):
+    message = "What {path} gave as the context of a job cannot be kept: {problem}."
+
+
+class NoSchema(TenantSlotsError):
+    message = "Job {job} of {task} does not run, for it has no schema of a tenant to run in: {problem}."
+
+
 class StaleVersion(TenantSlotsError):
     message = "{tenant_queue} has been changed since you read it; its limit is {max_job} now. Look again, then decide."
 
@@ -165,6 +173,13 @@ class TenantQueueLocked(TenantSlotsError, OperationalError):
     message = (
         "Tenant queue {tenant_queue} cannot be changed: another transaction kept it locked for {seconds} s, or waits "
         "for what this one has locked. Try again; let transactions that change several do so in one order and end soon."
+    )
+
+
+class UnsupportedDatabase(TenantSlotsError):
+    message = (
+        "Database {database!r} is {vendor}, which cannot hold the slots: use PostgreSQL. If it is not the one that "
+        'TENANT_SLOTS["DATABASE"] names, return False from allow_migrate() of a database router for "tenant_slots".'
     )
 
 

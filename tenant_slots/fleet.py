@@ -8,7 +8,7 @@ so lately. Of a stock worker nobody knows better than its record.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,7 +19,7 @@ from rq.suspension import is_suspended
 from rq.utils import utcparse
 from rq.worker import Worker, WorkerStatus
 
-from tenant_slots import dispatch, redis_servers
+from tenant_slots import dispatch
 
 logger = logging.getLogger("tenant_slots")
 
@@ -89,7 +89,7 @@ def known(*queues: str) -> Fleet:
     members: dict[str, Member] = {}
     unasked: list[str] = []
     suspended = False
-    for name, same_server in _servers(queues or tuple(getattr(settings, "RQ_QUEUES", {}))).items():
+    for name, same_server in dispatch.by_server(queues or tuple(getattr(settings, "RQ_QUEUES", {}))).items():
         try:
             with dispatch.reaching(name) as queue:
                 members |= {member.name: member for member in _members(queue.connection)}
@@ -98,14 +98,6 @@ def known(*queues: str) -> Fleet:
             logger.warning("the workers of queue %s cannot be asked for: %s", name, error)
             unasked += same_server
     return Fleet(tuple(sorted(members.values(), key=lambda member: member.name)), tuple(unasked), suspended)
-
-
-def _servers(queues: Sequence[str]) -> dict[str, list[str]]:
-    """One queue of each server, and all of these queues on it."""
-    by_server: dict[Hashable, list[str]] = {}
-    for name in queues:
-        by_server.setdefault(redis_servers.server_of(dispatch.queue_named(name).connection), []).append(name)
-    return {names[0]: names for names in by_server.values()}
 
 
 def _members(connection: Redis) -> Iterable[Member]:

@@ -17,7 +17,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import InvalidSetting
 from tenant_slots.models import State, TenantJob
 
-NOT_SHOWN = ("args", "kwargs", "options", "result", "error")
+NOT_SHOWN = ("args", "kwargs", "options", "context", "result", "error")
 
 Decision = Callable[[HttpRequest, TenantJob], bool]
 

@@ -10,7 +10,7 @@ import pytest
 from django.core.management import call_command
 from django.dispatch import Signal
 
-from tenant_slots import checks, conf, exceptions, signals, tenant_job
+from tenant_slots import checks, conf, exceptions, signals, surroundings, tenant_job
 from tenant_slots.enqueueing.ways import WaysToEnqueue
 
 ROOT = Path(__file__).parent.parent
@@ -59,7 +59,8 @@ def test_the_reference_names_every_setting_with_its_default() -> None:
 
 
 def test_the_reference_names_every_system_check_and_no_other() -> None:
-    in_code = set(re.findall(r"tenant_slots\.[EW]\d{3}", inspect.getsource(checks)))
+    sources = inspect.getsource(checks) + inspect.getsource(surroundings)
+    in_code = set(re.findall(r"tenant_slots\.[EW]\d{3}", sources))
     in_reference = set(re.findall(r"tenant_slots\.[EW]\d{3}", REFERENCE))
     assert in_code
     assert in_code == in_reference

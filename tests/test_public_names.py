@@ -41,6 +41,8 @@ DEFAULTS = {
     "UNKNOWN_TASK_WAIT": 600,
     "ON_LOST_DATABASE": "continue",
     "MAX_ARGS_BYTES": 65536,
+    "CAPTURE_CONTEXT": (),
+    "JOB_CONTEXT": (),
     "RETENTION": 7 * 24 * 3600,
     "QUEUE_WEIGHTS": {},
     "MAY_VIEW_JOB": "",
@@ -52,9 +54,8 @@ def parameters(function: Any) -> dict[str, inspect.Parameter]:
 
 
 def test_the_package_exports_what_users_import() -> None:
-    assert {"tenant_job", "Reschedule", "TenantBusy", "Throttle", "hold_slot", "report_progress"} <= set(
-        tenant_slots.__all__
-    )
+    names = {"tenant_job", "Reschedule", "TenantBusy", "Throttle", "hold_slot", "report_progress", "capture_context"}
+    assert names <= set(tenant_slots.__all__)
 
 
 def test_hold_slot_takes_tenant_and_queue_and_options_by_keyword() -> None:
@@ -119,7 +120,7 @@ def test_the_fields_of_a_job_keep_their_names() -> None:
         "uuid", "tenant_queue", "task", "args", "kwargs", "state", "attempt", "priority", "run_after", "key",
         "enqueued_at", "admitted_at", "started_at", "ended_at", "beat_at", "worker", "result", "error",
         "unique_key", "object_model", "object_pk",
-        "progress", "stats",
+        "progress", "stats", "context",
     }  # fmt: skip
     assert documented <= {field.name for field in TenantJob._meta.get_fields()}
 

@@ -161,7 +161,7 @@ def test_services_of_one_sentinel_are_different_servers(monkeypatch: pytest.Monk
     }
     monkeypatch.setattr("django_rq.settings.QUEUES", queues)
     with override_settings(RQ_QUEUES=queues):
-        assert list(fleet._servers(list(queues))) == ["first", "second", "elsewhere"]
+        assert list(dispatch.by_server(list(queues))) == ["first", "second", "elsewhere"]
 
 
 @contextmanager

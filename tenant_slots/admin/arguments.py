@@ -30,6 +30,10 @@ def shown_kwargs(job: TenantJob) -> str:
     return job.kwargs.problem if isinstance(job.kwargs, Unreadable) else as_text(masked(job.kwargs))
 
 
+def shown_context(job: TenantJob) -> str:
+    return job.context.problem if isinstance(job.context, Unreadable) else as_text(masked(job.context))
+
+
 def shown_result(job: TenantJob) -> str:
     return "" if job.result is None else as_text(masked(job.result))
 

@@ -65,6 +65,10 @@ class JobFields:
     def keyword_arguments(self, job: TenantJob) -> SafeString:
         return format_html("<pre>{}</pre>", arguments.shown_kwargs(job))
 
+    @admin.display(description=_("context"))
+    def shown_context(self, job: TenantJob) -> SafeString:
+        return format_html("<pre>{}</pre>", arguments.shown_context(job))
+
     @admin.display(description=_("result"))
     def shown_result(self, job: TenantJob) -> SafeString:
         return format_html("<pre>{}</pre>", arguments.shown_result(job))

@@ -37,7 +37,7 @@ class TenantJobAdmin(JobPermissions, JobFields, JobModelAdmin):
     actions = ("cancel", "stop", "retry", "set_priority", "release", "export")
     private = LARGE
     """Nobody can search or filter by these: a hidden value could be guessed letter by letter."""
-    secret = ("arguments", "keyword_arguments", "error")
+    secret = ("arguments", "keyword_arguments", "shown_context", "error")
     fields = (
         "uuid",
         ("task", "target", "key"),
@@ -53,13 +53,14 @@ class TenantJobAdmin(JobPermissions, JobFields, JobModelAdmin):
         "statistics",
         "arguments",
         "keyword_arguments",
+        "shown_context",
         "shown_result",
         "error",
         "last_line_of_error",
     )
     readonly_fields = (
         "tenant", "queue", "target", "position", "why_waiting", "progress_bar", "statistics", "arguments",
-        "keyword_arguments", "shown_result", "last_line_of_error",
+        "keyword_arguments", "shown_context", "shown_result", "last_line_of_error",
     )  # fmt: skip
 
     class Media:

@@ -24,7 +24,7 @@ ROWS_PER_INSERT = 1000
 FROM_DATABASE = ("id", "enqueued_at")
 
 GIVEN = (
-    "uuid", "tenant_queue_id", "task", "args", "kwargs", "options", "rq_queue", "asks", "state", "priority",
+    "uuid", "tenant_queue_id", "task", "args", "kwargs", "options", "context", "rq_queue", "asks", "state", "priority",
     "run_after", "key", "unique_key", "object_model", "object_pk",
 )  # fmt: skip
 """All others of a new job have their database default."""

@@ -41,7 +41,7 @@ def cancel_waiting(tenant_queue: TenantQueue, *, up_to: int) -> int:
 
 def _cancel_some(tenant_queue: TenantQueue, up_to: int) -> list[TenantJob]:
     with locked(tenant_queue.pk) as row:
-        backlog = row.jobs.waiting().filter(pk__lte=up_to).defer("args", "kwargs", "result", "error")
+        backlog = row.jobs.waiting().filter(pk__lte=up_to).defer("args", "kwargs", "context", "result", "error")
         jobs = list(backlog.order_by("pk")[:JOBS_PER_STEP])
         ended = {"state": State.CANCELED, "ended_at": DatabaseNow()}
         TenantJob.objects.waiting().filter(pk__in=[job.pk for job in jobs]).update(**ended)

@@ -21,6 +21,8 @@ from tenant_slots.statements import GIVE_BACK
 
 Deleted = tuple[int, dict[str, int]]
 
+UNREAD = ("args", "kwargs", "context", "result", "error")
+
 
 @implements(TenantJob.delete)
 def delete(job: TenantJob, using: Any = None, keep_parents: bool = False) -> Deleted:
@@ -49,7 +51,7 @@ def _slots_given_back(jobs: TenantJobQuerySet) -> Iterator[TenantJobQuerySet]:
     with transaction.atomic(using=jobs.db), ExitStack() as all_locked:
         rows = {pk: row for pk in pks if (row := _locked(all_locked, pk))}
         in_rq = Q(state__in=HOLDING) | ~Q(rq_job_id="")
-        leaving = list(unended.filter(in_rq, tenant_queue__in=rows).defer("args", "kwargs", "result", "error"))
+        leaving = list(unended.filter(in_rq, tenant_queue__in=rows).defer(*UNREAD))
         for job in leaving:
             job.tenant_queue = rows[job.tenant_queue_id]
             _leave(job)

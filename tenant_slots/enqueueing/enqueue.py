@@ -16,6 +16,7 @@ from tenant_slots.enqueueing.new_job import NewJob, job_like
 from tenant_slots.models import State, TenantJob
 from tenant_slots.tasks import methods
 from tenant_slots.tasks.arguments import require_storable
+from tenant_slots.tasks.context import capture_context
 from tenant_slots.tasks.on_busy import WAIT
 from tenant_slots.tasks.task import Arguments, TenantTask
 
@@ -31,6 +32,7 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
         alike = TenantJob(
             task=task.path,
             options=task.stored_options,
+            context=capture_context(),
             asks=state == State.SCHEDULED and task.on_busy != WAIT,
             state=state,
             priority=task.priority,

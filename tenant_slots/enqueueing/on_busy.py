@@ -9,8 +9,8 @@ import logging
 import math
 import random
 import time
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from django.db.models import F
 
@@ -19,6 +19,7 @@ from tenant_slots.db.clock import DatabaseNow, in_seconds
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.tasks import context
 from tenant_slots.tasks.on_busy import DISCARD, WAIT, OnBusy, Policy, Reschedule, is_policy
 from tenant_slots.tasks.registry import resolve
 
@@ -85,7 +86,7 @@ def _decisions(tenant_queue_id: int, jobs: list[TenantJob], ask_until: float) ->
 def _policy(job: TenantJob, row: TenantQueue) -> Policy:
     on_busy = _on_busy(job)
     try:
-        policy = on_busy(job, row) if callable(on_busy) else on_busy
+        policy = _answer(on_busy, job, row) if callable(on_busy) else on_busy
         if is_policy(policy):
             return policy
         problem = f'it must return "{WAIT}", "{DISCARD}" or a Reschedule'
@@ -95,6 +96,13 @@ def _policy(job: TenantJob, row: TenantQueue) -> Policy:
     except BaseException:  # also sys.exit(), which would end the worker that asks, or the caller of enqueue()
         logger.exception("on_busy of job %s failed, so it waits", job.uuid)
         return WAIT
+
+
+def _answer(on_busy: Callable[..., Any], job: TenantJob, row: TenantQueue) -> Any:
+    """In the job's context, wherever it is asked: it may look at what is the tenant's."""
+    job.tenant_queue = row
+    with context.entered(job):
+        return on_busy(job, row)
 
 
 def _leave_backlog(tenant_queue_id: int, decisions: dict[int, Policy]) -> list[TenantJob]:

@@ -9,6 +9,7 @@ import django.db.models.functions.comparison
 from django.db import migrations, models
 
 import tenant_slots.db.clock
+from tenant_slots.db import supported
 
 
 class Migration(migrations.Migration):
@@ -17,6 +18,7 @@ class Migration(migrations.Migration):
     dependencies = []
 
     operations = [
+        migrations.RunPython(supported.require, migrations.RunPython.noop),
         migrations.CreateModel(
             name="SweepClaim",
             fields=[
@@ -265,6 +267,15 @@ class Migration(migrations.Migration):
                         default=dict,
                         help_text="RQ options: timeout, result_ttl, failure_ttl, description, meta, retry.",
                         verbose_name="options",
+                    ),
+                ),
+                (
+                    "context",
+                    models.JSONField(
+                        default=dict,
+                        help_text="What CAPTURE_CONTEXT gave when the job was enqueued.",
+                        null=True,
+                        verbose_name="context",
                     ),
                 ),
                 (

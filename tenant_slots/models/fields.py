@@ -110,3 +110,13 @@ class StoredJSON(models.JSONField):
         instead = self._empty()
         instead.problem = problem
         return instead
+
+
+class SparseDict(StoredJSON):
+    """A dict that takes no room in a row while it is empty: it is NULL there."""
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        return {} if value is None else super().from_db_value(value, expression, connection)
+
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        return super().get_db_prep_save(None if value == {} else value, connection)

@@ -17,7 +17,7 @@ from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.layering import implemented_above
 from tenant_slots.models import shapes
-from tenant_slots.models.fields import Moment, StoredJSON, Unreadable, UnreadableDict, UnreadableList
+from tenant_slots.models.fields import Moment, SparseDict, StoredJSON, Unreadable, UnreadableDict, UnreadableList
 from tenant_slots.models.manager import InConfiguredDatabase
 from tenant_slots.models.states import ENDED, HOLDING, UNADMITTED, Kind, Stage, State
 from tenant_slots.models.tenant_queue import TenantQueue
@@ -156,6 +156,14 @@ class TenantJob(models.Model):
         fits=shapes.are_options,
         empty=UnreadableDict,
         help_text=_("RQ options: timeout, result_ttl, failure_ttl, description, meta, retry."),
+    )
+    context = SparseDict(
+        _("context"),
+        null=True,
+        default=dict,
+        fits=shapes.is_dict,
+        empty=UnreadableDict,
+        help_text=_("What CAPTURE_CONTEXT gave when the job was enqueued."),
     )
     rq_job_id = models.CharField(
         max_length=255,

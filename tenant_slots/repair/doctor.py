@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
+from tenant_slots import dispatch
 from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.repair import findings as found
@@ -38,6 +39,7 @@ def findings() -> list[Finding]:
         *_overdue(),
         *_unreadable(),
         *_unknown_queues(),
+        *_evicting(),
     ]
 
 
@@ -102,6 +104,12 @@ def _unknown_queues() -> Iterator[Finding]:
     for row in found.without_queue():
         meaning = "RQ_QUEUES does not have its queue, so its jobs cannot run; add the queue there, or cancel the jobs"
         yield _of_row("unknown queue", row, meaning)
+
+
+def _evicting() -> Iterator[Finding]:
+    for queue, policy in dispatch.evicting():
+        meaning = f"its Redis deletes keys when its memory is full, jobs and workers of RQ among them: {policy}"
+        yield Finding("eviction", "", queue, "", f"{meaning}; set maxmemory-policy to {dispatch.NO_EVICTION}")
 
 
 def _of_row(kind: str, row: TenantQueue, meaning: str) -> Finding:

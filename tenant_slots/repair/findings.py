@@ -27,7 +27,7 @@ from tenant_slots.validation import EARLIEST, LATEST
 LARGE = ("args", "kwargs", "progress", "stats", "result")
 """Fields of a job that nothing here asks for, and that may take long to read."""
 
-JSON_OF_JOBS = ("args", "kwargs", "options", "progress", "stats")
+JSON_OF_JOBS = ("args", "kwargs", "options", "context", "progress", "stats")
 
 LONG_TEXT = 500
 """Characters. Numbers of too many digits, and lists in lists that are nested too deeply for Python, are longer."""
@@ -237,9 +237,10 @@ def _moments_of(model: type[Model]) -> list[str]:
 def _with_odd_json(jobs: TenantJobQuerySet) -> TenantJobQuerySet:
     """Those whose JSON is worth reading, as it is long or is not what most jobs have: a backlog may be very long."""
     texts = {f"{name}_text": Cast(name, TextField()) for name in JSON_OF_JOBS}
-    sizes = {f"{name}_size": Length(f"{name}_text") for name in ("args", "kwargs")}
-    is_long = Q(args_size__gt=LONG_TEXT) | Q(kwargs_size__gt=LONG_TEXT)
+    sizes = {f"{name}_size": Length(f"{name}_text") for name in ("args", "kwargs", "context")}
+    is_long = Q(args_size__gt=LONG_TEXT) | Q(kwargs_size__gt=LONG_TEXT) | Q(context_size__gt=LONG_TEXT)
     is_odd = ~Q(args_text__startswith="[") | ~Q(kwargs_text__startswith="{")
+    is_odd |= Q(context__isnull=False) & ~Q(context_text__startswith="{")
     is_rare = ~Q(options_text="{}") | ~Q(stats_text="{}") | Q(progress__isnull=False)
     found: TenantJobQuerySet = jobs.alias(**texts).alias(**sizes).filter(is_long | is_odd | is_rare)
     return found

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -17,14 +17,36 @@ from django.db import close_old_connections
 from rq.timeouts import BaseTimeoutException
 
 from tenant_slots.alarm import rq_handler
+from tenant_slots.models import TenantJob
+from tenant_slots.tasks import context
 
 
-def completed(result: Any) -> Any:
-    """What a coroutine returns, once it has ended; anything else as it is.
+def completed_in_context(job: TenantJob, function: Callable[[], Any]) -> Any:
+    """What a function returns that is called in a job's context, or the coroutine that it returns, once it has ended.
 
     RQ too would run a coroutine that a job returns (2.12, ``Job._execute``), but after the job has given its slot back.
     """
-    return _run(result) if isinstance(result, Coroutine) else result
+    with context.entered(job):
+        result = function()
+        return _run(_in_context(job, result)) if isinstance(result, Coroutine) else result
+
+
+def _in_context(job: TenantJob, coroutine: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
+    """asgiref's thread makes the ORM calls of coroutines, and has database connections of its own."""
+    of_thread = context.of_thread(job)
+    return coroutine if of_thread is None else _within(of_thread, coroutine)
+
+
+async def _within(of_thread: AbstractContextManager[Any], coroutine: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        await sync_to_async(of_thread.__enter__)()
+    except BaseException:
+        coroutine.close()
+        raise
+    try:
+        return await coroutine
+    finally:
+        await sync_to_async(of_thread.__exit__)(None, None, None)
 
 
 def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -18,10 +19,11 @@ from tenant_slots.enqueueing import on_busy
 from tenant_slots.models import State, TenantJob, TenantQueue, overflow_queue_of
 from tenant_slots.repair import lost_runs
 from tenant_slots.running import deliveries
-from tenant_slots.running.coroutines import completed
+from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.running.recording import persistently
 from tenant_slots.running.run import Run
 from tenant_slots.running.runner import run_in_slot
+from tenant_slots.tasks import context
 from tenant_slots.tasks.on_busy import WAIT
 from tenant_slots.tasks.task import TaskCall, TenantTask
 from tenant_slots.tasks.tenant_busy import TenantBusy
@@ -51,7 +53,7 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
     task, run = call.task, Run.of(rq_job)
     tenant = tenants.tenant_of(call)
     if tenant == tenants.NO_TENANT:
-        return completed(task.function(*call.args, **call.kwargs))
+        return _run_unlimited(call, rq_job)
     if earlier := deliveries.has_run(rq_job):
         logger.warning("RQ delivered job %s again after it had finished; this delivery does nothing", rq_job.id)
         return deliveries.ignored(rq_job, earlier)
@@ -70,10 +72,23 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
     if not run.start(job):
         return _not_started(rq_job, job)
     try:
-        return run_in_slot(run, lambda _: completed(task.function(*call.args, **call.kwargs)))
+        return run_in_slot(run, partial(_run_call, call))
     finally:
         with suppress(RedisError):
             deliveries.forget_later(rq_job)
+
+
+def _run_unlimited(call: TaskCall, rq_job: Job) -> Any:
+    """Without a row, but with what a context manager asks a job for."""
+    task = call.task
+    row = TenantQueue(tenant=tenants.NO_TENANT, queue=task.queue)
+    job = TenantJob(tenant_queue=row, task=task.path, rq_job_id=rq_job.id, context=context.context_in(rq_job.meta))
+    return _run_call(call, job)
+
+
+def _run_call(call: TaskCall, job: TenantJob) -> Any:
+    job.require_readable("context")
+    return completed_in_context(job, lambda: call.task.function(*call.args, **call.kwargs))
 
 
 def _second_delivery(rq_job: Job, job: TenantJob) -> Retry:
@@ -120,6 +135,7 @@ def _joined(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, 
                     rq_job_id=rq_job.id,
                     rq_queue=overflow_queue_of(rq_job.origin, tenant_queue.queue),
                     key=key,
+                    context=context.context_in(rq_job.meta),
                 )
         except IntegrityError:
             found = placed.get()

@@ -16,7 +16,7 @@ from rq import Retry, get_current_job
 from tenant_slots import alarm, transitions
 from tenant_slots.models import State, TenantJob
 from tenant_slots.running import busy, deliveries, errors, unknown_tasks
-from tenant_slots.running.coroutines import completed
+from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.running.progress import reporting
 from tenant_slots.running.recording import Outcome, storable_error
 from tenant_slots.running.run import Run
@@ -98,8 +98,8 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
 
 def _run_stored(job: TenantJob) -> Any:
     task = resolve(job.task)
-    job.require_readable("args", "kwargs", "options")
-    return completed(task.function(*methods.object_of(task, job), *job.args, **job.kwargs))
+    job.require_readable("args", "kwargs", "options", "context")
+    return completed_in_context(job, lambda: task.function(*methods.object_of(task, job), *job.args, **job.kwargs))
 
 
 def _after_error(job: TenantJob, error: str) -> Outcome:

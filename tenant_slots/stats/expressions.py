@@ -24,7 +24,7 @@ from tenant_slots.models.fields import Moment
 PKS = Keys("pks")
 """Of the tenant queues that a compiled statement is asked about."""
 
-LARGE = ("args", "kwargs", "options", "result", "error")
+LARGE = ("args", "kwargs", "options", "context", "result", "error")
 """Fields of a job that a list of jobs has no use for and that may take long to read."""
 
 

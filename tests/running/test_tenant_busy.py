@@ -223,7 +223,7 @@ def test_a_wrong_value_is_refused(values: dict[str, Any]) -> None:
         TenantBusy(**values)
 
 
-@pytest.mark.parametrize("until", ["soon", datetime(2020, 1, 1), datetime.now(UTC) + timedelta(days=1, minutes=5)])
+@pytest.mark.parametrize("until", ["soon", datetime(2020, 1, 1), datetime.now(UTC) + timedelta(days=1, hours=5)])
 def test_a_wrong_time_is_refused(until: Any) -> None:
     with pytest.raises(InvalidTime):
         TenantBusy(until=until)

@@ -1,0 +1,111 @@
+"""What the project's callables note of a call's surroundings, and have a job find again where it runs.
+
+``CAPTURE_CONTEXT`` and ``JOB_CONTEXT`` name them. Where they name none this costs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
+
+from django.utils.module_loading import import_string
+
+from tenant_slots.conf import app_settings
+from tenant_slots.exceptions import InvalidContext, InvalidSetting
+from tenant_slots.models import TenantJob
+from tenant_slots.tasks.arguments import json_problem
+
+Entering = Callable[[TenantJob], AbstractContextManager[Any]]
+
+PER_THREAD = "tenant_slots_per_thread"
+"""A context manager's own mark: what it sets is the thread's, such as a database connection. See `of_thread`."""
+
+IN_META = "tenant_slots_context"
+"""Under which key of a plain RQ job's meta its context is."""
+
+_NOTHING = nullcontext()
+
+
+def capture_context() -> dict[str, Any]:
+    """What the callables of ``CAPTURE_CONTEXT`` say of here and now, together.
+
+    Raises:
+        InvalidContext: one of them gave what a job's row cannot keep, or a key of another one.
+        InvalidSetting: one of them cannot be imported.
+    """
+    context: dict[str, Any] = {}
+    for path in paths_in(app_settings.CAPTURE_CONTEXT):
+        own = _imported("CAPTURE_CONTEXT", path)()
+        if problem := _problem(own, context):
+            raise InvalidContext(path=path, problem=problem)
+        context |= own
+    _require_small(context)
+    return context
+
+
+def context_in(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The context that a plain RQ job brings along. Raises InvalidContext when it is none."""
+    context = meta.get(IN_META, {})
+    if problem := _problem(context, {}):
+        raise InvalidContext(path=f"meta[{IN_META!r}]", problem=problem)
+    return dict(context)
+
+
+def entered(job: TenantJob) -> AbstractContextManager[Any]:
+    """The context managers of ``JOB_CONTEXT``, in their order, around what is done for a job."""
+    paths = paths_in(app_settings.JOB_CONTEXT)
+    return _JobContext(job, (_imported("JOB_CONTEXT", path) for path in paths)) if paths else _NOTHING
+
+
+def of_thread(job: TenantJob) -> AbstractContextManager[Any] | None:
+    """Those of them that hold for a thread, to be entered in another one too; None without any."""
+    found = [_imported("JOB_CONTEXT", path) for path in paths_in(app_settings.JOB_CONTEXT)]
+    own = [entering for entering in found if getattr(entering, PER_THREAD, False)]
+    return _JobContext(job, own) if own else None
+
+
+def paths_in(setting: str | Iterable[str]) -> tuple[str, ...]:
+    """One dotted path or several."""
+    return ((setting,) if setting else ()) if isinstance(setting, str) else tuple(setting)
+
+
+class _JobContext(AbstractContextManager[None]):
+    """All of them or none: nothing runs that one of them has refused, and none of them swallows a job's error."""
+
+    def __init__(self, job: TenantJob, managers: Iterable[Entering]) -> None:
+        self._job, self._managers, self._stack = job, managers, ExitStack()
+
+    def __enter__(self) -> None:
+        try:
+            for entering in self._managers:
+                self._stack.enter_context(entering(self._job))
+        except BaseException as error:
+            self._stack.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+
+def _imported(name: str, path: str) -> Any:
+    try:
+        return import_string(path)
+    except ImportError as error:
+        raise InvalidSetting(name=name, value=path, problem=f"it cannot be imported ({error})") from error
+
+
+def _problem(own: object, others: Mapping[str, Any]) -> str:
+    if not isinstance(own, dict):
+        return f"it is a {type(own).__name__}; give a dict"
+    if taken := own.keys() & others.keys():
+        return f"another one gives {sorted(taken)[0]!r} too; choose another key"
+    return json_problem(own)
+
+
+def _require_small(context: dict[str, Any]) -> None:
+    limit = app_settings.MAX_ARGS_BYTES
+    if context and (size := len(json.dumps(context))) > limit:
+        problem = f'it takes {size} bytes; TENANT_SLOTS["MAX_ARGS_BYTES"] allows {limit}'
+        raise InvalidContext(path=", ".join(paths_in(app_settings.CAPTURE_CONTEXT)), problem=problem)

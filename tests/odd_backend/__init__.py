@@ -1,0 +1,1 @@
+"""A database that says it is none that we know: SQLite under another name."""

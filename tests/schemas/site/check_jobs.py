@@ -1,0 +1,156 @@
+"""Every job runs in its tenant's schema, whatever way it came and whoever runs it, and none in the public one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import django_rq
+import pytest
+from django.conf import settings
+from django.core.checks import run_checks
+from django.db import connection
+from django.test import override_settings
+from django_tenants.utils import schema_context
+from rq.job import Job
+
+from tenant_slots import capture_context
+from tenant_slots.models import State, TenantJob
+from tests.schemas.feeds import models
+from tests.schemas.feeds.models import Entry
+from tests.schemas.site.conftest import SCHEMAS
+
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
+
+OURS = ("TenantWorker", "TenantPreforkWorker", "TenantSimpleWorker")
+WORKERS = [*(f"tenant_slots.workers.{name}" for name in OURS), "rq.Worker", "rq.SimpleWorker"]
+
+
+def work(worker_class: str = WORKERS[1], **variables: str) -> None:
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.schemas.settings", **variables}
+    environment["TEST_WORKER_CLASS"] = worker_class
+    command = [sys.executable, "-W", "ignore", "manage.py", "rqworker", "imports", "--burst"]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+
+
+def entries() -> dict[str, list[str]]:
+    """What is in the table of each schema."""
+    found = {}
+    for name in ("public", *SCHEMAS):
+        with schema_context(name):
+            found[name] = sorted(Entry.objects.values_list("text", flat=True))
+    return found
+
+
+def enqueue_in(schema: str) -> None:
+    """Every way there is, from code that serves one tenant."""
+    with schema_context(schema):
+        entry = Entry.objects.create(text=f"{schema} method")
+        models.note.enqueue(schema, f"{schema} function")
+        models.note.enqueue_many([((schema, f"{schema} one of many"), {})])
+        models.note.enqueue(f"{schema}-7", f"{schema} of another name")
+        models.note_later.enqueue(schema, f"{schema} coroutine")
+        models.note_here.enqueue(f"{schema} here")
+        entry.amend.enqueue()
+        queue = django_rq.get_queue("imports")
+        queue.enqueue(models.note, schema, f"{schema} plain")
+        queue.enqueue(models.note_later, schema, f"{schema} plain coroutine")
+        meta = {"tenant_slots_context": capture_context()}
+        queue.enqueue(models.note, f"{schema}-7", f"{schema} plain with meta", meta=meta)
+        queue.enqueue(models.note, None, f"{schema} plain without tenant", meta=meta)
+    # From code that serves nobody, such as a command: the schema is the one of the tenant's name.
+    models.note.enqueue(schema, f"{schema} from outside")
+
+
+def all_of(schema: str) -> list[str]:
+    ends = (
+        "coroutine",
+        "from outside",
+        "function",
+        "here",
+        "method amended",
+        "of another name",
+        "one of many",
+        "plain",
+    )
+    plain = ("plain", "plain coroutine", "plain with meta", "plain without tenant")
+    return sorted(f"{schema} {end}" for end in (*ends, *plain))
+
+
+@pytest.mark.parametrize("worker_class", WORKERS)
+def test_every_job_runs_in_its_schema_and_none_in_public(worker_class: str) -> None:
+    for schema in SCHEMAS:
+        enqueue_in(schema)
+    work(worker_class)
+    assert entries() == {"public": [], **{schema: all_of(schema) for schema in SCHEMAS}}
+    assert {job.state for job in TenantJob.objects.all()} == {State.FINISHED}
+
+
+def test_the_control_without_the_context_they_run_in_public() -> None:
+    """The control: it is the context that keeps them out of there."""
+    for schema in SCHEMAS:
+        enqueue_in(schema)
+    work(TEST_TENANT_SLOTS='{"REQUIRE_TENANT": false}')
+    assert entries()["public"] != []
+    assert all("function" not in " ".join(entries()[schema]) for schema in SCHEMAS)
+
+
+@pytest.mark.parametrize("worker_class", WORKERS)
+def test_a_job_without_a_schema_fails_and_does_not_run(worker_class: str) -> None:
+    queue = django_rq.get_queue("imports")
+    models.note.enqueue("nobody", "enqueued")
+    plain = [queue.enqueue(models.note, tenant, "plain") for tenant in ("nobody", None)]
+    plain.append(queue.enqueue(models.note_here, "its tenant is asked for in the worker, where it is public"))
+    work(worker_class)
+    assert entries() == {"public": [], "acme": [], "umbrella": []}
+    assert {job.state for job in TenantJob.objects.all()} == {State.FAILED}
+    assert all("NoSchema" in job.error for job in TenantJob.objects.all())
+    assert all(Job.fetch(job.id, connection=queue.connection).is_failed for job in plain)
+
+
+def test_a_schema_that_was_dropped_meanwhile_fails_its_jobs() -> None:
+    with schema_context("gone"):
+        job = models.note.enqueue("gone", "too late")
+    work()
+    job.refresh_from_db()
+    assert job.state == State.FAILED
+    assert "no tenant has the schema 'gone'" in job.error
+
+
+def test_what_is_enqueued_in_public_for_no_tenant_runs_there() -> None:
+    job = models.note.enqueue("", "housekeeping")
+    work()
+    job.refresh_from_db()
+    assert (job.state, job.result) == (State.FINISHED, "public")
+
+
+def test_our_tables_are_in_the_public_schema_only() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT schemaname FROM pg_tables WHERE tablename = 'tenant_slots_tenantjob'")
+        assert cursor.fetchall() == [("public",)]
+
+
+def test_a_right_project_has_no_messages() -> None:
+    assert run_checks(tags=["tenant_slots"]) == []
+
+
+@pytest.mark.parametrize("app", ["tenant_slots", "tenant_slots.apps.TenantSlotsConfig"])
+def test_our_app_among_the_tenants_apps_is_an_error(app: str) -> None:
+    with override_settings(TENANT_APPS=[*settings.TENANT_APPS, app]):
+        (message,) = run_checks(tags=["tenant_slots"])
+    assert (message.id, "SHARED_APPS" in str(message.hint)) == ("tenant_slots.E010", True)
+
+
+def test_our_app_among_those_of_a_type_of_tenants_is_an_error() -> None:
+    types = {"public": {"APPS": ["tenant_slots"]}, "shop": {"APPS": ["tenant_slots"]}}
+    with override_settings(HAS_MULTI_TYPE_TENANTS=True, TENANT_TYPES=types):
+        (message,) = run_checks(tags=["tenant_slots"])
+    assert (message.id, "'shop'" in message.msg) == ("tenant_slots.E010", True)
+
+
+def test_a_project_without_the_context_is_warned() -> None:
+    with override_settings(TENANT_SLOTS={}):
+        assert [message.id for message in run_checks(tags=["tenant_slots"])] == ["tenant_slots.W003"]

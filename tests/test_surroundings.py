@@ -1,0 +1,271 @@
+"""Databases, drivers and systems that do not work are refused by name, before anything is stored or run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import django_rq
+import pytest
+from django.conf import settings
+from django.core.checks import CheckMessage, Tags, run_checks
+from django.db import connection
+from django.test import override_settings
+from redis import Redis
+from redis.exceptions import NoPermissionError
+
+from tenant_slots import surroundings
+from tenant_slots.db import supported
+from tenant_slots.exceptions import UnsupportedDatabase
+from tenant_slots.repair import doctor
+from tests.processes import ROOT, environment, wait_until
+
+PROJECT = """
+import os
+from tests.settings import *
+
+DATABASES = {"default": {"ENGINE": os.environ["ENGINE"], "NAME": os.environ["NAME"]}}
+if "SOCKET" in os.environ:
+    DATABASES["default"] |= {"USER": "root", "OPTIONS": {"unix_socket": os.environ["SOCKET"]}}
+SILENCED_SYSTEM_CHECKS = os.environ.get("SILENCED", "").split()
+"""
+
+WITHOUT_PSYCOPG_3 = "import sys\nsys.modules['psycopg'] = None\n"
+"""As in a project that has psycopg2 only: to import psycopg fails."""
+
+
+def messages(deploy: bool = False) -> list[CheckMessage]:
+    found = run_checks(tags=["tenant_slots"], include_deployment_checks=deploy)
+    return [message for message in found if message.id not in ("tenant_slots.W001", "tenant_slots.W004")]
+
+
+def manage(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "ignore", "manage.py", *arguments]
+    values = {**environment(), **variables}
+    return subprocess.run(command, cwd=ROOT, env=values, capture_output=True, text=True, timeout=60)
+
+
+# --- psycopg2 ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def with_psycopg2(tmp_path: Path) -> dict[str, str]:
+    pytest.importorskip("psycopg2", reason="psycopg2-binary is in the extra `test`")
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_PSYCOPG_3)
+    return {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path[1:], str(ROOT)])}
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="a driver of PostgreSQL")
+@pytest.mark.parametrize("command", ["check", "migrate", "slots_sweep"])
+def test_a_project_with_psycopg2_is_told_to_install_psycopg_3(command: str, with_psycopg2: dict[str, str]) -> None:
+    run = manage(command, **with_psycopg2)
+    assert run.returncode == 1
+    assert "tenant_slots.E011" in run.stderr
+    assert 'pip install "psycopg[binary]>=3.2"' in run.stderr
+    assert "switches the whole project" in run.stderr
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="a driver of PostgreSQL")
+def test_the_control_with_psycopg_3_beside_psycopg2_nothing_is_said() -> None:
+    run = manage("check")
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+# --- other databases -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["mysql", "oracle"])
+def test_a_database_that_is_not_supported_is_named(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not its driver is installed."""
+    databases = {"default": {"ENGINE": f"django.db.backends.{engine}", "NAME": "shop"}}
+    monkeypatch.setattr(settings, "DATABASES", databases)
+    (message,) = messages()
+    assert (message.id, engine in message.msg) == ("tenant_slots.E012", True)
+    assert "PostgreSQL" in str(message.hint)
+
+
+def test_a_backend_of_the_project_is_taken_for_what_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "DATABASES", {"default": {"ENGINE": "tests.odd_backend", "NAME": "shop"}})
+    assert [message.id for message in messages()] == ["tenant_slots.E012"]
+
+
+def tables(path: Path) -> set[str]:
+    with sqlite3.connect(path) as database:
+        return {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+@pytest.mark.parametrize("silenced", ["", "tenant_slots.E012"])
+def test_migrate_refuses_such_a_database_before_it_leaves_tables(tmp_path: Path, silenced: str) -> None:
+    """A backend that says so of itself. Who silences the check does not get half of our tables."""
+    (tmp_path / "odd_settings.py").write_text(PROJECT)
+    path = tmp_path / "odd.sqlite3"
+    variables = {"ENGINE": "tests.odd_backend", "NAME": str(path), "SILENCED": silenced}
+    search = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), "DJANGO_SETTINGS_MODULE": "odd_settings"}
+    run = manage("migrate", "tenant_slots", **variables, **search)
+    assert run.returncode == 1
+    assert ("UnsupportedDatabase" if silenced else "tenant_slots.E012") in run.stderr
+    assert not {name for name in tables(path) if name.startswith("tenant_slots")} if path.exists() else True
+
+
+def test_the_control_migrate_leaves_tables_in_a_database_that_is_supported(tmp_path: Path) -> None:
+    (tmp_path / "odd_settings.py").write_text(PROJECT)
+    path = tmp_path / "sound.sqlite3"
+    variables = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path)}
+    search = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), "DJANGO_SETTINGS_MODULE": "odd_settings"}
+    assert manage("migrate", "tenant_slots", **variables, **search).returncode == 0
+    assert "tenant_slots_tenantjob" in tables(path)
+
+
+def test_the_error_of_the_migration_says_how_to_keep_our_tables_out() -> None:
+    with pytest.raises(UnsupportedDatabase, match="allow_migrate"):
+        raise UnsupportedDatabase(database="legacy", vendor="mysql")
+    supported.require(None, type("Editor", (), {"connection": connection}))
+
+
+MARIADB = shutil.which("mariadbd")
+
+AS_MYSQLDB = """
+import pymysql
+
+pymysql.version_info = (2, 2, 4, "final", 0)  # of mysqlclient, which Django asks for
+pymysql.install_as_MySQLdb()
+"""
+
+
+@pytest.fixture
+def mariadb(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A real server, and the variables of a project that uses it."""
+    pytest.importorskip("pymysql", reason="it is in the extra `test`")
+    if MARIADB is None:
+        pytest.skip("apt-get install mariadb-server-core")
+    (tmp_path / "sitecustomize.py").write_text(AS_MYSQLDB)
+    (tmp_path / "odd_settings.py").write_text(PROJECT)
+    data, path = tmp_path / "data", tempfile.mkdtemp(prefix="tenant_slots_mariadb_") + "/socket"
+    (data / "mysql").mkdir(parents=True)  # without the tables of the system, in which users and their rights are
+    options = [f"--datadir={data}", f"--socket={path}", "--skip-networking", "--skip-grant-tables", "--user=root"]
+    process = subprocess.Popen(
+        [MARIADB, "--no-defaults", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_until(lambda: listens(path), message="MariaDB did not start")
+        ask(path, "CREATE DATABASE shop")
+        yield {
+            "ENGINE": "django.db.backends.mysql",
+            "NAME": "shop",
+            "SOCKET": path,
+            "DJANGO_SETTINGS_MODULE": "odd_settings",
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path[1:], str(ROOT)]),
+        }
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(Path(path).parent)
+
+
+def ask(path: str, sql: str) -> list[Any]:
+    import pymysql
+
+    with pymysql.connect(unix_socket=path, user="root") as session, session.cursor() as cursor:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+def listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(path) == 0
+
+
+@pytest.mark.parametrize("silenced", ["", "tenant_slots.E012"])
+def test_a_real_mariadb_is_refused_and_has_no_tables_of_ours(mariadb: dict[str, str], silenced: str) -> None:
+    run = manage("migrate", **mariadb, SILENCED=silenced)
+    assert run.returncode == 1
+    assert ("UnsupportedDatabase" if silenced else "tenant_slots.E012") in run.stderr
+    names = {name for (name,) in ask(mariadb["SOCKET"], "SHOW TABLES IN shop")}
+    assert not {name for name in names if name.startswith("tenant_slots")}
+    assert bool(names) is bool(silenced), "the control: the server takes the tables of Django's own apps"
+
+
+# --- Redis ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def redis() -> Iterator[Any]:
+    """The server of the tests, whose configuration a test changes."""
+    server = django_rq.get_connection("imports")
+    before = {name: server.config_get(name)[name] for name in ("maxmemory-policy", "maxmemory")}
+    yield server
+    for name, value in before.items():
+        server.config_set(name, value)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("policy", "memory", "expected"),
+    [
+        ("noeviction", "1gb", []),
+        ("allkeys-lru", "0", []),
+        ("allkeys-lru", "1gb", ["eviction"]),
+        ("allkeys-random", "1gb", ["eviction"]),
+        ("volatile-ttl", "1gb", ["eviction"]),
+    ],
+)
+def test_the_doctor_finds_a_redis_that_deletes_what_it_was_given(
+    policy: str, memory: str, expected: list[str], redis: Any
+) -> None:
+    redis.config_set("maxmemory", memory)
+    redis.config_set("maxmemory-policy", policy)
+    found = doctor.findings()
+    assert [finding.kind for finding in found] == expected, "once for each server, not for each queue"
+    assert all(policy in finding.meaning and "noeviction" in finding.meaning for finding in found)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_redis_that_does_not_tell_its_policy_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise NoPermissionError("this user has no permissions to run the 'info' command")
+
+    monkeypatch.setattr(Redis, "info", refuse)
+    assert doctor.findings() == []
+
+
+# --- the rest ------------------------------------------------------------------------------------------------------
+
+
+def test_local_times_are_refused() -> None:
+    with override_settings(USE_TZ=False):
+        (message,) = messages()
+    assert (message.id, "USE_TZ = True" in str(message.hint)) == ("tenant_slots.E013", True)
+
+
+@pytest.mark.parametrize(("system", "expected"), [("win32", ["tenant_slots.E014"]), ("linux", []), ("darwin", [])])
+def test_windows_is_refused(system: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surroundings, "SYSTEM", system)
+    assert [message.id for message in messages()] == expected
+
+
+@pytest.mark.parametrize(
+    ("engine", "deploy", "expected"),
+    [("sqlite3", True, True), ("sqlite3", False, False), ("postgresql", True, False)],
+)
+def test_sqlite_is_warned_of_where_a_project_is_deployed(
+    engine: str, deploy: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config: dict[str, Any] = {"ENGINE": f"django.db.backends.{engine}", "NAME": "x", "OPTIONS": {}}
+    monkeypatch.setattr(settings, "DATABASES", {"default": config})
+    found = run_checks(tags=["tenant_slots"], include_deployment_checks=deploy)
+    assert ("tenant_slots.W004" in {message.id for message in found}) is expected
+
+
+def test_check_deploy_says_so() -> None:
+    variables = {"DATABASE_URL": "sqlite:////tmp/never-opened.sqlite3"}
+    assert "tenant_slots.W004" in manage("check", "--deploy", **variables).stderr
+    assert "tenant_slots.W004" not in manage("check", **variables).stderr
+    assert Tags.security  # Django's own warnings are there too
