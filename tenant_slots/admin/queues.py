@@ -19,12 +19,15 @@ from tenant_slots.admin.detail import DetailPage
 from tenant_slots.admin.filters import QueueFilter, StateFilter
 from tenant_slots.admin.limits import LimitPages
 from tenant_slots.admin.live import LiveList
+from tenant_slots.admin.lookups import OfferedLookups, with_storable
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats.tenant_queues import BUSIEST_FIRST, with_in_use, with_waiting
 from tenant_slots.stats.worker_time import with_worker_time
 
 
-class TenantQueueAdmin(LimitPages, ChangeForm, DetailPage, Deletion, LiveList, QueueColumns, QueueModelAdmin):
+class TenantQueueAdmin(
+    LimitPages, ChangeForm, DetailPage, Deletion, LiveList, QueueColumns, OfferedLookups, QueueModelAdmin
+):
     """Never give this class `list_editable`: saving the list would write back every limit that it shows."""
 
     list_display = (
@@ -34,6 +37,7 @@ class TenantQueueAdmin(LimitPages, ChangeForm, DetailPage, Deletion, LiveList, Q
     list_filter = (StateFilter, QueueFilter)
     search_fields = ("tenant",)
     search_help_text = _("Search by part of a tenant identifier")
+    linked = ("tenant__exact", "queue__exact", "paused__exact")
     show_facets = admin.ShowFacets.NEVER
     show_full_result_count = False
     actions = (
@@ -69,7 +73,7 @@ class TenantQueueAdmin(LimitPages, ChangeForm, DetailPage, Deletion, LiveList, Q
         # Not super(), which orders before there is a `waiting` to order by.
         own = self.tenant_queues_for(request)
         rows = with_in_use(with_waiting(self.model._default_manager.get_queryset() if own is None else own))
-        return with_worker_time(rows).order_by(*self.get_ordering(request))
+        return with_storable(request, with_worker_time(rows).order_by(*self.get_ordering(request)))
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         return BUSIEST_FIRST
