@@ -90,8 +90,9 @@ def _page(
 
 
 def _report(model_admin: Any, request: HttpRequest, outcomes: Counter[str], action: Confirmed) -> None:
-    for outcome, count in sorted(outcomes.items(), key=lambda pair: pair[0] != DONE):
-        level = messages.SUCCESS if outcome == DONE else messages.WARNING
-        model_admin.message_user(request, action.outcomes[outcome] % {"count": count}, level)
+    for outcome, text in action.outcomes.items():
+        if count := outcomes[outcome]:
+            level = messages.SUCCESS if outcome == DONE else messages.WARNING
+            model_admin.message_user(request, text % {"count": count}, level)
     if not outcomes:
         model_admin.message_user(request, gettext("There was nothing to do."), messages.WARNING)

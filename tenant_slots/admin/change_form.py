@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -18,6 +20,7 @@ from tenant_slots.admin import audit
 from tenant_slots.admin.bases import QueueConcern, QueueModelForm
 from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_limit, set_rate
 from tenant_slots.admin.forms import burst_field, moment_field, rate_field, reason_field, require_future
+from tenant_slots.admin.permissions import Restricted
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import effect_of
 from tenant_slots.conf import app_settings
@@ -35,6 +38,8 @@ class TenantQueueForm(QueueModelForm):
     reason = reason_field()
     seen_version = forms.IntegerField(required=False, widget=forms.HiddenInput)
     conflict = False
+    may_have: Callable[[str, str], bool] | None = None
+    """Whether whoever adds a row may have one of this tenant and queue."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -57,11 +62,19 @@ class TenantQueueForm(QueueModelForm):
                 self._require_future(name, cleaned[name])
         if not self.errors.keys() & {"rate", "burst"}:
             cleaned["new_rate"] = self._rate(cleaned.get("rate", ""), cleaned.get("burst"))
+        if self.instance._state.adding and not self._may_be_added(cleaned):
+            self.add_error("tenant", _("You may add no tenant queue of this tenant."))
         seen = cleaned.get("seen_version")
         if seen is not None and not self.instance._state.adding and seen != self.stored_version:
             self.conflict = True
             raise ValidationError(conflict_text(self.stored_limit, cleaned.get("max_job")), code="conflict")
         return cleaned
+
+    def _may_be_added(self, cleaned: dict[str, Any]) -> bool:
+        """What is no row at all is left to the errors of its fields."""
+        if self.may_have is None or not cleaned.get("tenant") or not cleaned.get("queue"):
+            return True
+        return self.may_have(cleaned["tenant"], cleaned["queue"])
 
     def clean_share(self) -> int:
         """Left empty, or not sent at all, it stays as it is."""
@@ -87,8 +100,13 @@ class TenantQueueForm(QueueModelForm):
             self.add_error(name, error)
 
 
-class ChangeForm(QueueConcern):
+class ChangeForm(Restricted, QueueConcern):
     form = TenantQueueForm
+
+    def get_form(self, request: Any, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, change, **kwargs)  # a class of its own for each request
+        form.may_have = partial(self.may_have, request)  # type: ignore[attr-defined]
+        return form
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         if db_field.name == "queue":

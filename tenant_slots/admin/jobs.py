@@ -56,16 +56,17 @@ class TenantJobAdmin(JobPermissions, JobFields, OfferedLookups, JobModelAdmin):
         "keyword_arguments",
         "shown_result",
         "error",
-        "last_line_of_error",
+        "error_class",
     )
     readonly_fields = (
         "tenant", "queue", "target", "position", "why_waiting", "progress_bar", "statistics", "arguments",
-        "keyword_arguments", "shown_result", "last_line_of_error",
+        "keyword_arguments", "shown_result", "error_class",
     )  # fmt: skip
 
     class Media:
         css = {"all": ("tenant_slots/admin.css",)}
 
+    cancel = in_menu(job_actions.CANCEL)
     stop = in_menu(job_actions.STOP)
     retry = in_menu(job_actions.RETRY)
     set_priority = in_menu(job_actions.SET_PRIORITY)
@@ -75,17 +76,13 @@ class TenantJobAdmin(JobPermissions, JobFields, OfferedLookups, JobModelAdmin):
     def export(self, request: HttpRequest, queryset: QuerySet[TenantJob]) -> Any:
         return export.stream(self, request, export.JOB_FIELDS, export.job_lines(queryset))
 
-    @admin.action(permissions=["cancel"], description=_("Cancel selected tenant jobs"))
-    def cancel(self, request: HttpRequest, queryset: QuerySet[TenantJob]) -> None:
-        job_actions.cancel(self, request, queryset)
-
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantJob]:
         jobs = super().get_queryset(request).defer(*LARGE)
         own = self.tenant_queues_for(request)
         return jobs if own is None else jobs.filter(tenant_queue__in=own.order_by().values("pk"))
 
     def get_fields(self, request: HttpRequest, obj: TenantJob | None = None) -> Any:
-        left_out = {"last_line_of_error"} if self.has_view_arguments_permission(request) else {*self.secret}
+        left_out = {"error_class"} if self.has_view_arguments_permission(request) else {*self.secret}
         if obj is None or obj.state not in (State.SCHEDULED, State.WAITING, State.QUEUED):
             left_out.add("why_waiting")
         return [name for name in self.fields if name not in left_out]

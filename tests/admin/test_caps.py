@@ -138,7 +138,8 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "feeds.py", in load("s3c
 def test_a_traceback_needs_the_permission_for_arguments(viewer: Client, boss: Client) -> None:
     job = waiting_job(tenant_queue(), state=State.FAILED, error=TRACEBACK)
     page = viewer.get(change_page(job)).content.decode()
-    assert "ValueError: no such feed" in page
+    assert "ValueError" in page
+    assert "no such feed" not in page
     assert "s3cret" not in page
     trusted = signed_in("view_tenantjob", "view_job_arguments")
     assert "s3cret" in trusted.get(change_page(job)).content.decode()
