@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -150,6 +149,7 @@ class SeenForm(forms.Form):
         return {int(pk): int(version) for pk, version in pairs if pk.isdecimal() and version.isdecimal()}
 
 
-def seen(rows: Iterable[Any]) -> dict[str, Any]:
+def seen(pks: list[int]) -> dict[str, Any]:
     """The initial value of a `SeenForm`."""
-    return {"seen": " ".join(f"{row.pk}:{row.version}" for row in rows)}
+    versions = TenantQueue.objects.filter(pk__in=pks).values_list("pk", "version")
+    return {"seen": " ".join(f"{pk}:{version}" for pk, version in versions)}

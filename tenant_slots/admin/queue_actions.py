@@ -171,14 +171,14 @@ def _retried(job: TenantJob) -> bool:
     return True
 
 
-def _last_job(rows: Any) -> dict[str, Any]:
+def _last_job(pks: list[int]) -> dict[str, Any]:
     """A job that is enqueued after the page was shown is not retried, however soon it fails."""
     return {"up_to": TenantJob.objects.aggregate(last=Max("pk"))["last"] or 0}
 
 
-def _waiting_of(rows: Any) -> dict[str, Any]:
+def _waiting_of(pks: list[int]) -> dict[str, Any]:
     """How many wait now, and the last of them: a job that is enqueued after the page was shown is not canceled."""
-    waiting = TenantJob.objects.waiting().filter(tenant_queue__in=[row.pk for row in rows])
+    waiting = TenantJob.objects.waiting().filter(tenant_queue__in=pks)
     return {"count": waiting.count(), "up_to": waiting.aggregate(last=Max("pk"))["last"] or 0}
 
 
