@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ from django import forms
 from django.conf import settings
 from django.contrib import messages
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponseRedirect, QueryDict
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
@@ -48,7 +49,7 @@ class TenantQueueForm(QueueModelForm):
         if self.instance._state.adding:
             self.instance._state.db = app_settings.DATABASE  # where it is looked for duplicates, and saved
             return
-        self.stored_version, self.stored_limit = self.instance.version, self.instance.max_job
+        self.stored = copy(self.instance)  # Django sets on the instance what was sent
         self.initial["seen_version"] = self.instance.version
         for name, field in self.fields.items():
             # Somebody who posts without having loaded the form means the values as compared with the row.
@@ -65,10 +66,26 @@ class TenantQueueForm(QueueModelForm):
         if self.instance._state.adding and not self._may_be_added(cleaned):
             self.add_error("tenant", _("You may add no tenant queue of this tenant."))
         seen = cleaned.get("seen_version")
-        if seen is not None and not self.instance._state.adding and seen != self.stored_version:
+        if seen is not None and not self.instance._state.adding and seen != self.stored.version:
             self.conflict = True
-            raise ValidationError(conflict_text(self.stored_limit, cleaned.get("max_job")), code="conflict")
+            raise ValidationError(conflict_text(self.stored.max_job, cleaned.get("max_job")), code="conflict")
         return cleaned
+
+    def show_stored(self) -> None:
+        """After a conflict: what is stored where nothing was touched, so that whoever sends the form again has seen it.
+
+        What was touched stays as it was typed, and is compared with what is stored now.
+        """
+        touched, data = set(self.changed_data), QueryDict(mutable=True)
+        data.update(self.data)
+        data["seen_version"] = str(self.stored.version)
+        stored = type(self)(instance=self.stored)
+        for name in self.fields.keys() - {"reason", "seen_version"}:
+            value, field = stored[name].value(), stored.fields[name]
+            data[self.add_initial_prefix(name)] = field.hidden_widget().format_value(value) or ""
+            if name not in touched:
+                data[name] = _typed(field, value)
+        self.data = data
 
     def _may_be_added(self, cleaned: dict[str, Any]) -> bool:
         """What is no row at all is left to the errors of its fields."""
@@ -98,6 +115,11 @@ class TenantQueueForm(QueueModelForm):
             require_future(time)
         except ValidationError as error:
             self.add_error(name, error)
+
+
+def _typed(field: forms.Field, value: Any) -> str:
+    """As a browser sends it; a box that is not ticked as the text that means so."""
+    return str(bool(value)) if isinstance(field, forms.BooleanField) else field.widget.format_value(value) or ""
 
 
 class ChangeForm(Restricted, QueueConcern):
@@ -147,6 +169,7 @@ class ChangeForm(Restricted, QueueConcern):
             return HttpResponseRedirect(request.get_full_path())
         context = getattr(response, "context_data", None) or {}
         if "adminform" in context and getattr(context["adminform"].form, "conflict", False):
+            context["adminform"].form.show_stored()
             response.status_code = CONFLICT
         return response
 

@@ -52,10 +52,30 @@ class MomentField(forms.DateTimeField):
                 raise  # in spring the clock passes over it
             return first
 
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        """Not by the seconds, which the input leaves out."""
+        try:
+            return minute_of(self.to_python(initial)) != minute_of(self.to_python(data))
+        except ValidationError:
+            return True
+
+
+AS_TYPED = "%Y-%m-%dT%H:%M"
+"""A time as the browser's input has it."""
+
+
+def minute_of(time: datetime | None) -> datetime | None:
+    """A time as its input has it: without seconds."""
+    return time and time.replace(second=0, microsecond=0)
+
+
+def as_typed(time: datetime | None) -> str:
+    return f"{timezone.localtime(time):{AS_TYPED}}" if time else ""
+
 
 def moment_field(label: Any, help_text: Any, **options: Any) -> forms.DateTimeField:
     """One input with one label, which the browser helps with; Django's two have a label for none of them."""
-    widget = forms.DateTimeInput(attrs={**STYLED, "type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
+    widget = forms.DateTimeInput(attrs={**STYLED, "type": "datetime-local"}, format=AS_TYPED)
     return MomentField(label=label, required=False, help_text=help_text, widget=widget, **options)
 
 
@@ -135,6 +155,7 @@ class LimitAndShareForm(LimitForm):
     """Who sends no share leaves it as it is."""
 
     share = share_field(required=False)
+    shown_until = forms.CharField(required=False, widget=forms.HiddenInput)
 
     field_order = ("max_job", "until", "share", "reason")
 
