@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.contrib.admin.models import LogEntry
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.db.models import Model
 from django.http import HttpRequest
@@ -43,6 +43,17 @@ def note(
 ) -> None:
     """One entry."""
     model_admin.log_change(request, row, [message(what, old, new, reason)])
+
+
+def note_all(model_admin: Any, request: HttpRequest, what: str, new: str, reason: str) -> None:
+    """One entry for many objects, which names none of them."""
+    LogEntry.objects.create(
+        user_id=int(request.user.pk or 0),
+        content_type=ContentType.objects.get_for_model(model_admin.model, for_concrete_model=False),
+        object_repr=str(model_admin.opts.verbose_name_plural),
+        action_flag=CHANGE,
+        change_message=json.dumps([message(what, "", new, reason)]),
+    )
 
 
 def message(what: str, old: str, new: str, reason: str) -> dict[str, Any]:

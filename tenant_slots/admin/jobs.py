@@ -74,7 +74,7 @@ class TenantJobAdmin(JobPermissions, JobFields, OfferedLookups, JobModelAdmin):
 
     @admin.action(permissions=["export"], description=_("Export selected tenant jobs as CSV"))
     def export(self, request: HttpRequest, queryset: QuerySet[TenantJob]) -> Any:
-        return export.stream(self, request, export.JOB_FIELDS, export.job_lines(queryset))
+        return export.stream(self, request, export.JOB_FIELDS, queryset, export.job_lines)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantJob]:
         jobs = super().get_queryset(request).defer(*LARGE)

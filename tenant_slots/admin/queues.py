@@ -67,7 +67,7 @@ class TenantQueueAdmin(
 
     @admin.action(permissions=["export"], description=_("Export selected tenant queues as CSV"))
     def export(self, request: HttpRequest, queryset: QuerySet[TenantQueue]) -> Any:
-        return export.stream(self, request, export.QUEUE_FIELDS, export.queue_lines(queryset))
+        return export.stream(self, request, export.QUEUE_FIELDS, queryset, export.queue_lines)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantQueue]:
         # Not super(), which orders before there is a `waiting` to order by.
