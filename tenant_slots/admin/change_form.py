@@ -158,7 +158,7 @@ class ChangeForm(Restricted, QueueConcern):
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
         if add:
             return super().construct_change_message(request, form, formsets, add)
-        return [audit.message(**audit.in_words(one), reason=one.reason) for one in getattr(form, "changes", ())]
+        return [audit.message_of(one) for one in getattr(form, "changes", ())]
 
     def changeform_view(self, request: HttpRequest, object_id: Any = None, *args: Any, **kwargs: Any) -> Any:
         try:

@@ -72,7 +72,7 @@ def test_raising_the_limit_per_key_in_the_admin_lets_waiting_jobs_in(django_capt
 
 def test_a_change_reads_the_rest_of_the_row_in_one_query(django_assert_max_num_queries: Any) -> None:
     row = tenant_queue()
-    with django_assert_max_num_queries(7):  # savepoint, lock, rest, UPDATE, version, release, and the rules
+    with django_assert_max_num_queries(8):  # savepoint, lock, rest, UPDATE, version, history, release, and the rules
         row.set_limit(4)
 
 
