@@ -19,10 +19,11 @@ from django.utils import timezone
 from tenant_slots import rates, rests, signals, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
+from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.exceptions import InvalidLimit, InvalidRate, InvalidTime, StaleVersion, TimeHasPassed
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
-from tenant_slots.models import GUARDED, HIGHEST_LIMIT, Change, LimitSource, TenantQueue
+from tenant_slots.models import GUARDED, HIGHEST_LIMIT, Change, KeptChange, LimitSource, TenantQueue
 from tenant_slots.validation import is_whole, storable, time_problem
 
 CAPS = ("share", "max_job_per_key", "max_waiting")
@@ -40,7 +41,12 @@ LARGEST_BACKLOG = 2**31 - 1
 """What the column of ``max_waiting`` holds."""
 
 CHANGES_KEPT = 100
-"""Of `TenantQueue.limit_history`, which the charts draw the limit from."""
+"""Of `TenantQueue.limit_history`, which the charts draw the limit from, and of each row's `KeptChange`."""
+
+CHANGES_BETWEEN_CLEANUPS = 50
+
+LONGEST_REASON = 1000
+"""Characters of a reason that are kept; the admin's are shorter."""
 
 
 @implements(TenantQueue.admit_waiting)
@@ -210,6 +216,7 @@ def _change(
         row.limit_set_by, row.override_by = stored_name(row.limit_set_by), stored_name(row.override_by)
         _save_and_admit(row, before)
         changes = list(_changes(row, before, by, reason))
+        _keep(row, changes)
         for one in changes:
             transaction.on_commit(partial(_tell, row, one), using=app_settings.DATABASE, robust=True)
     _copy(row, tenant_queue)
@@ -250,6 +257,28 @@ def _changes(row: TenantQueue, before: dict[str, Any], by: str, reason: str) -> 
             yield Change(name, before[name], getattr(row, name), by, reason, None)
 
 
+def _keep(row: TenantQueue, changes: list[Change]) -> None:
+    """In the history of the row, for the admin. The oldest leave it now and then."""
+    KeptChange.objects.bulk_create([_kept(row, one) for one in changes])
+    if changes and row.version % CHANGES_BETWEEN_CLEANUPS == 0:
+        kept = KeptChange.objects.filter(tenant_queue=row)
+        for oldest in kept.order_by("-pk").values_list("pk", flat=True)[CHANGES_KEPT - 1 : CHANGES_KEPT]:
+            kept.filter(pk__lt=oldest).delete()
+
+
+def _kept(row: TenantQueue, change: Change) -> KeptChange:
+    return KeptChange(
+        tenant_queue=row,
+        at=DatabaseNow(),
+        what=change.what,
+        old=_text(change.old),
+        new=_text(change.new),
+        until=change.until,
+        by=stored_name(change.by),
+        reason=storable(change.reason)[:LONGEST_REASON],
+    )
+
+
 def _copy(row: TenantQueue, to: TenantQueue) -> None:
     for name in (*CHANGEABLE, "version", "limit_history", "current_job"):
         setattr(to, name, getattr(row, name))
@@ -272,8 +301,8 @@ def _require_cap(value: Any, row: TenantQueue, lowest: int, highest: int) -> Non
         raise InvalidLimit(value=value, tenant=row.tenant, queue=row.queue, lowest=lowest, highest=highest)
 
 
-def _text(rate: rates.Rate | None) -> str | None:
-    return None if rate is None else str(rate)
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 def _rate(number: int | None, per: timedelta | None, burst: int | None) -> rates.Rate | None:

@@ -17,8 +17,7 @@ from tenant_slots import checks, exceptions, tenant_job
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.running import runner
 from tests import jobs
-from tests.admin.site import JOBS, LIVE, QUEUES, change_page, loaded
-from tests.admin.test_actions import confirmed
+from tests.admin.site import JOBS, LIVE, QUEUES, change_page, confirmed, loaded
 from tests.factories import fresh, tenant_queue, waiting_job
 from tests.test_bad_input import good
 

@@ -22,7 +22,7 @@ from tenant_slots.db.clock import in_seconds
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import doctor
 from tests import jobs
-from tests.admin.site import JOBS, run_action
+from tests.admin.site import JOBS, confirmed
 from tests.factories import age, another_process, dead_process, running_job, tenant_queue, waiting_job, work
 from tests.repair.sweeps import sweep_now
 
@@ -180,5 +180,5 @@ def test_the_admin(boss: Client) -> None:
         assert boss.get(reverse(f"admin:tenant_slots_{page}_changelist")).status_code == 200
     assert boss.get(reverse("admin:tenant_slots_tenantqueue_change", args=[row.pk])).status_code == 200
     assert boss.get(reverse("admin:tenant_slots_tenantjob_change", args=[job.pk])).status_code == 200
-    run_action(boss, JOBS, "cancel", other)
+    confirmed(boss, JOBS, "cancel", other)
     assert stored(other).state == State.CANCELED

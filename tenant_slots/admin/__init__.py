@@ -1,10 +1,10 @@
 """The admin pages. Plain ModelAdmins, so that a project or a theme can subclass and register them again.
 
-`queues` and `jobs` declare the two; each concern of theirs has a file. Of the lists: `lists`, `filters`, `columns`,
-`cells`, `live` with `snapshots` and `charts`. Of a tenant queue's page: `change_form`, `limits`, `detail`,
-`queue_charts`, `deletion`. Of a job's page: `job_fields`, `arguments`, `progress`, `reasons`. Of both: `permissions`,
-`actions` with `queue_actions` and `job_actions`, `export`, `audit`. They share `bases`, `forms`, `changes`, `pages` and
-`words`. What the pages show is measured in `tenant_slots.stats`.
+`queues` and `jobs` declare the two; each concern of theirs has a file. Of the lists: `lists`, `lookups`, `filters`,
+`columns`, `cells`, `live` with `snapshots` and `charts`. Of a tenant queue's page: `change_form`, `limits`, `detail`,
+`queue_charts`, `deletion`. Of a job's page: `job_fields`, `arguments`, `errors`, `progress`, `reasons`. Of both:
+`permissions`, `actions` with `queue_actions` and `job_actions`, `export`, `audit`. They share `bases`, `forms`,
+`changes`, `pages` and `words`. What the pages show is measured in `tenant_slots.stats`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.contrib.admin.models import LogEntry
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.db.models import Model
 from django.http import HttpRequest
@@ -16,7 +16,7 @@ from django.utils.translation import gettext
 
 from tenant_slots import limits
 from tenant_slots.admin.words import moment
-from tenant_slots.models import Change, TenantQueue
+from tenant_slots.models import Change, KeptChange, TenantQueue
 
 ENTRIES_SHOWN = 50
 
@@ -35,7 +35,7 @@ class HistoryLine:
 
 def log_changes(model_admin: Any, request: HttpRequest, row: TenantQueue, changes: Iterable[Change]) -> None:
     for change in changes:
-        note(model_admin, request, row, **in_words(change), reason=change.reason)
+        model_admin.log_change(request, row, [message_of(change)])
 
 
 def note(
@@ -43,6 +43,24 @@ def note(
 ) -> None:
     """One entry."""
     model_admin.log_change(request, row, [message(what, old, new, reason)])
+
+
+def note_all(model_admin: Any, request: HttpRequest, what: str, new: str, reason: str) -> None:
+    """One entry for many objects, which names none of them."""
+    LogEntry.objects.create(
+        user_id=int(request.user.pk or 0),
+        content_type=ContentType.objects.get_for_model(model_admin.model, for_concrete_model=False),
+        object_repr=str(model_admin.opts.verbose_name_plural),
+        action_flag=CHANGE,
+        change_message=json.dumps([message(what, "", new, reason)]),
+    )
+
+
+def message_of(change: Change) -> dict[str, Any]:
+    """Of a change that is kept with the row as well, from where its history shows it."""
+    made = message(**in_words(change), reason=change.reason)
+    made["changed"]["kept"] = True
+    return made
 
 
 def message(what: str, old: str, new: str, reason: str) -> dict[str, Any]:
@@ -79,21 +97,35 @@ def _cap(value: int | str | None) -> str:
 
 
 def history_of(row: TenantQueue) -> list[HistoryLine]:
-    """The latest entries of a tenant queue, whoever wrote them and in whichever form. Two queries at most."""
+    """The latest changes of a tenant queue, whoever made them, and what else staff have done with it.
+
+    Three queries at most.
+    """
+    kept = row.kept_changes.order_by("-pk")[:ENTRIES_SHOWN]
     entries = LogEntry.objects.filter(
         content_type=ContentType.objects.get_for_model(TenantQueue, for_concrete_model=False), object_id=str(row.pk)
     )
-    lines: list[HistoryLine] = []
+    lines = list(map(_line_of, kept))
     for entry in entries.select_related("user").order_by("-action_time", "-pk")[:ENTRIES_SHOWN]:
         lines += [HistoryLine(entry.action_time, entry.user.get_username(), **facts) for facts in _facts(entry)]
-    return lines
+    return sorted(lines, key=lambda line: line.time, reverse=True)[:ENTRIES_SHOWN]
+
+
+def _line_of(kept: KeptChange) -> HistoryLine:
+    """In the language of whoever reads it."""
+    old, new = (text == "True" if kept.what in ("paused", "resting") else text for text in (kept.old, kept.new))
+    words = in_words(Change(kept.what, old, new, kept.by, kept.reason, kept.until))
+    return HistoryLine(kept.at, kept.by or gettext("code"), reason=kept.reason, **words)
 
 
 def _facts(entry: LogEntry) -> list[dict[str, str]]:
+    """Those that are kept as changes too are left out."""
     try:
-        messages = json.loads(entry.change_message)
+        changed = [message["changed"] for message in json.loads(entry.change_message)]
         return [
-            {name: str(message["changed"][name]) for name in ("what", "old", "new", "reason")} for message in messages
+            {name: str(facts[name]) for name in ("what", "old", "new", "reason")}
+            for facts in changed
+            if not facts.get("kept")
         ]
     except (ValueError, KeyError, TypeError):
         return [{"what": str(entry), "old": "", "new": "", "reason": ""}]

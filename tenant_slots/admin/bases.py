@@ -15,6 +15,10 @@ from django.core.paginator import Paginator
 from tenant_slots.models import TenantJob, TenantQueue
 
 if TYPE_CHECKING:
+    from django.contrib.admin.views.main import ChangeList
+
+    AnyConcern = admin.ModelAdmin[Any]
+    AnyChangeList = ChangeList
     QueueModelAdmin = admin.ModelAdmin[TenantQueue]
     QueueConcern = admin.ModelAdmin[TenantQueue]
     QueueModelForm = forms.ModelForm[TenantQueue]
@@ -23,6 +27,6 @@ if TYPE_CHECKING:
     JobPaginator = Paginator[Any]
 else:
     QueueModelAdmin = JobModelAdmin = admin.ModelAdmin
-    QueueConcern = JobConcern = object
+    QueueConcern = JobConcern = AnyConcern = AnyChangeList = object
     QueueModelForm = forms.ModelForm
     JobPaginator = Paginator

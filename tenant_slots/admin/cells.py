@@ -10,6 +10,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
 from tenant_slots.admin import charts
+from tenant_slots.admin.forms import as_typed
 from tenant_slots.admin.words import activity_in_words, duration, origin, part_of, state, workers_alive
 from tenant_slots.stats.rows import Row
 from tenant_slots.stats.tiles import Tiles
@@ -111,4 +112,6 @@ def _edit(row: Row) -> dict[str, str]:
         "data-share": str(row.share),
         "data-version": str(row.version),
         "data-running": str(row.running),
+        "data-until": as_typed(row.override_until),
+        "data-override": origin(row) if row.override_until else "",
     }

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import copy
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from django import forms
 from django.conf import settings
 from django.contrib import messages
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponseRedirect, QueryDict
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
@@ -18,6 +21,7 @@ from tenant_slots.admin import audit
 from tenant_slots.admin.bases import QueueConcern, QueueModelForm
 from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_limit, set_rate
 from tenant_slots.admin.forms import burst_field, moment_field, rate_field, reason_field, require_future
+from tenant_slots.admin.permissions import Restricted
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import effect_of
 from tenant_slots.conf import app_settings
@@ -35,6 +39,8 @@ class TenantQueueForm(QueueModelForm):
     reason = reason_field()
     seen_version = forms.IntegerField(required=False, widget=forms.HiddenInput)
     conflict = False
+    may_have: Callable[[str, str], bool] | None = None
+    """Whether whoever adds a row may have one of this tenant and queue."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -43,7 +49,7 @@ class TenantQueueForm(QueueModelForm):
         if self.instance._state.adding:
             self.instance._state.db = app_settings.DATABASE  # where it is looked for duplicates, and saved
             return
-        self.stored_version, self.stored_limit = self.instance.version, self.instance.max_job
+        self.stored = copy(self.instance)  # Django sets on the instance what was sent
         self.initial["seen_version"] = self.instance.version
         for name, field in self.fields.items():
             # Somebody who posts without having loaded the form means the values as compared with the row.
@@ -57,11 +63,35 @@ class TenantQueueForm(QueueModelForm):
                 self._require_future(name, cleaned[name])
         if not self.errors.keys() & {"rate", "burst"}:
             cleaned["new_rate"] = self._rate(cleaned.get("rate", ""), cleaned.get("burst"))
+        if self.instance._state.adding and not self._may_be_added(cleaned):
+            self.add_error("tenant", _("You may add no tenant queue of this tenant."))
         seen = cleaned.get("seen_version")
-        if seen is not None and not self.instance._state.adding and seen != self.stored_version:
+        if seen is not None and not self.instance._state.adding and seen != self.stored.version:
             self.conflict = True
-            raise ValidationError(conflict_text(self.stored_limit, cleaned.get("max_job")), code="conflict")
+            raise ValidationError(conflict_text(self.stored.max_job, cleaned.get("max_job")), code="conflict")
         return cleaned
+
+    def show_stored(self) -> None:
+        """After a conflict: what is stored where nothing was touched, so that whoever sends the form again has seen it.
+
+        What was touched stays as it was typed, and is compared with what is stored now.
+        """
+        touched, data = set(self.changed_data), QueryDict(mutable=True)
+        data.update(self.data)
+        data["seen_version"] = str(self.stored.version)
+        stored = type(self)(instance=self.stored)
+        for name in self.fields.keys() - {"reason", "seen_version"}:
+            value, field = stored[name].value(), stored.fields[name]
+            data[self.add_initial_prefix(name)] = field.hidden_widget().format_value(value) or ""
+            if name not in touched:
+                data[name] = _typed(field, value)
+        self.data = data
+
+    def _may_be_added(self, cleaned: dict[str, Any]) -> bool:
+        """What is no row at all is left to the errors of its fields."""
+        if self.may_have is None or not cleaned.get("tenant") or not cleaned.get("queue"):
+            return True
+        return self.may_have(cleaned["tenant"], cleaned["queue"])
 
     def clean_share(self) -> int:
         """Left empty, or not sent at all, it stays as it is."""
@@ -87,8 +117,18 @@ class TenantQueueForm(QueueModelForm):
             self.add_error(name, error)
 
 
-class ChangeForm(QueueConcern):
+def _typed(field: forms.Field, value: Any) -> str:
+    """As a browser sends it; a box that is not ticked as the text that means so."""
+    return str(bool(value)) if isinstance(field, forms.BooleanField) else field.widget.format_value(value) or ""
+
+
+class ChangeForm(Restricted, QueueConcern):
     form = TenantQueueForm
+
+    def get_form(self, request: Any, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, change, **kwargs)  # a class of its own for each request
+        form.may_have = partial(self.may_have, request)  # type: ignore[attr-defined]
+        return form
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         if db_field.name == "queue":
@@ -118,7 +158,7 @@ class ChangeForm(QueueConcern):
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
         if add:
             return super().construct_change_message(request, form, formsets, add)
-        return [audit.message(**audit.in_words(one), reason=one.reason) for one in getattr(form, "changes", ())]
+        return [audit.message_of(one) for one in getattr(form, "changes", ())]
 
     def changeform_view(self, request: HttpRequest, object_id: Any = None, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -129,6 +169,7 @@ class ChangeForm(QueueConcern):
             return HttpResponseRedirect(request.get_full_path())
         context = getattr(response, "context_data", None) or {}
         if "adminform" in context and getattr(context["adminform"].form, "conflict", False):
+            context["adminform"].form.show_stored()
             response.status_code = CONFLICT
         return response
 

@@ -8,6 +8,7 @@ from typing import Any
 from django.http import HttpRequest
 from django.utils.translation import gettext
 
+from tenant_slots.admin.forms import minute_of
 from tenant_slots.admin.words import NOTHING
 from tenant_slots.models import Change, TenantQueue
 from tenant_slots.rates import Rate
@@ -28,21 +29,21 @@ def set_limit(row: TenantQueue, *, max_job: int, until: datetime | None, **facts
 
 
 def set_limit_and_share(
-    row: TenantQueue, *, max_job: int, until: datetime | None, share: int | None, **facts: Any
+    row: TenantQueue, *, max_job: int, until: datetime | None, share: int | None, shown_until: str = "", **facts: Any
 ) -> list[Change]:
-    """Where only the share differs from what is stored, the limit keeps its source and its override."""
-    if share is None or share == row.share:
-        return set_limit(row, max_job=max_job, until=until, **facts)
+    """What differs from what is stored; what does not keeps its source and its override.
+
+    Args:
+        shown_until: the end of the override as the form was filled with it: who has emptied it wants none any more.
+    """
+    ends_override = until is None and bool(shown_until)
     changes: list[Change] = []
-    if max_job != row.max_job or (until is not None and until != _shown(row.override_until)):
+    if max_job != row.max_job or ends_override or (until is not None and until != minute_of(row.override_until)):
         changes += set_limit(row, max_job=max_job, until=until, **facts)
         facts["version"] = row.version
-    return changes + row.set_share(share, **facts)
-
-
-def _shown(time: datetime | None) -> datetime | None:
-    """A time as its input has it: without seconds."""
-    return time and time.replace(second=0, microsecond=0)
+    if share is not None and share != row.share:
+        changes += row.set_share(share, **facts)
+    return changes
 
 
 def set_rate(row: TenantQueue, rate: Rate | None, **facts: Any) -> list[Change]:

@@ -60,7 +60,7 @@ class Chart:
 
     @property
     def top_label(self) -> str:
-        return f"{self.highest:g} {self.unit}".strip() if self.highest >= 10 else f"{self.highest:.2g} {self.unit}"
+        return f"{figure(self.highest)} {self.unit}".strip()
 
     def lines(self) -> list[tuple[str, str]]:
         """Style class and points of each line."""
@@ -72,11 +72,15 @@ class Chart:
     def table(self) -> list[tuple[str, list[str]]]:
         """Moment and values, the latest first."""
         columns = [series.values for series in self.series]
-        rows = [
-            (moment, ["" if column[x] is None else f"{column[x]:g}" for column in columns])
-            for x, moment in enumerate(self.moments)
-        ]
+        rows = [(moment, [figure(column[x]) for column in columns]) for x, moment in enumerate(self.moments)]
         return rows[::-1]
+
+
+def figure(value: float | None) -> str:
+    """Two digits of what is below ten, and whole numbers above: nobody reads more."""
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _y(value: float, highest: float, height: int) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
+from urllib.parse import unquote_plus
 
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, StreamingHttpResponse
+from django.utils.translation import gettext
 
+from tenant_slots.admin import audit
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats import rows
 
@@ -30,6 +34,11 @@ JOB_FIELDS = (
 
 ROWS_AT_ONCE = 500
 
+FORMULA = re.compile(r"(?:^|(?<=[;\n]))(?=\s*[=+\-@\t\r])")
+"""Where one begins: in the text, in a part of it that a spreadsheet with semicolons splits off, or in a line of it."""
+
+Lines = Callable[[QuerySet[Any]], Iterator[Any]]
+
 
 class Echo:
     """A file that hands back what is written to it."""
@@ -39,13 +48,19 @@ class Echo:
 
 
 def stream(
-    model_admin: Any, request: HttpRequest, fields: tuple[str, ...], lines: Iterable[Any]
+    model_admin: Any, request: HttpRequest, fields: tuple[str, ...], objects: QuerySet[Any], lines: Lines
 ) -> StreamingHttpResponse:
-    """Raises PermissionDenied without the permission to export."""
+    """The objects as CSV, and an entry that says who has taken how many of which.
+
+    Raises:
+        PermissionDenied: the viewer may not export.
+    """
     if not model_admin.has_export_permission(request):
         raise PermissionDenied
-    writer = csv.writer(Echo())
-    texts = (writer.writerow(list(map(harmless, line))) for line in chain([fields], lines))
+    query = unquote_plus(request.META.get("QUERY_STRING", ""))
+    audit.note_all(model_admin, request, gettext("exported as CSV"), str(objects.order_by().count()), query)
+    writer = csv.writer(Echo(), quoting=csv.QUOTE_ALL)
+    texts = (writer.writerow(list(map(harmless, line))) for line in chain([fields], lines(objects)))
     name = model_admin.opts.model_name
     headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
     return StreamingHttpResponse(texts, content_type="text/csv; charset=utf-8", headers=headers)
@@ -57,8 +72,8 @@ def queue_lines(queues: QuerySet[TenantQueue]) -> Iterator[list[Any]]:
         part = found[start : start + ROWS_AT_ONCE]
         measured = rows.measured([row.pk for row in part])
         for row in part:
-            if row.pk in measured:
-                yield [getattr(measured[row.pk], name, None) or getattr(row, name, "") for name in QUEUE_FIELDS]
+            if live := measured.get(row.pk):
+                yield [getattr(live, name) if hasattr(live, name) else getattr(row, name) for name in QUEUE_FIELDS]
 
 
 def job_lines(jobs: QuerySet[TenantJob]) -> Iterator[Any]:
@@ -66,7 +81,7 @@ def job_lines(jobs: QuerySet[TenantJob]) -> Iterator[Any]:
 
 
 def harmless(value: Any) -> Any:
-    """Text that a spreadsheet would take for a formula gets an apostrophe before it."""
-    if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@", "\t", "\r")):
-        return f"'{value}"
+    """Text that a spreadsheet would take for a formula gets an apostrophe before it, wherever it might begin a cell."""
+    if isinstance(value, str):
+        return FORMULA.sub("'", value)
     return "" if value is None else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -53,10 +52,30 @@ class MomentField(forms.DateTimeField):
                 raise  # in spring the clock passes over it
             return first
 
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        """Not by the seconds, which the input leaves out."""
+        try:
+            return minute_of(self.to_python(initial)) != minute_of(self.to_python(data))
+        except ValidationError:
+            return True
+
+
+AS_TYPED = "%Y-%m-%dT%H:%M"
+"""A time as the browser's input has it."""
+
+
+def minute_of(time: datetime | None) -> datetime | None:
+    """A time as its input has it: without seconds."""
+    return time and time.replace(second=0, microsecond=0)
+
+
+def as_typed(time: datetime | None) -> str:
+    return f"{timezone.localtime(time):{AS_TYPED}}" if time else ""
+
 
 def moment_field(label: Any, help_text: Any, **options: Any) -> forms.DateTimeField:
     """One input with one label, which the browser helps with; Django's two have a label for none of them."""
-    widget = forms.DateTimeInput(attrs={**STYLED, "type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
+    widget = forms.DateTimeInput(attrs={**STYLED, "type": "datetime-local"}, format=AS_TYPED)
     return MomentField(label=label, required=False, help_text=help_text, widget=widget, **options)
 
 
@@ -136,6 +155,7 @@ class LimitAndShareForm(LimitForm):
     """Who sends no share leaves it as it is."""
 
     share = share_field(required=False)
+    shown_until = forms.CharField(required=False, widget=forms.HiddenInput)
 
     field_order = ("max_job", "until", "share", "reason")
 
@@ -150,6 +170,7 @@ class SeenForm(forms.Form):
         return {int(pk): int(version) for pk, version in pairs if pk.isdecimal() and version.isdecimal()}
 
 
-def seen(rows: Iterable[Any]) -> dict[str, Any]:
+def seen(pks: list[int]) -> dict[str, Any]:
     """The initial value of a `SeenForm`."""
-    return {"seen": " ".join(f"{row.pk}:{row.version}" for row in rows)}
+    versions = TenantQueue.objects.filter(pk__in=pks).values_list("pk", "version")
+    return {"seen": " ".join(f"{pk}:{version}" for pk, version in versions)}

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from django import forms
-from django.contrib import messages
-from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
@@ -17,6 +13,7 @@ from tenant_slots.admin import audit
 from tenant_slots.admin.actions import DONE, Confirmed
 from tenant_slots.admin.changes import name_of
 from tenant_slots.admin.forms import STYLED, ReasonForm
+from tenant_slots.enqueueing import cancel
 from tenant_slots.exceptions import NotRetryable
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair import lost_runs
@@ -25,7 +22,8 @@ from tenant_slots.tasks.options import HIGHEST_PRIORITY
 
 OTHER_STATE = "other state"
 ASKED = "asked"
-CANCELED = "canceled"
+STOPPED = "stopped"
+NOT_STOPPED = "not stopped"
 ENDED = "ended"
 
 STOPPING = ngettext_lazy(
@@ -71,6 +69,21 @@ def describe(job: TenantJob) -> str:
     return f"{job} · {job.tenant_queue} · {job.get_state_display()}"
 
 
+def _cancel(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
+    """A run is stopped only by who may stop jobs, even if it begins right now."""
+    before = str(job.get_state_display())
+    if cancel.cancel_unstarted(job):
+        after = str(job.get_state_display())
+        audit.note(model_admin, request, job, gettext("state"), before, after, values["reason"])
+        return DONE
+    if job.has_ended:
+        return ENDED
+    if not model_admin.has_stop_permission(request):
+        return NOT_STOPPED
+    stopped = _stop(model_admin, request, job, values)
+    return STOPPED if stopped == DONE else stopped
+
+
 def _stop(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
     if job.state != State.RUNNING or not job.cancel():
         return OTHER_STATE
@@ -110,35 +123,26 @@ def _release(model_admin: Any, request: HttpRequest, job: TenantJob, values: dic
     return DONE
 
 
-CANCEL_OUTCOMES = {
-    CANCELED: ngettext_lazy("%(count)d job was canceled.", "%(count)d jobs were canceled.", "count"),
-    DONE: STOPPING,
-    ASKED: ASKED_TO_END,
-    ENDED: ngettext_lazy("%(count)d job had already ended.", "%(count)d jobs had already ended.", "count"),
-}
-
-
-def cancel(model_admin: Any, request: HttpRequest, jobs: QuerySet[TenantJob]) -> None:
-    """The one action that does not ask first."""
-    if not model_admin.has_cancel_permission(request):
-        raise PermissionDenied
-    outcomes = Counter({CANCELED: 0})
-    outcomes.update(_cancel(model_admin, request, job) for job in jobs)
-    for outcome, text in CANCEL_OUTCOMES.items():
-        if outcome in outcomes:
-            level = messages.WARNING if outcome == ENDED else messages.INFO
-            model_admin.message_user(request, text % {"count": outcomes[outcome]}, level)
-
-
-def _cancel(model_admin: Any, request: HttpRequest, job: TenantJob) -> str:
-    if not job.cancel():
-        return ENDED
-    model_admin.log_change(request, job, gettext("Canceled."))
-    if job.state != State.RUNNING:
-        return CANCELED
-    return ASKED if job.is_reservation else DONE
-
-
+CANCEL = Confirmed(
+    permission="cancel",
+    label=_("Cancel selected tenant jobs"),
+    title=_("Cancel jobs"),
+    form=ReasonForm,
+    apply=_cancel,
+    describe=describe,
+    outcomes={
+        DONE: ngettext_lazy("%(count)d job was canceled.", "%(count)d jobs were canceled.", "count"),
+        STOPPED: STOPPING,
+        ASKED: ASKED_TO_END,
+        NOT_STOPPED: ngettext_lazy(
+            "%(count)d running job was left alone: stopping needs a permission of its own.",
+            "%(count)d running jobs were left alone: stopping needs a permission of its own.",
+            "count",
+        ),
+        ENDED: ngettext_lazy("%(count)d job had already ended.", "%(count)d jobs had already ended.", "count"),
+        OTHER_STATE: ngettext_lazy("%(count)d job is not running.", "%(count)d jobs are not running.", "count"),
+    },
+)
 STOP = Confirmed(
     permission="stop",
     label=_("Stop selected running jobs"),

@@ -8,7 +8,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots.admin import arguments, progress, reasons
+from tenant_slots.admin import arguments, errors, progress, reasons
 from tenant_slots.models import TenantJob
 from tenant_slots.stats import position_in_backlog
 
@@ -73,7 +73,7 @@ class JobFields:
     def shown_result(self, job: TenantJob) -> SafeString:
         return format_html("<pre>{}</pre>", arguments.shown_result(job))
 
-    @admin.display(description=_("last line of the error"))
-    def last_line_of_error(self, job: TenantJob) -> str:
-        """For viewers who may not see arguments: a traceback may hold some."""
-        return job.error.strip().rpartition("\n")[2]
+    @admin.display(description=_("class of the error"))
+    def error_class(self, job: TenantJob) -> str:
+        """For viewers who may not see arguments: a traceback and its message may hold some."""
+        return errors.class_of(job) or (arguments.HIDDEN if job.error else "")

@@ -14,7 +14,7 @@ from tenant_slots import tenants
 from tenant_slots.admin import audit, cells
 from tenant_slots.admin.bases import QueueConcern
 from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_limit_and_share
-from tenant_slots.admin.forms import LimitAndShareForm, LimitForm, ResetForm
+from tenant_slots.admin.forms import LimitAndShareForm, LimitForm, ResetForm, as_typed
 from tenant_slots.admin.pages import address, confirmation, view_name
 from tenant_slots.admin.permissions import QueuePermissions
 from tenant_slots.admin.snapshots import forget_shared, shared_rows, worker_time_of_queues
@@ -37,6 +37,7 @@ class LimitPages(QueuePermissions, QueueConcern):
         """Set a limit, for good or until a time. The script of the live list asks for JSON."""
         row = self._row_to_limit(request, object_id)
         initial = {"max_job": row.max_job, "until": row.override_until, "share": row.share, "version": row.version}
+        initial["shown_until"] = as_typed(row.override_until)
         form = LimitAndShareForm(request.POST if request.method == "POST" else None, initial=initial)
         if request.method == "POST" and form.is_valid():
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from string import hexdigits
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,12 @@ from tenant_slots.models import TenantQueue
 
 MOST_COUNTED = 10_000
 """Jobs that the list counts and pages through. Nobody pages further, and counting a million takes a while."""
+
+
+SHORTEST_BEGINNING = 4
+"""Characters of an id by which it is found."""
+
+HEXADECIMAL = frozenset(hexdigits.lower())
 
 
 class CappedPaginator(JobPaginator):
@@ -26,13 +33,22 @@ class CappedPaginator(JobPaginator):
 
 
 def search_jobs(jobs: Any, term: str) -> Any:
-    """An id is found by its index and a tenant among the tenants; only a task is compared job by job."""
-    if not term:
-        return jobs
+    """An id is found by its index and a tenant among the tenants; only a task is compared job by job.
+
+    What may be the beginning of an id is looked for among tasks only where it is neither that nor a part of a tenant.
+    """
+    if not term or "\0" in term:
+        return jobs.none() if term else jobs
     if uuid := _uuid(term):  # which may be a tenant's identifier just as well
         return jobs.filter(Q(uuid=uuid) | Q(tenant_queue__in=row_ids(term)))
-    rows = TenantQueue.objects.filter(tenant__icontains=term).values("pk")
-    return jobs.filter(Q(tenant_queue__in=rows) | Q(task__icontains=term))
+    rows = TenantQueue.objects.filter(tenant__icontains=term).values_list("pk", flat=True)
+    anywhere = Q(tenant_queue__in=rows) | Q(task__icontains=term)
+    if (ids := _ids_that_begin_with(term)) is None:
+        return jobs.filter(anywhere)
+    if _is_a_word(term):
+        return jobs.filter(anywhere | ids)
+    by_index = jobs.filter(ids | Q(tenant_queue__in=found) if (found := list(rows)) else ids)
+    return by_index if by_index.exists() else jobs.filter(anywhere)
 
 
 def row_ids(tenant: str) -> list[int]:
@@ -47,3 +63,16 @@ def _uuid(text: str) -> UUID | None:
         return UUID(text)
     except ValueError:
         return None
+
+
+def _ids_that_begin_with(term: str) -> Q | None:
+    """As a range, which the index of the ids has; None for what is too short or no beginning of an id."""
+    digits = term.replace("-", "").lower()
+    if not SHORTEST_BEGINNING <= len(digits) <= 32 or not HEXADECIMAL.issuperset(digits):
+        return None
+    return Q(uuid__range=(UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))))
+
+
+def _is_a_word(term: str) -> bool:
+    """Such as "feed" and "cafe", which are more likely a part of a task than the beginning of an id."""
+    return term.isalpha() and len(term) < 8

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from tenant_slots.admin.bases import JobConcern, QueueConcern
+from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantJob, TenantQueue
 
 
@@ -34,6 +37,19 @@ class Restricted:
         """The rows of this viewer; None means all of them, which costs no query."""
         return None
 
+    def may_have(self, request: HttpRequest, tenant: str, queue: str) -> bool:
+        """Whether a row that does not exist yet would be one of theirs. It is made for a moment, which nobody sees."""
+        own = self.tenant_queues_for(request)
+        if own is None:
+            return True
+        using = app_settings.DATABASE
+        with transaction.atomic(using):
+            with suppress(IntegrityError), transaction.atomic(using):
+                TenantQueue.objects.bulk_create([TenantQueue(tenant=tenant, queue=queue)])
+            is_theirs = own.filter(tenant=tenant, queue=queue).exists()
+            transaction.set_rollback(True, using)
+        return is_theirs
+
 
 class QueuePermissions(Restricted, QueueConcern):
     """Who may change a whole row may pause it, resume it and set its limit too."""
@@ -53,7 +69,7 @@ class QueuePermissions(Restricted, QueueConcern):
 
 
 class JobPermissions(Restricted, JobConcern):
-    """No field of a job can be changed by hand; the change permission lets one cancel it."""
+    """No field of a job can be changed by hand; the change permission lets one cancel it while it does not run."""
 
     has_view_arguments_permission = needs("view_job_arguments")
     has_stop_permission = needs("stop_tenantjob")

@@ -15,6 +15,7 @@ from tenant_slots.admin.actions import DONE, Confirmed
 from tenant_slots.admin.changes import name_of, set_limit
 from tenant_slots.admin.forms import STYLED, LimitForm, ReasonForm, SeenForm, future_field, seen, share_field
 from tenant_slots.admin.snapshots import forget_shared
+from tenant_slots.admin.words import origin
 from tenant_slots.enqueueing import cancel
 from tenant_slots.exceptions import NotRetryable, StaleVersion
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -86,6 +87,20 @@ def describe(row: Any) -> str:
         "limit": row.max_job,
         "waiting": row.waiting,
     }
+
+
+def describe_limit(row: Any) -> str:
+    return f"{describe(row)}, {origin(row)}" if row.override_until else describe(row)
+
+
+def _overrides_among(pks: list[int]) -> list[str]:
+    count = TenantQueue.objects.filter(pk__in=pks, override_until__isnull=False).count()
+    text = ngettext(
+        "%(count)d of them has a temporary limit. It ends with this change, and the new limit replaces it.",
+        "%(count)d of them have temporary limits. These end with this change, and the new limit replaces them.",
+        count,
+    )
+    return [text % {"count": count}] if count else []
 
 
 def describe_share(row: Any) -> str:
@@ -171,14 +186,14 @@ def _retried(job: TenantJob) -> bool:
     return True
 
 
-def _last_job(rows: Any) -> dict[str, Any]:
+def _last_job(pks: list[int]) -> dict[str, Any]:
     """A job that is enqueued after the page was shown is not retried, however soon it fails."""
     return {"up_to": TenantJob.objects.aggregate(last=Max("pk"))["last"] or 0}
 
 
-def _waiting_of(rows: Any) -> dict[str, Any]:
+def _waiting_of(pks: list[int]) -> dict[str, Any]:
     """How many wait now, and the last of them: a job that is enqueued after the page was shown is not canceled."""
-    waiting = TenantJob.objects.waiting().filter(tenant_queue__in=[row.pk for row in rows])
+    waiting = TenantJob.objects.waiting().filter(tenant_queue__in=pks)
     return {"count": waiting.count(), "up_to": waiting.aggregate(last=Max("pk"))["last"] or 0}
 
 
@@ -214,7 +229,8 @@ SET_LIMIT = Confirmed(
     title=_("Set limit"),
     form=BulkLimitForm,
     apply=_set_limit,
-    describe=describe,
+    describe=describe_limit,
+    warnings=_overrides_among,
     outcomes={
         DONE: ngettext_lazy(
             "The limit of %(count)d tenant queue was set.", "The limits of %(count)d tenant queues were set.", "count"

@@ -19,6 +19,7 @@ from tenant_slots.admin.detail import DetailPage
 from tenant_slots.admin.filters import QueueFilter, StateFilter
 from tenant_slots.admin.limits import LimitPages
 from tenant_slots.admin.live import LiveList
+from tenant_slots.admin.lookups import OfferedLookups, with_storable
 from tenant_slots.admin.workers import WorkersPage
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats.tenant_queues import BUSIEST_FIRST, with_in_use, with_waiting
@@ -26,7 +27,7 @@ from tenant_slots.stats.worker_time import with_worker_time
 
 
 class TenantQueueAdmin(
-    LimitPages, ChangeForm, DetailPage, Deletion, WorkersPage, LiveList, QueueColumns, QueueModelAdmin
+    LimitPages, ChangeForm, DetailPage, Deletion, WorkersPage, LiveList, QueueColumns, OfferedLookups, QueueModelAdmin
 ):
     """Never give this class `list_editable`: saving the list would write back every limit that it shows."""
 
@@ -37,6 +38,7 @@ class TenantQueueAdmin(
     list_filter = (StateFilter, QueueFilter)
     search_fields = ("tenant",)
     search_help_text = _("Search by part of a tenant identifier")
+    linked = ("tenant__exact", "queue__exact", "paused__exact")
     show_facets = admin.ShowFacets.NEVER
     show_full_result_count = False
     actions = (
@@ -66,13 +68,13 @@ class TenantQueueAdmin(
 
     @admin.action(permissions=["export"], description=_("Export selected tenant queues as CSV"))
     def export(self, request: HttpRequest, queryset: QuerySet[TenantQueue]) -> Any:
-        return export.stream(self, request, export.QUEUE_FIELDS, export.queue_lines(queryset))
+        return export.stream(self, request, export.QUEUE_FIELDS, queryset, export.queue_lines)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantQueue]:
         # Not super(), which orders before there is a `waiting` to order by.
         own = self.tenant_queues_for(request)
         rows = with_in_use(with_waiting(self.model._default_manager.get_queryset() if own is None else own))
-        return with_worker_time(rows).order_by(*self.get_ordering(request))
+        return with_storable(request, with_worker_time(rows).order_by(*self.get_ordering(request)))
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         return BUSIEST_FIRST

@@ -34,17 +34,22 @@ STATES = {
 
 
 def moment(time: datetime) -> str:
-    return formats.date_format(timezone.localtime(time), "SHORT_DATETIME_FORMAT")
+    return _with_zone(formats.date_format(timezone.localtime(time), "SHORT_DATETIME_FORMAT"), time)
 
 
 def long_moment(time: datetime) -> str:
-    return formats.date_format(timezone.localtime(time), "DATETIME_FORMAT")
+    return _with_zone(formats.date_format(timezone.localtime(time), "DATETIME_FORMAT"), time)
 
 
 def second(time: datetime) -> str:
     """To the second, which the formats of most languages leave out."""
     local = timezone.localtime(time)
-    return f"{formats.date_format(local, 'SHORT_DATE_FORMAT')} {local:%H:%M:%S}"
+    return _with_zone(f"{formats.date_format(local, 'SHORT_DATE_FORMAT')} {local:%H:%M:%S}", time)
+
+
+def _with_zone(text: str, time: datetime) -> str:
+    """The server's zone need not be the reader's."""
+    return f"{text} {timezone.localtime(time):%Z}"
 
 
 def duration(seconds: float | None) -> str:

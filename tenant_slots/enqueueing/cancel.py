@@ -27,6 +27,18 @@ def cancel(job: TenantJob) -> bool:
     return False
 
 
+def cancel_unstarted(job: TenantJob) -> bool:
+    """As `TenantJob.cancel`, but what runs is left alone, also if it begins right now."""
+    with suppress(TenantJob.DoesNotExist, TenantQueue.DoesNotExist):
+        while True:
+            job.refresh_from_db()
+            if job.has_ended or job.state == State.RUNNING:
+                return False
+            if transitions.cancel_unstarted(job):
+                return True
+    return False
+
+
 def cancel_waiting(tenant_queue: TenantQueue, *, up_to: int) -> int:
     """Cancel a tenant's waiting jobs, those that were enqueued later than the job `up_to` aside.
 

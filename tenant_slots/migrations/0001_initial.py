@@ -244,6 +244,33 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="KeptChange",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("at", models.DateTimeField(verbose_name="time")),
+                ("what", models.CharField(max_length=20)),
+                ("old", models.CharField(max_length=60, null=True)),
+                ("new", models.CharField(max_length=60, null=True)),
+                ("until", models.DateTimeField(null=True)),
+                ("by", models.CharField(max_length=150)),
+                ("reason", models.TextField()),
+                (
+                    "tenant_queue",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="kept_changes",
+                        to="tenant_slots.tenantqueue",
+                    ),
+                ),
+            ],
+            options={
+                "default_permissions": (),
+                "base_manager_name": "objects",
+                "indexes": [models.Index(fields=["tenant_queue", "id"], name="tenant_slots_changes")],
+            },
+        ),
+        migrations.CreateModel(
             name="TenantJob",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),

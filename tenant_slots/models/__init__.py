@@ -1,10 +1,11 @@
-"""The tables: tenant queues, their jobs, and who sweeps. Everything else stands on them, so they import
+"""The tables: tenant queues, their jobs and changes, and who sweeps. Everything else stands on them, so they import
 next to nothing.
 
 What moves a job between states is in ``slots.py``. Methods whose body needs the layers above are declared here and
 written there, see ``layering.py``.
 """
 
+from tenant_slots.models.kept_change import KeptChange
 from tenant_slots.models.states import ENDED, HOLD_SLOT, HOLDING, Kind, LimitSource, Stage, State
 from tenant_slots.models.sweep_claim import EVERYWHERE, SweepClaim
 from tenant_slots.models.tenant_job import (
@@ -33,6 +34,7 @@ __all__ = [
     "READY_AT",
     "UNKNOWN_TASK",
     "Change",
+    "KeptChange",
     "Kind",
     "LimitSource",
     "Stage",

@@ -244,7 +244,7 @@ class TenantQueue(models.Model):
 
         Args:
             max_job: how many jobs may run at once, from 0 to ``HIGHEST_LIMIT``.
-            by, reason: for the log and the signal ``limit_changed``.
+            by, reason: for the log, the history in the admin and the signal ``limit_changed``.
             version: what `version` was when whoever decides looked at this row; None to change it in any case.
 
         Returns:

@@ -1,8 +1,11 @@
-"""What a function returns to RQ for a delivery that is not to run, so that RQ's record of the job stays as it was.
+"""What RQ's record of a job of ours says, or does not say, of a delivery.
 
-RQ may deliver a job twice: after a cleanup of its registries, a requeue by hand, a push whose answer was lost. It takes
-what the second delivery returns for a success: it would call the job finished while the first still runs, overwrite its
-result and start its dependents. All that leans on RQ's private parts here was read in RQ 2.12.
+Of an error it says whose it is: RQ's pages are open to all staff, whoever may see errors in our admin.
+
+For a delivery that is not to run the record stays as it was, by what the function returns. RQ may deliver a job twice:
+after a cleanup of its registries, a requeue by hand, a push whose answer was lost. It takes what the second delivery
+returns for a success: it would call the job finished while the first still runs, overwrite its result and start its
+dependents. All that leans on RQ's private parts here was read in RQ 2.12.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import Any
 
 from redis.client import Pipeline
 from rq import Retry
@@ -28,6 +32,23 @@ STATUS = {State.FINISHED: JobStatus.FINISHED, State.FAILED: JobStatus.FAILED}
 
 DEFAULT_TTL = 500
 """Seconds for which RQ keeps the record of a job whose project did not say (RQ 2.12, DEFAULT_RESULT_TTL)."""
+
+
+def says_nothing_of_errors(rq_job: Job, uuid: str) -> None:
+    """Whatever the delivery raises, RQ keeps `failure_text` of it; exception handlers get the error itself."""
+    handle_failure = rq_job._handle_failure
+
+    def handle(exc_string: str, *args: Any, **kwargs: Any) -> None:
+        handle_failure(failure_text(uuid), *args, **kwargs)
+
+    rq_job._handle_failure = handle  # type: ignore[method-assign]
+
+
+def failure_text(uuid: str) -> str:
+    """In place of the traceback of a job of ours."""
+    return (
+        f"Job {uuid} of tenant_slots has failed. Its error is on its page under Tenant jobs, for those who may see it."
+    )
 
 
 def ignored(rq_job: Job, job: TenantJob | None) -> Retry:

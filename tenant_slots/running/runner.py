@@ -42,6 +42,8 @@ def run_job(job_id: str, attempt: int) -> Any:
         attempt: the fence: what the job's row must say too.
     """
     rq_job = get_current_job()
+    if rq_job:
+        deliveries.says_nothing_of_errors(rq_job, job_id)
     run = Run.of(rq_job)
     if not run.begin(UUID(job_id), attempt):
         logger.warning("attempt %s of job %s is not to be run: it ended, was canceled or runs", attempt, job_id)

@@ -8,7 +8,6 @@ import os
 import random
 import sys
 import time
-import traceback
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,7 +20,9 @@ from rq.utils import now
 from rq.worker import BaseWorker
 
 from tenant_slots import dispatch, signals, transitions
+from tenant_slots.models import TenantJob
 from tenant_slots.owners import Owner
+from tenant_slots.running.deliveries import failure_text
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.run import Run, WatchedRun
 from tenant_slots.running.supervised import RiddenRun
@@ -77,12 +78,12 @@ class RidingWorker(BaseWorker):
         if isinstance(order, Tell):
             transitions.tell(order.news)
         elif order.job is not None:
-            return self._perform_ours(order)
+            return self._perform_ours(order, order.job)
         else:
             self._perform_as_rq(order)
         return None
 
-    def _perform_ours(self, order: Order) -> RQEnd:
+    def _perform_ours(self, order: Order, ours: TenantJob) -> RQEnd:
         """Call the function as RQ's perform_job does, and leave all records to the worker."""
         self._tell_environment(order)
         job = self.job_class(order.rq_id, connection=self.connection, serializer=self.serializer)
@@ -93,9 +94,9 @@ class RidingWorker(BaseWorker):
             timeout = job.timeout or self.queue_class.DEFAULT_TIMEOUT
             with self.death_penalty_class(timeout, JobTimeoutException, job_id=job.id):
                 result = _performed(job) if order.was_taken else job.perform()
-        except BaseException as error:
+        except BaseException:
             self.handle_exception(job, *sys.exc_info())
-            return RQEnd(job.started_at.timestamp(), time.time(), "".join(traceback.format_exception(error)))
+            return RQEnd(job.started_at.timestamp(), time.time(), failure_text(str(ours.uuid)))
         kept = b"" if result is None else self._serialized(result)
         return RQEnd(job.started_at.timestamp(), time.time(), None, kept)
 

@@ -55,6 +55,18 @@ def run_action(client: Client, url: str, action: str, *rows: Any, **data: Any) -
     return client.post(url, {"action": action, "_selected_action": [row.pk for row in rows], **data}, follow=True)
 
 
+def asked(client: Client, url: str, action: str, *rows: Any) -> Any:
+    """The page in between, and what its form would send back."""
+    page = run_action(client, url, action, *rows)
+    sent = {**Form(page.content.decode()).values, "_selected_action": [row.pk for row in rows]}
+    return page, sent
+
+
+def confirmed(client: Client, url: str, action: str, *rows: Any, **data: Any) -> Any:
+    _, sent = asked(client, url, action, *rows)
+    return client.post(url, {**sent, **data}, follow=True)
+
+
 def messages_of(response: Any) -> list[str]:
     return [str(message) for message in response.context["messages"]]
 

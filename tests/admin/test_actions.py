@@ -14,7 +14,17 @@ from django.utils import timezone
 
 from tenant_slots.admin.export import harmless
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.admin.site import JOBS, QUEUES, Form, actions_offered, in_use, messages_of, run_action, signed_in
+from tests.admin.site import (
+    JOBS,
+    QUEUES,
+    actions_offered,
+    asked,
+    confirmed,
+    in_use,
+    messages_of,
+    run_action,
+    signed_in,
+)
 from tests.factories import (
     age,
     another_process,
@@ -30,26 +40,14 @@ from tests.factories import (
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def asked(client: Client, url: str, action: str, *rows: Any) -> Any:
-    """The page in between, and what its form would send back."""
-    page = run_action(client, url, action, *rows)
-    sent = {**Form(page.content.decode()).values, "_selected_action": [row.pk for row in rows]}
-    return page, sent
-
-
-def confirmed(client: Client, url: str, action: str, *rows: Any, **data: Any) -> Any:
-    _, sent = asked(client, url, action, *rows)
-    return client.post(url, {**sent, **data}, follow=True)
-
-
 def history() -> list[str]:
     return [entry.get_change_message() for entry in LogEntry.objects.order_by("pk")]
 
 
 @pytest.mark.parametrize(
     ("url", "action"),
-    [(QUEUES, "pause"), (QUEUES, "set_limit"), (QUEUES, "cancel_waiting"), (QUEUES, "retry_failed"), (JOBS, "stop"),
-     (JOBS, "retry"), (JOBS, "release")],
+    [(QUEUES, "pause"), (QUEUES, "set_limit"), (QUEUES, "cancel_waiting"), (QUEUES, "retry_failed"), (JOBS, "cancel"),
+     (JOBS, "stop"), (JOBS, "retry"), (JOBS, "release")],
 )  # fmt: skip
 def test_the_confirmation_page_lists_what_is_affected_and_changes_nothing(boss: Client, url: str, action: str) -> None:
     row = tenant_queue("acme")

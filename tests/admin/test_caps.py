@@ -72,7 +72,7 @@ def test_raising_the_limit_per_key_in_the_admin_lets_waiting_jobs_in(django_capt
 
 def test_a_change_reads_the_rest_of_the_row_in_one_query(django_assert_max_num_queries: Any) -> None:
     row = tenant_queue()
-    with django_assert_max_num_queries(7):  # savepoint, lock, rest, UPDATE, version, release, and the rules
+    with django_assert_max_num_queries(8):  # savepoint, lock, rest, UPDATE, version, history, release, and the rules
         row.set_limit(4)
 
 
@@ -138,7 +138,8 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "feeds.py", in load("s3c
 def test_a_traceback_needs_the_permission_for_arguments(viewer: Client, boss: Client) -> None:
     job = waiting_job(tenant_queue(), state=State.FAILED, error=TRACEBACK)
     page = viewer.get(change_page(job)).content.decode()
-    assert "ValueError: no such feed" in page
+    assert "ValueError" in page
+    assert "no such feed" not in page
     assert "s3cret" not in page
     trusted = signed_in("view_tenantjob", "view_job_arguments")
     assert "s3cret" in trusted.get(change_page(job)).content.decode()

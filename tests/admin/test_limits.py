@@ -10,9 +10,10 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client, override_settings
 from django.utils import timezone
 
+from tenant_slots.admin import words
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.models import LimitSource, State, TenantQueue
-from tests.admin.site import QUEUES, change_page, in_use, loaded, messages_of, signed_in
+from tests.admin.site import LIVE, QUEUES, Form, change_page, in_use, loaded, messages_of, run_action, signed_in
 from tests.factories import fresh, in_rq, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -142,6 +143,77 @@ def test_a_forged_request_from_elsewhere_is_refused() -> None:
     assert fresh(row).max_job == 1
 
 
+# --- overrides -----------------------------------------------------------------------------------------------------
+
+
+def overridden(limit: int = 9) -> TenantQueue:
+    row = tenant_queue(max_job=2)
+    row.set_override(limit, timezone.now() + timedelta(hours=3, seconds=17), by="night shift")
+    return fresh(row)
+
+
+def facts(row: TenantQueue) -> tuple[Any, ...]:
+    row.refresh_from_db()
+    return row.max_job, row.override_until, row.limit_before_override, row.version, row.limit_source
+
+
+def dialog(boss: Client, row: TenantQueue) -> dict[str, str]:
+    """What the dialog of the list is filled with."""
+    attrs = boss.get(LIVE, {"rows": row.pk}).json()["cells"][f"{row.pk}.edit"]["attrs"]
+    until = attrs["data-until"]
+    sent = {"max_job": attrs["data-limit"], "share": attrs["data-share"], "version": attrs["data-version"]}
+    return {**sent, "until": until, "shown_until": until, "reason": ""}
+
+
+def test_the_dialog_that_is_sent_untouched_leaves_an_override_as_it_is(boss: Client) -> None:
+    row = overridden()
+    before = facts(row)
+    sent = dialog(boss, row)
+    assert sent["until"] == local(row.override_until)
+    assert boss.post(limit_page(row), sent, headers=JSON).status_code == 200
+    assert facts(row) == before
+    boss.post(limit_page(row), {"max_job": "9", "version": "1"}, headers=JSON)
+    assert facts(row) == before, "who sends no time at all means none either"
+    assert not LogEntry.objects.exists()
+
+
+def test_the_page_without_javascript_that_is_sent_untouched_leaves_an_override_as_it_is(boss: Client) -> None:
+    row = overridden()
+    before = facts(row)
+    boss.post(limit_page(row), Form(boss.get(limit_page(row)).content.decode()).values)
+    assert facts(row) == before
+
+
+def test_a_new_number_in_the_dialog_keeps_the_end_of_the_override(boss: Client) -> None:
+    row = overridden()
+    boss.post(limit_page(row), {**dialog(boss, row), "max_job": "5"}, headers=JSON)
+    assert (fresh(row).max_job, row.limit_before_override, local(row.override_until)) == (
+        5, 2, local(in_an_hour() + timedelta(hours=2, seconds=17))
+    )  # fmt: skip
+
+
+def test_an_override_is_made_permanent_by_clearing_its_end(boss: Client) -> None:
+    row = overridden()
+    boss.post(limit_page(row), {**dialog(boss, row), "until": ""}, headers=JSON)
+    assert (fresh(row).max_job, row.override_until, row.limit_source) == (9, None, LimitSource.SET)
+
+
+def test_the_dialog_that_is_sent_untouched_leaves_a_default_limit_a_default(boss: Client) -> None:
+    row = tenant_queue(max_job=2)
+    before = facts(row)
+    boss.post(limit_page(row), dialog(boss, row), headers=JSON)
+    assert facts(row) == before
+
+
+def test_the_page_of_a_bulk_change_says_which_overrides_it_ends(boss: Client) -> None:
+    plain, temporary = tenant_queue("plain"), overridden()
+    page = run_action(boss, QUEUES, "set_limit", plain, temporary).content.decode()
+    assert "1 of them has a temporary limit. It ends with this change, and the new limit replaces it." in page
+    assert f"override until {words.moment(temporary.override_until)}, then 2 (night shift)" in page
+    page = run_action(boss, QUEUES, "set_limit", plain).content.decode()
+    assert "temporary limit" not in page
+
+
 # --- the change form -----------------------------------------------------------------------------------------------
 
 
@@ -164,6 +236,57 @@ def test_the_change_form_sets_and_ends_an_override_and_a_pause(boss: Client) -> 
     form = {**loaded(boss, row), "override_until": ""}
     boss.post(change_page(row), form)
     assert (fresh(row).max_job, row.override_until, row.paused) == (1, None, True)
+
+
+def test_the_change_form_that_is_sent_untouched_leaves_an_override_as_it_is(boss: Client) -> None:
+    row = overridden()
+    row.pause(until=timezone.now() + timedelta(hours=5, seconds=17))
+    before = (*facts(row), row.resume_at)
+    boss.post(change_page(row), loaded(boss, row))
+    assert (*facts(row), row.resume_at) == before
+
+
+def conflicting(boss: Client, row: TenantQueue, **change: Any) -> Any:
+    """The answer to a form that was loaded before somebody else has changed the row."""
+    form = {**loaded(boss, row), **change}
+    fresh(row).set_limit(7, by="somebody")
+    fresh(row).pause(by="somebody")
+    return boss.post(change_page(row), form)
+
+
+def test_after_a_conflict_the_change_form_can_be_saved(boss: Client) -> None:
+    row = tenant_queue(max_job=1)
+    answer = conflicting(boss, row, max_job="3", reason="mine")
+    assert answer.status_code == 409
+    page = answer.content.decode()
+    assert "Their limit: 7. Yours: 3." in page
+
+    response = boss.post(change_page(row), Form(page).values)
+
+    assert response.status_code == 302
+    assert (fresh(row).max_job, row.paused) == (3, True)
+    assert LogEntry.objects.get().get_change_message() == "Changed limit: 7 → 3 (mine)."
+
+
+def test_after_a_conflict_the_change_form_shows_what_is_stored_where_nothing_was_touched(boss: Client) -> None:
+    row = tenant_queue(max_job=1, share=4)
+    until = in_an_hour()
+    row.pause(until=until)
+    sent = Form(conflicting(boss, row, share="6").content.decode()).values
+    assert "resume_at" in sent
+    assert (sent["max_job"], sent["share"], sent.get("paused"), sent["resume_at"]) == ("7", "6", "on", "")
+    assert boss.post(change_page(row), sent).status_code == 302
+    assert (fresh(row).max_job, row.share, row.paused, row.resume_at) == (7, 6, True, None)
+
+
+def test_after_a_conflict_a_further_one_is_noticed(boss: Client) -> None:
+    row = tenant_queue(max_job=1)
+    sent = Form(conflicting(boss, row, max_job="3").content.decode()).values
+    fresh(row).set_limit(8)
+    answer = boss.post(change_page(row), sent)
+    assert answer.status_code == 409
+    assert "Their limit: 8. Yours: 3." in answer.content.decode()
+    assert fresh(row).max_job == 8
 
 
 def test_a_time_that_has_passed_is_an_error_in_the_form(boss: Client) -> None:

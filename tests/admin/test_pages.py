@@ -16,6 +16,7 @@ from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from tenant_slots import slots
 from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.admin.site import (
@@ -24,6 +25,7 @@ from tests.admin.site import (
     QUEUES,
     actions_offered,
     change_page,
+    confirmed,
     in_use,
     loaded,
     messages_of,
@@ -411,13 +413,17 @@ def test_jobs_cannot_be_added_changed_or_deleted(boss: Client) -> None:
 
 
 @committing
-def test_canceling_frees_slots_asks_running_jobs_to_stop_and_tells_who_had_ended(boss: Client) -> None:
+def test_canceling_asks_first_then_frees_slots_asks_running_jobs_to_stop_and_tells_who_had_ended(boss: Client) -> None:
     row = tenant_queue(max_job=3)
     running = running_job(row)
     waiting, scheduled = waiting_job(row), waiting_job(row, state=State.SCHEDULED)
     ended = waiting_job(row, state=State.FINISHED)
 
-    response = run_action(boss, JOBS, "cancel", running, waiting, scheduled, ended)
+    page = run_action(boss, JOBS, "cancel", running, waiting, scheduled, ended)
+    assert "This affects 4 objects." in page.content.decode()
+    assert fresh(waiting).state == State.WAITING
+
+    response = confirmed(boss, JOBS, "cancel", running, waiting, scheduled, ended, reason="wrong feed")
 
     assert messages_of(response) == [
         "2 jobs were canceled.",
@@ -427,7 +433,48 @@ def test_canceling_frees_slots_asks_running_jobs_to_stop_and_tells_who_had_ended
     assert {fresh(waiting).state, fresh(scheduled).state} == {State.CANCELED}
     assert fresh(running).cancel_requested_at is not None
     assert fresh(ended).state == State.FINISHED
-    assert LogEntry.objects.count() == 3
+    changes = {entry.object_id: entry.get_change_message() for entry in LogEntry.objects.all()}
+    assert changes == {
+        str(running.pk): "Changed stop requested (wrong feed).",
+        str(waiting.pk): "Changed state: waiting → canceled (wrong feed).",
+        str(scheduled.pk): "Changed state: scheduled → canceled (wrong feed).",
+    }
+
+
+@committing
+def test_running_jobs_are_stopped_by_those_only_who_may_stop_jobs() -> None:
+    operator = signed_in("view_tenantjob", "change_tenantjob")
+    row = tenant_queue(max_job=3)
+    running, waiting, queued = running_job(row), waiting_job(row), waiting_job(row, state=State.QUEUED)
+    TenantQueue.objects.update(current_job=2)
+
+    response = confirmed(operator, JOBS, "cancel", running, waiting, queued)
+
+    assert messages_of(response) == [
+        "2 jobs were canceled.",
+        "1 running job was left alone: stopping needs a permission of its own.",
+    ]
+    assert (fresh(running).state, running.cancel_requested_at) == (State.RUNNING, None)
+    assert {fresh(waiting).state, fresh(queued).state} == {State.CANCELED}
+
+
+@committing
+def test_a_job_that_starts_while_it_is_canceled_is_left_to_those_who_may_stop_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    operator = signed_in("view_tenantjob", "change_tenantjob")
+    job = waiting_job(tenant_queue())
+    withdraw = slots.withdraw
+
+    def started_meanwhile(job: TenantJob, error: str = "") -> bool:
+        TenantQueue.objects.update(current_job=1)
+        TenantJob.objects.update(state=State.RUNNING, attempt=1)
+        return withdraw(job, error)
+
+    monkeypatch.setattr(slots, "withdraw", started_meanwhile)
+    response = confirmed(operator, JOBS, "cancel", job)
+    assert messages_of(response) == ["1 running job was left alone: stopping needs a permission of its own."]
+    assert (fresh(job).state, job.cancel_requested_at) == (State.RUNNING, None)
 
 
 # --- who may do what -----------------------------------------------------------------------------------------------

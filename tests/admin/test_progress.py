@@ -12,8 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from tenant_slots.admin import progress
 from tenant_slots.models import Kind, State, TenantJob
-from tests.admin.site import HOSTILE, JOBS, change_page, messages_of, run_action, running_job
-from tests.admin.test_actions import confirmed
+from tests.admin.site import HOSTILE, JOBS, change_page, confirmed, messages_of, running_job
 from tests.factories import fresh, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db
@@ -97,7 +96,7 @@ def test_the_actions_on_a_reservation_do_what_can_be_done(boss: Client) -> None:
     TenantJob.objects.update(kind=Kind.RESERVATION)
     asked = "1 reservation was asked to end: its process cannot be stopped from here."
     assert asked in messages_of(confirmed(boss, JOBS, "stop", job, reason="too long"))
-    assert asked in messages_of(run_action(boss, JOBS, "cancel", job))
+    assert asked in messages_of(confirmed(boss, JOBS, "cancel", job))
     assert (fresh(job).state, bool(job.cancel_requested_at)) == (State.RUNNING, True)
     TenantJob.objects.update(state=State.FAILED)
     assert "1 job was left unchanged" in str(messages_of(confirmed(boss, JOBS, "retry", job, reason="again")))

@@ -14,8 +14,7 @@ from django.utils import timezone
 
 from tenant_slots.admin import reasons
 from tenant_slots.models import State, TenantQueue
-from tests.admin.site import LIVE, QUEUES, change_page, loaded, run_action
-from tests.admin.test_actions import confirmed
+from tests.admin.site import LIVE, QUEUES, change_page, confirmed, loaded, run_action
 from tests.factories import fresh, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from django.contrib.sessions.models import Session
 from django.test import Client
+from django.utils import timezone
 from playwright.sync_api import expect
 
 from tenant_slots.models import State, TenantQueue
@@ -92,6 +94,29 @@ def test_a_limit_is_edited_in_place_and_waiting_jobs_start(boss: Client, open_pa
     expect(place(page, row, "usage")).to_have_text("3 / 4")
     expect(place(page, row, "edit")).to_be_focused()
     assert row.jobs.filter(state=State.QUEUED).count() == 1
+
+
+def test_the_dialog_says_that_a_limit_is_temporary_and_ok_alone_changes_nothing(boss: Client, open_page: Any) -> None:
+    row = busy()
+    row.set_override(9, timezone.now() + timedelta(hours=3, seconds=17), by="night shift")
+    before = (fresh(row).override_until, row.version)
+    page = open_page(boss, QUEUES)
+    place(page, row, "edit").click()
+    expect(page.locator("#slots-override")).to_contain_text("then 3 (night shift)")
+    expect(page.locator("#slots-until")).to_have_value(f"{timezone.localtime(row.override_until):%Y-%m-%dT%H:%M}")
+    page.locator("#slots-limit-form input[type=submit]").click()
+    expect(page.locator("#slots-dialog")).to_be_hidden()
+    assert (fresh(row).override_until, row.version) == before
+
+    place(page, row, "edit").click()
+    page.fill("#slots-until", "")
+    page.locator("#slots-limit-form input[type=submit]").click()
+    expect(page.locator("#slots-dialog")).to_be_hidden()
+    assert (fresh(row).max_job, row.override_until) == (9, None)
+
+    place(page, row, "edit").click()
+    expect(page.locator("#slots-override")).to_be_hidden()
+    expect(page.locator("#slots-until")).to_have_value("")
 
 
 def test_a_conflict_shows_both_values_and_is_decided_by_a_second_click(boss: Client, open_page: Any) -> None:

@@ -59,14 +59,14 @@ def test_results_of_every_kind_are_kept_as_rq_keeps_them(workers: Workers, worke
     assert not queue().intermediate_queue.get_job_ids()
 
 
-def test_a_failure_is_kept_with_its_traceback(workers: Workers, worker_class: str) -> None:
+def test_a_failure_is_kept_without_its_error(workers: Workers, worker_class: str) -> None:
     failed = jobs.fail.enqueue("acme", "no such feed")
     run(workers, worker_class)
     one = record(failed)
     result = one.latest_result()
     assert (one.get_status(), result.type) == (JobStatus.FAILED, Result.Type.FAILED)
-    assert result.exc_string.startswith("Traceback")
-    assert result.exc_string.endswith("ValueError: no such feed\n")
+    assert result.exc_string.startswith(f"Job {failed.uuid} of tenant_slots has failed.")
+    assert "no such feed" not in result.exc_string
     assert one.id in queue().failed_job_registry
     assert one.id not in queue().finished_job_registry
     assert one.return_value() is None

@@ -36,7 +36,7 @@ class Command(BaseCommand):
         parser.add_argument("--dry-run", action="store_true", help="with --tenant-file: say what would change")
         parser.add_argument("--json", action="store_true", dest="as_json", help="with --tenant-file: print JSON")
         parser.add_argument("--by", default="slots_limit", help="who sets the limit (default: slots_limit)")
-        parser.add_argument("--reason", default="", help="why, for the signal limit_changed")
+        parser.add_argument("--reason", default="", help="why, for the history and the signal limit_changed")
 
     def handle(self, *args: Any, **options: Any) -> None:
         _require_one_form(options)

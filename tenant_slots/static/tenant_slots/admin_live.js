@@ -185,9 +185,18 @@
             document.getElementById("slots-version").value = link.dataset.version;
             this.number.value = link.dataset.limit;
             document.getElementById("slots-share").value = link.dataset.share;
+            this.showOverride(link.dataset);
             this.tellEffect();
             this.dialog.showModal();
             this.number.select();
+        }
+
+        showOverride(row) {
+            const override = document.getElementById("slots-override");
+            override.textContent = row.override;
+            override.hidden = !row.override;
+            document.getElementById("slots-until").value = row.until;
+            document.getElementById("slots-shown-until").value = row.until;
         }
 
         tellEffect() {

@@ -1,0 +1,20 @@
+"""What a job's error tells viewers who may not see arguments: its class. Its text may quote any of them."""
+
+from __future__ import annotations
+
+import re
+
+from tenant_slots.models import TenantJob
+
+STACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*", re.MULTILINE)
+CLASS = re.compile(r"((?:\w+\.)*\w+)(?=:|$)", re.MULTILINE)
+
+
+def class_of(job: TenantJob) -> str:
+    """Read from behind the last stack of the traceback; empty where there is none, as any text could stand there.
+
+    The error of a reservation is its last line, which begins with the class.
+    """
+    *_, last = [0 if job.is_reservation else -1, *(stack.end() for stack in STACK.finditer(job.error))]
+    found = CLASS.match(job.error, last) if last >= 0 else None
+    return found[1] if found else ""

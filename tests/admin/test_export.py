@@ -1,0 +1,85 @@
+"""What is exported: every figure, text that no spreadsheet runs, and an entry that somebody has taken it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+
+from tenant_slots.admin.export import harmless
+from tests.admin.site import JOBS, QUEUES, run_action
+from tests.factories import tenant_queue, waiting_job
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def text_of(response: Any) -> str:
+    return b"".join(response.streaming_content).decode()
+
+
+def values_of(text: str) -> dict[str, str]:
+    head, line = csv.reader(io.StringIO(text))
+    return dict(zip(head, line, strict=True))
+
+
+def test_zeros_and_noes_are_exported_as_such(boss: Client) -> None:
+    row = tenant_queue(max_job=0)
+    values = values_of(text_of(run_action(boss, QUEUES, "export", row)))
+    for name in ("current_job", "max_job", "running", "queued", "waiting", "failed"):
+        assert values[name] == "0", name
+    assert (values["paused"], values["worker_seconds"]) == ("False", "0.0")
+    assert (values["oldest_wait"], values["rate"], values["resume_at"], values["rest_reason"]) == ("", "", "", "")
+
+
+def test_zeros_of_jobs_are_exported(boss: Client) -> None:
+    values = values_of(text_of(run_action(boss, JOBS, "export", waiting_job(tenant_queue()))))
+    assert [values[name] for name in ("attempt", "failures", "crashes", "interruptions", "priority")] == ["0"] * 5
+
+
+@pytest.mark.parametrize("url", [QUEUES, JOBS])
+def test_every_field_is_quoted(boss: Client, url: str) -> None:
+    row = tenant_queue('a"b;c,d')
+    job = waiting_job(row)
+    text = text_of(run_action(boss, url, "export", row if url == QUEUES else job))
+    for line in text.splitlines():
+        assert line.startswith('"')
+        assert line.endswith('"')
+    assert '"a""b;c,d"' in text
+
+
+@pytest.mark.parametrize(
+    ("text", "exported"),
+    [
+        ("a;=1+1", "a;'=1+1"),
+        ("a; =1+1;-2", "a;' =1+1;'-2"),
+        ("a\n=1", "a\n'=1"),
+        ("=1;@x", "'=1;'@x"),
+        ("a;b", "a;b"),
+        ("a-b=c", "a-b=c"),
+    ],
+)
+def test_text_is_harmless_to_a_spreadsheet_that_splits_at_semicolons_too(text: str, exported: str) -> None:
+    assert harmless(text) == exported
+
+
+@pytest.mark.parametrize("url", [QUEUES, JOBS])
+def test_an_export_is_an_entry_with_the_number_and_the_filter(boss: Client, url: str) -> None:
+    row = tenant_queue("acme")
+    job = waiting_job(row)
+    response = run_action(boss, f"{url}?q=acme", "export", row if url == QUEUES else job)
+    assert LogEntry.objects.count() == 1, "it is written before the first line leaves"
+    text_of(response)
+    entry = LogEntry.objects.get()
+    assert entry.get_change_message() == "Changed exported as CSV 1 (q=acme)."
+    assert entry.user.is_superuser
+    assert entry.content_type.model == ("tenantqueue" if url == QUEUES else "tenantjob")
+    assert boss.get("/admin/").status_code == 200
+
+
+def test_who_may_not_export_leaves_no_entry(viewer: Client) -> None:
+    run_action(viewer, QUEUES, "export", tenant_queue())
+    assert not LogEntry.objects.exists()
