@@ -164,6 +164,39 @@ def test_a_server_that_fails_makes_the_page_outdated_and_is_asked_less_often(bos
     expect(page.locator("#slots-outdated")).to_have_text("", timeout=20_000)
 
 
+def test_a_server_that_hangs_is_given_up_and_asked_once_at_a_time(boss: Client, open_page: Any) -> None:
+    tenant_queue()
+    page = open_page(boss, QUEUES)
+    asked: list[Any] = []
+    page.route("**/live/**", lambda route: asked.append(route))
+    fast(page)
+    for _ in range(7):
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        page.wait_for_timeout(100)
+    assert len(asked) == 1
+    expect(page.locator("#slots-outdated")).to_contain_text("Outdated since", timeout=20_000)
+    page.unroute("**/live/**")
+    expect(page.locator("#slots-outdated")).to_have_text("", timeout=20_000)
+
+
+def test_a_row_that_was_deleted_is_struck_out(boss: Client, open_page: Any) -> None:
+    row = tenant_queue()
+    page = fast(open_page(boss, QUEUES))
+    row.delete()
+    expect(page.locator(".field-state .slots-pill")).to_have_text("Deleted", timeout=10_000)
+
+
+@pytest.mark.parametrize("width", [390, 768, 1024])
+def test_no_field_of_the_change_form_is_hidden_on_a_narrow_screen(boss: Client, open_page: Any, width: int) -> None:
+    page = open_page(boss, change_page(tenant_queue()))
+    page.set_viewport_size({"width": width, "height": 900})
+    hidden = page.evaluate(
+        "[...document.querySelectorAll('.form-row:not(.hidden)')]"
+        ".filter((row) => !row.offsetParent).map((row) => row.className)"
+    )
+    assert [name for name in hidden if "seen_version" not in name] == []
+
+
 def test_a_viewer_who_is_signed_out_is_told_and_polls_no_more(boss: Client, open_page: Any) -> None:
     tenant_queue()
     page = open_page(boss, QUEUES)

@@ -3,6 +3,7 @@
     "use strict";
 
     const SLOWEST = 60;
+    const PATIENCE = 10;
     const KEY = "tenant-slots-every";
 
     function apply(cells) {
@@ -23,6 +24,11 @@
                 element.setAttribute(name, value);
             }
         }
+    }
+
+    /* Its figures are out of date, whatever the page says of its age. */
+    function tellDeleted(pk, text) {
+        applyTo(document.querySelector(`[data-slots="${pk}.state"]`), { text: text, attrs: { "data-state": "deleted" } });
     }
 
     function rowsOnPage() {
@@ -76,7 +82,13 @@
             this.timer = window.setTimeout(() => this.poll(), 1000 * (seconds === undefined ? pause : seconds));
         }
 
+        /* One request at a time, and none for longer than one waits: those of a server that hangs would pile up. */
         async poll() {
+            if (this.asking) {
+                return;
+            }
+            this.asking = new AbortController();
+            const patience = window.setTimeout(() => this.asking.abort(), 1000 * PATIENCE);
             try {
                 await this.ask("rows", rowsOnPage());
                 if (this.lacksTiles && !this.stopped) {
@@ -84,6 +96,9 @@
                 }
             } catch (error) {
                 this.fail(this.board.dataset.noAnswer);
+            } finally {
+                window.clearTimeout(patience);
+                this.asking = null;
             }
             this.plan();
         }
@@ -94,11 +109,12 @@
                 headers: { Accept: "application/json", "If-None-Match": this.etags[what] || "" },
                 cache: "no-store",
                 redirect: "manual",
+                signal: this.asking.signal,
             });
-            await this.take(what, answer);
+            await this.take(what, answer, rows);
         }
 
-        async take(what, answer) {
+        async take(what, answer, rows) {
             if (answer.type === "opaqueredirect" || answer.status === 403) {
                 this.stopped = true;
                 this.fail(this.board.dataset.signedOut);
@@ -107,6 +123,7 @@
             if (answer.status === 200) {
                 const cells = (await answer.json()).cells;
                 apply(cells);
+                rows.filter((pk) => !(`${pk}.state` in cells)).forEach((pk) => tellDeleted(pk, this.board.dataset.deleted));
                 this.etags[what] = answer.headers.get("ETag") || "";
                 if (what === "rows") {
                     this.lacksTiles = !("tile.slots" in cells);
