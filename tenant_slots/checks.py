@@ -239,8 +239,16 @@ def _importable(path: str) -> Problem:
 
 
 def _may_view_job(value: object) -> Problem:
+    return _decision(value, "callable(request, job) -> bool")
+
+
+def _may_view_health(value: object) -> Problem:
+    return _decision(value, "callable(request) -> bool")
+
+
+def _decision(value: object, form: str) -> Problem:
     if not isinstance(value, str):
-        return "Give the dotted path of a callable(request, job) -> bool."
+        return f"Give the dotted path of a {form}."
     problem = _importable(value) if value else None
     if value and not problem and inspect.iscoroutinefunction(import_string(value)):
         return f"{value} is async; give a plain function."
@@ -321,4 +329,5 @@ RULES: dict[str, Callable[[object], Problem]] = {
     "CAPTURE_CONTEXT": _capture_context,
     "JOB_CONTEXT": _job_context,
     "MAY_VIEW_JOB": _may_view_job,
+    "MAY_VIEW_HEALTH": _may_view_health,
 }

@@ -1,12 +1,17 @@
-"""The status of a job as JSON, for pages that poll. Closed until the project says who may see what."""
+"""The status of a job, for pages that poll, and the health of the whole, for monitoring, as JSON.
+
+Closed until the project says who may see what.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 from django.core.exceptions import PermissionDenied
+from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, JsonResponse
 from django.utils.module_loading import import_string
 from django.views.decorators.cache import cache_control
@@ -16,10 +21,13 @@ from tenant_slots import stats
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import InvalidSetting
 from tenant_slots.models import State, TenantJob
+from tenant_slots.repair import doctor
 
 NOT_SHOWN = ("args", "kwargs", "options", "context", "result", "error")
 
-Decision = Callable[[HttpRequest, TenantJob], bool]
+LIVENESS = ("workers", "sweeps", "queues")
+
+Decision = Callable[..., bool]
 
 
 @require_GET
@@ -33,7 +41,7 @@ def job_status(request: HttpRequest, uuid: UUID) -> JsonResponse:
     Raises:
         InvalidSetting: the callable of ``MAY_VIEW_JOB`` cannot be imported.
     """
-    may_view = _decision()
+    may_view = _decision("MAY_VIEW_JOB")
     job = TenantJob.objects.filter(uuid=uuid).select_related("tenant_queue").defer(*NOT_SHOWN).first()
     if job is None or not _is_allowed(may_view, request, job):
         return JsonResponse({"error": "not found"}, status=404)
@@ -55,20 +63,44 @@ def status_of(job: TenantJob) -> dict[str, Any]:
     }
 
 
-def _decision() -> Decision:
-    path = app_settings.MAY_VIEW_JOB
+@require_GET
+@cache_control(no_store=True)
+def health(request: HttpRequest) -> JsonResponse:
+    """200 when all is well, 503 when something is wrong, with the kinds of what is wrong and how often: no names.
+
+    ``?check=workers,sweeps`` asks for some checks of ``slots_doctor``; without it these are `LIVENESS`, which are
+    quick. 404 to everybody while ``MAY_VIEW_HEALTH`` is empty, and to those whom it does not allow; 400 for an unknown
+    check.
+
+    Raises:
+        InvalidSetting: the callable of ``MAY_VIEW_HEALTH`` cannot be imported.
+    """
+    if not _is_allowed(_decision("MAY_VIEW_HEALTH"), request):
+        return JsonResponse({"error": "not found"}, status=404)
+    names = request.GET.get("check", ",".join(LIVENESS)).split(",")
+    if unknown := [name for name in names if name not in doctor.CHECKS]:
+        return JsonResponse({"error": "unknown check", "unknown": unknown, "checks": [*doctor.CHECKS]}, status=400)
+    try:
+        found = Counter(finding.kind for finding in doctor.findings(*names))
+    except (OperationalError, InterfaceError):
+        found = Counter(["database"])
+    return JsonResponse({"ok": not found, "findings": found}, status=503 if found else 200)
+
+
+def _decision(setting: str) -> Decision:
+    path: str = getattr(app_settings, setting)
     if not path:
-        return lambda request, job: False
+        return lambda *_: False
     try:
         decision: Decision = import_string(path)
     except ImportError as error:
-        raise InvalidSetting(name="MAY_VIEW_JOB", value=path, problem=f"it cannot be imported ({error})") from error
+        raise InvalidSetting(name=setting, value=path, problem=f"it cannot be imported ({error})") from error
     return decision
 
 
-def _is_allowed(may_view: Decision, request: HttpRequest, job: TenantJob) -> bool:
+def _is_allowed(may_view: Decision, *asked: Any) -> bool:
     """Only True opens: what an async function returns is true as well."""
     try:
-        return may_view(request, job) is True
+        return may_view(*asked) is True
     except (PermissionDenied, Http404):
         return False

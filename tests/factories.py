@@ -19,6 +19,8 @@ from tenant_slots.db.clock import in_seconds
 from tenant_slots.enqueueing import bulk
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.owners import Owner, this_process
+from tenant_slots.repair import doctor
+from tenant_slots.repair.finding import Finding
 from tenant_slots.running.run import Run
 
 T = TypeVar("T")
@@ -65,6 +67,12 @@ def worker_on_record(name: str, queue: str = "imports", *, of_ours: bool = True,
         connection.hset(worker.key, mapping=ours)
         connection.zadd(f"tenant_slots:workers:{queue}", {worker.key: time.time() + (15 if says_so else -1)})
     return worker
+
+
+def damage_found() -> list[Finding]:
+    """What the doctor finds wrong in the tables and in Redis, whether or not anybody works and sweeps."""
+    liveness = ("workers", "sweeps", "snapshots")
+    return doctor.findings(*(name for name in doctor.CHECKS if name not in liveness))
 
 
 def redis_forgets() -> None:

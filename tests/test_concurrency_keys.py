@@ -18,12 +18,13 @@ from hypothesis.extra.django import TestCase
 
 from tenant_slots import concurrency_keys, exceptions, slots, tenant_job
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.repair import doctor, findings
+from tenant_slots.repair import findings
 from tests import jobs
 from tests.factories import (
     TASK,
     admit,
     counters_match,
+    damage_found,
     fresh,
     many_waiting,
     release_then_admit,
@@ -77,7 +78,7 @@ def test_free_slots_stay_free_and_nobody_is_stranded_when_only_users_at_their_li
         waiting_job(row, key="ann")
     assert len(admit(row)) == 1
     assert list(findings.stranded()) == []
-    assert doctor.findings() == []
+    assert damage_found() == []
 
 
 def test_a_job_of_another_user_beside_a_free_slot_is_stranded() -> None:

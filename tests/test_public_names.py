@@ -46,6 +46,7 @@ DEFAULTS = {
     "RETENTION": 7 * 24 * 3600,
     "QUEUE_WEIGHTS": {},
     "MAY_VIEW_JOB": "",
+    "MAY_VIEW_HEALTH": "",
 }
 
 

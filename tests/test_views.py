@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
+import django_rq
 import pytest
 from django.core.exceptions import PermissionDenied
-from django.db import connection
+from django.db import OperationalError, connection
 from django.http import Http404, HttpRequest
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
@@ -18,6 +19,7 @@ from django.urls import reverse
 from tenant_slots import checks
 from tenant_slots.exceptions import InvalidSetting
 from tenant_slots.models import State, TenantJob
+from tenant_slots.repair import doctor
 from tests.factories import another_process, running_job, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db
@@ -156,3 +158,63 @@ def test_the_system_check_knows_what_may_be_set(value: object, problem: str | No
     with override_settings(TENANT_SLOTS={"MAY_VIEW_JOB": value}):
         hints = [str(message.hint) for message in checks.check_settings()]
     assert (problem is None and not hints) or (problem and problem in hints[0])
+
+
+# --- health --------------------------------------------------------------------------------------------------------
+
+
+def from_our_probe(request: HttpRequest) -> bool:
+    return request.headers.get("X-Probe") == "ours"
+
+
+OPEN = override_settings(TENANT_SLOTS={"MAY_VIEW_HEALTH": "tests.test_views.from_our_probe"})
+
+
+def health(client: Client, probe: str = "ours", **query: str) -> Any:
+    return client.get(reverse("health"), query, headers={"X-Probe": probe})
+
+
+def test_health_is_closed_by_default(client: Client) -> None:
+    assert health(client).status_code == 404
+
+
+@OPEN
+def test_health_is_for_those_whom_the_project_allows(client: Client) -> None:
+    assert health(client, "theirs").status_code == 404
+    assert health(client).status_code == 200
+
+
+@OPEN
+def test_a_queue_without_a_worker_is_503_and_names_no_tenant(client: Client) -> None:
+    django_rq.get_connection("imports").flushall()
+    waiting_job(tenant_queue("acme"))
+    response = health(client)
+    assert response.status_code == 503
+    assert response.json() == {"ok": False, "findings": {"no worker": 1, "no sweep": 1}}
+    assert "acme" not in response.content.decode()
+
+
+@OPEN
+def test_some_checks_may_be_asked_for(client: Client) -> None:
+    django_rq.get_connection("imports").flushall()
+    waiting_job(tenant_queue("acme"))
+    assert health(client, check="counters,rows").json() == {"ok": True, "findings": {}}
+    assert health(client, check="moon").status_code == 400
+
+
+@OPEN
+def test_a_database_out_of_reach_is_503(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*names: str) -> None:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr(doctor, "findings", away)
+    assert (health(client).status_code, health(client).json()["findings"]) == (503, {"database": 1})
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"), [("tests.test_views.from_our_probe", ""), ("tests.nowhere", "cannot be"), (1, "dotted")]
+)
+def test_the_system_check_knows_who_may_view_the_health(value: object, problem: str) -> None:
+    with override_settings(TENANT_SLOTS={"MAY_VIEW_HEALTH": value}):
+        hints = " ".join(str(message.hint) for message in checks.check_settings())
+    assert problem in hints if problem else not hints

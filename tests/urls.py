@@ -1,7 +1,7 @@
 from django.contrib import admin
 from django.urls import include, path
 
-from tenant_slots.views import job_status
+from tenant_slots.views import health, job_status
 from tests.theme.site import ours_first, theirs_first
 
 urlpatterns = [
@@ -10,4 +10,5 @@ urlpatterns = [
     path("theirs_first/", theirs_first.urls),
     path("django-rq/", include("django_rq.urls")),
     path("jobs/<uuid:uuid>/status/", job_status, name="job_status"),
+    path("health/", health, name="health"),
 ]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 from redis.exceptions import RedisError
 
@@ -11,64 +10,47 @@ from tenant_slots import dispatch
 from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.repair import findings as found
+from tenant_slots.repair import liveness
+from tenant_slots.repair.finding import Finding, of_job, of_row
 
 INTERVALS_TOO_LATE = 3
 """A scheduled job is overdue after so many sweeps should have seen it; then nobody sweeps."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is not as it should be. `job` is a UUID, or empty when it concerns no single job."""
-
-    kind: str
-    tenant: str
-    queue: str
-    job: str
-    meaning: str
+Check = Callable[[], Iterator[Finding]]
 
 
-def findings() -> list[Finding]:
-    """Everything that is wrong now. Changes nothing and locks nothing."""
-    return [
-        *_wrong_counters(),
-        *_dead_owners(),
-        *_dead_reservations(),
-        *_stale_owners(),
-        *_lost_in_redis(),
-        *_stranded(),
-        *_overdue(),
-        *_unreadable(),
-        *_unknown_queues(),
-        *_evicting(),
-    ]
+def findings(*names: str) -> list[Finding]:
+    """Everything that is wrong now, or what these of `CHECKS` find. Changes nothing and locks nothing."""
+    return [finding for name in names or CHECKS for check in CHECKS[name] for finding in check()]
 
 
 def _wrong_counters() -> Iterator[Finding]:
     for row in TenantQueue.objects.filter(pk__in=found.wrong_counters()):
         held = row.jobs.holding().count()
-        yield _of_row("counter", row, f"current_job is {row.current_job}, but {held} jobs hold a slot")
+        yield of_row("counter", row, f"current_job is {row.current_job}, but {held} jobs hold a slot")
 
 
 def _dead_owners() -> Iterator[Finding]:
     for job in found.dead_owners_here():
-        yield _of_job("dead owner", job, f"its process {job.pid} on this host is gone, its slot is still taken")
+        yield of_job("dead owner", job, f"its process {job.pid} on this host is gone, its slot is still taken")
 
 
 def _dead_reservations() -> Iterator[Finding]:
     for job in found.dead_reservations_here():
-        yield _of_job("dead reservation", job, f"its process {job.pid} on this host is gone, so it will never begin")
+        yield of_job("dead reservation", job, f"its process {job.pid} on this host is gone, so it will never begin")
 
 
 def _stale_owners() -> Iterator[Finding]:
     for job in TenantJob.objects.stale().select_related("tenant_queue"):
         meaning = f"worker {job.worker} has sent no heartbeat for {app_settings.LEASE_TTL} s, since {job.beat_at}"
-        yield _of_job("stale owner", job, meaning)
+        yield of_job("stale owner", job, meaning)
 
 
 def _lost_in_redis() -> Iterator[Finding]:
     lost = found.lost_in_redis()
     for job in lost.jobs:
-        yield _of_job("lost in Redis", job, "it holds a slot, but is in no RQ queue and no worker has begun it")
+        yield of_job("lost in Redis", job, "it holds a slot, but is in no RQ queue and no worker has begun it")
     for queue, error in lost.unasked.items():
         if isinstance(error, RedisError):
             meaning = f"Redis cannot be asked about queue {queue}, whose queued jobs were not checked: {error}"
@@ -80,20 +62,20 @@ def _stranded() -> Iterator[Finding]:
         row = TenantQueue.objects.get(pk=pk)
         waiting = row.jobs.waiting().count()
         meaning = f"{waiting} jobs wait although {row.free} of {row.max_job} slots are free, and no worker of queue"
-        yield _of_row("stranded", row, f"{meaning} {rq_queue} would come to them")
+        yield of_row("stranded", row, f"{meaning} {rq_queue} would come to them")
 
 
 def _overdue() -> Iterator[Finding]:
     late = INTERVALS_TOO_LATE * app_settings.SWEEP_INTERVAL
     for job in found.due(seconds_ago=late).select_related("tenant_queue"):
-        yield _of_job("overdue", job, f"it was due at {job.run_after}; no worker of ours or slots_sweep seems to run")
+        yield of_job("overdue", job, f"it was due at {job.run_after}; no worker of ours or slots_sweep seems to run")
 
 
 def _unreadable() -> Iterator[Finding]:
     for job, columns in found.unreadable_jobs():
-        yield _of_job("unreadable", job, _not_ours(columns))
+        yield of_job("unreadable", job, _not_ours(columns))
     for row, columns in found.unreadable_tenant_queues():
-        yield _of_row("unreadable", row, _not_ours(columns))
+        yield of_row("unreadable", row, _not_ours(columns))
 
 
 def _not_ours(columns: list[str]) -> str:
@@ -103,7 +85,7 @@ def _not_ours(columns: list[str]) -> str:
 def _unknown_queues() -> Iterator[Finding]:
     for row in found.without_queue():
         meaning = "RQ_QUEUES does not have its queue, so its jobs cannot run; add the queue there, or cancel the jobs"
-        yield _of_row("unknown queue", row, meaning)
+        yield of_row("unknown queue", row, meaning)
 
 
 def _evicting() -> Iterator[Finding]:
@@ -112,9 +94,15 @@ def _evicting() -> Iterator[Finding]:
         yield Finding("eviction", "", queue, "", f"{meaning}; set maxmemory-policy to {dispatch.NO_EVICTION}")
 
 
-def _of_row(kind: str, row: TenantQueue, meaning: str) -> Finding:
-    return Finding(kind, row.tenant, row.queue, "", meaning)
-
-
-def _of_job(kind: str, job: TenantJob, meaning: str) -> Finding:
-    return Finding(kind, job.tenant_queue.tenant, job.tenant_queue.queue, str(job.uuid), meaning)
+CHECKS: dict[str, tuple[Check, ...]] = {
+    "counters": (_wrong_counters,),
+    "owners": (_dead_owners, _dead_reservations, _stale_owners),
+    "redis": (_lost_in_redis, _evicting),
+    "backlog": (_stranded, _overdue),
+    "rows": (_unreadable,),
+    "queues": (_unknown_queues,),
+    "workers": (liveness.without_worker, liveness.queued_too_long),
+    "sweeps": (liveness.without_sweep,),
+    "snapshots": (liveness.old_snapshots,),
+}
+"""By the names that ``slots_doctor --check`` takes."""

@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from io import StringIO
+from typing import Any
 
 import django_rq
+import psycopg
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
+from django.db import OperationalError, connection
 from django.test import override_settings
 
-from tenant_slots.models import Kind, State, TenantJob, TenantQueue
+from tenant_slots.db.clock import ago, in_seconds
+from tenant_slots.models import EVERYWHERE, Kind, State, SweepClaim, TenantJob, TenantQueue
+from tenant_slots.repair import doctor as diagnosis
+from tenant_slots.repair import liveness
 from tests import jobs
 from tests.factories import (
     age,
@@ -23,9 +29,17 @@ from tests.factories import (
     running_job,
     tenant_queue,
     waiting_job,
+    worker_on_record,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _somebody_works_and_sweeps() -> None:
+    for queue in ("imports", "reports"):
+        worker_on_record(f"works-for-{queue}", queue)
+    SweepClaim.objects.create(name=EVERYWHERE, until=in_seconds(3))
 
 
 def doctor(*arguments: str) -> tuple[int, str]:
@@ -55,6 +69,7 @@ def dead_reservation() -> None:
 def lost_in_redis() -> None:
     job = jobs.add.using(queue="imports").enqueue(1, 2, tenant="acme")
     django_rq.get_connection("imports").flushall()
+    worker_on_record("works-for-imports")
     age(job, admitted_at=6)
 
 
@@ -64,6 +79,12 @@ def stranded() -> None:
 
 def overdue() -> None:
     age(waiting_job(tenant_queue(), state=State.SCHEDULED), run_after=16)
+
+
+def _parameters() -> dict[str, Any]:
+    """To connect as Django does."""
+    names = ("host", "port", "user", "password", "dbname")
+    return {name: value for name, value in connection.get_connection_params().items() if name in names}
 
 
 def test_a_healthy_system_gets_exit_code_0() -> None:
@@ -110,3 +131,81 @@ def test_a_redis_out_of_reach_is_a_finding() -> None:
         code, output = doctor("--fix")
     assert code == 1
     assert "Redis cannot be asked" in output
+
+
+# --- is anybody there? ---------------------------------------------------------------------------------------------
+
+
+def kinds(*arguments: str) -> list[str]:
+    return [finding["kind"] for finding in json.loads(doctor("--json", *arguments)[1])["left"]]
+
+
+def test_a_queue_with_jobs_and_no_worker_is_found() -> None:
+    waiting_job(tenant_queue())
+    assert "no worker" not in kinds(), "the control: there is one"
+    django_rq.get_connection("imports").flushall()
+    assert kinds("--check", "workers") == ["no worker"]
+    TenantQueue.objects.update(paused=True)
+    assert kinds("--check", "workers") == [], "nobody is needed for what may not start"
+
+
+def test_workers_that_take_no_other_job_are_none() -> None:
+    waiting_job(tenant_queue())
+    worker = worker_on_record("works-for-imports-too")
+    for name in ("works-for-imports", "works-for-imports-too"):
+        worker.connection.hset(f"rq:worker:{name}", "shutdown_requested_date", "2026-01-01T00:00:00.000000Z")
+    code, output = doctor("--check", "workers")
+    assert (code, "of its 2 workers none takes another job" in output) == (1, True)
+
+
+def test_an_admitted_job_that_nobody_begins_is_found() -> None:
+    job = waiting_job(tenant_queue(current_job=1), state=State.QUEUED, attempt=1)
+    age(job, admitted_at=240)
+    assert kinds("--check", "workers") == []
+    age(job, admitted_at=360)
+    assert kinds("--check", "workers") == ["queued too long"]
+
+
+def test_nobody_sweeps_any_more() -> None:
+    assert kinds("--check", "sweeps") == []
+    SweepClaim.objects.update(until=ago(60))
+    assert kinds("--check", "sweeps") == ["no sweep"]
+
+
+def test_nobody_has_ever_swept_matters_once_there_are_jobs() -> None:
+    SweepClaim.objects.all().delete()
+    assert kinds("--check", "sweeps") == []
+    waiting_job(tenant_queue())
+    assert kinds("--check", "sweeps") == ["no sweep"]
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite keeps no old versions of rows")
+def test_a_transaction_that_stays_open_for_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liveness, "MINUTES_PINNED", 0)
+    assert kinds("--check", "snapshots") == []
+    with psycopg.connect(**_parameters()) as session:
+        session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        session.execute("SELECT 1")
+        code, output = doctor("--check", "snapshots")
+        assert (code, f"process {session.info.backend_pid} of" in output) == (1, True)
+        monkeypatch.setattr(liveness, "MINUTES_PINNED", 10)
+        assert kinds("--check", "snapshots") == [], "the control: it is not old yet"
+
+
+def test_only_what_is_asked_for_is_checked() -> None:
+    wrong_counter(), age(waiting_job(tenant_queue("beta"), state=State.SCHEDULED), run_after=16)
+    assert kinds("--check", "counters") == ["counter"]
+    assert kinds("--check", "counters,backlog") == ["counter", "overdue"]
+
+
+def test_a_check_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    with pytest.raises(CommandError, match="there is no check 'moon'; there are counters, owners"):
+        call_command("slots_doctor", "--check", "moon")
+
+
+def test_a_database_out_of_reach_has_an_exit_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away() -> None:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setitem(diagnosis.CHECKS, "sweeps", (away,))
+    assert doctor("--check", "sweeps")[0] == 2

@@ -226,7 +226,7 @@ def test_what_the_doctor_names_is_printed_with_all_else(capsys: pytest.CaptureFi
     job = job_in(State.SCHEDULED, "poisoned")
     write(job, "run_after", "infinity")
     with pytest.raises(SystemExit):
-        call_command("slots_doctor", "--fix", "--json")
+        call_command("slots_doctor", "--fix", "--json", "--check", ",".join(sorted(doctor.CHECKS.keys() - {"sweeps"})))
     document = json.loads(capsys.readouterr().out)
     assert [one["job"] for one in document["left"]] == [str(job.uuid)]
 

@@ -26,7 +26,7 @@ from tenant_slots.exceptions import (
     UnknownQueue,
 )
 from tenant_slots.models import HOLD_SLOT, Kind, State, TenantJob, TenantQueue
-from tenant_slots.repair import doctor, lost_runs
+from tenant_slots.repair import lost_runs
 from tenant_slots.repair.lost_runs import ByHand
 from tenant_slots.running import keeper as module
 from tests import jobs
@@ -35,6 +35,7 @@ from tests.factories import (
     age,
     another_process,
     counters_match,
+    damage_found,
     dead_process,
     end_run,
     fresh,
@@ -473,7 +474,7 @@ class TestSweep:
         job = waiting_reservation(row, dead_process())
         admit(row)
         slots.start(fresh(job), dead_process())
-        assert [finding.kind for finding in doctor.findings()] == ["dead owner"]
+        assert [finding.kind for finding in damage_found()] == ["dead owner"]
         assert sweep_now().reclaimed == 1
         assert (fresh(job).state, fresh(row).current_job) == (State.FAILED, 0)
 
@@ -521,7 +522,7 @@ class TestSweep:
         job = waiting_reservation(row, another_process())
         assert transitions.offer(row.pk, "imports") == [job]
         age(job, admitted_at=60)
-        assert doctor.findings() == []
+        assert damage_found() == []
         assert not sweep_now()
         assert (fresh(job).state, in_rq()) == (State.QUEUED, 0)
 

@@ -3,29 +3,38 @@ from __future__ import annotations
 import json
 import os
 import sys
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.db import InterfaceError, OperationalError
 
 from tenant_slots.repair import doctor, sweeper
-from tenant_slots.repair.doctor import Finding
+from tenant_slots.repair.finding import Finding
 
 
 class Command(BaseCommand):
-    help = "Check counters against jobs against RQ. Exit code 1 when something is wrong, 0 when all is well."
+    help = (
+        "Check counters against jobs against RQ, and whether workers and sweeps are there. Exit code 0 when all is "
+        "well, 1 when something is wrong, 2 when the database cannot be asked."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--fix", action="store_true", help="repair as the sweep does, then check again")
+        parser.add_argument("--check", type=_names, default=(), help=f"only these: {','.join(doctor.CHECKS)}")
         parser.add_argument("--json", action="store_true", dest="as_json", help="print a JSON document")
 
-    def handle(self, *args: Any, fix: bool, as_json: bool, **options: Any) -> None:
-        findings = doctor.findings()
-        if fix and findings:
-            sweeper.run_now(f"slots_doctor {os.getpid()}")
-            left = doctor.findings()
-        else:
-            left = findings
+    def handle(self, *args: Any, fix: bool, as_json: bool, check: Sequence[str], **options: Any) -> None:
+        try:
+            findings = left = doctor.findings(*check)
+            if fix and findings:
+                sweeper.run_now(f"slots_doctor {os.getpid()}")
+                left = doctor.findings(*check)
+        except (OperationalError, InterfaceError) as error:
+            self.stderr.write(f"the database cannot be asked: {error}")
+            sys.exit(2)
         self._print_json(findings, left) if as_json else self._print(findings, left)
         if left:
             sys.exit(1)
@@ -44,3 +53,12 @@ class Command(BaseCommand):
             self.stdout.write(f"{finding.kind}: {where} {finding.job}: {finding.meaning}{fixed}")
         if not findings:
             self.stdout.write("all is well")
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in doctor.CHECKS]:
+        raise ArgumentTypeError(
+            f"there is no check {', '.join(map(repr, unknown))}; there are {', '.join(doctor.CHECKS)}"
+        )
+    return names

@@ -1,0 +1,79 @@
+"""Whether anybody is there: workers for the jobs that wait, sweeps, and a database that can clear away what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django.db import connections
+
+from tenant_slots import fleet
+from tenant_slots.conf import app_settings
+from tenant_slots.db.clock import ago
+from tenant_slots.models import TenantJob
+from tenant_slots.repair.finding import Finding, of_job
+from tenant_slots.stats import lanes, sweeps
+
+MINUTES_QUEUED = 5
+"""An admitted job waits for a worker that is free or about to be: for as long as one of its queue's jobs may take."""
+
+MINUTES_PINNED = 10
+"""As long as a report may take. What a look for a backlog's head passes over is kept for as long as such a snapshot."""
+
+MOST_NAMED = 100
+"""Jobs that are named of those that are queued for too long; what is wrong with one is wrong with all of them."""
+
+_SNAPSHOTS = """
+    SELECT pid, usename, application_name, EXTRACT(EPOCH FROM clock_timestamp() - xact_start)::int
+    FROM pg_stat_activity
+    WHERE datname = current_database() AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
+    AND xact_start < clock_timestamp() - make_interval(mins => %s)
+    ORDER BY xact_start
+"""
+
+
+def without_worker() -> Iterator[Finding]:
+    """Queues with jobs that may start and nobody who takes them."""
+    known = fleet.known()
+    for queue in lanes.with_jobs():
+        if queue in known.unasked:
+            continue
+        members = known.of(queue)
+        if not any(member.takes_jobs for member in members):
+            alive = sum(member.is_alive for member in members)
+            there = f"of its {alive} workers none takes another job" if alive else "no worker listens"
+            yield Finding("no worker", "", queue, "", f"jobs wait in this queue of RQ, and {there}")
+    for queue in known.unasked:
+        yield Finding("redis", "", queue, "", "Redis does not answer, so that nothing is known of its workers")
+
+
+def queued_too_long() -> Iterator[Finding]:
+    """Jobs that were admitted for a worker which has not come."""
+    queued = TenantJob.objects.queued().jobs().filter(admitted_at__lt=ago(60 * MINUTES_QUEUED))
+    for job in queued.select_related("tenant_queue").order_by("pk")[:MOST_NAMED]:
+        meaning = f"it has had a slot since {job.admitted_at}, and no worker of queue {job.rq_queue_name} has begun it"
+        yield of_job("queued too long", job, meaning)
+
+
+def without_sweep() -> Iterator[Finding]:
+    """Nobody sweeps any more; or nobody ever has, though there are jobs."""
+    overdue = sweeps.seconds_overdue()
+    start = "start a worker with a class of tenant_slots, or slots_sweep --loop"
+    if overdue:
+        since = f"nobody has swept for {overdue:.0f} s, and it is due every {app_settings.SWEEP_INTERVAL:g} s"
+        yield Finding("no sweep", "", "", "", f"{since}; {start}")
+    elif overdue is not None and TenantJob.objects.not_ended().exists():
+        yield Finding("no sweep", "", "", "", f"there are jobs, and nobody has ever swept; {start}")
+
+
+def old_snapshots() -> Iterator[Finding]:
+    """Transactions of PostgreSQL that keep what all others have deleted since, as far as this role may see them."""
+    connection = connections[app_settings.DATABASE]
+    if connection.vendor != "postgresql":
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(_SNAPSHOTS, [MINUTES_PINNED])
+        found = cursor.fetchall()
+    for pid, user, program, seconds in found:
+        whose = f"process {pid} of {user}" + (f" ({program})" if program else "")
+        meaning = "nothing deleted since can be cleared away, and backlogs are read more slowly by the hour; end it"
+        yield Finding("old snapshot", "", "", "", f"{whose} has kept a transaction open for {seconds} s: {meaning}")
