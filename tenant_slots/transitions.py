@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from tenant_slots import charges, dispatch, fair_order, signals, slots
 from tenant_slots.conf import app_settings
-from tenant_slots.db.transactions import PASSING, patience, waiting_at_most
+from tenant_slots.db.transactions import REFUSALS, patience, waiting_at_most
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
@@ -152,12 +152,12 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
     except (TenantQueue.DoesNotExist, TenantQueueLocked) as error:
         logger.warning("a tenant queue loses its turn: %s", error)
         forget(0, Admission(is_full=True))
-    except PASSING:
-        _unless_redis_is_away(partial(fair_order.undo, turn))
-        raise
-    except Error:
+    except REFUSALS:
         logger.exception("tenant queue %s loses its turn, the database refuses its next job", turn.tenant_queue_id)
         forget(0, Admission(is_full=True))
+    except Error:
+        _unless_redis_is_away(partial(fair_order.undo, turn))
+        raise
 
 
 def _unless_redis_is_away(action: Callable[[], T]) -> T | None:

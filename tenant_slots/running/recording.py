@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from django.db import DatabaseError, Error, OperationalError, connections
+from django.db import DatabaseError, Error, InterfaceError, InternalError, OperationalError, connections
 
 from tenant_slots import slots
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import renew
-from tenant_slots.db.transactions import PASSING, is_locked_out, waiting_at_most
+from tenant_slots.db.transactions import REFUSALS, is_locked_out, waiting_at_most
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.releases import Release
@@ -39,6 +39,9 @@ LEFT = ("result", "error", "progress", "stats")
 
 ERROR_LENGTH = 20_000
 """Characters kept of an error, from its end, where a traceback says what happened."""
+
+PASSING = (OperationalError, InterfaceError, InternalError)
+"""What a database answers while it restarts or fails over: InternalError is a standby's refusal to write."""
 
 PAUSES = (0.05, 0.1, 0.2, 0.5, *[1.0] * 29)
 """Seconds between tries to record something: together the half minute that a database needs to restart."""
@@ -79,7 +82,7 @@ def record_end_briefly(job: TenantJob, outcome: Outcome, on_outage: Callable[[],
     with waiting_at_most(PATIENCE_SECONDS):
         try:
             return persistently(lambda: release(job, outcome), on_outage, BRIEFLY, give_up=is_locked_out)
-        except DatabaseError:
+        except REFUSALS:
             logger.exception("the database refuses the end of job %s", job.uuid)
             return None
 

@@ -13,10 +13,9 @@ from rq.queue import Queue
 
 from tenant_slots import fair_order, transitions
 from tenant_slots.conf import app_settings
-from tenant_slots.db.transactions import PASSING
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.models import ENDED
-from tenant_slots.running.recording import Outcome
+from tenant_slots.running.recording import PASSING, Outcome
 from tenant_slots.running.supervised import SupervisedRun
 from tenant_slots.transitions import News
 from tenant_slots.workers.turns import TurnTakingWorker
