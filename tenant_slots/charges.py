@@ -9,6 +9,9 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.models import State, TenantJob
 
+LONGEST = timedelta(days=1)
+"""The most that a row is believed: no clock that was set forward, and no time written by SQL, costs a tenant more."""
+
 
 def unmeasured(job: TenantJob) -> float:
     """Seconds for which the job has had a worker, as far as its row tells, which was read while it held its slot.
@@ -23,5 +26,5 @@ def unmeasured(job: TenantJob) -> float:
     end = clock.now()
     if job.beats and job.beat_at is not None:
         end = min(end, job.beat_at + timedelta(seconds=app_settings.BEAT_INTERVAL))
-    took: timedelta = end - job.started_at
+    took: timedelta = min(end - job.started_at, LONGEST)
     return max(0.0, took.total_seconds())

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from tenant_slots import charges, dispatch, fair_order, signals, slots
 from tenant_slots.conf import app_settings
-from tenant_slots.db.transactions import patience, waiting_at_most
+from tenant_slots.db.transactions import REFUSALS, patience, waiting_at_most
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
@@ -125,9 +125,9 @@ def admit(turn: Turn) -> list[TenantJob]:
 def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
     """Around the admission that a turn is for: a tenant that has no more to run leaves the order.
 
-    A tenant queue that somebody holds, or that was deleted, leaves it too. Whoever holds one offers it afterwards, or
-    the sweep does. Where the database is out of reach the tenant keeps its place. What was admitted stands, whether or
-    not the order can be told.
+    A tenant queue that somebody holds, or that was deleted, leaves it too, and one with a row that the database does
+    not take: nobody else is to wait for it. Whoever holds one offers it afterwards, or the sweep does. Where the
+    database is out of reach the tenant keeps its place. What was admitted stands, whether or not the order can be told.
     """
 
     def came_of(admission: Admission) -> None:
@@ -151,6 +151,9 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
             yield came_of
     except (TenantQueue.DoesNotExist, TenantQueueLocked) as error:
         logger.warning("a tenant queue loses its turn: %s", error)
+        forget(0, Admission(is_full=True))
+    except REFUSALS:
+        logger.exception("tenant queue %s loses its turn, the database refuses its next job", turn.tenant_queue_id)
         forget(0, Admission(is_full=True))
     except Error:
         _unless_redis_is_away(partial(fair_order.undo, turn))

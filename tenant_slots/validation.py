@@ -87,3 +87,12 @@ def storable(text: str) -> str:
 def _is_within(value: Any, lowest: Any, highest: Any) -> bool:
     # Not the negation of "outside": a NaN is neither inside nor outside.
     return (lowest is None or value >= lowest) and (highest is None or value <= highest)
+
+
+HIGHEST_COUNT = 2**31 - 1
+"""That a column for a count takes."""
+
+
+def one_more(count: int) -> int:
+    """Of what a row counts; one that SQL from outside has put at its end stays there."""
+    return min(count + 1, HIGHEST_COUNT)

@@ -814,6 +814,15 @@ def test_however_late_that_is_noticed() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
+def test_no_time_that_is_wrong_costs_more_than_a_day() -> None:
+    row = tenant_queue()
+    job = running_job(row, another_process())
+    TenantJob.objects.filter(pk=job.pk).update(started_at=fresh(job).started_at.replace(year=2000))
+    assert lost_runs.end_lost_run(fresh(job), "died")
+    assert record(row.pk).done == pytest.approx(24 * 3600, abs=1)
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_running_job_that_is_deleted_is_charged_what_it_took() -> None:
     row = tenant_queue()
     job = running_job(row, another_process())

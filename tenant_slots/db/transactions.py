@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-from django.db import Error, OperationalError, connections, transaction
+from django.db import DataError, Error, IntegrityError, OperationalError, connections, transaction
 
 from tenant_slots.exceptions import TenantQueueLocked
 
@@ -19,6 +19,9 @@ LOCK_TIMEOUT_SECONDS = 5
 
 LOCKED_OUT = ("55P03", "40P01")
 """PostgreSQL's SQLSTATE of a lock_timeout that ran out, and of a deadlock, which is found a second after it began."""
+
+REFUSALS = (DataError, IntegrityError)
+"""What a database answers to a value out of its column's range, or against a constraint: later, as well."""
 
 READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 """A stricter level fails where waiting for the lock is what we want."""

@@ -15,6 +15,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.dispatch import WorkerRecord
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Liveness
+from tenant_slots.validation import one_more
 
 
 def end_lost_run(job: TenantJob, reason: str, *, state: State | None = None, seconds: float | None = None) -> bool:
@@ -26,14 +27,14 @@ def end_lost_run(job: TenantJob, reason: str, *, state: State | None = None, sec
         state: what becomes of the job, when that is already decided; else it waits again or fails by the crash policy.
         seconds: for which it has run, where somebody has measured them.
     """
-    return _end(job, reason, state, seconds, crashes=job.crashes + 1)
+    return _end(job, reason, state, seconds, crashes=one_more(job.crashes))
 
 
 def end_interrupted_run(
     job: TenantJob, reason: str, *, state: State | None = None, seconds: float | None = None
 ) -> bool:
     """As `end_lost_run`, for a run whose worker died, or was ended by somebody."""
-    return _end(job, reason, state, seconds, interruptions=job.interruptions + 1)
+    return _end(job, reason, state, seconds, interruptions=one_more(job.interruptions))
 
 
 def reclaim_if_dead(job: TenantJob) -> bool:

@@ -21,6 +21,7 @@ from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.recording import Outcome, persistently
 from tenant_slots.statements import JOB
+from tenant_slots.validation import one_more
 from tenant_slots.witness import Witness
 
 logger = logging.getLogger("tenant_slots")
@@ -269,6 +270,6 @@ class WatchedRun(Run):
     def fail(self, error: str) -> None:
         """The function cannot be called."""
         assert self.job is not None, "a run fails that has not begun"
-        outcome: Outcome = {"state": State.FAILED, "error": error, "failures": self.job.failures + 1}
+        outcome: Outcome = {"state": State.FAILED, "error": error, "failures": one_more(self.job.failures)}
         self._outbox.put(self.job.token, outcome)
         self.end(outcome)

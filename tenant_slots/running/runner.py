@@ -25,6 +25,7 @@ from tenant_slots.tasks.arguments import json_problem
 from tenant_slots.tasks.options import LONGEST
 from tenant_slots.tasks.registry import resolve
 from tenant_slots.tasks.tenant_busy import TenantBusy
+from tenant_slots.validation import one_more
 
 T = TypeVar("T")
 
@@ -108,14 +109,14 @@ def _after_error(job: TenantJob, error: str) -> Outcome:
     text = storable_error(error)
     retry = None if job.rq_job_id else job.options.get("retry")
     if retry is None:
-        failed = {"state": State.FAILED, "error": text, "failures": job.failures + 1}
+        failed = {"state": State.FAILED, "error": text, "failures": one_more(job.failures)}
         return failed | unknown_tasks.forgotten(job)
     return _after_retry(job, retry["max"], retry["intervals"], text)
 
 
 def _after_retry(job: TenantJob, most: int, intervals: list[int], error: str) -> Outcome:
     """What becomes of a job that is to run again: at most `most` more times, after the next of `intervals` seconds."""
-    failures = job.failures + 1
+    failures = one_more(job.failures)
     if failures > most:
         return {"state": State.FAILED, "error": error, "failures": failures} | unknown_tasks.forgotten(job)
     seconds = min(intervals[min(failures, len(intervals)) - 1], LONGEST.total_seconds())

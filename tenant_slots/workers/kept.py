@@ -13,7 +13,7 @@ from django.db import Error, connections
 
 from tenant_slots import charges, transitions
 from tenant_slots.conf import app_settings
-from tenant_slots.db.transactions import is_locked_out, waiting_at_most
+from tenant_slots.db.transactions import REFUSALS, is_locked_out, waiting_at_most
 from tenant_slots.memory_file import disk_file
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair import lost_runs
@@ -112,7 +112,7 @@ def settle(endings: Iterable[Ending]) -> Iterator[Token]:
                 _settle(ending)
             except Error as error:
                 logger.warning("the end of job %s is kept, it could not be recorded: %s", ending.run[0], error)
-                if not is_locked_out(error):
+                if not isinstance(error, REFUSALS) and not is_locked_out(error):
                     connections[app_settings.DATABASE].close()
                     return
             else:

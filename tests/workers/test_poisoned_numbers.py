@@ -1,0 +1,105 @@
+"""A row with a number that SQL from outside has put at the end of its range: it holds up nobody, and ends no worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from django.db import connection
+
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.repair import lost_runs
+from tests import jobs
+from tests.factories import counters_match, dead_process, fresh, running_job, tenant_queue
+from tests.history import History
+from tests.processes import Workers, wait_until
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite's numbers have no end"),
+]
+
+HIGHEST = 2**31 - 1
+
+CLASSES = [
+    "tenant_slots.workers.TenantPreforkWorker",
+    "tenant_slots.workers.TenantWorker",
+    "tenant_slots.workers.TenantSimpleWorker",
+    "rq.Worker",
+]
+
+
+@pytest.mark.parametrize("worker_class", CLASSES)
+def test_a_job_that_cannot_be_admitted_holds_up_no_other_tenant(
+    worker_class: str, history: History, workers: Workers
+) -> None:
+    tenant_queue("poisoned", max_job=2)
+    tenant_queue("well", max_job=2)
+    spoilt = jobs.record.enqueue("poisoned", "spoilt", history.path)
+    TenantJob.objects.filter(pk=spoilt.pk).update(attempt=HIGHEST, state=State.WAITING)
+    (worker,) = workers.start(worker_class=worker_class)
+    for nth in range(3):
+        jobs.record.enqueue("well", f"well-{nth}", history.path)
+    wait_until(lambda: history.started() == ["well-0", "well-1", "well-2"], timeout=15)
+    assert worker.poll() is None
+
+
+@contextmanager
+def no_ends(row: TenantQueue) -> Iterator[None]:
+    """A constraint that lets none of its jobs finish."""
+    table = TenantJob._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"ALTER TABLE {table} ADD CONSTRAINT never CHECK (state <> 'finished' OR tenant_queue_id <> {row.pk})"
+        )
+        try:
+            yield
+        finally:
+            cursor.execute(f"ALTER TABLE {table} DROP CONSTRAINT never")
+
+
+@pytest.mark.parametrize("worker_class", CLASSES[:3])
+def test_an_end_that_the_database_refuses_ends_no_worker_and_holds_up_no_other_end(
+    worker_class: str, history: History, workers: Workers
+) -> None:
+    poisoned = tenant_queue("poisoned", max_job=1)
+    tenant_queue("well", max_job=1)
+    with no_ends(poisoned):
+        spoilt = jobs.record.enqueue("poisoned", "spoilt", history.path)
+        (worker,) = workers.start(worker_class=worker_class)
+        wait_until(lambda: history.started() == ["spoilt"], timeout=15)
+        others = [jobs.record.enqueue("well", f"{nth}", history.path) for nth in range(3)]
+        wait_until(lambda: all(fresh(job).state == State.FINISHED for job in others), timeout=15)
+        assert worker.poll() is None
+        assert (fresh(spoilt).state, spoilt.attempt) == (State.RUNNING, 1)
+    wait_until(lambda: fresh(spoilt).state == State.FINISHED, timeout=15)
+    assert spoilt.attempt == 1, "its end was kept until the database took it"
+    assert counters_match()
+
+
+COUNTS = [*(("failures", name) for name in CLASSES), *(("crashes", name) for name in CLASSES[:2])]
+
+
+@pytest.mark.parametrize(("column", "worker_class"), COUNTS)
+def test_a_count_that_goes_no_further_ends_no_worker(
+    column: str, worker_class: str, history: History, workers: Workers
+) -> None:
+    row = tenant_queue("poisoned", max_job=1)
+    ends_badly = jobs.fail if column == "failures" else jobs.kill_self
+    job = ends_badly.enqueue("poisoned", history.path)  # type: ignore[operator]
+    TenantJob.objects.filter(pk=job.pk).update(**{column: HIGHEST})
+    (worker,) = workers.start(worker_class=worker_class)
+    wait_until(lambda: fresh(job).state == State.FAILED, timeout=25)
+    jobs.record.enqueue("poisoned", "next", history.path)
+    wait_until(lambda: "next" in history.started(), timeout=15)
+    assert worker.poll() is None
+    wait_until(lambda: fresh(row).current_job == 0)
+    assert counters_match()
+
+
+def test_nor_does_one_of_interruptions_keep_a_slot() -> None:
+    job = running_job(tenant_queue(), dead_process())
+    TenantJob.objects.filter(pk=job.pk).update(interruptions=HIGHEST)
+    assert lost_runs.end_interrupted_run(fresh(job), "died")
+    assert (fresh(job).state, job.interruptions) == (State.FAILED, HIGHEST)
