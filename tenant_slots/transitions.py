@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("tenant_slots")
 
-FORGOTTEN = "RQ has forgotten the job with its arguments while it was put off, as when its ttl has run out"
+FORGOTTEN = "RQ lost it with its arguments while it was put off, as when its ttl has run out"
 
 
 LOCK_TIMEOUT_SECONDS = 0.2
