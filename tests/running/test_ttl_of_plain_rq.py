@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import django_rq
 import pytest
+from rq.job import Job
 
 from tenant_slots.models import State, TenantJob
 from tests import jobs
@@ -16,9 +17,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def put_off(number: int) -> list[str]:
     """Plain jobs that wait for their busy tenant until RQ has forgotten them."""
     queue = django_rq.get_queue("reports")
-    ids = [queue.enqueue(jobs.add, 1, 2, tenant="acme", ttl=1).id for _ in range(number)]
+    ids = [queue.enqueue(jobs.add, 1, 2, tenant="acme", ttl=600).id for _ in range(number)]
     work()
     assert TenantJob.objects.waiting().count() == number
+    for one in ids:
+        queue.connection.pexpire(Job.key_for(one), 1)  # what RQ has set with ttl is over
     wait_until(lambda: not any(queue.fetch_job(one) for one in ids))
     return ids
 
