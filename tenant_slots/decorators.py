@@ -16,6 +16,7 @@ from tenant_slots.enqueueing.ways import WaysToEnqueue
 from tenant_slots.exceptions import ImproperJob, MethodNotPicklable
 from tenant_slots.models import TenantJob
 from tenant_slots.running import plain_rq
+from tenant_slots.tasks.inner import with_options_inside
 from tenant_slots.tasks.methods import models_of
 from tenant_slots.tasks.on_busy import OnBusy
 from tenant_slots.tasks.options import DECORATOR_OPTIONS, as_fields, require_argument, require_options
@@ -68,18 +69,21 @@ def tenant_job(
         key: the concurrency key: the name of the function's argument that is the key, or a callable that is given the
             call's arguments: who within the tenant a job is for, see `TenantQueue.max_job_per_key`.
 
+    Options of ``@django_rq.job`` inside it are taken over.
+
     Raises:
-        ImproperJob: the function cannot be a job, at import time.
+        ImproperJob: the function cannot be a job, or those options cannot be its own, at import time.
         InvalidOption: an option has the wrong type or range, at import time.
     """
     given = {name: value for name, value in locals().items() if name in DECORATOR_OPTIONS and value is not None}
 
     def decorate(function: Callable[P, R]) -> TenantJobFunction[P, R]:
         _require_usable(function, queue, tenant)
-        require_options(function.__qualname__, given, DECORATOR_OPTIONS)
+        options = with_options_inside(function, queue, given)
+        require_options(function.__qualname__, options, DECORATOR_OPTIONS)
         if isinstance(key, str):
             require_argument(function, "key", key)
-        task = TenantTask(function, queue, tenant, **as_fields(given))
+        task = TenantTask(function, queue, tenant, **as_fields(options))
         registered[task.path] = task
         return cast("TenantJobFunction[P, R]", TenantJobMethod(task) if task.is_method else _wrapper(task))
 

@@ -77,6 +77,11 @@ def _configured(name: str) -> Queue:
     return django_rq.get_queue(name)
 
 
+def timeout_of_queue(name: str) -> int:
+    """What RQ gives a job that comes without one. Raises UnknownQueue when the project has no such queue."""
+    return queue_named(name)._default_timeout
+
+
 def use_queue(queue: Queue) -> None:
     """Push to this queue as the worker is told to reach it."""
     _sources[queue.name] = queue
@@ -116,21 +121,27 @@ def _forget_queues(*, setting: str, **_: Any) -> None:
 setting_changed.connect(_forget_queues)
 
 
-def push(jobs: Iterable[TenantJob]) -> int:
+class Pushed(NamedTuple):
+    jobs: int
+    """How many of ours RQ has now."""
+    forgotten: list[TenantJob]
+    """Plain RQ jobs that it does not know any more, with their arguments."""
+
+
+def push(jobs: Iterable[TenantJob]) -> Pushed:
     """Give admitted jobs to RQ. A Redis that cannot be reached is logged: the jobs keep their slots for the sweep.
 
     It is tried once, not for each job. A reservation never goes there: its own process looks whether it was admitted.
-
-    Returns:
-        How many it has, plain RQ's own aside.
     """
     fresh: dict[str, list[TenantJob]] = {}
+    forgotten: list[TenantJob] = []
     for job in jobs:
         if job.rq_job_id:
-            _logging_absence(partial(_bring_forward, job), [job])
+            _logging_absence(partial(_bring_forward, job, forgotten), [job])
         elif not job.is_reservation:
             fresh.setdefault(job.rq_queue_name, []).append(job)
-    return sum(len(own) * _logging_absence(partial(_push_fresh, name, own), own) for name, own in fresh.items())
+    pushed = sum(len(own) * _logging_absence(partial(_push_fresh, name, own), own) for name, own in fresh.items())
+    return Pushed(pushed, forgotten)
 
 
 def _logging_absence(action: Callable[[], object], jobs: list[TenantJob]) -> bool:
@@ -341,8 +352,8 @@ def rq_job_of(queue: Queue, job: TenantJob) -> Job:
     )
 
 
-def _bring_forward(job: TenantJob) -> None:
-    """Move a job that deferred itself to the end of its queue.
+def _bring_forward(job: TenantJob, forgotten: list[TenantJob]) -> None:
+    """Move a job that deferred itself to the end of its queue; one whose time to live has run out is forgotten.
 
     It may not be in the scheduled registry yet: RQ writes it there a few milliseconds after the job has returned. Or
     not any more: RQ's scheduler has just taken it, and it finds its slot taken for it when it runs.
@@ -352,7 +363,10 @@ def _bring_forward(job: TenantJob) -> None:
             with reaching(job.rq_queue_name) as queue:
                 queue.scheduled_job_registry.requeue(job.rq_id)
             return
-        except (InvalidJobOperation, NoSuchJobError):
+        except NoSuchJobError:
+            forgotten.append(job)
+            return
+        except InvalidJobOperation:
             time.sleep(pause)
     logger.info("RQ job %s was not found among the scheduled ones; it runs when RQ delivers it", job.rq_id)
 

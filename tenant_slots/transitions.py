@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger("tenant_slots")
 
+FORGOTTEN = "RQ lost it with its arguments while it was put off, as when its ttl has run out"
+
 
 LOCK_TIMEOUT_SECONDS = 0.2
 """How long one tenant's locked row may hold up the turns of others."""
@@ -172,10 +174,12 @@ def _unless_redis_is_away(action: Callable[[], T]) -> T | None:
 def push(admitted: list[TenantJob], rq_queue: str) -> list[TenantJob]:
     """Hand admitted jobs to RQ."""
     if admitted:
-        dispatch.push(admitted)
+        forgotten = dispatch.push(admitted).forgotten
         if pushed := [job.rq_id for job in admitted if not job.is_reservation]:
             _unless_redis_is_away(partial(fair_order.bring_before_plain_jobs, rq_queue, pushed))
         _send("jobs_admitted", jobs=admitted)
+        for job in forgotten:
+            release(job, states=(State.QUEUED,), state=State.FAILED, error=FORGOTTEN)
     return admitted
 
 

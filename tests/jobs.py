@@ -10,9 +10,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import django_rq
 from asgiref.sync import sync_to_async
 from django.db import transaction
-from rq import Retry
+from rq import Callback, Retry, get_current_job
 
 from tenant_slots import Reschedule, TenantBusy, Throttle, hold_slot, report_progress, tenant_job
 from tenant_slots.models import TenantJob, TenantQueue
@@ -86,6 +87,40 @@ def kill_self(tenant: str, history: str, seconds: float = 0.0) -> None:
 @tenant_job("reports", tenant=lambda *args, **kwargs: kwargs.get("tenant"))
 def add(a: int, b: int, tenant: str | int | None = None) -> int:
     return a + b
+
+
+@tenant_job("reports", tenant="tenant", timeout=600)
+def say_timeout(tenant: str) -> int:
+    return timeout_of_run()
+
+
+@tenant_job("reports", tenant="tenant")
+def say_timeout_of_queue(tenant: str) -> int:
+    return timeout_of_run()
+
+
+@tenant_job("reports", tenant="tenant", timeout=1)
+def sleep_beyond_timeout(tenant: str) -> None:
+    time.sleep(30)
+
+
+@tenant_job("reports", tenant="tenant")
+@django_rq.job("reports", timeout=77)
+def inside_ours(tenant: str) -> int:
+    return timeout_of_run()
+
+
+@django_rq.job("reports", timeout=78, on_failure=Callback("tests.jobs.timeout_of_run"))
+@tenant_job("reports", tenant="tenant")
+def outside_ours(tenant: str) -> int:
+    return timeout_of_run()
+
+
+def timeout_of_run() -> int:
+    """As RQ has it for the job that it runs."""
+    rq_job = get_current_job()
+    assert rq_job is not None
+    return int(rq_job.timeout)
 
 
 @tenant_job("reports", tenant="tenant")

@@ -75,6 +75,13 @@ class Workers:
         values = {**environment(worker_class), **self.variables}
         return subprocess.run(command, cwd=ROOT, env=values, timeout=60)
 
+    def start_cron(self, config: Path) -> subprocess.Popen[bytes]:
+        """RQ's own process that enqueues what is due."""
+        command = [sys.executable, "-W", "ignore", "manage.py", "rqcron", str(config)]
+        process = subprocess.Popen(command, cwd=ROOT, env={**environment(), **self.variables})
+        self.processes.append(process)
+        return process
+
     def stop(self) -> None:
         """Kills them, in whatever state the test has left them: to end politely takes RQ a second or two."""
         for process in self.processes:

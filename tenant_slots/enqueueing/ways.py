@@ -12,10 +12,15 @@ from asgiref.sync import sync_to_async
 from tenant_slots.enqueueing import enqueue
 from tenant_slots.models import TenantJob
 from tenant_slots.tasks.options import USING_OPTIONS, require_options
+from tenant_slots.tasks.registry import resolve
 from tenant_slots.tasks.task import Arguments, TenantTask
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+CHANGED = (*USING_OPTIONS, "explicit_queue")
+"""The fields of a task that `using` changes."""
 
 
 class WaysToEnqueue(Generic[P, R]):
@@ -88,9 +93,25 @@ class WaysToEnqueue(Generic[P, R]):
         require_options(task.path, given, USING_OPTIONS)
         return self._with(replace(task, **given, explicit_queue=task.explicit_queue or queue is not None))
 
+    def __reduce__(self) -> Any:
+        """By the name of the function, with what ``using()`` has changed: RQ pickles the object of a method.
+
+        So a bound `enqueue` can be given to plain RQ, to be called by a worker, and to its cron.
+        """
+        task = self.tenant_task
+        known = resolve(task.path)
+        changes = {name: getattr(task, name) for name in CHANGED if getattr(task, name) != getattr(known, name)}
+        return _by_name, (type(self), task.path, changes)
+
     def _with(self, task: TenantTask[..., R]) -> Self:
         return type(self)(task)
 
     def _all_args(self, args: Iterable[Any]) -> Iterable[Any]:
         """The function's positional arguments."""
         return args
+
+
+def _by_name(kind: type[WaysToEnqueue[..., Any]], path: str, changes: dict[str, Any]) -> WaysToEnqueue[..., Any]:
+    """Raises UnknownJob when there is no such decorated function."""
+    task = resolve(path)
+    return kind(replace(task, **changes) if changes else task)

@@ -129,7 +129,7 @@ def repush(report: Report, contact: Contact) -> None:
     for queue, error in lost.unasked.items():
         logger.warning("the sweep leaves out queue %s, which cannot be asked: %s", queue, error)
     readable, unreadable = findings.told_apart(lost.jobs)
-    report.repushed += dispatch.push(job for job in readable if not job.rq_job_id)
+    report.repushed += dispatch.push(job for job in readable if not job.rq_job_id).jobs
     for job, problem in unreadable[:ROWS_PER_STEP]:
         report.reclaimed += bool(unless_locked(partial(_fail_lost, job, problem)))
     for job in [job for job in readable if job.rq_job_id][:ROWS_PER_STEP]:

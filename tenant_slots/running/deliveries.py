@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from redis.client import Pipeline
-from rq import Retry
+from rq import Queue, Retry
 from rq.job import Job, JobStatus
 from rq.registry import ScheduledJobRegistry
 from rq.utils import as_text, now
@@ -64,6 +64,15 @@ def ignored(rq_job: Job, job: TenantJob | None) -> Retry:
         rq_job.connection.hdel(rq_job.key, AGAIN)
         rq_job.cleanup(rq_job.get_result_ttl(DEFAULT_TTL), remove_from_queue=False)
     return _recorded_by(rq_job, lambda **_: None)
+
+
+def again(rq_job: Job) -> Retry:
+    """For a delivery that changed RQ's record of the job: the job is the next one of its queue, as it is now."""
+
+    def record(queue: Queue, pipeline: Pipeline, **_: object) -> None:
+        queue._enqueue_job(rq_job, pipeline=pipeline, at_front=True)
+
+    return _recorded_by(rq_job, record)
 
 
 def later(rq_job: Job, job: TenantJob) -> Retry:

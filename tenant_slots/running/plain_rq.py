@@ -16,6 +16,7 @@ from rq.job import Job
 from tenant_slots import dispatch, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.enqueueing import on_busy
+from tenant_slots.exceptions import UnknownQueue
 from tenant_slots.models import State, TenantJob, TenantQueue, overflow_queue_of
 from tenant_slots.repair import lost_runs
 from tenant_slots.running import deliveries
@@ -30,12 +31,18 @@ from tenant_slots.tasks.tenant_busy import TenantBusy
 
 logger = logging.getLogger("tenant_slots")
 
+SYNCHRONOUS = "sync"
+"""The worker of a job that RQ runs where it is enqueued (RQ 2.12, ``Queue.run_sync``): without a timeout."""
+
 
 def call(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What calling a decorated function does: as the function of a plain RQ job it takes a slot, else it just runs."""
     rq_job = get_current_job()
     if rq_job is None or _task_of(rq_job) is not task or Run.of(rq_job).job is not None:
         return task.function(*args, **kwargs)
+    if (timeout := _timeout_for(task, rq_job)) is not None:
+        rq_job.timeout = timeout
+        return deliveries.again(rq_job)
     try:
         return _run_plain(task.called_with(args, kwargs), rq_job)
     except TenantBusy as busy:
@@ -47,6 +54,19 @@ def _task_of(rq_job: Job) -> object:
         return getattr(rq_job.func, "tenant_task", None)
     except Exception:  # an RQ job whose function this process cannot import is none of ours
         return None
+
+
+def _timeout_for(task: TenantTask[..., Any], rq_job: Job) -> int | None:
+    """The decorator's timeout, where RQ has given the job its queue's, as the call had none; else None.
+
+    Whoever watches over the run has read RQ's record of the job by now, and is to have the right one from the start.
+    """
+    timeout: int | None = task.rq_options.get("timeout")
+    if timeout is None or rq_job.timeout == timeout or rq_job.worker_name in (None, "", SYNCHRONOUS):
+        return None
+    with suppress(UnknownQueue):
+        return timeout if rq_job.timeout == dispatch.timeout_of_queue(rq_job.origin) else None
+    return None
 
 
 def _run_plain(call: TaskCall, rq_job: Job) -> Any:

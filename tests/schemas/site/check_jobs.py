@@ -74,7 +74,6 @@ def all_of(schema: str) -> list[str]:
         "method amended",
         "of another name",
         "one of many",
-        "plain",
     )
     plain = ("plain", "plain coroutine", "plain with meta", "plain without tenant")
     return sorted(f"{schema} {end}" for end in (*ends, *plain))
