@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.admin import FieldListFilter, SimpleListFilter
+from django.contrib.admin import FieldListFilter, ListFilter, SimpleListFilter
 from django.contrib.admin.utils import get_fields_from_path
 from django.contrib.admin.widgets import url_params_from_lookup_dict
 from django.db.models import QuerySet
@@ -51,11 +51,12 @@ class OfferedLookups(AnyConcern):
         """The parameters of one filter: a class with a name of its own, a path, or a path with a class."""
         if isinstance(list_filter, type) and issubclass(list_filter, SimpleListFilter):
             return [list_filter.parameter_name]
+        made: ListFilter
         if isinstance(list_filter, type):
-            return list_filter(request, {}, self.model, self).expected_parameters()
-        path, kind = (list_filter, FieldListFilter.create) if isinstance(list_filter, str) else list_filter
-        field = get_fields_from_path(self.model, path)[-1]
-        made: FieldListFilter = kind(field, request, {}, self.model, self, field_path=path)
+            made = list_filter(request, {}, self.model, self)
+        else:
+            path, kind = (list_filter, FieldListFilter.create) if isinstance(list_filter, str) else list_filter
+            made = kind(get_fields_from_path(self.model, path)[-1], request, {}, self.model, self, field_path=path)
         return made.expected_parameters()
 
     def _chooses_for_a_field(self, lookup: str, value: Any) -> bool:
