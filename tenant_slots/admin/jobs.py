@@ -37,7 +37,7 @@ class TenantJobAdmin(JobPermissions, JobFields, OfferedLookups, JobModelAdmin):
     paginator = CappedPaginator
     actions = ("cancel", "stop", "retry", "set_priority", "release", "export")
     private = LARGE
-    linked = ("tenant_queue__exact", "tenant_queue__id__exact")
+    linked = ("state", "tenant_queue__exact", "tenant_queue__id__exact")
     secret = ("arguments", "keyword_arguments", "shown_context", "error")
     fields = (
         "uuid",

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.admin import SimpleListFilter
+from django.contrib.admin import FieldListFilter, ListFilter, SimpleListFilter
+from django.contrib.admin.utils import get_fields_from_path
 from django.contrib.admin.widgets import url_params_from_lookup_dict
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from tenant_slots.admin.bases import AnyChangeList, AnyConcern
-
-SENT_BY_FILTERS = ("", "__exact", "__isnull", "__in", "__gte", "__lt", "__isempty", "__id__exact", "__pk__exact")
-"""What Django's filters of a field append to its path."""
 
 SENT_BY_HIERARCHIES = ("__year", "__month", "__day")
 
@@ -37,7 +35,10 @@ class OfferedLookups(AnyConcern):
     def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
         if lookup.split("__")[0] in self.private:
             return False
-        return lookup in self._offered(request) or self._chooses_for_a_field(lookup, value)
+        if lookup in self.linked or lookup in {f"{self.date_hierarchy}{suffix}" for suffix in SENT_BY_HIERARCHIES}:
+            return True
+        filters = self.get_list_filter(request)
+        return any(lookup in self._sent_by(one, request) for one in filters) or self._chooses_for_a_field(lookup, value)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return with_storable(request, super().get_queryset(request))
@@ -46,9 +47,17 @@ class OfferedLookups(AnyConcern):
         kind = super().get_changelist(request, **options)
         return type(kind.__name__, (SortedAsOffered, kind), {})
 
-    def _offered(self, request: HttpRequest) -> set[str]:
-        offered = {*self.linked, *(f"{self.date_hierarchy}{suffix}" for suffix in SENT_BY_HIERARCHIES)}
-        return offered.union(*map(_sent_by, self.get_list_filter(request)))
+    def _sent_by(self, list_filter: Any, request: Any) -> list[str | None]:
+        """The parameters of one filter: a class with a name of its own, a path, or a path with a class."""
+        if isinstance(list_filter, type) and issubclass(list_filter, SimpleListFilter):
+            return [list_filter.parameter_name]
+        made: ListFilter
+        if isinstance(list_filter, type):
+            made = list_filter(request, {}, self.model, self)
+        else:
+            path, kind = (list_filter, FieldListFilter.create) if isinstance(list_filter, str) else list_filter
+            made = kind(get_fields_from_path(self.model, path)[-1], request, {}, self.model, self, field_path=path)
+        return made.expected_parameters()
 
     def _chooses_for_a_field(self, lookup: str, value: Any) -> bool:
         """Whether a foreign key to the model chooses by this very value, as the popup of its field asks for it."""
@@ -63,11 +72,3 @@ def with_storable(request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
     """No row where the address names a NUL: no text in the database has one, and PostgreSQL refuses to look for it."""
     named = (value for _, values in request.GET.lists() for value in values)
     return rows.none() if any("\0" in value for value in named) else rows
-
-
-def _sent_by(list_filter: Any) -> set[str]:
-    """The parameters of one filter of a list: a class with a parameter of its own, a path, or a path with a class."""
-    if isinstance(list_filter, type):
-        return {list_filter.parameter_name or ""} if issubclass(list_filter, SimpleListFilter) else set()
-    path = list_filter if isinstance(list_filter, str) else list_filter[0]
-    return {f"{path}{suffix}" for suffix in SENT_BY_FILTERS}

@@ -88,6 +88,27 @@ def test_the_filters_of_a_projects_own_admin_are_allowed_with_what_they_send() -
     assert [name for name in refused if themed.lookup_allowed(name, "1", request)] == []
 
 
+class RangeFilter(admin.FieldListFilter):
+    """As those of some themes, with parameters that are no lookups."""
+
+    def expected_parameters(self) -> list[str | None]:
+        return [f"{self.field_path}_from", f"{self.field_path}_to"]
+
+    def has_output(self) -> bool:
+        return False
+
+
+def test_a_filter_with_parameters_of_its_own_is_allowed_these() -> None:
+    class Themed(TenantJobAdmin):
+        list_filter = (("attempt", RangeFilter),)
+
+    themed, request = Themed(TenantJob, admin.site), RequestFactory().get("/")
+    assert themed.lookup_allowed("attempt_from", "1", request)
+    assert themed.lookup_allowed("attempt_to", "1", request)
+    assert not themed.lookup_allowed("attempt__gte", "1", request)
+    assert not themed.lookup_allowed("attempt", "1", request)
+
+
 def test_not_even_a_projects_own_filter_opens_the_large_fields() -> None:
     class Careless(TenantJobAdmin):
         list_filter = ("error",)
