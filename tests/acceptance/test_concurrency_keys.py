@@ -20,7 +20,10 @@ def all_ended() -> bool:
 def test_no_user_runs_two_jobs_while_every_user_always_runs_one(workers: Workers, history: History) -> None:
     TenantQueue.objects.create(tenant="acme", queue="imports", max_job=4, max_job_per_key=1)
     workers.start(4)
-    calls = [(("acme", user, f"{n:02}", history.path, 0.05), {}) for user in USERS for n in range(JOBS_EACH)]
+    # The first one of each user is long enough for the others' to begin beside it, however busy the machine is.
+    calls = [
+        (("acme", user, f"{n:02}", history.path, 0.05 if n else 2.0), {}) for user in USERS for n in range(JOBS_EACH)
+    ]
     for_user.enqueue_many(calls)
     wait_until(lambda: TenantQueue.objects.get().current_job == 3, message="three slots are not busy")
     wait_until(all_ended, timeout=60)
