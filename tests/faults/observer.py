@@ -98,6 +98,8 @@ class Observer:
         """Highest limits of tenants whose limit was lowered meanwhile; else the row's limit counts."""
         self.fenced: set[str] = set()
         """Jobs that may start again before their first process has been told that it lost its lease."""
+        self.unserved: set[str] = set()
+        """Queues that no worker of the test listens on."""
         self.watched: list[str] = []
         self.workers: Callable[[], int] = lambda: 0
         """How many workers live."""
@@ -184,7 +186,7 @@ class Observer:
             last[backlog] = max((when, str(job)), (before, other))
 
     def _wrong_counters(self) -> Iterator[str]:
-        for tenant, current, _, _, held, _ in snapshot():
+        for tenant, current, *_, held, _ in snapshot():
             if current != held:
                 yield f"I6: {tenant} counts {current} and holds {held}"
 
@@ -203,10 +205,10 @@ class Observer:
         seen = set()
         found = snapshot()
         is_one_idle = sum(held for *_, held, _ in found) < self.workers()
-        for tenant, current, limit, paused, held, waiting in found:
+        for tenant, current, limit, paused, queue, held, waiting in found:
             if current != held:
                 self._once(f"I6: {tenant} counted {current} and held {held} in one snapshot")
-            if waiting and current < limit and not paused and is_one_idle:
+            if waiting and current < limit and not paused and is_one_idle and queue not in self.unserved:
                 seen.add(("I7: jobs waited beside an idle worker and a free slot of", tenant))
         self.samples += 1
         seen |= {("I2: a slot was held by a dead process of job", pk) for pk in self._held_by_nothing()}
@@ -229,7 +231,7 @@ class Observer:
 
 
 SNAPSHOT = """
-    SELECT tenant, current_job, max_job, paused,
+    SELECT tenant, current_job, max_job, paused, queue,
         (SELECT count(*) FROM tenant_slots_tenantjob WHERE tenant_queue_id = q.id AND state IN ('queued', 'running')),
         (SELECT count(*) FROM tenant_slots_tenantjob WHERE tenant_queue_id = q.id AND state = 'waiting')
     FROM tenant_slots_tenantqueue q
@@ -237,7 +239,7 @@ SNAPSHOT = """
 
 
 def snapshot() -> list[tuple[Any, ...]]:
-    """Tenant, counter, limit, paused, jobs that hold slots, waiting jobs: by one statement, so of one moment."""
+    """Tenant, counter, limit, paused, queue, jobs that hold slots, waiting jobs: by one statement, so of one moment."""
     with connection.cursor() as cursor:
         cursor.execute(SNAPSHOT)
         return list(cursor.fetchall())
