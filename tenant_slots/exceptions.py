@@ -209,3 +209,10 @@ class ErrorNotFormattable(TenantSlotsError):
 
 class InvalidProgress(TenantSlotsError):
     message = "report_progress() was given {name}={value}, which is not possible: {problem}."
+
+
+class JobsDoNotEnd(TenantSlotsError):
+    message = (
+        "run_jobs() has run {most} jobs, the last one of {task}, and more wait: one seems to enqueue itself. Raise "
+        "`most` if that is how many there are."
+    )

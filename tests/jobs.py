@@ -128,6 +128,12 @@ def count_down(tenant: str, left: int) -> int:
     return left if left == 0 else count_down(tenant, left - 1)
 
 
+@tenant_job("reports", tenant="tenant")
+def enqueues_the_next(tenant: str, left: int) -> None:
+    if left:
+        enqueues_the_next.enqueue(tenant, left - 1)
+
+
 @tenant_job("imports", tenant="tenant", retry=Retry(max=2, interval=[60, 0]))
 def flaky(tenant: str) -> None:
     raise RuntimeError("flaky")

@@ -52,7 +52,7 @@ def run_job(job_id: str, attempt: int) -> Any:
             transitions.after_commit(partial(transitions.feed, rq_job.origin))
         return deliveries.ignored(rq_job, _row_of(job_id, attempt)) if rq_job else None
     with suppress(TenantBusy):  # RQ has this attempt as one that ended; another one comes
-        return run_in_slot(run, _run_stored)
+        return run_in_slot(run, run_stored)
     return None
 
 
@@ -99,7 +99,8 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
     return result
 
 
-def _run_stored(job: TenantJob) -> Any:
+def run_stored(job: TenantJob) -> Any:
+    """Call the function of a job as its row has it."""
     task = resolve(job.task)
     job.require_readable("args", "kwargs", "options", "context")
     return completed_in_context(job, lambda: task.function(*methods.object_of(task, job), *job.args, **job.kwargs))

@@ -1,0 +1,153 @@
+"""For the tests of projects: run what was enqueued in the test's own process, and look at what was.
+
+No worker and no Redis take part. Each job takes a slot and gives it back as it does under a worker, so that limits,
+pauses, rates and the order within a tenant hold; tenants have their turns one after the other. It works in a
+`TestCase`, whose transaction never commits, and where commits are real.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from django.db.models import Min
+
+from tenant_slots import slots
+from tenant_slots.db.clock import ago
+from tenant_slots.exceptions import JobsDoNotEnd
+from tenant_slots.fair_order import Freed
+from tenant_slots.models import State, TenantJob, rq_queue_of
+from tenant_slots.running.run import Run
+from tenant_slots.running.runner import run_in_slot, run_stored
+from tenant_slots.tasks.task import TenantTask
+
+WORKER = "tenant_slots.testing"
+"""What a job that ran here has as its worker."""
+
+Lane = tuple[int, str]
+"""The primary key of a tenant queue, and an RQ queue in which its jobs wait."""
+
+
+def run_jobs(*, scheduled: bool = False, most: int = 1000) -> list[TenantJob]:
+    """Run the waiting jobs, and those that they enqueue, until none may start.
+
+    A job that fails raises nothing here: look at its `state` and `error`. Plain RQ jobs and reservations are left
+    alone. No timeout ends a job.
+
+    Args:
+        scheduled: also what is scheduled for later, as if its time had come.
+        most: runs altogether, retries counted.
+
+    Returns:
+        The jobs that ran, in the order of their first starts, as they are now.
+
+    Raises:
+        JobsDoNotEnd: so many have run, and there are more: one enqueues itself, perhaps.
+    """
+    ran: dict[int, None] = {}
+    turns: Counter[int] = Counter()
+    while job := _next_run(turns, scheduled):
+        if turns.total() > most:
+            raise JobsDoNotEnd(most=most, task=job.task)
+        ran[job.pk] = None
+    rows = TenantJob.objects.select_related("tenant_queue").in_bulk(list(ran))
+    return [rows[pk] for pk in ran if pk in rows]
+
+
+def enqueued(*, task: Callable[..., Any] | str | None = None, tenant: object = None) -> list[TenantJob]:
+    """The jobs that were stored, in the order of their enqueueing, whatever has become of them.
+
+    Args:
+        task: only those of this decorated function, or of this path.
+        tenant: only those of this tenant.
+    """
+    jobs = TenantJob.objects.jobs().select_related("tenant_queue").order_by("pk")
+    if task is not None:
+        jobs = jobs.filter(task=_path(task))
+    if tenant is not None:
+        jobs = jobs.filter(tenant_queue__tenant=str(tenant))
+    return list(jobs)
+
+
+def assert_enqueued(task: Callable[..., Any], *args: Any, **kwargs: Any) -> TenantJob:
+    """The last job of this function that was enqueued with these arguments; with any, if none are given.
+
+    Whether an argument was passed by name or by position does not matter.
+
+    Raises:
+        AssertionError: there is none. It says what was enqueued.
+    """
+    jobs = [job for job in enqueued(task=task) if _is_of_object(task, job)]
+    for job in reversed(jobs):
+        if not (args or kwargs) or _bound(_task(task), job.args, job.kwargs) == _bound(_task(task), args, kwargs):
+            return job
+    calls = ", ".join(f"{job.args} {job.kwargs}" for job in jobs) or "nothing"
+    raise AssertionError(f"{_path(task)} was not enqueued with {list(args)} {kwargs}, but with: {calls}")
+
+
+class _RunHere(Run):
+    """Nobody waits for what becomes free: the next job is looked for when this one has ended."""
+
+    def take_first(self, lane: Lane) -> TenantJob | None:
+        self._prepare()
+        owner = self.owner
+        self._has_taken(slots.admit_and_start(*lane, owner, partial(self._taking, owner=owner)), owner)
+        return self.job
+
+    def _free(self, slot: Freed) -> None:
+        """Its tenant gets no turn by it."""
+
+
+def _next_run(turns: Counter[int], scheduled: bool) -> TenantJob | None:
+    """Run one job, of the tenant that has had the fewest turns. None when no job may start."""
+    _promote(scheduled)
+    for lane in sorted(_lanes(), key=lambda lane: turns[lane[0]]):
+        run = _RunHere(WORKER)
+        if job := run.take_first(lane):
+            turns[lane[0]] += 1
+            with suppress(Exception):  # the row has it
+                run_in_slot(run, run_stored)
+            return job
+    return None
+
+
+def _promote(scheduled: bool) -> None:
+    due = TenantJob.objects.scheduled().jobs().filter(rq_job_id="")
+    if not scheduled:
+        due = due.filter(run_after__lte=ago(0))
+    due.update(state=State.WAITING, asks=False)
+
+
+def _lanes() -> Iterator[Lane]:
+    """Where jobs wait, the one that has waited for longest first."""
+    waiting = TenantJob.objects.waiting().jobs().filter(rq_job_id="")
+    lanes = waiting.values_list("tenant_queue_id", "tenant_queue__queue", "rq_queue").annotate(first=Min("pk"))
+    for pk, queue, overflow_queue, _ in lanes.order_by("first"):
+        yield pk, rq_queue_of(overflow_queue, queue)
+
+
+def _path(task: Callable[..., Any] | str) -> str:
+    return task if isinstance(task, str) else _task(task).path
+
+
+def _task(function: Any) -> TenantTask[..., Any]:
+    task: TenantTask[..., Any] = function.tenant_task
+    return task
+
+
+def _is_of_object(task: Any, job: TenantJob) -> bool:
+    """Of a method of one object: whether the job is that object's."""
+    instance = getattr(task, "__self__", None)
+    return instance is None or job.object_pk == str(instance.pk)
+
+
+def _bound(task: TenantTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """By the names of the parameters, as JSON has them, which knows no tuples."""
+    bound = task.signature.bind(*((None, *args) if task.is_method else args), **kwargs)
+    bound.apply_defaults()
+    found: dict[str, Any] = json.loads(json.dumps(bound.arguments))
+    return found

@@ -1,0 +1,166 @@
+"""What projects test with: jobs run in the test's own process, without a worker and without Redis."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import TestCase, override_settings
+from django.utils import timezone
+
+from tenant_slots.exceptions import JobsDoNotEnd
+from tenant_slots.models import Kind, State, TenantJob, TenantQueue
+from tenant_slots.testing import assert_enqueued, enqueued, run_jobs
+from tests import jobs
+from tests.factories import another_process, counters_match, fresh, running_job, tenant_queue, waiting_job
+from tests.history import History
+
+pytestmark = pytest.mark.django_db
+
+NOWHERE = {name: {"URL": "redis://127.0.0.1:1/0"} for name in ("imports", "reports")}
+
+
+@pytest.fixture(autouse=True)
+def _without_redis(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Nobody listens there, and whoever asks for it all the same writes a warning."""
+    with caplog.at_level(logging.WARNING), override_settings(RQ_QUEUES=NOWHERE):
+        yield
+        assert not [
+            record for record in caplog.records if "Redis" in record.message or "out of reach" in record.message
+        ]
+
+
+def test_three_jobs_of_one_tenant_run_one_after_the_other_in_their_order(history: History) -> None:
+    stored = [jobs.record.enqueue("acme", name, history.path) for name in ("one", "two", "three")]
+    ran = run_jobs()
+    assert history.started() == ["one", "two", "three"]
+    assert [job.pk for job in ran] == [job.pk for job in stored]
+    assert {job.state for job in ran} == {State.FINISHED}
+    assert counters_match()
+
+
+class InATestCase(TestCase):
+    """Its transaction never commits."""
+
+    def test_a_job_runs_and_returns(self) -> None:
+        job = jobs.add.enqueue(1, 2, tenant="acme")
+        (ran,) = run_jobs()
+        assert (ran.pk, ran.state, ran.result, ran.attempt) == (job.pk, State.FINISHED, 3, 1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_where_commits_are_real_too(settings: Any) -> None:
+    TenantJob.objects.create(tenant_queue=tenant_queue(), task="tests.jobs.add", args=[1, 2])
+    assert [job.state for job in run_jobs()] == [State.FINISHED]
+
+
+def test_tenants_have_their_turns(history: History) -> None:
+    for name in ("a1", "a2", "a3"):
+        jobs.record.enqueue("a", name, history.path)
+    for name in ("b1", "b2"):
+        jobs.record.enqueue("b", name, history.path)
+    run_jobs()
+    assert history.started() == ["a1", "b1", "a2", "b2", "a3"]
+
+
+def test_a_higher_priority_goes_first(history: History) -> None:
+    jobs.record.enqueue("acme", "low", history.path)
+    jobs.record.using(priority=5).enqueue("acme", "high", history.path)
+    run_jobs()
+    assert history.started() == ["high", "low"]
+
+
+def test_what_may_not_start_waits() -> None:
+    paused = waiting_job(tenant_queue("paused", paused=True))
+    none = waiting_job(tenant_queue("none", max_job=0))
+    full = tenant_queue("full", max_job=1)
+    running_job(full, another_process())
+    behind = waiting_job(full)
+    assert run_jobs() == []
+    assert {fresh(job).state for job in (paused, none, behind)} == {State.WAITING}
+    TenantQueue.objects.update(max_job=5, paused=False)
+    assert len(run_jobs()) == 3, "the control"
+
+
+def test_a_failing_job_raises_nothing_and_says_why_in_its_row() -> None:
+    jobs.fail.enqueue("acme", "no such feed")
+    (job,) = run_jobs()
+    assert job.state == State.FAILED
+    assert "no such feed" in job.error
+
+
+def test_a_retry_runs_when_its_time_has_come_or_when_that_is_asked_for() -> None:
+    jobs.flaky.enqueue("acme")
+    (job,) = run_jobs()
+    assert (job.state, job.failures) == (State.SCHEDULED, 1)
+    assert run_jobs() == []
+    (job,) = run_jobs(scheduled=True)
+    assert (job.state, job.failures) == (State.FAILED, 3)
+
+
+def test_a_scheduled_job_that_is_due_runs() -> None:
+    row = tenant_queue()
+    waiting_job(row, state=State.SCHEDULED, run_after=timezone.now() + timedelta(hours=1))
+    due = waiting_job(row, state=State.SCHEDULED, run_after=timezone.now() - timedelta(seconds=1))
+    assert [job.pk for job in run_jobs()] == [due.pk]
+
+
+def test_a_job_that_a_job_enqueues_runs_too() -> None:
+    jobs.enqueues_the_next.enqueue("acme", 3)
+    assert [job.args for job in run_jobs()] == [["acme", 3], ["acme", 2], ["acme", 1], ["acme", 0]]
+
+
+def test_jobs_that_do_not_end_are_told() -> None:
+    jobs.enqueues_the_next.enqueue("acme", 1000)
+    with pytest.raises(JobsDoNotEnd, match="has run 20 jobs, the last one of tests"):
+        run_jobs(most=20)
+
+
+def test_a_busy_tenant_rests(history: History) -> None:
+    jobs.ask_partner.enqueue("acme", history.path)
+    (job,) = run_jobs()
+    assert job.state == State.WAITING
+    assert TenantQueue.objects.get().rest_reason == "HTTP 429"
+
+
+def test_reservations_and_jobs_of_plain_rq_are_left_alone() -> None:
+    row = tenant_queue(max_job=5)
+    waiting_job(row, kind=Kind.RESERVATION), waiting_job(row, rq_job_id="theirs")
+    assert run_jobs() == []
+
+
+# --- what was enqueued ---------------------------------------------------------------------------------------------
+
+
+def test_jobs_are_found_by_task_and_tenant() -> None:
+    mine, theirs = jobs.add.enqueue(1, 2, tenant="acme"), jobs.add.enqueue(1, 2, tenant=7)
+    other = jobs.fail.enqueue("acme")
+    assert enqueued() == [mine, theirs, other]
+    assert enqueued(task=jobs.add) == [mine, theirs] == enqueued(task="tests.jobs.add")
+    assert enqueued(tenant="acme") == [mine, other]
+    assert enqueued(task=jobs.add, tenant=7) == [theirs]
+
+
+def test_a_job_is_found_by_its_arguments_however_they_were_passed() -> None:
+    first = jobs.add.enqueue(1, 2, tenant="acme")
+    second = jobs.add.enqueue(1, b=3, tenant="acme")
+    assert assert_enqueued(jobs.add, a=1, b=2, tenant="acme") == first
+    assert assert_enqueued(jobs.add, 1, 3, tenant="acme") == second
+    assert assert_enqueued(jobs.add) == second
+
+
+def test_what_was_enqueued_is_said_when_it_is_something_else() -> None:
+    jobs.add.enqueue(1, 2, tenant="acme")
+    with pytest.raises(AssertionError, match=r"tests.jobs.add was not enqueued with \[1, 9\] .*, but with: \[1, 2\]"):
+        assert_enqueued(jobs.add, 1, 9, tenant="acme")
+    with pytest.raises(AssertionError, match="but with: nothing"):
+        assert_enqueued(jobs.fail)
+
+
+def test_the_fixtures_do_the_same(run_tenant_jobs: Any, assert_tenant_job_enqueued: Any) -> None:
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    assert assert_tenant_job_enqueued(jobs.add, 1, 2, tenant="acme") == job
+    assert run_tenant_jobs() == [job]
