@@ -390,9 +390,9 @@ def test_only_workers_that_listen_on_the_overflow_queue_count_as_those_a_job_wai
     job = always_slow(jobs.throttled).enqueue("acme")
     page = f"/admin/tenant_slots/tenantjob/{job.pk}/change/"
     with listening("imports"):
-        assert "no worker of queue imports_slow is alive" in boss.get(page).content.decode()
+        assert "No worker of queue imports_slow is alive" in boss.get(page).content.decode()
     with listening("imports", SLOW):
-        assert "1 is alive" in boss.get(page).content.decode()
+        assert "1 worker of queue imports_slow is alive" in boss.get(page).content.decode()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from django.test import override_settings
 from django.utils.dateparse import parse_datetime
 
 from tenant_slots import transitions
-from tenant_slots.models import State, TenantJob
+from tenant_slots.models import UNKNOWN_TASK, State, TenantJob
 from tenant_slots.running import unknown_tasks
 from tests.factories import age, counters_match, fresh, tenant_queue, waiting_job, work
 from tests.repair.sweeps import sweep_now
@@ -36,7 +36,7 @@ def due_again(job: TenantJob) -> None:
 
 
 def age_first_meeting(job: TenantJob, seconds: float) -> None:
-    mark = fresh(job).options[unknown_tasks.MARK]
+    mark = fresh(job).options[UNKNOWN_TASK]
     met = parse_datetime(mark["since"])
     assert met is not None
     mark["since"] = (met - timedelta(seconds=seconds)).isoformat()
@@ -79,7 +79,7 @@ def test_it_fails_when_no_worker_has_known_it_for_long(seconds: float, state: St
     assert fresh(job).state == state
     if state == State.FAILED:
         assert "UnknownJob" in job.error
-        assert unknown_tasks.MARK not in job.options, "a retry by hand would not wait"
+        assert UNKNOWN_TASK not in job.options, "a retry by hand would not wait"
         assert django_rq.get_queue("imports").failed_job_registry.count == 1
 
 
