@@ -13,7 +13,6 @@ from django.utils.dateparse import parse_datetime
 
 from tenant_slots import transitions
 from tenant_slots.models import UNKNOWN_TASK, State, TenantJob
-from tenant_slots.running import unknown_tasks
 from tests.factories import age, counters_match, fresh, tenant_queue, waiting_job, work
 from tests.repair.sweeps import sweep_now
 
