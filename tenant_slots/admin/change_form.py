@@ -127,7 +127,7 @@ class ChangeForm(Restricted, QueueConcern):
 
     def get_form(self, request: Any, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, change, **kwargs)  # a class of its own for each request
-        form.may_have = partial(self.may_have, request)  # type: ignore[attr-defined]
+        form.may_have = staticmethod(partial(self.may_have, request))  # type: ignore[attr-defined]
         return form
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
