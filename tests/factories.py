@@ -17,7 +17,7 @@ from rq import Queue, SimpleWorker, Worker
 from tenant_slots import fair_order, fleet, owners, slots
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.enqueueing import bulk
-from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.models import EVERYWHERE, SweepClaim, TenantJob, TenantQueue
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.repair import doctor
 from tenant_slots.repair.finding import Finding
@@ -73,6 +73,11 @@ def damage_found() -> list[Finding]:
     """What the doctor finds wrong in the tables and in Redis, whether or not anybody works and sweeps."""
     liveness = ("workers", "sweeps", "snapshots")
     return doctor.findings(*(name for name in doctor.CHECKS if name not in liveness))
+
+
+def somebody_sweeps() -> None:
+    """As far as anybody can see."""
+    SweepClaim.objects.create(name=EVERYWHERE, until=in_seconds(3))
 
 
 def redis_forgets() -> None:

@@ -9,7 +9,7 @@ from tenant_slots import dispatch, transitions
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import CONTENT, State, TenantJob, TenantQueue
 
 JOBS_PER_STEP = 1000
 """Most jobs that leave the backlog in one transaction, so that the tenant queue is not locked for long."""
@@ -53,7 +53,7 @@ def cancel_waiting(tenant_queue: TenantQueue, *, up_to: int) -> int:
 
 def _cancel_some(tenant_queue: TenantQueue, up_to: int) -> list[TenantJob]:
     with locked(tenant_queue.pk) as row:
-        backlog = row.jobs.waiting().filter(pk__lte=up_to).defer("args", "kwargs", "context", "result", "error")
+        backlog = row.jobs.waiting().filter(pk__lte=up_to).defer(*CONTENT)
         jobs = list(backlog.order_by("pk")[:JOBS_PER_STEP])
         ended = {"state": State.CANCELED, "ended_at": DatabaseNow()}
         TenantJob.objects.waiting().filter(pk__in=[job.pk for job in jobs]).update(**ended)

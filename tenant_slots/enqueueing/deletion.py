@@ -15,13 +15,11 @@ from tenant_slots.conf import app_settings
 from tenant_slots.fair_order import Freed
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
-from tenant_slots.models import ENDED, HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
+from tenant_slots.models import CONTENT, ENDED, HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.models.states import UNADMITTED
 from tenant_slots.statements import GIVE_BACK
 
 Deleted = tuple[int, dict[str, int]]
-
-UNREAD = ("args", "kwargs", "context", "result", "error")
 
 
 @implements(TenantJob.delete)
@@ -51,7 +49,7 @@ def _slots_given_back(jobs: TenantJobQuerySet) -> Iterator[TenantJobQuerySet]:
     with transaction.atomic(using=jobs.db), ExitStack() as all_locked:
         rows = {pk: row for pk in pks if (row := _locked(all_locked, pk))}
         in_rq = Q(state__in=HOLDING) | ~Q(rq_job_id="")
-        leaving = list(unended.filter(in_rq, tenant_queue__in=rows).defer(*UNREAD))
+        leaving = list(unended.filter(in_rq, tenant_queue__in=rows).defer(*CONTENT))
         for job in leaving:
             job.tenant_queue = rows[job.tenant_queue_id]
             _leave(job)

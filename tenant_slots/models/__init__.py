@@ -5,13 +5,12 @@ What moves a job between states is in ``slots.py``. Methods whose body needs the
 written there, see ``layering.py``.
 """
 
+from tenant_slots.models.job_indexes import ANY, ANY_OF_ALL, READY_AT
 from tenant_slots.models.kept_change import KeptChange
 from tenant_slots.models.states import ENDED, HOLD_SLOT, HOLDING, Kind, LimitSource, Stage, State
 from tenant_slots.models.sweep_claim import EVERYWHERE, SweepClaim
 from tenant_slots.models.tenant_job import (
-    ANY,
-    ANY_OF_ALL,
-    READY_AT,
+    CONTENT,
     UNKNOWN_TASK,
     TenantJob,
     TenantJobQuerySet,
@@ -24,6 +23,7 @@ from tenant_slots.models.tenant_queue import GUARDED, HIGHEST_LIMIT, HIGHEST_SHA
 __all__ = [
     "ANY",
     "ANY_OF_ALL",
+    "CONTENT",
     "ENDED",
     "EVERYWHERE",
     "GUARDED",

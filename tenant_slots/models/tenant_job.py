@@ -8,8 +8,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import models
-from django.db.models import Case, F, Q, SmallIntegerField, Value, When
-from django.db.models.functions import Coalesce, Greatest
+from django.db.models import Case, Q, SmallIntegerField, Value, When
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.conf import app_settings
@@ -18,26 +17,13 @@ from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.layering import implemented_above
 from tenant_slots.models import shapes
 from tenant_slots.models.fields import Moment, SparseDict, StoredJSON, Unreadable, UnreadableDict, UnreadableList
+from tenant_slots.models.job_indexes import ANY, CONSTRAINTS, INDEXES
 from tenant_slots.models.manager import InConfiguredDatabase
 from tenant_slots.models.states import ENDED, HOLDING, UNADMITTED, Kind, Stage, State
 from tenant_slots.models.tenant_queue import TenantQueue
 
-ANY = Q(crashes__gte=0)
-"""True of every job. An index that has it in its condition is left alone by queries that do not ask for it.
-
-Of a column that no index has: where the table was empty at the last ANALYZE, PostgreSQL would take any other index that
-could answer a part of the question for just as good.
-
-PostgreSQL takes a backlog that came after the last ANALYZE for a row or two, and then any index of waiting jobs for as
-good as the one in their order: whoever asked for the first one would read and sort them all.
-"""
-
-ANY_OF_ALL = Q(interruptions__gte=0)
-"""The same for the index that has the jobs of all tenants together, which is for nobody who asks for one tenant's."""
-
-READY_AT = Greatest("enqueued_at", Coalesce("run_after", "enqueued_at"))
-"""From when a job could have started: one that was deferred did not wait before its time."""
-
+CONTENT = ("args", "kwargs", "context", "result", "error")
+"""Columns of a job that may be large, and that nobody who only moves it asks for."""
 
 UNKNOWN_TASK = "unknown"
 """Of a job's options: when a worker that does not know its function first met it, and at which attempt it last was."""
@@ -271,60 +257,8 @@ class TenantJob(models.Model):
             ("force_release_tenantjob", _("Can release the slot of tenant job that seems to be alive")),
             ("export_tenantjob", _("Can export tenant job")),
         ]
-        constraints = [
-            models.UniqueConstraint(
-                fields=["rq_job_id"],
-                condition=~Q(stage=Stage.ENDED) & ~Q(rq_job_id=""),
-                name="tenant_slots_one_per_rq_job",
-            ),
-            models.UniqueConstraint(
-                fields=["unique_key"],
-                condition=~Q(unique_key="") & ~Q(stage=Stage.ENDED),
-                name="tenant_slots_one_per_unique_key",
-            ),
-        ]
-        # None of them has `state`, nor what a start or a heartbeat writes: PostgreSQL would write every index of a job,
-        # those too that do not change, whenever one of their columns changes.
-        indexes = [
-            models.Index(
-                "tenant_queue",
-                "rq_queue",
-                F("priority").desc(),
-                "id",
-                condition=Q(stage=Stage.WAITING),
-                include=["key"],
-                name="tenant_slots_backlog",
-            ),
-            models.Index(  # another text than `waiting`'s: neither this index nor those are taken for each other
-                "tenant_queue",
-                "rq_queue",
-                "key",
-                F("priority").desc(),
-                "id",
-                condition=ANY & Q(stage__gt=Stage.SCHEDULED, stage__lt=Stage.HOLDING),
-                name="tenant_slots_backlog_by_key",
-            ),
-            models.Index(fields=["tenant_queue"], condition=Q(stage=Stage.HOLDING), name="tenant_slots_holding"),
-            models.Index(fields=["run_after"], condition=Q(stage=Stage.SCHEDULED), name="tenant_slots_scheduled"),
-            models.Index(fields=["tenant_queue"], condition=Q(stage=Stage.SCHEDULED), name="tenant_slots_deferred"),
-            models.Index(
-                fields=["tenant_queue", "id"], condition=Q(stage=Stage.WAITING, asks=True), name="tenant_slots_to_ask"
-            ),
-            models.Index(fields=["ended_at"], condition=Q(stage=Stage.ENDED), name="tenant_slots_ended"),
-            models.Index(fields=["tenant_queue", "-id"], name="tenant_slots_history"),
-            models.Index(
-                "tenant_queue", READY_AT, condition=ANY & Q(stage=Stage.WAITING), name="tenant_slots_longest_wait"
-            ),
-            models.Index(READY_AT, condition=ANY_OF_ALL & Q(stage=Stage.WAITING), name="tenant_slots_oldest_wait"),
-            models.Index(
-                fields=["tenant_queue", "ended_at"], condition=Q(stage=Stage.ENDED), name="tenant_slots_ended_of_row"
-            ),
-            models.Index(
-                fields=["id"],
-                condition=~Q(stage=Stage.ENDED) & Q(kind=Kind.RESERVATION),
-                name="tenant_slots_reservations",
-            ),
-        ]
+        constraints = CONSTRAINTS
+        indexes = INDEXES
 
     def __str__(self) -> str:
         return f"{self.task} {self.uuid}"

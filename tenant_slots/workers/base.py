@@ -164,7 +164,6 @@ class SweepingWorker(BaseWorker):
         elif now >= self._next_heartbeat:
             self._next_heartbeat = now + 1
             self._unless_redis_is_away(super().heartbeat)
-            self._unless_redis_is_away(self.register_again_if_forgotten)
 
     def serialize(self) -> dict[str, Any]:
         return {**super().serialize(), fleet.CLASS: f"{type(self).__module__}.{type(self).__qualname__}"}

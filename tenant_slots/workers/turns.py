@@ -121,8 +121,11 @@ class TurnTakingWorker(SweepingWorker):
                 return found
 
     def _next_turn(self, names: list[str], *, waits: bool) -> Next:
-        turn, rooms = fair_order.take(self.key, names, waits=waits, is_news=self._is_sign_due(), slot=self._slot)
+        is_news = self._is_sign_due()
+        turn, rooms = fair_order.take(self.key, names, waits=waits, is_news=is_news, slot=self._slot)
         self._slot = None
+        if is_news:
+            self._unless_redis_is_away(self.register_again_if_forgotten)
         if rooms:
             self._feed_others(partial(transitions.feed_each, rooms))
         return turn

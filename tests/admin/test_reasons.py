@@ -17,8 +17,8 @@ from rq.suspension import resume, suspend
 import tests.jobs  # noqa: F401  the task is known once its module is imported
 from tenant_slots import dispatch, rates
 from tenant_slots.admin import reasons
-from tenant_slots.db.clock import ago, in_seconds
-from tenant_slots.models import EVERYWHERE, UNKNOWN_TASK, Kind, State, SweepClaim, TenantJob, TenantQueue
+from tenant_slots.db.clock import ago
+from tenant_slots.models import UNKNOWN_TASK, Kind, State, SweepClaim, TenantJob, TenantQueue
 from tests.factories import (
     admit,
     age,
@@ -26,6 +26,7 @@ from tests.factories import (
     fresh,
     owner,
     running_job,
+    somebody_sweeps,
     tenant_queue,
     waiting_job,
     worker_on_record,
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def _somebody_sweeps() -> None:
-    SweepClaim.objects.create(name=EVERYWHERE, until=in_seconds(3))
+    somebody_sweeps()
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection
 from django.test import override_settings
 
-from tenant_slots.db.clock import ago, in_seconds
-from tenant_slots.models import EVERYWHERE, Kind, State, SweepClaim, TenantJob, TenantQueue
+from tenant_slots.db.clock import ago
+from tenant_slots.models import Kind, State, SweepClaim, TenantJob, TenantQueue
 from tenant_slots.repair import doctor as diagnosis
 from tenant_slots.repair import liveness
 from tests import jobs
@@ -27,6 +27,7 @@ from tests.factories import (
     fresh,
     owner,
     running_job,
+    somebody_sweeps,
     tenant_queue,
     waiting_job,
     worker_on_record,
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def _somebody_works_and_sweeps() -> None:
     for queue in ("imports", "reports"):
         worker_on_record(f"works-for-{queue}", queue)
-    SweepClaim.objects.create(name=EVERYWHERE, until=in_seconds(3))
+    somebody_sweeps()
 
 
 def doctor(*arguments: str) -> tuple[int, str]:
