@@ -181,7 +181,9 @@ def test_i2_i3_i4_a_worker_that_ends_while_it_records_the_end_of_a_job(
 ) -> None:
     """Killed before the release it could tell nobody. A SIGTERM is a polite question: what was done stays done."""
     armed = tmp_path / "armed"
-    (unlucky,) = workers.start(1, worker_class=workers.with_sabotage(f"tenant_slots.slots:release {moment}", armed))
+    steps = "tenant_slots.slots:release,tenant_slots.slots:release_and_start"
+    jobs.quick.enqueue("acme", "first", observer.path)
+    (unlucky,) = workers.start(1, worker_class=workers.with_sabotage(f"{steps} {moment}", armed))
     jobs.hold.enqueue("acme", "done", observer.path, str(door))
     jobs.quick.enqueue("acme", "next", observer.path)
     observer.process_of("done")
@@ -193,7 +195,7 @@ def test_i2_i3_i4_a_worker_that_ends_while_it_records_the_end_of_a_job(
         pytest.fail("the worker goes on after SIGTERM")
     workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
     observer.wait_for_all()
-    assert observer.started() == ["done"] * runs + ["next"]
+    assert observer.started() == ["first", *["done"] * runs, "next"]
 
 
 def test_i3_i4_a_warm_stop_lets_the_job_end(workers: FaultWorkers, observer: Observer, door: Path) -> None:

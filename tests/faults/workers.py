@@ -134,7 +134,13 @@ class SabotagedStockWorker(rq.Worker):
 
 
 def sabotage(plan: str, armed: Path) -> None:
-    target, moment, action = plan.split()
+    """Act once, before or after the first call of any of the functions that the plan names."""
+    targets, moment, action = plan.split()
+    for target in targets.split(","):
+        _sabotage(target, moment, action, armed)
+
+
+def _sabotage(target: str, moment: str, action: str, armed: Path) -> None:
     module, _, path = target.partition(":")
     *owners, name = path.split(".")
     owner = functools.reduce(getattr, owners, importlib.import_module(module))
