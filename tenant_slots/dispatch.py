@@ -40,7 +40,7 @@ logger = logging.getLogger("tenant_slots")
 RUNNER = "tenant_slots.run_job"
 """The function of every RQ job of ours; see the package's ``__getattr__`` for why it is named there."""
 
-RQ_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{1,9})")
+RQ_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{1,10})")
 """See `models.rq_id_of`."""
 
 PUSHED_AT_ONCE = 100

@@ -45,6 +45,24 @@ def test_a_job_that_cannot_be_admitted_holds_up_no_other_tenant(
     assert worker.poll() is None
 
 
+@pytest.mark.parametrize("worker_class", CLASSES[:3])
+def test_and_fails_alone_so_that_the_others_of_its_tenant_go_on(
+    worker_class: str, history: History, workers: Workers
+) -> None:
+    row = tenant_queue("poisoned", max_job=1)
+    spoilt = jobs.record.enqueue("poisoned", "spoilt", history.path)
+    TenantJob.objects.filter(pk=spoilt.pk).update(attempt=HIGHEST, state=State.WAITING)
+    TenantQueue.objects.filter(pk=row.pk).update(current_job=0)
+    (worker,) = workers.start(worker_class=worker_class)
+    others = [jobs.record.enqueue("poisoned", f"{nth}", history.path) for nth in range(3)]
+    wait_until(lambda: all(fresh(job).state == State.FINISHED for job in others), timeout=30)
+    assert fresh(spoilt).state == State.FAILED
+    assert "enqueue it again" in spoilt.error
+    assert history.started() == ["0", "1", "2"]
+    assert worker.poll() is None
+    assert counters_match()
+
+
 @contextmanager
 def no_ends(row: TenantQueue) -> Iterator[None]:
     """A constraint that lets none of its jobs finish."""
