@@ -96,6 +96,27 @@ def test_an_end_that_the_database_refuses_ends_no_worker_and_holds_up_no_other_e
     assert counters_match()
 
 
+@pytest.mark.parametrize("worker_class", CLASSES[:3])
+def test_options_that_no_timer_and_no_redis_takes_fail_their_job_alone_and_end_no_worker(
+    worker_class: str, history: History, workers: Workers
+) -> None:
+    tenant_queue("well", max_job=1)
+    (worker,) = workers.start(worker_class=worker_class)
+    far = 10**30
+    for number, options in enumerate(({"timeout": far}, {"timeout": 2**31}, {"timeout": 0}, {"failure_ttl": far})):
+        row = tenant_queue(f"poisoned {number}", max_job=0)
+        spoilt = jobs.fail.enqueue(row.tenant)
+        TenantJob.objects.filter(pk=spoilt.pk).update(options=options)
+        row.set_limit(1)
+        wait_until(lambda job=spoilt: fresh(job).state == State.FAILED, timeout=15)
+        assert spoilt.attempt == 1
+        assert "options of job" in spoilt.error
+        jobs.record.enqueue("well", f"{number}", history.path)
+        wait_until(lambda name=str(number): name in history.started(), timeout=15)
+    assert worker.poll() is None
+    assert counters_match()
+
+
 COUNTS = [*(("failures", name) for name in CLASSES), *(("crashes", name) for name in CLASSES[:2])]
 
 
