@@ -15,7 +15,6 @@ from collections.abc import Generator, Iterable
 from contextlib import closing
 
 from django.conf import settings
-from django.db.models import F
 
 from tenant_slots import waiting_keys
 from tenant_slots.models import TenantJob, TenantQueue
@@ -82,7 +81,7 @@ def _walk(tenant_queue: TenantQueue, lane: Lane, number: int, held: Counter[str]
     """The whole backlog without the keys that are at their cap already, fetched so many at a time."""
     full = [key for key in held if not _is_below_cap(tenant_queue, key, held)]
     backlog = tenant_queue.jobs.backlog().filter(rq_queue=lane.rq_queue).exclude(key__in=full)
-    rows = backlog.values_list(-F("priority"), "pk", "key").iterator(number)
+    rows = backlog.values_list(waiting_keys.URGENCY, "pk", "key").iterator(number)
     yield from (Head(*row) for row in rows)
 
 

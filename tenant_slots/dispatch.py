@@ -40,7 +40,7 @@ logger = logging.getLogger("tenant_slots")
 RUNNER = "tenant_slots.run_job"
 """The function of every RQ job of ours; see the package's ``__getattr__`` for why it is named there."""
 
-RQ_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{1,9})")
+RQ_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{1,10})")
 """See `models.rq_id_of`."""
 
 PUSHED_AT_ONCE = 100
@@ -50,6 +50,9 @@ NO_EVICTION = "noeviction"
 
 OUT_OF_REACH = (RedisError, UnknownQueue)
 """What asking RQ of a queue raises when its server is away, or when the project has given the queue up."""
+
+NO_SUCH_JOB = (NoSuchJobError, ValueError)
+"""ValueError: what SQL from outside has put in place of its id is no id to RQ (RQ 2.12)."""
 
 DEFER_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16)
 """Seconds between looks for a job that RQ is deferring; RQ needs about five milliseconds for it."""
@@ -215,7 +218,9 @@ def push_again(job: TenantJob) -> bool:
         RedisError: Redis cannot be asked.
     """
     with reaching(job.rq_queue_name) as queue:
-        rq_job = queue.fetch_job(job.rq_id)
+        rq_job = None
+        with suppress(*NO_SUCH_JOB):
+            rq_job = queue.fetch_job(job.rq_id)
         if rq_job is None:
             return False
         queue.scheduled_job_registry.remove(rq_job)
@@ -363,7 +368,7 @@ def _bring_forward(job: TenantJob, forgotten: list[TenantJob]) -> None:
             with reaching(job.rq_queue_name) as queue:
                 queue.scheduled_job_registry.requeue(job.rq_id)
             return
-        except NoSuchJobError:
+        except NO_SUCH_JOB:
             forgotten.append(job)
             return
         except InvalidJobOperation:
@@ -376,7 +381,7 @@ def _tolerant(action: Callable[[Queue], T], job: TenantJob) -> T | None:
     try:
         with reaching(job.rq_queue_name) as queue:
             return action(queue)
-    except (NoSuchJobError, InvalidJobOperation):
+    except (*NO_SUCH_JOB, InvalidJobOperation):
         return None
     except OUT_OF_REACH as error:
         logger.warning("RQ's record of job %s could not be changed: %s", job.uuid, error)

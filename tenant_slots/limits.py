@@ -93,7 +93,7 @@ def end_override(
     tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version: int | None = None
 ) -> list[Change]:
     def apply(row: TenantQueue) -> None:
-        if row.limit_before_override is not None:
+        if is_whole(row.limit_before_override, 0):  # SQL from outside may have left none
             row.max_job = row.limit_before_override
         _forget_override(row)
 

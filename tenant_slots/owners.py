@@ -26,6 +26,9 @@ STOPPED = "TtZX"
 
 DEAD = "ZX"
 
+FIRST_PROCESS = 1
+"""It is no work-horse of ours, and a signal to the group of that number goes to every process that there is."""
+
 
 class Liveness(Enum):
     ALIVE = "alive"
@@ -123,7 +126,7 @@ def end_leftovers(job: TenantJob) -> None:
     not, it is still that of the horse. One that nobody has waited for yet is gone as well: where the worker died too,
     that is up to the first process of the container, which may take its time, or never do it.
     """
-    if not job.horse or not _is_local(job):
+    if job.horse <= FIRST_PROCESS or not _is_local(job):
         return
     if liveness(job) is Liveness.DEAD:
         _wait_until(lambda: not _started(job.horse))  # the kernel ends it with its worker, in a moment

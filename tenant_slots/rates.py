@@ -22,8 +22,8 @@ its `rate_number` is None: PostgreSQL takes longer to read their text than to do
 when it has the row's lock, whoever had the row locked before.
 
 A clock that was set back leaves a time that lies ahead. Up to `SKEW` and a token's time that is let pass, as for a
-failover to a server whose clock is a little behind: the bucket is empty until then. Further ahead it is no time, and
-the bucket counts as full.
+failover to a server whose clock is a little behind: the bucket is empty until then. Further ahead it is no time, nor is
+one before 1970, and the bucket counts as full.
 """
 
 from __future__ import annotations
@@ -282,8 +282,8 @@ class NanosecondsPerToken(Func):
 def _empty_at() -> Any:
     """`rate_empty_at`, or 1970 where nothing was taken yet or the time is none: the bucket is full then."""
     furthest = NanosecondsNow() + NanosecondsPerToken() + _nanoseconds(SKEW)
-    ahead = Q(rate_empty_at__gt=_number(furthest))
-    return Case(When(ahead, then=Value(0)), default=Coalesce(F("rate_empty_at"), 0), output_field=BigIntegerField())
+    is_none = Q(rate_empty_at__gt=_number(furthest)) | Q(rate_empty_at__lt=0)
+    return Case(When(is_none, then=Value(0)), default=Coalesce(F("rate_empty_at"), 0), output_field=BigIntegerField())
 
 
 def _time_of(number: Any) -> Any:
@@ -300,8 +300,8 @@ def _number(expression: Any) -> Any:
 
 def _sane(rate: Rate, empty_at: int | None, now: int) -> int:
     """`_empty_at` in Python."""
-    is_ahead = empty_at is not None and empty_at > now + rate.step + _nanoseconds(SKEW)
-    return 0 if empty_at is None or is_ahead else empty_at
+    furthest = now + rate.step + _nanoseconds(SKEW)
+    return 0 if empty_at is None or not 0 <= empty_at <= furthest else empty_at
 
 
 def _nanoseconds(duration: timedelta) -> int:

@@ -19,17 +19,37 @@ The sender is ``TenantJob``; for ``swept`` and ``limit_changed`` it is ``TenantQ
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from django.dispatch import Signal
 
-jobs_enqueued = Signal()
-jobs_admitted = Signal()
-job_started = Signal()
-job_ended = Signal()
-job_put_back = Signal()
-swept = Signal()
-limit_changed = Signal()
+logger = logging.getLogger("tenant_slots")
+
+
+class RobustSignal(Signal):
+    """As Django's, whose `send_robust` lets ``sys.exit()`` through: it would end a worker, or the caller of enqueue().
+
+    Receivers behind one that exits are not told. Who interrupts the process is obeyed.
+    """
+
+    def send_robust(self, sender: Any, **named: Any) -> list[tuple[Any, Any]]:
+        try:
+            return super().send_robust(sender, **named)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            logger.exception("a receiver has raised what is to end its process; those behind it are not told")
+            return []
+
+
+jobs_enqueued = RobustSignal()
+jobs_admitted = RobustSignal()
+job_started = RobustSignal()
+job_ended = RobustSignal()
+job_put_back = RobustSignal()
+swept = RobustSignal()
+limit_changed = RobustSignal()
 
 ours: dict[str, int] = {}
 """How many receivers of each signal, by its name, are our own; they write the log."""

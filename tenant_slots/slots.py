@@ -205,15 +205,15 @@ def release_and_start(
     return Release(None)
 
 
-def withdraw(job: TenantJob, error: str = "") -> bool:
-    """Cancel a scheduled or waiting job. False if it is neither by now; it may then hold a slot.
+def withdraw(job: TenantJob, error: str = "", state: State = State.CANCELED) -> bool:
+    """Cancel a scheduled or waiting job, or have it fail. False if it is neither by now; it may then hold a slot.
 
     Raises:
         TenantQueue.DoesNotExist: as `admit`, if the tenant queue was deleted.
     """
     with locked(job.tenant_queue_id):
         unadmitted = TenantJob.objects.filter(pk=job.pk).unadmitted()
-        return bool(unadmitted.update(state=State.CANCELED, ended_at=DatabaseNow(), error=error or F("error")))
+        return bool(unadmitted.update(state=state, ended_at=DatabaseNow(), error=error or F("error")))
 
 
 def _running(job_id: int, token: int) -> TenantJobQuerySet:

@@ -288,6 +288,15 @@ def cancel_unstarted(job: TenantJob, error: str = "") -> bool:
     return done
 
 
+def fail_unadmitted(job: TenantJob, error: str) -> bool:
+    """End a waiting job that can never be admitted, and tell so. False when it moved on since the row was read."""
+    done = slots.withdraw(job, error, State.FAILED)
+    if done:
+        after_commit(partial(dispatch.remove, job))
+        left([job], State.FAILED, error)
+    return done
+
+
 def left(jobs: Iterable[TenantJob], state: State, error: str = "") -> None:
     """Tell where jobs went that have left their slot or the backlog."""
     for job in jobs:

@@ -26,11 +26,15 @@ _HELD = Statement(
 )
 
 
+URGENCY = -1 - F("priority")
+"""The smallest one goes first. The lowest priority that the column holds has no negative one there."""
+
+
 class Head(NamedTuple):
     """A waiting job; the next one is the smallest."""
 
     urgency: int
-    """The negative priority."""
+    """`URGENCY`."""
     pk: int
     key: str
 
@@ -70,13 +74,13 @@ def _power_of_two(number: int) -> int:
 @functools.lru_cache(maxsize=16)
 def _first(number: int) -> Statement:
     backlog = TenantJob.objects.filter(tenant_queue=PK, rq_queue=RQ_QUEUE).backlog()
-    return Statement(lambda: backlog.values_list(-F("priority"), "pk", "key")[:number])
+    return Statement(lambda: backlog.values_list(URGENCY, "pk", "key")[:number])
 
 
 @functools.lru_cache(maxsize=16)
 def _first_without_key(number: int) -> Statement:
     waiting = TenantJob.objects.waiting_by_key().filter(tenant_queue=PK, rq_queue=RQ_QUEUE, key="")
-    return Statement(lambda: waiting.order_by("-priority", "pk").values_list(-F("priority"), "pk", "key")[:number])
+    return Statement(lambda: waiting.order_by("-priority", "pk").values_list(URGENCY, "pk", "key")[:number])
 
 
 _WAITING = """{jobs} AS waiting
@@ -95,11 +99,11 @@ _OF_KEY = "{waiting} AND waiting.key = keys.key ORDER BY priority DESC, id LIMIT
 
 _OF_EACH_KEY = {
     "postgresql": """
-        SELECT -priority, id, key FROM unnest(%(keys)s::text[]) AS keys (key)
+        SELECT -1 - priority, id, key FROM unnest(%(keys)s::text[]) AS keys (key)
         CROSS JOIN LATERAL (SELECT id, priority FROM {of_key}) AS found ORDER BY priority DESC, id LIMIT %(limit)s
     """,
     "sqlite": """
-        SELECT -found.priority, found.id, keys.key FROM (SELECT value AS key FROM json_each(%(keys)s)) AS keys
+        SELECT -1 - found.priority, found.id, keys.key FROM (SELECT value AS key FROM json_each(%(keys)s)) AS keys
         JOIN {jobs} AS found ON found.id IN (SELECT id FROM {of_key})
         ORDER BY found.priority DESC, found.id LIMIT %(limit)s
     """,

@@ -90,6 +90,11 @@ def add(a: int, b: int, tenant: str | int | None = None) -> int:
     return a + b
 
 
+@tenant_job("reports", tenant="tenant")
+def say_message(tenant: str, message: Any) -> Any:
+    return message
+
+
 @tenant_job("reports", tenant="tenant", timeout=600)
 def say_timeout(tenant: str) -> int:
     return timeout_of_run()

@@ -13,7 +13,8 @@ from typing import Any
 import django_rq
 import pytest
 from django.core.management import CommandError, call_command
-from django.test import override_settings
+from django.test import Client, override_settings
+from django.urls import reverse
 from django.utils.timezone import now
 from rq import Retry
 
@@ -76,8 +77,9 @@ def test_a_queue_that_is_not_a_name_is_refused_at_import(queue: Any) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"timeout": "1h"}, {"timeout": 0}, {"result_ttl": True}, {"failure_ttl": 1.5}, {"description": 3}, {"meta": []},
-     {"meta": {"when": object()}}, {"retry": 3},
+    [{"timeout": "1h"}, {"timeout": 0}, {"timeout": -2}, {"timeout": 2**31}, {"result_ttl": 2**31},
+     {"result_ttl": -2}, {"failure_ttl": 10**30}, {"failure_ttl": -(10**30)}, {"result_ttl": True},
+     {"failure_ttl": 1.5}, {"description": 3}, {"meta": []}, {"meta": {"when": object()}}, {"retry": 3},
      {"on_busy": "drop"}, {"on_busy": 60}, {"throttle": "imports_slow"}, {"throttle": [("imports_slow", 3)]},
      {"unique_for": 600}, {"unique_for": timedelta(0)}, {"unique_for": timedelta.max},
      {"unique_key": "path", "unique_for": timedelta(1)}, {"unique_key": str}, {"key": 7}],
@@ -151,6 +153,40 @@ def test_an_argument_that_is_not_json_is_refused_by_name(argument: str, value: A
         with pytest.raises(exceptions.ArgumentNotJSON, match=f"'{argument}'.*{problem}"):
             call()
     assert not TenantJob.objects.exists()
+
+
+def nest(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_argument_that_is_too_deep_to_be_read_again_is_refused_whatever_this_process_could_write() -> None:
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        for value in (nest(501), nest(950), nest(5000), {"a": nest(600)}):
+            with pytest.raises(exceptions.ArgumentNotJSON, match=r"'message'.*500 levels"):
+                jobs.fail.enqueue("acme", message=value)
+    finally:
+        sys.setrecursionlimit(before)
+    holds_itself: list[Any] = []
+    holds_itself.extend([holds_itself, holds_itself])
+    with pytest.raises(exceptions.ArgumentNotJSON, match="holds itself"):
+        jobs.fail.enqueue("acme", message=holds_itself)
+    assert not TenantJob.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_control_the_deepest_argument_there_may_be_comes_back_equal_and_is_shown(boss: Client) -> None:
+    value = nest(450)
+    job = jobs.say_message.enqueue("acme", value)
+    work("reports")
+    job.refresh_from_db()
+    assert (job.state, job.result) == ("finished", value)
+    assert boss.get(reverse("admin:tenant_slots_tenantjob_change", args=[job.pk])).status_code == 200
 
 
 @pytest.mark.django_db(transaction=True)

@@ -1,13 +1,20 @@
-"""A tenant queue with jobs that have not ended cannot be deleted."""
+"""A tenant queue with jobs that have not ended cannot be deleted; and what receivers of the project may do."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
+import pytest
+from django.dispatch import Signal
+
+from tenant_slots import signals
 from tenant_slots.exceptions import TenantQueueInUse
-from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
-from tests.factories import work
+from tests.factories import dead_process, fresh, running_job, tenant_queue, work
+from tests.repair.sweeps import sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -27,3 +34,64 @@ def test_a_row_whose_jobs_have_ended_can_be_deleted_with_them() -> None:
     work()
     TenantQueue.objects.get().delete()
     assert not TenantJob.objects.exists()
+
+
+# --- receivers of the project ---------------------------------------------------------------------------------------
+
+
+class OfTheProject(BaseException): ...
+
+
+def exits(**_: Any) -> None:
+    raise SystemExit("a receiver has had enough")
+
+
+@contextmanager
+def heard(signal: Signal, *receivers: Any) -> Iterator[None]:
+    for receiver in receivers:
+        signal.connect(receiver)
+    try:
+        yield
+    finally:
+        for receiver in receivers:
+            signal.disconnect(receiver)
+
+
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, OfTheProject, ValueError])
+@pytest.mark.parametrize("name", ["jobs_enqueued", "jobs_admitted", "job_started", "job_ended"])
+def test_whatever_a_receiver_raises_is_logged_and_its_job_ends_as_ever(
+    name: str, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    told = []
+
+    def raises(**_: Any) -> None:
+        raise error("no")
+
+    def listens(**_: Any) -> None:
+        told.append(name)
+
+    with heard(signals.named(name), listens, raises):
+        job = jobs.add.enqueue(1, 2, tenant="acme")
+        assert fresh(job).state == State.QUEUED, "it was admitted although others are told of it first"
+        work()
+    assert fresh(job).state == State.FINISHED
+    assert told == [name]
+    assert any(record.exc_info and isinstance(record.exc_info[1], error) for record in caplog.records)
+
+
+def test_control_whoever_interrupts_a_receiver_is_obeyed() -> None:
+    def interrupted(**_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with heard(signals.jobs_enqueued, interrupted), pytest.raises(KeyboardInterrupt):
+        jobs.add.enqueue(1, 2, tenant="acme")
+    assert TenantJob.objects.exists()
+
+
+def test_a_receiver_that_exits_ends_no_sweep_and_no_change_of_a_limit() -> None:
+    row = tenant_queue()
+    running_job(row, dead_process())
+    with heard(signals.swept, exits), heard(signals.limit_changed, exits):
+        assert sweep_now().reclaimed == 1
+        assert row.set_limit(3)
+    assert fresh(row).max_job == 3

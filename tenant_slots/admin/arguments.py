@@ -12,30 +12,28 @@ from tenant_slots.tasks.registry import registered
 
 HIDDEN = "********"
 
+TOO_DEEP = "it is nested too deeply to be shown"
+
 
 def shown_args(job: TenantJob) -> str:
     """The positional ones, a parameter of a hidden name masked by its place."""
     if isinstance(job.args, Unreadable):
         return job.args.problem
     names = _parameters(job)
-    return as_text(
-        [
-            HIDDEN if index < len(names) and is_hidden(names[index]) else masked(value)
-            for index, value in enumerate(job.args)
-        ]
-    )
+    hidden = [index < len(names) and is_hidden(names[index]) for index in range(len(job.args))]
+    return _shown([HIDDEN if hides else value for hides, value in zip(hidden, job.args, strict=True)])
 
 
 def shown_kwargs(job: TenantJob) -> str:
-    return job.kwargs.problem if isinstance(job.kwargs, Unreadable) else as_text(masked(job.kwargs))
+    return job.kwargs.problem if isinstance(job.kwargs, Unreadable) else _shown(job.kwargs)
 
 
 def shown_context(job: TenantJob) -> str:
-    return job.context.problem if isinstance(job.context, Unreadable) else as_text(masked(job.context))
+    return job.context.problem if isinstance(job.context, Unreadable) else _shown(job.context)
 
 
 def shown_result(job: TenantJob) -> str:
-    return "" if job.result is None else as_text(masked(job.result))
+    return "" if job.result is None else _shown(job.result)
 
 
 def masked(value: Any) -> Any:
@@ -54,6 +52,13 @@ def is_hidden(name: str) -> bool:
 
 def as_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def _shown(value: Any) -> str:
+    try:
+        return as_text(masked(value))
+    except RecursionError:
+        return TOO_DEEP
 
 
 def _plain(name: str) -> str:

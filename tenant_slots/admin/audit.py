@@ -20,6 +20,9 @@ from tenant_slots.models import Change, KeptChange, TenantQueue
 
 ENTRIES_SHOWN = 50
 
+NO_MESSAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What reading an entry raises that is of another form than those of Django's admin."""
+
 
 @dataclass(frozen=True)
 class HistoryLine:
@@ -127,5 +130,12 @@ def _facts(entry: LogEntry) -> list[dict[str, str]]:
             for facts in changed
             if not facts.get("kept")
         ]
-    except (ValueError, KeyError, TypeError):
-        return [{"what": str(entry), "old": "", "new": "", "reason": ""}]
+    except NO_MESSAGE:
+        return [{"what": _as_django_says(entry), "old": "", "new": "", "reason": ""}]
+
+
+def _as_django_says(entry: LogEntry) -> str:
+    try:
+        return str(entry)
+    except NO_MESSAGE:
+        return entry.object_repr

@@ -167,7 +167,12 @@ class SeenForm(forms.Form):
 
     def clean_seen(self) -> dict[int, int]:
         pairs = (pair.partition(":")[::2] for pair in self.cleaned_data["seen"].split())
-        return {int(pk): int(version) for pk, version in pairs if pk.isdecimal() and version.isdecimal()}
+        return {int(pk): int(version) for pk, version in pairs if _is_number(pk) and _is_number(version)}
+
+
+def _is_number(text: str) -> bool:
+    """Of one that a page has shown; Python refuses to read thousands of digits."""
+    return text.isdecimal() and len(text) < 20
 
 
 def seen(pks: list[int]) -> dict[str, Any]:

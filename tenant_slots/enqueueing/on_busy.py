@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from django.db.models import F
+from django.db.models.functions import Least
 
 from tenant_slots import concurrency_keys, rests, transitions
 from tenant_slots.db.clock import DatabaseNow, in_seconds
@@ -22,6 +23,7 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.tasks import context
 from tenant_slots.tasks.on_busy import DISCARD, WAIT, OnBusy, Policy, Reschedule, is_policy
 from tenant_slots.tasks.registry import resolve
+from tenant_slots.validation import HIGHEST_COUNT
 
 logger = logging.getLogger("tenant_slots")
 
@@ -141,7 +143,7 @@ def _heads_of_lanes(row: TenantQueue) -> Iterator[tuple[int, int]]:
 def _defer(job: TenantJob, policy: Reschedule) -> None:
     seconds = policy.seconds * random.uniform(1 - policy.jitter, 1 + policy.jitter)
     deferred = {"state": State.SCHEDULED, "asks": True, "run_after": in_seconds(seconds)}
-    TenantJob.objects.filter(pk=job.pk).update(**deferred, deferrals=F("deferrals") + 1)
+    TenantJob.objects.filter(pk=job.pk).update(**deferred, deferrals=Least(F("deferrals"), HIGHEST_COUNT - 1) + 1)
 
 
 def _discard(job: TenantJob) -> TenantJob:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 from tenant_slots import transitions
@@ -33,7 +34,8 @@ def retry(job: TenantJob) -> None:
     if not revived:
         raise NotRetryable(job=job.uuid, state=_why_not(job))
     transitions.after_commit(partial(transitions.offer, job.tenant_queue_id, job.rq_queue_name))
-    job.refresh_from_db()
+    with suppress(TenantJob.DoesNotExist):  # deleted since, or run and pruned
+        job.refresh_from_db()
 
 
 def _why_not(job: TenantJob) -> str:

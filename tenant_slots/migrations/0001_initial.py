@@ -548,6 +548,18 @@ class Migration(migrations.Migration):
                         fields=["id"],
                         name="tenant_slots_reservations",
                     ),
+                    models.Index(
+                        condition=models.Q(
+                            ("attempt__gte", 2147483647),
+                            ("crashes__gte", 2147483647),
+                            ("interruptions__gte", 2147483647),
+                            ("failures__gte", 2147483647),
+                            ("deferrals__gte", 2147483647),
+                            _connector="OR",
+                        ),
+                        fields=["id"],
+                        name="tenant_slots_counted_out",
+                    ),
                 ],
                 "constraints": [
                     models.UniqueConstraint(

@@ -5,7 +5,7 @@ What moves a job between states is in ``slots.py``. Methods whose body needs the
 written there, see ``layering.py``.
 """
 
-from tenant_slots.models.job_indexes import ANY, ANY_OF_ALL, READY_AT
+from tenant_slots.models.job_indexes import ANY, ANY_OF_ALL, COUNTS, HAS_COUNTED_OUT, READY_AT
 from tenant_slots.models.kept_change import KeptChange
 from tenant_slots.models.states import ENDED, HOLD_SLOT, HOLDING, Kind, LimitSource, Stage, State
 from tenant_slots.models.sweep_claim import EVERYWHERE, SweepClaim
@@ -24,9 +24,11 @@ __all__ = [
     "ANY",
     "ANY_OF_ALL",
     "CONTENT",
+    "COUNTS",
     "ENDED",
     "EVERYWHERE",
     "GUARDED",
+    "HAS_COUNTED_OUT",
     "HIGHEST_LIMIT",
     "HIGHEST_SHARE",
     "HOLDING",

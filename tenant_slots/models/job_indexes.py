@@ -7,6 +7,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Coalesce, Greatest
 
 from tenant_slots.models.states import Kind, Stage
+from tenant_slots.validation import HIGHEST_COUNT
 
 ANY = Q(crashes__gte=0)
 """True of every job. An index that has it in its condition is left alone by queries that do not ask for it.
@@ -23,6 +24,12 @@ ANY_OF_ALL = Q(interruptions__gte=0)
 
 READY_AT = Greatest("enqueued_at", Coalesce("run_after", "enqueued_at"))
 """From when a job could have started: one that was deferred did not wait before its time."""
+
+COUNTS = ("attempt", "crashes", "interruptions", "failures", "deferrals")
+"""Of a job."""
+
+HAS_COUNTED_OUT = Q(*((f"{name}__gte", HIGHEST_COUNT) for name in COUNTS), _connector=Q.OR)
+"""Jobs with a count at its end, where only SQL from outside puts it. Nothing that a start or a heartbeat writes."""
 
 CONSTRAINTS: list[models.BaseConstraint] = [
     models.UniqueConstraint(
@@ -72,6 +79,7 @@ INDEXES: list[models.Index] = [
         condition=~Q(stage=Stage.ENDED) & Q(kind=Kind.RESERVATION),
         name="tenant_slots_reservations",
     ),
+    models.Index(fields=["id"], condition=HAS_COUNTED_OUT, name="tenant_slots_counted_out"),
 ]
 """None of them has `state`, nor what a start or a heartbeat writes: PostgreSQL would write every index of a job, those
 too that do not change, whenever one of their columns changes.

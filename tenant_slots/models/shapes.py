@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
-from tenant_slots.validation import is_number, is_whole
+from django.conf import settings
 
-NUMBERS = ("timeout", "result_ttl", "failure_ttl")
-"""Options of RQ that are whole seconds."""
+from tenant_slots.validation import HIGHEST_COUNT, LATEST, is_number, is_whole, time_problem
+
+FOR_EVER = -1
+"""To RQ: a job with this timeout may take any time, what has this ttl is kept."""
+
+MOST_SECONDS = 2**31 - 1
+"""68 years. No timer of the system takes more, and a work-horse that is told to set one ends before its job has begun;
+Redis refuses what is far more, and RQ's worker then ends.
+"""
+
+HIGHEST_AMOUNT = 10**15
+"""Of what a job reports. Above it JavaScript, which shows the numbers, rounds them."""
 
 
 def is_list(value: Any) -> bool:
@@ -18,29 +29,53 @@ def is_dict(value: Any) -> bool:
     return isinstance(value, dict)
 
 
+def is_timeout(value: Any) -> bool:
+    return value != 0 and is_ttl(value)
+
+
+def is_ttl(value: Any) -> bool:
+    return is_whole(value, FOR_EVER, MOST_SECONDS)
+
+
 def are_options(value: Any) -> bool:
     return (
         isinstance(value, dict)
-        and all(value.get(name) is None or is_whole(value[name]) for name in NUMBERS)
+        and (value.get("timeout") is None or is_timeout(value["timeout"]))
+        and all(value.get(name) is None or is_ttl(value[name]) for name in ("result_ttl", "failure_ttl"))
         and isinstance(value.get("meta", {}), dict)
         and isinstance(value.get("description", ""), str)
         and ("retry" not in value or _is_retry(value["retry"]))
-        and isinstance(value.get("unknown", {}), dict)
+        and ("unknown" not in value or _is_mark(value["unknown"]))
     )
 
 
 def is_progress(value: Any) -> bool:
     return (
         isinstance(value, dict)
-        and is_number(value.get("done"))
-        and (value.get("total") is None or is_number(value["total"]))
+        and is_number(value.get("done"), 0, HIGHEST_AMOUNT)
+        and "total" in value
+        and (value["total"] is None or is_number(value["total"], 0, HIGHEST_AMOUNT))
     )
 
 
 def is_limit_history(value: Any) -> bool:
     return isinstance(value, list) and all(
-        isinstance(pair, list) and len(pair) == 2 and all(map(is_number, pair)) for pair in value
+        isinstance(pair, list)
+        and len(pair) == 2
+        and is_number(pair[0], 0, LATEST.timestamp())
+        and is_whole(pair[1], 0, HIGHEST_COUNT)
+        for pair in value
     )
+
+
+def _is_mark(value: Any) -> bool:
+    """When a worker first did not know a job's function, and at which attempt."""
+    if not isinstance(value, dict) or not isinstance(value.get("since"), str) or not is_whole(value.get("attempt")):
+        return False
+    try:
+        return not time_problem(datetime.fromisoformat(value["since"]), aware=settings.USE_TZ)
+    except ValueError:
+        return False
 
 
 def _is_retry(value: Any) -> bool:

@@ -17,7 +17,7 @@ from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.layering import implemented_above
 from tenant_slots.models import shapes
 from tenant_slots.models.fields import Moment, SparseDict, StoredJSON, Unreadable, UnreadableDict, UnreadableList
-from tenant_slots.models.job_indexes import ANY, CONSTRAINTS, INDEXES
+from tenant_slots.models.job_indexes import ANY, CONSTRAINTS, HAS_COUNTED_OUT, INDEXES
 from tenant_slots.models.manager import MYPY, InConfiguredDatabase
 from tenant_slots.models.states import ENDED, HOLDING, UNADMITTED, Kind, Stage, State
 from tenant_slots.models.tenant_queue import TenantQueue
@@ -85,6 +85,10 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
         Nobody sends heartbeats for a stock worker's jobs, so that their absence says nothing.
         """
         return self.running().filter(beats=True, beat_at__lt=ago(app_settings.LEASE_TTL))
+
+    def counted_out(self) -> TenantJobQuerySet:
+        """Jobs with a count that goes no further, because SQL from outside has put it at its end."""
+        return self.filter(HAS_COUNTED_OUT)
 
     def ended(self) -> TenantJobQuerySet:
         return self.filter(stage=Stage.ENDED)

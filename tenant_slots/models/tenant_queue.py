@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Case, F, Q, When
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots import rates
@@ -19,6 +19,7 @@ from tenant_slots.models import shapes
 from tenant_slots.models.fields import Moment, StoredJSON, UnreadableList
 from tenant_slots.models.manager import MYPY, InConfiguredDatabase
 from tenant_slots.models.states import LimitSource
+from tenant_slots.validation import HIGHEST_COUNT
 
 HIGHEST_LIMIT = 10_000
 """More slots than any worker pool has; a number above it is a typing error."""
@@ -30,6 +31,9 @@ GUARDED = (
     "max_job", "override_until", "share", *rates.SETTINGS, "max_job_per_key", "max_waiting", "paused", "resume_at",
 )  # fmt: skip
 """What a tenant queue lets its jobs do. Saving one of these raises `TenantQueue.version` and admits what fits now."""
+
+NEXT_VERSION = Case(When(version__gte=HIGHEST_COUNT, then=0), default=F("version") + 1)
+"""Begins anew where SQL from outside has put it at its end: each change is to have another version than the last."""
 
 RATE_IS_WHOLE = Q(rate_number=None, rate_per=None, rate_burst=None) | Q(
     rate_number__isnull=False,
@@ -223,7 +227,7 @@ class TenantQueue(models.Model):
 
     def _save_as_next_version(self, *args: Any, **kwargs: Any) -> None:
         before = self.version
-        self.version = F("version") + 1
+        self.version = NEXT_VERSION
         try:
             super().save(*args, **kwargs)
         except BaseException:

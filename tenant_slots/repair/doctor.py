@@ -10,7 +10,7 @@ from tenant_slots import dispatch
 from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.repair import findings as found
-from tenant_slots.repair import liveness
+from tenant_slots.repair import liveness, numbers
 from tenant_slots.repair.finding import Finding, of_job, of_row
 
 INTERVALS_TOO_LATE = 3
@@ -82,6 +82,18 @@ def _not_ours(columns: list[str]) -> str:
     return f"somebody has written values there that cannot be read: {', '.join(columns)}; put them right by SQL"
 
 
+def _at_the_end() -> Iterator[Finding]:
+    for job, columns in numbers.odd_jobs():
+        yield of_job("end of range", job, _goes_no_further(job, columns))
+    for row, columns in numbers.odd_tenant_queues():
+        yield of_row("end of range", row, _goes_no_further(row, columns))
+
+
+def _goes_no_further(row: TenantJob | TenantQueue, columns: list[str]) -> str:
+    values = ", ".join(f"{name} {getattr(row, name)}" for name in columns)
+    return f"somebody has written numbers there from which nobody can count on: {values}; put them right by SQL"
+
+
 def _unknown_queues() -> Iterator[Finding]:
     for row in found.without_queue():
         meaning = "RQ_QUEUES does not have its queue, so its jobs cannot run; add the queue there, or cancel the jobs"
@@ -99,7 +111,7 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     "owners": (_dead_owners, _dead_reservations, _stale_owners),
     "redis": (_lost_in_redis, _evicting),
     "backlog": (_stranded, _overdue),
-    "rows": (_unreadable,),
+    "rows": (_unreadable, _at_the_end),
     "queues": (_unknown_queues,),
     "workers": (liveness.without_worker, liveness.queued_too_long),
     "sweeps": (liveness.without_sweep,),

@@ -23,7 +23,7 @@ from tenant_slots.exceptions import StaleVersion
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue, rq_queue_of
 from tenant_slots.owners import Liveness
-from tenant_slots.repair import findings, lost_runs
+from tenant_slots.repair import findings, lost_runs, numbers
 from tenant_slots.repair.asking import ask
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.one_row import unless_locked
@@ -53,6 +53,11 @@ SECONDS_BETWEEN_LOOKS_FOR_QUEUES = 300
 """The look reads the whole backlog."""
 
 _looked_for_queues_at = -math.inf
+
+NEVER_ADMITTED = (
+    "it could not be admitted: SQL from outside has set its attempt to {attempt}, the highest number of that column; "
+    "set a lower one and retry the job, or enqueue it again"
+)
 
 SWEEP = "sweep"
 """Who changed a limit, as receivers of ``limit_changed`` are told."""
@@ -176,6 +181,13 @@ def _promote(pks: list[int]) -> int:
     return promoted
 
 
+def fail_never_admitted(report: Report, contact: Contact) -> None:
+    """Waiting jobs that the database lets nobody admit: each keeps all that are behind it from having a turn."""
+    for job in numbers.never_admitted()[:ROWS_PER_STEP]:
+        error = f"{job.error}\n{NEVER_ADMITTED.format(attempt=job.attempt)}".strip()
+        report.reclaimed += bool(unless_locked(partial(transitions.fail_unadmitted, job, error)))
+
+
 def leave_queues_given_up(report: Report, contact: Contact) -> None:
     """Jobs whose overflow queue the project has given up go to their tenant queue's."""
     global _looked_for_queues_at
@@ -233,6 +245,7 @@ STEPS: tuple[Step, ...] = (
     promote,
     charge,
     leave_queues_given_up,
+    fail_never_admitted,
     offer,
     repair_counters,
     prune,

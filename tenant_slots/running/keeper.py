@@ -150,7 +150,8 @@ class Keeper:
         try:
             with naming_missing_tables():
                 job = self._in_time(lambda: tenants.though_deleted(self._insert))
-            self._begin(job)
+            with self._canceled_if_deleted():
+                self._begin(job)
         except BaseException as error:
             self.begun.set_exception(error)
             if job is not None and not job.has_ended:
@@ -161,6 +162,14 @@ class Keeper:
         while not self._has_ended.wait(app_settings.BEAT_INTERVAL):
             self._beat(reservation)
         self._run.end(self._outcome)
+
+    @contextmanager
+    def _canceled_if_deleted(self) -> Iterator[None]:
+        """The row may go between any two looks at it."""
+        try:
+            yield
+        except (TenantJob.DoesNotExist, TenantQueue.DoesNotExist) as error:
+            raise self._no_slot(CANCELED) from error
 
     def _in_time(self, step: Callable[[], T], job: TenantJob | None = None) -> T:
         """What the step gives. While somebody keeps the tenant queue locked it is tried until the time is over."""

@@ -15,6 +15,7 @@ from django.db import Error, connections
 
 from tenant_slots.exceptions import InvalidProgress
 from tenant_slots.models import TenantJob
+from tenant_slots.models.shapes import HIGHEST_AMOUNT
 from tenant_slots.tasks.arguments import json_problem
 from tenant_slots.validation import is_number
 
@@ -31,9 +32,6 @@ SECONDS_BETWEEN_WRITES = 1.0
 
 SECONDS_FOR_A_LAST_WRITE = 2.0
 """How long the end of a job waits for a write that is on its way: what it writes comes with the end too."""
-
-HIGHEST_NUMBER = 10**15
-"""Above it JavaScript, which shows the numbers, rounds them."""
 
 STATS_BYTES = 8192
 """Most bytes of all stats as JSON: the list of jobs reads them of every job on the page."""
@@ -152,16 +150,16 @@ def is_reporting() -> bool:
 def _require_amount(name: str, value: object) -> None:
     if not is_number(value):
         raise InvalidProgress(name=name, value=_shown(value), problem="it must be an int or a float")
-    if not is_number(value, 0, HIGHEST_NUMBER):
-        raise InvalidProgress(name=name, value=_shown(value), problem=f"it must be from 0 to {HIGHEST_NUMBER}")
+    if not is_number(value, 0, HIGHEST_AMOUNT):
+        raise InvalidProgress(name=name, value=_shown(value), problem=f"it must be from 0 to {HIGHEST_AMOUNT}")
 
 
 def _require_stat(name: str, value: object) -> None:
     problem = json_problem(name) or json_problem(value)
     if value is not None and not isinstance(value, (int, float, str)):
         problem = "give a number, a text, a boolean or None"
-    elif is_number(value) and not problem and not is_number(value, -HIGHEST_NUMBER, HIGHEST_NUMBER):
-        problem = f"it must be from {-HIGHEST_NUMBER} to {HIGHEST_NUMBER}"
+    elif is_number(value) and not problem and not is_number(value, -HIGHEST_AMOUNT, HIGHEST_AMOUNT):
+        problem = f"it must be from {-HIGHEST_AMOUNT} to {HIGHEST_AMOUNT}"
     if problem:
         raise InvalidProgress(name=name, value=_shown(value), problem=problem)
 

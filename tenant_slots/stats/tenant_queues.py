@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 from tenant_slots import rests
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats.expressions import count_of, in_seconds, jobs_of_row, oldest_wait
+from tenant_slots.validation import text_problem
 
 BUSIEST_FIRST = ("-waiting", "-current_job", "tenant", "queue")
 """Largest backlog first, then most slots in use. For rows of `with_waiting`."""
@@ -40,6 +41,8 @@ class QueueUsage:
 def usage(*, tenant: str | None = None, queue: str | None = None) -> list[QueueUsage]:
     """Every tenant queue, or those of a tenant or a queue, busiest first. One query."""
     rows: QuerySet[TenantQueue] = TenantQueue.objects.all()
+    if text_problem(tenant or "") or text_problem(queue or ""):
+        return []  # no row has a name that cannot be stored
     if tenant is not None:
         rows = rows.filter(tenant=tenant)
     if queue is not None:

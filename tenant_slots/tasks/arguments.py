@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from itertools import repeat
 from typing import Any
 
 from tenant_slots.conf import app_settings
@@ -14,6 +15,13 @@ from tenant_slots.validation import text_problem
 
 LARGEST_INT_BITS = 10_000
 """Python refuses to write integers of more than 4,300 digits, which is 14,000 bits, as text."""
+
+DEEPEST = 500
+"""Levels of lists and dicts in each other that are read again wherever the job runs: Python's own limit is for all that
+is under way in a thread, and a process may have a higher one than the next.
+"""
+
+TOO_DEEP = f"it is nested more than {DEEPEST} levels deep, or holds itself"
 
 
 def require_storable(call: TaskCall) -> None:
@@ -37,12 +45,14 @@ def _named(call: TaskCall) -> Iterator[tuple[str, Any]]:
 def json_problem(value: Any) -> str:
     """Why a value would not survive the way through JSON and a database column; empty when it does."""
     try:
-        return _problem(value)
+        return _problem(value, DEEPEST)
     except RecursionError:
-        return "it is nested too deeply, or holds itself"
+        return TOO_DEEP
 
 
-def _problem(value: Any) -> str:
+def _problem(value: Any, levels: int) -> str:
+    if levels < 0:
+        return TOO_DEEP
     if isinstance(value, int):
         return "" if value.bit_length() <= LARGEST_INT_BITS else "it holds a number of thousands of digits"
     if value is None:
@@ -52,18 +62,18 @@ def _problem(value: Any) -> str:
     if isinstance(value, float):
         return "" if math.isfinite(value) else f"{value!r} is not a JSON number"
     if isinstance(value, list):
-        return next(filter(None, map(_problem, value)), "")
+        return next(filter(None, map(_problem, value, repeat(levels - 1))), "")
     if isinstance(value, dict):
-        return _dict_problem(value)
+        return _dict_problem(value, levels - 1)
     hint = "; pass a list" if isinstance(value, (tuple, set, frozenset)) else "; pass its key or its text"
     return f"it holds a {type(value).__name__}{hint}"
 
 
-def _dict_problem(value: dict[Any, Any]) -> str:
+def _dict_problem(value: dict[Any, Any], levels: int) -> str:
     for key, item in value.items():
         if not isinstance(key, str):
             return f"it holds a dict with the key {key!r}; JSON keys are texts"
-        problem = text_problem(key) or _problem(item)
+        problem = text_problem(key) or _problem(item, levels)
         if problem:
             return problem
     return ""

@@ -11,7 +11,7 @@ from typing import Any
 from rq import Retry
 
 from tenant_slots.exceptions import ImproperJob, InvalidOption
-from tenant_slots.models import TenantJob
+from tenant_slots.models import TenantJob, shapes
 from tenant_slots.tasks.arguments import json_problem
 from tenant_slots.tasks.on_busy import on_busy_problem
 from tenant_slots.tasks.throttle import Throttle
@@ -43,7 +43,13 @@ def _of(kind: type) -> Callable[[Any], str]:
 
 
 def _timeout_problem(value: Any) -> str:
-    return type_problem(value, int) or ("give seconds, or -1 for no limit" if value == 0 else "")
+    problem = f"give seconds, at most {shapes.MOST_SECONDS}, or {shapes.FOR_EVER} for no limit"
+    return type_problem(value, int) or ("" if shapes.is_timeout(value) else problem)
+
+
+def _ttl_problem(value: Any) -> str:
+    problem = f"give seconds, from 0 to {shapes.MOST_SECONDS}, or {shapes.FOR_EVER} for ever"
+    return type_problem(value, int) or ("" if shapes.is_ttl(value) else problem)
 
 
 def _description_problem(value: Any) -> str:
@@ -100,8 +106,8 @@ class Option:
 
 DECORATOR_OPTIONS = {
     "timeout": Option(_timeout_problem, is_for_rq=True),
-    "result_ttl": Option(_of(int), is_for_rq=True),
-    "failure_ttl": Option(_of(int), is_for_rq=True),
+    "result_ttl": Option(_ttl_problem, is_for_rq=True),
+    "failure_ttl": Option(_ttl_problem, is_for_rq=True),
     "description": Option(_description_problem, is_for_rq=True),
     "meta": Option(_meta_problem, is_for_rq=True),
     "retry": Option(_retry_problem, is_for_rq=True),

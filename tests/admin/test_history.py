@@ -137,3 +137,13 @@ def test_a_chart_says_no_more_digits_than_anybody_reads(seconds: float, text: st
     chart = Chart("x", ["then", "now"], [Series("p95", "x", [None, seconds])], unit="s")
     assert chart.top_label == text
     assert chart.table() == [("now", [text.removesuffix(" s")]), ("then", [""])]
+
+
+@pytest.mark.parametrize("message", ['[{"changed": "x"}]', '[{"changed": ["x"]}]', "[" * 5000 + "]" * 5000, "9" * 5000])
+def test_an_entry_that_is_none_of_ours_spoils_no_history(boss: Client, message: str) -> None:
+    row = tenant_queue(max_job=1)
+    confirmed(boss, QUEUES, "pause", row, reason="inventory")
+    entry = LogEntry.objects.get()
+    entry.pk, entry.change_message = None, message
+    entry.save()
+    assert "inventory" in [line[4] for line in shown(boss, row)]

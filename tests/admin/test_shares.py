@@ -121,3 +121,12 @@ def test_the_export_has_the_share(boss: Client) -> None:
     response: Any = run_action(boss, QUEUES, "export", tenant_queue(share=12))
     head, line = csv.reader(io.StringIO(b"".join(response.streaming_content).decode()))
     assert dict(zip(head, line, strict=True))["share"] == "12"
+
+
+@pytest.mark.parametrize("seen", ["9" * 5000 + ":1", f"1:{'9' * 5000}", "x:y", ":"])
+def test_versions_that_no_page_has_shown_are_passed_over(boss: Client, seen: str) -> None:
+    row = tenant_queue()
+    seen = f"{seen} {row.pk}:{row.version}"
+    answer = run_action(boss, QUEUES, "set_share", row, confirm="yes", share="4", reason="gold", seen=seen)
+    assert answer.status_code == 200
+    assert fresh(row).share == 4

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tenant_slots import transitions
 from tenant_slots.exceptions import NotRetryable
-from tenant_slots.models import State
+from tenant_slots.models import State, TenantJob
 from tests import jobs
 from tests.factories import counters_match, fresh, work
 
@@ -28,3 +29,18 @@ def test_a_finished_job_cannot_be_retried() -> None:
     work()
     with pytest.raises(NotRetryable, match="finished"):
         job.retry()
+
+
+def test_a_job_that_is_deleted_as_soon_as_it_waits_again_was_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = jobs.fail.enqueue("acme")
+    work()
+    states = []
+
+    def deleted(*_: object) -> None:
+        states.append(TenantJob.objects.get().state)
+        TenantJob.objects.all().delete()
+
+    monkeypatch.setattr(transitions, "offer", deleted)
+    fresh(job).retry()
+    assert states == [State.WAITING]
+    assert not TenantJob.objects.exists()

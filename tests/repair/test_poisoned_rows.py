@@ -12,6 +12,7 @@ from django.core.management import call_command
 from django.db import DataError, connection
 from django.test import Client
 
+from tenant_slots import dispatch
 from tenant_slots.models import State, SweepClaim, TenantJob, TenantQueue
 from tenant_slots.repair import doctor, steps, sweeper
 from tenant_slots.repair.contact import Contact
@@ -38,6 +39,21 @@ pytestmark = [
 
 TIMES = ["infinity", "-infinity", "12024-01-01T00:00:00+00", "4000-01-01 00:00:00 BC", "9999-12-31T23:59:59-05:00"]
 JSON = ["9" * 5000, "[" * 5000 + "]" * 5000, '"text"', "7", "[7]", '{"done": "x", "retry": 3}', "null"]
+BIG = "1" + "0" * 400
+ODD_JSON = {
+    "progress": [
+        f'{{"done": {BIG}, "total": 1}}', f'{{"done": 1, "total": {BIG}}}', '{"done": 1}', '{"done": -1, "total": 2}',
+    ],
+    "options": [
+        '{"timeout": 0}', f'{{"timeout": {BIG}}}', '{"timeout": 2147483648}', f'{{"result_ttl": {BIG}}}',
+        f'{{"failure_ttl": -{BIG}}}', '{"unknown": {"attempt": 0}}', '{"unknown": {"since": "x", "attempt": 0}}',
+        '{"unknown": {"since": "2026-01-01T00:00:00", "attempt": 0}}',
+    ],
+    "args": ["[" * 800 + "]" * 800],
+}  # fmt: skip
+"""JSON of the right form whose numbers and depth are beyond what our own code writes."""
+ODD_HISTORIES = [f"[[{BIG}, 5]]", f"[[5, {BIG}]]", "[[-1e300, 5]]", "[[5, 1e300]]", "[[5, -1]]"]
+NO_RQ_IDS = ["a b/", "\r\n", "\u202e", "x" * 200]
 TEXTS = ["", "nowhere", "\u202e<script>", "a\r\nb", "%s {0}"]
 
 JOB_TIMES = ["run_after", "enqueued_at", "admitted_at", "ended_at", "started_at", "beat_at", "cancel_requested_at"]
@@ -62,6 +78,8 @@ def job_in(state: State, tenant: str) -> TenantJob:
     return waiting_job(row, state=state)
 
 
+LONG_AGO = "2001-01-01T00:00:00+00:00"
+
 STATES = [State.SCHEDULED, State.WAITING, State.RUNNING, State.FAILED]
 
 OF_JOBS = [
@@ -70,10 +88,12 @@ OF_JOBS = [
     *[(["progress", "result"], value) for value in JSON],
     *[(JOB_TEXTS[:-2], value) for value in TEXTS],
     *[([column], value) for column in JOB_TEXTS[-2:] for value in ("", "nowhere")],
+    *[([column], value) for column, values in ODD_JSON.items() for value in values],
+    *[(["rq_job_id"], value) for value in NO_RQ_IDS],
 ]
 OF_QUEUES = [
     *[(QUEUE_TIMES, value) for value in TIMES],
-    *[(["limit_history"], value) for value in JSON],
+    *[(["limit_history"], value) for value in (*JSON, *ODD_HISTORIES)],
     *[([column], value) for column in QUEUE_TEXTS for value in TEXTS],
 ]
 
@@ -84,7 +104,7 @@ def poison_everything() -> list[TenantJob]:
     for number, (columns, value) in enumerate(OF_JOBS):
         for state in STATES:
             job = job_in(state, f"poisoned {number} {state}")
-            spoil(job, columns, value)
+            spoil(job, columns, value if columns != ["rq_job_id"] else f"{value}{job.pk}")
             spoilt.append(job)
     for number, (columns, value) in enumerate(OF_QUEUES):
         name = "reports" if "tenant" in columns else "imports"
@@ -175,6 +195,26 @@ def test_a_job_with_options_that_cannot_be_read_gives_its_slot_back() -> None:
     sweep_now()
     assert (fresh(spoilt).state, fresh(other).state) == (State.FAILED, State.QUEUED)
     assert "options of job" in spoilt.error
+
+
+@pytest.mark.parametrize("rq_id", NO_RQ_IDS)
+def test_a_job_whose_id_is_none_of_rq_fails_alone_wherever_rq_is_asked_for_it(rq_id: str) -> None:
+    running = running_job(tenant_queue("running"), dead_process())
+    lost = waiting_job(tenant_queue("lost", current_job=1), state=State.QUEUED, admitted_at=LONG_AGO)
+    waiting, due, canceled = (waiting_job(tenant_queue(name)) for name in ("waiting", "due", "canceled"))
+    TenantJob.objects.filter(pk=due.pk).update(state=State.SCHEDULED, run_after=LONG_AGO)
+    spoilt = [running, lost, waiting, due, canceled]
+    for job in spoilt:
+        write(job, "rq_job_id", f"{rq_id}{job.pk}")
+    other = waiting_job(tenant_queue("other"), state=State.QUEUED, admitted_at=LONG_AGO)
+    TenantQueue.objects.filter(tenant="other").update(current_job=1)
+    assert fresh(canceled).cancel()
+    report = sweep_now()
+    assert (report.failed, report.repushed) == ([], 1)
+    assert other.rq_id in dispatch.queue_named("imports").job_ids
+    states = [State.FAILED, State.FAILED, State.FAILED, State.FAILED, State.CANCELED]
+    assert [fresh(job).state for job in spoilt] == states
+    assert counters_match()
 
 
 def named_by_the_doctor() -> set[tuple[str, str]]:

@@ -295,6 +295,25 @@ def test_a_waiting_reservation_that_is_canceled_raises() -> None:
 
 
 @override_settings(TENANT_SLOTS={"BEAT_INTERVAL": 0.05})
+@pytest.mark.parametrize("moment", ["admit_this", "start"])
+def test_a_waiting_reservation_that_is_deleted_raises_what_a_canceled_one_does(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forced: between two looks at its row."""
+    tenant_queue()
+    do = getattr(slots, moment)
+
+    def deleted_meanwhile(*values: Any) -> bool:
+        done: bool = do(*values) if moment == "start" else False
+        TenantJob.objects.all().delete()
+        return done
+
+    monkeypatch.setattr(slots, moment, deleted_meanwhile)
+    with pytest.raises(NoFreeSlot, match="was canceled"), hold_slot("acme", "imports", timeout=5):
+        pass
+    assert counters_match()
+
+
 def test_a_running_reservation_that_is_canceled_learns_of_it_and_goes_on() -> None:
     with hold_slot("acme", "imports") as reservation:
         assert TenantJob.objects.get().cancel()

@@ -123,3 +123,10 @@ def test_a_position_is_one_query(django_assert_num_queries: DjangoAssertNumQueri
     job = waiting_job(tenant_queue())
     with django_assert_num_queries(1):
         stats.position_in_backlog(job)
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\udcff"])
+def test_nobody_is_found_by_a_text_that_no_database_stores(text: str) -> None:
+    """The second one is what Python makes of an argument of a command that is not UTF-8."""
+    tenant_queue()
+    assert stats.usage(tenant=text) == stats.usage(queue=text) == []

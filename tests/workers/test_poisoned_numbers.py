@@ -45,6 +45,24 @@ def test_a_job_that_cannot_be_admitted_holds_up_no_other_tenant(
     assert worker.poll() is None
 
 
+@pytest.mark.parametrize("worker_class", CLASSES[:3])
+def test_and_fails_alone_so_that_the_others_of_its_tenant_go_on(
+    worker_class: str, history: History, workers: Workers
+) -> None:
+    row = tenant_queue("poisoned", max_job=1)
+    spoilt = jobs.record.enqueue("poisoned", "spoilt", history.path)
+    TenantJob.objects.filter(pk=spoilt.pk).update(attempt=HIGHEST, state=State.WAITING)
+    TenantQueue.objects.filter(pk=row.pk).update(current_job=0)
+    (worker,) = workers.start(worker_class=worker_class)
+    others = [jobs.record.enqueue("poisoned", f"{nth}", history.path) for nth in range(3)]
+    wait_until(lambda: all(fresh(job).state == State.FINISHED for job in others), timeout=30)
+    assert fresh(spoilt).state == State.FAILED
+    assert "enqueue it again" in spoilt.error
+    assert history.started() == ["0", "1", "2"]
+    assert worker.poll() is None
+    wait_until(counters_match)
+
+
 @contextmanager
 def no_ends(row: TenantQueue) -> Iterator[None]:
     """A constraint that lets none of its jobs finish."""
@@ -76,6 +94,27 @@ def test_an_end_that_the_database_refuses_ends_no_worker_and_holds_up_no_other_e
     wait_until(lambda: fresh(spoilt).state == State.FINISHED, timeout=15)
     assert spoilt.attempt == 1, "its end was kept until the database took it"
     assert counters_match()
+
+
+@pytest.mark.parametrize("worker_class", CLASSES[:3])
+def test_options_that_no_timer_and_no_redis_takes_fail_their_job_alone_and_end_no_worker(
+    worker_class: str, history: History, workers: Workers
+) -> None:
+    tenant_queue("well", max_job=1)
+    (worker,) = workers.start(worker_class=worker_class)
+    far = 10**30
+    for number, options in enumerate(({"timeout": far}, {"timeout": 2**31}, {"timeout": 0}, {"failure_ttl": far})):
+        row = tenant_queue(f"poisoned {number}", max_job=0)
+        spoilt = jobs.fail.enqueue(row.tenant)
+        TenantJob.objects.filter(pk=spoilt.pk).update(options=options)
+        row.set_limit(1)
+        wait_until(lambda job=spoilt: fresh(job).state == State.FAILED, timeout=15)
+        assert spoilt.attempt == 1
+        assert "options of job" in spoilt.error
+        jobs.record.enqueue("well", f"{number}", history.path)
+        wait_until(lambda name=str(number): name in history.started(), timeout=15)
+    assert worker.poll() is None
+    wait_until(counters_match)
 
 
 COUNTS = [*(("failures", name) for name in CLASSES), *(("crashes", name) for name in CLASSES[:2])]
