@@ -16,7 +16,7 @@ from typing import Any
 
 from django.db.models import Min
 
-from tenant_slots import slots
+from tenant_slots import chains, slots
 from tenant_slots.db.clock import ago
 from tenant_slots.exceptions import JobsDoNotEnd
 from tenant_slots.fair_order import Freed
@@ -116,7 +116,10 @@ def _next_run(turns: Counter[int], scheduled: bool) -> TenantJob | None:
 
 
 def _promote(scheduled: bool) -> None:
-    due = TenantJob.objects.scheduled().jobs().filter(rq_job_id="")
+    while tenants := chains.concerned():  # no transaction may have committed, after which they would have been told
+        for tenant_queue_id in tenants:
+            chains.tell(tenant_queue_id)
+    due = TenantJob.objects.scheduled().jobs().filter(rq_job_id="", run_after__isnull=False)
     if not scheduled:
         due = due.filter(run_after__lte=ago(0))
     due.update(state=State.WAITING, asks=False)

@@ -68,6 +68,8 @@ class WaysToEnqueue(Generic[P, R]):
         queue: str | None = None,
         tenant: str | int | None = None,
         key: str | None = None,
+        after: Iterable[TenantJob] | None = None,
+        after_any: bool | None = None,
     ) -> Self:
         """The same function with other settings for the jobs that are enqueued through the result.
 
@@ -77,6 +79,8 @@ class WaysToEnqueue(Generic[P, R]):
             queue: another queue of RQ_QUEUES, with that queue's slots.
             tenant: the tenant, instead of what the decorator derives.
             key: the concurrency key, such as a user's id, instead of what the decorator derives.
+            after: jobs that have to finish before this one starts; if one fails or is canceled, so is this one.
+            after_any: however they end, this one runs when they have.
 
         Raises:
             InvalidOption: a value has the wrong type.
@@ -87,10 +91,14 @@ class WaysToEnqueue(Generic[P, R]):
             "queue": queue,
             "explicit_tenant": tenant,
             "explicit_key": key,
+            "after": list(after) if isinstance(after, Iterable) else after,
+            "after_any": after_any,
         }
         given = {name: value for name, value in changes.items() if value is not None}
         task = self.tenant_task
         require_options(task.path, given, USING_OPTIONS)
+        if "after" in given:
+            given["after"] = tuple(dict.fromkeys(job.pk for job in given["after"]))
         return self._with(replace(task, **given, explicit_queue=task.explicit_queue or queue is not None))
 
     def __reduce__(self) -> Any:

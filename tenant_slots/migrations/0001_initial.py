@@ -332,6 +332,16 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "awaited",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        help_text=(
+                            "Whether other jobs may have been enqueued to run after this one: its end is told to them."
+                        ),
+                    ),
+                ),
+                (
                     "priority",
                     models.IntegerField(
                         default=0, help_text="Jobs with a higher priority go first.", verbose_name="priority"
@@ -564,6 +574,46 @@ class Migration(migrations.Migration):
                         fields=("unique_key",),
                         name="tenant_slots_one_per_unique_key",
                     ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="JobDependency",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="dependencies",
+                        to="tenant_slots.tenantjob",
+                    ),
+                ),
+                (
+                    "after",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="dependents",
+                        to="tenant_slots.tenantjob",
+                    ),
+                ),
+                ("any_outcome", models.BooleanField(default=False)),
+                ("is_open", models.BooleanField(default=True)),
+            ],
+            options={
+                "default_permissions": (),
+                "base_manager_name": "objects",
+                "indexes": [
+                    models.Index(fields=["after", "job"], name="tenant_slots_dependents"),
+                    models.Index(condition=models.Q(("is_open", True)), fields=["after"], name="tenant_slots_untold"),
+                    models.Index(condition=models.Q(("is_open", True)), fields=["job"], name="tenant_slots_waits_for"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("job", "after"), name="tenant_slots_dependency_unique"),
                 ],
             },
         ),

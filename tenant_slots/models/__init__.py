@@ -5,12 +5,14 @@ What moves a job between states is in ``slots.py``. Methods whose body needs the
 written there, see ``layering.py``.
 """
 
+from tenant_slots.models.job_dependency import JobDependency
 from tenant_slots.models.job_indexes import ANY, ANY_OF_ALL, READY_AT
 from tenant_slots.models.kept_change import KeptChange
 from tenant_slots.models.states import ENDED, HOLD_SLOT, HOLDING, Kind, LimitSource, Stage, State
 from tenant_slots.models.sweep_claim import EVERYWHERE, SweepClaim
 from tenant_slots.models.tenant_job import (
     CONTENT,
+    NOT_BEFORE,
     UNKNOWN_TASK,
     TenantJob,
     TenantJobQuerySet,
@@ -31,9 +33,11 @@ __all__ = [
     "HIGHEST_SHARE",
     "HOLDING",
     "HOLD_SLOT",
+    "NOT_BEFORE",
     "READY_AT",
     "UNKNOWN_TASK",
     "Change",
+    "JobDependency",
     "KeptChange",
     "Kind",
     "LimitSource",

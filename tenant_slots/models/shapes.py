@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tenant_slots.validation import is_number, is_whole
+from tenant_slots.validation import LATEST, is_number, is_whole
 
 NUMBERS = ("timeout", "result_ttl", "failure_ttl")
 """Options of RQ that are whole seconds."""
@@ -26,6 +26,7 @@ def are_options(value: Any) -> bool:
         and isinstance(value.get("description", ""), str)
         and ("retry" not in value or _is_retry(value["retry"]))
         and isinstance(value.get("unknown", {}), dict)
+        and is_number(value.get("not_before", 0), 0, LATEST.timestamp())
     )
 
 

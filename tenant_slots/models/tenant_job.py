@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
-from tenant_slots.exceptions import UnreadableColumn
+from tenant_slots.exceptions import NotInRQ, UnreadableColumn
 from tenant_slots.layering import implemented_above
 from tenant_slots.models import shapes
 from tenant_slots.models.fields import Moment, SparseDict, StoredJSON, Unreadable, UnreadableDict, UnreadableList
@@ -27,6 +27,9 @@ CONTENT = ("args", "kwargs", "context", "result", "error")
 
 UNKNOWN_TASK = "unknown"
 """Of a job's options: when a worker that does not know its function first met it, and at which attempt it last was."""
+
+NOT_BEFORE = "not_before"
+"""Of a job's options: its `run_after`, in seconds since 1970, once the jobs for which it waits have ended."""
 
 
 def rq_id_of(job: uuid.UUID, attempt: int, rq_job_id: str) -> str:
@@ -49,6 +52,10 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
 
     def scheduled(self) -> TenantJobQuerySet:
         return self.filter(stage=Stage.SCHEDULED)
+
+    def waiting_for_jobs(self) -> TenantJobQuerySet:
+        """Scheduled for no time, but until other jobs have ended."""
+        return self.scheduled().filter(run_after=None)
 
     def waiting(self) -> TenantJobQuerySet:
         return self.filter(stage=Stage.WAITING)
@@ -165,6 +172,11 @@ class TenantJob(models.Model):
         db_default=False,
         help_text=_("Whether a sweep asks the function's on_busy once the time of the job has come."),
     )
+    awaited = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text=_("Whether other jobs may have been enqueued to run after this one: its end is told to them."),
+    )
     priority = models.IntegerField(_("priority"), default=0, help_text=_("Jobs with a higher priority go first."))
     run_after = Moment(_("not before"), null=True)
     key = models.CharField(_("concurrency key"), max_length=255, default="")
@@ -265,6 +277,13 @@ class TenantJob(models.Model):
 
     @property
     def rq_id(self) -> str:
+        """The id of the RQ job of its last attempt. Each attempt has another one.
+
+        Raises:
+            NotInRQ: RQ does not know the job before it has a slot, or again before its next attempt.
+        """
+        if not self.rq_job_id and (self.is_reservation or not self.attempt or self.state in UNADMITTED):
+            raise NotInRQ(job=self.uuid, state=self.state)
         return rq_id_of(self.uuid, self.attempt, self.rq_job_id)
 
     @property

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import Any
 from django.db.models import Q, QuerySet
 from redis.exceptions import RedisError
 
-from tenant_slots import dispatch, fair_order, owners, transitions
+from tenant_slots import chains, dispatch, fair_order, owners, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.dispatch import WorkerRecord
@@ -48,6 +49,9 @@ ROWS_TO_PROMOTE = 20 * ROWS_PER_STEP
 
 SECONDS_TO_PROMOTE = 1
 """After which a sweep leaves what is due to the next one."""
+
+SECONDS_TO_TELL = 1
+"""The same for jobs that wait for others."""
 
 SECONDS_BETWEEN_LOOKS_FOR_QUEUES = 300
 """The look reads the whole backlog."""
@@ -176,6 +180,27 @@ def _promote(pks: list[int]) -> int:
     return promoted
 
 
+def tell_dependents(report: Report, contact: Contact) -> None:
+    """Jobs whose process died before it told them that those for which they wait have ended; or there were too many.
+
+    Tenants take turns. Who waits for what is canceled here is told in the next round.
+    """
+    until = time.monotonic() + SECONDS_TO_TELL
+    chains.forget_deleted()
+    while tenants := chains.concerned():
+        random.shuffle(tenants)
+        told = [unless_locked(partial(_tell_some, report, pk)) for pk in tenants if time.monotonic() < until]
+        if not any(told):
+            return
+
+
+def _tell_some(report: Report, tenant_queue_id: int) -> bool:
+    told = transitions.tell_some(tenant_queue_id)
+    report.promoted += len(told.promoted)
+    report.canceled += len(told.canceled)
+    return True
+
+
 def leave_queues_given_up(report: Report, contact: Contact) -> None:
     """Jobs whose overflow queue the project has given up go to their tenant queue's."""
     global _looked_for_queues_at
@@ -231,6 +256,7 @@ STEPS: tuple[Step, ...] = (
     reclaim_stale,
     repush,
     promote,
+    tell_dependents,
     charge,
     leave_queues_given_up,
     offer,

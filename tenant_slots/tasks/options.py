@@ -84,6 +84,12 @@ def _run_after_problem(value: Any) -> str:
     return time_problem(value)
 
 
+def _after_problem(value: Any) -> str:
+    if not isinstance(value, list) or not all(isinstance(job, TenantJob) for job in value):
+        return "give a list of jobs, as enqueue() returns them"
+    return "" if all(job.pk for job in value) else "one of them is not stored"
+
+
 def _anything(value: Any) -> str:
     return ""
 
@@ -118,6 +124,8 @@ USING_OPTIONS = {
     "queue": Option(_of(str)),
     "explicit_tenant": Option(_anything),
     "explicit_key": Option(key_problem),
+    "after": Option(_after_problem),
+    "after_any": Option(_of(bool)),
 }
 """By the name of the field of `TenantTask` that they replace."""
 
