@@ -144,13 +144,13 @@ def _edges(tenant_queue_id: int, ended: Collection[int] | None) -> list[Any]:
     """With the state of the awaited job, None of one that is gone."""
     outcome = Subquery(TenantJob.objects.filter(pk=OuterRef("after")).values("state"))
     own = untold(ended).filter(job__tenant_queue=tenant_queue_id).annotate(outcome=outcome)
-    return list(own.order_by("job")[:TOLD_AT_ONCE])
+    return list(own.order_by()[:TOLD_AT_ONCE])
 
 
 def _cancel(row: TenantQueue, broken: dict[int, Any]) -> list[TenantJob]:
     """By the job that is to blame, which is often one for many."""
     waiting = TenantJob.objects.waiting_for_jobs().filter(pk__in=broken).select_for_update(no_key=True)
-    jobs: list[TenantJob] = list(waiting.order_by("pk").defer(*CONTENT)) if broken else []
+    jobs: list[TenantJob] = list(waiting.defer(*CONTENT)) if broken else []
     blamed = TenantJob.objects.only("uuid", "task", "state").in_bulk({broken[job.pk].after_id for job in jobs})
     by_error: dict[str, list[int]] = {}
     for job in jobs:
@@ -177,7 +177,7 @@ def _promote(row: TenantQueue, candidates: Collection[int]) -> list[TenantJob]:
     still = JobDependency.objects.filter(job__in=candidates, is_open=True).values_list("job", flat=True)
     free = set(candidates).difference(still.distinct())
     waiting = TenantJob.objects.waiting_for_jobs().filter(pk__in=free).select_for_update(no_key=True)
-    jobs = list(waiting.order_by("pk").defer(*CONTENT)) if free else []
+    jobs = list(waiting.defer(*CONTENT)) if free else []
     now = clock.now() if any(NOT_BEFORE in job.options for job in jobs) else None
     promoted = []
     for job in jobs:

@@ -315,13 +315,17 @@ def tell_dependents(ended: Collection[int]) -> None:
 
 
 def _tell_tenant(tenant_queue_id: int, ended: Collection[int], until: float) -> list[TenantJob]:
+    """Those that were canceled."""
     canceled: list[TenantJob] = []
     has_more = True
-    with suppress(TenantQueue.DoesNotExist, TenantQueueLocked), waiting_at_most(LOCK_TIMEOUT_SECONDS):
-        while has_more and time.monotonic() < until:
-            told = tell_some(tenant_queue_id, ended)
-            canceled += told.canceled
-            has_more = told.has_more
+    try:
+        with waiting_at_most(LOCK_TIMEOUT_SECONDS):
+            while has_more and time.monotonic() < until:
+                told = tell_some(tenant_queue_id, ended)
+                canceled += told.canceled
+                has_more = told.has_more
+    except (TenantQueue.DoesNotExist, TenantQueueLocked) as error:
+        logger.warning("a sweep tells jobs that others have ended: %s", error)
     return canceled
 
 

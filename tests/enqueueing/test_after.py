@@ -251,7 +251,7 @@ def test_a_rollback_leaves_nothing() -> None:
         transaction.set_rollback(True)
     assert TenantJob.objects.get() == a
     assert not JobDependency.objects.exists()
-    assert not fresh(a).awaited
+    assert not TenantJob.objects.filter(awaited=True).exists()
     work()
     assert states(a) == ["finished"]
 
@@ -277,7 +277,7 @@ def test_a_job_of_a_part_of_the_transaction_that_was_taken_back_is_refused() -> 
 
 @pytest.mark.parametrize("value", ["job", 7, ["job"], [None], [7]], ids=repr)
 def test_what_is_no_list_of_jobs_is_refused(value: Any) -> None:
-    with pytest.raises(InvalidOption, match="after=.*give a list of jobs"):
+    with pytest.raises(InvalidOption, match=r"after=.*give a list of jobs"):
         jobs.echo.using(after=value)
 
 
@@ -509,7 +509,7 @@ def test_what_waits_can_be_given_to_plain_rq() -> None:
 def test_a_second_dependent_of_the_same_job_is_told_too() -> None:
     a = first()
     b = after(a)
-    assert fresh(a).awaited
+    assert TenantJob.objects.filter(pk=a.pk, awaited=True).exists()
     c = after(a)
     work()
     assert states(a, b, c) == ["finished"] * 3
@@ -551,7 +551,7 @@ def test_the_number_of_statements_does_not_depend_on_how_many_wait() -> None:
         numbers.append((len(enqueued), len(ended)))
         cancel.cancel_waiting(row, up_to=TenantJob.objects.latest("pk").pk)
     (few_enqueued, few_ended), (many_enqueued, many_ended) = numbers
-    assert few_ended == many_ended == 8
+    assert few_ended == many_ended == (8 if connection.vendor == "postgresql" else 10), "SQLite has its BEGIN too"
     assert many_enqueued <= few_enqueued + 2, "a COPY, and its keys"
 
 
