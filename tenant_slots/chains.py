@@ -92,8 +92,13 @@ def untold(ended: Collection[int] | None = None) -> QuerySet[JobDependency]:
 
 
 def concerned(ended: Collection[int] | None = None) -> list[int]:
-    """Primary keys of the tenant queues with jobs that are to be told."""
-    return list(untold(ended).values_list("job__tenant_queue", flat=True).distinct())
+    """Primary keys of the tenant queues with jobs that are to be told; those that were deleted are forgotten."""
+    row = Subquery(TenantJob.objects.filter(pk=OuterRef("job")).values("tenant_queue"))
+    rows = list(untold(ended).annotate(row=row).values_list("row", flat=True).distinct())
+    if None in rows:
+        there = TenantJob.objects.filter(pk=OuterRef("job"))
+        untold(ended).filter(~Exists(there)).delete()
+    return [pk for pk in rows if pk is not None]
 
 
 def tell(tenant_queue_id: int, ended: Collection[int] | None = None) -> Told:
@@ -114,12 +119,6 @@ def tell(tenant_queue_id: int, ended: Collection[int] | None = None) -> Told:
     return told
 
 
-def forget_deleted() -> None:
-    """Dependencies of jobs that were deleted while they waited."""
-    there = TenantJob.objects.filter(pk=OuterRef("job"))
-    JobDependency.objects.filter(~Exists(there), is_open=True).delete()
-
-
 def wait_again(job: TenantJob) -> list[int]:
     """Have a job that is to run again wait for those of its jobs that have not ended; gives these.
 
@@ -131,13 +130,6 @@ def wait_again(job: TenantJob) -> list[int]:
     if after:
         JobDependency.objects.filter(job=job.pk, after__in=after).update(is_open=True)
     return after
-
-
-def waits_for(job: TenantJob) -> QuerySet[TenantJob]:
-    """The jobs that have to end before this one may run."""
-    open_edges = JobDependency.objects.filter(job=job.pk, is_open=True)
-    found: QuerySet[TenantJob] = TenantJob.objects.filter(pk__in=open_edges.values("after"))
-    return found
 
 
 def _edges(tenant_queue_id: int, ended: Collection[int] | None) -> list[Any]:

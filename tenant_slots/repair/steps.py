@@ -186,7 +186,6 @@ def tell_dependents(report: Report, contact: Contact) -> None:
     Tenants take turns. Who waits for what is canceled here is told in the next round.
     """
     until = time.monotonic() + SECONDS_TO_TELL
-    chains.forget_deleted()
     while tenants := chains.concerned():
         random.shuffle(tenants)
         told = [unless_locked(partial(_tell_some, report, pk)) for pk in tenants if time.monotonic() < until]
