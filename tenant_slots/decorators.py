@@ -83,7 +83,7 @@ def tenant_job(
         require_options(function.__qualname__, options, DECORATOR_OPTIONS)
         if isinstance(key, str):
             require_argument(function, "key", key)
-        task = TenantTask(function, queue, tenant, **as_fields(options))
+        task = TenantTask(function, queue, tenant, **as_fields(options, DECORATOR_OPTIONS, {}))
         registered[task.path] = task
         return cast("TenantJobFunction[P, R]", TenantJobMethod(task) if task.is_method else _wrapper(task))
 

@@ -126,8 +126,11 @@ USING_OPTIONS = {
     "explicit_key": Option(key_problem),
     "after": Option(_after_problem),
     "after_any": Option(_of(bool)),
+    "timeout": DECORATOR_OPTIONS["timeout"],
+    "meta": DECORATOR_OPTIONS["meta"],
+    "retry": DECORATOR_OPTIONS["retry"],
 }
-"""By the name of the field of `TenantTask` that they replace."""
+"""By the name of the field of `TenantTask` that they replace, or of the option for RQ."""
 
 
 def require_options(task: str, given: Mapping[str, Any], options: Mapping[str, Option]) -> None:
@@ -140,10 +143,16 @@ def require_options(task: str, given: Mapping[str, Any], options: Mapping[str, O
         raise InvalidOption(option="unique_key", value=given["unique_key"], task=task, problem=problem)
 
 
-def as_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The decorator's options as fields of `TenantTask`: those for RQ together in one."""
-    for_rq = {name: value for name, value in given.items() if DECORATOR_OPTIONS[name].is_for_rq}
-    return {"rq_options": for_rq, **{name: value for name, value in given.items() if name not in for_rq}}
+def as_fields(given: Mapping[str, Any], options: Mapping[str, Option], for_rq: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as fields of `TenantTask`: those for RQ together in one.
+
+    Args:
+        given: the options that were given, with their values.
+        options: what there is.
+        for_rq: those for RQ that hold where no other ones are given.
+    """
+    own = {name: value for name, value in given.items() if options[name].is_for_rq}
+    return {"rq_options": {**for_rq, **own}, **{name: value for name, value in given.items() if name not in own}}
 
 
 def require_argument(function: Callable[..., Any], option: str, argument: object) -> None:
