@@ -17,10 +17,10 @@ from typing import Any
 from django.db.models import Min
 
 from tenant_slots import chains, slots
-from tenant_slots.db.clock import ago
+from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.exceptions import JobsDoNotEnd
 from tenant_slots.fair_order import Freed
-from tenant_slots.models import State, TenantJob, rq_queue_of
+from tenant_slots.models import EXPIRED, State, TenantJob, rq_queue_of
 from tenant_slots.running.run import Run
 from tenant_slots.running.runner import run_in_slot, run_stored
 from tenant_slots.tasks.task import TenantTask
@@ -116,6 +116,7 @@ def _next_run(turns: Counter[int], scheduled: bool) -> TenantJob | None:
 
 
 def _promote(scheduled: bool) -> None:
+    TenantJob.objects.expired().jobs().update(state=State.CANCELED, ended_at=DatabaseNow(), error=EXPIRED)
     while tenants := chains.concerned():  # no transaction may have committed, after which they would have been told
         for tenant_queue_id in tenants:
             chains.tell(tenant_queue_id)

@@ -307,10 +307,12 @@ def tell_dependents(ended: Collection[int]) -> None:
     What takes long is left to the sweep, as is a tenant queue that somebody holds: a worker that tells runs no job.
     """
     until = time.monotonic() + SECONDS_TO_TELL
-    while ended and time.monotonic() < until:
+    while ended:
         canceled: list[TenantJob] = []
         for tenant_queue_id in chains.concerned(ended):
             canceled += _tell_tenant(tenant_queue_id, ended, until)
+            if time.monotonic() >= until:  # not before the first ones: a slow database must not leave all of them out
+                return
         ended = [job.pk for job in canceled if job.awaited]
 
 
@@ -320,10 +322,10 @@ def _tell_tenant(tenant_queue_id: int, ended: Collection[int], until: float) -> 
     has_more = True
     try:
         with waiting_at_most(LOCK_TIMEOUT_SECONDS):
-            while has_more and time.monotonic() < until:
+            while has_more:
                 told = tell_some(tenant_queue_id, ended)
                 canceled += told.canceled
-                has_more = told.has_more
+                has_more = told.has_more and time.monotonic() < until
     except (TenantQueue.DoesNotExist, TenantQueueLocked) as error:
         logger.warning("a sweep tells jobs that others have ended: %s", error)
     return canceled

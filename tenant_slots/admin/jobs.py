@@ -49,7 +49,7 @@ class TenantJobAdmin(JobPermissions, JobFields, OfferedLookups, JobModelAdmin):
         "dependents",
         ("attempt", "failures", "crashes", "interruptions", "deferrals"),
         ("worker", "host"),
-        ("enqueued_at", "run_after", "admitted_at"),
+        ("enqueued_at", "run_after", "expires_at", "admitted_at"),
         ("started_at", "beat_at", "ended_at"),
         "cancel_requested_at",
         "progress_bar",

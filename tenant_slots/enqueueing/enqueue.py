@@ -39,6 +39,7 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
             state=state,
             priority=task.priority,
             run_after=None if task.after else task.run_after,
+            expires_at=clock.now() + task.expires if task.expires else None,
         )
         new_jobs = [_checked(task, call, alike) for call in calls]
         if task.unique_for is None:

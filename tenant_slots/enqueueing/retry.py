@@ -23,6 +23,7 @@ def retry(job: TenantJob) -> None:
         "failures": 0,
         "cancel_requested_at": None,
         "ended_at": None,
+        "expires_at": None,
     }
     try:
         with locked(job.tenant_queue_id):

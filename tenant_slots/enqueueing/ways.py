@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -74,6 +74,7 @@ class WaysToEnqueue(Generic[P, R]):
         timeout: int | None = None,
         meta: dict[str, Any] | None = None,
         retry: Retry | None = None,
+        expires: timedelta | None = None,
     ) -> Self:
         """The same function with other settings for the jobs that are enqueued through the result.
 
@@ -85,7 +86,7 @@ class WaysToEnqueue(Generic[P, R]):
             key: the concurrency key, such as a user's id, instead of what the decorator derives.
             after: jobs that have to finish before this one starts; if one fails or is canceled, so is this one.
             after_any: however they end, this one runs when they have.
-            timeout, meta, retry: as of ``@tenant_job``, instead of what stands there.
+            timeout, meta, retry, expires: as of ``@tenant_job``, instead of what stands there.
 
         Raises:
             InvalidOption: a value has the wrong type.
@@ -101,6 +102,7 @@ class WaysToEnqueue(Generic[P, R]):
             "timeout": timeout,
             "meta": meta,
             "retry": retry,
+            "expires": expires,
         }
         given = {name: value for name, value in changes.items() if value is not None}
         task = self.tenant_task

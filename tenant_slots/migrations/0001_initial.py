@@ -348,6 +348,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("run_after", models.DateTimeField(null=True, verbose_name="not before")),
+                ("expires_at", models.DateTimeField(null=True, verbose_name="expires")),
                 ("key", models.CharField(default="", max_length=255, verbose_name="concurrency key")),
                 (
                     "unique_key",
@@ -530,6 +531,11 @@ class Migration(migrations.Migration):
                         condition=models.Q(("asks", True), ("stage", 2)),
                         fields=["tenant_queue", "id"],
                         name="tenant_slots_to_ask",
+                    ),
+                    models.Index(
+                        condition=models.Q(("expires_at__isnull", False), ("stage__lt", 3)),
+                        fields=["expires_at"],
+                        name="tenant_slots_expiring",
                     ),
                     models.Index(condition=models.Q(("stage", 4)), fields=["ended_at"], name="tenant_slots_ended"),
                     models.Index(fields=["tenant_queue", "-id"], name="tenant_slots_history"),

@@ -12,6 +12,7 @@ from tenant_slots.models.states import ENDED, HOLD_SLOT, HOLDING, Kind, LimitSou
 from tenant_slots.models.sweep_claim import EVERYWHERE, SweepClaim
 from tenant_slots.models.tenant_job import (
     CONTENT,
+    EXPIRED,
     NOT_BEFORE,
     UNKNOWN_TASK,
     TenantJob,
@@ -28,6 +29,7 @@ __all__ = [
     "CONTENT",
     "ENDED",
     "EVERYWHERE",
+    "EXPIRED",
     "GUARDED",
     "HIGHEST_LIMIT",
     "HIGHEST_SHARE",

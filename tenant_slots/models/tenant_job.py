@@ -28,6 +28,9 @@ CONTENT = ("args", "kwargs", "context", "result", "error")
 UNKNOWN_TASK = "unknown"
 """Of a job's options: when a worker that does not know its function first met it, and at which attempt it last was."""
 
+EXPIRED = "canceled: it had not begun when its time was over, see expires"
+"""The error of a job that waited for too long."""
+
 NOT_BEFORE = "not_before"
 """Of a job's options: its `run_after`, in seconds since 1970, once the jobs for which it waits have ended."""
 
@@ -73,6 +76,10 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
     def unadmitted(self) -> TenantJobQuerySet:
         """Jobs that have not ended and hold no slot."""
         return self.filter(state__in=UNADMITTED)
+
+    def expired(self) -> TenantJobQuerySet:
+        """Jobs that were to begin before a time that has come, and that hold no slot and have never begun."""
+        return self.filter(stage__lt=Stage.HOLDING, expires_at__lte=ago(0), started_at=None)
 
     def not_started(self) -> TenantJobQuerySet:
         """Jobs that no worker has begun."""
@@ -179,6 +186,7 @@ class TenantJob(models.Model):
     )
     priority = models.IntegerField(_("priority"), default=0, help_text=_("Jobs with a higher priority go first."))
     run_after = Moment(_("not before"), null=True)
+    expires_at = Moment(_("expires"), null=True)
     key = models.CharField(_("concurrency key"), max_length=255, default="")
     unique_key = models.CharField(
         max_length=64,

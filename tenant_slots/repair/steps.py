@@ -20,6 +20,7 @@ from tenant_slots import chains, dispatch, fair_order, owners, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.dispatch import WorkerRecord
+from tenant_slots.enqueueing import expiry
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue, rq_queue_of
@@ -180,17 +181,29 @@ def _promote(pks: list[int]) -> int:
     return promoted
 
 
-def tell_dependents(report: Report, contact: Contact) -> None:
-    """Jobs whose process died before it told them that those for which they wait have ended; or there were too many.
+def end_waits(report: Report, contact: Contact) -> None:
+    """Jobs that wait for what has come already, or for longer than they were to.
 
-    Tenants take turns. Who waits for what is canceled here is told in the next round.
+    Of those that run after others: nobody told them, because a process died, or because there were too many. Tenants
+    take turns. Who waits for what is canceled here is told in the next round.
     """
     until = time.monotonic() + SECONDS_TO_TELL
-    while tenants := chains.concerned():
+    are_told, expired = findings.waits_that_are_over()
+    random.shuffle(expired)
+    while expired := [pk for pk in expired if time.monotonic() < until and _cancel_expired(report, pk)]:
+        are_told = False
+    while not are_told and (tenants := chains.concerned()):
         random.shuffle(tenants)
         told = [unless_locked(partial(_tell_some, report, pk)) for pk in tenants if time.monotonic() < until]
         if not any(told):
             return
+
+
+def _cancel_expired(report: Report, tenant_queue_id: int) -> bool:
+    """False where there are no more, or somebody holds the tenant queue."""
+    canceled = unless_locked(partial(expiry.cancel_expired, tenant_queue_id))
+    report.canceled += canceled or 0
+    return bool(canceled)
 
 
 def _tell_some(report: Report, tenant_queue_id: int) -> bool:
@@ -255,7 +268,7 @@ STEPS: tuple[Step, ...] = (
     reclaim_stale,
     repush,
     promote,
-    tell_dependents,
+    end_waits,
     charge,
     leave_queues_given_up,
     offer,

@@ -21,7 +21,7 @@ HIGHEST_PRIORITY = 1_000_000
 LONGEST_KEY: int = TenantJob._meta.get_field("key").max_length or 0
 
 LONGEST = timedelta(days=366)
-"""For which two jobs count as identical, and until a retry; a longer time is a mistake."""
+"""For which two jobs count as identical, until a retry, and until a job expires; a longer time is a mistake."""
 
 
 def key_problem(value: object) -> str:
@@ -67,7 +67,7 @@ def _throttle_problem(value: Any) -> str:
     return ""
 
 
-def _unique_for_problem(value: Any) -> str:
+def _duration_problem(value: Any) -> str:
     problem = type_problem(value, timedelta)
     return problem or ("" if timedelta(0) < value <= LONGEST else f"it must be longer than nothing, at most {LONGEST}")
 
@@ -113,9 +113,10 @@ DECORATOR_OPTIONS = {
     "retry": Option(_retry_problem, is_for_rq=True),
     "on_busy": Option(on_busy_problem),
     "throttle": Option(_throttle_problem),
-    "unique_for": Option(_unique_for_problem),
+    "unique_for": Option(_duration_problem),
     "unique_key": Option(_callable_problem),
     "key": Option(_key_source_problem),
+    "expires": Option(_duration_problem),
 }
 
 USING_OPTIONS = {
@@ -129,6 +130,7 @@ USING_OPTIONS = {
     "timeout": DECORATOR_OPTIONS["timeout"],
     "meta": DECORATOR_OPTIONS["meta"],
     "retry": DECORATOR_OPTIONS["retry"],
+    "expires": DECORATOR_OPTIONS["expires"],
 }
 """By the name of the field of `TenantTask` that they replace, or of the option for RQ."""
 

@@ -128,6 +128,18 @@ def test_ten_thousand_after_one_are_released_in_chunks(monkeypatch: pytest.Monke
     assert counters_match()
 
 
+def test_whoever_has_no_time_tells_some_and_the_sweep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transitions, "SECONDS_TO_TELL", 0)
+    a = running_job(tenant_queue(), owner())
+    some = [after(a, tenant=f"tenant {number}") for number in range(3)]
+    chain = [after(a)]
+    chain.append(after(chain[0]))
+    end_run(a, state=State.FAILED)
+    assert Counter(states(*some, *chain)) == {"canceled": 1, "scheduled": 4}
+    sweep_now()
+    assert Counter(states(*some, *chain)) == {"canceled": 5}
+
+
 def failed(job: TenantJob) -> None:
     end_run(started(job), state=State.FAILED, error="ValueError: no such feed")
 
