@@ -47,6 +47,7 @@ def tenant_job(
     unique_for: timedelta | None = None,
     unique_key: Callable[..., object] | None = None,
     key: str | Callable[..., object] | None = None,
+    expires: timedelta | None = None,
 ) -> Callable[[Callable[P, R]], TenantJobFunction[P, R]]:
     """Give the jobs of a function one tenant's slots on one queue.
 
@@ -68,6 +69,7 @@ def tenant_job(
         unique_key: a callable that is given the call's arguments and returns what makes two jobs identical, as text.
         key: the concurrency key: the name of the function's argument that is the key, or a callable that is given the
             call's arguments: who within the tenant a job is for, see `TenantQueue.max_job_per_key`.
+        expires: how long after it was enqueued a job that has not begun is canceled.
 
     Options of ``@django_rq.job`` inside it are taken over.
 
@@ -83,7 +85,7 @@ def tenant_job(
         require_options(function.__qualname__, options, DECORATOR_OPTIONS)
         if isinstance(key, str):
             require_argument(function, "key", key)
-        task = TenantTask(function, queue, tenant, **as_fields(options))
+        task = TenantTask(function, queue, tenant, **as_fields(options, DECORATOR_OPTIONS, {}))
         registered[task.path] = task
         return cast("TenantJobFunction[P, R]", TenantJobMethod(task) if task.is_method else _wrapper(task))
 

@@ -162,9 +162,11 @@ def remove(job: TenantJob) -> None:
     if job.is_reservation:
         return
 
+    rq_id = rq_id_of(job.uuid, job.attempt, job.rq_job_id)
+
     def delete(queue: Queue) -> None:
-        queue.remove(job.rq_id)
-        if rq_job := queue.fetch_job(job.rq_id):
+        queue.remove(rq_id)
+        if rq_job := queue.fetch_job(rq_id):
             rq_job.cancel() if job.rq_job_id else rq_job.delete()
 
     _tolerant(delete, job)

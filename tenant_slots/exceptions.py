@@ -193,6 +193,13 @@ class NotRetryable(TenantSlotsError):
     message = "Job {job} is {state}; only a failed or canceled job can be retried."
 
 
+class NotInRQ(TenantSlotsError):
+    message = (
+        "Job {job} is {state} as this object has it, so RQ has no job for it that one could look up or depend on; each "
+        "attempt gets one of its own. To run a job after it: other.using(after=[job]).enqueue(...)."
+    )
+
+
 class NoFreeSlot(TenantSlotsError):
     message = "Tenant {tenant!r} got no slot on queue {queue!r} within {timeout} s: {reason}."
 

@@ -32,6 +32,8 @@ class Release:
 
     state: State | None
     """Where the job went; None if it was another run's slot by then, in another state, or its tenant queue deleted."""
+    is_awaited: bool = False
+    """Whether other jobs may wait for the end of this one."""
     admission: Admission | None = None
     """Of the same tenant's next turn, where it was taken in the same transaction."""
 

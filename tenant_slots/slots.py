@@ -177,14 +177,14 @@ def release(
         values: the new values of fields; `state` must be one of them.
     """
     with suppress(TenantQueue.DoesNotExist), locked(job.tenant_queue_id) as tenant_queue:
-        state = _leave(job, tenant_queue, states, later, values)
-        if state is not None:
+        released = _leave(job, tenant_queue, states, later, values)
+        if released:
             _count(tenant_queue, _freed(tenant_queue), 0)
             if rest is not None:
                 rests.begin(tenant_queue, **rest)
             if tenant_queue.rate_number is not None and (unstarted or states == (State.QUEUED,)):
                 GIVE_TOKEN_BACK.update(pk=tenant_queue.pk)  # it has not started
-        return Release(state)
+        return released
     return Release(None)
 
 
@@ -198,10 +198,11 @@ def release_and_start(
     asked = backlog.asked_for(job.tenant_queue_id, job.rq_queue)
     locking = locked_and_asked(job.tenant_queue_id, asked)
     with suppress(TenantQueue.DoesNotExist), locking as (tenant_queue, answers):
-        state = _leave(job, tenant_queue, HOLDING, later, values)
-        freed = _freed(tenant_queue) if state is not None else 0
-        heads = answers[0] if answers and state in ENDED else None
-        return Release(state, _admit_and_start(tenant_queue, rq_queue, owner, choosing, heads, freed))
+        released = _leave(job, tenant_queue, HOLDING, later, values)
+        freed = _freed(tenant_queue) if released else 0
+        heads = answers[0] if answers and released.state in ENDED else None
+        admission = _admit_and_start(tenant_queue, rq_queue, owner, choosing, heads, freed)
+        return replace(released, admission=admission)
     return Release(None)
 
 
@@ -299,21 +300,23 @@ def _leave(
     states: tuple[State, ...],
     later: float | None,
     values: dict[str, Any],
-) -> State | None:
+) -> Release:
     """Where the job went: to the state in `values`, or to canceled if that was requested meanwhile.
 
     `leaving` refuses a job whose cancel was requested: it does not run again, and whoever was told that it will be
     canceled does not see that it has finished.
     """
     job.tenant_queue = tenant_queue  # whoever is told of the end asks for the tenant
-    if _update(job, states, later, values):
-        return State(values["state"])
-    canceled = {**values, "state": State.CANCELED}
+    released = _update(job, states, later, values)
+    if released:
+        return released
     wanted = TenantJob.objects.held_as(job).exclude(cancel_requested_at=None)
-    return State.CANCELED if wanted.exists() and _update(job, states, None, canceled) else None
+    return _update(job, states, None, {**values, "state": State.CANCELED}) if wanted.exists() else Release(None)
 
 
-def _update(job: TenantJob, states: tuple[State, ...], later: float | None, values: dict[str, Any]) -> bool:
-    statement = leaving(states, State(values["state"]), later is not None, tuple(values))
+def _update(job: TenantJob, states: tuple[State, ...], later: float | None, values: dict[str, Any]) -> Release:
+    state = State(values["state"])
+    statement = leaving(states, state, later is not None, tuple(values))
     duration = timedelta(seconds=later or 0)
-    return bool(statement.update(pk=job.pk, attempt=job.attempt, token=job.token, later=duration, **values))
+    found = statement.lists(pk=job.pk, attempt=job.attempt, token=job.token, later=duration, **values)
+    return Release(state, is_awaited=found[0][-1]) if found else Release(None)

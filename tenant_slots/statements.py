@@ -134,6 +134,11 @@ CLAIM_AND_START = Statement(
 )
 """Of a job that the process which admits it runs at once."""
 
+NOTE_AWAITED = Statement(
+    lambda: TenantJob.objects.filter(pk=PK).exclude(state__in=ENDED),
+    {"awaited": True},
+)
+
 BEAT = Statement(
     lambda: TenantJob.objects.filter(pk=PK, token=TOKEN, state=State.RUNNING),
     {"beat_at": DatabaseNow(), **fields_of(TenantJob, ["horse"])},
@@ -167,7 +172,8 @@ def leaving(states: tuple[State, ...], state: State, later: bool, values: tuple[
 
     Nobody can stop a reservation: it is told, and ends as it does.
 
-    One statement for each set of fields that some caller writes: about twenty.
+    One statement for each set of fields that some caller writes: about twenty. It gives back whether other jobs wait
+    for this one: who begins to do so meanwhile notes it in the same row, see ``chains.py``.
     """
     leaver = TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, token=TOKEN, state__in=states)
     if state != State.CANCELED:
@@ -177,4 +183,4 @@ def leaving(states: tuple[State, ...], state: State, later: bool, values: tuple[
         changes["ended_at"] = DatabaseNow()
     if later:
         changes["run_after"] = from_now(Parameter("later", DurationField()))
-    return Statement(lambda: leaver, changes)
+    return Statement(lambda: leaver, changes, returning=["awaited"])

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -16,7 +17,8 @@ from django.db import Error, connections, transaction
 from django.utils.module_loading import import_string
 from redis.exceptions import RedisError
 
-from tenant_slots import charges, dispatch, fair_order, signals, slots
+from tenant_slots import chains, charges, dispatch, fair_order, signals, slots
+from tenant_slots.chains import Told
 from tenant_slots.conf import app_settings
 from tenant_slots.db.transactions import REFUSALS, patience, waiting_at_most
 from tenant_slots.exceptions import TenantQueueLocked
@@ -36,6 +38,9 @@ RUNS_AT_ONCE = "tenant_slots.running.here.run_at_once"
 
 LOCK_TIMEOUT_SECONDS = 0.2
 """How long one tenant's locked row may hold up the turns of others."""
+
+SECONDS_TO_TELL = 0.5
+"""For which a process that ends a job tells others of it. A thousand are told at once."""
 
 News = tuple[str, dict[str, Any]]
 """The name of a signal and its arguments."""
@@ -263,6 +268,7 @@ def follow(
         is_over = released.state in ENDED
         after_commit(partial(free, Freed(job.tenant_queue_id, charged, job.rq_queue_name, is_over)))
     if released.state is not None:
+        job.awaited = released.is_awaited
         left([job], released.state, error)
 
 
@@ -293,12 +299,80 @@ def fail_unadmitted(job: TenantJob, error: str) -> bool:
     done = slots.withdraw(job, error, State.FAILED)
     if done:
         after_commit(partial(dispatch.remove, job))
+        with suppress(TenantJob.DoesNotExist):
+            job.refresh_from_db(fields=["awaited"])
         left([job], State.FAILED, error)
     return done
 
 
-def left(jobs: Iterable[TenantJob], state: State, error: str = "") -> None:
-    """Tell where jobs went that have left their slot or the backlog."""
+def left(jobs: Collection[TenantJob], state: State, error: str = "") -> None:
+    """Tell where jobs went that have left their slot or the backlog: receivers, and jobs that wait for their end.
+
+    `awaited` is to be what the statement found that moved them.
+    """
+    _announce(jobs, state, error)
+    if ended := [job.pk for job in jobs if job.has_ended and job.awaited]:
+        after_commit(partial(tell_dependents, ended))
+
+
+def await_jobs(pks: Collection[int]) -> None:
+    """Jobs wait for these from now on: once that is committed, their ends are told, also those that have come by then.
+
+    The other side of `left`, see ``chains.py``.
+    """
+
+    def watch() -> None:
+        chains.watch(pks)
+        tell_dependents(pks)
+
+    after_commit(watch)
+
+
+def tell_dependents(ended: Collection[int]) -> None:
+    """Tell the jobs that wait for these ones of their end, and then those that wait for what is canceled by that.
+
+    What takes long is left to the sweep, as is a tenant queue that somebody holds: a worker that tells runs no job.
+    """
+    until = time.monotonic() + SECONDS_TO_TELL
+    while ended:
+        canceled: list[TenantJob] = []
+        for tenant_queue_id in chains.concerned(ended):
+            canceled += _tell_tenant(tenant_queue_id, ended, until)
+            if time.monotonic() >= until:  # not before the first ones: a slow database must not leave all of them out
+                return
+        ended = [job.pk for job in canceled if job.awaited]
+
+
+def _tell_tenant(tenant_queue_id: int, ended: Collection[int], until: float) -> list[TenantJob]:
+    """Those that were canceled."""
+    canceled: list[TenantJob] = []
+    has_more = True
+    try:
+        with waiting_at_most(LOCK_TIMEOUT_SECONDS):
+            while has_more:
+                told = tell_some(tenant_queue_id, ended)
+                canceled += told.canceled
+                has_more = told.has_more and time.monotonic() < until
+    except (TenantQueue.DoesNotExist, TenantQueueLocked) as error:
+        logger.warning("a sweep tells jobs that others have ended: %s", error)
+    return canceled
+
+
+def tell_some(tenant_queue_id: int, ended: Collection[int] | None = None) -> Told:
+    """Tell some of a tenant queue's jobs that others have ended; what gets free to run is offered to workers.
+
+    Raises:
+        TenantQueue.DoesNotExist, TenantQueueLocked: as of `chains.tell`.
+    """
+    told = chains.tell(tenant_queue_id, ended)
+    for rq_queue in {job.rq_queue_name for job in told.promoted}:
+        after_commit(partial(offer, tenant_queue_id, rq_queue))
+    for job in told.canceled:
+        _announce([job], State.CANCELED, job.error)
+    return told
+
+
+def _announce(jobs: Iterable[TenantJob], state: State, error: str) -> None:
     for job in jobs:
         job.state, job.error = state, error
         if job.has_ended:

@@ -18,7 +18,7 @@ from rq import Worker
 from rq.job import JobStatus
 
 from tenant_slots import dispatch
-from tenant_slots.models import TenantJob
+from tenant_slots.models import TenantJob, rq_id_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -134,8 +134,13 @@ def test_database_url() -> str:
 test_database_url.__test__ = False  # type: ignore[attr-defined]
 
 
+def last_rq_id(job: TenantJob) -> str:
+    """The id in RQ of the job's last attempt, as the database has it, also while the job waits for another one."""
+    job.refresh_from_db()
+    return rq_id_of(job.uuid, job.attempt, job.rq_job_id)
+
+
 def is_announced(job: TenantJob) -> bool:
     """Whether RQ has been told that the job runs; workers of ours tell so when it has lasted for a moment."""
-    job.refresh_from_db()
-    rq_job = dispatch.queue_named(job.rq_queue_name).fetch_job(job.rq_id)
+    rq_job = dispatch.queue_named(job.rq_queue_name).fetch_job(last_rq_id(job))
     return rq_job is not None and rq_job.get_status() == JobStatus.STARTED

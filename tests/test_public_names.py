@@ -105,7 +105,7 @@ def test_a_decorated_function_and_what_using_returns_can_enqueue(name: str) -> N
 
 def test_using_takes_its_overrides_by_keyword_and_all_are_optional() -> None:
     overrides = parameters(jobs.record.using)
-    assert {"priority", "run_after", "queue", "tenant", "key"} <= set(overrides)
+    assert {"priority", "run_after", "queue", "tenant", "key", "after", "timeout", "meta", "retry"} <= set(overrides)
     assert {override.kind for override in overrides.values()} == {inspect.Parameter.KEYWORD_ONLY}
     assert {override.default for override in overrides.values()} == {None}
 

@@ -50,6 +50,15 @@ class InATestCase(TestCase):
         (ran,) = run_jobs()
         assert (ran.pk, ran.state, ran.result, ran.attempt) == (job.pk, State.FINISHED, 3, 1)
 
+    def test_jobs_run_after_those_for_which_they_wait(self) -> None:
+        first = jobs.fail.enqueue("acme")
+        never = jobs.add.using(after=[first]).enqueue(1, 2, tenant="beta")
+        after_never = jobs.add.using(after=[never]).enqueue(1, 2, tenant="beta")
+        in_any_case = jobs.add.using(after=[first, after_never], after_any=True).enqueue(1, 2, tenant="acme")
+        assert [job.pk for job in run_jobs(scheduled=True)] == [first.pk, in_any_case.pk]
+        assert [fresh(job).state for job in (never, after_never)] == [State.CANCELED] * 2
+        assert "has failed" in never.error
+
 
 @pytest.mark.django_db(transaction=True)
 def test_where_commits_are_real_too(settings: Any) -> None:

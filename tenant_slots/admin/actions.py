@@ -101,7 +101,7 @@ def _apply(
     outcomes: Counter[str] = Counter()
     for start in range(0, len(pks), AT_ONCE):
         some = pks[start : start + AT_ONCE]
-        found = list(_objects(model_admin, request, some))
+        found = list(_objects(model_admin, request, some).order_by("pk"))  # a job before those that run after it
         outcomes[GONE] += len(some) - len(found)
         outcomes.update(action.apply(model_admin, request, one, values) for one in found)
     return outcomes

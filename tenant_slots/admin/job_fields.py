@@ -8,7 +8,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots.admin import arguments, errors, progress, reasons
+from tenant_slots.admin import arguments, errors, job_chains, progress, reasons
 from tenant_slots.models import TenantJob
 from tenant_slots.stats import position_in_backlog
 
@@ -43,7 +43,16 @@ class JobFields:
 
     @admin.display(description=_("why is this job waiting?"))
     def why_waiting(self, job: TenantJob) -> SafeString:
-        return format_html_join(SafeString("<br>"), "{}", ((text,) for text in reasons.why_waiting(job)))
+        sentences = reasons.why_waiting(job, job_chains.seen_of(job))
+        return format_html_join(SafeString("<br>"), "{}", ((text,) for text in sentences))
+
+    @admin.display(description=_("runs after"))
+    def runs_after(self, job: TenantJob) -> SafeString:
+        return job_chains.links(job, job_chains.RUNS_AFTER)
+
+    @admin.display(description=_("jobs that run after it"))
+    def dependents(self, job: TenantJob) -> SafeString:
+        return job_chains.links(job, job_chains.DEPENDENTS)
 
     @admin.display(description=_("progress"))
     def reported(self, job: TenantJob) -> str:

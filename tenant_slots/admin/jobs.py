@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots.admin import export, job_actions
+from tenant_slots.admin import export, job_actions, job_chains
 from tenant_slots.admin.actions import in_menu
 from tenant_slots.admin.bases import JobModelAdmin
 from tenant_slots.admin.filters import TenantFilter
@@ -45,9 +45,11 @@ class TenantJobAdmin(JobPermissions, JobFields, OfferedLookups, JobModelAdmin):
         ("tenant", "queue"),
         ("state", "position", "priority"),
         "why_waiting",
+        "runs_after",
+        "dependents",
         ("attempt", "failures", "crashes", "interruptions", "deferrals"),
         ("worker", "host"),
-        ("enqueued_at", "run_after", "admitted_at"),
+        ("enqueued_at", "run_after", "expires_at", "admitted_at"),
         ("started_at", "beat_at", "ended_at"),
         "cancel_requested_at",
         "progress_bar",
@@ -60,8 +62,8 @@ class TenantJobAdmin(JobPermissions, JobFields, OfferedLookups, JobModelAdmin):
         "error_class",
     )
     readonly_fields = (
-        "tenant", "queue", "target", "position", "why_waiting", "progress_bar", "statistics", "arguments",
-        "keyword_arguments", "shown_context", "shown_result", "error_class",
+        "tenant", "queue", "target", "position", "why_waiting", "runs_after", "dependents", "progress_bar",
+        "statistics", "arguments", "keyword_arguments", "shown_context", "shown_result", "error_class",
     )  # fmt: skip
 
     class Media:
@@ -77,6 +79,13 @@ class TenantJobAdmin(JobPermissions, JobFields, OfferedLookups, JobModelAdmin):
     def export(self, request: HttpRequest, queryset: QuerySet[TenantJob]) -> Any:
         return export.stream(self, request, export.JOB_FIELDS, queryset, export.job_lines)
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> TenantJob | None:
+        """With the jobs that it runs after, and those after it, as far as the viewer may see them."""
+        job = super().get_object(request, object_id, from_field)
+        if job is not None:
+            job_chains.show(self, request, job)
+        return job
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantJob]:
         jobs = super().get_queryset(request).defer(*LARGE)
         own = self.tenant_queues_for(request)
@@ -86,6 +95,7 @@ class TenantJobAdmin(JobPermissions, JobFields, OfferedLookups, JobModelAdmin):
         left_out = {"error_class"} if self.has_view_arguments_permission(request) else {*self.secret}
         if obj is None or obj.state not in (State.SCHEDULED, State.WAITING, State.QUEUED):
             left_out.add("why_waiting")
+        left_out |= job_chains.empty_fields(obj)
         return [name for name in self.fields if name not in left_out]
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:

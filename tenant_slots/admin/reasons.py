@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from django.db.models import QuerySet
 from django.utils.translation import gettext, ngettext
 
 from tenant_slots import fleet
@@ -11,17 +12,20 @@ from tenant_slots.admin.words import duration, long_moment, rest, second
 from tenant_slots.fleet import Member
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.stats import reasons, sweeps
+from tenant_slots.stats.dependencies import Named
 from tenant_slots.stats.reasons import Because, Reason
 
 
-def why_waiting(job: TenantJob) -> list[str]:
-    """Nothing when it runs or has ended."""
-    sentences = _sentences(job)
+def why_waiting(job: TenantJob, seen: QuerySet[TenantJob] | None = None) -> list[str]:
+    """Nothing when it runs or has ended. See `reasons.why_waiting`."""
+    sentences = _sentences(job, seen)
     return [*sentences, *_nobody_sweeps()] if sentences else []
 
 
-def _sentences(job: TenantJob) -> list[str]:
-    match reasons.why_waiting(job):
+def _sentences(job: TenantJob, seen: QuerySet[TenantJob] | None) -> list[str]:
+    match reasons.why_waiting(job, seen):
+        case reasons.AfterOthers(named):
+            return [_after_others(named)]
         case reasons.NotYet() as not_yet:
             return [*_not_yet(not_yet)]
         case reasons.NeedsWorker(queue):
@@ -43,6 +47,17 @@ def _not_yet(not_yet: reasons.NotYet) -> Iterable[str]:
     yield because[not_yet.because] % {"time": second(not_yet.until)}
     if not_yet.is_due:
         yield gettext("That time has come: the next sweep puts it into the backlog.")
+
+
+def _after_others(named: Named) -> str:
+    count = len(named.jobs) + named.others
+    text = ngettext(
+        "It runs after %(count)d job that has not ended yet.",
+        "It runs after %(count)d jobs that have not ended yet.",
+        count,
+    )
+    sentence = text % {"count": count}
+    return f"{sentence} {', '.join(map(str, named.jobs))}".strip()
 
 
 def _nobody_sweeps() -> Iterable[str]:

@@ -79,11 +79,16 @@ class Statement:
     Args:
         build: makes the QuerySet.
         changes: the new values by field.
-        returning: the changed rows are read, as `rows` gives them, with all of their columns.
+        returning: the changed rows are read, as `rows` or `lists` gives them: all of their columns, or these fields
+            after the primary key.
     """
 
     def __init__(
-        self, build: Callable[[], QuerySet[Any]], changes: Mapping[str, Any] | None = None, *, returning: bool = False
+        self,
+        build: Callable[[], QuerySet[Any]],
+        changes: Mapping[str, Any] | None = None,
+        *,
+        returning: bool | Sequence[str] = False,
     ) -> None:
         self._build = build
         self._changes = changes
@@ -148,8 +153,9 @@ class Statement:
         sql, parameters = query.get_compiler(alias).as_sql()
         if not self._returning:
             return Compiled(sql, tuple(parameters))
-        whole = self._compile_select(alias, query.model._base_manager.all())
-        return replace(whole, sql=f"{sql} RETURNING {_quoted(alias, whole)}", parameters=tuple(parameters))
+        changed = query.model._base_manager.all()
+        read = self._compile_select(alias, changed if self._returning is True else changed.only(*self._returning))
+        return replace(read, sql=f"{sql} RETURNING {_quoted(alias, read)}", parameters=tuple(parameters))
 
     def _compile_select(self, alias: str, queryset: QuerySet[Any]) -> Compiled:
         compiler = queryset.query.get_compiler(alias)

@@ -25,7 +25,7 @@ FROM_DATABASE = ("id", "enqueued_at")
 
 GIVEN = (
     "uuid", "tenant_queue_id", "task", "args", "kwargs", "options", "context", "rq_queue", "asks", "state", "priority",
-    "run_after", "key", "unique_key", "object_model", "object_pk",
+    "run_after", "expires_at", "key", "unique_key", "object_model", "object_pk",
 )  # fmt: skip
 """All others of a new job have their database default."""
 

@@ -54,7 +54,7 @@ def cancel_waiting(tenant_queue: TenantQueue, *, up_to: int) -> int:
 def _cancel_some(tenant_queue: TenantQueue, up_to: int) -> list[TenantJob]:
     with locked(tenant_queue.pk) as row:
         backlog = row.jobs.waiting().filter(pk__lte=up_to).defer(*CONTENT)
-        jobs = list(backlog.order_by("pk")[:JOBS_PER_STEP])
+        jobs = list(backlog.select_for_update(no_key=True).order_by("pk")[:JOBS_PER_STEP])  # with who waits for them
         ended = {"state": State.CANCELED, "ended_at": DatabaseNow()}
         TenantJob.objects.waiting().filter(pk__in=[job.pk for job in jobs]).update(**ended)
     for job in jobs:

@@ -11,7 +11,7 @@ from uuid import uuid4
 from tenant_slots import tenants, transitions
 from tenant_slots.db import clock
 from tenant_slots.db.migrated import naming_missing_tables
-from tenant_slots.enqueueing import backlog_limit, bulk, on_busy, overflow, unique
+from tenant_slots.enqueueing import after, backlog_limit, bulk, on_busy, overflow, unique
 from tenant_slots.enqueueing.new_job import NewJob, job_like
 from tenant_slots.models import State, TenantJob
 from tenant_slots.tasks import methods
@@ -28,15 +28,18 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
         The job of every call: of a duplicate, the one that is under way.
     """
     with naming_missing_tables():
-        state = State.SCHEDULED if task.run_after and task.run_after > clock.now() else State.WAITING
+        after.require_stored(task.path, task.after)
+        later = task.run_after if task.run_after and task.run_after > clock.now() else None
+        state = State.SCHEDULED if later or task.after else State.WAITING
         alike = TenantJob(
             task=task.path,
-            options=task.stored_options,
+            options=task.stored_options | (after.not_before(later) if later and task.after else {}),
             context=capture_context(),
             asks=state == State.SCHEDULED and task.on_busy != WAIT,
             state=state,
             priority=task.priority,
-            run_after=task.run_after,
+            run_after=None if task.after else task.run_after,
+            expires_at=clock.now() + task.expires if task.expires else None,
         )
         new_jobs = [_checked(task, call, alike) for call in calls]
         if task.unique_for is None:
@@ -46,6 +49,8 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
             jobs, fresh = unique.stored_once(task, new_jobs, partial(_store, task))
     if fresh:
         transitions.stored(fresh)
+        if task.after:
+            transitions.await_jobs(task.after)
     waiting = [job for job in fresh if job.state == State.WAITING]
     for rq_queue, tenants_there in _turns(waiting).items():
         transitions.after_commit(partial(transitions.offer_many, rq_queue, tenants_there))
@@ -89,7 +94,8 @@ def _store(task: TenantTask[..., Any], insert: unique.Insert, new_jobs: list[New
         backlog_limit.require_room(rows[tenant], number)
     for new in new_jobs:
         new.job.tenant_queue = rows[new.tenant]
-    insert([new.job for new in new_jobs])
+    jobs = [new.job for new in new_jobs]
+    after.insert_waiting(task, insert, jobs) if task.after else insert(jobs)
 
 
 def _by_tenant_queue(jobs: list[TenantJob]) -> dict[int, list[TenantJob]]:

@@ -112,7 +112,7 @@ def _leave_backlog(tenant_queue_id: int, decisions: dict[int, Policy]) -> list[T
     discarded = []
     with locked(tenant_queue_id) as row:
         waiting = TenantJob.objects.waiting().filter(pk__in=decisions, attempt=0).exclude(pk__in=_first_ones(row))
-        for job in waiting.defer("args", "kwargs"):
+        for job in waiting.select_for_update(no_key=True).defer("args", "kwargs"):  # with who waits for it
             policy = decisions[job.pk]
             if isinstance(policy, Reschedule):
                 _defer(job, policy)

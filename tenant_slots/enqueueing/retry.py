@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
-from tenant_slots import transitions
+from tenant_slots import chains, transitions
 from tenant_slots.enqueueing import unique
 from tenant_slots.exceptions import NotRetryable
 from tenant_slots.layering import implements
@@ -15,7 +16,7 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 
 @implements(TenantJob.retry)
 def retry(job: TenantJob) -> None:
-    fresh = {
+    fresh: dict[str, Any] = {
         "state": State.WAITING,
         "asks": False,
         "crashes": 0,
@@ -23,9 +24,12 @@ def retry(job: TenantJob) -> None:
         "failures": 0,
         "cancel_requested_at": None,
         "ended_at": None,
+        "expires_at": None,
     }
     try:
         with locked(job.tenant_queue_id):
+            if after := chains.wait_again(job):
+                fresh |= {"state": State.SCHEDULED, "run_after": None}
             revived = unique.revive(TenantJob.objects.retryable().filter(pk=job.pk), **fresh)
         if not revived:
             job.refresh_from_db()
@@ -33,7 +37,10 @@ def retry(job: TenantJob) -> None:
         raise NotRetryable(job=job.uuid, state="deleted") from None
     if not revived:
         raise NotRetryable(job=job.uuid, state=_why_not(job))
-    transitions.after_commit(partial(transitions.offer, job.tenant_queue_id, job.rq_queue_name))
+    if after:
+        transitions.await_jobs(after)
+    else:
+        transitions.after_commit(partial(transitions.offer, job.tenant_queue_id, job.rq_queue_name))
     with suppress(TenantJob.DoesNotExist):  # deleted since, or run and pruned
         job.refresh_from_db()
 

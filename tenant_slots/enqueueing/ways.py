@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from asgiref.sync import sync_to_async
+from rq import Retry
 
 from tenant_slots.enqueueing import enqueue
 from tenant_slots.models import TenantJob
-from tenant_slots.tasks.options import USING_OPTIONS, require_options
+from tenant_slots.tasks.options import USING_OPTIONS, as_fields, require_options
 from tenant_slots.tasks.registry import resolve
 from tenant_slots.tasks.task import Arguments, TenantTask
 
@@ -19,7 +20,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-CHANGED = (*USING_OPTIONS, "explicit_queue")
+CHANGED = (*(name for name, option in USING_OPTIONS.items() if not option.is_for_rq), "rq_options", "explicit_queue")
 """The fields of a task that `using` changes."""
 
 
@@ -68,6 +69,12 @@ class WaysToEnqueue(Generic[P, R]):
         queue: str | None = None,
         tenant: str | int | None = None,
         key: str | None = None,
+        after: Iterable[TenantJob] | None = None,
+        after_any: bool | None = None,
+        timeout: int | None = None,
+        meta: dict[str, Any] | None = None,
+        retry: Retry | None = None,
+        expires: timedelta | None = None,
     ) -> Self:
         """The same function with other settings for the jobs that are enqueued through the result.
 
@@ -77,6 +84,9 @@ class WaysToEnqueue(Generic[P, R]):
             queue: another queue of RQ_QUEUES, with that queue's slots.
             tenant: the tenant, instead of what the decorator derives.
             key: the concurrency key, such as a user's id, instead of what the decorator derives.
+            after: jobs that have to finish before this one starts; if one fails or is canceled, so is this one.
+            after_any: however they end, this one runs when they have.
+            timeout, meta, retry, expires: as of ``@tenant_job``, instead of what stands there.
 
         Raises:
             InvalidOption: a value has the wrong type.
@@ -87,11 +97,20 @@ class WaysToEnqueue(Generic[P, R]):
             "queue": queue,
             "explicit_tenant": tenant,
             "explicit_key": key,
+            "after": list(after) if isinstance(after, Iterable) else after,
+            "after_any": after_any,
+            "timeout": timeout,
+            "meta": meta,
+            "retry": retry,
+            "expires": expires,
         }
         given = {name: value for name, value in changes.items() if value is not None}
         task = self.tenant_task
         require_options(task.path, given, USING_OPTIONS)
-        return self._with(replace(task, **given, explicit_queue=task.explicit_queue or queue is not None))
+        if "after" in given:
+            given["after"] = tuple(dict.fromkeys(job.pk for job in given["after"]))
+        fields = as_fields(given, USING_OPTIONS, task.rq_options)
+        return self._with(replace(task, **fields, explicit_queue=task.explicit_queue or queue is not None))
 
     def __reduce__(self) -> Any:
         """By the name of the function, with what ``using()`` has changed: RQ pickles the object of a method.

@@ -332,12 +332,23 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "awaited",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        help_text=(
+                            "Whether other jobs may have been enqueued to run after this one: its end is told to them."
+                        ),
+                    ),
+                ),
+                (
                     "priority",
                     models.IntegerField(
                         default=0, help_text="Jobs with a higher priority go first.", verbose_name="priority"
                     ),
                 ),
                 ("run_after", models.DateTimeField(null=True, verbose_name="not before")),
+                ("expires_at", models.DateTimeField(null=True, verbose_name="expires")),
                 ("key", models.CharField(default="", max_length=255, verbose_name="concurrency key")),
                 (
                     "unique_key",
@@ -521,6 +532,11 @@ class Migration(migrations.Migration):
                         fields=["tenant_queue", "id"],
                         name="tenant_slots_to_ask",
                     ),
+                    models.Index(
+                        condition=models.Q(("expires_at__isnull", False), ("stage__lt", 3)),
+                        fields=["expires_at"],
+                        name="tenant_slots_expiring",
+                    ),
                     models.Index(condition=models.Q(("stage", 4)), fields=["ended_at"], name="tenant_slots_ended"),
                     models.Index(fields=["tenant_queue", "-id"], name="tenant_slots_history"),
                     models.Index(
@@ -576,6 +592,46 @@ class Migration(migrations.Migration):
                         fields=("unique_key",),
                         name="tenant_slots_one_per_unique_key",
                     ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="JobDependency",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="dependencies",
+                        to="tenant_slots.tenantjob",
+                    ),
+                ),
+                (
+                    "after",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="dependents",
+                        to="tenant_slots.tenantjob",
+                    ),
+                ),
+                ("any_outcome", models.BooleanField(default=False)),
+                ("is_open", models.BooleanField(default=True)),
+            ],
+            options={
+                "default_permissions": (),
+                "base_manager_name": "objects",
+                "indexes": [
+                    models.Index(fields=["after", "job"], name="tenant_slots_dependents"),
+                    models.Index(condition=models.Q(("is_open", True)), fields=["after"], name="tenant_slots_untold"),
+                    models.Index(condition=models.Q(("is_open", True)), fields=["job"], name="tenant_slots_waits_for"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("job", "after"), name="tenant_slots_dependency_unique"),
                 ],
             },
         ),

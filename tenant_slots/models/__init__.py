@@ -5,12 +5,15 @@ What moves a job between states is in ``slots.py``. Methods whose body needs the
 written there, see ``layering.py``.
 """
 
+from tenant_slots.models.job_dependency import JobDependency
 from tenant_slots.models.job_indexes import ANY, ANY_OF_ALL, COUNTS, HAS_COUNTED_OUT, READY_AT
 from tenant_slots.models.kept_change import KeptChange
 from tenant_slots.models.states import ENDED, HOLD_SLOT, HOLDING, Kind, LimitSource, Stage, State
 from tenant_slots.models.sweep_claim import EVERYWHERE, SweepClaim
 from tenant_slots.models.tenant_job import (
     CONTENT,
+    EXPIRED,
+    NOT_BEFORE,
     UNKNOWN_TASK,
     TenantJob,
     TenantJobQuerySet,
@@ -27,15 +30,18 @@ __all__ = [
     "COUNTS",
     "ENDED",
     "EVERYWHERE",
+    "EXPIRED",
     "GUARDED",
     "HAS_COUNTED_OUT",
     "HIGHEST_LIMIT",
     "HIGHEST_SHARE",
     "HOLDING",
     "HOLD_SLOT",
+    "NOT_BEFORE",
     "READY_AT",
     "UNKNOWN_TASK",
     "Change",
+    "JobDependency",
     "KeptChange",
     "Kind",
     "LimitSource",

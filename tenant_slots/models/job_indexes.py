@@ -69,6 +69,11 @@ INDEXES: list[models.Index] = [
     models.Index(
         fields=["tenant_queue", "id"], condition=Q(stage=Stage.WAITING, asks=True), name="tenant_slots_to_ask"
     ),
+    models.Index(
+        fields=["expires_at"],
+        condition=Q(stage__lt=Stage.HOLDING, expires_at__isnull=False),
+        name="tenant_slots_expiring",
+    ),
     models.Index(fields=["ended_at"], condition=Q(stage=Stage.ENDED), name="tenant_slots_ended"),
     models.Index(fields=["tenant_queue", "-id"], name="tenant_slots_history"),
     models.Index("tenant_queue", READY_AT, condition=ANY & Q(stage=Stage.WAITING), name="tenant_slots_longest_wait"),

@@ -46,6 +46,7 @@ def are_options(value: Any) -> bool:
         and isinstance(value.get("description", ""), str)
         and ("retry" not in value or _is_retry(value["retry"]))
         and ("unknown" not in value or _is_mark(value["unknown"]))
+        and is_number(value.get("not_before", 0), 0, LATEST.timestamp())
     )
 
 

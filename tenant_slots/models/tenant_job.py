@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
-from tenant_slots.exceptions import UnreadableColumn
+from tenant_slots.exceptions import NotInRQ, UnreadableColumn
 from tenant_slots.layering import implemented_above
 from tenant_slots.models import shapes
 from tenant_slots.models.fields import Moment, SparseDict, StoredJSON, Unreadable, UnreadableDict, UnreadableList
@@ -27,6 +27,12 @@ CONTENT = ("args", "kwargs", "context", "result", "error")
 
 UNKNOWN_TASK = "unknown"
 """Of a job's options: when a worker that does not know its function first met it, and at which attempt it last was."""
+
+EXPIRED = "canceled: it had not begun when its time was over, see expires"
+"""The error of a job that waited for too long."""
+
+NOT_BEFORE = "not_before"
+"""Of a job's options: its `run_after`, in seconds since 1970, once the jobs for which it waits have ended."""
 
 
 def rq_id_of(job: uuid.UUID, attempt: int, rq_job_id: str) -> str:
@@ -50,6 +56,10 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
     def scheduled(self) -> TenantJobQuerySet:
         return self.filter(stage=Stage.SCHEDULED)
 
+    def waiting_for_jobs(self) -> TenantJobQuerySet:
+        """Scheduled for no time, but until other jobs have ended."""
+        return self.scheduled().filter(run_after=None)
+
     def waiting(self) -> TenantJobQuerySet:
         return self.filter(stage=Stage.WAITING)
 
@@ -66,6 +76,10 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
     def unadmitted(self) -> TenantJobQuerySet:
         """Jobs that have not ended and hold no slot."""
         return self.filter(state__in=UNADMITTED)
+
+    def expired(self) -> TenantJobQuerySet:
+        """Jobs that were to begin before a time that has come, and that hold no slot and have never begun."""
+        return self.filter(stage__lt=Stage.HOLDING, expires_at__lte=ago(0), started_at=None)
 
     def not_started(self) -> TenantJobQuerySet:
         """Jobs that no worker has begun."""
@@ -175,8 +189,14 @@ class TenantJob(models.Model):
         db_default=False,
         help_text=_("Whether a sweep asks the function's on_busy once the time of the job has come."),
     )
+    awaited = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text=_("Whether other jobs may have been enqueued to run after this one: its end is told to them."),
+    )
     priority = models.IntegerField(_("priority"), default=0, help_text=_("Jobs with a higher priority go first."))
     run_after = Moment(_("not before"), null=True)
+    expires_at = Moment(_("expires"), null=True)
     key = models.CharField(_("concurrency key"), max_length=255, default="")
     unique_key = models.CharField(
         max_length=64,
@@ -277,6 +297,13 @@ class TenantJob(models.Model):
 
     @property
     def rq_id(self) -> str:
+        """The id of the RQ job of its last attempt. Each attempt has another one.
+
+        Raises:
+            NotInRQ: RQ does not know the job before it has a slot, or again before its next attempt.
+        """
+        if not self.rq_job_id and (self.is_reservation or not self.attempt or self.state in UNADMITTED):
+            raise NotInRQ(job=self.uuid, state=self.state)
         return rq_id_of(self.uuid, self.attempt, self.rq_job_id)
 
     @property

@@ -18,7 +18,7 @@ from django.db.models.deletion import get_candidate_relations_to_delete
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import ago
-from tenant_slots.models import SweepClaim, TenantJob
+from tenant_slots.models import JobDependency, SweepClaim, TenantJob
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.unlocked import unlocked
@@ -56,7 +56,8 @@ def old_jobs(place: Place | None) -> QuerySet[TenantJob]:
     if place is not None:
         ended_at, pk = place
         jobs = jobs.filter(ended_at__gte=ended_at).exclude(ended_at=ended_at, pk__lte=pk)
-    return jobs.exclude(_is_protected(TenantJob)).order_by("ended_at", "pk")
+    untold = JobDependency.objects.filter(after=OuterRef("pk"), is_open=True)
+    return jobs.exclude(_is_protected(TenantJob)).exclude(Exists(untold)).order_by("ended_at", "pk")
 
 
 def _prune(places: list[Place], contact: Contact, deadline: float) -> int:
@@ -76,6 +77,7 @@ def _prune(places: list[Place], contact: Contact, deadline: float) -> int:
 
 def _delete(pks: list[int]) -> int:
     with unlocked(TenantJob.objects.ended().filter(pk__in=pks)) as jobs:
+        JobDependency.objects.filter(job__in=jobs).delete()
         _, by_model = QuerySet.delete(jobs)  # not ours, which looks for slots: these have ended
     return by_model.get(TenantJob._meta.label, 0)
 
@@ -86,6 +88,8 @@ def _is_protected(model: type[Model], above: tuple[type[Model], ...] = ()) -> Q:
     relations: Iterable[Any] = get_candidate_relations_to_delete(model._meta)
     for relation in relations:
         field, referring = relation.field, relation.related_model
+        if referring is JobDependency:
+            continue  # ours, which says itself what is to become of them
         rows = referring._base_manager.filter(**{field.attname: OuterRef(field.target_field.attname)})
         if relation.on_delete in (PROTECT, RESTRICT, DO_NOTHING):
             protected |= Q(Exists(rows))

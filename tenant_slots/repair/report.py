@@ -15,6 +15,7 @@ class Report:
     reclaimed: int = 0
     repushed: int = 0
     promoted: int = 0
+    canceled: int = 0
     admitted: int = 0
     repaired: int = 0
     pruned: int = 0

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,10 +16,11 @@ from typing import Any
 from django.db.models import Q, QuerySet
 from redis.exceptions import RedisError
 
-from tenant_slots import dispatch, fair_order, owners, transitions
+from tenant_slots import chains, dispatch, fair_order, owners, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.dispatch import WorkerRecord
+from tenant_slots.enqueueing import expiry
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue, rq_queue_of
@@ -48,6 +50,9 @@ ROWS_TO_PROMOTE = 20 * ROWS_PER_STEP
 
 SECONDS_TO_PROMOTE = 1
 """After which a sweep leaves what is due to the next one."""
+
+SECONDS_TO_TELL = 1
+"""The same for jobs that wait for others."""
 
 SECONDS_BETWEEN_LOOKS_FOR_QUEUES = 300
 """The look reads the whole backlog."""
@@ -188,6 +193,38 @@ def fail_never_admitted(report: Report, contact: Contact) -> None:
         report.reclaimed += bool(unless_locked(partial(transitions.fail_unadmitted, job, error)))
 
 
+def end_waits(report: Report, contact: Contact) -> None:
+    """Jobs that wait for what has come already, or for longer than they were to.
+
+    Of those that run after others: nobody told them, because a process died, or because there were too many. Tenants
+    take turns. Who waits for what is canceled here is told in the next round.
+    """
+    until = time.monotonic() + SECONDS_TO_TELL
+    are_told, expired = findings.waits_that_are_over()
+    random.shuffle(expired)
+    while expired := [pk for pk in expired if time.monotonic() < until and _cancel_expired(report, pk)]:
+        are_told = False
+    while not are_told and (tenants := chains.concerned()):
+        random.shuffle(tenants)
+        told = [unless_locked(partial(_tell_some, report, pk)) for pk in tenants if time.monotonic() < until]
+        if not any(told):
+            return
+
+
+def _cancel_expired(report: Report, tenant_queue_id: int) -> bool:
+    """False where there are no more, or somebody holds the tenant queue."""
+    canceled = unless_locked(partial(expiry.cancel_expired, tenant_queue_id))
+    report.canceled += canceled or 0
+    return bool(canceled)
+
+
+def _tell_some(report: Report, tenant_queue_id: int) -> bool:
+    told = transitions.tell_some(tenant_queue_id)
+    report.promoted += len(told.promoted)
+    report.canceled += len(told.canceled)
+    return True
+
+
 def leave_queues_given_up(report: Report, contact: Contact) -> None:
     """Jobs whose overflow queue the project has given up go to their tenant queue's."""
     global _looked_for_queues_at
@@ -243,6 +280,7 @@ STEPS: tuple[Step, ...] = (
     reclaim_stale,
     repush,
     promote,
+    end_waits,
     charge,
     leave_queues_given_up,
     fail_never_admitted,

@@ -10,10 +10,10 @@ from functools import partial
 
 from django.db.models import Min
 
-from tenant_slots import slots
-from tenant_slots.db.clock import ago
+from tenant_slots import chains, slots
+from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.fair_order import Freed
-from tenant_slots.models import State, TenantJob, TenantJobQuerySet, rq_queue_of
+from tenant_slots.models import EXPIRED, State, TenantJob, TenantJobQuerySet, rq_queue_of
 from tenant_slots.running.run import Run
 from tenant_slots.running.runner import run_in_slot, run_stored
 from tenant_slots.tasks.tenant_busy import TenantBusy
@@ -59,7 +59,7 @@ def run_next(
         scheduled: also what is scheduled for later, as if its time had come.
         among: these tenant queues only.
     """
-    _promote(_of(among).scheduled(), scheduled)
+    _promote(_of(among), scheduled)
     for lane in sorted(_lanes(_of(among).waiting()), key=lambda lane: turns[lane[0]]):
         run = _RunHere(worker)
         if job := run.take_first(lane):
@@ -94,7 +94,11 @@ def _of(tenant_queues: Collection[int] | None) -> TenantJobQuerySet:
 
 
 def _promote(jobs: TenantJobQuerySet, scheduled: bool) -> None:
-    due = jobs if scheduled else jobs.filter(run_after__lte=ago(0))
+    jobs.expired().update(state=State.CANCELED, ended_at=DatabaseNow(), error=EXPIRED)
+    while tenants := chains.concerned():  # no transaction may have committed, after which they would have been told
+        for tenant_queue_id in tenants:
+            chains.tell(tenant_queue_id)
+    due = jobs.scheduled().filter(**{"run_after__isnull": False} if scheduled else {"run_after__lte": ago(0)})
     due.update(state=State.WAITING, asks=False)
 
 

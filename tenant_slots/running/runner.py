@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -14,7 +15,8 @@ from django.db import Error
 from rq import Retry, get_current_job
 
 from tenant_slots import alarm, transitions
-from tenant_slots.models import State, TenantJob
+from tenant_slots.db import clock
+from tenant_slots.models import EXPIRED, State, TenantJob
 from tenant_slots.running import busy, deliveries, errors, unknown_tasks
 from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.running.progress import reporting
@@ -72,6 +74,9 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
     """
     job = run.job
     assert job is not None, "a function is called whose run has not begun"
+    if _is_expired(job):
+        run.end({"state": State.CANCELED, "error": EXPIRED})
+        return None
     failure: BaseException | None = None
     with reporting(job) as reporter:
         try:
@@ -97,6 +102,15 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
         return None
     run.end({"state": State.FINISHED, "result": _storable(result)} | reported)
     return result
+
+
+def _is_expired(job: TenantJob) -> bool:
+    """Whether its first run begins when its time is over: no sweep has come to it before a worker."""
+    if job.expires_at is None or job.attempt > 1:
+        return False
+    began: datetime = job.started_at or clock.now()
+    expires_at: datetime = job.expires_at
+    return began >= expires_at
 
 
 def run_stored(job: TenantJob) -> Any:

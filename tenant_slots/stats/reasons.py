@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from django.db.models import QuerySet
+
 from tenant_slots import concurrency_keys, rates, rests
 from tenant_slots.db import clock
 from tenant_slots.models import UNKNOWN_TASK, State, TenantJob, TenantQueue
+from tenant_slots.stats.dependencies import Named, named, waited_for
 from tenant_slots.stats.held import holding, holding_the_key, stale
 from tenant_slots.stats.pace import Pace, pace_of
 from tenant_slots.stats.positions import position_in_backlog
@@ -57,6 +60,13 @@ class NotYet:
     because: Because
     is_due: bool
     """Its time has come: the next sweep puts it into the backlog."""
+
+
+@dataclass(frozen=True)
+class AfterOthers:
+    """It is scheduled, until other jobs have ended."""
+
+    named: Named
 
 
 @dataclass(frozen=True)
@@ -110,9 +120,18 @@ class Waits:
         return to_next + (self.position - self.bucket.tokens - 1) * step
 
 
-def why_waiting(job: TenantJob) -> NotYet | NeedsWorker | Waits | None:
-    """None when the job runs or has ended."""
-    if job.state == State.SCHEDULED and job.run_after is not None:
+def why_waiting(
+    job: TenantJob, seen: QuerySet[TenantJob] | None = None
+) -> NotYet | AfterOthers | NeedsWorker | Waits | None:
+    """None when the job runs or has ended.
+
+    Args:
+        job: which one.
+        seen: the jobs that may be named where other tenants' could be; None for all.
+    """
+    if job.state == State.SCHEDULED:
+        if job.run_after is None:
+            return AfterOthers(named(waited_for(job), MOST_NAMED, seen))
         return NotYet(job.run_after, _because(job), is_due=job.run_after <= clock.now())
     if job.state == State.QUEUED:
         return NeedsWorker(job.rq_queue_name)

@@ -23,7 +23,7 @@ TAKEN_OVER = (*SECONDS, "description", "meta", "retry")
 INSTEAD = {
     "ttl": "a job of ours waits in the database, where it does not expire",
     "at_front": "use priority of using()",
-    "depends_on": "enqueue the later job when the first has ended",
+    "depends_on": "use after= of using()",
     "on_success": "use the signal job_ended",
     "on_failure": "use the signal job_ended",
     "on_stopped": "use the signal job_ended",

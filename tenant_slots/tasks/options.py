@@ -21,7 +21,7 @@ HIGHEST_PRIORITY = 1_000_000
 LONGEST_KEY: int = TenantJob._meta.get_field("key").max_length or 0
 
 LONGEST = timedelta(days=366)
-"""For which two jobs count as identical, and until a retry; a longer time is a mistake."""
+"""For which two jobs count as identical, until a retry, and until a job expires; a longer time is a mistake."""
 
 
 def key_problem(value: object) -> str:
@@ -73,7 +73,7 @@ def _throttle_problem(value: Any) -> str:
     return ""
 
 
-def _unique_for_problem(value: Any) -> str:
+def _duration_problem(value: Any) -> str:
     problem = type_problem(value, timedelta)
     return problem or ("" if timedelta(0) < value <= LONGEST else f"it must be longer than nothing, at most {LONGEST}")
 
@@ -88,6 +88,12 @@ def _key_source_problem(value: Any) -> str:
 
 def _run_after_problem(value: Any) -> str:
     return time_problem(value)
+
+
+def _after_problem(value: Any) -> str:
+    if not isinstance(value, list) or not all(isinstance(job, TenantJob) for job in value):
+        return "give a list of jobs, as enqueue() returns them"
+    return "" if all(job.pk for job in value) else "one of them is not stored"
 
 
 def _anything(value: Any) -> str:
@@ -113,9 +119,10 @@ DECORATOR_OPTIONS = {
     "retry": Option(_retry_problem, is_for_rq=True),
     "on_busy": Option(on_busy_problem),
     "throttle": Option(_throttle_problem),
-    "unique_for": Option(_unique_for_problem),
+    "unique_for": Option(_duration_problem),
     "unique_key": Option(_callable_problem),
     "key": Option(_key_source_problem),
+    "expires": Option(_duration_problem),
 }
 
 USING_OPTIONS = {
@@ -124,8 +131,14 @@ USING_OPTIONS = {
     "queue": Option(_of(str)),
     "explicit_tenant": Option(_anything),
     "explicit_key": Option(key_problem),
+    "after": Option(_after_problem),
+    "after_any": Option(_of(bool)),
+    "timeout": DECORATOR_OPTIONS["timeout"],
+    "meta": DECORATOR_OPTIONS["meta"],
+    "retry": DECORATOR_OPTIONS["retry"],
+    "expires": DECORATOR_OPTIONS["expires"],
 }
-"""By the name of the field of `TenantTask` that they replace."""
+"""By the name of the field of `TenantTask` that they replace, or of the option for RQ."""
 
 
 def require_options(task: str, given: Mapping[str, Any], options: Mapping[str, Option]) -> None:
@@ -138,10 +151,16 @@ def require_options(task: str, given: Mapping[str, Any], options: Mapping[str, O
         raise InvalidOption(option="unique_key", value=given["unique_key"], task=task, problem=problem)
 
 
-def as_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The decorator's options as fields of `TenantTask`: those for RQ together in one."""
-    for_rq = {name: value for name, value in given.items() if DECORATOR_OPTIONS[name].is_for_rq}
-    return {"rq_options": for_rq, **{name: value for name, value in given.items() if name not in for_rq}}
+def as_fields(given: Mapping[str, Any], options: Mapping[str, Option], for_rq: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as fields of `TenantTask`: those for RQ together in one.
+
+    Args:
+        given: the options that were given, with their values.
+        options: what there is.
+        for_rq: those for RQ that hold where no other ones are given.
+    """
+    own = {name: value for name, value in given.items() if options[name].is_for_rq}
+    return {"rq_options": {**for_rq, **own}, **{name: value for name, value in given.items() if name not in own}}
 
 
 def require_argument(function: Callable[..., Any], option: str, argument: object) -> None:

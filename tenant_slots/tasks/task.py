@@ -38,6 +38,10 @@ class TenantTask(Generic[P, R]):
     """The caller chose the queue; no throttle moves the job from there."""
     priority: int = 0
     run_after: datetime | None = None
+    expires: timedelta | None = None
+    after: tuple[int, ...] = ()
+    """The primary keys of jobs that are to end first."""
+    after_any: bool = False
 
     @functools.cached_property
     def path(self) -> str:

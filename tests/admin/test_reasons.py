@@ -14,7 +14,7 @@ from django.utils import timezone
 from redis.exceptions import ConnectionError as RedisConnectionError
 from rq.suspension import resume, suspend
 
-import tests.jobs  # noqa: F401  the task is known once its module is imported
+import tests.jobs
 from tenant_slots import dispatch, rates
 from tenant_slots.admin import reasons
 from tenant_slots.db.clock import ago
@@ -104,6 +104,12 @@ def admitted() -> TenantJob:
     return job
 
 
+def after_others() -> TenantJob:
+    row = tenant_queue()
+    awaited = [waiting_job(row), waiting_job(row)]
+    return tests.jobs.echo.using(after=awaited).enqueue("acme", 1)
+
+
 CASES: dict[str, tuple[Callable[[], TenantJob], str]] = {
     "paused": (lambda: waiting_job(tenant_queue(paused=True)), "paused: no job starts until somebody resumes it"),
     "paused until": (
@@ -128,6 +134,7 @@ CASES: dict[str, tuple[Callable[[], TenantJob], str]] = {
         lambda: scheduled(attempt=2, options={UNKNOWN_TASK: {"since": "2026-01-01T00:00:00+00:00", "attempt": 2}}),
         "does not know its function",
     ),
+    "others": (after_others, "It runs after 2 jobs that have not ended yet."),
     "due": (lambda: scheduled(run_after=timezone.now() - timedelta(seconds=1)), "the next sweep puts it into"),
     "admitted": (admitted, "It has a slot, and the next free worker takes it."),
 }

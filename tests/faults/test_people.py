@@ -21,7 +21,7 @@ from tests.factories import counters_match, fresh, in_rq, tenant_queue, waiting_
 from tests.faults import jobs
 from tests.faults.conftest import SHORT, FaultWorkers
 from tests.faults.observer import Observer, all_ended
-from tests.processes import is_announced, wait_until
+from tests.processes import is_announced, last_rq_id, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def rq_job_of(job: TenantJob) -> Job:
     """Of a job that a worker has taken by itself RQ hears a moment after its start."""
     queue = dispatch.queue_named("imports")
-    wait_until(lambda: queue.fetch_job(fresh(job).rq_id) is not None)
+    wait_until(lambda: queue.fetch_job(last_rq_id(job)) is not None)
     rq_job = queue.fetch_job(job.rq_id)
     assert rq_job is not None
     return rq_job

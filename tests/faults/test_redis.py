@@ -23,7 +23,7 @@ from tests.faults import jobs
 from tests.faults.conftest import SHORT, FaultWorkers
 from tests.faults.observer import Observer, all_ended
 from tests.faults.servers import Valkey, django_on_redis
-from tests.processes import is_announced, wait_until
+from tests.processes import is_announced, last_rq_id, wait_until
 
 
 def flushall() -> None:
@@ -267,7 +267,7 @@ def test_i1_i4_the_same_rq_id_pushed_five_times_runs_once(workers: FaultWorkers,
     (job,) = enqueue_some(observer, "five", seconds=0.3)
     queue = django_rq.get_queue("imports")
     for _ in range(4):
-        queue.push_job_id(fresh(job).rq_id)
+        queue.push_job_id(last_rq_id(job))
     workers.start(2)
     observer.wait_for_all()
     wait_until(lambda: in_rq() == 0)
@@ -283,7 +283,7 @@ def test_i4_a_job_that_is_delivered_again_while_it_runs_is_finished_once_and_by_
     queue = django_rq.get_queue("imports")
     workers.start(2, worker_class=worker_class)
     arguments = ("acme", "long", observer.path, str(door))
-    rq_id = queue.enqueue(jobs.hold, *arguments).id if plain else fresh(jobs.hold.enqueue(*arguments)).rq_id
+    rq_id = queue.enqueue(jobs.hold, *arguments).id if plain else last_rq_id(jobs.hold.enqueue(*arguments))
     rq_job = queue.fetch_job(rq_id)
     assert rq_job is not None
     observer.process_of("long")

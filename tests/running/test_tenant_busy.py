@@ -19,6 +19,7 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running import busy
 from tests import jobs
 from tests.factories import counters_match, end_run, fresh, in_rq, owner, running_job, tenant_queue, waiting_job, work
+from tests.processes import last_rq_id
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -63,7 +64,7 @@ def test_rq_has_no_failure_of_it(history: str) -> None:
     work()
     queue = django_rq.get_queue("imports")
     assert queue.failed_job_registry.count == 0
-    attempt = queue.fetch_job(fresh(job).rq_id)
+    attempt = queue.fetch_job(last_rq_id(job))
     assert attempt is not None
     assert attempt.get_status() == JobStatus.FINISHED
     assert (in_rq(), queue.started_job_registry.count) == (0, 0)

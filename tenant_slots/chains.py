@@ -1,0 +1,184 @@
+"""Jobs that run after others: who is to be told that a job has ended, and what that changes. See ``using(after=)``.
+
+Whoever ends a job and whoever makes another one wait for it may meet. Each commits first and looks afterwards: the one
+that commits last sees both. So that the end of a job for which nobody waits costs no look, who waits notes it in that
+job's row once its own transaction is through, and the statement that ends a job gives the note back. That row lock is
+where they meet: either the end comes later and has the note, or `watch` finds the job ended and tells of it itself.
+
+What nobody was told of, because a process died in between, a sweep finds: an open dependency whose job has ended.
+
+As ``slots.py`` this talks to the database only, and to one tenant queue in a transaction; ``transitions.py`` does what
+follows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import OperationalError, transaction
+from django.db.models import Exists, OuterRef, QuerySet, Subquery
+
+from tenant_slots.conf import app_settings
+from tenant_slots.db import clock
+from tenant_slots.db.clock import DatabaseNow
+from tenant_slots.db.transactions import impatient, is_locked_out
+from tenant_slots.locks import locked
+from tenant_slots.models import CONTENT, ENDED, NOT_BEFORE, JobDependency, State, TenantJob, TenantQueue
+from tenant_slots.statements import NOTE_AWAITED
+
+TOLD_AT_ONCE = 1000
+"""Most dependencies that are dealt with while their tenant queue is locked."""
+
+SECONDS_FOR_ROW = 1
+"""How long to wait for the row of an awaited job; only a transaction of the project's own holds it for longer."""
+
+DELETED = "was deleted"
+HOW = {State.FAILED: "has failed", State.CANCELED: "was canceled"}
+
+logger = logging.getLogger("tenant_slots")
+
+
+@dataclass
+class Told:
+    """What became of the dependents of one tenant queue."""
+
+    promoted: list[TenantJob] = field(default_factory=list)
+    """Those that wait for nothing any more, and for no time."""
+    canceled: list[TenantJob] = field(default_factory=list)
+    """Those that never run, with the reason in `error`."""
+    has_more: bool = False
+
+
+def store(jobs: Iterable[TenantJob], after: Collection[int], *, any_outcome: bool) -> None:
+    """Note that stored jobs wait for others. Then, when that is committed, `watch` these."""
+    edges = [JobDependency(job=job, after_id=pk, any_outcome=any_outcome) for job in jobs for pk in after]
+    JobDependency.objects.bulk_create(edges, batch_size=TOLD_AT_ONCE)
+
+
+def watch(after: Collection[int]) -> None:
+    """Note in the rows of awaited jobs that their end is to be told. Those that have ended by then have no such note.
+
+    A row that somebody holds is waited for by itself, so that nobody waits for us in a circle.
+    """
+    unnoted = TenantJob.objects.filter(pk__in=after, awaited=False).exclude(state__in=ENDED)
+    with transaction.atomic(using=app_settings.DATABASE):
+        free = unnoted.select_for_update(skip_locked=True, no_key=True).values_list("pk", flat=True)
+        TenantJob.objects.filter(pk__in=list(free)).update(awaited=True)
+    for pk in list(unnoted.values_list("pk", flat=True)):
+        try:
+            NOTE_AWAITED.update(impatient(app_settings.DATABASE, SECONDS_FOR_ROW), pk=pk)
+        except OperationalError as error:
+            if not is_locked_out(error):
+                raise
+            logger.warning("a sweep tells of the end of job %s, somebody holds its row: %s", pk, error)
+
+
+def untold(ended: Collection[int] | None = None) -> QuerySet[JobDependency]:
+    """Open dependencies on jobs that have ended, or were deleted.
+
+    Args:
+        ended: only on these.
+    """
+    found = JobDependency.objects.filter(is_open=True)
+    if ended is not None:
+        found = found.filter(after__in=ended)
+    not_ended = TenantJob.objects.filter(pk=OuterRef("after")).exclude(state__in=ENDED)
+    edges: QuerySet[JobDependency] = found.filter(~Exists(not_ended))
+    return edges
+
+
+def concerned(ended: Collection[int] | None = None) -> list[int]:
+    """Primary keys of the tenant queues with jobs that are to be told; those that were deleted are forgotten."""
+    row = Subquery(TenantJob.objects.filter(pk=OuterRef("job")).values("tenant_queue"))
+    rows = list(untold(ended).annotate(row=row).values_list("row", flat=True).distinct())
+    if None in rows:
+        there = TenantJob.objects.filter(pk=OuterRef("job"))
+        untold(ended).filter(~Exists(there)).delete()
+    return [pk for pk in rows if pk is not None]
+
+
+def tell(tenant_queue_id: int, ended: Collection[int] | None = None) -> Told:
+    """Tell some of a tenant queue's jobs of the ends of those for which they wait.
+
+    The lock keeps two ends from being told to the same job at once: the second one finds what the first has left.
+
+    Raises:
+        TenantQueue.DoesNotExist, TenantQueueLocked: as `locked`.
+    """
+    with locked(tenant_queue_id) as row:
+        edges = _edges(tenant_queue_id, ended)
+        JobDependency.objects.filter(pk__in=[edge.pk for edge in edges]).update(is_open=False)
+        told = Told(has_more=len(edges) == TOLD_AT_ONCE)
+        broken = {edge.job_id: edge for edge in edges if not (edge.any_outcome or edge.outcome == State.FINISHED)}
+        told.canceled = _cancel(row, broken)
+        told.promoted = _promote(row, {edge.job_id for edge in edges} - broken.keys())
+    return told
+
+
+def wait_again(job: TenantJob) -> list[int]:
+    """Have a job that is to run again wait for those of its jobs that have not ended; gives these.
+
+    For whoever holds its tenant queue.
+    """
+    not_ended = TenantJob.objects.filter(pk=OuterRef("after")).exclude(state__in=ENDED)
+    edges = JobDependency.objects.filter(Exists(not_ended), job=job.pk)
+    after = list(edges.values_list("after", flat=True))
+    if after:
+        JobDependency.objects.filter(job=job.pk, after__in=after).update(is_open=True)
+    return after
+
+
+def _edges(tenant_queue_id: int, ended: Collection[int] | None) -> list[Any]:
+    """With the state of the awaited job, None of one that is gone."""
+    outcome = Subquery(TenantJob.objects.filter(pk=OuterRef("after")).values("state"))
+    own = untold(ended).filter(job__tenant_queue=tenant_queue_id).annotate(outcome=outcome)
+    return list(own.order_by()[:TOLD_AT_ONCE])
+
+
+def _cancel(row: TenantQueue, broken: dict[int, Any]) -> list[TenantJob]:
+    """By the job that is to blame, which is often one for many."""
+    waiting = TenantJob.objects.waiting_for_jobs().filter(pk__in=broken).select_for_update(no_key=True)
+    jobs: list[TenantJob] = list(waiting.defer(*CONTENT)) if broken else []
+    blamed = TenantJob.objects.only("uuid", "task", "state").in_bulk({broken[job.pk].after_id for job in jobs})
+    by_error: dict[str, list[int]] = {}
+    for job in jobs:
+        job.tenant_queue = row
+        job.error = _why(broken[job.pk], blamed)
+        by_error.setdefault(job.error, []).append(job.pk)
+    for error, pks in by_error.items():
+        canceled = {"state": State.CANCELED, "ended_at": DatabaseNow(), "error": error}
+        TenantJob.objects.filter(pk__in=pks).update(**canceled)
+    return jobs
+
+
+def _why(edge: Any, blamed: dict[int, TenantJob]) -> str:
+    job = blamed.get(edge.after_id)
+    if job is None or edge.outcome is None:
+        return f"canceled: a job that it was to run after {DELETED}"
+    return f"canceled: {job}, which it was to run after, {HOW[State(edge.outcome)]}"
+
+
+def _promote(row: TenantQueue, candidates: Collection[int]) -> list[TenantJob]:
+    """Those that have nothing left to wait for. A job that is to wait for a time waits for that from now on."""
+    if not candidates:
+        return []
+    still = JobDependency.objects.filter(job__in=candidates, is_open=True).values_list("job", flat=True)
+    free = set(candidates).difference(still.distinct())
+    waiting = TenantJob.objects.waiting_for_jobs().filter(pk__in=free).select_for_update(no_key=True)
+    jobs = list(waiting.defer(*CONTENT)) if free else []
+    now = clock.now() if any(NOT_BEFORE in job.options for job in jobs) else None
+    promoted = []
+    for job in jobs:
+        job.tenant_queue = row
+        if now is not None and job.options.get(NOT_BEFORE, 0) > now.timestamp():
+            time = datetime.fromtimestamp(job.options[NOT_BEFORE], UTC)
+            TenantJob.objects.filter(pk=job.pk).update(run_after=time)
+        else:
+            promoted.append(job)
+    # As if its time had come now: it has not waited for its tenant before.
+    TenantJob.objects.filter(pk__in=[job.pk for job in promoted]).update(state=State.WAITING, run_after=DatabaseNow())
+    return promoted

@@ -1,0 +1,46 @@
+"""Jobs that run after others, as they are enqueued: see ``using(after=)`` and ``chains.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from tenant_slots import chains
+from tenant_slots.conf import app_settings
+from tenant_slots.exceptions import InvalidOption
+from tenant_slots.models import NOT_BEFORE, TenantJob
+from tenant_slots.tasks.task import TenantTask
+
+
+def require_stored(task: str, after: Sequence[int]) -> None:
+    """Raises InvalidOption unless these jobs are there, or are about to be by the caller's own transaction."""
+    if not after:
+        return
+    there = set(TenantJob.objects.filter(pk__in=after).values_list("pk", flat=True))
+    if gone := [pk for pk in after if pk not in there]:
+        problem = "it was deleted, or enqueued in another transaction that is not committed yet"
+        raise InvalidOption(option="after", value=gone[0], task=task, problem=problem)
+
+
+def not_before(run_after: datetime) -> dict[str, Any]:
+    """The option that keeps a time until it counts: when the other jobs have ended."""
+    return {NOT_BEFORE: run_after.timestamp()}
+
+
+def insert_waiting(
+    task: TenantTask[..., Any], insert: Callable[[list[TenantJob]], object], jobs: list[TenantJob]
+) -> None:
+    """Store jobs together with those for which they wait."""
+    with transaction.atomic(using=app_settings.DATABASE):
+        insert(jobs)
+        stored = jobs if task.unique_for is None else _stored(jobs)
+        chains.store(stored, task.after, any_outcome=task.after_any)
+
+
+def _stored(jobs: list[TenantJob]) -> list[TenantJob]:
+    """Without those of which a duplicate was found meanwhile."""
+    there = set(TenantJob.objects.filter(uuid__in=[job.uuid for job in jobs]).values_list("uuid", flat=True))
+    return [job for job in jobs if job.uuid in there]

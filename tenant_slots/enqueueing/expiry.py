@@ -1,0 +1,28 @@
+"""Jobs that have not begun in time are canceled: see ``expires=`` of ``@tenant_job``."""
+
+from __future__ import annotations
+
+from tenant_slots import transitions
+from tenant_slots.db.clock import DatabaseNow
+from tenant_slots.locks import locked
+from tenant_slots.models import CONTENT, EXPIRED, State, TenantJob
+
+JOBS_PER_STEP = 1000
+"""Most jobs that one transaction cancels, so that the tenant queue is not locked for long."""
+
+
+def cancel_expired(tenant_queue_id: int) -> int:
+    """Cancel some of a tenant queue's jobs whose time is over; how many.
+
+    Raises:
+        TenantQueue.DoesNotExist, TenantQueueLocked: as `locked`.
+    """
+    with locked(tenant_queue_id) as row:
+        expired = TenantJob.objects.expired().filter(tenant_queue=row).select_for_update(no_key=True)
+        jobs: list[TenantJob] = list(expired.defer(*CONTENT)[:JOBS_PER_STEP])
+        ended = {"state": State.CANCELED, "ended_at": DatabaseNow(), "error": EXPIRED}
+        TenantJob.objects.filter(pk__in=[job.pk for job in jobs]).update(**ended)
+    for job in jobs:
+        job.tenant_queue = row
+    transitions.left(jobs, State.CANCELED, EXPIRED)
+    return len(jobs)

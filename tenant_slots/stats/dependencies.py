@@ -1,0 +1,52 @@
+"""Which jobs a job runs after, and which ones after it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from django.db.models import QuerySet
+
+from tenant_slots.models import JobDependency, TenantJob
+
+SHOWN = ("uuid", "task", "state")
+
+
+class Named(NamedTuple):
+    """Some jobs by name."""
+
+    jobs: list[TenantJob]
+    others: int
+    """How many there are beside them, that were too many or are not for this viewer to see."""
+
+
+def waited_for(job: TenantJob) -> QuerySet[TenantJob]:
+    """Those that have not ended yet, as far as the job knows."""
+    return _of(JobDependency.objects.filter(job=job.pk, is_open=True), "after")
+
+
+def named_after(job: TenantJob) -> QuerySet[TenantJob]:
+    """All that it was enqueued to run after and that are still in the table."""
+    return _of(JobDependency.objects.filter(job=job.pk), "after")
+
+
+def dependents(job: TenantJob) -> QuerySet[TenantJob]:
+    """Those that were enqueued to run after it."""
+    return _of(JobDependency.objects.filter(after=job.pk), "job")
+
+
+def named(jobs: QuerySet[TenantJob], most: int, seen: QuerySet[TenantJob] | None = None) -> Named:
+    """The first ones of some jobs.
+
+    Args:
+        jobs, most: of these, so many.
+        seen: those that a viewer may see; None for all.
+    """
+    shown = jobs if seen is None else jobs.filter(pk__in=seen.order_by().values("pk"))
+    found = list(shown.only(*SHOWN).order_by("pk")[:most])
+    others = jobs.count() - len(found) if len(found) == most or seen is not None else 0
+    return Named(found, others)
+
+
+def _of(edges: QuerySet[JobDependency], end: str) -> QuerySet[TenantJob]:
+    jobs: QuerySet[TenantJob] = TenantJob.objects.filter(pk__in=edges.values(end))
+    return jobs

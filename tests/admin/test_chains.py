@@ -1,0 +1,103 @@
+"""Jobs that run after others, in the admin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client, RequestFactory
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from tenant_slots.admin import TenantJobAdmin, reasons
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests import jobs
+from tests.admin.site import change_page, confirmed, messages_of
+from tests.factories import end_run, fresh, owner, running_job, somebody_sweeps, tenant_queue, work
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+JOBS = reverse("admin:tenant_slots_tenantjob_changelist")
+
+
+def after(*awaited: TenantJob, tenant: str = "acme") -> TenantJob:
+    return jobs.echo.using(after=awaited).enqueue(tenant, 1)
+
+
+def page_of(client: Client, job: TenantJob) -> str:
+    return client.get(change_page(job)).content.decode()
+
+
+def test_the_page_of_a_job_has_links_to_those_it_runs_after_and_to_those_after_it(boss: Client) -> None:
+    somebody_sweeps()
+    a = jobs.echo.enqueue("acme", 1)
+    b = after(a)
+    c = after(b)
+    page = page_of(boss, b)
+    assert f"It runs after 1 job that has not ended yet. {a}" in page
+    assert f'<a href="{change_page(a)}">{a}</a> · queued' in page
+    assert f'<a href="{change_page(c)}">{c}</a> · scheduled' in page
+    work()
+    assert f'<a href="{change_page(a)}">{a}</a> · finished' in page_of(boss, b)
+
+
+def test_that_of_any_other_job_has_no_such_lines(boss: Client) -> None:
+    page = page_of(boss, jobs.echo.enqueue("acme", 1))
+    assert "uns after" not in page
+    assert "run after it" not in page
+
+
+def test_many_are_counted(boss: Client) -> None:
+    many = jobs.echo.enqueue_many([(("acme", number), {}) for number in range(25)])
+    last = after(*many)
+    with CaptureQueriesContext(connection) as queries:
+        page = page_of(boss, last)
+    assert "It runs after 25 jobs that have not ended yet." in page
+    assert "and 5 other jobs" in page
+    assert sum("jobdependency" in query["sql"] for query in queries) <= 4
+
+
+class OfAcme(TenantJobAdmin):
+    def tenant_queues_for(self, request: Any) -> Any:
+        return TenantQueue.objects.filter(tenant="acme")
+
+
+def test_who_sees_some_tenants_only_learns_the_number_of_the_others_jobs() -> None:
+    a, other = jobs.echo.enqueue("acme", 1), jobs.record.enqueue("beta", "x", "")
+    b = after(a, other)
+    request = RequestFactory().get("/")
+    request.user = User.objects.create(username="restricted", is_staff=True, is_superuser=True)
+    model_admin = OfAcme(TenantJob, admin.site)
+    job = model_admin.get_object(request, str(b.pk))
+    assert job is not None
+    shown = model_admin.runs_after(job) + model_admin.why_waiting(job)
+    assert str(a.uuid) in shown
+    assert str(other.uuid) not in shown
+    assert "record" not in shown
+    assert "and 1 other job" in shown
+    assert "It runs after 2 jobs" in shown
+    assert str(other.uuid) in " ".join(reasons.why_waiting(b)), "who sees all tenants sees it"
+
+
+def test_a_retry_of_a_whole_chain_starts_with_its_beginning(boss: Client) -> None:
+    """The list has the newest job first: retried before the one that it runs after, it would run at once."""
+    a = running_job(tenant_queue(), owner())
+    b = after(a)
+    c = after(b)
+    end_run(a, state=State.FAILED)
+    response = confirmed(boss, JOBS, "retry", c, b, a)
+    assert messages_of(response) == ["3 jobs will run again."]
+    assert [fresh(job).state for job in (a, b, c)] == [State.QUEUED, State.SCHEDULED, State.SCHEDULED]
+    work()
+    assert [fresh(job).state for job in (a, b, c)] == [State.FINISHED] * 3
+
+
+def test_a_cancel_of_a_whole_chain_cancels_all_of_it(boss: Client) -> None:
+    a = jobs.echo.enqueue("acme", 1)
+    b = after(a)
+    c = after(b)
+    confirmed(boss, JOBS, "cancel", c, b, a)
+    assert [fresh(job).state for job in (a, b, c)] == [State.CANCELED] * 3

@@ -1,0 +1,136 @@
+"""``expires=``: a job that has not begun in time is canceled."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import TestCase
+from django.utils import timezone
+
+from tenant_slots import slots, tenant_job, transitions
+from tenant_slots.enqueueing import expiry
+from tenant_slots.exceptions import InvalidOption
+from tenant_slots.models import EXPIRED, State, TenantJob
+from tenant_slots.testing import run_jobs
+from tests import jobs
+from tests.factories import age, another_process, counters_match, end_run, fresh, owner, running_job, tenant_queue, work
+from tests.history import History
+from tests.processes import Workers
+from tests.repair.sweeps import sweep_now
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HOUR = timedelta(hours=1)
+
+
+@tenant_job("imports", tenant="tenant", expires=HOUR)
+def expiring(tenant: str) -> str:
+    return "ran"
+
+
+@pytest.fixture
+def full() -> None:
+    """Acme's only slot is taken."""
+    running_job(tenant_queue(), owner())
+
+
+def states(*some: TenantJob) -> list[str]:
+    return [fresh(job).state for job in some]
+
+
+def test_a_job_that_waits_for_too_long_is_canceled_by_a_sweep_with_the_reason(full: None) -> None:
+    expired, patient = expiring.enqueue("acme"), jobs.echo.enqueue("acme", 1)
+    in_time = expiring.enqueue("acme")
+    dependent = jobs.echo.using(after=[expired]).enqueue("acme", 1)
+    assert timedelta(minutes=59) < expired.expires_at - timezone.now() <= HOUR
+    age(expired, expires_at=1)
+    assert sweep_now().canceled == 1
+    assert states(expired, patient, in_time, dependent) == ["canceled", "waiting", "waiting", "canceled"]
+    assert (expired.error, expired.attempt) == (EXPIRED, 0)
+    assert expired.ended_at
+    assert counters_match()
+
+
+def test_a_job_that_is_scheduled_expires_too() -> None:
+    awaited = running_job(tenant_queue(), owner())
+    later = expiring.using(run_after=timezone.now() + 2 * HOUR).enqueue("acme")
+    after = expiring.using(after=[awaited]).enqueue("acme")
+    TenantJob.objects.filter(pk__in=[later.pk, after.pk]).update(expires_at=timezone.now())
+    sweep_now()
+    assert states(later, after) == ["canceled", "canceled"]
+    end_run(awaited, state=State.FINISHED)
+    assert states(after) == ["canceled"]
+
+
+def test_a_job_that_has_begun_does_not_expire() -> None:
+    running, again = fresh(expiring.enqueue("acme")), fresh(expiring.enqueue("beta"))
+    assert slots.start(running, another_process())
+    assert slots.start(again, another_process())
+    assert transitions.release(again, state=State.WAITING, failures=1)
+    TenantJob.objects.update(expires_at=timezone.now() - HOUR)
+    assert not sweep_now().canceled
+    assert states(running) == ["running"]
+    work()
+    assert states(again) == ["finished"]
+
+
+def test_a_worker_that_comes_to_it_before_a_sweep_does_not_run_it(history: History) -> None:
+    job = jobs.record.using(expires=HOUR).enqueue("acme", "late", history.path)
+    age(job, expires_at=1)
+    work()
+    assert (states(job), job.error, job.attempt) == (["canceled"], EXPIRED, 1)
+    assert history.started() == []
+    assert counters_match()
+
+
+@pytest.mark.parametrize("kind", ["Worker", "PreforkWorker", "SimpleWorker"])
+def test_nor_do_workers_of_ours(workers: Workers, history: History, kind: str) -> None:
+    row = tenant_queue(paused=True)
+    late, in_time = (jobs.record.using(expires=HOUR).enqueue("acme", name, history.path) for name in ("late", "soon"))
+    age(late, expires_at=1)
+    row.resume()
+    workers.run("--burst", worker_class=f"tenant_slots.workers.Tenant{kind}")
+    assert states(late, in_time) == ["canceled", "finished"]
+    assert late.error == EXPIRED
+    assert history.started() == ["soon"]
+
+
+def test_a_retry_of_it_does_not_expire(full: None) -> None:
+    job = expiring.enqueue("acme")
+    age(job, expires_at=1)
+    sweep_now()
+    fresh(job).retry()
+    assert not sweep_now().canceled
+    assert states(job) == ["waiting"]
+
+
+def test_many_are_canceled_in_chunks(full: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiry, "JOBS_PER_STEP", 10)
+    some = expiring.enqueue_many([(("acme",), {})] * 25 + [(("beta",), {})] * 3)
+    TenantJob.objects.filter(pk__in=[job.pk for job in some], state=State.WAITING).update(expires_at=timezone.now())
+    sweep_now()
+    assert not TenantJob.objects.expired().exists()
+    assert TenantJob.objects.filter(error=EXPIRED).count() >= 25
+
+
+def test_a_job_without_it_never_expires() -> None:
+    assert jobs.echo.enqueue("acme", 1).expires_at is None
+    assert expiring.using(expires=2 * HOUR).enqueue("acme").expires_at > timezone.now() + HOUR
+
+
+@pytest.mark.parametrize("value", [3600, timedelta(0), -HOUR, timedelta(days=367), "1h"], ids=str)
+def test_a_wrong_value_is_refused_at_once(value: Any) -> None:
+    with pytest.raises(InvalidOption, match="expires"):
+        jobs.echo.using(expires=value)
+    with pytest.raises(InvalidOption, match="expires"):
+        tenant_job("imports", tenant="tenant", expires=value)(jobs.echo.tenant_task.function)
+
+
+class InATestCase(TestCase):
+    def test_run_jobs_cancels_what_is_expired(self) -> None:
+        job, other = expiring.enqueue("acme"), expiring.enqueue("acme")
+        age(job, expires_at=1)
+        assert [ran.pk for ran in run_jobs()] == [other.pk]
+        assert states(job, other) == ["canceled", "finished"]

@@ -1,0 +1,67 @@
+"""Options of RQ that hold for single calls: ``using(timeout=, meta=, retry=)``."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import django_rq
+import pytest
+from rq import Retry
+
+from tenant_slots import tenant_job
+from tenant_slots.exceptions import InvalidOption
+from tenant_slots.models import State
+from tests import jobs
+from tests.factories import fresh, work
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@tenant_job(
+    "imports", tenant="tenant", timeout=600, meta={"team": "feeds"}, retry=Retry(max=5), description="an import"
+)
+def has_options(tenant: str) -> int:
+    return jobs.timeout_of_run()
+
+
+def test_a_timeout_holds_for_the_calls_that_were_given_it() -> None:
+    given, other = has_options.using(timeout=7).enqueue("acme"), has_options.enqueue("beta")
+    work()
+    assert (fresh(given).result, fresh(other).result) == (7, 600)
+
+
+def test_meta_replaces_that_of_the_decorator() -> None:
+    has_options.using(meta={"upload": 7}).enqueue("acme")
+    (rq_job,) = django_rq.get_queue("imports").jobs
+    assert rq_job.meta == {"upload": 7}
+
+
+@pytest.mark.parametrize(("retry", "runs"), [(None, 1), (Retry(max=2, interval=0), 3)])
+def test_a_retry_holds_for_the_calls_that_were_given_it(retry: Retry | None, runs: int) -> None:
+    job = jobs.fail.using(retry=retry).enqueue("acme")
+    work()
+    assert (fresh(job).state, job.failures, job.attempt) == (State.FAILED, runs, runs)
+
+
+def test_the_other_options_of_the_decorator_stay() -> None:
+    job = has_options.using(timeout=7).using(meta={}).enqueue("acme")
+    retry = {"max": 5, "intervals": [0]}
+    assert fresh(job).options == {"timeout": 7, "meta": {}, "retry": retry, "description": "an import"}
+    assert has_options.enqueue("acme").options["timeout"] == 600
+
+
+def test_they_can_be_given_to_plain_rq() -> None:
+    ways = pickle.loads(pickle.dumps(has_options.using(timeout=7, retry=Retry(max=1))))
+    options = ways.enqueue("acme").options
+    assert (options["timeout"], options["retry"]["max"], options["description"]) == (7, 1, "an import")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"timeout": "60"}, {"timeout": 0}, {"timeout": True}, {"meta": []}, {"meta": {"day": object()}}, {"retry": 3}],
+    ids=lambda given: next(iter(given)),
+)
+def test_a_wrong_value_is_refused_at_once(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOption, match=next(iter(given))):
+        has_options.using(**given)
