@@ -45,6 +45,7 @@ def register_all() -> None:
     ):
         checks.register(check, "tenant_slots")
     checks.register(surroundings.check_sqlite, "tenant_slots", deploy=True)
+    checks.register(check_immediate, "tenant_slots", deploy=True)
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
@@ -67,6 +68,14 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         if name in configured and (problem := rule(configured[name]))
     ]
     return [*unknown, *wrong]
+
+
+def check_immediate(**_: Any) -> list[CheckMessage]:
+    """W005, with ``check --deploy``: whoever enqueues a job runs it."""
+    if not app_settings.IMMEDIATE:
+        return []
+    hint = "Set it in the settings of your development only, and start workers elsewhere."
+    return [Warning('TENANT_SLOTS["IMMEDIATE"] is on: requests run jobs.', hint=hint, id="tenant_slots.W005")]
 
 
 def check_leases(**_: Any) -> list[CheckMessage]:
@@ -311,6 +320,7 @@ RULES: dict[str, Callable[[object], Problem]] = {
     "DEFAULT_RATE": _rate,
     "AUTO_CREATE": _flag,
     "REQUIRE_TENANT": _flag,
+    "IMMEDIATE": _flag,
     "DATABASE": _text,
     "RESCHEDULE_DELAY": _seconds,
     "BEAT_INTERVAL": _seconds,

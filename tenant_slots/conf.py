@@ -32,6 +32,7 @@ class AppSettings:
     DEFAULT_RATE: Setting[Mapping[str, str | None] | str | None] = Setting(None)
     AUTO_CREATE = Setting(True)
     REQUIRE_TENANT = Setting(False)
+    IMMEDIATE = Setting(False)
     DATABASE = Setting("default")
     RESCHEDULE_DELAY = Setting(60)
     BEAT_INTERVAL = Setting(5)

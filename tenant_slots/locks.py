@@ -44,21 +44,21 @@ def locked(tenant_queue_id: int) -> Iterator[TenantQueue]:
 def locked_and_asked(tenant_queue_id: int, *asked: Asked) -> Iterator[tuple[TenantQueue, list[Any]]]:
     """As `locked`, with what a question gives that was sent along and answered after the lock was there.
 
-    No answer where the lock was not to be had at once, or no two statements go together.
+    No answer inside a transaction of the caller's, or where no two statements go together.
     """
     alias = app_settings.DATABASE
     is_part = is_open(alias)
     with bounded(alias, tenant_queue_id) as rules:
         asks = bool(rules) and not is_part
-        lock = Asked(LOCK_IF_FREE, {"pk": tenant_queue_id})
-        found, *answers = together(rules, lock, *asked) if asks else ([],)
+        values = {"pk": tenant_queue_id}
+        found, *answers = together(rules, Asked(LOCK_IF_FREE, values), *asked) if asks else ([],)
         is_contended = asks and not found
-        if not found:
-            found, answers = LOCK.rows(() if asks else rules, pk=tenant_queue_id), []
+        if is_contended:  # while we hold it others wait for each of our round trips
+            found, *answers = together((COMMIT_AT_ONCE,), Asked(LOCK, values), *asked)
+        elif not found:
+            found, answers = LOCK.rows(rules, **values), []
         if not found:
             raise TenantQueue.DoesNotExist(f"TenantQueue {tenant_queue_id} was deleted")
         yield found[0], answers
-        if is_contended:
-            send(alias, [COMMIT_AT_ONCE])
     if is_contended:
         send(alias, [WAIT_FOR_DISK])

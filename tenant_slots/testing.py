@@ -8,28 +8,16 @@ pauses, rates and the order within a tenant hold; tenants have their turns one a
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from django.db.models import Min
-
-from tenant_slots import chains, slots
-from tenant_slots.db.clock import ago
 from tenant_slots.exceptions import JobsDoNotEnd
-from tenant_slots.fair_order import Freed
-from tenant_slots.models import State, TenantJob, rq_queue_of
-from tenant_slots.running.run import Run
-from tenant_slots.running.runner import run_in_slot, run_stored
+from tenant_slots.models import TenantJob
+from tenant_slots.running.here import Turns, run_next
 from tenant_slots.tasks.task import TenantTask
 
 WORKER = "tenant_slots.testing"
 """What a job that ran here has as its worker."""
-
-Lane = tuple[int, str]
-"""The primary key of a tenant queue, and an RQ queue in which its jobs wait."""
 
 
 def run_jobs(*, scheduled: bool = False, most: int = 1000) -> list[TenantJob]:
@@ -49,8 +37,8 @@ def run_jobs(*, scheduled: bool = False, most: int = 1000) -> list[TenantJob]:
         JobsDoNotEnd: so many have run, and there are more: one enqueues itself, perhaps.
     """
     ran: dict[int, None] = {}
-    turns: Counter[int] = Counter()
-    while job := _next_run(turns, scheduled):
+    turns = Turns()
+    while job := run_next(WORKER, turns, scheduled=scheduled):
         if turns.total() > most:
             raise JobsDoNotEnd(most=most, task=job.task)
         ran[job.pk] = None
@@ -87,50 +75,6 @@ def assert_enqueued(task: Callable[..., Any], *args: Any, **kwargs: Any) -> Tena
             return job
     calls = ", ".join(f"{job.args} {job.kwargs}" for job in jobs) or "nothing"
     raise AssertionError(f"{_path(task)} was not enqueued with {list(args)} {kwargs}, but with: {calls}")
-
-
-class _RunHere(Run):
-    """Nobody waits for what becomes free: the next job is looked for when this one has ended."""
-
-    def take_first(self, lane: Lane) -> TenantJob | None:
-        self._prepare()
-        owner = self.owner
-        self._has_taken(slots.admit_and_start(*lane, owner, partial(self._taking, owner=owner)), owner)
-        return self.job
-
-    def _free(self, slot: Freed) -> None:
-        """Its tenant gets no turn by it."""
-
-
-def _next_run(turns: Counter[int], scheduled: bool) -> TenantJob | None:
-    """Run one job, of the tenant that has had the fewest turns. None when no job may start."""
-    _promote(scheduled)
-    for lane in sorted(_lanes(), key=lambda lane: turns[lane[0]]):
-        run = _RunHere(WORKER)
-        if job := run.take_first(lane):
-            turns[lane[0]] += 1
-            with suppress(Exception):  # the row has it
-                run_in_slot(run, run_stored)
-            return job
-    return None
-
-
-def _promote(scheduled: bool) -> None:
-    while tenants := chains.concerned():  # no transaction may have committed, after which they would have been told
-        for tenant_queue_id in tenants:
-            chains.tell(tenant_queue_id)
-    due = TenantJob.objects.scheduled().jobs().filter(rq_job_id="", run_after__isnull=False)
-    if not scheduled:
-        due = due.filter(run_after__lte=ago(0))
-    due.update(state=State.WAITING, asks=False)
-
-
-def _lanes() -> Iterator[Lane]:
-    """Where jobs wait, the one that has waited for longest first."""
-    waiting = TenantJob.objects.waiting().jobs().filter(rq_job_id="")
-    lanes = waiting.values_list("tenant_queue_id", "tenant_queue__queue", "rq_queue").annotate(first=Min("pk"))
-    for pk, queue, overflow_queue, _ in lanes.order_by("first"):
-        yield pk, rq_queue_of(overflow_queue, queue)
 
 
 def _path(task: Callable[..., Any] | str) -> str:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from django.db import Error, connections, transaction
+from django.utils.module_loading import import_string
 from redis.exceptions import RedisError
 
 from tenant_slots import chains, charges, dispatch, fair_order, signals, slots
@@ -31,6 +32,9 @@ logger = logging.getLogger("tenant_slots")
 
 FORGOTTEN = "RQ lost it with its arguments while it was put off, as when its ttl has run out"
 
+
+RUNS_AT_ONCE = "tenant_slots.running.here.run_at_once"
+"""What takes the place of workers and of Redis in immediate mode. It stands above, and is named as RQ names ours."""
 
 LOCK_TIMEOUT_SECONDS = 0.2
 """How long one tenant's locked row may hold up the turns of others."""
@@ -75,6 +79,8 @@ def offer(tenant_queue_id: int, rq_queue: str, share: int = 0) -> list[TenantJob
 
 def offer_many(rq_queue: str, tenants: list[tuple[int, int]]) -> list[TenantJob]:
     """As `offer`, for primary keys and shares of many."""
+    if app_settings.IMMEDIATE:
+        return _run_at_once([pk for pk, _ in tenants])
     return _unless_redis_is_away(partial(_offer_many, rq_queue, tenants)) or []
 
 
@@ -89,6 +95,8 @@ def freed(tenant_queue_id: int, rq_queue: str) -> list[TenantJob]:
 
 def free(slot: Freed, *, looks: bool = True) -> list[TenantJob]:
     """As `freed`. Whoever takes the next turn in that queue does not look for room in its list."""
+    if app_settings.IMMEDIATE:
+        return _run_at_once([slot.tenant_queue_id])
     return feed_each(_unless_redis_is_away(partial(fair_order.freed, slot, looks=looks)) or [])
 
 
@@ -99,9 +107,17 @@ def feed_each(rq_queues: list[str]) -> list[TenantJob]:
 
 def offer_everywhere(tenant_queue: TenantQueue) -> list[TenantJob]:
     """What the tenant may do has changed: its share is told, and it gets its turn wherever it had none."""
+    if app_settings.IMMEDIATE:
+        return _run_at_once([tenant_queue.pk])
     known = [(tenant_queue.pk, tenant_queue.share)]
     _unless_redis_is_away(partial(fair_order.tell_share, tenant_queue.queue, known))
     return freed(tenant_queue.pk, tenant_queue.queue)
+
+
+def _run_at_once(tenant_queues: list[int]) -> list[TenantJob]:
+    """Nobody is admitted for a worker."""
+    import_string(RUNS_AT_ONCE)(tenant_queues)
+    return []
 
 
 def feed(rq_queue: str) -> list[TenantJob]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -277,6 +278,11 @@ async def _reports_as_a_task() -> None:
 @tenant_job("imports", tenant="tenant")
 def echo(tenant: str, value: object, more: object = None) -> object:
     return value
+
+
+@tenant_job("imports", tenant="tenant")
+def exits(tenant: str) -> None:
+    sys.exit(3)
 
 
 PROBLEMS: dict[str, type[BaseException]] = {

@@ -143,3 +143,14 @@ def test_a_weight_for_a_queue_that_rq_does_not_have_is_reported() -> None:
 def test_the_worker_class_is_checked(rq: dict[str, str], expected: list[str]) -> None:
     with override_settings(RQ=rq):
         assert ids() == expected
+
+
+@pytest.mark.parametrize(
+    ("immediate", "deploy", "expected"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_immediate_mode_is_warned_of_where_a_project_is_deployed(
+    immediate: bool, deploy: bool, expected: bool, settings: Any
+) -> None:
+    settings.TENANT_SLOTS = {"IMMEDIATE": immediate}
+    found = run_checks(tags=["tenant_slots"], include_deployment_checks=deploy)
+    assert ("tenant_slots.W005" in {message.id for message in found}) is expected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -18,7 +18,7 @@ from tenant_slots.layering import implemented_above
 from tenant_slots.models import shapes
 from tenant_slots.models.fields import Moment, SparseDict, StoredJSON, Unreadable, UnreadableDict, UnreadableList
 from tenant_slots.models.job_indexes import ANY, CONSTRAINTS, INDEXES
-from tenant_slots.models.manager import InConfiguredDatabase
+from tenant_slots.models.manager import MYPY, InConfiguredDatabase
 from tenant_slots.models.states import ENDED, HOLDING, UNADMITTED, Kind, Stage, State
 from tenant_slots.models.tenant_queue import TenantQueue
 
@@ -132,11 +132,17 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
     delete.queryset_only = True  # type: ignore[attr-defined]  # as Django's own: no Model.objects.delete()
 
 
+if TYPE_CHECKING and not MYPY:
+
+    class TenantJobManager(TenantJobQuerySet, InConfiguredDatabase["TenantJob"]):
+        """What `from_queryset` makes, for type checkers that know nothing of Django."""
+
+
 class TenantJob(models.Model):
     """One background job of one tenant, from enqueue to its end."""
 
     uuid = models.UUIDField(_("id"), default=uuid.uuid4, unique=True, editable=False)
-    tenant_queue = models.ForeignKey(
+    tenant_queue: models.ForeignKey[TenantQueue, TenantQueue] = models.ForeignKey(
         TenantQueue, models.CASCADE, related_name="jobs", db_index=False, verbose_name=_("tenant queue")
     )
     kind = models.CharField(_("kind"), max_length=12, choices=Kind, default=Kind.JOB, db_default=Kind.JOB)
@@ -254,6 +260,8 @@ class TenantJob(models.Model):
     result = StoredJSON(_("result"), null=True)
     error = models.TextField(_("error"), default="", db_default="")
 
+    if TYPE_CHECKING and not MYPY:
+        objects: ClassVar[TenantJobManager]
     objects = InConfiguredDatabase.from_queryset(TenantJobQuerySet)()
 
     class Meta:

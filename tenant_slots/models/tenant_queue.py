@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
@@ -17,7 +17,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.layering import implemented_above
 from tenant_slots.models import shapes
 from tenant_slots.models.fields import Moment, StoredJSON, UnreadableList
-from tenant_slots.models.manager import InConfiguredDatabase
+from tenant_slots.models.manager import MYPY, InConfiguredDatabase
 from tenant_slots.models.states import LimitSource
 
 HIGHEST_LIMIT = 10_000
@@ -61,6 +61,12 @@ class TenantQueueQuerySet(models.QuerySet["TenantQueue"]):
     def with_free(self, slots: Any) -> TenantQueueQuerySet:
         """Rows that have so many slots free."""
         return self.filter(paused=False, current_job__lte=F("max_job") - slots)
+
+
+if TYPE_CHECKING and not MYPY:
+
+    class TenantQueueManager(TenantQueueQuerySet, InConfiguredDatabase["TenantQueue"]):
+        """What `from_queryset` makes, for type checkers that know nothing of Django."""
 
 
 class TenantQueue(models.Model):
@@ -150,6 +156,8 @@ class TenantQueue(models.Model):
     )
     created_at = Moment(_("created"), auto_now_add=True)
 
+    if TYPE_CHECKING and not MYPY:
+        objects: ClassVar[TenantQueueManager]
     objects = InConfiguredDatabase.from_queryset(TenantQueueQuerySet)()
 
     class Meta:

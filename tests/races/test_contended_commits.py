@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from tenant_slots import locks, slots
-from tenant_slots.models import State, TenantQueue
+from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import admit, counters_match, fresh, owner, running_job, tenant_queue, waiting_job
 from tests.processes import somebody_waits_for_a_lock, wait_until
 from tests.processes import test_database_url as database_url
@@ -37,7 +37,8 @@ def statements_of(action: Callable[[], object]) -> list[str]:
     """What it said about its commit, in the order in which it did."""
     with CaptureQueriesContext(connection) as queries:
         action()
-    return [query["sql"] for query in queries if query["sql"] in OF_COMMITS]
+    sent = [part for query in queries for part in query["sql"].split("; ")]
+    return [part for part in sent if part in OF_COMMITS]
 
 
 def in_thread_while_held(row: TenantQueue, action: Callable[[], object]) -> list[str]:
@@ -83,6 +84,33 @@ def test_so_does_an_admission_and_one_that_found_nothing_to_do() -> None:
     waiting_job(row)
     assert in_thread_while_held(row, lambda: admit(row)) == list(OF_COMMITS)
     assert in_thread_while_held(row, lambda: admit(row)) == list(OF_COMMITS)
+
+
+def test_who_is_next_is_asked_together_with_the_lock_and_answered_once_it_is_there() -> None:
+    row = tenant_queue()
+    gone, successor = waiting_job(row), waiting_job(row)
+    started: list[TenantJob | None] = []
+
+    def take() -> None:
+        try:
+            with CaptureQueriesContext(connection) as queries:
+                started.append(slots.admit_and_start(row.pk, "imports", owner(), lambda chosen: None).started)
+            selects = [query["sql"] for query in queries if "SELECT" in query["sql"] and "tenantqueue" in query["sql"]]
+            asked.extend("tenantjob" in select for select in selects)
+        finally:
+            connection.close()
+
+    asked: list[bool] = []
+    thread = Thread(target=take)
+    with psycopg.connect(database_url()) as session:
+        session.execute("SELECT 1 FROM tenant_slots_tenantqueue WHERE id = %s FOR NO KEY UPDATE", [row.pk])
+        thread.start()
+        wait_until(somebody_waits_for_a_lock)
+        session.execute("UPDATE tenant_slots_tenantjob SET state = 'canceled' WHERE id = %s", [gone.pk])
+        session.commit()
+    thread.join(20)
+    assert started == [successor], "what was true before the lock was there does not count"
+    assert asked == [True, True], "no round trip of its own while others wait for the row"
 
 
 def test_one_that_found_the_row_free_commits_as_the_project_has_it() -> None:

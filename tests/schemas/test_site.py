@@ -7,13 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
-from uuid import uuid4
 
-import psycopg
 import pytest
 from django.db import connection
-from psycopg import sql
+
+from tests.databases import another_database
 
 pytest.importorskip("django_tenants", reason="it is in the extra `test`")
 
@@ -25,13 +23,8 @@ pytestmark = pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLit
 
 @pytest.fixture
 def database_url() -> Iterator[str]:
-    """A database of its own on the server of the tests."""
-    url, name = os.environ["DATABASE_URL"], f"schemas_{uuid4().hex}"
-    parts = urlsplit(url)
-    with psycopg.connect(url, autocommit=True) as session:
-        session.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        yield f"{parts.scheme}://{parts.netloc}/{name}{f'?{parts.query}' if parts.query else ''}"
-        session.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with another_database("schemas") as url:
+        yield url
 
 
 def test_with_django_tenants_every_job_runs_in_its_schema(database_url: str) -> None:

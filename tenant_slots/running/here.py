@@ -1,0 +1,108 @@
+"""Running what waits in this process, without a worker and without Redis: in tests, and in immediate mode."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextvars import ContextVar
+from functools import partial
+
+from django.db.models import Min
+
+from tenant_slots import chains, slots
+from tenant_slots.db.clock import ago
+from tenant_slots.fair_order import Freed
+from tenant_slots.models import State, TenantJob, TenantJobQuerySet, rq_queue_of
+from tenant_slots.running.run import Run
+from tenant_slots.running.runner import run_in_slot, run_stored
+from tenant_slots.tasks.tenant_busy import TenantBusy
+
+logger = logging.getLogger("tenant_slots")
+
+Lane = tuple[int, str]
+"""The primary key of a tenant queue, and an RQ queue in which its jobs wait."""
+
+Turns = Counter[int]
+"""How many turns each tenant queue has had."""
+
+_offered: ContextVar[set[int] | None] = ContextVar("tenant_slots_offered", default=None)
+"""While jobs run at once: the tenant queues that have something to run."""
+
+
+def run_at_once(tenant_queues: Collection[int]) -> None:
+    """Immediate mode: run what these tenant queues may start, until nothing may.
+
+    What a job enqueues runs when the job has ended. Errors are in the log and in the jobs.
+    """
+    offered = _offered.get()
+    if offered is not None:
+        offered.update(tenant_queues)
+        return
+    offered, turns = set(tenant_queues), Turns()
+    token = _offered.set(offered)
+    try:
+        while run_next("immediate", turns, among=offered):
+            pass
+    finally:
+        _offered.reset(token)
+
+
+def run_next(
+    worker: str, turns: Turns, *, scheduled: bool = False, among: Collection[int] | None = None
+) -> TenantJob | None:
+    """Run one job, of the tenant queue that has had the fewest turns. None when no job may start.
+
+    Args:
+        worker: what the job has as its worker.
+        turns: counted here.
+        scheduled: also what is scheduled for later, as if its time had come.
+        among: these tenant queues only.
+    """
+    _promote(_of(among).scheduled(), scheduled)
+    for lane in sorted(_lanes(_of(among).waiting()), key=lambda lane: turns[lane[0]]):
+        run = _RunHere(worker)
+        if job := run.take_first(lane):
+            turns[lane[0]] += 1
+            try:
+                run_in_slot(run, run_stored)
+            except TenantBusy:
+                pass
+            except (Exception, SystemExit):  # the row has it
+                logger.exception("%s for %r raised", job, job.tenant_queue.tenant)
+            return job
+    return None
+
+
+class _RunHere(Run):
+    """Nobody waits for what becomes free: the next job is looked for when this one has ended."""
+
+    def take_first(self, lane: Lane) -> TenantJob | None:
+        self._prepare()
+        owner = self.owner
+        self._has_taken(slots.admit_and_start(*lane, owner, partial(self._taking, owner=owner)), owner)
+        return self.job
+
+    def _free(self, slot: Freed) -> None:
+        """Its tenant gets no turn by it."""
+
+
+def _of(tenant_queues: Collection[int] | None) -> TenantJobQuerySet:
+    """Those that nobody else runs: a reservation has no function, and RQ has its own."""
+    found: TenantJobQuerySet = TenantJob.objects.jobs().filter(rq_job_id="")
+    return found if tenant_queues is None else found.filter(tenant_queue__in=tenant_queues)
+
+
+def _promote(jobs: TenantJobQuerySet, scheduled: bool) -> None:
+    while tenants := chains.concerned():  # no transaction may have committed, after which they would have been told
+        for tenant_queue_id in tenants:
+            chains.tell(tenant_queue_id)
+    due = jobs.filter(run_after__isnull=False) if scheduled else jobs.filter(run_after__lte=ago(0))
+    due.update(state=State.WAITING, asks=False)
+
+
+def _lanes(jobs: TenantJobQuerySet) -> Iterator[Lane]:
+    """Where jobs wait, the one that has waited for longest first."""
+    lanes = jobs.values_list("tenant_queue_id", "tenant_queue__queue", "rq_queue").annotate(first=Min("pk"))
+    for pk, queue, overflow_queue, _ in lanes.order_by("first"):
+        yield pk, rq_queue_of(overflow_queue, queue)

@@ -1,0 +1,134 @@
+"""Immediate mode: who enqueues a job runs it, without a worker and without Redis."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import transaction
+from django.utils import timezone
+
+from tenant_slots import hold_slot
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests import jobs
+from tests.factories import counters_match, fresh, tenant_queue, waiting_job
+from tests.history import History
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+NOWHERE = {name: {"URL": "redis://127.0.0.1:1/0"} for name in ("imports", "reports")}
+
+
+@pytest.fixture(autouse=True)
+def _immediate(settings: Any, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Nobody listens at that Redis, and whoever asks for it all the same writes a warning."""
+    settings.RQ_QUEUES = NOWHERE
+    settings.TENANT_SLOTS = {"IMMEDIATE": True}
+    with caplog.at_level(logging.WARNING):
+        yield
+        assert [record.message for record in caplog.records if "edis" in record.message] == []
+    assert counters_match()
+
+
+def test_a_job_has_ended_when_enqueue_returns() -> None:
+    job = fresh(jobs.add.enqueue(1, 2, tenant="acme"))
+    assert (job.state, job.result, job.worker, job.attempt) == (State.FINISHED, 3, "immediate", 1)
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_the_control_without_it_a_job_waits_for_a_worker(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
+    settings.TENANT_SLOTS = {}
+    assert fresh(jobs.add.enqueue(1, 2, tenant="acme")).state == State.WAITING
+    assert caplog.text
+    caplog.clear()
+
+
+def test_inside_a_transaction_it_runs_when_that_commits() -> None:
+    with transaction.atomic():
+        job = jobs.add.enqueue(1, 2, tenant="acme")
+        assert fresh(job).state == State.WAITING
+    assert fresh(job).state == State.FINISHED
+
+
+def test_a_rollback_leaves_nothing(history: History) -> None:
+    with transaction.atomic():
+        jobs.record.enqueue("acme", "never", history.path)
+        transaction.set_rollback(True)
+    assert not TenantJob.objects.exists()
+    assert history.started() == []
+
+
+def test_many_run_in_their_order(history: History) -> None:
+    jobs.record.enqueue_many([(("acme", name, history.path), {}) for name in ("one", "two", "three")])
+    assert history.started() == ["one", "two", "three"]
+
+
+def test_what_a_job_enqueues_runs_after_it() -> None:
+    jobs.enqueues_the_next.enqueue("acme", 2)
+    ran = TenantJob.objects.order_by("started_at")
+    assert [(job.state, job.args[1]) for job in ran] == [(State.FINISHED, left) for left in (2, 1, 0)]
+    assert all(before.ended_at <= after.started_at for before, after in itertools.pairwise(ran)), "limit 1"
+
+
+def test_an_error_is_in_the_row_and_in_the_log_and_not_raised(caplog: pytest.LogCaptureFixture) -> None:
+    job = fresh(jobs.fail.enqueue("acme", "no such feed"))
+    assert job.state == State.FAILED
+    assert "no such feed" in job.error
+    assert "ValueError: no such feed" in caplog.text
+
+
+def test_a_job_that_exits_does_not_take_the_caller_along() -> None:
+    job = fresh(jobs.exits.enqueue("acme"))
+    assert (job.state, job.error.strip().splitlines()[-1]) == (State.FAILED, "SystemExit: 3")
+    assert fresh(jobs.add.enqueue(1, 2, tenant="acme")).state == State.FINISHED
+
+
+@pytest.mark.parametrize("allow", ["resume", "set_limit"])
+def test_what_may_not_run_waits_until_it_may(allow: str) -> None:
+    row = tenant_queue("acme", queue="reports", paused=allow == "resume", max_job=0 if allow == "set_limit" else 1)
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    assert fresh(job).state == State.WAITING
+    row.resume() if allow == "resume" else row.set_limit(1)
+    assert fresh(job).state == State.FINISHED
+
+
+def test_a_later_job_waits_for_its_time_and_runs_with_the_next_one() -> None:
+    later = jobs.add.using(run_after=timezone.now() + timedelta(hours=1)).enqueue(1, 2, tenant="acme")
+    jobs.add.enqueue(1, 2, tenant="acme")
+    assert fresh(later).state == State.SCHEDULED
+    TenantJob.objects.filter(pk=later.pk).update(run_after=timezone.now() - timedelta(seconds=1))
+    jobs.add.enqueue(1, 2, tenant="acme")
+    assert fresh(later).state == State.FINISHED
+
+
+def test_a_sweep_runs_what_has_become_due(caplog: pytest.LogCaptureFixture) -> None:
+    later = jobs.add.using(run_after=timezone.now() + timedelta(hours=1)).enqueue(1, 2, tenant="acme")
+    TenantJob.objects.update(run_after=timezone.now() - timedelta(seconds=1))
+    call_command("slots_sweep", verbosity=0)
+    assert fresh(later).state == State.FINISHED
+    caplog.clear()  # it has looked into Redis as well
+
+
+def test_a_failed_job_runs_again_when_that_is_asked_for() -> None:
+    job = fresh(jobs.fail.enqueue("acme"))
+    job.retry()
+    assert (fresh(job).state, fresh(job).attempt) == (State.FAILED, 2)
+
+
+def test_other_tenants_backlogs_are_left_alone() -> None:
+    other = waiting_job(tenant_queue("other", queue="reports"))
+    jobs.add.enqueue(1, 2, tenant="acme")
+    assert fresh(other).state == State.WAITING
+
+
+def test_a_slot_is_held_and_given_back() -> None:
+    with hold_slot("acme", "reports", timeout=1):
+        job = jobs.add.enqueue(1, 2, tenant="acme")
+        assert fresh(job).state == State.WAITING
+    assert fresh(job).state == State.FINISHED
+    assert TenantQueue.objects.get().current_job == 0

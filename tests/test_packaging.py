@@ -1,0 +1,64 @@
+"""What the package says of itself."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+import tenant_slots
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = Path(tenant_slots.__file__).parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+BROUGHT_ALONG = {"pytest_plugin.py": "pytest", "contrib/schemas.py": "django_tenants"}
+"""What only those use who have it."""
+
+
+def declared() -> set[str]:
+    return {requirement.partition(">")[0].strip().lower() for requirement in PROJECT["dependencies"]}
+
+
+def imports() -> Iterator[tuple[str, str]]:
+    """Files of the package, and the top-level packages that these import."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            for name in names:
+                yield str(path.relative_to(PACKAGE)), name.partition(".")[0]
+
+
+def undeclared(found: Iterator[tuple[str, str]]) -> set[tuple[str, str]]:
+    distributions = packages_distributions()
+    return {
+        (file, name)
+        for file, name in found
+        if name not in {*sys.stdlib_module_names, "tenant_slots", BROUGHT_ALONG.get(file)}
+        and not {each.lower() for each in distributions.get(name, [])} & declared()
+    }
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    assert undeclared(imports()) == set()
+    assert undeclared(iter([("models.py", "croniter")])), "what only a dependency brings along is not declared"
+
+
+def test_every_dependency_has_a_lowest_version() -> None:
+    assert [requirement for requirement in PROJECT["dependencies"] if ">=" not in requirement] == []
+
+
+def test_the_changelog_has_this_version() -> None:
+    assert f"\n## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize("name", PROJECT["urls"])
+def test_links_of_the_project_are_to_its_repository(name: str) -> None:
+    assert PROJECT["urls"][name].startswith(PROJECT["urls"]["Homepage"])
