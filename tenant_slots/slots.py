@@ -24,35 +24,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 from django.db.models import F
 
-from tenant_slots import backlog, rests
+from tenant_slots import backlog, hand_over, moves, rests
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.transactions import impatient
+from tenant_slots.hand_over import Choosing
 from tenant_slots.locks import locked, locked_and_asked
-from tenant_slots.models import ENDED, HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
+from tenant_slots.models import HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
+from tenant_slots.moves import NotAsExpected
 from tenant_slots.owners import Owner
 from tenant_slots.releases import Admission, Release
-from tenant_slots.statements import (
-    BEAT,
-    CLAIM,
-    CLAIM_ALL,
-    CLAIM_AND_START,
-    CLAIMED,
-    GIVE_BACK,
-    GIVE_TOKEN_BACK,
-    START,
-    START_IF_DUE,
-    TAKE,
-    TAKE_AT_RATE,
-    leaving,
-)
-
-Choosing = Callable[[TenantJob], object]
+from tenant_slots.statements import BEAT, CLAIM, GIVE_TOKEN_BACK, START, START_IF_DUE
 
 LOCK_SECONDS = 1
 """How long a start waits for a job's row that somebody holds; it needs no lock of ours."""
@@ -74,11 +60,11 @@ def admit(tenant_queue_id: int, rq_queue: str, most: int = 1) -> Admission:
     """
     with locked(tenant_queue_id) as tenant_queue:
         heads, admission = backlog.choose(tenant_queue, rq_queue, most)
-        if not _count(tenant_queue, 0, len(heads)):
+        if not moves.count(tenant_queue, 0, len(heads)):
             return Admission(is_full=True)
         return replace(
             admission,
-            jobs=_claimed(tenant_queue, heads),
+            jobs=moves.claimed(tenant_queue, heads),
             wakes_in=backlog.wakes_in(tenant_queue, admission),
         )
 
@@ -91,10 +77,16 @@ def admit_and_start(tenant_queue_id: int, rq_queue: str, owner: Owner, choosing:
         owner: who runs it.
         choosing: called with the job before it is marked.
     """
-    asked = backlog.asked_for(tenant_queue_id, "")
-    with locked_and_asked(tenant_queue_id, asked) as (tenant_queue, answers):
-        heads = answers[0] if answers and rq_queue == tenant_queue.queue else None
-        return _admit_and_start(tenant_queue, rq_queue, owner, choosing, heads)
+
+    def go(start: Callable[..., Admission]) -> Admission:
+        asked = backlog.asked_for(tenant_queue_id, "")
+        with locked_and_asked(tenant_queue_id, asked) as (tenant_queue, answers):
+            heads = answers[0] if answers and rq_queue == tenant_queue.queue else None
+            return start(tenant_queue, rq_queue, owner, choosing, heads)
+
+    with suppress(NotAsExpected):
+        return go(hand_over.start_at_once)
+    return go(hand_over.start)
 
 
 def admit_this(job: TenantJob) -> bool:
@@ -107,7 +99,7 @@ def admit_this(job: TenantJob) -> bool:
         job.tenant_queue = tenant_queue
         if not backlog.goes_before_none(job, tenant_queue) or not CLAIM.update(pk=job.pk):
             return False
-        if not _count(tenant_queue, 0, 1):
+        if not moves.count(tenant_queue, 0, 1):
             raise AssertionError("a slot that was free under the row's lock is gone")
         job.state, job.attempt = State.QUEUED, job.attempt + 1
         return True
@@ -176,34 +168,37 @@ def release(
         unstarted: it was marked as running, but its function was never called.
         values: the new values of fields; `state` must be one of them.
     """
-    with suppress(TenantQueue.DoesNotExist), locked(job.tenant_queue_id) as tenant_queue:
-        released = _leave(job, tenant_queue, states, later, values)
-        if released:
-            _count(tenant_queue, _freed(tenant_queue), 0)
-            if rest is not None:
+
+    def go(leave: Callable[..., Release]) -> Release:
+        with suppress(TenantQueue.DoesNotExist), locked(job.tenant_queue_id) as tenant_queue:
+            released = leave(job, tenant_queue, states, later, values)
+            if released and rest is not None:
                 rests.begin(tenant_queue, **rest)
-            if tenant_queue.rate_number is not None and (unstarted or states == (State.QUEUED,)):
+            if released and tenant_queue.rate_number is not None and (unstarted or states == (State.QUEUED,)):
                 GIVE_TOKEN_BACK.update(pk=tenant_queue.pk)  # it has not started
-        return released
-    return Release(None)
+            return released
+        return Release(None)
+
+    with suppress(NotAsExpected):
+        return go(hand_over.leave_at_once)
+    return go(hand_over.leave)
 
 
-def release_and_start(
-    job: TenantJob, rq_queue: str, owner: Owner, choosing: Choosing, *, later: float | None = None, **values: Any
-) -> Release:
+def release_and_start(job: TenantJob, rq_queue: str, owner: Owner, choosing: Choosing, **values: Any) -> Release:
     """As `release` and then `admit_and_start`, for a worker whose tenant is next again: in one transaction.
 
     The slot changes hands, so that the counter is not written.
     """
-    asked = backlog.asked_for(job.tenant_queue_id, job.rq_queue)
-    locking = locked_and_asked(job.tenant_queue_id, asked)
-    with suppress(TenantQueue.DoesNotExist), locking as (tenant_queue, answers):
-        released = _leave(job, tenant_queue, HOLDING, later, values)
-        freed = _freed(tenant_queue) if released else 0
-        heads = answers[0] if answers and released.state in ENDED else None
-        admission = _admit_and_start(tenant_queue, rq_queue, owner, choosing, heads, freed)
-        return replace(released, admission=admission)
-    return Release(None)
+
+    def go(leave_and_start: Callable[..., Release]) -> Release:
+        locking = locked_and_asked(job.tenant_queue_id, backlog.asked_for(job.tenant_queue_id, job.rq_queue))
+        with suppress(TenantQueue.DoesNotExist), locking as (tenant_queue, answers):
+            return leave_and_start(job, values, tenant_queue, rq_queue, owner, choosing, answers)
+        return Release(None)
+
+    with suppress(NotAsExpected):
+        return go(hand_over.leave_and_start_at_once)
+    return go(hand_over.leave_and_start)
 
 
 def withdraw(job: TenantJob, error: str = "", state: State = State.CANCELED) -> bool:
@@ -220,103 +215,3 @@ def withdraw(job: TenantJob, error: str = "", state: State = State.CANCELED) -> 
 def _running(job_id: int, token: int) -> TenantJobQuerySet:
     found: TenantJobQuerySet = TenantJob.objects.filter(pk=job_id, token=token, state=State.RUNNING)
     return found
-
-
-def _freed(tenant_queue: TenantQueue) -> int:
-    """A job has left its slot. A counter of 0 was wrong before, and is not lowered: the sweep sets it right."""
-    freed = min(1, tenant_queue.current_job)
-    tenant_queue.current_job -= freed
-    return freed
-
-
-def _count(tenant_queue: TenantQueue, freed: int, taken: int) -> bool:
-    """Write how many slots were taken, `freed` of which the counter still has as taken. False: they are not free.
-
-    Where exactly these change hands, the row is not written. It was read under its lock, so what it says of the limit,
-    of the pause and of the counter is what the database has until this transaction ends.
-    """
-    if taken and tenant_queue.rate_number is not None:
-        return bool(TAKE_AT_RATE.update(pk=tenant_queue.pk, slots=taken - freed, starts=taken))
-    if taken > freed:
-        if not TAKE.update(pk=tenant_queue.pk, slots=taken - freed):
-            return False
-    elif taken < freed:
-        GIVE_BACK.update(pk=tenant_queue.pk, slots=freed - taken)
-    return True
-
-
-def _admit_and_start(
-    tenant_queue: TenantQueue,
-    rq_queue: str,
-    owner: Owner,
-    choosing: Choosing,
-    heads: list[TenantJob] | None,
-    freed: int = 0,
-) -> Admission:
-    heads, admission = backlog.choose(tenant_queue, rq_queue, 1, heads)
-    if not _count(tenant_queue, freed, len(heads)):
-        _count(tenant_queue, freed, 0)
-        return Admission(is_full=True)
-    here = [head for head in heads if head.starts_where_admitted]
-    started = None
-    for job in here:
-        choosing(job)
-        started = next(iter(CLAIM_AND_START.rows(pk=job.pk, **owner.as_fields())), None)
-        if started is None:
-            GIVE_BACK.update(pk=tenant_queue.pk, slots=1)
-        else:
-            started.tenant_queue = tenant_queue
-    elsewhere = _claimed(tenant_queue, [head for head in heads if not head.starts_where_admitted])
-    return replace(admission, jobs=elsewhere, started=started, wakes_in=backlog.wakes_in(tenant_queue, admission))
-
-
-def _claimed(tenant_queue: TenantQueue, heads: list[TenantJob]) -> list[TenantJob]:
-    """Mark the heads as queued; returns those that were.
-
-    The lock does not keep anybody from deleting a job's row by SQL. The slot of such a job is given back, and the sweep
-    finds who else could have it.
-    """
-    claimed = _claim(heads)
-    if vanished := len(heads) - len(claimed):
-        GIVE_BACK.update(pk=tenant_queue.pk, slots=vanished)
-    for job in claimed:
-        job.tenant_queue, job.state, job.attempt = tenant_queue, State.QUEUED, job.attempt + 1
-    return claimed
-
-
-def _claim(heads: list[TenantJob]) -> list[TenantJob]:
-    if len(heads) <= 1:
-        return [job for job in heads if CLAIM.update(pk=job.pk)]
-    pks = [job.pk for job in heads]
-    if CLAIM_ALL.update(pks=pks) == len(heads):
-        return heads
-    there = {pk for (pk,) in CLAIMED.lists(pks=pks)}
-    return [job for job in heads if job.pk in there]
-
-
-def _leave(
-    job: TenantJob,
-    tenant_queue: TenantQueue,
-    states: tuple[State, ...],
-    later: float | None,
-    values: dict[str, Any],
-) -> Release:
-    """Where the job went: to the state in `values`, or to canceled if that was requested meanwhile.
-
-    `leaving` refuses a job whose cancel was requested: it does not run again, and whoever was told that it will be
-    canceled does not see that it has finished.
-    """
-    job.tenant_queue = tenant_queue  # whoever is told of the end asks for the tenant
-    released = _update(job, states, later, values)
-    if released:
-        return released
-    wanted = TenantJob.objects.held_as(job).exclude(cancel_requested_at=None)
-    return _update(job, states, None, {**values, "state": State.CANCELED}) if wanted.exists() else Release(None)
-
-
-def _update(job: TenantJob, states: tuple[State, ...], later: float | None, values: dict[str, Any]) -> Release:
-    state = State(values["state"])
-    statement = leaving(states, state, later is not None, tuple(values))
-    duration = timedelta(seconds=later or 0)
-    found = statement.lists(pk=job.pk, attempt=job.attempt, token=job.token, later=duration, **values)
-    return Release(state, is_awaited=found[0][-1]) if found else Release(None)

@@ -10,7 +10,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from tenant_slots import slots, statements
+from tenant_slots import moves, slots, statements
 from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner
 from tenant_slots.releases import Admission, Release
@@ -197,7 +197,7 @@ def test_a_hand_over_takes_a_fixed_number_of_queries() -> None:
     with CaptureQueriesContext(connection) as queries:
         assert next_one().admission.started
     statements = [query["sql"] for query in queries if not re.fullmatch("BEGIN( IMMEDIATE)?|COMMIT", query["sql"])]
-    assert len(statements) == (3 if connection.vendor == "postgresql" else 4), statements
+    assert len(statements) == (2 if connection.vendor == "postgresql" else 4), statements
 
 
 @pytest.mark.django_db(transaction=True)
@@ -206,7 +206,8 @@ def test_so_do_a_release_and_an_admission_apart() -> None:
     for _ in range(3):
         waiting_job(row)
     (job,) = admit(row)
-    for action, number in ((lambda: slots.release(job, state=State.FINISHED), 3), (lambda: admit(row), 4)):
+    released = 2 if connection.vendor == "postgresql" else 3
+    for action, number in ((lambda: slots.release(job, state=State.FINISHED), released), (lambda: admit(row), 4)):
         with CaptureQueriesContext(connection) as queries:
             action()
         statements = [query["sql"] for query in queries if not re.fullmatch("BEGIN( IMMEDIATE)?|COMMIT", query["sql"])]
@@ -296,7 +297,8 @@ def test_saving_a_row_that_was_read_earlier_keeps_the_counter() -> None:
 
 
 def writes_of_the_row(queries: CaptureQueriesContext) -> list[str]:
-    return [query["sql"] for query in queries if query["sql"].startswith('UPDATE "tenant_slots_tenantqueue"')]
+    sent = [part for query in queries for part in query["sql"].split("; ")]
+    return [part for part in sent if part.startswith('UPDATE "tenant_slots_tenantqueue"')]
 
 
 def test_rule_1_a_slot_that_changes_hands_writes_no_counter() -> None:
@@ -352,7 +354,8 @@ def test_rule_1_what_is_admitted_beyond_the_slot_that_changes_hands_goes_through
     assert counters_match()
     waiting_job(row, kind=Kind.RESERVATION, priority=1)
     TenantQueue.objects.filter(pk=row.pk).update(max_job=3)
-    monkeypatch.setattr(statements.TAKE, "update", lambda **values: 0)
+    count = moves.count
+    monkeypatch.setattr(moves, "count", lambda row, freed, taken: taken <= freed and count(row, freed, taken))
     assert running_next(admission.started)().admission == Admission(is_full=True)
     assert (fresh(later).state, fresh(row).current_job) == (State.WAITING, 1)
     assert counters_match()
@@ -593,13 +596,13 @@ def test_a_job_that_vanishes_while_it_is_admitted_takes_no_slot(monkeypatch: pyt
     """Forced: somebody deletes a row by hand between the look at the head of the backlog and its claim."""
     row = tenant_queue(max_job=3)
     first, second = waiting_job(row), waiting_job(row)
-    take = statements.TAKE.update
+    count = moves.count
 
-    def delete_then_take(**values: Any) -> int:
+    def delete_then_count(*arguments: Any) -> bool:
         TenantJob.objects.filter(pk=first.pk).delete()
-        return take(**values)
+        return count(*arguments)
 
-    monkeypatch.setattr(statements.TAKE, "update", delete_then_take)
+    monkeypatch.setattr(moves, "count", delete_then_count)
     assert admit(row) == [second]
     assert fresh(row).current_job == 1
     assert counters_match()

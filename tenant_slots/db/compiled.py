@@ -124,6 +124,12 @@ class Statement:
             _execute(cursor, before, *self._bound(alias, values))
             return self._fetched(alias, cursor)
 
+    def _answer(self, alias: str, cursor: Any) -> Any:
+        """The rows, or how many were changed where none are given back."""
+        if self._changes and not self._returning:
+            return cursor.rowcount
+        return self._instances(alias, self._fetched(alias, cursor))
+
     def _fetched(self, alias: str, cursor: Any) -> list[list[Any]]:
         found = [list(row) for row in cursor.fetchall()]
         for position, convert, expression in self._compiled(alias).converters:
@@ -171,30 +177,35 @@ class Statement:
 
 
 class Asked(NamedTuple):
-    """A SELECT with its values."""
+    """A statement with its values."""
 
     statement: Statement
     values: dict[str, Any]
 
 
-def together(before: Sequence[str], *asked: Asked) -> list[list[Any]]:
-    """The rows that each of the statements gives, in one round trip if the server takes several; see `_execute`."""
+def together(before: Sequence[str], *asked: Asked) -> list[Any]:
+    """What each of the statements gives: its rows, or how many it has changed.
+
+    In one round trip, if the server takes several; see `_execute`.
+    """
+    if not asked:
+        return []
     alias = app_settings.DATABASE
     answers = []
     bound = [one.statement._bound(alias, one.values) for one in asked]
     with connections[alias].cursor() as cursor:
-        if _takes_one_at_a_time(cursor):
+        if len(asked) == 1 or _takes_one_at_a_time(cursor):
             for one, (sql, parameters) in zip(asked, bound, strict=True):
                 _execute(cursor, before, sql, parameters)
-                answers.append(one.statement._fetched(alias, cursor))
+                answers.append(one.statement._answer(alias, cursor))
                 before = ()
         else:
             parameters = [value for _, values in bound for value in values]
             _execute(cursor, before, "; ".join(sql for sql, _ in bound), parameters)
             for one in asked:
-                answers.append(one.statement._fetched(alias, cursor))
+                answers.append(one.statement._answer(alias, cursor))
                 cursor.nextset()
-    return [one.statement._instances(alias, found) for one, found in zip(asked, answers, strict=True)]
+    return answers
 
 
 class Insertion(Statement):
@@ -239,5 +250,5 @@ def _execute(cursor: Any, before: Sequence[str], sql: str, parameters: list[Any]
 
 
 def _takes_one_at_a_time(cursor: Any) -> bool:
-    """Where the server binds the parameters, and not the driver."""
-    return bool(cursor.db.settings_dict["OPTIONS"].get("server_side_binding"))
+    """SQLite, and PostgreSQL where the server binds the parameters, and not the driver."""
+    return cursor.db.vendor != "postgresql" or bool(cursor.db.settings_dict["OPTIONS"].get("server_side_binding"))

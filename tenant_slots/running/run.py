@@ -14,6 +14,7 @@ from rq.job import Job
 
 from tenant_slots import dispatch, fair_order, owners, slots, transitions
 from tenant_slots.fair_order import Freed, Turn
+from tenant_slots.hand_over import Choosing
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.releases import Admission, Release
@@ -108,7 +109,7 @@ class Run:
             self.witness.idle()  # somebody may have turned out to hold the row of the job that was chosen
         return self.job
 
-    def _take_turn(self, turn: Turn, admit_and_start: Callable[[Owner, slots.Choosing], Admission]) -> None:
+    def _take_turn(self, turn: Turn, admit_and_start: Callable[[Owner, Choosing], Admission]) -> None:
         self._prepare()
         owner = self.owner
         with transitions.in_turn(turn) as came_of:

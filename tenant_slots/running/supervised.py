@@ -7,6 +7,7 @@ from uuid import UUID
 
 from tenant_slots import slots
 from tenant_slots.fair_order import Freed, Turn
+from tenant_slots.hand_over import Choosing
 from tenant_slots.models import TenantJob
 from tenant_slots.owners import Owner
 from tenant_slots.releases import Admission, Release
@@ -43,7 +44,7 @@ class SupervisedRun(WatchedRun):
         assert self.job is not None, "a run ends that has not begun"
         job, released = self.job, Release(None)
 
-        def release_and_start(owner: Owner, choosing: slots.Choosing) -> Admission:
+        def release_and_start(owner: Owner, choosing: Choosing) -> Admission:
             nonlocal released
             released = slots.release_and_start(job, turn.rq_queue, owner, choosing, **outcome)
             return released.admission or Admission()

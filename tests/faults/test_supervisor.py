@@ -242,7 +242,7 @@ def killed_inside_a_release(
 ) -> Iterator[TenantJob]:
     """In the block the worker is dead, and the scheduler that it has forked lives on."""
     armed = tmp_path / "armed"
-    plan = "tenant_slots.slots:_leave after worker-SIGKILL"
+    plan = "tenant_slots.moves:leave_at_once after worker-SIGKILL"
     (unlucky,) = workers.start(1, "--with-scheduler", worker_class=workers.with_sabotage(plan, armed, worker_class))
     scheduler = scheduler_of(unlucky.pid)
     armed.touch()

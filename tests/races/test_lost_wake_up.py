@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from tenant_slots import fair_order, slots, statements, transitions
+from tenant_slots import fair_order, moves, slots, statements, transitions
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.releases import Admission
 from tests.factories import admit, counters_match, fresh, owner, running_job, tenant_queue, waiting_job
@@ -27,17 +27,17 @@ class ReleaseHeldOpen:
 
     def __init__(self, job: TenantJob, monkeypatch: pytest.MonkeyPatch) -> None:
         self.freed, self.commit = Event(), Event()
-        original = slots._count
+        original = moves.leave_at_once
         me = self
 
-        def free_then_hold(*arguments: Any) -> bool:
-            counted = original(*arguments)
+        def free_then_hold(*arguments: Any) -> Any:
+            left = original(*arguments)
             if not me.freed.is_set():
                 me.freed.set()
                 assert me.commit.wait(20)
-            return counted
+            return left
 
-        monkeypatch.setattr(slots, "_count", free_then_hold)
+        monkeypatch.setattr(moves, "leave_at_once", free_then_hold)
         self.thread = Thread(target=self._release, args=(job,))
 
     @staticmethod

@@ -13,8 +13,9 @@ import pytest
 from django.db import DataError, OperationalError, connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from tenant_slots import fair_order, rates, slots, transitions
+from tenant_slots import fair_order, moves, rates, slots, transitions
 from tenant_slots.db import clock
+from tenant_slots.db.compiled import Asked
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, supervisor
 from tenant_slots.workers.horses import Horse
@@ -112,14 +113,14 @@ def test_a_slot_that_is_handed_on_leaves_the_counter_unwritten(history: History,
     row = tenant_queue(max_job=3)
     enqueue(history, acme=3)
     writes: list[int] = []
-    count = slots._count
+    counting = moves.counting
 
-    def noted(tenant_queue: TenantQueue, freed: int, taken: int) -> bool:
+    def noted(tenant_queue: TenantQueue, freed: int, taken: int) -> list[Asked]:
         writes.append(taken - freed)
-        return count(tenant_queue, freed, taken)
+        return counting(tenant_queue, freed, taken)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slots, "_count", noted)
+        patch.setattr(moves, "counting", noted)
         run()
     assert [change for change in writes if change] == [1, -1]
     assert TenantQueue.objects.get(pk=row.pk).current_job == 0

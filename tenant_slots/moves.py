@@ -1,0 +1,158 @@
+"""What is written when a job moves into a slot or out of it, while its tenant queue is locked.
+
+Nearly always all of it is sent `at_once`, because others wait for the row during each round trip. That expects each
+statement to change what it names. Where one does not, `NotAsExpected` ends the transaction, so that nothing has
+happened, and whoever began it does the same again step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from tenant_slots.db.compiled import Asked, together
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.owners import Owner
+from tenant_slots.releases import Release
+from tenant_slots.statements import (
+    CLAIM,
+    CLAIM_ALL,
+    CLAIM_AND_START,
+    CLAIMED,
+    GIVE_BACK,
+    TAKE,
+    TAKE_AT_RATE,
+    leaving,
+)
+
+
+class NotAsExpected(Exception):
+    """One of the statements that were sent together has changed nothing: the transaction must not be committed."""
+
+
+def at_once(*writes: Asked) -> list[Any]:
+    """Send these in one round trip, and give what each gives.
+
+    Raises:
+        NotAsExpected: one of them has changed no row.
+    """
+    answers = together((), *writes)
+    if not all(answers):
+        raise NotAsExpected
+    return answers
+
+
+def leave_at_once(
+    job: TenantJob,
+    tenant_queue: TenantQueue,
+    states: Sequence[State],
+    later: float | None,
+    values: dict[str, Any],
+    *also: Asked,
+) -> tuple[Release, list[Any]]:
+    """As `leave`, together with what else is written; gives the answers to that too.
+
+    Raises:
+        NotAsExpected: as `at_once`.
+    """
+    job.tenant_queue = tenant_queue
+    left, *answers = at_once(_leaving(job, states, later, values), *also)
+    return Release(State(values["state"]), is_awaited=left[0].awaited), answers
+
+
+def leave(
+    job: TenantJob,
+    tenant_queue: TenantQueue,
+    states: Sequence[State],
+    later: float | None,
+    values: dict[str, Any],
+) -> Release:
+    """Where the job went: to the state in `values`, or to canceled if that was requested meanwhile.
+
+    `leaving` refuses a job whose cancel was requested: it does not run again, and whoever was told that it will be
+    canceled does not see that it has finished.
+    """
+    job.tenant_queue = tenant_queue  # whoever is told of the end asks for the tenant
+    if released := _left(job, states, later, values):
+        return released
+    wanted = TenantJob.objects.held_as(job).exclude(cancel_requested_at=None)
+    return _left(job, states, None, {**values, "state": State.CANCELED}) if wanted.exists() else Release(None)
+
+
+def freed_by_one(tenant_queue: TenantQueue) -> int:
+    """A job leaves its slot. A counter of 0 was wrong before, and is not lowered: the sweep sets it right."""
+    freed = min(1, tenant_queue.current_job)
+    tenant_queue.current_job -= freed
+    return freed
+
+
+def counting(tenant_queue: TenantQueue, freed: int, taken: int) -> list[Asked]:
+    """What writes how many slots were taken, `freed` of which the counter still has as taken.
+
+    Where exactly these change hands, the row is not written. It was read under its lock, so what it says of the limit,
+    of the pause and of the counter is what the database has until this transaction ends.
+    """
+    pk = tenant_queue.pk
+    if taken and tenant_queue.rate_number is not None:
+        return [Asked(TAKE_AT_RATE, {"pk": pk, "slots": taken - freed, "starts": taken})]
+    if taken > freed:
+        return [Asked(TAKE, {"pk": pk, "slots": taken - freed})]
+    if taken < freed:
+        return [Asked(GIVE_BACK, {"pk": pk, "slots": freed - taken})]
+    return []
+
+
+def count(tenant_queue: TenantQueue, freed: int, taken: int) -> bool:
+    """Send `counting`. False: the slots are not free."""
+    return all(together((), *counting(tenant_queue, freed, taken)))
+
+
+def starting(job: TenantJob, owner: Owner) -> Asked:
+    """What admits a job and marks it as running, and gives its row."""
+    return Asked(CLAIM_AND_START, {"pk": job.pk, **owner.as_fields()})
+
+
+def start_one(tenant_queue: TenantQueue, job: TenantJob, owner: Owner) -> TenantJob | None:
+    """Send `starting` for a job that was counted. None: it has vanished, and is counted no more."""
+    started: TenantJob | None = next(iter(together((), starting(job, owner))[0]), None)
+    if started is None:
+        GIVE_BACK.update(pk=tenant_queue.pk, slots=1)
+    else:
+        started.tenant_queue = tenant_queue
+    return started
+
+
+def claimed(tenant_queue: TenantQueue, heads: list[TenantJob]) -> list[TenantJob]:
+    """Mark the heads as queued; returns those that were.
+
+    The lock does not keep anybody from deleting a job's row by SQL. The slot of such a job is given back, and the sweep
+    finds who else could have it.
+    """
+    found = _claim(heads)
+    if vanished := len(heads) - len(found):
+        GIVE_BACK.update(pk=tenant_queue.pk, slots=vanished)
+    for job in found:
+        job.tenant_queue, job.state, job.attempt = tenant_queue, State.QUEUED, job.attempt + 1
+    return found
+
+
+def _claim(heads: list[TenantJob]) -> list[TenantJob]:
+    if len(heads) <= 1:
+        return [job for job in heads if CLAIM.update(pk=job.pk)]
+    pks = [job.pk for job in heads]
+    if CLAIM_ALL.update(pks=pks) == len(heads):
+        return heads
+    there = {pk for (pk,) in CLAIMED.lists(pks=pks)}
+    return [job for job in heads if job.pk in there]
+
+
+def _left(job: TenantJob, states: Sequence[State], later: float | None, values: dict[str, Any]) -> Release:
+    (found,) = together((), _leaving(job, states, later, values))
+    return Release(State(values["state"]), is_awaited=found[0].awaited) if found else Release(None)
+
+
+def _leaving(job: TenantJob, states: Sequence[State], later: float | None, values: dict[str, Any]) -> Asked:
+    statement = leaving(tuple(states), State(values["state"]), later is not None, tuple(values))
+    fence = {"pk": job.pk, "attempt": job.attempt, "token": job.token}
+    return Asked(statement, {**values, **fence, "later": timedelta(seconds=later or 0)})
