@@ -105,13 +105,13 @@ def history_of(row: TenantQueue) -> list[HistoryLine]:
     entries = LogEntry.objects.filter(
         content_type=ContentType.objects.get_for_model(TenantQueue, for_concrete_model=False), object_id=str(row.pk)
     )
-    lines = list(map(_line_of, kept))
+    lines = list(map(line_of, kept))
     for entry in entries.select_related("user").order_by("-action_time", "-pk")[:ENTRIES_SHOWN]:
         lines += [HistoryLine(entry.action_time, entry.user.get_username(), **facts) for facts in _facts(entry)]
     return sorted(lines, key=lambda line: line.time, reverse=True)[:ENTRIES_SHOWN]
 
 
-def _line_of(kept: KeptChange) -> HistoryLine:
+def line_of(kept: KeptChange) -> HistoryLine:
     """In the language of whoever reads it."""
     old, new = (text == "True" if kept.what in ("paused", "resting") else text for text in (kept.old, kept.new))
     words = in_words(Change(kept.what, old, new, kept.by, kept.reason, kept.until))

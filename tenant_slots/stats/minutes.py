@@ -5,16 +5,22 @@ So a week costs the same whatever has become of the jobs, and however many there
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.db import models
 from django.db.models import Count, ExpressionWrapper, F, IntegerField, Max, Min, Q, Sum
 from django.db.models.functions import Now
 
 from tenant_slots.db.clock import MinuteOf, ago
+from tenant_slots.db.compiled import Parameter, Statement
 from tenant_slots.models import QueueMinute
 from tenant_slots.models.queue_minute import ALL_QUEUES, COUNTS, DELAY_BOUNDS, DELAYS
+
+QUEUE = Parameter("queue", models.CharField())
+"""What the compiled statement is asked about."""
 
 LEVELS = ("running", "runnable", "held_back")
 
@@ -56,12 +62,18 @@ def last_periods(queue: str, periods: int, seconds: int) -> list[Period | None]:
         queue: of RQ, or `ALL_QUEUES`.
         seconds: whole minutes.
     """
-    minutes = seconds // 60
-    back = (MinuteOf(Now()) - 1 - MinuteOf("minute")) / minutes
-    rows = QueueMinute.objects.filter(queue__in={queue, ALL_QUEUES}, minute__gte=ago((periods + 2) * seconds))
-    grouped = rows.order_by().values(back=ExpressionWrapper(back, output_field=IntegerField()))
-    found = {figures["back"]: _period(figures) for figures in grouped.annotate(**_figures(queue))}
+    names = ("back", *_figures(QUEUE))
+    rows = [dict(zip(names, row, strict=True)) for row in _last_periods(periods, seconds).lists(queue=queue)]
+    found = {figures["back"]: _period(figures) for figures in rows}
     return [found.get(number) for number in range(periods, -1, -1)]
+
+
+@functools.cache
+def _last_periods(periods: int, seconds: int) -> Statement:
+    back = (MinuteOf(Now()) - 1 - MinuteOf("minute")) / (seconds // 60)
+    rows = QueueMinute.objects.filter(Q(queue=QUEUE) | Q(queue=ALL_QUEUES), minute__gte=ago((periods + 2) * seconds))
+    grouped = rows.order_by().values_list(ExpressionWrapper(back, output_field=IntegerField()))
+    return Statement(lambda: grouped.annotate(**_figures(QUEUE)))
 
 
 def percentile(delays: Sequence[int], percent: int) -> float | None:
@@ -91,7 +103,7 @@ def added_up(periods: Sequence[Period | None]) -> Period:
     return Period(**figures)
 
 
-def _figures(queue: str) -> dict[str, Any]:
+def _figures(queue: Parameter) -> dict[str, Any]:
     of_queue = Q(queue=queue)
     return {
         **{f"sum_{name}": Sum(name, filter=of_queue) for name in COUNTS},
@@ -108,11 +120,12 @@ def _period(figures: dict[str, Any]) -> Period:
     """A queue in which nothing happened has no row of that minute, where `ALL_QUEUES` has one."""
     sums = {name: figures[f"sum_{name}"] or 0 for name in COUNTS}
     looks = figures["looks"]
+    levels: dict[str, Any] = {name: (figures[f"most_{name}"] or 0) if looks else None for name in LEVELS}
     return Period(
         **{name: sums[name] for name in COUNTS if name not in DELAYS},
+        **levels,
         most_ended=figures["most_ended"] or 0,
         most_failed=figures["most_failed"] or 0,
-        **{name: (figures[f"most_{name}"] or 0) if looks else None for name in LEVELS},
         workers=0 if figures["looks_of_queue"] < looks else figures["fewest_workers"],
         delays=tuple(sums[name] for name in DELAYS),
     )
