@@ -16,11 +16,11 @@ from tenant_slots.stats.expressions import jobs_of_row
 def with_jobs() -> list[str]:
     """Queues of RQ in which jobs wait for a worker. One query, and one more while some tenant's jobs overflow."""
     names = tuple(getattr(settings, "RQ_QUEUES", {}))
-    *of_own, overflows = _first_row(_own(names))
-    of_others = _first_row(_overflow(names)) if overflows else [False] * len(names)
-    return [
-        name for name, own, other in zip(names, of_own or [False] * len(names), of_others, strict=True) if own or other
-    ]
+    *of_own, overflows = _first_row(_own(names)) or [False]
+    found = {name for name, has_jobs in zip(names, of_own, strict=False) if has_jobs}
+    if overflows:
+        found |= {name for name, has_jobs in zip(names, _first_row(_overflow(names)), strict=False) if has_jobs}
+    return [name for name in names if name in found]
 
 
 def _first_row(statement: Statement) -> list[Any]:
