@@ -120,10 +120,13 @@ class Chart:
     def lines(self) -> list[tuple[str, str]]:
         """Style class and points of each piece of a line. A piece of one point is a dot."""
         return [
-            (series.css, _at(x, (steps if series.stepped else line)(values, self.top, self.height)))
+            (f"{series.css} slots-dot" if len(values) == 1 else series.css, self._points(series, x, values))
             for series in self.series
             for x, values in series.pieces()
         ]
+
+    def _points(self, series: Series, x: int, values: Sequence[float]) -> str:
+        return _at(x, (steps if series.stepped else line)(values, self.top, self.height))
 
     def table(self) -> list[tuple[str, list[str]]]:
         """Moment and values, the latest first."""

@@ -19,7 +19,7 @@ from tenant_slots.admin.permissions import JobPermissions, may
 from tenant_slots.admin.words import NOTHING
 from tenant_slots.models import State, TenantJob
 
-ACTIONS = {
+ACTIONS: dict[str, tuple[str, ...]] = {
     State.SCHEDULED: ("cancel", "set_priority"),
     State.WAITING: ("cancel", "set_priority"),
     State.QUEUED: ("cancel", "release"),
@@ -104,7 +104,7 @@ class JobPage(JobPermissions):
     def _actions(self, request: HttpRequest, job: TenantJob) -> list[tuple[str, str]]:
         """Name and label. They ask first, as from the list."""
         offered = {} if IS_POPUP_VAR in request.GET else self.get_actions(request)
-        names = ACTIONS.get(State(job.state), ())
+        names = ACTIONS.get(job.state, ())
         if "retry" in names and not TenantJob.objects.retryable().filter(pk=job.pk).exists():
             names = ()
         return [(name, str(LABELS[name])) for name in names if name in offered]

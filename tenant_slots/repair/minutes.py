@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 
 from tenant_slots import fleet
@@ -42,18 +43,22 @@ ROWS_PER_STATEMENT = 500
 
 Place = tuple[int, str]
 
+Looks = dict[str, dict[str, int | None]]
+"""What is, by queue and column."""
+
 
 def count_minutes(report: Report, contact: Contact) -> None:
     """All that are over and nobody has counted; one query while there is none."""
-    deadline = time.monotonic() + SECONDS_TO_COUNT
     last, now = _last_counted()
     if last == now - 1:
         return
-    while _count_next() and time.monotonic() < deadline:
+    deadline = time.monotonic() + SECONDS_TO_COUNT
+    looks = _looks()
+    while _count_next(looks) and time.monotonic() < deadline:
         pass
 
 
-def _count_next() -> bool:
+def _count_next(looks: Looks) -> bool:
     """Count the next ones in one transaction, which locks the last one before them. Whether there are more.
 
     Where the last one is still to come the clock was set back: minutes that come for the second time are counted again.
@@ -65,7 +70,7 @@ def _count_next() -> bool:
         counted = _counts_of(first, end)
         if last is not None:
             counted |= _counts_of(max(now - KEPT, first - LATE), min(first, end - LATE))
-        _store(counted, _looks() if end == now else {}, end - 1)
+        _store(counted, looks if end == now else {}, end - 1)
         if first // 60 != end // 60:
             QueueMinute.objects.filter(minute__lt=start_of(now - KEPT)).delete()
     return end < now
@@ -88,20 +93,22 @@ def _counts_of(first: int, end: int) -> dict[Place, Counter[str]]:
     return counted
 
 
-def _looks() -> dict[str, dict[str, int | None]]:
-    """What is now, by queue."""
+def _looks() -> Looks:
+    """What is now. Asked outside of a transaction, as Redis may take its time."""
     known = fleet.known()
-    found: dict[str, dict[str, int | None]] = {
-        queue: {name: counts[name] for name in GAUGES} for queue, counts in minute_counts.gauges().items()
-    }
-    everywhere = {name: sum(one[name] or 0 for one in found.values()) for name in GAUGES}
-    for queue in {queue for member in known.members for queue in member.queues} | {*known.unasked}:
-        alive = sum(member.is_alive for member in known.of(queue))
-        found.setdefault(queue, dict.fromkeys(GAUGES, 0))["workers"] = None if queue in known.unasked else alive
-    return {**found, ALL_QUEUES: {**everywhere, "workers": None if known.unasked else known.alive}}
+    found: Looks = {queue: {name: counts[name] for name in GAUGES} for queue, counts in minute_counts.gauges().items()}
+    everywhere: dict[str, int | None] = {name: sum(one[name] or 0 for one in found.values()) for name in GAUGES}
+    everybody = set()
+    for queue in getattr(settings, "RQ_QUEUES", {}):  # others' workers may be on the same server
+        alive = {member.name for member in known.of(queue) if member.is_alive}
+        everybody |= alive
+        if alive or queue in known.unasked:
+            workers = None if queue in known.unasked else len(alive)
+            found.setdefault(queue, dict.fromkeys(GAUGES, 0))["workers"] = workers
+    return {**found, ALL_QUEUES: {**everywhere, "workers": None if known.unasked else len(everybody)}}
 
 
-def _store(counted: dict[Place, Counter[str]], looks: dict[str, dict[str, int | None]], looked_at: int) -> None:
+def _store(counted: dict[Place, Counter[str]], looks: Looks, looked_at: int) -> None:
     """A count never falls: a failed job that runs again has failed all the same."""
     minutes = {minute for minute, _ in counted}
     within = {"minute__gte": start_of(min(minutes)), "minute__lte": start_of(max(minutes))}

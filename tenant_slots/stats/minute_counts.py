@@ -6,8 +6,9 @@ Of jobs only: a reservation takes no worker.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
+from itertools import chain
 from typing import Any
 
 from django.db.models import Case, Count, F, IntegerField, Q, Value, When
@@ -28,9 +29,9 @@ QUEUE_OF_JOB = ("rq_queue", "tenant_queue__queue")
 def counts_of(first: int, end: int) -> Counts:
     """Of the minutes from `first` to before `end`. Three queries, that read what has ended since the first of them."""
     found: defaultdict[tuple[int, str], Counter[str]] = defaultdict(Counter)
-    for minute, rq_queue, queue, state, jobs in _ends(first, end):
+    for minute, rq_queue, queue, state, jobs in ends(first, end):
         found[minute, rq_queue_of(rq_queue, queue)][state] += jobs
-    for minute, rq_queue, queue, delay, jobs in (*_starts(first, end),):
+    for minute, rq_queue, queue, delay, jobs in chain(*starts(first, end)):
         counts = found[minute, rq_queue_of(rq_queue, queue)]
         counts["started"] += jobs
         if delay is not None:
@@ -65,18 +66,28 @@ def _free_slots() -> dict[int, int]:
     return dict(rows.order_by().values_list("pk", F("max_job") - F("current_job")))
 
 
-def _ends(first: int, end: int) -> Iterable[Any]:
+def ends(first: int, end: int) -> Any:
+    """By minute, queue and state."""
     ended = TenantJob.objects.ended().jobs().filter(ended_at__gte=start_of(first), ended_at__lt=start_of(end))
     return ended.order_by().values_list(MinuteOf("ended_at"), *QUEUE_OF_JOB, "state").annotate(jobs=Count("pk"))
 
 
-def _starts(first: int, end: int) -> Iterable[Any]:
-    """By the place of their delay in `DELAYS`; None for a job that had started before."""
+def starts(first: int, end: int) -> list[Any]:
+    """By minute, queue and the place of their delay in `DELAYS`, None for a job that had started before.
+
+    One of what runs, and one of what has ended since: no index has the times of starts.
+    """
     within = Q(started_at__gte=start_of(first), started_at__lt=start_of(end))
-    for jobs in (TenantJob.objects.running(), TenantJob.objects.ended().filter(ended_at__gte=start_of(first))):
-        started = jobs.jobs().filter(within).order_by().annotate(delay=start_delay())
-        grouped = started.values_list(MinuteOf("started_at"), *QUEUE_OF_JOB, _place_of_delay())
-        yield from grouped.annotate(jobs=Count("pk"))
+    running, ended = TenantJob.objects.running(), TenantJob.objects.ended().filter(ended_at__gte=start_of(first))
+    return [
+        jobs.jobs()
+        .filter(within)
+        .order_by()
+        .annotate(delay=start_delay())
+        .values_list(MinuteOf("started_at"), *QUEUE_OF_JOB, _place_of_delay())
+        .annotate(jobs=Count("pk"))
+        for jobs in (running, ended)
+    ]
 
 
 def _place_of_delay() -> Any:

@@ -251,7 +251,7 @@ def test_it_speaks_german(viewer: Client) -> None:
 
 def test_a_line_has_a_gap_where_nothing_is_known() -> None:
     chart = Chart("x", ["a"] * 6, [Series("n", "css", [1, 2, None, 4, None, 0])], height=40)
-    assert chart.lines() == [("css", "0,30 1,20"), ("css", "3,0 3,0"), ("css", "5,40 5,40")]
+    assert chart.lines() == [("css", "0,30 1,20"), ("css slots-dot", "3,0 3,0"), ("css slots-dot", "5,40 5,40")]
 
 
 def test_steps_have_gaps_too() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+import django_rq
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from rq import Queue, Worker
 
 from tenant_slots.db import clock
 from tenant_slots.db.clock import MinuteOf, minute_of, start_of
@@ -206,6 +208,16 @@ def test_what_is_now_goes_to_the_last_minute() -> None:
     everywhere = QueueMinute.objects.get(queue=ALL_QUEUES, minute=last.minute)
     assert (everywhere.running, everywhere.runnable, everywhere.held_back, everywhere.workers) == (2, 2, 7, 1)
     assert set(QueueMinute.objects.exclude(minute=last.minute).values_list("running", flat=True)) == {None}
+
+
+def test_a_worker_of_several_queues_is_one_and_one_of_others_is_none() -> None:
+    connection = django_rq.get_connection("imports")
+    for name, queues in (("ours", ["imports", "reports"]), ("theirs", ["x" * 300])):
+        worker = Worker([Queue(queue, connection=connection) for queue in queues], name=name, connection=connection)
+        worker.register_birth()
+    count()
+    found = dict(QueueMinute.objects.exclude(workers=None).values_list("queue", "workers"))
+    assert found == {ALL_QUEUES: 1, "imports": 1, "reports": 1}
 
 
 def test_nothing_is_known_of_the_workers_of_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
