@@ -49,6 +49,8 @@ def lanes() -> tuple[str, ...]:
 def is_passed_over(job: TenantJob) -> bool:
     """Whether the job's key is at its cap, as of now."""
     row = job.tenant_queue
+    if not job.key or row.max_job_per_key is None:
+        return False
     held = Counter({job.key: row.jobs.holding().filter(key=job.key).count()})
     return not _is_below_cap(row, job.key, held)
 

@@ -105,16 +105,23 @@ def history_of(row: TenantQueue) -> list[HistoryLine]:
     Three queries at most.
     """
     kept = row.kept_changes.order_by("-pk")[:ENTRIES_SHOWN]
-    entries = LogEntry.objects.filter(
-        content_type=ContentType.objects.get_for_model(TenantQueue, for_concrete_model=False), object_id=str(row.pk)
-    )
-    lines = list(map(_line_of, kept))
-    for entry in entries.select_related("user").order_by("-action_time", "-pk")[:ENTRIES_SHOWN]:
-        lines += [HistoryLine(entry.action_time, entry.user.get_username(), **facts) for facts in _facts(entry)]
+    lines = [*map(line_of, kept), *actions_on(row)]
     return sorted(lines, key=lambda line: line.time, reverse=True)[:ENTRIES_SHOWN]
 
 
-def _line_of(kept: KeptChange) -> HistoryLine:
+def actions_on(row: Model) -> list[HistoryLine]:
+    """What staff have done with it, the latest first, without what is kept as a change. Two queries at most."""
+    entries = LogEntry.objects.filter(
+        content_type=ContentType.objects.get_for_model(row, for_concrete_model=False), object_id=str(row.pk)
+    )
+    return [
+        HistoryLine(entry.action_time, entry.user.get_username(), **facts)
+        for entry in entries.select_related("user").order_by("-action_time", "-pk")[:ENTRIES_SHOWN]
+        for facts in _facts(entry)
+    ]
+
+
+def line_of(kept: KeptChange) -> HistoryLine:
     """In the language of whoever reads it."""
     old, new = (text == "True" if kept.what in ("paused", "resting") else text for text in (kept.old, kept.new))
     words = in_words(Change(kept.what, old, new, kept.by, kept.reason, kept.until))

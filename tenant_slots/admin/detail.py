@@ -7,6 +7,7 @@ from typing import Any
 from django.http import HttpRequest
 
 from tenant_slots.admin import audit, queue_charts
+from tenant_slots.admin.hosts import name_hosts
 from tenant_slots.admin.pages import address
 from tenant_slots.admin.permissions import QueuePermissions, may
 from tenant_slots.models import TenantJob, TenantQueue
@@ -43,6 +44,7 @@ class DetailPage(QueuePermissions):
 
 
 def holding_of(row: TenantQueue) -> list[tuple[TenantJob, bool]]:
-    """The jobs that hold the row's slots, each with whether its heartbeat is too old."""
-    stale = held.stale_ones(row)
-    return [(job, job.pk in stale) for job in held.holding(row, MOST_HOLDING)]
+    """The jobs that hold the row's slots, each with its `host_name` and whether its heartbeat is too old."""
+    stale, jobs = held.stale_ones(row), held.holding(row, MOST_HOLDING)
+    name_hosts(jobs)
+    return [(job, job.pk in stale) for job in jobs]

@@ -17,44 +17,31 @@ from tenant_slots.stats.dependencies import Named
 
 MOST_SHOWN = 20
 
-RUNS_AFTER, DEPENDENTS = "runs_after", "dependents"
 
-_ATTRIBUTE = "tenant_slots_chains"
+class Chains(NamedTuple):
+    """What one viewer sees of them, as HTML; empty where there are none."""
 
-
-class _Shown(NamedTuple):
-    model_admin: Any
-    seen: QuerySet[TenantJob] | None
-    named: dict[str, Named]
+    runs_after: SafeString
+    dependents: SafeString
 
 
-def show(model_admin: Any, request: HttpRequest, job: TenantJob) -> None:
-    """Look, for one viewer. A job is an object of one request, which the admin is not."""
-    restricted = model_admin.tenant_queues_for(request) is not None
-    seen = model_admin.get_queryset(request) if restricted else None
-    found = {RUNS_AFTER: dependencies.named(dependencies.named_after(job), MOST_SHOWN, seen)}
-    if job.awaited:
-        found[DEPENDENTS] = dependencies.named(dependencies.dependents(job), MOST_SHOWN, seen)
-    setattr(job, _ATTRIBUTE, _Shown(model_admin, seen, found))
+def of(model_admin: Any, request: HttpRequest, job: TenantJob) -> Chains:
+    seen = seen_by(model_admin, request)
+    after = dependencies.named(dependencies.named_after(job), MOST_SHOWN, seen)
+    dependents = dependencies.named(dependencies.dependents(job), MOST_SHOWN, seen) if job.awaited else Named([], 0)
+    return Chains(_links(model_admin, after), _links(model_admin, dependents))
 
 
-def seen_of(job: TenantJob) -> QuerySet[TenantJob] | None:
+def seen_by(model_admin: Any, request: HttpRequest) -> QuerySet[TenantJob] | None:
     """The jobs that this viewer may see; None for all."""
-    shown: _Shown | None = getattr(job, _ATTRIBUTE, None)
-    return shown.seen if shown else None
+    if model_admin.tenant_queues_for(request) is None:
+        return None
+    found: QuerySet[TenantJob] = model_admin.get_queryset(request)
+    return found
 
 
-def empty_fields(job: TenantJob | None) -> set[str]:
-    """The fields that have nothing to say."""
-    shown: _Shown | None = getattr(job, _ATTRIBUTE, None)
-    found = shown.named if shown else {}
-    return {field for field in (RUNS_AFTER, DEPENDENTS) if not any(found.get(field, ()))}
-
-
-def links(job: TenantJob, field: str) -> SafeString:
-    shown: _Shown = getattr(job, _ATTRIBUTE)
-    named = shown.named[field]
-    lines = [_link(shown.model_admin, one) for one in named.jobs]
+def _links(model_admin: Any, named: Named) -> SafeString:
+    lines = [_link(model_admin, one) for one in named.jobs]
     if named.others:
         text = ngettext("and %(count)d other job", "and %(count)d other jobs", named.others)
         lines.append(format_html("{}", text % {"count": named.others}))

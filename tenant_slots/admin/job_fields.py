@@ -8,9 +8,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots.admin import arguments, errors, job_chains, progress, reasons
+from tenant_slots.admin import arguments, progress
 from tenant_slots.models import TenantJob
-from tenant_slots.stats import position_in_backlog
 
 
 class JobFields:
@@ -37,34 +36,9 @@ class JobFields:
     def for_whom(self, job: TenantJob) -> str:
         return format_html("{}<br>{}", self.tenant(job), job.key) if job.key else self.tenant(job)
 
-    @admin.display(description=_("position in the backlog"))
-    def position(self, job: TenantJob) -> int | None:
-        return position_in_backlog(job)
-
-    @admin.display(description=_("why is this job waiting?"))
-    def why_waiting(self, job: TenantJob) -> SafeString:
-        sentences = reasons.why_waiting(job, job_chains.seen_of(job))
-        return format_html_join(SafeString("<br>"), "{}", ((text,) for text in sentences))
-
-    @admin.display(description=_("runs after"))
-    def runs_after(self, job: TenantJob) -> SafeString:
-        return job_chains.links(job, job_chains.RUNS_AFTER)
-
-    @admin.display(description=_("jobs that run after it"))
-    def dependents(self, job: TenantJob) -> SafeString:
-        return job_chains.links(job, job_chains.DEPENDENTS)
-
     @admin.display(description=_("progress"))
     def reported(self, job: TenantJob) -> str:
         return progress.bar_and_first_statistics(job)
-
-    @admin.display(description=_("progress"))
-    def progress_bar(self, job: TenantJob) -> str:
-        return progress.bar(job)
-
-    @admin.display(description=_("statistics"))
-    def statistics(self, job: TenantJob) -> str:
-        return progress.statistics(job)
 
     @admin.display(description=_("arguments"))
     def arguments(self, job: TenantJob) -> SafeString:
@@ -77,12 +51,3 @@ class JobFields:
     @admin.display(description=_("context"))
     def shown_context(self, job: TenantJob) -> SafeString:
         return format_html("<pre>{}</pre>", arguments.shown_context(job))
-
-    @admin.display(description=_("result"))
-    def shown_result(self, job: TenantJob) -> SafeString:
-        return format_html("<pre>{}</pre>", arguments.shown_result(job))
-
-    @admin.display(description=_("class of the error"))
-    def error_class(self, job: TenantJob) -> str:
-        """For viewers who may not see arguments: a traceback and its message may hold some."""
-        return errors.class_of(job) or (arguments.HIDDEN if job.error else "")

@@ -9,19 +9,19 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots.admin import export, job_actions, job_chains
+from tenant_slots.admin import export, job_actions
 from tenant_slots.admin.actions import in_menu
 from tenant_slots.admin.bases import JobModelAdmin
 from tenant_slots.admin.filters import TenantFilter
 from tenant_slots.admin.job_fields import JobFields
+from tenant_slots.admin.job_page import JobPage
 from tenant_slots.admin.lists import CappedPaginator, search_jobs
 from tenant_slots.admin.lookups import OfferedLookups
-from tenant_slots.admin.permissions import JobPermissions
-from tenant_slots.models import State, TenantJob
+from tenant_slots.models import TenantJob
 from tenant_slots.stats.expressions import LARGE
 
 
-class TenantJobAdmin(JobPermissions, JobFields, OfferedLookups, JobModelAdmin):
+class TenantJobAdmin(JobPage, JobFields, OfferedLookups, JobModelAdmin):
     list_display = (
         "uuid", "what", "for_whom", "queue", "state", "reported", "priority", "enqueued_at", "started_at", "ended_at",
         "attempt",
@@ -38,36 +38,20 @@ class TenantJobAdmin(JobPermissions, JobFields, OfferedLookups, JobModelAdmin):
     actions = ("cancel", "stop", "retry", "set_priority", "release", "export")
     private = LARGE
     linked = ("state", "tenant_queue__exact", "tenant_queue__id__exact")
-    secret = ("arguments", "keyword_arguments", "shown_context", "error")
+    secret = ("arguments", "keyword_arguments", "shown_context")
     fields = (
         "uuid",
-        ("task", "target", "key"),
+        ("task", "target"),
         ("tenant", "queue"),
-        ("state", "position", "priority"),
-        "why_waiting",
-        "runs_after",
-        "dependents",
-        ("attempt", "failures", "crashes", "interruptions", "deferrals"),
-        ("worker", "host"),
-        ("enqueued_at", "run_after", "expires_at", "admitted_at"),
-        ("started_at", "beat_at", "ended_at"),
-        "cancel_requested_at",
-        "progress_bar",
-        "statistics",
         "arguments",
         "keyword_arguments",
         "shown_context",
-        "shown_result",
-        "error",
-        "error_class",
     )
-    readonly_fields = (
-        "tenant", "queue", "target", "position", "why_waiting", "runs_after", "dependents", "progress_bar",
-        "statistics", "arguments", "keyword_arguments", "shown_context", "shown_result", "error_class",
-    )  # fmt: skip
+    readonly_fields = ("tenant", "queue", "target", "arguments", "keyword_arguments", "shown_context")
 
     class Media:
         css = {"all": ("tenant_slots/admin.css",)}
+        js = ("tenant_slots/admin_live.js",)
 
     cancel = in_menu(job_actions.CANCEL)
     stop = in_menu(job_actions.STOP)
@@ -79,23 +63,13 @@ class TenantJobAdmin(JobPermissions, JobFields, OfferedLookups, JobModelAdmin):
     def export(self, request: HttpRequest, queryset: QuerySet[TenantJob]) -> Any:
         return export.stream(self, request, export.JOB_FIELDS, queryset, export.job_lines)
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> TenantJob | None:
-        """With the jobs that it runs after, and those after it, as far as the viewer may see them."""
-        job = super().get_object(request, object_id, from_field)
-        if job is not None:
-            job_chains.show(self, request, job)
-        return job
-
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantJob]:
         jobs = super().get_queryset(request).defer(*LARGE)
         own = self.tenant_queues_for(request)
         return jobs if own is None else jobs.filter(tenant_queue__in=own.order_by().values("pk"))
 
     def get_fields(self, request: HttpRequest, obj: TenantJob | None = None) -> Any:
-        left_out = {"error_class"} if self.has_view_arguments_permission(request) else {*self.secret}
-        if obj is None or obj.state not in (State.SCHEDULED, State.WAITING, State.QUEUED):
-            left_out.add("why_waiting")
-        left_out |= job_chains.empty_fields(obj)
+        left_out = () if self.has_view_arguments_permission(request) else self.secret
         return [name for name in self.fields if name not in left_out]
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:

@@ -78,6 +78,7 @@ class LiveList(Restricted, QueueConcern):
         context = {
             "slots_tiles": [(titles[key], cells.html(texts, key, "strong")) for key in texts],
             "slots_intervals": INTERVALS,
+            "slots_every": INTERVALS[2],
             "slots_live_url": address(self, "live"),
             **(extra_context or {}),
         }

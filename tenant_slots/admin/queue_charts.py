@@ -10,7 +10,7 @@ from django.utils import formats, timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots.admin.charts import Chart, Series
+from tenant_slots.admin.charts import SECONDS, Chart, Series
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats import percentiles, series
 
@@ -23,6 +23,10 @@ class Span:
     name: Any
     periods: int
     seconds: int
+
+    @property
+    def is_one_day(self) -> bool:
+        return self.periods * self.seconds <= 24 * 3600
 
 
 SPANS = {
@@ -37,7 +41,7 @@ SPANS = {
 
 def charts_of(row: TenantQueue, span: Span) -> list[Chart]:
     """Four queries, however many jobs: what ran, what waited and waits, how long."""
-    moments = moments_of(span)
+    moments, ticks = moments_of(span), ticks_of(span)
     grid = (span.periods, span.seconds)
     delays = percentiles.start_delays_by_period(row, *grid)
     return [
@@ -51,6 +55,7 @@ def charts_of(row: TenantQueue, span: Span) -> list[Chart]:
                     gettext("limit"), "slots-limit", series.limits(row.max_job, row.limit_history, *grid), stepped=True
                 ),
             ],
+            ticks=ticks,
         ),
         Chart(
             gettext("Start delay"),
@@ -59,14 +64,23 @@ def charts_of(row: TenantQueue, span: Span) -> list[Chart]:
                 Series(gettext("p50, seconds"), "slots-p50", delays[50]),
                 Series(gettext("p95, seconds"), "slots-p95", delays[95]),
             ],
-            unit="s",
+            unit=SECONDS,
+            ticks=ticks,
         ),
     ]
 
 
 def moments_of(span: Span) -> list[str]:
+    return _moments(span, "TIME_FORMAT" if span.is_one_day else "SHORT_DATETIME_FORMAT")
+
+
+def ticks_of(span: Span) -> list[str]:
+    """Short enough for the axis of a small screen."""
+    return _moments(span, "H:i" if span.is_one_day else "D j")
+
+
+def _moments(span: Span, style: str) -> list[str]:
     now = timezone.localtime()
-    style = "TIME_FORMAT" if span.periods * span.seconds <= 24 * 3600 else "SHORT_DATETIME_FORMAT"
     return [
         formats.date_format(now - timedelta(seconds=back * span.seconds), style) for back in range(span.periods, -1, -1)
     ]

@@ -20,14 +20,14 @@ from tenant_slots.admin.filters import QueueFilter, StateFilter
 from tenant_slots.admin.limits import LimitPages
 from tenant_slots.admin.live import LiveList
 from tenant_slots.admin.lookups import OfferedLookups, with_storable
-from tenant_slots.admin.workers import WorkersPage
+from tenant_slots.admin.overview import OverviewPage
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats.tenant_queues import BUSIEST_FIRST, with_in_use, with_waiting
 from tenant_slots.stats.worker_time import with_worker_time
 
 
 class TenantQueueAdmin(
-    LimitPages, ChangeForm, DetailPage, Deletion, WorkersPage, LiveList, QueueColumns, OfferedLookups, QueueModelAdmin
+    LimitPages, ChangeForm, DetailPage, Deletion, OverviewPage, LiveList, QueueColumns, OfferedLookups, QueueModelAdmin
 ):
     """Never give this class `list_editable`: saving the list would write back every limit that it shows."""
 

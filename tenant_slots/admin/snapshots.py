@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+from tenant_slots.admin.attention import Facts
 from tenant_slots.stats import worker_time
+from tenant_slots.stats.minutes import Period
 from tenant_slots.stats.rows import Row
 from tenant_slots.stats.tiles import Tiles
 
@@ -75,6 +77,11 @@ shared_worker_time: Shared[str, dict[str, float]] = Shared(seconds=15)
 """Longer still: it reads every job that ended in the last hour."""
 
 
+shared_periods: Shared[tuple[str, int, int], list[Period | None]] = Shared(seconds=5)
+"""Of the overview: by queue, number of periods and their seconds."""
+shared_facts: Shared[str, Facts] = Shared(seconds=5)
+
+
 def worker_time_of_queues() -> dict[str, float]:
     """The seconds of the last hour that a row's are a part of, by queue."""
     return shared_worker_time.get(["all"], lambda _: {"all": worker_time.of_queues()})["all"]
@@ -85,3 +92,5 @@ def forget_shared() -> None:
     shared_rows.clear()
     shared_tiles.clear()
     shared_worker_time.clear()
+    shared_periods.clear()
+    shared_facts.clear()

@@ -91,3 +91,28 @@ class PeriodsAgo(Func):
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
         template = "CAST((JULIANDAY(%(expressions)s)) * 86400.0 / %(seconds)s AS INTEGER)"
         return self.as_sql(compiler, connection, template=template, arg_joiner=") - JULIANDAY(", **context)
+
+
+class MinuteOf(Func):
+    """The number of the whole minute of a time, from 1970 on. SQLite's arithmetic would round some to the next one."""
+
+    output_field = IntegerField()
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        template = "FLOOR(EXTRACT(EPOCH FROM %(expressions)s) / 60)::bigint"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        template = "CAST(STRFTIME('%%%%s', SUBSTR(%(expressions)s, 1, 16)) AS INTEGER) / 60"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+
+def minute_of(time: datetime) -> int:
+    """The same in Python."""
+    return int(time.replace(tzinfo=time.tzinfo or UTC).timestamp() // 60)
+
+
+def start_of(minute: int) -> datetime:
+    """When the minute of this number began, as the database keeps times."""
+    time = datetime.fromtimestamp(60 * minute, tz=UTC)
+    return time if settings.USE_TZ else time.replace(tzinfo=None)

@@ -1,13 +1,13 @@
-"""The tables: tenant queues, their jobs and changes, and who sweeps. Everything else stands on them, so they import
-next to nothing.
+"""The tables: tenant queues, their jobs and changes, what each minute brought, and who sweeps.
 
-What moves a job between states is in ``slots.py``. Methods whose body needs the layers above are declared here and
-written there, see ``layering.py``.
+Everything else stands on them, so they import next to nothing. What moves a job between states is in ``slots.py``.
+Methods whose body needs the layers above are declared here and written there, see ``layering.py``.
 """
 
 from tenant_slots.models.job_dependency import JobDependency
 from tenant_slots.models.job_indexes import ANY, ANY_OF_ALL, COUNTS, HAS_COUNTED_OUT, READY_AT
 from tenant_slots.models.kept_change import KeptChange
+from tenant_slots.models.queue_minute import QueueMinute
 from tenant_slots.models.states import ENDED, HOLD_SLOT, HOLDING, Kind, LimitSource, Stage, State
 from tenant_slots.models.sweep_claim import EVERYWHERE, SweepClaim
 from tenant_slots.models.tenant_job import (
@@ -45,6 +45,7 @@ __all__ = [
     "KeptChange",
     "Kind",
     "LimitSource",
+    "QueueMinute",
     "Stage",
     "State",
     "SweepClaim",

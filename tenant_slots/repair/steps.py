@@ -28,6 +28,7 @@ from tenant_slots.owners import Liveness
 from tenant_slots.repair import findings, lost_runs, numbers
 from tenant_slots.repair.asking import ask
 from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.minutes import count_minutes
 from tenant_slots.repair.one_row import unless_locked
 from tenant_slots.repair.pruning import prune
 from tenant_slots.repair.report import Report
@@ -286,6 +287,7 @@ STEPS: tuple[Step, ...] = (
     fail_never_admitted,
     offer,
     repair_counters,
+    count_minutes,  # before what is to be counted goes
     prune,
     ask,  # last: it runs the project's code
 )

@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from django.conf import settings
 from django.db.models import BooleanField, Exists, ExpressionWrapper, Q
 
+from tenant_slots.db.compiled import Statement
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats.expressions import jobs_of_row
 
 
 def with_jobs() -> list[str]:
-    """Queues of RQ in which jobs wait for a worker. One query."""
-    names = list(getattr(settings, "RQ_QUEUES", {}))
-    found = TenantQueue.objects.order_by().values_list(*map(_has_jobs, names))[:1]
-    return [name for row in found for name, has_jobs in zip(names, row, strict=True) if has_jobs]
+    """Queues of RQ in which jobs wait for a worker. One query, and one more while some tenant's jobs overflow."""
+    names = tuple(getattr(settings, "RQ_QUEUES", {}))
+    *of_own, overflows = _first_row(_own(names)) or [False]
+    found = {name for name, has_jobs in zip(names, of_own, strict=False) if has_jobs}
+    if overflows:
+        found |= {name for name, has_jobs in zip(names, _first_row(_overflow(names)), strict=False) if has_jobs}
+    return [name for name in names if name in found]
 
 
-def _has_jobs(name: str) -> ExpressionWrapper[Any]:
+def _first_row(statement: Statement) -> list[Any]:
+    """There is none without a tenant queue."""
+    return next(iter(statement.lists()), [])
+
+
+@functools.cache
+def _own(names: tuple[str, ...]) -> Statement:
+    """Whether each queue has jobs of its own tenant queues, and whether any job overflows to whichever queue."""
+    conditions = [Exists(_rows().filter(_has_jobs(rq_queue=""), queue=name)) for name in names]
+    return _asked([*conditions, Exists(_rows().filter(_has_jobs(rq_queue__gt="")))])
+
+
+@functools.cache
+def _overflow(names: tuple[str, ...]) -> Statement:
+    return _asked([Exists(_rows().filter(_has_jobs(rq_queue=name))) for name in names])
+
+
+def _asked(conditions: list[Exists]) -> Statement:
+    columns = [ExpressionWrapper(Q(condition), BooleanField()) for condition in conditions]
+    return Statement(lambda: TenantQueue.objects.order_by().values_list(*columns)[:1])
+
+
+def _rows() -> Any:
+    return TenantQueue.objects.filter(paused=False, max_job__gt=0)
+
+
+def _has_jobs(**of_queue: str) -> Any:
     """Asked by tenant queue, whose jobs have an index, and not of all jobs that wait."""
-    rows = TenantQueue.objects.filter(paused=False, max_job__gt=0)
     jobs = jobs_of_row()
-    waiting, queued = jobs.waiting().jobs(), jobs.queued().jobs()
-    own = Exists(waiting.filter(rq_queue="")) | Exists(queued.filter(rq_queue=""))
-    overflow = Exists(waiting.filter(rq_queue=name)) | Exists(queued.filter(rq_queue=name))
-    has_jobs = Q(Exists(rows.filter(own, queue=name))) | Q(Exists(rows.filter(overflow)))
-    return ExpressionWrapper(has_jobs, BooleanField())
+    return Exists(jobs.waiting().jobs().filter(**of_queue)) | Exists(jobs.queued().jobs().filter(**of_queue))

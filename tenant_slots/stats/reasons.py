@@ -161,7 +161,7 @@ def _waits(job: TenantJob, position: int) -> Waits:
         stale=stale(row, MOST_NAMED) if {Reason.AT_LIMIT, Reason.KEY_LIMIT} & {*reasons} else [],
         bucket=bucket,
         seen_at=now,
-        pace=pace_of(row) if may_start else None,
+        pace=pace_of(row, now) if may_start else None,
     )
 
 

@@ -48,7 +48,7 @@ def state_of_row() -> Any:
         (Q(current_job__gt=F("max_job")), QueueState.OVER),
         (~rates.allows(1) & waits, QueueState.RATE),
         (Q(current_job__gte=F("max_job")) & (Q(current_job__gt=0) | waits), QueueState.AT_LIMIT),
-        (waits & (Q(max_job_per_key=None) | _has_a_job_below_its_key_limit()), QueueState.WAITS_FOR_WORKER),
+        (waits & (Q(max_job_per_key=None) | has_a_job_below_its_key_limit()), QueueState.WAITS_FOR_WORKER),
         (waits, QueueState.KEY_LIMIT),
         (Q(current_job__gt=0), QueueState.ACTIVE),
     ]
@@ -59,7 +59,7 @@ def state_of_row() -> Any:
     )
 
 
-def _has_a_job_below_its_key_limit() -> Any:
+def has_a_job_below_its_key_limit() -> Any:
     """The keys at their limit are looked up once for a row, not once for each of its waiting jobs."""
     of_row = TenantJob.objects.holding().filter(tenant_queue=OuterRef(OuterRef("pk"))).exclude(key="").order_by()
     held = of_row.values("key").annotate(jobs=Count("pk"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenant_slots.conf import app_settings
-from tenant_slots.db import clock
+from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.models import EVERYWHERE, SweepClaim
 
 MISSED = 3
@@ -15,8 +15,10 @@ def seconds_overdue() -> float | None:
 
     Where nobody has ever swept nothing is known of that time, and it is 0.
     """
-    until = SweepClaim.objects.filter(name=EVERYWHERE).values_list("until", flat=True).first()
-    if until is None:
+    claims = SweepClaim.objects.filter(name=EVERYWHERE).annotate(now=DatabaseNow())
+    claim = claims.values_list("until", "now").first()
+    if claim is None:
         return 0.0
-    seconds: float = (clock.now() - until).total_seconds()
+    until, now = claim
+    seconds: float = (now - until).total_seconds()
     return seconds if seconds > MISSED * app_settings.SWEEP_INTERVAL else None

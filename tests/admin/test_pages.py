@@ -400,7 +400,8 @@ def test_a_job_shows_its_state_and_position_in_the_backlog(boss: Client) -> None
     row = tenant_queue()
     waiting_job(row)
     page = boss.get(change_page(waiting_job(row, error="it <b>broke</b>"))).content.decode()
-    assert re.search(r"Position in the backlog:?</label>\s*<div class=\"readonly\">2</div>", page)
+    assert '<strong class="slots-pill" data-state="waiting">waiting</strong>' in page
+    assert "It is number 2 in the backlog of acme on imports." in page
     assert "it &lt;b&gt;broke&lt;/b&gt;" in page
 
 

@@ -45,6 +45,8 @@ def test_every_page_is_drawn_on_the_themes_base(boss: Client, site: str) -> None
         f"{queues}{row.pk}/change/",
         f"{queues}{row.pk}/limit/",
         f"{queues}{row.pk}/reset/",
+        f"{queues}overview/",
+        f"{queues}workers/",
         jobs,
         f"{jobs}{job.pk}/change/",
     ]

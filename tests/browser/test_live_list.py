@@ -250,11 +250,15 @@ def test_without_javascript_the_link_leads_to_a_form(boss: Client, open_page: An
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("path", ["list", "detail", "limit", "job"])
+@pytest.mark.parametrize("path", ["list", "detail", "limit", "job", "overview", "workers"])
 def test_axe_finds_nothing_serious(boss: Client, open_page: Any, path: str, scheme: Any) -> None:
     row = busy()
     job = row.jobs.waiting().first()
-    paths = {"list": QUEUES, "detail": change_page(row), "limit": f"{QUEUES}{row.pk}/limit/", "job": change_page(job)}
+    row.set_limit(4, reason="import day")
+    paths = {
+        "list": QUEUES, "detail": change_page(row), "limit": f"{QUEUES}{row.pk}/limit/", "job": change_page(job),
+        "overview": f"{QUEUES}overview/", "workers": f"{QUEUES}workers/",
+    }  # fmt: skip
     page = open_page(boss, paths[path], color_scheme=scheme)
     if path == "list":
         place(page, row, "edit").click()
@@ -278,11 +282,13 @@ def assert_accessible(page: Any) -> None:
     assert not serious, "\n".join(serious)
 
 
-@pytest.mark.parametrize("path", ["list", "detail"])
+@pytest.mark.parametrize("path", ["list", "detail", "job", "overview"])
 def test_a_narrow_screen_does_not_scroll_sideways(boss: Client, open_page: Any, path: str) -> None:
-    row = tenant_queue("x" * 200)
-    waiting_job(row)
-    page = open_page(boss, QUEUES if path == "list" else change_page(row), viewport={"width": 360, "height": 740})
+    row = tenant_queue("x" * 200, max_job=0)
+    job = waiting_job(row, key="k" * 200)
+    row.set_limit(0, reason="y" * 200)
+    paths = {"list": QUEUES, "detail": change_page(row), "job": change_page(job), "overview": f"{QUEUES}overview/"}
+    page = open_page(boss, paths[path], viewport={"width": 360, "height": 740})
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from tenant_slots.db import clock
+from tenant_slots.db.clock import minute_of
 from tenant_slots.models import Stage, State, TenantJob, TenantQueue
 from tenant_slots.statements import ADMITTED
+from tenant_slots.stats import minute_counts
 from tenant_slots.stats.expressions import count_of, jobs_of_row, oldest_wait
 from tenant_slots.stats.positions import with_position
 from tenant_slots.stats.tenant_queues import with_waiting
@@ -75,6 +78,18 @@ def test_worker_time_is_read_from_the_jobs_that_ended_in_the_last_hour_by_an_ind
     filled()
     plan = explained(with_worker_time(TenantQueue.objects.all()).order_by("worker_time"), bitmaps=True)
     assert re.search(r"Scan on tenant_slots_ended(_of_row)? .*\n *Index Cond: .*ended_at > ", plan), plan
+
+
+@on_postgresql
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_minute_is_counted_from_the_jobs_that_ended_since_and_those_that_run(place: int) -> None:
+    filled()
+    minute = minute_of(clock.now())
+    asked = [minute_counts.ends(minute - 1, minute), *minute_counts.starts(minute - 1, minute)]
+    plan = explained(asked[place])
+    index = "tenant_slots_holding" if place == 1 else "tenant_slots_ended"
+    assert f"using {index} " in plan, plan
+    assert place == 1 or re.search(r"Index Cond: \(+ended_at >= ", plan), plan
 
 
 @on_postgresql

@@ -1,4 +1,5 @@
-/* The live list: polls its figures, and edits a limit in place. It changes texts and attributes, nothing else. */
+/* The live pages. The list polls its figures, and a limit is edited in place: of it only texts and attributes change.
+   The overview and the page of a job are fetched again, and their parts replaced. */
 (function () {
     "use strict";
 
@@ -131,6 +132,10 @@
             } else if (answer.status !== 304) {
                 throw new Error(String(answer.status));
             }
+            this.succeed();
+        }
+
+        succeed() {
             this.failures = 0;
             this.updated = Date.now();
             this.outdated.textContent = "";
@@ -151,6 +156,48 @@
             const running = seconds < 1 ? texts.just : filled(texts.updated, { seconds: seconds });
             this.age.textContent = this.every() && !this.stopped ? running : texts.off;
         }
+    }
+
+    /* A page that is shown again as a whole. What is being used, or has not changed, stays as it is. */
+    class PagePoller extends Poller {
+        async ask() {
+            const answer = await fetch(window.location.href, {
+                headers: { Accept: "text/html" },
+                cache: "no-store",
+                redirect: "manual",
+                signal: this.asking.signal,
+            });
+            if (answer.type === "opaqueredirect" || answer.status === 403) {
+                this.stopped = true;
+                this.fail(this.board.dataset.signedOut);
+                return;
+            }
+            if (!answer.ok) {
+                throw new Error(String(answer.status));
+            }
+            this.show(new DOMParser().parseFromString(await answer.text(), "text/html"));
+        }
+
+        show(page) {
+            for (const part of document.querySelectorAll("[data-slots-part]")) {
+                const fresh = page.querySelector(`[data-slots-part="${part.dataset.slotsPart}"]`);
+                if (fresh && !part.contains(document.activeElement)) {
+                    keepOpen(part, fresh);
+                    if (fresh.innerHTML !== part.innerHTML) {
+                        part.replaceChildren(...fresh.childNodes);
+                    }
+                }
+            }
+            this.stopped = !page.getElementById("slots-live");
+            this.succeed();
+        }
+    }
+
+    function keepOpen(part, fresh) {
+        const open = [...part.querySelectorAll("details")].map((one) => one.open);
+        fresh.querySelectorAll("details").forEach((one, index) => {
+            one.open = Boolean(open[index]);
+        });
     }
 
     function stored() {
@@ -263,7 +310,7 @@
         const board = document.getElementById("slots-live");
         const dialog = document.getElementById("slots-dialog");
         if (board) {
-            new Poller(board).start();
+            (board.dataset.url ? new Poller(board) : new PagePoller(board)).start();
         }
         if (dialog && dialog.showModal) {
             new LimitDialog(dialog).start();

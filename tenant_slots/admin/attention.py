@@ -1,0 +1,157 @@
+"""What needs a person now, in sentences that lead to where it is seen or put right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Exists, OuterRef
+from django.utils.translation import gettext, ngettext
+
+from tenant_slots import fleet
+from tenant_slots.admin import workers
+from tenant_slots.admin.words import duration
+from tenant_slots.db.clock import ago
+from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.repair import findings, liveness
+from tenant_slots.stats import sweeps
+from tenant_slots.stats.expressions import count_of
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Of all tenants. Lists are of queues of RQ."""
+
+    deserted: tuple[str, ...]
+    """They have jobs that may start, and no worker takes them."""
+    unasked: tuple[str, ...]
+    """Their Redis does not answer."""
+    is_suspended: bool
+    seconds_without_sweep: float | None
+    """None while somebody sweeps, 0 where nobody has ever done so."""
+    stale: int
+    queued_too_long: int
+    paused_for_good: int
+    """Tenant queues with waiting jobs and no end of the pause."""
+    without_queue: int
+    """Tenant queues with jobs, whose queue `RQ_QUEUES` does not have."""
+    old_snapshots: int
+
+
+@dataclass(frozen=True)
+class Links:
+    """Where the sentences lead; "" where the viewer may not go."""
+
+    workers: str
+    queues: str
+    jobs: str
+
+
+@dataclass(frozen=True)
+class Sentence:
+    text: str
+    url: str = ""
+
+
+def facts() -> Facts:
+    """Five queries, and what RQ has on record of the workers."""
+    known = fleet.known()
+    stale, queued_too_long, paused_for_good, without_queue = _counted()
+    return Facts(
+        workers.deserted(known),
+        known.unasked,
+        known.is_suspended,
+        sweeps.seconds_overdue(),
+        stale,
+        queued_too_long,
+        paused_for_good,
+        without_queue,
+        old_snapshots=sum(1 for _ in liveness.old_snapshots()),
+    )
+
+
+def _counted() -> tuple[int, ...]:
+    queued = TenantJob.objects.queued().jobs().filter(admitted_at__lt=ago(60 * liveness.MINUTES_QUEUED))
+    waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("pk"))
+    paused = TenantQueue.objects.filter(Exists(waiting), paused=True, resume_at=None)
+    counted: tuple[Any, ...] = (TenantJob.objects.stale(), queued, paused, findings.without_queue())
+    found = TenantQueue.objects.order_by().values_list(*map(count_of, counted))[:1]
+    return next(iter(found), (0,) * len(counted))
+
+
+def sentences(facts: Facts, links: Links) -> list[Sentence]:
+    """The most pressing ones first; none when all is well."""
+    return [*_of_workers(facts, links), *_of_sweeps(facts), *_of_jobs(facts, links), *_of_tenants(facts, links)]
+
+
+def _of_workers(facts: Facts, links: Links) -> Iterator[Sentence]:
+    for queue in facts.deserted:
+        text = gettext(
+            "Jobs wait in queue %(queue)s, and no worker takes them. Start one: manage.py rqworker %(queue)s."
+        )
+        yield Sentence(text % {"queue": queue}, links.workers)
+    if facts.unasked:
+        text = gettext(
+            "The Redis of these queues does not answer, so that nothing is known of their workers: %(queues)s."
+        )
+        yield Sentence(text % {"queues": ", ".join(facts.unasked)}, links.workers)
+    if facts.is_suspended:
+        yield Sentence(gettext("All workers are suspended, until somebody calls manage.py rqresume."), links.workers)
+
+
+def _of_sweeps(facts: Facts) -> Iterator[Sentence]:
+    if facts.seconds_without_sweep is None:
+        return
+    start = gettext("Start a worker with a class of tenant_slots, or manage.py slots_sweep --loop.")
+    if facts.seconds_without_sweep:
+        since = gettext("Nobody has swept for %(time)s.") % {"time": duration(facts.seconds_without_sweep)}
+    else:
+        since = gettext("Nobody has ever swept.")
+    yield Sentence(f"{since} {start}")
+
+
+def _of_jobs(facts: Facts, links: Links) -> Iterator[Sentence]:
+    if facts.stale:
+        text = ngettext(
+            "%(count)d running job has sent no heartbeat for a while: a sweep frees its slot if one can be sure.",
+            "%(count)d running jobs have sent no heartbeat for a while: a sweep frees their slots if one can be sure.",
+            facts.stale,
+        )
+        yield Sentence(text % {"count": facts.stale}, f"{links.queues}?state=stale")
+    if facts.queued_too_long:
+        text = ngettext(
+            "%(count)d job has had a slot for more than %(minutes)d minutes, and no worker has begun it.",
+            "%(count)d jobs have had slots for more than %(minutes)d minutes, and no worker has begun them.",
+            facts.queued_too_long,
+        )
+        url = f"{links.jobs}?state=queued" if links.jobs else ""
+        yield Sentence(text % {"count": facts.queued_too_long, "minutes": liveness.MINUTES_QUEUED}, url)
+
+
+def _of_tenants(facts: Facts, links: Links) -> Iterator[Sentence]:
+    if facts.paused_for_good:
+        text = ngettext(
+            "%(count)d tenant queue with waiting jobs is paused until somebody resumes it.",
+            "%(count)d tenant queues with waiting jobs are paused until somebody resumes them.",
+            facts.paused_for_good,
+        )
+        yield Sentence(text % {"count": facts.paused_for_good}, f"{links.queues}?paused__exact=1")
+    if facts.without_queue:
+        text = ngettext(
+            "%(count)d tenant queue has jobs that cannot run: RQ_QUEUES does not have its queue, only %(queues)s.",
+            "%(count)d tenant queues have jobs that cannot run: RQ_QUEUES does not have their queues, only %(queues)s.",
+            facts.without_queue,
+        )
+        queues = ", ".join(getattr(settings, "RQ_QUEUES", {}))
+        yield Sentence(text % {"count": facts.without_queue, "queues": queues}, links.queues)
+    if facts.old_snapshots:
+        text = ngettext(
+            "%(count)d transaction of PostgreSQL has been open for more than %(minutes)d minutes, so that backlogs are "
+            "read more slowly by the hour. manage.py slots_doctor names it.",
+            "%(count)d transactions of PostgreSQL have been open for more than %(minutes)d minutes, so that backlogs "
+            "are read more slowly by the hour. manage.py slots_doctor names them.",
+            facts.old_snapshots,
+        )
+        yield Sentence(text % {"count": facts.old_snapshots, "minutes": liveness.MINUTES_PINNED})

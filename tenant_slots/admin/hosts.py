@@ -1,0 +1,16 @@
+"""Where a job runs, in a word that people know: its row has the boot of a machine, which tells nobody anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tenant_slots import fleet
+from tenant_slots.models import TenantJob
+
+
+def name_hosts(jobs: Iterable[TenantJob]) -> None:
+    """Give each a `host_name`: that of its worker, as RQ has it on record, or "". Nobody is asked without a worker."""
+    working = [job for job in jobs if job.worker]
+    names = {member.name: member.host for member in fleet.known().members} if working else {}
+    for job in jobs:
+        job.host_name = names.get(job.worker, "")  # type: ignore[attr-defined]  # for templates

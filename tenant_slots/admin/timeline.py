@@ -1,0 +1,81 @@
+"""What has become of a job, as far as its row and the history of staff's actions know: moments, waits, durations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.utils.translation import gettext, ngettext
+
+from tenant_slots.admin import audit
+from tenant_slots.admin.words import duration
+from tenant_slots.models import State, TenantJob
+
+UNSTARTED = (State.SCHEDULED, State.WAITING, State.QUEUED)
+
+
+@dataclass(frozen=True)
+class Event:
+    at: datetime
+    text: str
+    by: str = ""
+    """The worker, or who did it."""
+
+
+def events_of(job: TenantJob) -> list[Event]:
+    """The earliest first. A row keeps the times of the last attempt only. One query, for the history."""
+    return sorted((*_of_row(job), *_of_staff(job)), key=lambda event: event.at)
+
+
+def _of_row(job: TenantJob) -> Iterator[Event]:
+    attempt = {"attempt": job.attempt}
+    yield Event(job.enqueued_at, gettext("enqueued"))
+    if job.run_after and job.run_after > job.enqueued_at:
+        yield Event(job.run_after, gettext("not to start before this time"))
+    if job.expires_at and job.state in UNSTARTED:
+        yield Event(job.expires_at, gettext("canceled at this time if it has not begun"))
+    if job.attempt and job.admitted_at:
+        yield Event(job.admitted_at, gettext("attempt %(attempt)d: got a slot") % attempt)
+    if job.attempt and job.started_at:
+        yield Event(job.started_at, gettext("attempt %(attempt)d: started") % attempt, job.worker)
+    if job.state == State.RUNNING and job.beats and job.beat_at:
+        yield Event(job.beat_at, gettext("last heartbeat"), job.worker)
+    if job.cancel_requested_at:
+        yield Event(job.cancel_requested_at, gettext("asked to stop"))
+    if job.ended_at:
+        yield Event(job.ended_at, str(job.get_state_display()))
+
+
+def _of_staff(job: TenantJob) -> Iterator[Event]:
+    for line in audit.actions_on(job):
+        text = f"{line.what}: {line.old} → {line.new}" if line.old else line.what
+        yield Event(line.time, f"{text} ({line.reason})" if line.reason else text, line.user)
+
+
+def durations_of(job: TenantJob, now: datetime) -> list[tuple[str, str]]:
+    """How long it waited and ran, each with its name."""
+    ready = max(job.enqueued_at, job.run_after or job.enqueued_at)
+    found: list[tuple[str, datetime, datetime]] = []
+    if job.state in UNSTARTED:
+        found.append((gettext("has waited for"), ready, now))
+    elif job.started_at and job.attempt == 1:
+        found.append((gettext("waited for"), ready, job.started_at))
+    if job.started_at and job.state == State.RUNNING:
+        found.append((gettext("has run for"), job.started_at, now))
+    elif job.started_at and job.ended_at:
+        found.append((gettext("ran for"), job.started_at, job.ended_at))
+    return [(name, duration(max(0.0, (end - begin).total_seconds()))) for name, begin, end in found]
+
+
+def earlier_attempts(job: TenantJob) -> list[str]:
+    """Why there was more than one, in words."""
+    failures, crashes, ends, deferrals = job.failures, job.crashes, job.interruptions, job.deferrals
+    counted: list[tuple[Any, int]] = [
+        (ngettext("%(count)d attempt failed", "%(count)d attempts failed", failures), failures),
+        (ngettext("%(count)d attempt crashed", "%(count)d attempts crashed", crashes), crashes),
+        (ngettext("%(count)d attempt ended with its worker", "%(count)d attempts ended with their worker", ends), ends),
+        (ngettext("it was put off %(count)d time", "it was put off %(count)d times", deferrals), deferrals),
+    ]
+    return [text % {"count": count} for text, count in counted if count]

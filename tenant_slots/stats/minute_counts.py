@@ -1,0 +1,96 @@
+"""What happened in some minutes, and what is now, by queue of RQ: what a `QueueMinute` is made of.
+
+Of jobs only: a reservation takes no worker.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from datetime import timedelta
+from itertools import chain
+from typing import Any
+
+from django.db.models import Case, Count, F, IntegerField, Q, Value, When
+
+from tenant_slots import rates, rests
+from tenant_slots.db.clock import MinuteOf, start_of
+from tenant_slots.models import TenantJob, TenantQueue, rq_queue_of
+from tenant_slots.models.queue_minute import DELAY_BOUNDS, DELAYS
+from tenant_slots.stats.expressions import start_delay
+from tenant_slots.stats.states import has_a_job_below_its_key_limit
+
+Counts = Mapping[tuple[int, str], Counter[str]]
+"""By minute and queue of RQ, how many by column."""
+
+QUEUE_OF_JOB = ("rq_queue", "tenant_queue__queue")
+
+
+def counts_of(first: int, end: int) -> Counts:
+    """Of the minutes from `first` to before `end`. Three queries, that read what has ended since the first of them."""
+    found: defaultdict[tuple[int, str], Counter[str]] = defaultdict(Counter)
+    for minute, rq_queue, queue, state, jobs in ends(first, end):
+        found[minute, rq_queue_of(rq_queue, queue)][state] += jobs
+    for minute, rq_queue, queue, delay, jobs in chain(*starts(first, end)):
+        counts = found[minute, rq_queue_of(rq_queue, queue)]
+        counts["started"] += jobs
+        if delay is not None:
+            counts[DELAYS[delay]] += jobs
+    return found
+
+
+def gauges() -> dict[str, Counter[str]]:
+    """By queue of RQ: how many jobs run, could run, and are held back. Three queries.
+
+    As many could run of a tenant queue as it has slots free, unless it is paused or rests, its rate is used up, or each
+    of its jobs has a concurrency key that is at its limit.
+    """
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    running = TenantJob.objects.running().jobs().order_by().values_list(*QUEUE_OF_JOB)
+    for rq_queue, queue, jobs in running.annotate(jobs=Count("pk")):
+        found[rq_queue_of(rq_queue, queue)]["running"] += jobs
+    free, names = _free_slots(), dict(TenantQueue.objects.order_by().values_list("pk", "queue"))
+    waiting = TenantJob.objects.waiting().jobs().order_by().values_list("tenant_queue_id", "rq_queue")
+    for row, rq_queue, jobs in waiting.annotate(jobs=Count("pk")):
+        runnable = min(jobs, free.get(row, 0))
+        free[row] = free.get(row, 0) - runnable
+        counts = found[rq_queue_of(rq_queue, names.get(row, ""))]
+        counts["runnable"] += runnable
+        counts["held_back"] += jobs - runnable
+    return found
+
+
+def _free_slots() -> dict[int, int]:
+    below_cap = Q(max_job_per_key=None) | has_a_job_below_its_key_limit()
+    rows = TenantQueue.objects.filter(rates.allows(1), rests.is_over(), below_cap).with_free(1)
+    return dict(rows.order_by().values_list("pk", F("max_job") - F("current_job")))
+
+
+def ends(first: int, end: int) -> Any:
+    """By minute, queue and state."""
+    ended = TenantJob.objects.ended().jobs().filter(ended_at__gte=start_of(first), ended_at__lt=start_of(end))
+    return ended.order_by().values_list(MinuteOf("ended_at"), *QUEUE_OF_JOB, "state").annotate(jobs=Count("pk"))
+
+
+def starts(first: int, end: int) -> list[Any]:
+    """By minute, queue and the place of their delay in `DELAYS`, None for a job that had started before.
+
+    One of what runs, and one of what has ended since: no index has the times of starts.
+    """
+    within = Q(started_at__gte=start_of(first), started_at__lt=start_of(end))
+    running, ended = TenantJob.objects.running(), TenantJob.objects.ended().filter(ended_at__gte=start_of(first))
+    return [
+        jobs.jobs()
+        .filter(within)
+        .order_by()
+        .annotate(delay=start_delay())
+        .values_list(MinuteOf("started_at"), *QUEUE_OF_JOB, _place_of_delay())
+        .annotate(jobs=Count("pk"))
+        for jobs in (running, ended)
+    ]
+
+
+def _place_of_delay() -> Any:
+    places = [When(delay__lte=timedelta(seconds=bound), then=Value(place)) for place, bound in enumerate(DELAY_BOUNDS)]
+    again = When(~Q(attempt=1), then=Value(None))
+    return Case(again, *places, default=Value(len(DELAY_BOUNDS)), output_field=IntegerField())

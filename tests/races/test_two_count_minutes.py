@@ -1,0 +1,73 @@
+"""Two sweeps count the same minutes at the same moment."""
+
+from __future__ import annotations
+
+from threading import Thread
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from tenant_slots.models import QueueMinute
+from tenant_slots.models.queue_minute import ALL_QUEUES
+from tenant_slots.repair import minutes
+from tests.factories import tenant_queue
+from tests.processes import somebody_waits_for_a_lock, wait_until
+from tests.repair.test_minutes import count, ended, start_of, this_minute, total
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time"),
+]
+
+
+def meanwhile() -> Thread:
+    def run() -> None:
+        try:
+            count()
+        finally:
+            connection.close()
+
+    thread = Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_the_second_one_waits_and_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the second one has committed meanwhile would be lost if it did not read after it has the lock."""
+    row, now = tenant_queue(), this_minute()
+    QueueMinute.objects.create(queue=ALL_QUEUES, minute=start_of(now - 30))
+    for minute in range(now - 29, now):
+        ended(row, minute)
+    original, others = minutes._store, []
+
+    def store(*arguments: Any) -> None:
+        if not others:
+            others.append(meanwhile())
+            wait_until(somebody_waits_for_a_lock)
+        original(*arguments)
+
+    monkeypatch.setattr(minutes, "_store", store)
+    count()
+    others[0].join(20)
+    assert not others[0].is_alive()
+    assert total("finished") == total("finished", "imports") == 29
+    assert QueueMinute.objects.filter(queue=ALL_QUEUES, minute__gte=start_of(now - 30)).count() == 30
+
+
+def test_two_that_are_the_first_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended(tenant_queue(), this_minute() - 2)
+    original, calls = minutes._store, []
+
+    def store(*arguments: Any) -> None:
+        calls.append(arguments)
+        if len(calls) == 1:
+            other = meanwhile()
+            other.join(20)
+            assert not other.is_alive()
+        original(*arguments)
+
+    monkeypatch.setattr(minutes, "_store", store)
+    count()
+    assert len(calls) == 2
+    assert total("finished") == total("finished", "imports") == 1
