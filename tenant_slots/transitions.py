@@ -99,6 +99,12 @@ def offer_everywhere(tenant_queue: TenantQueue) -> list[TenantJob]:
     return freed(tenant_queue.pk, tenant_queue.queue)
 
 
+def offer_changed(queue: str, shares: list[tuple[int, int]], to_offer: list[tuple[int, int]]) -> list[TenantJob]:
+    """As `offer_everywhere`, of many tenant queues of one queue, by primary key and share: all, and those with work."""
+    _unless_redis_is_away(partial(fair_order.tell_share, queue, shares))
+    return feed_each(_unless_redis_is_away(partial(fair_order.changed, queue, to_offer)) or [])
+
+
 def feed(rq_queue: str) -> list[TenantJob]:
     """Admit as many jobs in fair order as workers wait for, and push them to RQ.
 

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from tenant_slots import transitions
+from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing import unique
 from tenant_slots.exceptions import NotRetryable
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue
 
+AS_NEW: dict[str, Any] = {
+    "state": State.WAITING,
+    "asks": False,
+    "crashes": 0,
+    "interruptions": 0,
+    "failures": 0,
+    "cancel_requested_at": None,
+    "ended_at": None,
+}
+"""What a job has anew that is to run again."""
+
 
 @implements(TenantJob.retry)
 def retry(job: TenantJob) -> None:
-    fresh = {
-        "state": State.WAITING,
-        "asks": False,
-        "crashes": 0,
-        "interruptions": 0,
-        "failures": 0,
-        "cancel_requested_at": None,
-        "ended_at": None,
-    }
     try:
         with locked(job.tenant_queue_id):
-            revived = unique.revive(TenantJob.objects.retryable().filter(pk=job.pk), **fresh)
+            revived = unique.revive(TenantJob.objects.retryable().filter(pk=job.pk), **AS_NEW)
         if not revived:
             job.refresh_from_db()
     except (TenantJob.DoesNotExist, TenantQueue.DoesNotExist):
@@ -34,6 +38,28 @@ def retry(job: TenantJob) -> None:
         raise NotRetryable(job=job.uuid, state=_why_not(job))
     transitions.after_commit(partial(transitions.offer, job.tenant_queue_id, job.rq_queue_name))
     job.refresh_from_db()
+
+
+def retry_all(row: TenantQueue, jobs: list[TenantJob]) -> list[TenantJob]:
+    """As `TenantJob.retry`, of those of a tenant's jobs that can be. Returns these.
+
+    In a transaction that holds the row, and in which the jobs were read.
+    """
+    retryable = [job for job in jobs if _is_retryable(job)]
+    at_once = [job.pk for job in retryable if not job.unique_key]
+    TenantJob.objects.retryable().filter(among(at_once)).update(**AS_NEW)
+    for job in retryable:
+        job.tenant_queue = row
+        if job.unique_key:  # a duplicate of it may be under way
+            unique.revive(TenantJob.objects.retryable().filter(pk=job.pk), **AS_NEW)
+    for rq_queue in {job.rq_queue_name: None for job in retryable}:
+        transitions.after_commit(partial(transitions.offer, row.pk, rq_queue, row.share))
+    return retryable
+
+
+def _is_retryable(job: TenantJob) -> bool:
+    """As `TenantJobQuerySet.retryable`."""
+    return job.state in (State.FAILED, State.CANCELED) and not job.is_reservation and not job.rq_job_id
 
 
 def _why_not(job: TenantJob) -> str:

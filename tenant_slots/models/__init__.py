@@ -1,10 +1,11 @@
-"""The tables: tenant queues, their jobs and changes, and who sweeps. Everything else stands on them, so they import
-next to nothing.
+"""The tables: tenant queues, their jobs and changes, bulk changes, and who sweeps. Everything else stands on them, so
+they import next to nothing.
 
 What moves a job between states is in ``slots.py``. Methods whose body needs the layers above are declared here and
 written there, see ``layering.py``.
 """
 
+from tenant_slots.models.bulk_change import BulkChange, BulkChunk, Ending
 from tenant_slots.models.job_indexes import ANY, ANY_OF_ALL, READY_AT
 from tenant_slots.models.kept_change import KeptChange
 from tenant_slots.models.states import ENDED, HOLD_SLOT, HOLDING, Kind, LimitSource, Stage, State
@@ -33,7 +34,10 @@ __all__ = [
     "HOLD_SLOT",
     "READY_AT",
     "UNKNOWN_TASK",
+    "BulkChange",
+    "BulkChunk",
     "Change",
+    "Ending",
     "KeptChange",
     "Kind",
     "LimitSource",

@@ -18,6 +18,10 @@ def is_dict(value: Any) -> bool:
     return isinstance(value, dict)
 
 
+def are_counts(value: Any) -> bool:
+    return isinstance(value, dict) and all(is_whole(count, 0) for count in value.values())
+
+
 def are_options(value: Any) -> bool:
     return (
         isinstance(value, dict)
