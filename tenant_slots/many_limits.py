@@ -20,7 +20,7 @@ from django.db.models import Exists, F, IntegerField, OuterRef
 from tenant_slots import limits, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.compiled import Consequence, Parameter, Statement, among, fields_of, inserted_then, update_with
-from tenant_slots.db.transactions import impatient, is_locked_out, patience, send
+from tenant_slots.db.transactions import impatient, is_locked_out, is_open, patience, send
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.limits import Edit
 from tenant_slots.locks import COMMIT_AT_ONCE, WAIT_FOR_DISK
@@ -40,7 +40,9 @@ class Edited:
 
 
 def is_possible() -> bool:
-    return connections[app_settings.DATABASE].vendor == "postgresql"
+    """Not inside a transaction of whoever called the job: each row is to be one."""
+    alias = app_settings.DATABASE
+    return connections[alias].vendor == "postgresql" and not is_open(alias)
 
 
 def edited(row: TenantQueue, edit: Edit, by: str, reason: str) -> Edited:

@@ -591,6 +591,29 @@ def test_one_whose_job_has_ended_says_so_and_can_be_gone_on_with(boss: Client) -
     assert TenantJob.objects.filter(task__contains="run_bulk_change").count() == 2
 
 
+def test_why_the_job_has_failed_is_for_those_who_may_see_errors(boss: Client) -> None:
+    change = started(boss, QUEUES, "pause", many_queues(5))
+    TenantJob.objects.filter(uuid=change.job).update(state=State.FAILED, error="Traceback\nOSError: s3cret")
+    plain = signed_in("view_tenantqueue", "view_bulkchange")
+    assert "OSError: s3cret" in text_of(boss.get(page_of(change)))
+    assert "s3cret" not in text_of(plain.get(page_of(change)))
+    assert "Nobody goes on with it." in text_of(plain.get(page_of(change)))
+
+
+def test_the_page_that_lists_them_costs_the_same_however_many_have_ended(boss: Client) -> None:
+    rows = many_queues(5)
+
+    def queries(number: int) -> int:
+        while BulkChange.objects.count() < number:
+            carried_out(started(boss, QUEUES, "pause", rows))
+        with CaptureQueriesContext(connection) as captured:
+            page = text_of(boss.get(f"{QUEUES}bulk/"))
+        assert page.count("It is done.") == number
+        return len(captured)
+
+    assert queries(1) == queries(3)
+
+
 def test_the_pages_cost_few_queries(boss: Client) -> None:
     change = started(boss, QUEUES, "set_limit", many_queues(10), max_job="5")
     boss.get(page_of(change))

@@ -46,8 +46,8 @@ class BulkPages(AnyConcern):
         ]
 
     def bulk_changes_view(self, request: HttpRequest) -> HttpResponse:
-        changes = self._bulk_changes(request).order_by("-pk")
-        shown = [(change, self._bulk_title(change), self._bulk_report(change)) for change in changes[:MOST_SHOWN]]
+        changes = self._bulk_changes(request).order_by("-pk")[:MOST_SHOWN]
+        shown = [(change, self._bulk_title(change), self._bulk_report(request, change)) for change in changes]
         context = {
             "title": gettext("Bulk changes"),
             "changes": [
@@ -62,7 +62,7 @@ class BulkPages(AnyConcern):
         if request.method == "POST":
             self._bulk_command(request, change)
             return HttpResponseRedirect(request.path)
-        one = self._bulk_report(change)
+        one = self._bulk_report(request, change)
         texts = report.cells(one)
         context = {
             "title": self._bulk_title(change),
@@ -83,7 +83,7 @@ class BulkPages(AnyConcern):
         """The figures of the page, as the live list has its own."""
         if request.method not in ("GET", "HEAD"):
             return HttpResponseNotAllowed(["GET", "HEAD"])
-        texts = report.cells(self._bulk_report(self._bulk_change(request, change_id)))
+        texts = report.cells(self._bulk_report(request, self._bulk_change(request, change_id)))
         return conditional(request, JsonResponse({"every": clamped(request.GET.get("every")), "cells": texts}))
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
@@ -105,8 +105,9 @@ class BulkPages(AnyConcern):
             raise Http404
         return change
 
-    def _bulk_report(self, change: BulkChange) -> Report:
-        return report.of(change, action_of(self, change.action))
+    def _bulk_report(self, request: HttpRequest, change: BulkChange) -> Report:
+        shows_error = may(request, "view_job_arguments")
+        return report.of(change, action_of(self, change.action), shows_error=shows_error)
 
     def _bulk_title(self, change: BulkChange) -> str:
         action = action_of(self, change.action)
@@ -120,7 +121,7 @@ class BulkPages(AnyConcern):
         if "stop" in request.POST:
             running = BulkChange.objects.filter(pk=change.pk, ended_at=None, cancel_requested_at=None)
             running.update(cancel_requested_at=DatabaseNow())
-        elif "go_on" in request.POST and self._bulk_report(change).state == LOST:
+        elif "go_on" in request.POST and self._bulk_report(request, change).state == LOST:
             BulkChange.objects.filter(pk=change.pk).update(cancel_requested_at=None)
             job = TenantJob.objects.filter(uuid=change.job).select_related("tenant_queue").first()
             enqueue(change, queue_for([job.tenant_queue.queue] if job else []))

@@ -49,9 +49,13 @@ class Report:
         return gettext("%(done)s of %(total)s") % facts
 
 
-def of(change: BulkChange, action: Confirmed | None) -> Report:
-    """Four queries at most, and those that say why it waits."""
-    job = TenantJob.objects.filter(uuid=change.job).select_related("tenant_queue").defer(*LARGE[:-1]).first()
+def of(change: BulkChange, action: Confirmed | None, *, shows_error: bool = False) -> Report:
+    """None for one that has ended; else three queries, and those that say why it waits.
+
+    Args:
+        shows_error: also why the job has failed, for those who may see errors.
+    """
+    job = None if change.ending else _job_of(change)
     state = _state(change, job)
     came_of = run.outcomes(change)
     done = run.done_of(came_of, action.counts if action else "")
@@ -60,9 +64,15 @@ def of(change: BulkChange, action: Confirmed | None) -> Report:
     lines |= {outcome: _common_line(outcome, came_of[outcome]) for outcome in (GONE, FAILED)}
     lines["left"] = _left_line(change, action, done)
     reasons = why_waiting(job) if job is not None and state == WAITS else []
-    if state == LOST and job is not None and job.error:
+    if state == LOST and shows_error and job is not None and job.error:
         reasons = [job.error.strip().rpartition("\n")[2]]
     return Report(change, state, done, lines, run.problems(change), reasons)
+
+
+def _job_of(change: BulkChange) -> TenantJob | None:
+    jobs = TenantJob.objects.filter(uuid=change.job).select_related("tenant_queue")
+    found: TenantJob | None = jobs.defer(*(name for name in LARGE if name != "error")).first()
+    return found
 
 
 def _state(change: BulkChange, job: TenantJob | None) -> str:

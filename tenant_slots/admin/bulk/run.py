@@ -87,9 +87,9 @@ class _Watch:
 
 
 def outcomes(change: BulkChange) -> Counter[str]:
-    """How many came to what so far."""
+    """How many came to what so far. What the chunks have said is kept with a change that has ended."""
     counted = Counter(change.outcomes)
-    for some in change.chunks.values_list("outcomes", flat=True):
+    for some in () if change.ending else change.chunks.values_list("outcomes", flat=True):
         counted += Counter(some)
     return counted
 
@@ -102,8 +102,9 @@ def done_of(came_of: Counter[str], counts: str) -> int:
 def problems(change: BulkChange) -> list[str]:
     """The first of them."""
     found = list(change.problems)
-    for some in change.chunks.exclude(problems=[]).order_by("pk").values_list("problems", flat=True):
-        found += some
+    if not change.ending:
+        for some in change.chunks.exclude(problems=[]).order_by("pk").values_list("problems", flat=True):
+            found += some
     return found[: chunks.PROBLEMS_KEPT]
 
 
