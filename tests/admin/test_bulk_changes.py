@@ -673,7 +673,7 @@ def test_a_run_that_was_overtaken_changes_nothing_more(boss: Client) -> None:
     assert commission is not None
     stale, other = (Work(commission, Chunk.of(BulkChunk.objects.get())) for _ in range(2))
     way = ways.way_of(commission.action)
-    assert list(way(other)) == [None]
+    assert set(way(other)) == {None}
     TenantQueue.objects.update(version=0)  # as if only the chunk could tell that somebody else was here
 
     with pytest.raises(BulkChangeOvertaken):
