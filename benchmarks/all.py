@@ -7,6 +7,7 @@ from benchmarks import (
     after_flush,
     alone,
     bulk,
+    bulk_changes,
     cost,
     dead_worker,
     enqueue_cost,
@@ -55,6 +56,7 @@ MODULES = (
     throttle_cost,
     weights,
     admin_list,
+    bulk_changes,
 )
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 
 import dj_database_url
 
+from benchmarks.admin_settings import ADMIN
 from benchmarks.queues import WEIGHTS
 
 SECRET_KEY = "only for benchmarks"  # noqa: S105
@@ -15,6 +16,9 @@ ALLOWED_HOSTS: list[str] = []
 INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "tenant_slots", "django_rq"]
 if os.environ.get("BENCHMARK_PLAIN"):
     INSTALLED_APPS.remove("tenant_slots")
+
+if os.environ.get("BENCHMARK_ADMIN"):
+    globals().update(ADMIN)
 
 DATABASES = {"default": dj_database_url.parse(os.environ["DATABASE_URL"])}
 

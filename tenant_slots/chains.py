@@ -25,6 +25,7 @@ from django.db.models import Exists, OuterRef, QuerySet, Subquery
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow
+from tenant_slots.db.compiled import IsOneOf, Listed
 from tenant_slots.db.transactions import impatient, is_locked_out
 from tenant_slots.locks import locked
 from tenant_slots.models import CONTENT, ENDED, NOT_BEFORE, JobDependency, State, TenantJob, TenantQueue
@@ -117,6 +118,12 @@ def tell(tenant_queue_id: int, ended: Collection[int] | None = None) -> Told:
         told.canceled = _cancel(row, broken)
         told.promoted = _promote(row, {edge.job_id for edge in edges} - broken.keys())
     return told
+
+
+def among_dependents(jobs: Collection[TenantJob]) -> set[int]:
+    """The primary keys of those that were enqueued to run after others."""
+    edges = JobDependency.objects.filter(IsOneOf("job", Listed([job.pk for job in jobs])))
+    return set(edges.values_list("job", flat=True))
 
 
 def wait_again(job: TenantJob) -> list[int]:

@@ -37,6 +37,7 @@ def register_all() -> None:
         check_apps,
         check_queues,
         check_weights,
+        check_admin_queue,
         check_worker_class,
         check_schemas,
         surroundings.check_backend,
@@ -116,12 +117,14 @@ def check_apps(**_: Any) -> list[CheckMessage]:
 
 
 def check_queues(**_: Any) -> list[CheckMessage]:
-    """E007: queues and overflow queues of the decorated functions that are imported so far."""
-    own = [(f"{task.path} uses queue", task.queue, task.path) for task in registered.values()]
+    """E007: queues and overflow queues of the decorated functions that are imported so far.
+
+    For our own, a queue is chosen when they are enqueued.
+    """
+    tasks = [task for task in registered.values() if not task.path.startswith("tenant_slots.")]
+    own = [(f"{task.path} uses queue", task.queue, task.path) for task in tasks]
     overflow = [
-        (f"{task.path} is throttled to queue", rule.queue, task.path)
-        for task in registered.values()
-        for rule in task.throttle
+        (f"{task.path} is throttled to queue", rule.queue, task.path) for task in tasks for rule in task.throttle
     ]
     return _unknown_queues("tenant_slots.E007", [*own, *overflow])
 
@@ -133,6 +136,14 @@ def check_weights(**_: Any) -> list[CheckMessage]:
         return []
     text = 'TENANT_SLOTS["QUEUE_WEIGHTS"] weighs queue'
     return _unknown_queues("tenant_slots.E009", [(text, name, None) for name in weights])
+
+
+def check_admin_queue(**_: Any) -> list[CheckMessage]:
+    """E015: where bulk changes of the admin would wait for ever."""
+    name = app_settings.ADMIN_QUEUE
+    if not name or _queue(name):
+        return []
+    return _unknown_queues("tenant_slots.E015", [('TENANT_SLOTS["ADMIN_QUEUE"] names queue', name, None)])
 
 
 def _unknown_queues(check_id: str, uses: Iterable[tuple[str, str, object]]) -> list[CheckMessage]:
@@ -268,6 +279,10 @@ def _text(value: object) -> Problem:
     return None if isinstance(value, str) else "Give the alias of a database."
 
 
+def _queue(value: object) -> Problem:
+    return None if isinstance(value, str) else "Give the name of a queue of RQ_QUEUES."
+
+
 def _on_lost_database(value: object) -> Problem:
     return None if value in ("continue", "stop") else 'Give "continue" or "stop".'
 
@@ -338,6 +353,7 @@ RULES: dict[str, Callable[[object], Problem]] = {
     "HIDDEN_ARGUMENTS": _names,
     "CAPTURE_CONTEXT": _capture_context,
     "JOB_CONTEXT": _job_context,
+    "ADMIN_QUEUE": _queue,
     "MAY_VIEW_JOB": _may_view_job,
     "MAY_VIEW_HEALTH": _may_view_health,
 }

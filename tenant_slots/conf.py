@@ -49,6 +49,7 @@ class AppSettings:
     CAPTURE_CONTEXT: Setting[Sequence[str] | str] = Setting(())
     JOB_CONTEXT: Setting[Sequence[str] | str] = Setting(())
     QUEUE_WEIGHTS: Setting[Mapping[str, float]] = Setting({})
+    ADMIN_QUEUE = Setting("")
     MAY_VIEW_JOB = Setting("")
     MAY_VIEW_HEALTH = Setting("")
     HIDDEN_ARGUMENTS: Setting[Sequence[str]] = Setting(("password", "token", "secret", "api_key", "authorization"))

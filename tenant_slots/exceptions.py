@@ -139,6 +139,17 @@ class StaleVersion(TenantSlotsError):
     version: int
 
 
+class BulkChangeOvertaken(TenantSlotsError):
+    message = "Another run of this bulk change goes on with chunk {chunk}; this one ends."
+
+
+class UnknownBulkAction(TenantSlotsError):
+    message = (
+        "Admin site {site!r} has no action {action!r} on {model} in this process; start the workers with the admin "
+        "in INSTALLED_APPS and with the code that has the action."
+    )
+
+
 class InvalidTime(TenantSlotsError):
     message = "{value!r} is no time that can be kept: {problem}."
 

@@ -389,6 +389,20 @@ function operations.freed(tenant, seconds, queue, is_over, looks)
   return with_room(queues)
 end
 
+-- Each of these tenants may do more than before: tenant and share in turn. Returns the queues with room.
+function operations.changed(queue)
+  local given, names, lanes = rest(1), {queue}, {}
+  for at = 1, #given, 2 do
+    if tonumber(given[at + 1]) > 0 then read(queue, given[at]).share = tonumber(given[at + 1]) end
+    for _, lane in ipairs(make_free(given[at], NOTHING_CHARGED, queue, '')) do
+      if not lanes[lane] then
+        lanes[lane], names[#names + 1] = true, lane
+      end
+    end
+  end
+  return with_room(names)
+end
+
 -- The next tenant to be admitted into RQ's list, if there is room.
 function operations.next(queue)
   local free = room(queue)

@@ -101,6 +101,21 @@ def freed(slot: Freed, *, looks: bool = True) -> list[str]:
     return _known_names(slot.rq_queue, _ask(slot.rq_queue, "freed", *_flat(slot), int(looks)))
 
 
+def changed(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> list[str]:
+    """What these tenants may do has changed: each is offered there and wherever it has been full. Returns as `freed`.
+
+    Args:
+        rq_queue: that of their tenant queues.
+        tenants: as of `offer`.
+    """
+    rooms: dict[str, None] = {}
+    flat = [number for tenant in tenants for number in tenant]
+    for start in range(0, len(flat), 2 * TENANTS_PER_CALL):
+        some = flat[start : start + 2 * TENANTS_PER_CALL]
+        rooms |= dict.fromkeys(_known_names(rq_queue, _ask(rq_queue, "changed", rq_queue, *some)))
+    return list(rooms)
+
+
 def next_turn(rq_queue: str) -> Turn | None:
     """Who is to be admitted into the window; None when that is full, or nobody has anything to run."""
     return _turn(_ask(rq_queue, "next", rq_queue))

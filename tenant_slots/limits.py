@@ -26,6 +26,9 @@ from tenant_slots.locks import locked
 from tenant_slots.models import GUARDED, HIGHEST_LIMIT, Change, KeptChange, LimitSource, TenantQueue
 from tenant_slots.validation import is_whole, storable, time_problem
 
+Edit = Callable[[TenantQueue], None]
+"""Sets the attributes of a row in memory."""
+
 CAPS = ("share", "max_job_per_key", "max_waiting")
 """Changed by themselves: neither an override nor the default has a say in them."""
 
@@ -59,12 +62,7 @@ def set_limit(
     tenant_queue: TenantQueue, max_job: int, *, by: str = "", reason: str = "", version: int | None = None
 ) -> list[Change]:
     tenants.require_limit(max_job, tenant_queue.tenant, tenant_queue.queue)
-
-    def apply(row: TenantQueue) -> None:
-        _forget_override(row)
-        row.max_job, row.limit_source, row.limit_set_by = max_job, LimitSource.SET, by
-
-    return _change(tenant_queue, apply, by, reason, version)
+    return _change(tenant_queue, limited(max_job, by), by, reason, version)
 
 
 @implements(TenantQueue.set_override)
@@ -78,14 +76,8 @@ def set_override(
     version: int | None = None,
 ) -> list[Change]:
     tenants.require_limit(max_job, tenant_queue.tenant, tenant_queue.queue)
-    _require_future(until)
-
-    def apply(row: TenantQueue) -> None:
-        if row.override_until is None:
-            row.limit_before_override = row.max_job
-        row.max_job, row.override_until, row.override_by = max_job, until, by
-
-    return _change(tenant_queue, apply, by, reason, version)
+    require_future(until)
+    return _change(tenant_queue, overridden(max_job, until, by), by, reason, version)
 
 
 @implements(TenantQueue.end_override)
@@ -118,7 +110,7 @@ def set_share(
     tenant_queue: TenantQueue, share: int, *, by: str = "", reason: str = "", version: int | None = None
 ) -> list[Change]:
     tenants.require_share(share, tenant_queue.tenant, tenant_queue.queue)
-    return _change(tenant_queue, _setting("share", share), by, reason, version)
+    return _change(tenant_queue, setting("share", share), by, reason, version)
 
 
 @implements(TenantQueue.set_rate)
@@ -153,7 +145,7 @@ def set_max_job_per_key(
     version: int | None = None,
 ) -> list[Change]:
     _require_cap(max_job_per_key, tenant_queue, 1, HIGHEST_LIMIT)
-    return _change(tenant_queue, _setting("max_job_per_key", max_job_per_key), by, reason, version)
+    return _change(tenant_queue, setting("max_job_per_key", max_job_per_key), by, reason, version)
 
 
 @implements(TenantQueue.set_max_waiting)
@@ -161,7 +153,7 @@ def set_max_waiting(
     tenant_queue: TenantQueue, max_waiting: int | None, *, by: str = "", reason: str = "", version: int | None = None
 ) -> list[Change]:
     _require_cap(max_waiting, tenant_queue, 0, LARGEST_BACKLOG)
-    return _change(tenant_queue, _setting("max_waiting", max_waiting), by, reason, version)
+    return _change(tenant_queue, setting("max_waiting", max_waiting), by, reason, version)
 
 
 @implements(TenantQueue.pause)
@@ -174,20 +166,13 @@ def pause(
     version: int | None = None,
 ) -> list[Change]:
     if until is not None:
-        _require_future(until)
-
-    def apply(row: TenantQueue) -> None:
-        row.paused, row.resume_at = True, until
-
-    return _change(tenant_queue, apply, by, reason, version)
+        require_future(until)
+    return _change(tenant_queue, paused(until), by, reason, version)
 
 
 @implements(TenantQueue.resume)
 def resume(tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
-    def apply(row: TenantQueue) -> None:
-        row.paused, row.resume_at = False, None
-
-    return _change(tenant_queue, apply, by, reason, version)
+    return _change(tenant_queue, resumed, by, reason, version)
 
 
 @implements(TenantQueue.end_rest)
@@ -199,9 +184,47 @@ def end_rest(tenant_queue: TenantQueue, *, by: str = "", reason: str = "", versi
     return _change(tenant_queue, apply, by, reason, version)
 
 
-def _change(
-    tenant_queue: TenantQueue, apply: Callable[[TenantQueue], None], by: str, reason: str, version: int | None
-) -> list[Change]:
+def limited(max_job: int, by: str) -> Edit:
+    """What `TenantQueue.set_limit` changes."""
+
+    def edit(row: TenantQueue) -> None:
+        _forget_override(row)
+        row.max_job, row.limit_source, row.limit_set_by = max_job, LimitSource.SET, by
+
+    return edit
+
+
+def overridden(max_job: int, until: datetime, by: str) -> Edit:
+    """What `TenantQueue.set_override` changes."""
+
+    def edit(row: TenantQueue) -> None:
+        if row.override_until is None:
+            row.limit_before_override = row.max_job
+        row.max_job, row.override_until, row.override_by = max_job, until, by
+
+    return edit
+
+
+def paused(until: datetime | None) -> Edit:
+    """What `TenantQueue.pause` changes."""
+
+    def edit(row: TenantQueue) -> None:
+        row.paused, row.resume_at = True, until
+
+    return edit
+
+
+def resumed(row: TenantQueue) -> None:
+    """What `TenantQueue.resume` changes."""
+    row.paused, row.resume_at = False, None
+
+
+def setting(field: str, value: int | None) -> Edit:
+    """What the methods for a single number change."""
+    return lambda row: setattr(row, field, value)
+
+
+def _change(tenant_queue: TenantQueue, apply: Edit, by: str, reason: str, version: int | None) -> list[Change]:
     """Save what `apply` sets on the row as it is stored, locked; `tenant_queue` has the stored values afterwards.
 
     Raises:
@@ -211,16 +234,29 @@ def _change(
         row.refresh_from_db(fields=row.get_deferred_fields())
         if version is not None and row.version != version:
             raise StaleVersion(tenant_queue=row, max_job=row.max_job, version=row.version)
-        before = _values(row)
-        apply(row)
-        row.limit_set_by, row.override_by = stored_name(row.limit_set_by), stored_name(row.override_by)
-        _save_and_admit(row, before)
-        changes = list(_changes(row, before, by, reason))
+        changed, changes = edited(row, apply, by, reason)
+        if (
+            changed
+        ):  # `TenantQueue.save` counts the version up and admits the jobs that fit now, once this has committed
+            row.save(update_fields=changed)
         _keep(row, changes)
         for one in changes:
-            transaction.on_commit(partial(_tell, row, one), using=app_settings.DATABASE, robust=True)
+            transaction.on_commit(partial(tell, row, one), using=app_settings.DATABASE, robust=True)
     _copy(row, tenant_queue)
     return changes
+
+
+def edited(row: TenantQueue, apply: Edit, by: str, reason: str) -> tuple[set[str], list[Change]]:
+    """Have `apply` change a row in memory. Returns the fields that differ now, and the changes that this means."""
+    before = _values(row)
+    apply(row)
+    row.limit_set_by, row.override_by = stored_name(row.limit_set_by), stored_name(row.override_by)
+    changed = {name for name, value in _values(row).items() if value != before[name]}
+    if "max_job" in changed:
+        moment = round(timezone.now().timestamp(), 3)
+        row.limit_history = [*(row.limit_history or []), [moment, before["max_job"]]][-CHANGES_KEPT:]
+        changed.add("limit_history")
+    return changed, list(_changes(row, before, by, reason))
 
 
 def stored_name(text: str) -> str:
@@ -230,17 +266,6 @@ def stored_name(text: str) -> str:
 
 def _values(row: TenantQueue) -> dict[str, Any]:
     return {name: getattr(row, name) for name in CHANGEABLE}
-
-
-def _save_and_admit(row: TenantQueue, before: dict[str, Any]) -> None:
-    """`TenantQueue.save` counts the version up and admits the waiting jobs that fit now, once this has committed."""
-    changed = {name for name, value in _values(row).items() if value != before[name]}
-    if "max_job" in changed:
-        moment = round(timezone.now().timestamp(), 3)
-        row.limit_history = [*(row.limit_history or []), [moment, before["max_job"]]][-CHANGES_KEPT:]
-        changed.add("limit_history")
-    if changed:
-        row.save(update_fields=changed)
 
 
 def _changes(row: TenantQueue, before: dict[str, Any], by: str, reason: str) -> Iterator[Change]:
@@ -259,24 +284,31 @@ def _changes(row: TenantQueue, before: dict[str, Any], by: str, reason: str) -> 
 
 def _keep(row: TenantQueue, changes: list[Change]) -> None:
     """In the history of the row, for the admin. The oldest leave it now and then."""
-    KeptChange.objects.bulk_create([_kept(row, one) for one in changes])
-    if changes and row.version % CHANGES_BETWEEN_CLEANUPS == 0:
+    KeptChange.objects.bulk_create([KeptChange(**kept_values(row, one)) for one in changes])
+    if changes:
+        forget_oldest(row)
+
+
+def forget_oldest(row: TenantQueue) -> None:
+    """Now and then."""
+    if row.version % CHANGES_BETWEEN_CLEANUPS == 0:
         kept = KeptChange.objects.filter(tenant_queue=row)
         for oldest in kept.order_by("-pk").values_list("pk", flat=True)[CHANGES_KEPT - 1 : CHANGES_KEPT]:
             kept.filter(pk__lt=oldest).delete()
 
 
-def _kept(row: TenantQueue, change: Change) -> KeptChange:
-    return KeptChange(
-        tenant_queue=row,
-        at=DatabaseNow(),
-        what=change.what,
-        old=_text(change.old),
-        new=_text(change.new),
-        until=change.until,
-        by=stored_name(change.by),
-        reason=storable(change.reason)[:LONGEST_REASON],
-    )
+def kept_values(row: TenantQueue, change: Change) -> dict[str, Any]:
+    """Of the `KeptChange` of a change."""
+    return {
+        "tenant_queue_id": row.pk,
+        "at": DatabaseNow(),
+        "what": change.what,
+        "old": _text(change.old),
+        "new": _text(change.new),
+        "until": change.until,
+        "by": stored_name(change.by),
+        "reason": storable(change.reason)[:LONGEST_REASON],
+    }
 
 
 def _copy(row: TenantQueue, to: TenantQueue) -> None:
@@ -284,12 +316,9 @@ def _copy(row: TenantQueue, to: TenantQueue) -> None:
         setattr(to, name, getattr(row, name))
 
 
-def _tell(row: TenantQueue, change: Change) -> None:
+def tell(row: TenantQueue, change: Change) -> None:
+    """Send the signal of a change that is committed."""
     signals.limit_changed.send_robust(sender=TenantQueue, tenant_queue=row, change=change)
-
-
-def _setting(field: str, value: int | None) -> Callable[[TenantQueue], None]:
-    return lambda row: setattr(row, field, value)
 
 
 def _forget_override(row: TenantQueue) -> None:
@@ -313,7 +342,8 @@ def _rate(number: int | None, per: timedelta | None, burst: int | None) -> rates
     return rates.new(number, per, burst)
 
 
-def _require_future(until: datetime) -> None:
+def require_future(until: datetime) -> None:
+    """Raises InvalidTime for what is no time, and TimeHasPassed for one that is not to come."""
     if problem := time_problem(until, aware=settings.USE_TZ):
         raise InvalidTime(value=until, problem=problem)
     if until <= clock.now():

@@ -44,6 +44,12 @@ LONGEST_QUEUE: int = TenantQueue._meta.get_field("queue").max_length or 0
 NO_TENANT = ""
 """The tenant of calls without one. Its row starts with the highest limit there is."""
 
+ADMIN_TENANT = "tenant_slots.admin"
+"""The tenant of our own jobs, which carry out what staff have confirmed."""
+
+JOBS_OF_ADMIN = 2
+"""How many of them run at once on a queue, unless somebody sets another limit."""
+
 TENANTS_AT_ONCE = 100
 """Most new rows in one transaction, whose commit whoever enqueues for one of these tenants waits for."""
 
@@ -126,6 +132,16 @@ def tenant_queue_for(tenant: str, queue: str) -> TenantQueue:
     if not app_settings.AUTO_CREATE:
         raise UnknownTenantQueue(tenant=tenant, queue=queue)
     return _made(tenant, queue, defaults(tenant, queue))
+
+
+def tenant_queue_of_admin(queue: str) -> TenantQueue:
+    """The row of our own jobs on this queue, made on first use: no setting of the project is about it.
+
+    Raises:
+        UnknownQueue, TenantQueueLocked: as `tenant_queue_for`.
+    """
+    require_queue(queue)
+    return _found(ADMIN_TENANT, queue) or _made(ADMIN_TENANT, queue, {"max_job": JOBS_OF_ADMIN})
 
 
 def tenant_queues_for(tenants: Iterable[str], queue: str) -> dict[str, TenantQueue]:

@@ -114,6 +114,14 @@ def offer_everywhere(tenant_queue: TenantQueue) -> list[TenantJob]:
     return freed(tenant_queue.pk, tenant_queue.queue)
 
 
+def offer_changed(queue: str, shares: list[tuple[int, int]], to_offer: list[tuple[int, int]]) -> list[TenantJob]:
+    """As `offer_everywhere`, of many tenant queues of one queue, by primary key and share: all, and those with work."""
+    if app_settings.IMMEDIATE:
+        return _run_at_once([pk for pk, _ in to_offer])
+    _unless_redis_is_away(partial(fair_order.tell_share, queue, shares))
+    return feed_each(_unless_redis_is_away(partial(fair_order.changed, queue, to_offer)) or [])
+
+
 def _run_at_once(tenant_queues: list[int]) -> list[TenantJob]:
     """Nobody is admitted for a worker."""
     import_string(RUNS_AT_ONCE)(tenant_queues)

@@ -131,6 +131,15 @@ def test_a_weight_for_a_queue_that_rq_does_not_have_is_reported() -> None:
     assert "'import_slow'" in message.msg
 
 
+def test_a_queue_for_the_admin_that_rq_does_not_have_is_reported() -> None:
+    with override_settings(TENANT_SLOTS={"ADMIN_QUEUE": "staff"}):
+        (message,) = run_checks(tags=["tenant_slots"])
+    assert message.id == "tenant_slots.E015"
+    assert "'staff'" in message.msg
+    with override_settings(TENANT_SLOTS={"ADMIN_QUEUE": "imports"}):
+        assert run_checks(tags=["tenant_slots"]) == []
+
+
 @pytest.mark.parametrize(
     ("rq", "expected"),
     [

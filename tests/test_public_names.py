@@ -45,6 +45,7 @@ DEFAULTS = {
     "JOB_CONTEXT": (),
     "RETENTION": 7 * 24 * 3600,
     "QUEUE_WEIGHTS": {},
+    "ADMIN_QUEUE": "",
     "MAY_VIEW_JOB": "",
     "MAY_VIEW_HEALTH": "",
 }

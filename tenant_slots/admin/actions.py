@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from django import forms
@@ -12,45 +11,23 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext, ngettext
 
 from tenant_slots.admin import chosen
-from tenant_slots.admin.pages import confirmation
+from tenant_slots.admin.bulk.commission import named_by
+from tenant_slots.admin.bulk.start import start_bulk_change
+from tenant_slots.admin.confirmed import DONE, GONE, Confirmed
+from tenant_slots.admin.pages import address, confirmation
+from tenant_slots.db.compiled import among
 
 MOST_LISTED = 100
 
 AT_ONCE = 500
 """Objects that are read together."""
 
-GONE = "gone"
-"""The outcome for one that was deleted after the page was shown."""
-
-DONE = "done"
-"""The outcome of an action on one object that did what it should."""
-
-
-@dataclass(frozen=True)
-class Confirmed:
-    """An action that asks first. Its texts are lazy."""
-
-    permission: str
-    """Of ``has_<permission>_permission`` of the ModelAdmin."""
-    label: Any
-    """In the menu of actions."""
-    title: Any
-    """Of the page in between, and on its button."""
-    form: type[forms.Form]
-    apply: Callable[[Any, HttpRequest, Any, dict[str, Any]], str]
-    """Acts on one object with the form's values and returns its outcome."""
-    describe: Callable[[Any], str]
-    """An object in the list of what is touched, in words."""
-    outcomes: dict[str, Any]
-    """What to say of so many objects with this outcome: a plural text by ``count``."""
-    initial: Callable[[list[int]], dict[str, Any]] = field(default=lambda pks: {})
-    """Of the form, by the primary keys of what is touched."""
-    warnings: Callable[[list[int]], list[str]] = field(default=lambda pks: [])
-    """What else the page is to say of them."""
+MOST_IN_REQUEST = 200
+"""Rows that are changed while somebody waits for the page; more are left to a background job."""
 
 
 def in_menu(action: Confirmed) -> Callable[[Any, HttpRequest, QuerySet[Any]], HttpResponse | None]:
@@ -60,7 +37,7 @@ def in_menu(action: Confirmed) -> Callable[[Any, HttpRequest, QuerySet[Any]], Ht
     def chosen(model_admin: Any, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         return run(model_admin, request, queryset, action)
 
-    return chosen
+    return named_by(chosen, action)
 
 
 def run(model_admin: Any, request: HttpRequest, objects: QuerySet[Any], action: Confirmed) -> HttpResponse | None:
@@ -76,8 +53,15 @@ def run(model_admin: Any, request: HttpRequest, objects: QuerySet[Any], action: 
     form = action.form(None if shown is None else request.POST, initial=action.initial(pks) if shown is None else {})
     if shown is None or not form.is_valid():
         return _page(model_admin, request, pks, action, form)
+    if _is_for_background(action, pks, form.cleaned_data):
+        change = start_bulk_change(model_admin, request, action, request.POST["action"], pks, form.cleaned_data)
+        return HttpResponseRedirect(address(model_admin, "bulk_change", change.pk))
     _report(model_admin, request, _apply(model_admin, request, pks, action, form.cleaned_data), action)
     return None
+
+
+def _is_for_background(action: Confirmed, pks: list[int], values: Any) -> bool:
+    return action.rows_changed(pks, values) > MOST_IN_REQUEST
 
 
 def _shown(request: HttpRequest, objects: QuerySet[Any]) -> list[int] | None:
@@ -110,7 +94,7 @@ def _apply(
 def _objects(model_admin: Any, request: HttpRequest, pks: list[int]) -> QuerySet[Any]:
     """Those of them that the viewer may see, as the list reads them."""
     related = model_admin.list_select_related
-    found: QuerySet[Any] = model_admin.get_queryset(request).filter(pk__in=pks)
+    found: QuerySet[Any] = model_admin.get_queryset(request).filter(among(pks))
     return found.select_related(*related) if isinstance(related, list | tuple) else found
 
 
@@ -122,12 +106,15 @@ def _page(model_admin: Any, request: HttpRequest, pks: list[int], action: Confir
         for name in (ACTION_CHECKBOX_NAME, "select_across", "index")
         for value in request.POST.getlist(name)
     ]
+    effects = [touched % {"count": len(pks)}, *action.warnings(pks)]
+    if _is_for_background(action, pks, getattr(form, "cleaned_data", form.initial)):
+        effects.append(gettext("A background job will do this: you will see its progress, and can stop it."))
     listed = _objects(model_admin, request, pks[:MOST_LISTED])
     return confirmation(
         model_admin,
         request,
         title=action.title,
-        effects=[touched % {"count": len(pks)}, *action.warnings(pks)],
+        effects=effects,
         objects=list(map(action.describe, listed)),
         more=max(0, len(pks) - MOST_LISTED),
         hidden=hidden,

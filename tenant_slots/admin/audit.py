@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin import ModelAdmin
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.contenttypes.models import ContentType
+from django.db import DEFAULT_DB_ALIAS, router
 from django.db.models import Model
 from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.translation import gettext
 
 from tenant_slots import limits
 from tenant_slots.admin.words import moment
+from tenant_slots.conf import app_settings
+from tenant_slots.db import copying
+from tenant_slots.db.compiled import Consequence, inserted_then
 from tenant_slots.models import Change, KeptChange, TenantQueue
 
 ENTRIES_SHOWN = 50
 
 NO_MESSAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What reading an entry raises that is of another form than those of Django's admin."""
+
+LONGEST_OBJECT = 200
+"""Characters of an object's name in an entry."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,55 @@ def note_all(model_admin: Any, request: HttpRequest, what: str, new: str, reason
         action_flag=CHANGE,
         change_message=json.dumps([message(what, "", new, reason)]),
     )
+
+
+def note_deletion(request: HttpRequest, row: TenantQueue, reason: str) -> None:
+    """Beforehand, as afterwards it has no primary key to name it by."""
+    entry = _values(request, row, {}) | {"action_flag": DELETION, "change_message": reason}
+    LogEntry.objects.create(**entry)
+
+
+def is_beside_slots(model_admin: Any) -> bool:
+    """Whether an entry is made in Django's way, in the database of the slots: it can be a part of a change then."""
+    is_ours = type(model_admin).log_change is ModelAdmin.log_change
+    return is_ours and router.db_for_write(LogEntry) == app_settings.DATABASE
+
+
+def logged_then(request: HttpRequest, row: TenantQueue, change: Change) -> Consequence:
+    """As `log_changes`, as the consequence of an UPDATE. Where an entry `is_beside_slots`."""
+    return inserted_then(LogEntry, _values(request, row, message_of(change)))
+
+
+def log_all(model_admin: Any, request: HttpRequest, notes: Sequence[tuple[Model, dict[str, Any]]]) -> None:
+    """An entry for each of these objects of one model, with its message. Many share one, which is written once."""
+    if type(model_admin).log_change is ModelAdmin.log_change:
+        texts = {key: json.dumps([made]) for key, made in {id(made): made for _, made in notes}.items()}
+        alike = _alike(request, notes[0][0]) if notes else {}
+        entries = [alike | _own(one) | {"change_message": texts[id(made)]} for one, made in notes]
+        copying.insert(LogEntry, entries, router.db_for_write(LogEntry) or DEFAULT_DB_ALIAS)
+    else:
+        for one, made in notes:
+            model_admin.log_change(request, one, [made])
+
+
+def _values(request: HttpRequest, one: Model, made: dict[str, Any]) -> dict[str, Any]:
+    """As Django's own `log_change` has them."""
+    return _alike(request, one) | _own(one) | {"change_message": json.dumps([made])}
+
+
+def _alike(request: HttpRequest, one: Model) -> dict[str, Any]:
+    """What all entries of a user have about objects of its model."""
+    kinds = ContentType.objects.db_manager(router.db_for_write(LogEntry))
+    return {
+        "action_time": timezone.now(),
+        "user_id": request.user.pk,
+        "content_type_id": kinds.get_for_model(one, for_concrete_model=False).pk,
+        "action_flag": CHANGE,
+    }
+
+
+def _own(one: Model) -> dict[str, Any]:
+    return {"object_id": str(one.pk), "object_repr": str(one)[:LONGEST_OBJECT]}
 
 
 def message_of(change: Change) -> dict[str, Any]:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin, messages
-from django.contrib.admin.actions import delete_selected
-from django.contrib.admin.models import LogEntry
-from django.db import router, transaction
-from django.db.models import QuerySet
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.admin.bases import QueueConcern
 from tenant_slots.admin.pages import address
 from tenant_slots.exceptions import TenantQueueInUse
-from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.models import TenantJob
 
 
 class Deletion(QueueConcern):
@@ -33,16 +28,6 @@ class Deletion(QueueConcern):
         except TenantQueueInUse as error:
             self.message_user(request, in_use(error), messages.ERROR)
             return HttpResponseRedirect(address(self, "change", object_id))
-
-    @admin.action(permissions=["delete"], description=_("Delete selected %(verbose_name_plural)s"))
-    def delete_selected(self, request: HttpRequest, queryset: QuerySet[TenantQueue]) -> HttpResponse | None:
-        """All or none of them. The transaction takes back the log entries that Django writes beforehand."""
-        try:
-            with transaction.atomic(using=router.db_for_write(LogEntry)):
-                return delete_selected(self, request, queryset)
-        except TenantQueueInUse as error:
-            self.message_user(request, in_use(error), messages.ERROR)
-            return None
 
 
 def in_use(error: TenantQueueInUse) -> str:

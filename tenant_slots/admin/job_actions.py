@@ -10,10 +10,11 @@ from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.admin import audit
-from tenant_slots.admin.actions import DONE, Confirmed
+from tenant_slots.admin.bulk.ways import Jobs
 from tenant_slots.admin.changes import name_of
+from tenant_slots.admin.confirmed import DONE, Confirmed
 from tenant_slots.admin.forms import STYLED, ReasonForm
-from tenant_slots.enqueueing import cancel
+from tenant_slots.enqueueing import cancel, priority, retry
 from tenant_slots.exceptions import NotRetryable
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair import lost_runs
@@ -123,6 +124,11 @@ def _release(model_admin: Any, request: HttpRequest, job: TenantJob, values: dic
     return DONE
 
 
+def _state_of(job: TenantJob) -> str:
+    """Django's `get_state_display` looks it up among all states, which takes long for very many."""
+    return str(State(job.state).label)
+
+
 CANCEL = Confirmed(
     permission="cancel",
     label=_("Cancel selected tenant jobs"),
@@ -142,6 +148,13 @@ CANCEL = Confirmed(
         ENDED: ngettext_lazy("%(count)d job had already ended.", "%(count)d jobs had already ended.", "count"),
         OTHER_STATE: ngettext_lazy("%(count)d job is not running.", "%(count)d jobs are not running.", "count"),
     },
+    in_background=Jobs(
+        change=lambda row, jobs, values: cancel.cancel_unadmitted(row, jobs),
+        what=_("state"),
+        old=_state_of,
+        new=lambda values: str(State.CANCELED.label),
+        otherwise=lambda job: ENDED if job.has_ended else "",
+    ),
 )
 STOP = Confirmed(
     permission="stop",
@@ -171,6 +184,13 @@ RETRY = Confirmed(
             "count",
         ),
     },
+    in_background=Jobs(
+        change=lambda row, jobs, values: retry.retry_all(row, jobs),
+        what=_("retry"),
+        old=_state_of,
+        new=lambda values: str(State.WAITING.label),
+        otherwise=lambda job: OTHER_STATE,
+    ),
 )
 SET_PRIORITY = Confirmed(
     permission="prioritize",
@@ -189,6 +209,13 @@ SET_PRIORITY = Confirmed(
             "count",
         ),
     },
+    in_background=Jobs(
+        change=lambda row, jobs, values: priority.set_priority_of_all(jobs, values["priority"]),
+        what=_("priority"),
+        old=lambda job: str(job.priority),
+        new=lambda values: str(values["priority"]),
+        otherwise=lambda job: OTHER_STATE,
+    ),
 )
 RELEASE = Confirmed(
     permission="release",

@@ -13,9 +13,9 @@ from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.admin import arguments, errors, job_chains, progress, reasons, timeline
 from tenant_slots.admin.hosts import name_hosts
-from tenant_slots.admin.live import INTERVALS
 from tenant_slots.admin.pages import address
 from tenant_slots.admin.permissions import JobPermissions, may
+from tenant_slots.admin.polling import INTERVALS
 from tenant_slots.admin.words import NOTHING
 from tenant_slots.models import State, TenantJob
 

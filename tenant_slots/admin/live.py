@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.urls import path
-from django.utils.cache import get_conditional_response
 
 from tenant_slots import fleet
 from tenant_slots.admin import cells, workers
 from tenant_slots.admin.bases import QueueConcern
 from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import Restricted
+from tenant_slots.admin.polling import INTERVALS, clamped, conditional
 from tenant_slots.admin.snapshots import Board, shared_rows, shared_tiles, worker_time_of_queues
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats import rows, tiles
-
-INTERVALS = (0, 2, 5, 15, 30)
-"""Seconds between two polls that a viewer may choose; 0 is off."""
-
-SHORTEST_INTERVAL = 2
 
 MOST_ROWS = 500
 """Rows that one poll may ask for."""
@@ -55,7 +49,7 @@ class LiveList(Restricted, QueueConcern):
         for pk in shown:
             if pk in found:
                 texts |= cells.of_row(found[pk], worker_time_of_queues())
-        return _conditional(request, JsonResponse({"every": clamped(request.GET.get("every")), "cells": texts}))
+        return conditional(request, JsonResponse({"every": clamped(request.GET.get("every")), "cells": texts}))
 
     def board(self, request: HttpRequest) -> Board:
         own = self.tenant_queues_for(request)
@@ -94,20 +88,6 @@ class LiveList(Restricted, QueueConcern):
         return asked if own is None else list(own.filter(pk__in=asked).values_list("pk", flat=True))
 
 
-def clamped(asked: str | None) -> int:
-    """The interval that a poll may really have."""
-    seconds = int(asked) if asked and asked.isdecimal() and len(asked) < 6 else INTERVALS[2]
-    return max(SHORTEST_INTERVAL, seconds)
-
-
 def _board(queues: QuerySet[TenantQueue] | None = None) -> Board:
     known = fleet.known()
     return Board(tiles.added_up(queues), None if known.unasked else known.alive, workers.deserted(known))
-
-
-def _conditional(request: HttpRequest, response: HttpResponse) -> HttpResponse:
-    """304 when the viewer has this answer already."""
-    etag = f'"{hashlib.sha256(response.content).hexdigest()[:32]}"'
-    answer = get_conditional_response(request, etag=etag, response=response) or response
-    answer.headers["ETag"] = etag
-    return answer

@@ -5,27 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.db.models import Max
 from django.http import HttpRequest
 from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
+from tenant_slots import limits
 from tenant_slots.admin import audit
-from tenant_slots.admin.actions import DONE, Confirmed
+from tenant_slots.admin.bulk.ways import CHANGED_MEANWHILE, UNCHANGED, JobsOfQueues, Limits
 from tenant_slots.admin.changes import name_of, set_limit
+from tenant_slots.admin.confirmed import DONE, JOBS, Confirmed
 from tenant_slots.admin.forms import STYLED, LimitForm, ReasonForm, SeenForm, future_field, seen, share_field
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import origin
-from tenant_slots.enqueueing import cancel
-from tenant_slots.exceptions import NotRetryable, StaleVersion
+from tenant_slots.conf import app_settings
+from tenant_slots.enqueueing import cancel, retry
+from tenant_slots.exceptions import NotRetryable, StaleVersion, TenantQueueInUse
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.stats.expressions import LARGE
 
-RETRIED_AT_ONCE = 500
-"""Failed jobs of a tenant queue that one click puts back, one by one, while somebody waits for the page."""
-
-CHANGED_MEANWHILE = "changed meanwhile"
-UNCHANGED = "unchanged"
+IN_USE = "in use"
 
 LEFT = {
     CHANGED_MEANWHILE: ngettext_lazy(
@@ -163,9 +164,7 @@ def _counted(model_admin: Any, request: HttpRequest, row: TenantQueue, what: str
 def describe_failed(row: Any) -> str:
     failed = _failed(row).count()
     text = ngettext("%(row)s: %(count)d failed job", "%(row)s: %(count)d failed jobs", failed)
-    if failed > RETRIED_AT_ONCE:
-        text = gettext("%(row)s: the first %(most)d of %(count)d failed jobs")
-    return text % {"row": row, "count": failed, "most": RETRIED_AT_ONCE}
+    return text % {"row": row, "count": failed}
 
 
 def _failed(row: TenantQueue) -> Any:
@@ -174,7 +173,7 @@ def _failed(row: TenantQueue) -> Any:
 
 def _retry_failed(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
     failed = _failed(row).filter(pk__lte=values["up_to"]).order_by("pk")
-    count = sum(map(_retried, failed.defer(*LARGE)[:RETRIED_AT_ONCE]))
+    count = sum(map(_retried, failed.defer(*LARGE)))
     return _counted(model_admin, request, row, gettext("failed jobs retried:"), count, values["reason"])
 
 
@@ -186,6 +185,36 @@ def _retried(job: TenantJob) -> bool:
     return True
 
 
+def _failed_of(pks: list[int], values: dict[str, Any]) -> int:
+    failed = TenantJob.objects.retryable().filter(state=State.FAILED, pk__lte=values.get("up_to") or 0)
+    return int(failed.filter(tenant_queue__in=pks).count())
+
+
+def _still_waiting_of(pks: list[int], values: dict[str, Any]) -> int:
+    waiting = TenantJob.objects.waiting().filter(pk__lte=values.get("up_to") or 0)
+    return int(waiting.filter(tenant_queue__in=pks).count())
+
+
+def _cancel_some(row: TenantQueue, last: int, values: dict[str, Any]) -> tuple[int, int, bool]:
+    """A step of `_cancel_waiting`; see `JobsOfQueues`."""
+    jobs = cancel.cancel_first(row, up_to=values["up_to"])
+    return len(jobs), last, len(jobs) < cancel.JOBS_PER_STEP
+
+
+def _retry_some(row: TenantQueue, last: int, values: dict[str, Any]) -> tuple[int, int, bool]:
+    """A step of `_retry_failed`. A job that fails again meanwhile comes before `last`."""
+    failed = _failed(row).filter(pk__gt=last, pk__lte=values["up_to"]).order_by("pk")
+    jobs = list(failed.defer(*LARGE)[: cancel.JOBS_PER_STEP])
+    retried = retry.retry_all(row, jobs)
+    return len(retried), jobs[-1].pk if jobs else last, len(jobs) < cancel.JOBS_PER_STEP
+
+
+def _limit_edit(values: dict[str, Any], by: str) -> limits.Edit:
+    if values["until"] is not None:
+        return limits.overridden(values["max_job"], values["until"], by)
+    return limits.limited(values["max_job"], by)
+
+
 def _last_job(pks: list[int]) -> dict[str, Any]:
     """A job that is enqueued after the page was shown is not retried, however soon it fails."""
     return {"up_to": TenantJob.objects.aggregate(last=Max("pk"))["last"] or 0}
@@ -195,6 +224,28 @@ def _waiting_of(pks: list[int]) -> dict[str, Any]:
     """How many wait now, and the last of them: a job that is enqueued after the page was shown is not canceled."""
     waiting = TenantJob.objects.waiting().filter(tenant_queue__in=pks)
     return {"count": waiting.count(), "up_to": waiting.aggregate(last=Max("pk"))["last"] or 0}
+
+
+def _delete(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
+    """With its ended jobs, and with the entry or not at all."""
+    if not model_admin.has_delete_permission(request, row):
+        raise PermissionDenied
+    try:
+        with transaction.atomic(using=app_settings.DATABASE):
+            audit.note_deletion(request, row, values["reason"])
+            row.delete()
+    except TenantQueueInUse:
+        return IN_USE
+    forget_shared()
+    return DONE
+
+
+def _jobs_among(pks: list[int]) -> list[str]:
+    count = TenantJob.objects.filter(tenant_queue__in=pks).count()
+    text = ngettext(
+        "%(count)d job of theirs is deleted with them.", "%(count)d jobs of theirs are deleted with them.", count
+    )
+    return [text % {"count": count}] if count else []
 
 
 PAUSE = Confirmed(
@@ -209,6 +260,7 @@ PAUSE = Confirmed(
         **LEFT,
     },
     initial=seen,
+    in_background=Limits(lambda values, by: limits.paused(values["until"])),
 )
 RESUME = Confirmed(
     permission="resume",
@@ -222,6 +274,7 @@ RESUME = Confirmed(
         **LEFT,
     },
     initial=seen,
+    in_background=Limits(lambda values, by: limits.resumed, is_for=lambda row: row.rests_until is None),
 )
 SET_LIMIT = Confirmed(
     permission="set_limit",
@@ -238,6 +291,7 @@ SET_LIMIT = Confirmed(
         **LEFT,
     },
     initial=seen,
+    in_background=Limits(_limit_edit),
 )
 SET_SHARE = Confirmed(
     permission="set_limit",
@@ -253,6 +307,7 @@ SET_SHARE = Confirmed(
         **LEFT,
     },
     initial=seen,
+    in_background=Limits(lambda values, by: limits.setting("share", values["share"])),
 )
 CANCEL_WAITING = Confirmed(
     permission="cancel_waiting",
@@ -267,9 +322,13 @@ CANCEL_WAITING = Confirmed(
             "The waiting jobs of %(count)d tenant queues were canceled.",
             "count",
         ),
+        JOBS: ngettext_lazy("%(count)d job was canceled.", "%(count)d jobs were canceled.", "count"),
         **LEFT,
     },
     initial=_waiting_of,
+    rows_changed=_still_waiting_of,
+    in_background=JobsOfQueues(_cancel_some, _("waiting jobs canceled:")),
+    counts=JOBS,
 )
 RETRY_FAILED = Confirmed(
     permission="retry_failed",
@@ -284,7 +343,28 @@ RETRY_FAILED = Confirmed(
             "The failed jobs of %(count)d tenant queues will run again.",
             "count",
         ),
+        JOBS: ngettext_lazy("%(count)d job will run again.", "%(count)d jobs will run again.", "count"),
         **LEFT,
     },
     initial=_last_job,
+    rows_changed=_failed_of,
+    in_background=JobsOfQueues(_retry_some, _("failed jobs retried:")),
+    counts=JOBS,
+)
+DELETE = Confirmed(
+    permission="delete",
+    label=_("Delete selected tenant queues"),
+    title=_("Delete tenant queues"),
+    form=ReasonForm,
+    apply=_delete,
+    describe=describe,
+    warnings=_jobs_among,
+    outcomes={
+        DONE: ngettext_lazy("%(count)d tenant queue was deleted.", "%(count)d tenant queues were deleted.", "count"),
+        IN_USE: ngettext_lazy(
+            "%(count)d tenant queue was left alone: jobs hold its slots or wait.",
+            "%(count)d tenant queues were left alone: jobs hold their slots or wait.",
+            "count",
+        ),
+    },
 )

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from tenant_slots.admin import export, queue_actions
 from tenant_slots.admin.actions import in_menu
 from tenant_slots.admin.bases import QueueModelAdmin
+from tenant_slots.admin.bulk.pages import BulkPages
 from tenant_slots.admin.change_form import ChangeForm
 from tenant_slots.admin.columns import QueueColumns
 from tenant_slots.admin.deletion import Deletion
@@ -27,7 +28,16 @@ from tenant_slots.stats.worker_time import with_worker_time
 
 
 class TenantQueueAdmin(
-    LimitPages, ChangeForm, DetailPage, Deletion, OverviewPage, LiveList, QueueColumns, OfferedLookups, QueueModelAdmin
+    LimitPages,
+    ChangeForm,
+    DetailPage,
+    Deletion,
+    OverviewPage,
+    BulkPages,
+    LiveList,
+    QueueColumns,
+    OfferedLookups,
+    QueueModelAdmin,
 ):
     """Never give this class `list_editable`: saving the list would write back every limit that it shows."""
 
@@ -65,6 +75,7 @@ class TenantQueueAdmin(
     set_share = in_menu(queue_actions.SET_SHARE)
     cancel_waiting = in_menu(queue_actions.CANCEL_WAITING)
     retry_failed = in_menu(queue_actions.RETRY_FAILED)
+    delete_selected = in_menu(queue_actions.DELETE)
 
     @admin.action(permissions=["export"], description=_("Export selected tenant queues as CSV"))
     def export(self, request: HttpRequest, queryset: QuerySet[TenantQueue]) -> Any:

@@ -18,6 +18,7 @@ from django_tenants.utils import (
 from tenant_slots.exceptions import NoSchema
 from tenant_slots.models import TenantJob
 from tenant_slots.tasks.context import PER_THREAD
+from tenant_slots.tenants import ADMIN_TENANT
 
 
 def capture() -> dict[str, Any]:
@@ -59,8 +60,8 @@ def schema_of(job: TenantJob) -> str:
     captured, tenant = job.context.get("schema"), job.tenant_queue.tenant
     if captured and captured != public:
         return str(captured)
-    if tenant not in ("", public):
+    if tenant not in ("", public, ADMIN_TENANT):
         return str(tenant)
-    if captured == public:
+    if captured == public or tenant == ADMIN_TENANT:
         return str(public)
     raise NoSchema(job=job.uuid, task=job.task, problem="none was captured, and its tenant is none")

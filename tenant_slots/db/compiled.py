@@ -7,17 +7,19 @@ of values, and compiled at their first use.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from django.db import connections
-from django.db.models import BooleanField, Expression, Field, Func, JSONField, Model, QuerySet
+from django.db.models import BooleanField, Expression, Field, Func, JSONField, Model, QuerySet, Value
 from django.db.models.expressions import Col
 from django.db.models.sql import UpdateQuery
 
 from tenant_slots.conf import app_settings
+from tenant_slots.db.clock import DatabaseNow
 
 
 class Parameter(Expression):
@@ -55,6 +57,23 @@ class IsOneOf(Func):
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
         joiner = " IN (SELECT value FROM json_each("
         return self.as_sql(compiler, connection, template="%(expressions)s))", arg_joiner=joiner, **context)
+
+
+class Listed(Value):
+    """Primary keys for `IsOneOf` in a QuerySet: one parameter, however many they are."""
+
+    def __init__(self, pks: Sequence[int]) -> None:
+        super().__init__(list(pks))
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        if connection.vendor == "postgresql":
+            return "%s::bigint[]", [f"{{{','.join(map(str, self.value))}}}"]  # a list would be adapted key by key
+        return "%s", [json.dumps(self.value)]
+
+
+def among(pks: Sequence[int]) -> IsOneOf:
+    """A condition: the primary key is one of these."""
+    return IsOneOf("pk", Listed(pks))
 
 
 def fields_of(model: type[Model], names: Sequence[str]) -> dict[str, Parameter]:
@@ -206,6 +225,74 @@ def together(before: Sequence[str], *asked: Asked) -> list[Any]:
                 answers.append(one.statement._answer(alias, cursor))
                 cursor.nextset()
     return answers
+
+
+class Consequence(NamedTuple):
+    """What an UPDATE of one row has as its consequence, and nothing has where it changes no row."""
+
+    sql: str
+    parameters: list[Any]
+
+
+def inserted_then(model: type[Model], values: Mapping[str, Any]) -> Consequence:
+    """A new row of a model, of these attributes; `DatabaseNow` among them is the database's clock."""
+    by_clock = tuple(name for name, value in values.items() if isinstance(value, DatabaseNow))
+    sql, fields = _insert_then(model, tuple(values), by_clock, app_settings.DATABASE)
+    connection = connections[app_settings.DATABASE]
+    return Consequence(sql, [field.get_db_prep_save(values[name], connection) for name, field in fields])
+
+
+@functools.lru_cache(maxsize=16)
+def _insert_then(
+    model: type[Model], names: tuple[str, ...], by_clock: tuple[str, ...], alias: str
+) -> tuple[str, list[tuple[str, Any]]]:
+    """The INSERT, and the fields of its parameters by the names of their attributes."""
+    connection = connections[alias]
+    fields: dict[str, Any] = {field.attname: field for field in model._meta.concrete_fields}
+    columns = [connection.ops.quote_name(str(fields[name].column)) for name in names]
+    casts = [f"%s::{fields[name].db_type(connection)}" for name in names]
+    selected = ["CLOCK_TIMESTAMP()" if name in by_clock else cast for name, cast in zip(names, casts, strict=True)]
+    table = connection.ops.quote_name(model._meta.db_table)
+    sql = f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(selected)} FROM changed"  # noqa: S608 - names
+    return sql, [(name, fields[name]) for name in names if name not in by_clock]
+
+
+def updated_then(asked: Statement, **values: Any) -> Consequence:
+    """The changes of another UPDATE, whose condition is to name the rows of ``changed``; see `has_changed`."""
+    sql, parameters = asked._bound(app_settings.DATABASE, values)
+    return Consequence(sql, parameters)
+
+
+class HasChanged(Func):
+    """Whether the UPDATE that this is a consequence of has changed its row."""
+
+    output_field = BooleanField()
+    template = "EXISTS (SELECT 1 FROM changed)"
+    arity = 0
+
+
+def update_with(
+    before: Sequence[str], statement: Statement, consequences: Sequence[Consequence], **values: Any
+) -> bool:
+    """Update one row, and all that follows from it, as a transaction of its own and in one round trip. PostgreSQL only.
+
+    Args:
+        before: statements without parameters to execute first.
+        statement: the UPDATE.
+        values: of its parameters.
+
+    Returns:
+        Whether the row was changed.
+    """
+    alias = app_settings.DATABASE
+    sql, parameters = statement._bound(alias, values)
+    parts = [f"changed AS ({sql} RETURNING 1)"]
+    for number, then in enumerate(consequences):
+        parts.append(f"then_{number} AS ({then.sql})")
+        parameters += then.parameters
+    with connections[alias].cursor() as cursor:
+        _execute(cursor, before, f"WITH {', '.join(parts)} SELECT count(*) FROM changed", parameters)  # noqa: S608 - compiled
+        return bool(cursor.fetchone()[0])
 
 
 class Insertion(Statement):

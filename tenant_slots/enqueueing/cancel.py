@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from tenant_slots import dispatch, transitions
 from tenant_slots.db.clock import DatabaseNow
+from tenant_slots.db.compiled import among
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
 from tenant_slots.models import CONTENT, State, TenantJob, TenantQueue
+from tenant_slots.models.states import UNADMITTED
 
 JOBS_PER_STEP = 1000
 """Most jobs that leave the backlog in one transaction, so that the tenant queue is not locked for long."""
@@ -53,16 +56,41 @@ def cancel_waiting(tenant_queue: TenantQueue, *, up_to: int) -> int:
 
 def _cancel_some(tenant_queue: TenantQueue, up_to: int) -> list[TenantJob]:
     with locked(tenant_queue.pk) as row:
-        backlog = row.jobs.waiting().filter(pk__lte=up_to).defer(*CONTENT)
-        jobs = list(backlog.select_for_update(no_key=True).order_by("pk")[:JOBS_PER_STEP])  # with who waits for them
-        ended = {"state": State.CANCELED, "ended_at": DatabaseNow()}
-        TenantJob.objects.waiting().filter(pk__in=[job.pk for job in jobs]).update(**ended)
+        return cancel_first(row, up_to=up_to)
+
+
+def cancel_first(row: TenantQueue, *, up_to: int) -> list[TenantJob]:
+    """A step of `cancel_waiting`, in a transaction that holds the row. Fewer than `JOBS_PER_STEP`: it is the last."""
+    backlog = row.jobs.waiting().filter(pk__lte=up_to).defer(*CONTENT)
+    jobs = list(backlog.order_by("pk")[:JOBS_PER_STEP])
+    TenantJob.objects.waiting().filter(among([job.pk for job in jobs])).update(**_canceled())
+    _tell(row, jobs)
+    return jobs
+
+
+def cancel_unadmitted(row: TenantQueue, jobs: list[TenantJob]) -> list[TenantJob]:
+    """Cancel those of a tenant's jobs that hold no slot and have not ended, and tell so. Returns these.
+
+    In a transaction that holds the row, and in which the jobs were read.
+    """
+    leaving = [job for job in jobs if job.state in UNADMITTED]
+    TenantJob.objects.unadmitted().filter(among([job.pk for job in leaving])).update(**_canceled())
+    _tell(row, leaving)
+    return leaving
+
+
+def _canceled() -> dict[str, Any]:
+    return {"state": State.CANCELED, "ended_at": DatabaseNow()}
+
+
+def _tell(row: TenantQueue, jobs: list[TenantJob]) -> None:
+    """Their rows are ours now, so nobody begins to wait for one of them unseen."""
+    awaited = set(TenantJob.objects.filter(among([job.pk for job in jobs]), awaited=True).values_list("pk", flat=True))
     for job in jobs:
-        job.tenant_queue = row
+        job.tenant_queue, job.awaited = row, job.pk in awaited
         if job.rq_job_id:
             transitions.after_commit(partial(dispatch.remove, job))
     transitions.left(jobs, State.CANCELED)
-    return jobs
 
 
 def _ask_to_stop(job: TenantJob) -> bool:

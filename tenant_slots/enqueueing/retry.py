@@ -7,30 +7,32 @@ from functools import partial
 from typing import Any
 
 from tenant_slots import chains, transitions
+from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing import unique
 from tenant_slots.exceptions import NotRetryable
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue
 
+AS_NEW: dict[str, Any] = {
+    "state": State.WAITING,
+    "asks": False,
+    "crashes": 0,
+    "interruptions": 0,
+    "failures": 0,
+    "cancel_requested_at": None,
+    "ended_at": None,
+    "expires_at": None,
+}
+"""What a job has anew that is to run again."""
+
 
 @implements(TenantJob.retry)
 def retry(job: TenantJob) -> None:
-    fresh: dict[str, Any] = {
-        "state": State.WAITING,
-        "asks": False,
-        "crashes": 0,
-        "interruptions": 0,
-        "failures": 0,
-        "cancel_requested_at": None,
-        "ended_at": None,
-        "expires_at": None,
-    }
     try:
         with locked(job.tenant_queue_id):
-            if after := chains.wait_again(job):
-                fresh |= {"state": State.SCHEDULED, "run_after": None}
-            revived = unique.revive(TenantJob.objects.retryable().filter(pk=job.pk), **fresh)
+            after = chains.wait_again(job)
+            revived = unique.revive(TenantJob.objects.retryable().filter(pk=job.pk), **_as_new(after))
         if not revived:
             job.refresh_from_db()
     except (TenantJob.DoesNotExist, TenantQueue.DoesNotExist):
@@ -43,6 +45,37 @@ def retry(job: TenantJob) -> None:
         transitions.after_commit(partial(transitions.offer, job.tenant_queue_id, job.rq_queue_name))
     with suppress(TenantJob.DoesNotExist):  # deleted since, or run and pruned
         job.refresh_from_db()
+
+
+def retry_all(row: TenantQueue, jobs: list[TenantJob]) -> list[TenantJob]:
+    """As `TenantJob.retry`, of those of a tenant's jobs that can be. Returns these.
+
+    In a transaction that holds the row, and in which the jobs were read.
+    """
+    retryable = [job for job in jobs if _is_retryable(job)]
+    in_chains = chains.among_dependents(retryable)
+    alone = [job for job in retryable if job.unique_key or job.pk in in_chains]
+    together = [job.pk for job in retryable if job not in alone]
+    TenantJob.objects.retryable().filter(among(together)).update(**AS_NEW)
+    for job in alone:  # a duplicate of it may be under way, or a job that it runs after
+        after = chains.wait_again(job)
+        unique.revive(TenantJob.objects.retryable().filter(pk=job.pk), **_as_new(after))
+        if after:
+            transitions.await_jobs(after)
+    for job in retryable:
+        job.tenant_queue = row
+    for rq_queue in {job.rq_queue_name: None for job in retryable}:
+        transitions.after_commit(partial(transitions.offer, row.pk, rq_queue, row.share))
+    return retryable
+
+
+def _as_new(after: list[int]) -> dict[str, Any]:
+    return {**AS_NEW, "state": State.SCHEDULED, "run_after": None} if after else AS_NEW
+
+
+def _is_retryable(job: TenantJob) -> bool:
+    """As `TenantJobQuerySet.retryable`."""
+    return job.state in (State.FAILED, State.CANCELED) and not job.is_reservation and not job.rq_job_id
 
 
 def _why_not(job: TenantJob) -> str:

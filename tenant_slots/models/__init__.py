@@ -1,9 +1,10 @@
-"""The tables: tenant queues, their jobs and changes, what each minute brought, and who sweeps.
+"""The tables: tenant queues, their jobs and changes, bulk changes, what each minute brought, and who sweeps.
 
 Everything else stands on them, so they import next to nothing. What moves a job between states is in ``slots.py``.
 Methods whose body needs the layers above are declared here and written there, see ``layering.py``.
 """
 
+from tenant_slots.models.bulk_change import BulkChange, BulkChunk, Ending
 from tenant_slots.models.job_dependency import JobDependency
 from tenant_slots.models.job_indexes import ANY, ANY_OF_ALL, COUNTS, HAS_COUNTED_OUT, READY_AT
 from tenant_slots.models.kept_change import KeptChange
@@ -40,7 +41,10 @@ __all__ = [
     "NOT_BEFORE",
     "READY_AT",
     "UNKNOWN_TASK",
+    "BulkChange",
+    "BulkChunk",
     "Change",
+    "Ending",
     "JobDependency",
     "KeptChange",
     "Kind",

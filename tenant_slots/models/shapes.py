@@ -37,6 +37,10 @@ def is_ttl(value: Any) -> bool:
     return is_whole(value, FOR_EVER, MOST_SECONDS)
 
 
+def are_counts(value: Any) -> bool:
+    return isinstance(value, dict) and all(is_whole(count, 0) for count in value.values())
+
+
 def are_options(value: Any) -> bool:
     return (
         isinstance(value, dict)

@@ -233,16 +233,6 @@ def test_the_failed_jobs_of_tenant_queues_are_retried_together(boss: Client) -> 
     assert history() == ["Changed failed jobs retried: 3 (the partner is back)."]
 
 
-def test_only_so_many_failed_jobs_are_retried_at_once(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenant_slots.admin.queue_actions.RETRIED_AT_ONCE", 2)
-    row = tenant_queue(max_job=0)
-    first, second, third = (waiting_job(row, state=State.FAILED) for _ in range(3))
-    page, sent = asked(boss, QUEUES, "retry_failed", row)
-    assert "the first 2 of 3 failed jobs" in page.content.decode()
-    boss.post(QUEUES, sent, follow=True)
-    assert [fresh(job).state for job in (first, second, third)] == [State.WAITING, State.WAITING, State.FAILED]
-
-
 @pytest.mark.parametrize(("url", "action", "permission"), OWN)
 def test_each_action_has_a_permission_of_its_own(url: str, action: str, permission: str) -> None:
     client = signed_in("view_tenantqueue", "view_tenantjob", permission)

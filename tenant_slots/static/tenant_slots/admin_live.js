@@ -127,7 +127,7 @@
                 rows.filter((pk) => !(`${pk}.state` in cells)).forEach((pk) => tellDeleted(pk, this.board.dataset.deleted));
                 this.etags[what] = answer.headers.get("ETag") || "";
                 if (what === "rows") {
-                    this.lacksTiles = !("tile.slots" in cells);
+                    this.lacksTiles = rows.length > 0 && !("tile.slots" in cells);
                 }
             } else if (answer.status !== 304) {
                 throw new Error(String(answer.status));

@@ -16,7 +16,7 @@ from django.test import override_settings
 from django_tenants.utils import schema_context
 from rq.job import Job
 
-from tenant_slots import capture_context
+from tenant_slots import capture_context, tenants
 from tenant_slots.models import State, TenantJob
 from tests.schemas.feeds import models
 from tests.schemas.feeds.models import Entry
@@ -117,6 +117,15 @@ def test_a_schema_that_was_dropped_meanwhile_fails_its_jobs() -> None:
     job.refresh_from_db()
     assert job.state == State.FAILED
     assert "no tenant has the schema 'gone'" in job.error
+
+
+def test_what_the_admin_of_public_enqueues_runs_there_and_that_of_a_tenant_in_its_schema() -> None:
+    tenants.tenant_queue_of_admin("imports")
+    for name in ("public", "acme"):
+        with schema_context(name):
+            models.note.using(tenant=tenants.ADMIN_TENANT).enqueue("whose", f"by the admin of {name}")
+    work()
+    assert entries() == {"public": ["by the admin of public"], "acme": ["by the admin of acme"], "umbrella": []}
 
 
 def test_what_is_enqueued_in_public_for_no_tenant_runs_there() -> None:

@@ -1,0 +1,101 @@
+"""In whose name a background job acts, and by which action of which ModelAdmin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import import_module
+from typing import Any, TypeVar
+
+from django.apps import apps
+from django.conf import settings
+from django.contrib.admin.sites import all_sites
+from django.contrib.auth import get_user_model
+from django.http import HttpRequest
+
+from tenant_slots.admin.confirmed import Confirmed
+from tenant_slots.exceptions import UnknownBulkAction
+from tenant_slots.models import BulkChange
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LEFT_OUT = ("seen",)
+"""Values of a form that the chunks have."""
+
+
+@dataclass(frozen=True)
+class Commission:
+    """What a bulk change is to do."""
+
+    model_admin: Any
+    request: HttpRequest
+    """Of nobody's browser: it has the user, and nothing else."""
+    action: Confirmed
+    values: dict[str, Any]
+    by: str
+
+    @classmethod
+    def of(cls, change: BulkChange) -> Commission | None:
+        """None when whoever has confirmed it may not do so any more.
+
+        Raises:
+            UnknownBulkAction: this process has no such admin site, or it has no such action.
+        """
+        model_admin = model_admin_of(change)
+        action = action_of(model_admin, change.action)
+        user = get_user_model()._default_manager.filter(pk=change.user_key).first()
+        if action is None:
+            raise UnknownBulkAction(action=change.action, model=change.model, site=change.site)
+        if user is None:
+            return None
+        request = HttpRequest()
+        request.method, request.user = "POST", user
+        may = model_admin.admin_site.has_permission(request)
+        if not may or not getattr(model_admin, f"has_{action.permission}_permission")(request):
+            return None
+        return cls(model_admin, request, action, restored(change.values), change.by)
+
+
+def model_admin_of(change: BulkChange) -> Any:
+    """Raises UnknownBulkAction: see `Commission.of`."""
+    found = _registered(change)
+    if found is None:
+        import_module(settings.ROOT_URLCONF)  # where a project may make its sites
+        found = _registered(change)
+    if found is None:
+        raise UnknownBulkAction(action=change.action, model=change.model, site=change.site)
+    return found
+
+
+def _registered(change: BulkChange) -> Any:
+    model = apps.get_model(change.model)
+    sites = [site for site in all_sites if site.name == change.site and site.is_registered(model)]
+    return sites[0]._registry[model] if sites else None
+
+
+def named_by(method: F, action: Confirmed) -> F:
+    """The method of a ModelAdmin, by whose name an action is found again."""
+    method.confirmed = action  # type: ignore[attr-defined]
+    return method
+
+
+def action_of(model_admin: Any, name: str) -> Confirmed | None:
+    found: Confirmed | None = getattr(getattr(model_admin, name, None), "confirmed", None)
+    return found
+
+
+def stored(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a form as JSON."""
+    return {name: _stored(value) for name, value in values.items() if name not in LEFT_OUT}
+
+
+def _stored(value: Any) -> Any:
+    return {"time": value.isoformat()} if isinstance(value, datetime) else value
+
+
+def restored(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: datetime.fromisoformat(value["time"]) if isinstance(value, dict) else value
+        for name, value in values.items()
+    }

@@ -1,0 +1,144 @@
+"""The pages of bulk changes: all of them, and how far one is, with a button that stops it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, JsonResponse
+from django.template.response import TemplateResponse
+from django.urls import path
+from django.utils.translation import gettext
+
+from tenant_slots.admin.bases import AnyConcern
+from tenant_slots.admin.bulk import report
+from tenant_slots.admin.bulk.commission import action_of, restored
+from tenant_slots.admin.bulk.report import LOST, Report
+from tenant_slots.admin.bulk.start import enqueue, queue_for
+from tenant_slots.admin.cells import html
+from tenant_slots.admin.confirmed import Confirmed
+from tenant_slots.admin.pages import address, view_name
+from tenant_slots.admin.permissions import may
+from tenant_slots.admin.polling import INTERVALS, clamped, conditional
+from tenant_slots.db.clock import DatabaseNow
+from tenant_slots.models import BulkChange, TenantJob
+
+MOST_SHOWN = 100
+"""Bulk changes on the page that lists them."""
+
+LIVE = forms.Media(css={"all": ["tenant_slots/admin.css"]}, js=["tenant_slots/admin_live.js"])
+
+SEES_ALL = "view_bulkchange"
+
+
+class BulkPages(AnyConcern):
+    """Everybody sees their own bulk changes; those of others need a permission."""
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view
+        return [
+            path("bulk/", view(self.bulk_changes_view), name=view_name(self, "bulk_changes")),
+            path("bulk/<int:change_id>/", view(self.bulk_change_view), name=view_name(self, "bulk_change")),
+            path("bulk/<int:change_id>/live/", view(self.bulk_live_view), name=view_name(self, "bulk_live")),
+            *super().get_urls(),
+        ]
+
+    def bulk_changes_view(self, request: HttpRequest) -> HttpResponse:
+        changes = self._bulk_changes(request).order_by("-pk")[:MOST_SHOWN]
+        shown = [(change, self._bulk_title(change), self._bulk_report(request, change)) for change in changes]
+        context = {
+            "title": gettext("Bulk changes"),
+            "changes": [
+                (change, title, report.STATES[one.state], one.numbers, address(self, "bulk_change", change.pk))
+                for change, title, one in shown
+            ],
+        }
+        return self._bulk_page(request, "admin/tenant_slots/bulk_changes.html", context)
+
+    def bulk_change_view(self, request: HttpRequest, change_id: int) -> HttpResponse:
+        change = self._bulk_change(request, change_id)
+        if request.method == "POST":
+            self._bulk_command(request, change)
+            return HttpResponseRedirect(request.path)
+        one = self._bulk_report(request, change)
+        texts = report.cells(one)
+        context = {
+            "title": self._bulk_title(change),
+            "change": change,
+            "values": _shown_values(change, action_of(self, change.action)),
+            "state": one.state,
+            "texts": {place.partition(".")[2]: html(texts, place, "span") for place in texts},
+            "bar": html(texts, "bulk.bar", "progress"),
+            "lines": [html(texts, place, "li") for place in texts if place.startswith("bulk.line.")],
+            "slots_intervals": INTERVALS,
+            "slots_live_url": address(self, "bulk_live", change.pk),
+            "slots_every": INTERVALS[1],
+            "slots_bulk_url": address(self, "bulk_changes"),
+        }
+        return self._bulk_page(request, "admin/tenant_slots/bulk_change.html", context)
+
+    def bulk_live_view(self, request: HttpRequest, change_id: int) -> HttpResponse:
+        """The figures of the page, as the live list has its own."""
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        texts = report.cells(self._bulk_report(request, self._bulk_change(request, change_id)))
+        return conditional(request, JsonResponse({"every": clamped(request.GET.get("every")), "cells": texts}))
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        return super().changelist_view(
+            request, {"slots_bulk_url": address(self, "bulk_changes"), **(extra_context or {})}
+        )
+
+    def _bulk_changes(self, request: HttpRequest) -> QuerySet[BulkChange]:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        changes: QuerySet[BulkChange] = BulkChange.objects.filter(
+            model=self.opts.label_lower, site=self.admin_site.name
+        )
+        return changes if may(request, SEES_ALL) else changes.filter(user_key=str(request.user.pk))
+
+    def _bulk_change(self, request: HttpRequest, change_id: int) -> BulkChange:
+        change = self._bulk_changes(request).filter(pk=change_id).first()
+        if change is None:
+            raise Http404
+        return change
+
+    def _bulk_report(self, request: HttpRequest, change: BulkChange) -> Report:
+        shows_error = may(request, "view_job_arguments")
+        return report.of(change, action_of(self, change.action), shows_error=shows_error)
+
+    def _bulk_title(self, change: BulkChange) -> str:
+        action = action_of(self, change.action)
+        return str(action.title) if action else change.action
+
+    def _bulk_command(self, request: HttpRequest, change: BulkChange) -> None:
+        """Stop it, or go on with it: by who may do what it does."""
+        action = action_of(self, change.action)
+        if action is None or not getattr(self, f"has_{action.permission}_permission")(request):
+            raise PermissionDenied
+        if "stop" in request.POST:
+            running = BulkChange.objects.filter(pk=change.pk, ended_at=None, cancel_requested_at=None)
+            running.update(cancel_requested_at=DatabaseNow())
+        elif "go_on" in request.POST and self._bulk_report(request, change).state == LOST:
+            BulkChange.objects.filter(pk=change.pk).update(cancel_requested_at=None)
+            job = TenantJob.objects.filter(uuid=change.job).select_related("tenant_queue").first()
+            enqueue(change, queue_for([job.tenant_queue.queue] if job else []))
+
+    def _bulk_page(self, request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:
+        common = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "media": self.media + LIVE,
+            "back": address(self, "changelist"),
+        }
+        return TemplateResponse(request, template, common | context)
+
+
+def _shown_values(change: BulkChange, action: Confirmed | None) -> list[tuple[str, Any]]:
+    """What was typed into the form, by the labels of its fields."""
+    fields = action.form.base_fields if action else {}
+    typed = {name: field for name, field in fields.items() if name != "reason" and not field.widget.is_hidden}
+    values = restored(change.values)
+    return [(str(field.label), values[name]) for name, field in typed.items() if values.get(name) is not None]

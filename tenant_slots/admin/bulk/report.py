@@ -1,0 +1,130 @@
+"""How far a bulk change is, in words and numbers: for its page, and for each poll of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.formats import localize
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from tenant_slots.admin.bulk import run
+from tenant_slots.admin.cells import Cells
+from tenant_slots.admin.confirmed import FAILED, GONE, Confirmed
+from tenant_slots.admin.reasons import why_waiting
+from tenant_slots.admin.words import second
+from tenant_slots.models import BulkChange, Ending, State, TenantJob
+from tenant_slots.stats.expressions import LARGE
+
+WAITS, RUNS, STOPS, LOST = "waits", "runs", "stops", "lost"
+
+STATES = {
+    WAITS: _("It waits for a worker."),
+    RUNS: _("It runs."),
+    STOPS: _("It stops after what it is doing now."),
+    LOST: _("Nobody goes on with it. What was done is done; the rest can still be done."),
+    Ending.DONE.value: _("It is done."),
+    Ending.STOPPED.value: _("It was stopped. What was done before stays done."),
+    Ending.FORBIDDEN.value: _("It has ended early: whoever confirmed it may not do this any more."),
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """One look at a bulk change."""
+
+    change: BulkChange
+    state: str
+    done: int
+    lines: dict[str, str]
+    """What came of how many, by outcome; "" for none."""
+    problems: list[str]
+    reasons: list[str]
+    """Why it does not run."""
+
+    @property
+    def numbers(self) -> str:
+        facts = {"done": localize(self.done), "total": localize(self.change.total)}
+        return gettext("%(done)s of %(total)s") % facts
+
+
+def of(change: BulkChange, action: Confirmed | None, *, shows_error: bool = False) -> Report:
+    """None for one that has ended; else three queries, and those that say why it waits.
+
+    Args:
+        shows_error: also why the job has failed, for those who may see errors.
+    """
+    job = None if change.ending else _job_of(change)
+    state = _state(change, job)
+    came_of = run.outcomes(change)
+    done = run.done_of(came_of, action.counts if action else "")
+    texts = dict(action.outcomes) if action else dict.fromkeys(came_of)
+    lines = {outcome: _line(text, came_of[outcome], outcome) for outcome, text in texts.items()}
+    lines |= {outcome: _common_line(outcome, came_of[outcome]) for outcome in (GONE, FAILED)}
+    lines["left"] = _left_line(change, action, done)
+    reasons = why_waiting(job) if job is not None and state == WAITS else []
+    if state == LOST and shows_error and job is not None and job.error:
+        reasons = [job.error.strip().rpartition("\n")[2]]
+    return Report(change, state, done, lines, run.problems(change), reasons)
+
+
+def _job_of(change: BulkChange) -> TenantJob | None:
+    jobs = TenantJob.objects.filter(uuid=change.job).select_related("tenant_queue")
+    found: TenantJob | None = jobs.defer(*(name for name in LARGE if name != "error")).first()
+    return found
+
+
+def _state(change: BulkChange, job: TenantJob | None) -> str:
+    if change.ending:
+        return change.ending
+    if job is None or job.has_ended:
+        return LOST
+    if change.cancel_requested_at is not None:
+        return STOPS
+    return RUNS if job.state == State.RUNNING else WAITS
+
+
+def _line(text: Any, count: int, outcome: str) -> str:
+    if not count:
+        return ""
+    return str(text % {"count": count}) if text is not None else f"{outcome}: {count}"
+
+
+def _common_line(outcome: str, count: int) -> str:
+    if not count:
+        return ""
+    if outcome == GONE:
+        return ngettext("%(count)d object is gone.", "%(count)d objects are gone.", count) % {"count": count}
+    text = ngettext("%(count)d could not be changed.", "%(count)d could not be changed.", count)
+    return text % {"count": count}
+
+
+def _left_line(change: BulkChange, action: Confirmed | None, done: int) -> str:
+    """Of those that the page had counted."""
+    left = change.total - done
+    if left <= 0 or not change.ending:
+        return ""
+    if change.ending == Ending.DONE and action is not None and action.counts:
+        text = ngettext(
+            "%(count)d job was left alone: it had moved on.", "%(count)d jobs were left alone: they had moved on.", left
+        )
+    else:
+        text = ngettext("%(count)d was not looked at.", "%(count)d were not looked at.", left)
+    return text % {"count": left}
+
+
+def cells(report: Report) -> Cells:
+    """By ``bulk.<place>``, as the live list has its own."""
+    total = str(max(1, report.change.total))
+    found: Cells = {
+        "bulk.section": {"attrs": {"data-state": report.state}},
+        "bulk.state": {"text": str(STATES[report.state])},
+        "bulk.numbers": {"text": report.numbers},
+        "bulk.bar": {"attrs": {"max": total, "value": str(min(report.done, int(total)))}},
+        "bulk.reasons": {"text": " ".join(report.reasons)},
+        "bulk.problems": {"text": "\n".join(report.problems)},
+        "bulk.started": {"text": second(report.change.started_at) if report.change.started_at else ""},
+        "bulk.ended": {"text": second(report.change.ended_at) if report.change.ended_at else ""},
+    }
+    return found | {f"bulk.line.{outcome}": {"text": line} for outcome, line in report.lines.items()}

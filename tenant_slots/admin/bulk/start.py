@@ -1,0 +1,107 @@
+"""A bulk change begins: what was confirmed is frozen, and a job of ours is enqueued that carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.http import HttpRequest
+from django.utils import translation
+
+from tenant_slots import fleet, limits, tenants
+from tenant_slots.admin.bulk import chunks
+from tenant_slots.admin.bulk.chunks import Part
+from tenant_slots.admin.bulk.commission import stored
+from tenant_slots.admin.bulk.run import run_bulk_change
+from tenant_slots.admin.confirmed import GONE, Confirmed
+from tenant_slots.conf import app_settings
+from tenant_slots.db.clock import ago
+from tenant_slots.db.compiled import among
+from tenant_slots.models import BulkChange, BulkChunk, TenantJob, TenantQueue
+
+NOBODY = UUID(int=0)
+"""In place of the id of a job that is not enqueued yet."""
+
+CHUNKS_AT_ONCE = 100
+"""In one INSERT."""
+
+
+def start_bulk_change(
+    model_admin: Any,
+    request: HttpRequest,
+    action: Confirmed,
+    name: str,
+    pks: list[int],
+    values: dict[str, Any],
+) -> BulkChange:
+    """Keep what is to be done, all of it or nothing, and enqueue the job.
+
+    Args:
+        action, name: and how the ModelAdmin calls it.
+        pks: of the rows that the page has shown.
+        values: of its form.
+    """
+    _forget_old()
+    visible, parts, queues = _frozen(model_admin, request, pks, values)
+    queue = queue_for(queues)
+    tenants.tenant_queue_of_admin(queue)
+    with transaction.atomic(using=app_settings.DATABASE):
+        change = BulkChange(
+            site=model_admin.admin_site.name,
+            model=model_admin.opts.label_lower,
+            action=name,
+            values=stored(values),
+            language=translation.get_language() or settings.LANGUAGE_CODE,
+            user_key=str(request.user.pk),
+            by=limits.stored_name(str(request.user.get_username())),
+            reason=values.get("reason", ""),
+            total=action.rows_changed(pks, values),
+            outcomes={GONE: len(pks) - visible} if visible < len(pks) else {},
+            job=NOBODY,
+        )
+        change.save(force_insert=True)
+        new = (BulkChunk(change=change, left=[part.as_json() for part in some]) for some in parts)
+        BulkChunk.objects.bulk_create(new, batch_size=CHUNKS_AT_ONCE)
+        enqueue(change, queue)
+    return change
+
+
+def enqueue(change: BulkChange, queue: str) -> None:
+    """The job that carries it out, or goes on with it."""
+    change.job = run_bulk_change.using(queue=queue).enqueue(change.pk).uuid
+    BulkChange.objects.filter(pk=change.pk).update(job=change.job)
+
+
+def _frozen(
+    model_admin: Any, request: HttpRequest, pks: list[int], values: Mapping[str, Any]
+) -> tuple[int, Iterator[list[Part]], list[str]]:
+    """How many of the rows are still there for the user, the parts of their chunks, and the queues they concern."""
+    found = model_admin.get_queryset(request).filter(among(pks)).order_by()
+    if issubclass(model_admin.model, TenantJob):
+        jobs = dict(found.values_list("pk", "tenant_queue_id"))
+        return len(jobs), chunks.of_jobs(jobs), _queues_of(sorted(set(jobs.values())))
+    rows = list(found.values_list("pk", flat=True))
+    return len(rows), chunks.of_queues(rows, values.get("seen", {})), _queues_of(rows)
+
+
+def _queues_of(tenant_queues: list[int]) -> list[str]:
+    named = TenantQueue.objects.filter(among(tenant_queues)).order_by().values_list("queue", flat=True)
+    return sorted(set(named.distinct()))
+
+
+def queue_for(queues: list[str]) -> str:
+    """Where the job goes: ``ADMIN_QUEUE``, or one of the queues that it is about, one with a worker if there is any."""
+    if app_settings.ADMIN_QUEUE:
+        return app_settings.ADMIN_QUEUE
+    configured: list[str] = list(getattr(settings, "RQ_QUEUES", {}))
+    possible = [name for name in configured if name in queues] or configured
+    known = fleet.known(*possible)
+    return next((name for name in possible if any(one.takes_jobs for one in known.of(name))), possible[0])
+
+
+def _forget_old() -> None:
+    """Their reports are kept for as long as jobs are."""
+    BulkChange.objects.filter(ended_at__lt=ago(app_settings.RETENTION)).delete()

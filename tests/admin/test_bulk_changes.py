@@ -1,0 +1,690 @@
+"""Actions on many rows: a background job carries them out, exactly, and says what came of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from tenant_slots import signals, tenants
+from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin, actions
+from tenant_slots.admin.bulk import chunks, ways
+from tenant_slots.admin.bulk.chunks import Chunk
+from tenant_slots.admin.bulk.commission import Commission
+from tenant_slots.admin.bulk.run import run_bulk_change
+from tenant_slots.admin.bulk.work import Work
+from tenant_slots.db.clock import in_seconds
+from tenant_slots.enqueueing import cancel
+from tenant_slots.exceptions import BulkChangeOvertaken, UnknownBulkAction
+from tenant_slots.locks import locked
+from tenant_slots.models import BulkChange, BulkChunk, Ending, KeptChange, LimitSource, State, TenantJob, TenantQueue
+from tests.admin.bulk_changes import (
+    came_of,
+    carried_out,
+    confirm,
+    many_jobs,
+    many_queues,
+    page_of,
+    problems_of,
+    report_of,
+    started,
+    text_of,
+)
+from tests.admin.site import JOBS, QUEUES, asked, confirmed, messages_of, signed_in
+from tests.factories import another_process, counters_match, fresh, in_thread, running_job, tenant_queue, waiting_job
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than 3 rows are left to a background job, in chunks of 4."""
+    monkeypatch.setattr(actions, "MOST_IN_REQUEST", 3)
+    monkeypatch.setattr(chunks, "QUEUES_PER_CHUNK", 4)
+    monkeypatch.setattr(chunks, "JOBS_PER_CHUNK", 4)
+
+
+# --- tenant queues -------------------------------------------------------------------------------------------------
+
+
+def test_the_limits_of_many_tenant_queues_are_set_in_the_background(boss: Client) -> None:
+    rows = many_queues(10)
+    change = started(boss, QUEUES, "set_limit", rows, max_job="5", reason="sale")
+    assert {fresh(row).max_job for row in rows} == {1}
+    assert report_of(boss, change)[1] == "0 of 10"
+
+    carried_out(change)
+
+    assert {(fresh(row).max_job, row.version, row.limit_source, row.limit_set_by) for row in rows} == {
+        (5, 1, LimitSource.SET, change.by)
+    }
+    assert report_of(boss, change) == ["It is done.", "10 of 10", "The limits of 10 tenant queues were set."]
+
+
+def test_every_changed_row_has_its_history_with_user_and_reason(boss: Client) -> None:
+    rows = many_queues(6)
+    change = carried_out(started(boss, QUEUES, "set_limit", rows, max_job="5", reason="sale"))
+    for row in rows:
+        kept = KeptChange.objects.get(tenant_queue=row)
+        assert (kept.what, kept.old, kept.new, kept.by, kept.reason) == ("limit", "1", "5", change.by, "sale")
+        entry = LogEntry.objects.get(object_id=str(row.pk))
+        assert (entry.get_change_message(), entry.object_repr, entry.user.username) == (
+            "Changed limit: 1 → 5 (sale).", str(row), change.by,
+        )  # fmt: skip
+        assert [pair[1] for pair in fresh(row).limit_history] == [1]
+
+
+def test_it_changes_a_row_as_the_method_of_one_does(boss: Client) -> None:
+    rows, alone = many_queues(5), tenant_queue("alone")
+    change = carried_out(started(boss, QUEUES, "set_limit", rows, max_job="5", reason="sale"))
+    alone.set_limit(5, by=change.by, reason="sale")
+
+    def shown(row: TenantQueue) -> dict[str, Any]:
+        left_out = ("id", "tenant", "created_at", "limit_history")
+        return {name: value for name, value in vars(fresh(row)).items() if name not in left_out and name[0] != "_"}
+
+    assert all(shown(row) == shown(alone) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("action", "data", "field", "value"),
+    [
+        ("pause", {}, "paused", True),
+        ("set_share", {"share": "7"}, "share", 7),
+        ("set_limit", {"max_job": "0"}, "max_job", 0),
+    ],
+)
+def test_each_change_of_tenant_queues_is_made(
+    boss: Client, action: str, data: dict[str, str], field: str, value: object
+) -> None:
+    rows = many_queues(5)
+    carried_out(started(boss, QUEUES, action, rows, **data))
+    assert {getattr(fresh(row), field) for row in rows} == {value}
+
+
+def test_a_temporary_limit_keeps_the_one_from_before(boss: Client) -> None:
+    rows = many_queues(5, max_job=2)
+    until = timezone.localtime() + timedelta(hours=2)
+    carried_out(started(boss, QUEUES, "set_limit", rows, max_job="9", until=until.strftime("%Y-%m-%dT%H:%M")))
+    assert {(fresh(row).max_job, row.limit_before_override) for row in rows} == {(9, 2)}
+    assert all(row.override_until is not None for row in rows)
+
+
+def test_rows_that_rest_are_resumed_too(boss: Client) -> None:
+    rows = [*many_queues(4, paused=True), tenant_queue("rests", rests_until=timezone.now() + timedelta(minutes=5))]
+    change = carried_out(started(boss, QUEUES, "resume", rows))
+    assert not TenantQueue.objects.filter(paused=True).exists()
+    assert fresh(rows[-1]).rests_until is None
+    assert came_of(change) == {"done": 5}
+
+
+def test_a_time_that_passes_before_the_job_runs_is_said(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = many_queues(5)
+    until = timezone.localtime() + timedelta(hours=2)
+    change = started(boss, QUEUES, "set_limit", rows, max_job="9", until=until.strftime("%Y-%m-%dT%H:%M"))
+    BulkChange.objects.update(values={**change.values, "until": {"time": "2020-01-01T00:00:00+00:00"}})
+    carried_out(change)
+    assert {fresh(row).max_job for row in rows} == {1}
+    assert report_of(boss, change)[2:] == ["5 could not be changed."]
+    assert "has passed already" in problems_of(boss, change)
+
+
+def test_what_needs_no_change_was_changed_meanwhile_or_is_gone_is_counted(boss: Client) -> None:
+    rows = many_queues(9)
+    rows[1].set_limit(5)
+    change = started(boss, QUEUES, "set_limit", rows, max_job="5")
+    rows[2].set_limit(7)
+    rows[3].set_limit(8)
+    rows[4].delete()
+
+    carried_out(change)
+
+    assert report_of(boss, change) == [
+        "It is done.",
+        "9 of 9",
+        "The limits of 5 tenant queues were set.",
+        "2 tenant queues were left unchanged: somebody else has changed them in the meantime.",
+        "1 tenant queue needed no change.",
+        "1 object is gone.",
+    ]
+    assert [fresh(row).max_job for row in rows[2:4]] == [7, 8]
+
+
+def test_jobs_that_fit_a_raised_limit_are_admitted(boss: Client) -> None:
+    rows = many_queues(5, max_job=0)
+    for row in rows:
+        waiting_job(row)
+    carried_out(started(boss, QUEUES, "set_limit", rows, max_job="1"))
+    assert {job.state for row in rows for job in row.jobs.all()} <= {State.QUEUED, State.FINISHED}
+    assert counters_match()
+
+
+def test_tenants_without_work_are_not_offered_to_the_workers(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = many_queues(5, max_job=0)
+    waiting_job(rows[2])
+    offered: list[int] = []
+    monkeypatch.setattr(
+        "tenant_slots.fair_order.changed", lambda queue, tenants: offered.extend(pk for pk, _ in tenants) or []
+    )
+    carried_out(started(boss, QUEUES, "set_limit", rows, max_job="1"))
+    assert offered == [rows[2].pk] if connection.vendor == "postgresql" else offered == []
+
+
+def test_a_signal_is_sent_for_every_change(boss: Client) -> None:
+    rows = many_queues(5)
+    told: list[Any] = []
+
+    def hear(tenant_queue: TenantQueue, change: Any, **_: Any) -> None:
+        told.append((tenant_queue.pk, change.old, change.new, change.reason))
+
+    signals.limit_changed.connect(hear)
+    try:
+        carried_out(started(boss, QUEUES, "set_limit", rows, max_job="5", reason="sale"))
+    finally:
+        signals.limit_changed.disconnect(hear)
+    assert told == [(row.pk, 1, 5, "sale") for row in rows]
+
+
+def test_a_tenant_queue_that_somebody_keeps_locked_is_said_to_have_failed(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite locks no rows")
+    rows = many_queues(5)
+    change = started(boss, QUEUES, "set_limit", rows, max_job="5")
+    with locked(rows[2].pk):
+        in_thread(lambda: _run_impatiently(change))
+    assert [fresh(row).max_job for row in rows] == [5, 5, 1, 5, 5]
+    assert came_of(change) == {"done": 4, "failed": 1}
+    assert "tenant 002 on imports" in problems_of(boss, change)
+
+
+def _run_impatiently(change: BulkChange) -> None:
+    from tenant_slots.db.transactions import waiting_at_most
+
+    with waiting_at_most(0.1):
+        run_bulk_change(change.pk)
+
+
+def test_the_statements_of_a_row_do_not_grow_with_the_rows(boss: Client) -> None:
+    if connection.vendor != "postgresql":
+        pytest.skip("elsewhere each row is changed by its own methods")
+
+    def queries(number: int) -> int:
+        TenantQueue.objects.filter(tenant__startswith="tenant 0").delete()
+        change = started(boss, QUEUES, "set_limit", many_queues(number), max_job="5")
+        with CaptureQueriesContext(connection) as captured:
+            run_bulk_change(change.pk)
+        return len(captured)
+
+    chunks.QUEUES_PER_CHUNK = 100
+    queries(4)
+    few, many = queries(10), queries(40)
+    assert many - few == 30
+
+
+# --- jobs ----------------------------------------------------------------------------------------------------------
+
+
+def test_many_jobs_are_canceled_whatever_they_do(boss: Client) -> None:
+    row, other = tenant_queue(max_job=2), tenant_queue("other", max_job=0)
+    running = running_job(row, another_process())
+    (queued,) = many_jobs(row, 1)
+    waiting = many_jobs(row, 3) + many_jobs(other, 6)
+    scheduled = many_jobs(other, 1, state=State.SCHEDULED, run_after=timezone.now() + timedelta(hours=1))
+    ended = many_jobs(other, 2, state=State.FINISHED)
+    from tenant_slots import slots
+
+    slots.admit(row.pk, "imports")
+    change = started(boss, JOBS, "cancel", [running, queued, *waiting, *scheduled, *ended], reason="wrong feed")
+
+    carried_out(change)
+
+    assert report_of(boss, change) == [
+        "It is done.",
+        "14 of 14",
+        "11 jobs were canceled.",
+        "1 running job is being stopped.",
+        "2 jobs had already ended.",
+    ]
+    assert {fresh(job).state for job in [queued, *waiting, *scheduled]} == {State.CANCELED}
+    assert all(job.ended_at is not None for job in waiting)
+    assert fresh(running).cancel_requested_at is not None
+    assert {fresh(job).state for job in ended} == {State.FINISHED}
+    assert counters_match()
+
+
+def test_every_canceled_job_has_an_entry_with_user_and_reason(boss: Client) -> None:
+    jobs = many_jobs(tenant_queue(max_job=0), 6)
+    change = carried_out(started(boss, JOBS, "cancel", jobs, reason="wrong feed"))
+    for job in jobs:
+        entry = LogEntry.objects.get(object_id=str(job.pk))
+        assert entry.get_change_message() == "Changed state: waiting → canceled (wrong feed)."
+        assert (entry.user.username, entry.object_repr) == (change.by, str(job))
+
+
+def test_the_end_of_every_canceled_job_is_told(boss: Client) -> None:
+    jobs = many_jobs(tenant_queue(max_job=0), 6)
+    told: list[tuple[int, str, str]] = []
+
+    def hear(job: TenantJob, **_: Any) -> None:
+        if job.task != "tenant_slots.admin.bulk.run.run_bulk_change":
+            told.append((job.pk, job.state, job.tenant_queue.tenant))
+
+    signals.job_ended.connect(hear)
+    try:
+        carried_out(started(boss, JOBS, "cancel", jobs))
+    finally:
+        signals.job_ended.disconnect(hear)
+    assert told == [(job.pk, State.CANCELED, "acme") for job in jobs]
+
+
+def test_without_the_permission_to_stop_running_jobs_are_left_alone() -> None:
+    client = signed_in("view_tenantjob", "change_tenantjob")
+    row = tenant_queue(max_job=1)
+    running, waiting = running_job(row, another_process()), many_jobs(row, 5)
+    change = carried_out(started(client, JOBS, "cancel", [running, *waiting]))
+    assert came_of(change) == {"done": 5, "not stopped": 1}
+    assert fresh(running).cancel_requested_at is None
+
+
+def test_many_failed_jobs_are_retried_duplicates_of_others_too(boss: Client) -> None:
+    row = tenant_queue(max_job=0)
+    failed = many_jobs(row, 4, state=State.FAILED, failures=3)
+    unique = many_jobs(row, 1, state=State.FAILED, unique_key="a")[0]
+    many_jobs(row, 1, unique_key="a")
+    of_rq = many_jobs(row, 1, state=State.FAILED, rq_job_id="x")[0]
+    change = carried_out(started(boss, JOBS, "retry", [*failed, unique, of_rq]))
+    assert came_of(change) == {"done": 5, "other state": 1}
+    assert {(fresh(job).state, job.failures, job.ended_at) for job in failed} == {(State.WAITING, 0, None)}
+    assert (fresh(unique).state, unique.unique_key) == (State.WAITING, "")
+    assert fresh(of_rq).state == State.FAILED
+
+
+def test_retried_jobs_have_their_turn(boss: Client) -> None:
+    row = tenant_queue(max_job=10)
+    failed = many_jobs(row, 5, state=State.FAILED)
+    carried_out(started(boss, JOBS, "retry", failed))
+    assert {fresh(job).state for job in failed} <= {State.QUEUED, State.FINISHED}
+
+
+def test_many_priorities_are_changed(boss: Client) -> None:
+    row = tenant_queue(max_job=0)
+    jobs, ended = many_jobs(row, 5), many_jobs(row, 1, state=State.FINISHED)
+    change = carried_out(started(boss, JOBS, "set_priority", [*jobs, *ended], priority="7", reason="vip"))
+    assert {fresh(job).priority for job in jobs} == {7}
+    assert came_of(change) == {"done": 5, "other state": 1}
+    assert LogEntry.objects.get(object_id=str(jobs[0].pk)).get_change_message() == "Changed priority: 0 → 7 (vip)."
+
+
+def test_running_jobs_are_stopped_one_by_one(boss: Client) -> None:
+    row = tenant_queue(max_job=5)
+    running = [running_job(row, another_process()) for _ in range(5)]
+    change = carried_out(started(boss, JOBS, "stop", running))
+    assert came_of(change) == {"done": 5}
+    assert all(fresh(job).cancel_requested_at for job in running)
+
+
+def test_jobs_of_many_tenants_are_changed_in_a_transaction_of_each(boss: Client) -> None:
+    rows = many_queues(3, max_job=0)
+    jobs = [job for _ in range(3) for row in rows for job in many_jobs(row, 1)]
+    change = started(boss, JOBS, "cancel", jobs)
+    parts = [part for chunk in BulkChunk.objects.order_by("pk") for part in chunk.left]
+    assert [part["of"] for part in parts] == sorted(part["of"] for part in parts)
+    carried_out(change)
+    assert came_of(change) == {"done": 9}
+
+
+# --- the jobs of tenant queues -------------------------------------------------------------------------------------
+
+
+def test_long_backlogs_are_canceled_in_steps_and_counted_by_job(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cancel, "JOBS_PER_STEP", 2)
+    rows = many_queues(2, max_job=0)
+    jobs = [job for row in rows for job in many_jobs(row, 5)]
+    change = started(boss, QUEUES, "cancel_waiting", [*rows, tenant_queue("empty")], typed="10", reason="wrong feed")
+    later = many_jobs(rows[0], 1)[0]
+    TenantJob.objects.filter(pk=jobs[0].pk).update(state=State.FINISHED, ended_at=timezone.now())
+
+    carried_out(change)
+
+    assert report_of(boss, change) == [
+        "It is done.",
+        "9 of 10",
+        "The waiting jobs of 2 tenant queues were canceled.",
+        "9 jobs were canceled.",
+        "1 tenant queue needed no change.",
+        "1 job was left alone: it had moved on.",
+    ]
+    assert (fresh(later).state, fresh(jobs[0]).state) == (State.WAITING, State.FINISHED)
+    assert {fresh(job).state for job in jobs[1:]} == {State.CANCELED}
+    assert [entry.get_change_message() for entry in LogEntry.objects.order_by("pk")] == [
+        "Changed waiting jobs canceled: 4 (wrong feed).",
+        "Changed waiting jobs canceled: 5 (wrong feed).",
+    ]
+
+
+def test_all_failed_jobs_of_a_tenant_queue_are_retried_once(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cancel, "JOBS_PER_STEP", 2)
+    row = tenant_queue(max_job=0)
+    failed = many_jobs(row, 5, state=State.FAILED)
+    change = started(boss, QUEUES, "retry_failed", [row], reason="the partner is back")
+
+    def fails_again(jobs: list[TenantJob]) -> None:
+        TenantJob.objects.filter(pk=failed[0].pk, state=State.WAITING).update(state=State.FAILED)
+
+    _after_each_step(monkeypatch, fails_again)
+    carried_out(change)
+    assert came_of(change) == {"jobs": 5, "done": 1}
+    assert LogEntry.objects.get().get_change_message() == "Changed failed jobs retried: 5 (the partner is back)."
+    assert fresh(failed[0]).state == State.FAILED
+
+
+def _after_each_step(monkeypatch: pytest.MonkeyPatch, do: Callable[[list[TenantJob]], None]) -> None:
+    from tenant_slots.enqueueing import retry
+
+    before = retry.retry_all
+
+    def retry_all(row: TenantQueue, jobs: list[TenantJob]) -> list[TenantJob]:
+        done = before(row, jobs)
+        do(done)
+        return done
+
+    monkeypatch.setattr(retry, "retry_all", retry_all)
+
+
+# --- what was shown, and who may -----------------------------------------------------------------------------------
+
+
+def test_few_rows_are_changed_in_the_request(boss: Client) -> None:
+    rows = many_queues(3)
+    response = confirmed(boss, QUEUES, "set_limit", *rows, max_job="5")
+    assert messages_of(response) == ["The limits of 3 tenant queues were set."]
+    assert not BulkChange.objects.exists()
+
+
+def test_the_page_says_that_a_background_job_will_do_it(boss: Client) -> None:
+    rows = many_queues(4)
+    page, _ = asked(boss, QUEUES, "pause", *rows)
+    assert "A background job will do this" in text_of(page)
+    page, _ = asked(boss, QUEUES, "pause", *rows[:3])
+    assert "A background job" not in text_of(page)
+
+
+def test_the_set_is_frozen_when_it_is_confirmed(boss: Client) -> None:
+    row = tenant_queue(max_job=0)
+    jobs = many_jobs(row, 5)
+    change = started(boss, JOBS, "cancel", jobs)
+    later = many_jobs(row, 2)
+    carried_out(change)
+    assert {fresh(job).state for job in later} == {State.WAITING}
+
+
+def test_confirming_costs_the_same_queries_for_many_and_for_few(boss: Client) -> None:
+    row = tenant_queue(max_job=0)
+
+    def queries(number: int) -> int:
+        jobs = many_jobs(row, number)
+        _, sent = asked(boss, JOBS, "cancel", *jobs)
+        with CaptureQueriesContext(connection) as captured:
+            boss.post(JOBS, sent)
+        carried_out(BulkChange.objects.latest("pk"))
+        return len(captured)
+
+    chunks.JOBS_PER_CHUNK = 10
+    queries(4)
+    assert queries(5) == queries(90)
+
+
+def test_rows_of_other_tenants_are_gone_for_those_who_do_not_see_them(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = many_queues(6)
+    _, sent = asked(boss, QUEUES, "set_limit", *rows)
+    monkeypatch.setattr(
+        TenantQueueAdmin, "tenant_queues_for", lambda self, request: TenantQueue.objects.filter(pk__lte=rows[3].pk)
+    )
+    boss.post(QUEUES, {**sent, "max_job": "5"})
+    change = BulkChange.objects.get()
+    monkeypatch.setattr(
+        TenantQueueAdmin, "tenant_queues_for", lambda self, request: TenantQueue.objects.filter(pk__lte=rows[1].pk)
+    )
+    carried_out(change)
+    assert came_of(change) == {"done": 2, "gone": 4}
+    assert [fresh(row).max_job for row in rows] == [5, 5, 1, 1, 1, 1]
+
+
+def test_jobs_of_other_tenants_are_left_by_a_worker(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, other = tenant_queue("own", max_job=0), tenant_queue("other", max_job=0)
+    change = started(boss, JOBS, "cancel", [*many_jobs(own, 2), *many_jobs(other, 3)])
+    monkeypatch.setattr(
+        TenantJobAdmin, "tenant_queues_for", lambda self, request: TenantQueue.objects.filter(pk=own.pk)
+    )
+    carried_out(change)
+    assert came_of(change) == {"done": 2, "gone": 3}
+    assert other.jobs.waiting().count() == 3
+
+
+@pytest.mark.parametrize("loss", ["permission", "active", "staff", "user"])
+def test_who_may_no_longer_do_it_changes_nothing_more(loss: str) -> None:
+    client = signed_in("view_tenantqueue", "set_limit_tenantqueue")
+    rows = many_queues(6)
+    change = started(client, QUEUES, "set_limit", rows, max_job="5")
+    user = User.objects.get(username=change.by)
+    if loss == "permission":
+        user.user_permissions.remove(Permission.objects.get(codename="set_limit_tenantqueue"))
+    elif loss == "user":
+        user.delete()
+    else:
+        User.objects.filter(pk=user.pk).update(**{f"is_{loss}": False})
+    carried_out(change)
+    assert (fresh(change).ending, {fresh(row).max_job for row in rows}) == (Ending.FORBIDDEN, {1})
+    text = "It has ended early: whoever confirmed it may not do this any more."
+    assert report_of(signed_in(superuser=True), change) == [text, "0 of 6", "6 were not looked at."]
+
+
+def test_everybody_sees_their_own_and_those_of_others_with_a_permission(boss: Client) -> None:
+    change = started(boss, QUEUES, "set_limit", many_queues(5), max_job="5")
+    own, other, all_seeing = (
+        boss,
+        signed_in("view_tenantqueue", "set_limit_tenantqueue"),
+        signed_in("view_tenantqueue", "view_bulkchange"),
+    )
+    pages = [page_of(change), page_of(change, "bulk_live")]
+    assert [[client.get(page).status_code for page in pages] for client in (own, other, all_seeing)] == [
+        [200, 200], [404, 404], [200, 200],
+    ]  # fmt: skip
+    listed = [page_of(change) in text_of(client.get(f"{QUEUES}bulk/")) for client in (own, other, all_seeing)]
+    assert listed == [True, False, True]
+    assert signed_in().get(f"{QUEUES}bulk/").status_code == 403
+    assert all_seeing.post(page_of(change), {"stop": "x"}).status_code == 403
+    assert fresh(change).cancel_requested_at is None
+
+
+# --- the page ------------------------------------------------------------------------------------------------------
+
+
+def test_it_can_be_stopped_and_says_how_many_were_changed(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = many_queues(10)
+    change = started(boss, QUEUES, "set_limit", rows, max_job="5")
+
+    def stop(**_: Any) -> None:
+        boss.post(page_of(change), {"stop": "Stop"})
+
+    signals.limit_changed.connect(stop)
+    try:
+        carried_out(change)
+    finally:
+        signals.limit_changed.disconnect(stop)
+    changed = sum(fresh(row).max_job == 5 for row in rows)
+    assert 0 < changed < 10
+    assert report_of(boss, change) == [
+        "It was stopped. What was done before stays done.",
+        f"{changed} of 10",
+        f"The limits of {changed} tenant queues were set.",
+        f"{10 - changed} were not looked at.",
+    ]
+
+
+def test_one_that_is_stopped_before_it_began_changes_nothing(boss: Client) -> None:
+    rows = many_queues(5)
+    change = started(boss, QUEUES, "pause", rows)
+    boss.post(page_of(change), {"stop": "Stop"})
+    assert report_of(boss, change)[0] == "It stops after what it is doing now."
+    carried_out(change)
+    assert not TenantQueue.objects.filter(paused=True).exists()
+
+
+def test_the_page_works_without_a_script_and_has_none_inline(boss: Client) -> None:
+    change = started(boss, QUEUES, "set_limit", many_queues(5), max_job="5", reason="<b>sale</b>")
+    page = boss.get(page_of(change)).content.decode()
+    assert "0 of 5" in page
+    assert re.search(r"Limit</th><td><bdi>5<", page)
+    assert "&lt;b&gt;sale&lt;/b&gt;" in page
+    assert 'name="stop"' in page
+    assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", page)
+    assert not re.search(r"<script(?![^>]*(src=|application/json))", page)
+    assert "admin_live.js" in page
+
+
+def test_every_place_of_a_poll_is_on_the_page(boss: Client) -> None:
+    change = started(boss, JOBS, "cancel", many_jobs(tenant_queue(max_job=0), 5))
+    page = boss.get(page_of(change)).content.decode()
+    for place in boss.get(page_of(change, "bulk_live")).json()["cells"]:
+        assert f'data-slots="{place}"' in page, place
+
+
+def test_a_poll_that_has_nothing_new_is_answered_with_304(boss: Client) -> None:
+    change = started(boss, QUEUES, "pause", many_queues(5))
+    poll = page_of(change, "bulk_live")
+    etag = boss.get(poll)["ETag"]
+    assert boss.get(poll, headers={"If-None-Match": etag}).status_code == 304
+    assert boss.post(poll).status_code == 405
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_the_page_says_why_it_does_not_run(boss: Client) -> None:
+    change = started(boss, QUEUES, "pause", many_queues(5))
+    assert "No worker of queue imports is alive." in text_of(boss.get(page_of(change)))
+
+
+def test_one_whose_job_has_ended_says_so_and_can_be_gone_on_with(boss: Client) -> None:
+    rows = many_queues(10)
+    change = started(boss, QUEUES, "set_limit", rows, max_job="5")
+    TenantJob.objects.get(uuid=change.job).cancel()
+    assert report_of(boss, change)[0].startswith("Nobody goes on with it.")
+
+    boss.post(page_of(change), {"go_on": "Go on"})
+    boss.post(page_of(change), {"go_on": "Go on"})
+
+    carried_out(fresh(change))
+    assert came_of(change) == {"done": 10}
+    assert TenantJob.objects.filter(task__contains="run_bulk_change").count() == 2
+
+
+def test_why_the_job_has_failed_is_for_those_who_may_see_errors(boss: Client) -> None:
+    change = started(boss, QUEUES, "pause", many_queues(5))
+    TenantJob.objects.filter(uuid=change.job).update(state=State.FAILED, error="Traceback\nOSError: s3cret")
+    plain = signed_in("view_tenantqueue", "view_bulkchange")
+    assert "OSError: s3cret" in text_of(boss.get(page_of(change)))
+    assert "s3cret" not in text_of(plain.get(page_of(change)))
+    assert "Nobody goes on with it." in text_of(plain.get(page_of(change)))
+
+
+def test_the_page_that_lists_them_costs_the_same_however_many_have_ended(boss: Client) -> None:
+    rows = many_queues(5)
+
+    def queries(number: int) -> int:
+        while BulkChange.objects.count() < number:
+            carried_out(started(boss, QUEUES, "pause", rows))
+        with CaptureQueriesContext(connection) as captured:
+            page = text_of(boss.get(f"{QUEUES}bulk/"))
+        assert page.count("It is done.") == number
+        return len(captured)
+
+    assert queries(1) == queries(3)
+
+
+def test_the_pages_cost_few_queries(boss: Client) -> None:
+    change = started(boss, QUEUES, "set_limit", many_queues(10), max_job="5")
+    boss.get(page_of(change))
+    with CaptureQueriesContext(connection) as captured:
+        boss.get(page_of(change, "bulk_live"))
+    assert len(captured) <= 20
+
+
+# --- the job -------------------------------------------------------------------------------------------------------
+
+
+def test_it_goes_to_the_queue_of_the_rows_or_of_the_setting(boss: Client) -> None:
+    def queue_of(change: BulkChange) -> str:
+        return str(TenantJob.objects.get(uuid=change.job).tenant_queue.queue)
+
+    rows = many_queues(5, queue="reports")
+    assert queue_of(started(boss, QUEUES, "pause", rows)) == "reports"
+    with override_settings(TENANT_SLOTS={"ADMIN_QUEUE": "default"}):
+        assert queue_of(started(boss, QUEUES, "pause", rows)) == "default"
+
+
+@pytest.mark.parametrize(
+    "configured", [{"AUTO_CREATE": False}, {"REQUIRE_TENANT": True}, {"DEFAULT_MAX_JOB": "tests.jobs.no_such_thing"}]
+)
+def test_its_tenant_is_made_whatever_the_settings_say_of_tenants(boss: Client, configured: dict[str, Any]) -> None:
+    rows = many_queues(5)
+    with override_settings(TENANT_SLOTS=configured):
+        carried_out(started(boss, QUEUES, "pause", rows))
+    assert TenantQueue.objects.get(tenant=tenants.ADMIN_TENANT).max_job == tenants.JOBS_OF_ADMIN
+
+
+def test_a_second_run_of_the_job_does_nothing_twice(boss: Client) -> None:
+    rows = many_queues(5)
+    change = carried_out(started(boss, QUEUES, "set_limit", rows, max_job="5"))
+    assert run_bulk_change(change.pk) == {}
+    assert {fresh(row).version for row in rows} == {1}
+    assert LogEntry.objects.count() == 5
+
+
+def test_old_reports_are_forgotten_when_another_begins(boss: Client) -> None:
+    old = carried_out(started(boss, QUEUES, "pause", many_queues(5)))
+    BulkChange.objects.update(ended_at=in_seconds(-8 * 24 * 3600))
+    new = started(boss, QUEUES, "resume", list(TenantQueue.objects.filter(queue="imports")))
+    assert list(BulkChange.objects.values_list("pk", flat=True)) == [new.pk] != [old.pk]
+
+
+def test_confirm_answers_with_the_page_of_the_change(boss: Client) -> None:
+    response = confirm(boss, QUEUES, "pause", many_queues(5))
+    assert response.status_code == 302
+    assert boss.get(response["Location"]).status_code == 200
+
+
+def test_a_run_that_was_overtaken_changes_nothing_more(boss: Client) -> None:
+    rows = many_queues(4)
+    change = started(boss, QUEUES, "set_limit", rows, max_job="5")
+    commission = Commission.of(change)
+    assert commission is not None
+    stale, other = (Work(commission, Chunk.of(BulkChunk.objects.get())) for _ in range(2))
+    way = ways.way_of(commission.action)
+    assert set(way(other)) == {None}
+    TenantQueue.objects.update(version=0)  # as if only the chunk could tell that somebody else was here
+
+    with pytest.raises(BulkChangeOvertaken):
+        list(way(stale))
+
+    assert {fresh(row).version for row in rows} == {0}
+    assert KeptChange.objects.count() == 4
+
+
+def test_a_worker_without_the_action_says_what_is_missing(boss: Client) -> None:
+    change = started(boss, QUEUES, "pause", many_queues(5))
+    BulkChange.objects.update(site="elsewhere")
+    with pytest.raises(UnknownBulkAction, match="elsewhere"):
+        run_bulk_change(change.pk)
