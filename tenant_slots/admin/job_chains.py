@@ -25,11 +25,17 @@ class Chains(NamedTuple):
     dependents: SafeString
 
 
-def of(model_admin: Any, request: HttpRequest, job: TenantJob) -> Chains:
+def of(model_admin: Any, request: HttpRequest, job: Any) -> Chains:
+    """Asks only where the job, as the page has read it, says that there are any."""
     seen = seen_by(model_admin, request)
-    after = dependencies.named(dependencies.named_after(job), MOST_SHOWN, seen)
-    dependents = dependencies.named(dependencies.dependents(job), MOST_SHOWN, seen) if job.awaited else Named([], 0)
-    return Chains(_links(model_admin, after), _links(model_admin, dependents))
+
+    def links(jobs: QuerySet[TenantJob]) -> SafeString:
+        return _links(model_admin, dependencies.named(jobs, MOST_SHOWN, seen))
+
+    return Chains(
+        links(dependencies.named_after(job)) if job.has_dependencies else SafeString(),
+        links(dependencies.dependents(job)) if job.awaited else SafeString(),
+    )
 
 
 def seen_by(model_admin: Any, request: HttpRequest) -> QuerySet[TenantJob] | None:

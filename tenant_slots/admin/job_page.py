@@ -18,6 +18,7 @@ from tenant_slots.admin.permissions import JobPermissions, may
 from tenant_slots.admin.polling import INTERVALS
 from tenant_slots.admin.words import NOTHING
 from tenant_slots.models import State, TenantJob
+from tenant_slots.stats import dependencies
 
 ACTIONS: dict[str, tuple[str, ...]] = {
     State.SCHEDULED: ("cancel", "set_priority"),
@@ -53,7 +54,8 @@ class JobPage(JobPermissions):
             key = self.opts.pk.to_python(object_id)
         except ValidationError:
             return None
-        return self.get_queryset(request).defer(None).select_related("tenant_queue").filter(pk=key).first()
+        jobs = self.get_queryset(request).defer(None).select_related("tenant_queue")
+        return jobs.annotate(has_dependencies=dependencies.exist()).filter(pk=key).first()
 
     def change_view(self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
         context = {**self._summary(request, object_id), **(extra_context or {})}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 
 from tenant_slots.models import JobDependency, TenantJob
 
@@ -17,6 +17,11 @@ class Named(NamedTuple):
     jobs: list[TenantJob]
     others: int
     """How many there are beside them, that were too many or are not for this viewer to see."""
+
+
+def exist() -> Exists:
+    """Whether a job was enqueued to run after others."""
+    return Exists(JobDependency.objects.filter(job=OuterRef("pk")))
 
 
 def waited_for(job: TenantJob) -> QuerySet[TenantJob]:

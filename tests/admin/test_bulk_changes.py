@@ -27,6 +27,7 @@ from tenant_slots.enqueueing import cancel
 from tenant_slots.exceptions import BulkChangeOvertaken, UnknownBulkAction
 from tenant_slots.locks import locked
 from tenant_slots.models import BulkChange, BulkChunk, Ending, KeptChange, LimitSource, State, TenantJob, TenantQueue
+from tests import jobs
 from tests.admin.bulk_changes import (
     came_of,
     carried_out,
@@ -308,6 +309,27 @@ def test_many_failed_jobs_are_retried_duplicates_of_others_too(boss: Client) -> 
     assert {(fresh(job).state, job.failures, job.ended_at) for job in failed} == {(State.WAITING, 0, None)}
     assert (fresh(unique).state, unique.unique_key) == (State.WAITING, "")
     assert fresh(of_rq).state == State.FAILED
+
+
+def test_jobs_that_run_after_canceled_ones_are_canceled_with_them(boss: Client) -> None:
+    row = tenant_queue(max_job=0)
+    awaited = many_jobs(row, 5)
+    others = tenant_queue("other", max_job=0)
+    dependent = jobs.echo.using(after=[awaited[3]]).enqueue("other", 1)
+    assert came_of(carried_out(started(boss, JOBS, "cancel", awaited))) == {"done": 5}
+    assert fresh(dependent).state == State.CANCELED
+    assert str(awaited[3].uuid) in dependent.error
+    assert fresh(others).current_job == 0
+
+
+def test_a_chain_that_is_retried_keeps_its_order(boss: Client) -> None:
+    row = tenant_queue(max_job=0)
+    first = jobs.echo.enqueue("acme", 1)
+    second = jobs.echo.using(after=[first]).enqueue("acme", 2)
+    assert first.cancel()
+    more = many_jobs(row, 4, state=State.FAILED)
+    assert came_of(carried_out(started(boss, JOBS, "retry", [first, second, *more]))) == {"done": 6}
+    assert [fresh(job).state for job in (first, second)] == [State.WAITING, State.SCHEDULED]
 
 
 def test_retried_jobs_have_their_turn(boss: Client) -> None:
