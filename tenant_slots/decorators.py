@@ -48,6 +48,9 @@ def tenant_job(
     unique_key: Callable[..., object] | None = None,
     key: str | Callable[..., object] | None = None,
     expires: timedelta | None = None,
+    retry_for: type[BaseException] | tuple[type[BaseException], ...] | None = None,
+    on_success: Callable[[TenantJob, Any], object] | None = None,
+    on_failure: Callable[[TenantJob, BaseException], object] | None = None,
 ) -> Callable[[Callable[P, R]], TenantJobFunction[P, R]]:
     """Give the jobs of a function one tenant's slots on one queue.
 
@@ -70,6 +73,11 @@ def tenant_job(
         key: the concurrency key: the name of the function's argument that is the key, or a callable that is given the
             call's arguments: who within the tenant a job is for, see `TenantQueue.max_job_per_key`.
         expires: how long after it was enqueued a job that has not begun is canceled.
+        retry_for: the errors after which `retry` holds; after any other one the job fails at once.
+        on_success: called with the job and its result once the function has returned, in the job's process. The outcome
+            stands by then: what it raises is logged.
+        on_failure: so too, with the job and the error that it has failed with; not after an attempt that is to be
+            followed by another one, and not for a job whose process died, of which the signal `job_ended` tells.
 
     Options of ``@django_rq.job`` inside it are taken over.
 

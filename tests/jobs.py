@@ -140,6 +140,38 @@ def enqueues_the_next(tenant: str, left: int) -> None:
         enqueues_the_next.enqueue(tenant, left - 1)
 
 
+def note_success(job: TenantJob, result: object) -> None:
+    note(job.kwargs["history"], "success", job.state, result)
+    if job.kwargs["then"]:
+        raise CALLED_BACK[job.kwargs["then"]]
+
+
+def note_failure(job: TenantJob, error: BaseException) -> None:
+    note(job.kwargs["history"], "failure", job.state, type(error).__name__)
+    if job.kwargs["then"]:
+        raise CALLED_BACK[job.kwargs["then"]]
+
+
+CALLED_BACK: dict[str, type[BaseException]] = {"raises": ValueError, "exits": SystemExit}
+
+
+@tenant_job(
+    "imports",
+    tenant="tenant",
+    retry=Retry(max=1),
+    retry_for=(ConnectionError, TimeoutError),
+    on_success=note_success,
+    on_failure=note_failure,
+)
+def calls_back(tenant: str, *, history: str, raises: str = "", then: str = "") -> str:
+    note(history, "start", tenant, raises or "fine")
+    if raises:
+        raise {"ConnectionError": ConnectionError, "ConnectionResetError": ConnectionResetError, "KeyError": KeyError}[
+            raises
+        ]
+    return "fine"
+
+
 @tenant_job("imports", tenant="tenant", retry=Retry(max=2, interval=[60, 0]))
 def flaky(tenant: str) -> None:
     raise RuntimeError("flaky")

@@ -17,7 +17,7 @@ from rq import Retry, get_current_job
 from tenant_slots import alarm, transitions
 from tenant_slots.db import clock
 from tenant_slots.models import EXPIRED, State, TenantJob
-from tenant_slots.running import busy, deliveries, errors, unknown_tasks
+from tenant_slots.running import busy, callbacks, deliveries, errors, unknown_tasks
 from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.running.progress import reporting
 from tenant_slots.running.recording import Outcome, storable_error
@@ -25,7 +25,7 @@ from tenant_slots.running.run import Run
 from tenant_slots.tasks import methods
 from tenant_slots.tasks.arguments import json_problem
 from tenant_slots.tasks.options import LONGEST
-from tenant_slots.tasks.registry import resolve
+from tenant_slots.tasks.registry import registered, resolve
 from tenant_slots.tasks.tenant_busy import TenantBusy
 from tenant_slots.validation import one_more
 
@@ -91,7 +91,10 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
                 run.end(back | reporter.end())
                 raise
             text, failure = errors.described(error)
-            run.end(_after_error(job, text) | reporter.end())
+            outcome = _after_error(job, text, error)
+            run.end(outcome | reporter.end())
+            if outcome["state"] == State.FAILED:
+                callbacks.tell_failure(job, error)
             if failure is error:
                 raise
     if failure is not None:
@@ -101,6 +104,7 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
         run.end(_after_retry(job, result.max, result.intervals, "the job asked to run again") | reported)
         return None
     run.end({"state": State.FINISHED, "result": _storable(result)} | reported)
+    callbacks.tell_success(job, result)
     return result
 
 
@@ -120,13 +124,18 @@ def run_stored(job: TenantJob) -> Any:
     return completed_in_context(job, lambda: task.function(*methods.object_of(task, job), *job.args, **job.kwargs))
 
 
-def _after_error(job: TenantJob, error: str) -> Outcome:
-    text = storable_error(error)
+def _after_error(job: TenantJob, text: str, error: BaseException) -> Outcome:
+    text = storable_error(text)
     retry = None if job.rq_job_id else job.options.get("retry")
-    if retry is None:
+    if retry is None or not _is_retried_for(job, error):
         failed = {"state": State.FAILED, "error": text, "failures": one_more(job.failures)}
         return failed | unknown_tasks.forgotten(job)
     return _after_retry(job, retry["max"], retry["intervals"], text)
+
+
+def _is_retried_for(job: TenantJob, error: BaseException) -> bool:
+    task = registered.get(job.task)
+    return task is None or isinstance(error, task.retry_for)
 
 
 def _after_retry(job: TenantJob, most: int, intervals: list[int], error: str) -> Outcome:

@@ -24,8 +24,8 @@ INSTEAD = {
     "ttl": "a job of ours waits in the database, where it does not expire",
     "at_front": "use priority of using()",
     "depends_on": "use after= of using()",
-    "on_success": "use the signal job_ended",
-    "on_failure": "use the signal job_ended",
+    "on_success": "use on_success of @tenant_job, which is given the job and its result",
+    "on_failure": "use on_failure of @tenant_job, which is given the job and the error",
     "on_stopped": "use the signal job_ended",
     "webhooks": "use the signal job_ended",
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from asgiref.sync import iscoroutinefunction
 from rq import Retry
 
 from tenant_slots.exceptions import ImproperJob, InvalidOption
@@ -67,6 +68,18 @@ def _retry_problem(value: Any) -> str:
     return "" if is_short else f"an interval is at most {LONGEST}"
 
 
+def _retry_for_problem(value: Any) -> str:
+    kinds = value if isinstance(value, tuple) else (value,)
+    is_kind = bool(kinds) and all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds)
+    return "" if is_kind else "give a class of exceptions, or a tuple of such"
+
+
+def _callback_problem(value: Any) -> str:
+    if not callable(value):
+        return "give a callable"
+    return "it is async; give a plain function" if iscoroutinefunction(value) else ""
+
+
 def _throttle_problem(value: Any) -> str:
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, Throttle) for one in value):
         return "give a list of Throttle"
@@ -123,6 +136,9 @@ DECORATOR_OPTIONS = {
     "unique_key": Option(_callable_problem),
     "key": Option(_key_source_problem),
     "expires": Option(_duration_problem),
+    "retry_for": Option(_retry_for_problem),
+    "on_success": Option(_callback_problem),
+    "on_failure": Option(_callback_problem),
 }
 
 USING_OPTIONS = {
@@ -146,6 +162,9 @@ def require_options(task: str, given: Mapping[str, Any], options: Mapping[str, O
     for name, value in given.items():
         if problem := options[name].problem(value):
             raise InvalidOption(option=name, value=value, task=task, problem=problem)
+    if "retry_for" in given and "retry" not in given:
+        problem = "it says after which errors a job runs again; say how often with retry too"
+        raise InvalidOption(option="retry_for", value=given["retry_for"], task=task, problem=problem)
     if "unique_key" in given and "unique_for" not in given:
         problem = "it says which jobs are equal; say for how long with unique_for too"
         raise InvalidOption(option="unique_key", value=given["unique_key"], task=task, problem=problem)

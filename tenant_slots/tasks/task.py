@@ -39,6 +39,9 @@ class TenantTask(Generic[P, R]):
     priority: int = 0
     run_after: datetime | None = None
     expires: timedelta | None = None
+    retry_for: type[BaseException] | tuple[type[BaseException], ...] = BaseException
+    on_success: Callable[[Any, Any], object] | None = None
+    on_failure: Callable[[Any, BaseException], object] | None = None
     after: tuple[int, ...] = ()
     """The primary keys of jobs that are to end first."""
     after_any: bool = False

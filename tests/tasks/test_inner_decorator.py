@@ -64,8 +64,8 @@ def test_both_can_say_the_same() -> None:
         ({"ttl": 60}, {}, ["ttl=60"]),
         ({"at_front": True}, {}, ["at_front=True", "priority"]),
         ({"depends_on": ["another"]}, {}, ["depends_on="]),
-        ({"on_failure": Callback(told)}, {}, ["on_failure=", "job_ended"]),
-        ({"on_success": Callback(told)}, {}, ["on_success=", "job_ended"]),
+        ({"on_failure": Callback(told)}, {}, ["on_failure=", "on_failure of @tenant_job"]),
+        ({"on_success": Callback(told)}, {}, ["on_success=", "on_success of @tenant_job"]),
         ({"on_stopped": Callback(told)}, {}, ["on_stopped=", "job_ended"]),
     ],
 )

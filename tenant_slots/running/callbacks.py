@@ -1,0 +1,37 @@
+"""`on_success` and `on_failure` of a function: called in the job's process once it is decided how the job has ended.
+
+They change nothing about that: what they raise is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from tenant_slots.models import State, TenantJob
+from tenant_slots.running.coroutines import completed_in_context
+from tenant_slots.tasks.registry import registered
+
+logger = logging.getLogger("tenant_slots")
+
+
+def tell_success(job: TenantJob, result: Any) -> None:
+    task = registered.get(job.task)
+    if task is not None and task.on_success is not None:
+        _call(task.on_success, job, State.FINISHED, result)
+
+
+def tell_failure(job: TenantJob, error: BaseException) -> None:
+    task = registered.get(job.task)
+    if task is not None and task.on_failure is not None:
+        _call(task.on_failure, job, State.FAILED, error)
+
+
+def _call(callback: Callable[[TenantJob, Any], object], job: TenantJob, state: State, came_of_it: Any) -> None:
+    """With the job as it is by now, in its context; its row may be written a moment later, by its worker."""
+    job.state = state
+    try:
+        completed_in_context(job, lambda: callback(job, came_of_it))
+    except (Exception, SystemExit):
+        logger.exception("%s of job %s failed", getattr(callback, "__qualname__", callback), job.uuid)

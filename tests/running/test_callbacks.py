@@ -1,0 +1,103 @@
+"""What a function may say of its jobs' ends: after which errors they run again, and who is called afterwards."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import django_rq
+import pytest
+from rq import Retry
+
+from tenant_slots import tenant_job
+from tenant_slots.exceptions import InvalidOption
+from tenant_slots.models import State, TenantJob
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
+from tests import contexts, jobs
+from tests.factories import counters_match, fresh
+from tests.history import History
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def run(worker_class: Any = TenantSimpleWorker) -> None:
+    queue = django_rq.get_queue("imports")
+    worker_class([queue], connection=queue.connection).work(burst=True, logging_level="ERROR")
+
+
+def said(history: History) -> list[tuple[str, str, str]]:
+    return [(event.kind, event.tenant, event.name) for event in history.events() if event.kind != "start"]
+
+
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker, TenantSimpleWorker])
+@pytest.mark.parametrize("then", ["", "raises", "exits"])
+def test_they_are_called_once_the_outcome_stands_and_change_nothing_about_it(
+    worker_class: Any, then: str, history: History
+) -> None:
+    fine = jobs.calls_back.enqueue("acme", history=history.path, then=then)
+    bad = jobs.calls_back.enqueue("acme", history=history.path, raises="KeyError", then=then)
+    run(worker_class)
+    assert (fresh(fine).state, fine.result) == (State.FINISHED, "fine")
+    assert (fresh(bad).state, bad.failures, bad.error.strip().endswith("KeyError")) == (State.FAILED, 1, True)
+    assert said(history) == [("success", "finished", "fine"), ("failure", "failed", "KeyError")]
+    assert counters_match()
+
+
+@pytest.mark.parametrize(
+    ("raises", "runs"), [("ConnectionError", 2), ("ConnectionResetError", 2), ("KeyError", 1), ("", 1)]
+)
+def test_a_job_runs_again_after_the_errors_that_are_named(raises: str, runs: int, history: History) -> None:
+    job = jobs.calls_back.enqueue("acme", history=history.path, raises=raises)
+    run()
+    assert len(history.started()) == runs
+    assert fresh(job).state == (State.FAILED if raises else State.FINISHED)
+    assert len(said(history)) == 1, "nobody is told of an attempt that another one follows"
+
+
+def test_a_job_that_runs_where_it_is_enqueued_calls_back_too(history: History, settings: Any) -> None:
+    settings.TENANT_SLOTS = {"IMMEDIATE": True}
+    jobs.calls_back.enqueue("acme", history=history.path)
+    assert said(history) == [("success", "finished", "fine")]
+
+
+def test_one_is_called_in_the_context_of_its_job(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.TENANT_SLOTS = {
+        "CAPTURE_CONTEXT": "tests.contexts.capture",
+        "JOB_CONTEXT": "tests.contexts.job_context",
+    }
+    seen: list[str] = []
+    task = jobs.calls_back.tenant_task
+    monkeypatch.setitem(vars(task), "on_success", lambda job, result: seen.append(contexts.request_id.get()))
+    token = contexts.request_id.set("r-17")
+    jobs.calls_back.enqueue("acme", history="/dev/null")
+    contexts.request_id.reset(token)
+    run()
+    assert seen == ["r-17"]
+
+
+def test_a_job_that_was_canceled_or_put_back_calls_nobody(history: History) -> None:
+    job = jobs.calls_back.enqueue("acme", history=history.path)
+    job.cancel()
+    run()
+    assert TenantJob.objects.get().state == State.CANCELED
+    assert said(history) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("retry_for", "ConnectionError"),
+        ("retry_for", ()),
+        ("retry_for", (ConnectionError, 5)),
+        ("on_success", "tests.jobs.note_success"),
+        ("on_failure", 5),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_at_import(option: str, value: Any) -> None:
+    with pytest.raises(InvalidOption, match=option):
+        tenant_job("imports", tenant="history", retry=Retry(max=1), **{option: value})(jobs.note)
+
+
+def test_errors_to_run_again_for_need_a_retry() -> None:
+    with pytest.raises(InvalidOption, match="retry"):
+        tenant_job("imports", tenant="history", retry_for=ConnectionError, expires=timedelta(1))(jobs.note)
