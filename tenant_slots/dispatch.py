@@ -162,7 +162,7 @@ def remove(job: TenantJob) -> None:
     if job.is_reservation:
         return
 
-    rq_id = rq_id_of(job.uuid, job.attempt, job.rq_job_id)
+    rq_id = job.last_rq_id
 
     def delete(queue: Queue) -> None:
         queue.remove(rq_id)
@@ -222,7 +222,7 @@ def push_again(job: TenantJob) -> bool:
     with reaching(job.rq_queue_name) as queue:
         rq_job = None
         with suppress(*NO_SUCH_JOB):
-            rq_job = queue.fetch_job(job.rq_id)
+            rq_job = queue.fetch_job(job.last_rq_id)
         if rq_job is None:
             return False
         queue.scheduled_job_registry.remove(rq_job)
@@ -252,7 +252,7 @@ def worker_record(job: TenantJob) -> WorkerRecord:
             worker = Worker.find_by_key(key, connection=queue.connection)
             if worker is None:
                 return WorkerRecord.ABSENT
-            runs_it = worker.get_state() != WorkerStatus.IDLE and worker.get_current_job_id() in (None, job.rq_id)
+            runs_it = worker.get_state() != WorkerStatus.IDLE and worker.get_current_job_id() in (None, job.last_rq_id)
             return WorkerRecord.NAMES_IT if runs_it else WorkerRecord.OTHERWISE
     except OUT_OF_REACH as error:
         logger.warning("RQ cannot be asked about worker %s: %s", job.worker, error)
@@ -265,13 +265,16 @@ def last_heartbeat(job: TenantJob) -> object:
     None when another worker has been given the same RQ job since, and has sent the heartbeat.
     """
     names = ("worker_name", "last_heartbeat")
-    worker, beat = _tolerant(lambda queue: queue.connection.hmget(Job.key_for(job.rq_id), *names), job) or (None, None)
+    worker, beat = _tolerant(lambda queue: queue.connection.hmget(Job.key_for(job.last_rq_id), *names), job) or (
+        None,
+        None,
+    )
     return beat if worker in (None, b"", job.worker.encode()) else None
 
 
 def was_stopped(job: TenantJob) -> bool:
     """Whether RQ's stop command killed the job's process."""
-    rq_job = None if job.is_reservation else _tolerant(lambda queue: queue.fetch_job(job.rq_id), job)
+    rq_job = None if job.is_reservation else _tolerant(lambda queue: queue.fetch_job(job.last_rq_id), job)
     return rq_job is not None and rq_job.get_status(refresh=False) == JobStatus.STOPPED
 
 
@@ -279,7 +282,7 @@ def stop(job: TenantJob) -> None:
     """Ask the worker of a running job to kill it. Nobody can do that to a reservation, which sees that it was asked."""
     if job.is_reservation:
         return
-    _tolerant(lambda queue: send_stop_job_command(queue.connection, job.rq_id, serializer=queue.serializer), job)
+    _tolerant(lambda queue: send_stop_job_command(queue.connection, job.last_rq_id, serializer=queue.serializer), job)
 
 
 def deferred(rq_job: Job, until: datetime | None = None, seconds: float | None = None) -> Retry:
@@ -350,7 +353,7 @@ def rq_job_of(queue: Queue, job: TenantJob) -> Job:
     return queue.create_job(
         RUNNER,
         args=(str(job.uuid), job.attempt),
-        job_id=job.rq_id,
+        job_id=job.last_rq_id,
         timeout=options.get("timeout"),
         result_ttl=options.get("result_ttl", get_result_ttl(queue.name)),
         failure_ttl=options.get("failure_ttl"),
@@ -368,14 +371,14 @@ def _bring_forward(job: TenantJob, forgotten: list[TenantJob]) -> None:
     for pause in DEFER_PAUSES:
         try:
             with reaching(job.rq_queue_name) as queue:
-                queue.scheduled_job_registry.requeue(job.rq_id)
+                queue.scheduled_job_registry.requeue(job.last_rq_id)
             return
         except NO_SUCH_JOB:
             forgotten.append(job)
             return
         except InvalidJobOperation:
             time.sleep(pause)
-    logger.info("RQ job %s was not found among the scheduled ones; it runs when RQ delivers it", job.rq_id)
+    logger.info("RQ job %s was not found among the scheduled ones; it runs when RQ delivers it", job.last_rq_id)
 
 
 def _tolerant(action: Callable[[Queue], T], job: TenantJob) -> T | None:

@@ -204,7 +204,7 @@ def push(admitted: list[TenantJob], rq_queue: str) -> list[TenantJob]:
     """Hand admitted jobs to RQ."""
     if admitted:
         forgotten = dispatch.push(admitted).forgotten
-        if pushed := [job.rq_id for job in admitted if not job.is_reservation]:
+        if pushed := [job.last_rq_id for job in admitted if not job.is_reservation]:
             _unless_redis_is_away(partial(fair_order.bring_before_plain_jobs, rq_queue, pushed))
         _send("jobs_admitted", jobs=admitted)
         for job in forgotten:

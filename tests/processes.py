@@ -18,7 +18,7 @@ from rq import Worker
 from rq.job import JobStatus
 
 from tenant_slots import dispatch
-from tenant_slots.models import TenantJob, rq_id_of
+from tenant_slots.models import TenantJob
 
 ROOT = Path(__file__).parent.parent
 
@@ -137,7 +137,7 @@ test_database_url.__test__ = False  # type: ignore[attr-defined]
 def last_rq_id(job: TenantJob) -> str:
     """The id in RQ of the job's last attempt, as the database has it, also while the job waits for another one."""
     job.refresh_from_db()
-    return rq_id_of(job.uuid, job.attempt, job.rq_job_id)
+    return job.last_rq_id
 
 
 def is_announced(job: TenantJob) -> bool:

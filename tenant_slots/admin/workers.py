@@ -121,4 +121,4 @@ class WorkersPage(QueuePermissions):
         own = self.tenant_queues_for(request)
         if own is not None:
             jobs = jobs.filter(tenant_queue__in=own.order_by().values("pk"))
-        return {job.rq_id: job for job in jobs.defer(*LARGE)}
+        return {job.last_rq_id: job for job in jobs.defer(*LARGE)}

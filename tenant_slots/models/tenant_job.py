@@ -304,6 +304,11 @@ class TenantJob(models.Model):
         """
         if not self.rq_job_id and (self.is_reservation or not self.attempt or self.state in UNADMITTED):
             raise NotInRQ(job=self.uuid, state=self.state)
+        return self.last_rq_id
+
+    @property
+    def last_rq_id(self) -> str:
+        """As `rq_id`, whether or not RQ has it: for whoever looks."""
         return rq_id_of(self.uuid, self.attempt, self.rq_job_id)
 
     @property

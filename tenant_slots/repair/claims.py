@@ -32,6 +32,7 @@ def claim(name: str, sweeper: str) -> bool:
     try:
         with transaction.atomic(using=app_settings.DATABASE):
             SweepClaim.objects.create(name=name, sweeper=sweeper, until=until)
+            SweepClaim.objects.filter(until__lt=ago(app_settings.RETENTION)).delete()  # of hosts that are gone
     except IntegrityError:
         return False
     return True

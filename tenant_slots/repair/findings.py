@@ -32,6 +32,9 @@ JSON_OF_JOBS = ("args", "kwargs", "options", "context", "progress", "stats")
 LONG_TEXT = 500
 """Characters. Numbers of too many digits, and lists in lists that are nested too deeply for Python, are longer."""
 
+OVERRIDE, PAUSE = "override_until", "resume_at"
+"""Until when each of them lasts."""
+
 ROWS_AT_ONCE = 1000
 """How many rows of what may be a whole table are held in memory."""
 
@@ -106,6 +109,18 @@ def due_in_turns(most_of_each: int) -> QuerySet[Any, Any]:
     turn = Window(RowNumber(), partition_by=F("tenant_queue"), order_by=[F("run_after"), F("pk")])
     found = due().annotate(turn=turn).filter(turn__lte=most_of_each)
     return found.order_by("turn", "run_after").values_list("pk", flat=True)
+
+
+def times_that_are_over() -> list[tuple[str, int]]:
+    """Tenant queues whose override or pause has come to its end: which of the two, and which tenant queue.
+
+    One question: in a healthy system neither finds anything.
+    """
+    overrides, pauses = (
+        TenantQueue.objects.filter(**{f"{until}__lte": ago(0)}).annotate(until=Value(until)).values_list("until", "pk")
+        for until in (OVERRIDE, PAUSE)
+    )
+    return list(overrides.union(pauses, all=True))
 
 
 def waits_that_are_over() -> tuple[bool, list[int]]:

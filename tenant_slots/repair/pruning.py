@@ -18,7 +18,7 @@ from django.db.models.deletion import get_candidate_relations_to_delete
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import ago
-from tenant_slots.models import JobDependency, SweepClaim, TenantJob
+from tenant_slots.models import JobDependency, TenantJob
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.unlocked import unlocked
@@ -36,7 +36,7 @@ Place = tuple[datetime | None, int]
 
 
 def prune(report: Report, contact: Contact) -> None:
-    """Ended jobs older than ``RETENTION``, the oldest first, and the claims of hosts that are gone.
+    """Ended jobs older than ``RETENTION``, the oldest first.
 
     Jobs that could not be deleted, or were locked, are not looked at again for a while.
     """
@@ -45,9 +45,6 @@ def prune(report: Report, contact: Contact) -> None:
         report.pruned += _prune(places, contact, deadline)
         if len(places) < JOBS_PER_BATCH or time.monotonic() > deadline:
             break
-    unused = SweepClaim.objects.filter(until__lt=ago(app_settings.RETENTION))
-    if unused.exists():
-        unused.delete()
 
 
 def old_jobs(place: Place | None) -> QuerySet[TenantJob]:

@@ -78,24 +78,22 @@ def set_times_right(report: Report, contact: Contact) -> None:
         logger.warning("the database's clock was set back: times of %s jobs had not come yet", len(pks))
 
 
-def end_overrides(report: Report, contact: Contact) -> None:
-    """Limits whose time is over."""
-    report.overrides_ended += _end_what_is_over("override_until", TenantQueue.end_override)
+def end_what_is_over(report: Report, contact: Contact) -> None:
+    """Limits and pauses whose time is over."""
+    for until, pk in findings.times_that_are_over()[:ROWS_PER_STEP]:
+        row = TenantQueue.objects.filter(pk=pk, **{f"{until}__lte": ago(0)}).first()
+        if row is not None:
+            ended = _end(row, TenantQueue.end_override if until == findings.OVERRIDE else TenantQueue.resume)
+            report.overrides_ended += ended and until == findings.OVERRIDE
+            report.resumed += ended and until == findings.PAUSE
 
 
-def resume_paused(report: Report, contact: Contact) -> None:
-    """Pauses whose time is over."""
-    report.resumed += _end_what_is_over("resume_at", TenantQueue.resume)
-
-
-def _end_what_is_over(until: str, end: Callable[..., object]) -> int:
-    """How many were ended; what somebody has changed meanwhile is left."""
-    ended = 0
-    for row in TenantQueue.objects.filter(**{f"{until}__lte": ago(0)}).order_by(until)[:ROWS_PER_STEP]:
-        with suppress(StaleVersion):
-            change = partial(end, row, by=SWEEP, reason="its time is over", version=row.version)
-            ended += unless_locked(change) is not None
-    return ended
+def _end(row: TenantQueue, end: Callable[..., object]) -> bool:
+    """False where somebody changes it meanwhile."""
+    with suppress(StaleVersion):
+        change = partial(end, row, by=SWEEP, reason="its time is over", version=row.version)
+        return unless_locked(change) is not None
+    return False
 
 
 def reclaim_local(report: Report, contact: Contact) -> None:
@@ -276,8 +274,7 @@ Step = Callable[[Report, Contact], None]
 LOCAL_STEPS: tuple[Step, ...] = (reclaim_local, end_abandoned_reservations)
 STEPS: tuple[Step, ...] = (
     set_times_right,
-    end_overrides,
-    resume_paused,
+    end_what_is_over,
     reclaim_stale,
     repush,
     promote,

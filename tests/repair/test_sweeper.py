@@ -13,7 +13,7 @@ from tenant_slots.db import clock
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.models import State, SweepClaim, TenantJob
 from tenant_slots.releases import Admission
-from tenant_slots.repair import findings, steps, sweeper
+from tenant_slots.repair import claims, findings, steps, sweeper
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.sweeper import Sweeper
@@ -186,3 +186,10 @@ def test_an_owner_that_is_heard_of_before_it_would_be_killed_is_left_alone(monke
     monkeypatch.setattr(owners, "kill", lambda job: pytest.fail("a healthy process was killed"))
     assert sweep_now().reclaimed == 0
     assert fresh(job).state == State.RUNNING
+
+
+def test_the_claims_of_hosts_that_are_gone_go_when_another_host_comes() -> None:
+    for name, seconds in (("gone", -30 * 24 * 3600), ("here", -1)):
+        SweepClaim.objects.create(name=name, until=in_seconds(seconds))
+    assert claims.claim("another", "worker")
+    assert set(SweepClaim.objects.values_list("name", flat=True)) == {"here", "another"}
