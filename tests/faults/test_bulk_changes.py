@@ -46,7 +46,14 @@ def kill(workers: FaultWorkers, change: BulkChange, whom: str) -> None:
     if whom == "worker":
         workers.kill(0)
     else:
-        os.kill(TenantJob.objects.get(uuid=change.job).horse, signal.SIGKILL)
+        os.kill(work_horse_of(change), signal.SIGKILL)
+
+
+def work_horse_of(change: BulkChange) -> int:
+    """Of a job that has just begun it is in the row from the first heartbeat on; 0 would be the process group of us."""
+    wait_until(lambda: TenantJob.objects.get(uuid=change.job).horse)
+    horse: int = TenantJob.objects.get(uuid=change.job).horse
+    return horse
 
 
 def wait_for_end(change: BulkChange) -> None:
