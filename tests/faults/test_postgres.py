@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from django.db import InterfaceError, InternalError, OperationalError, connection, transaction
 
-from tenant_slots import locks, slots
+from tenant_slots import locks, slots, statements
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.releases import Release
 from tenant_slots.repair.sweeper import Sweeper
@@ -202,8 +202,9 @@ def test_i3_i4_i6_a_reply_to_commit_that_is_lost(
 def test_i3_i6_a_backend_terminated_inside_admit_changes_nothing(
     observer: Observer, workers: FaultWorkers, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
-    terminate_before(monkeypatch, statement)
+    is_terminated = terminate_before(monkeypatch, statement)
     jobs.quick.enqueue("acme", "survivor", observer.path)
+    assert is_terminated.is_set()
     connection.close()
     assert counters_match()
     assert TenantJob.objects.get().state == State.WAITING
@@ -216,26 +217,28 @@ def test_i2_i3_i6_a_backend_terminated_inside_release_is_tried_again(
     observer: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs.quick.enqueue_many([(("acme", name, observer.path), {}) for name in ("one", "two")])
-    terminate_before(monkeypatch, "GIVE_BACK")
+    is_terminated = terminate_before(monkeypatch, "GIVE_BACK")
     work("imports")
+    assert is_terminated.is_set()
     assert all_ended()
     assert observer.started() == ["one", "two"]
 
 
-def terminate_before(monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
-    """End our own session the next time that one of the statements of ``slots.py`` is to be executed."""
-    original = getattr(slots, statement).update
+def terminate_before(monkeypatch: pytest.MonkeyPatch, name: str) -> threading.Event:
+    """End our own session the next time that this one of the statements is about to be sent. It says that it has."""
+    statement = getattr(statements, name)
+    original = statement._bound
     done = threading.Event()
 
-    def replacement(**values: Any) -> int:
+    def replacement(*arguments: Any) -> Any:
         if not done.is_set():
             done.set()
             with pytest.raises(OperationalError), connection.cursor() as cursor:
                 cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
-        changed: int = original(**values)
-        return changed
+        return original(*arguments)
 
-    monkeypatch.setattr(getattr(slots, statement), "update", replacement)
+    monkeypatch.setattr(statement, "_bound", replacement)
+    return done
 
 
 @contextmanager
