@@ -109,10 +109,9 @@ class MinuteOf(Func):
 
 def minute_of(time: datetime) -> int:
     """The same in Python."""
-    return int(time.replace(tzinfo=time.tzinfo or UTC).timestamp() // 60)
+    return int(time.timestamp() // 60)
 
 
 def start_of(minute: int) -> datetime:
-    """When the minute of this number began, as the database keeps times."""
-    time = datetime.fromtimestamp(60 * minute, tz=UTC)
-    return time if settings.USE_TZ else time.replace(tzinfo=None)
+    """When the minute of this number began."""
+    return datetime.fromtimestamp(60 * minute, tz=UTC)

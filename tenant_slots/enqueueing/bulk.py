@@ -4,13 +4,12 @@ bulk_create.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from operator import attrgetter
-from typing import Any
 
 from django.db import connections, transaction
 
 from tenant_slots.conf import app_settings
+from tenant_slots.db import copying
 from tenant_slots.db.compiled import Insertion
 from tenant_slots.db.transactions import is_open
 from tenant_slots.models import TenantJob
@@ -80,29 +79,12 @@ def insert_unless_duplicate(job: TenantJob) -> bool:
 
 
 def _copy(jobs: list[TenantJob]) -> None:
-    connection = connections[app_settings.DATABASE]
-    table = connection.ops.quote_name(TenantJob._meta.db_table)
-    fields = [field for field in TenantJob._meta.concrete_fields if field.column in COLUMNS]
     if not jobs[0].pk:
         give_keys(jobs)
-    command = f"COPY {table} ({', '.join(str(field.column) for field in fields)}) FROM STDIN"
-    with connection.wrap_database_errors, connection.cursor() as cursor, cursor.copy(command) as copy:
-        for values in _prepared(jobs, fields):
-            copy.write_row(values)
+    values = attrgetter(*COLUMNS)
+    copying.copy(TenantJob, COLUMNS, (values(job) for job in jobs), app_settings.DATABASE)
     for job in jobs:
         _is_stored(job)
-
-
-def _prepared(jobs: list[TenantJob], fields: list[Any]) -> Iterator[list[Any]]:
-    """The values of each job as the driver takes them. One that is the last job's own is not prepared again."""
-    connection = connections[app_settings.DATABASE]
-    last: dict[str, tuple[Any, Any]] = {}
-    for job in jobs:
-        for field in fields:
-            value = getattr(job, field.attname)
-            if field.attname not in last or last[field.attname][0] is not value:
-                last[field.attname] = value, field.get_db_prep_save(value, connection)
-        yield [last[field.attname][1] for field in fields]
 
 
 def _is_stored(job: TenantJob) -> None:
