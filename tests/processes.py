@@ -144,17 +144,3 @@ def is_announced(job: TenantJob) -> bool:
     """Whether RQ has been told that the job runs; workers of ours tell so when it has lasted for a moment."""
     rq_job = dispatch.queue_named(job.rq_queue_name).fetch_job(last_rq_id(job))
     return rq_job is not None and rq_job.get_status() == JobStatus.STARTED
-
-
-def vacuum_jobs() -> None:
-    """Until PostgreSQL has most pages for visible to everybody: a snapshot of another session may keep it from that."""
-
-    def vacuumed() -> bool:
-        with connection.cursor() as cursor:
-            cursor.execute("VACUUM ANALYZE tenant_slots_tenantjob")
-            cursor.execute(
-                "SELECT relallvisible > 0.9 * relpages FROM pg_class WHERE relname = 'tenant_slots_tenantjob'"
-            )
-            return bool(cursor.fetchone()[0])
-
-    wait_until(vacuumed)

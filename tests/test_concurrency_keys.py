@@ -34,7 +34,7 @@ from tests.factories import (
     waiting_job,
     work,
 )
-from tests.processes import vacuum_jobs
+from tests.plans import explained
 
 pytestmark = pytest.mark.django_db
 
@@ -172,10 +172,9 @@ def test_jobs_that_are_passed_over_are_read_from_the_index_of_the_backlog() -> N
     row, others = tenant_queue(max_job=2, max_job_per_key=1), tenant_queue("others")
     many_waiting(row, 3000, key="ann")
     many_waiting(others, 20000, key="ann")
-    vacuum_jobs()
     backlog = row.jobs.backlog().filter(rq_queue="").exclude(key__in=["ann"])
-    plan = backlog.values_list("pk", "key")[:1].explain()
-    assert "Index Only Scan using tenant_slots_backlog" in plan
+    plan = explained(backlog.values_list("pk", "key")[:1])
+    assert "Index Only Scan using tenant_slots_backlog" in plan, plan
     assert "Sort" not in plan
 
 

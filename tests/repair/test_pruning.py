@@ -16,6 +16,7 @@ from tenant_slots.repair import bookmark, pruning, steps
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tests.factories import TASK, many_waiting, tenant_queue
+from tests.plans import explained
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -160,9 +161,5 @@ def test_the_oldest_go_first_and_are_found_by_their_index() -> None:
     old_jobs(20)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE tenant_slots_tenantjob")  # or it guesses by what tests before this one have left
-        cursor.execute("SET enable_seqscan = off")
-        try:
-            plan = pruning.old_jobs(None).explain()
-        finally:
-            cursor.execute("SET enable_seqscan = on")
+    plan = explained(pruning.old_jobs(None))
     assert "tenant_slots_ended" in plan, plan

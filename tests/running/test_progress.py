@@ -23,7 +23,7 @@ from tests.processes import Workers, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-on_postgresql = pytest.mark.skipif("connection.vendor != 'postgresql'", reason="SQLite has one writer")
+on_postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -19,22 +18,14 @@ from tenant_slots.stats.tenant_queues import with_waiting
 from tenant_slots.stats.tiles import sums_of_all
 from tenant_slots.stats.worker_time import with_worker_time
 from tests.factories import TASK, many_waiting, tenant_queue
+from tests.plans import explained
 
 pytestmark = pytest.mark.django_db
 
-on_postgresql = pytest.mark.skipif("connection.vendor != 'postgresql'", reason="reads PostgreSQL's plans")
+on_postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="reads PostgreSQL's plans")
 
 OF_WAITING_JOBS = re.compile("Index Only Scan using tenant_slots_(backlog|longest_wait|oldest_wait) ")
 """Which of them is the cheapest depends on how many jobs there are."""
-
-
-def explained(rows: Any, *, bitmaps: bool = False) -> str:
-    """The plan with sequential scans forbidden, so that a few rows are planned like a million."""
-    with connection.cursor() as cursor:
-        cursor.execute("SET LOCAL enable_seqscan = off")
-        cursor.execute(f"SET LOCAL enable_bitmapscan = {'on' if bitmaps else 'off'}")
-    plan: str = rows.explain()
-    return plan
 
 
 def filled() -> TenantQueue:
