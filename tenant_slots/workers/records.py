@@ -48,6 +48,14 @@ class RecordingWorker(BaseWorker):
         else:
             self._record_success(job, queue)
 
+    def may_hear_later(self, job: Job, ended: RQEnd) -> bool:
+        """Whether RQ may be told of an end when the next job is under way, which then need not wait for it.
+
+        Of one that RQ has never heard of, with a result that it keeps. What it does otherwise is said of the job that
+        is executed.
+        """
+        return not self.is_in_redis and ended.error is None and job.get_result_ttl(self.default_result_ttl) != 0
+
     def tell_rq_of_death(self, job: Job, queue: Queue, status: int | None) -> None:
         """Its work-horse has died, as RQ's monitor_work_horse says it, but for the callback of a stopped job."""
         self._store(job)

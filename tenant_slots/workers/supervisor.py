@@ -11,8 +11,9 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -71,6 +72,8 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         self._next_rq_heartbeat = 0.0
         self._session = PrivateConnection(app_settings.LEASE_TTL / 4)
         self._asked_at: float | None = None
+        self._untold: Callable[[], None] | None = None
+        """Tells RQ of the end of the job before."""
 
     @property
     def runs_a_job(self) -> bool:
@@ -95,6 +98,8 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         named = dispatch.named_by(job.id)
         began = time.monotonic()
         run, report = self.taken_run(), None
+        if run is None:
+            self._tell_untold()
         self.is_in_redis = run is None
         try:
             if named and run is None:
@@ -107,6 +112,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             except OSError as error:
                 self._put_back(job, queue, run, error)
                 return
+            self._tell_untold()
             report = self._watch(job, began, announce=has_begun)
         except BaseException:
             self._take_back(job, queue, run, None, time.monotonic() - began)
@@ -158,9 +164,9 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             with self._database(), transitions.collecting() as news:
                 run.put_back()
             self.keep_what_is_left()
-            self.settle_up()
         else:
             self._unless_redis_is_away(self._push_back, job, queue)
+        self.settle_up()
         self.execution = None
         time.sleep(SECONDS_WITHOUT_HORSE)
         self._tell(news, None)
@@ -238,7 +244,9 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             if report is None:
                 self._unless_redis_is_away(self._tell_rq_of_death, job, queue, status)
             elif report.ended is not None:
-                self._unless_redis_is_away(self.tell_rq, job, queue, report.ended)
+                self._untold = partial(self.tell_rq, job, queue, report.ended)
+                if not (self.looks_at_once and self.may_hear_later(job, report.ended)):
+                    self._tell_untold()
             self.execution = None
             self.set_state("idle")
             self._tell(news, report)
@@ -313,6 +321,15 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         if _is_overdue(job, seconds):
             return State.FAILED
         return None
+
+    def settle_up(self) -> None:
+        super().settle_up()
+        self._tell_untold()
+
+    def _tell_untold(self) -> None:
+        tell, self._untold = self._untold, None
+        if tell is not None:
+            self._unless_redis_is_away(tell)
 
     def _tell_rq_of_death(self, job: Job, queue: Queue, status: int | None) -> None:
         was_stopped = self._stopped_job_id == job.id

@@ -144,6 +144,7 @@ class TurnTakingWorker(SweepingWorker):
     def _wait_at_lists(
         self, queues: Sequence[Queue], timeout: float | None, options: dict[str, Any]
     ) -> tuple[Job, Queue] | None:
+        self.settle_up()
         try:
             return self._rq_queue_class.dequeue_any(queues, cast(int, timeout), **options)
         finally:
@@ -163,6 +164,7 @@ class TurnTakingWorker(SweepingWorker):
                     raise
                 self.sweeper.contact.broken()
                 logger.warning("the database did not answer, trying again: %s", error)
+                self.settle_up()
                 time.sleep(SECONDS_WITHOUT_DATABASE)
                 raise DequeueTimeout(SECONDS_WITHOUT_DATABASE, turn.rq_queue) from error
             self._tell_news(news)

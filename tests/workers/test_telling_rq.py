@@ -1,0 +1,129 @@
+"""When RQ is told of the end of a job: while the next one is under way, and before anything that may take long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import django_rq
+import pytest
+from django.db import OperationalError
+from rq.exceptions import StopRequested
+from rq.job import JobStatus
+
+from tenant_slots import dispatch, slots
+from tenant_slots.models import TenantJob
+from tenant_slots.workers import TenantPreforkWorker, TenantWorker
+from tests import jobs
+from tests.factories import redis_forgets, tenant_queue
+from tests.history import History
+from tests.workers.jobs import fail
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Worker = type[TenantPreforkWorker] | type[TenantWorker]
+
+CLASSES = pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker])
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What was handed out and told, in its order, with the first argument of the job."""
+    happened: list[tuple[str, str]] = []
+
+    def note(cls: Worker, name: str, event: str) -> None:
+        real = getattr(cls, name)
+
+        def noted(self: Any, job: Any, *arguments: Any) -> Any:
+            happened.append((event, job.description.split("'")[1]))
+            return real(self, job, *arguments)
+
+        monkeypatch.setattr(cls, name, noted)
+
+    for cls in (TenantPreforkWorker, TenantWorker):
+        note(cls, "_hand_out", "begins")
+        note(cls, "tell_rq", "told")
+        monkeypatch.setattr(cls, "has_nothing_else_to_do", cls.goes_on)
+    return happened
+
+
+def run(worker_class: Worker) -> None:
+    queue = django_rq.get_queue("imports")
+    worker_class([queue], connection=queue.connection).work(burst=True, logging_level="ERROR")
+
+
+def known_to_rq() -> list[JobStatus | None]:
+    found = [dispatch.queue_named("imports").fetch_job(job.last_rq_id) for job in TenantJob.objects.order_by("pk")]
+    return [rq_job.get_status() if rq_job else None for rq_job in found]
+
+
+@CLASSES
+@pytest.mark.parametrize("tenants", [("a", "b", "c"), ("a", "a", "a")], ids=["of three tenants", "of one"])
+def test_the_next_job_does_not_wait_until_rq_is_told_of_the_last_one(
+    worker_class: Worker, tenants: tuple[str, ...], history: History, events: list[tuple[str, str]]
+) -> None:
+    for tenant in set(tenants):
+        tenant_queue(tenant, max_job=1)
+    redis_forgets()
+    jobs.record.enqueue_many([((tenant, str(n), history.path, 0.0), {}) for n, tenant in enumerate(tenants)])
+    run(worker_class)
+    first, second, third = tenants
+    assert events == [
+        ("begins", first),
+        ("begins", second),
+        ("told", first),
+        ("begins", third),
+        ("told", second),
+        ("told", third),
+    ]
+    assert known_to_rq() == [JobStatus.FINISHED] * 3
+
+
+@CLASSES
+def test_a_failure_is_told_at_once(worker_class: Worker, events: list[tuple[str, str]]) -> None:
+    for tenant in ("a", "b"):
+        tenant_queue(tenant, max_job=1)
+    redis_forgets()
+    fail.enqueue_many([(("a", "odd"), {}), (("b", "odd"), {})])
+    run(worker_class)
+    assert events == [("begins", "a"), ("told", "a"), ("begins", "b"), ("told", "b")]
+    assert known_to_rq() == [JobStatus.FAILED] * 2
+
+
+@CLASSES
+def test_it_is_told_before_a_job_that_rq_delivers(
+    worker_class: Worker, history: History, events: list[tuple[str, str]]
+) -> None:
+    tenant_queue("a", max_job=1)
+    redis_forgets()
+    jobs.record.enqueue("a", "0", history.path, 0.0)
+    django_rq.get_queue("imports").enqueue(len, "plain")
+    run(worker_class)
+    assert events.index(("told", "a")) == events.index(("begins", "a")) + 1
+    assert ("begins", "plain") in events
+
+
+@CLASSES
+@pytest.mark.parametrize("happens", [StopRequested, OperationalError], ids=["a stop", "an outage"])
+def test_it_is_told_whatever_happens_before_the_next_one(
+    worker_class: Worker,
+    happens: type[Exception],
+    history: History,
+    events: list[tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for tenant in ("a", "b"):
+        tenant_queue(tenant, max_job=1)
+    redis_forgets()
+    jobs.record.enqueue_many([((tenant, tenant, history.path, 0.0), {}) for tenant in ("a", "b")])
+    real, asked = slots.admit_and_start, []
+
+    def admit_and_start(*arguments: Any, **options: Any) -> Any:
+        asked.append(arguments)
+        if len(asked) == 2:
+            events.append(("happens", ""))
+            raise happens
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(slots, "admit_and_start", admit_and_start)
+    run(worker_class)
+    assert events[:3] == [("begins", "a"), ("happens", ""), ("told", "a")]
