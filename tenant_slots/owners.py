@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import secrets
 import signal
@@ -28,6 +29,9 @@ DEAD = "ZX"
 
 FIRST_PROCESS = 1
 """It is no work-horse of ours, and a signal to the group of that number goes to every process that there is."""
+
+HOST_BYTES = 12
+"""Of the digest that names a host: enough that no two of them ever share one."""
 
 
 class Liveness(Enum):
@@ -77,13 +81,14 @@ def this_process(worker: str, *, beats: bool) -> Owner:
 def this_host() -> str:
     """The same for processes that can see each other's pids: a host's name is not enough, containers share it.
 
-    Empty where there is no /proc; then every owner counts as one of another host.
+    A digest, for every start writes it. Empty where there is no /proc; then every owner counts
+    as one of another host.
     """
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+        boot, processes = Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""
+    return hashlib.blake2b(f"{boot}{processes}".encode(), digest_size=HOST_BYTES).hexdigest()
 
 
 def liveness(job: TenantJob) -> Liveness:
