@@ -20,6 +20,7 @@ from tenant_slots import rates, rests, signals, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow
+from tenant_slots.db.commits import after_commit
 from tenant_slots.exceptions import InvalidLimit, InvalidRate, InvalidTime, StaleVersion, TimeHasPassed
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
@@ -54,7 +55,7 @@ LONGEST_REASON = 1000
 
 @implements(TenantQueue.admit_waiting)
 def admit_waiting(tenant_queue: TenantQueue) -> None:
-    transitions.after_commit(partial(transitions.offer_everywhere, tenant_queue))
+    after_commit(partial(transitions.offer_everywhere, tenant_queue))
 
 
 @implements(TenantQueue.set_limit)

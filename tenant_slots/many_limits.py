@@ -19,6 +19,7 @@ from django.db.models import Exists, F, IntegerField, OuterRef
 
 from tenant_slots import limits, transitions
 from tenant_slots.conf import app_settings
+from tenant_slots.db.commits import after_commit
 from tenant_slots.db.compiled import Consequence, Parameter, Statement, among, fields_of, inserted_then, update_with
 from tenant_slots.db.transactions import impatient, is_locked_out, is_open, patience, send
 from tenant_slots.exceptions import TenantQueueLocked
@@ -117,7 +118,7 @@ def follow(written: Sequence[Edited]) -> None:
     for queue in {row.queue: None for row in guarded}:
         shares = [(row.pk, row.share) for row in guarded if row.queue == queue]
         to_offer = [known for known in shares if known[0] in with_work]
-        transitions.after_commit(partial(transitions.offer_changed, queue, shares, to_offer))
+        after_commit(partial(transitions.offer_changed, queue, shares, to_offer))
 
 
 def _with_work(pks: list[int]) -> set[int]:

@@ -8,18 +8,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
-from django.db import Error, connections, transaction
+from django.db import Error
 from django.utils.module_loading import import_string
 from redis.exceptions import RedisError
 
-from tenant_slots import chains, charges, dispatch, fair_order, signals, slots
+from tenant_slots import chains, charges, dispatch, fair_order, news, slots
 from tenant_slots.chains import Told
 from tenant_slots.conf import app_settings
+from tenant_slots.db.commits import after_commit
 from tenant_slots.db.transactions import REFUSALS, patience, waiting_at_most
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.fair_order import Freed, Turn
@@ -32,7 +33,6 @@ logger = logging.getLogger("tenant_slots")
 
 FORGOTTEN = "RQ lost it with its arguments while it was put off, as when its ttl has run out"
 
-
 RUNS_AT_ONCE = "tenant_slots.running.here.run_at_once"
 """What takes the place of workers and of Redis in immediate mode. It stands above, and is named as RQ names ours."""
 
@@ -42,34 +42,12 @@ LOCK_TIMEOUT_SECONDS = 0.2
 SECONDS_TO_TELL = 0.5
 """For which a process that ends a job tells others of it. A thousand are told at once."""
 
-News = tuple[str, dict[str, Any]]
-"""The name of a signal and its arguments."""
-
 _is_feeding: ContextVar[bool] = ContextVar("tenant_slots_is_feeding", default=False)
-
-_collected: ContextVar[list[News] | None] = ContextVar("tenant_slots_collected", default=None)
-
-
-@contextmanager
-def collecting() -> Iterator[list[News]]:
-    """Send no signal in the block, but gather what is to be told: its receivers are for another process to call."""
-    news: list[News] = []
-    token = _collected.set(news)
-    try:
-        yield news
-    finally:
-        _collected.reset(token)
-
-
-def tell(news: Iterable[News]) -> None:
-    """Call the receivers; a failing one is logged by Django."""
-    for signal, facts in news:
-        signals.send(signal, sender=TenantJob, **facts)
 
 
 def stored(jobs: list[TenantJob]) -> None:
     """Tell that new jobs are in the database."""
-    after_commit(partial(_send, "jobs_enqueued", jobs=jobs))
+    after_commit(partial(news.send, "jobs_enqueued", jobs=jobs))
 
 
 def offer(tenant_queue_id: int, rq_queue: str, share: int = 0) -> list[TenantJob]:
@@ -206,7 +184,7 @@ def push(admitted: list[TenantJob], rq_queue: str) -> list[TenantJob]:
         forgotten = dispatch.push(admitted).forgotten
         if pushed := [job.last_rq_id for job in admitted if not job.is_reservation]:
             _unless_redis_is_away(partial(fair_order.bring_before_plain_jobs, rq_queue, pushed))
-        _send("jobs_admitted", jobs=admitted)
+        news.send("jobs_admitted", jobs=admitted)
         for job in forgotten:
             release(job, states=(State.QUEUED,), state=State.FAILED, error=FORGOTTEN)
     return admitted
@@ -227,12 +205,12 @@ def admit_here(job: TenantJob) -> bool:
 
 def admitted_here(job: TenantJob) -> None:
     """Tell that a job has a slot which is not pushed."""
-    _send("jobs_admitted", jobs=[job])
+    news.send("jobs_admitted", jobs=[job])
 
 
 def started(job: TenantJob) -> None:
     """Tell that a job runs."""
-    _send("job_started", job=job)
+    news.send("job_started", job=job)
 
 
 def release(job: TenantJob, *, seconds: float | None = None, **changes: Any) -> Release:
@@ -384,38 +362,6 @@ def _announce(jobs: Iterable[TenantJob], state: State, error: str) -> None:
     for job in jobs:
         job.state, job.error = state, error
         if job.has_ended:
-            after_commit(partial(_send, "job_ended", job=job))
+            after_commit(partial(news.send, "job_ended", job=job))
         else:
-            after_commit(partial(_send, "job_put_back", job=job, reason=error))
-
-
-def after_commit(function: Callable[[], object]) -> None:
-    """Run when the current transaction of our database has committed, at once without one.
-
-    Where the caller has switched autocommit off, Django runs it when that is on again after a commit.
-
-    What was committed stands whatever happens here, so an error is logged and left to the sweep.
-    """
-
-    def run() -> None:
-        try:
-            function()
-        except Exception:
-            logger.exception("a step after a commit failed; the sweep will make up for it")
-
-    # Without autocommit Django takes no function outside of a block, but those from inside one.
-    with transaction.atomic(using=app_settings.DATABASE) if _is_manual() else nullcontext():
-        transaction.on_commit(run, using=app_settings.DATABASE)
-
-
-def _is_manual() -> bool:
-    connection = connections[app_settings.DATABASE]
-    return not connection.in_atomic_block and not connection.get_autocommit()
-
-
-def _send(signal: str, **facts: Any) -> None:
-    collected = _collected.get()
-    if collected is None:
-        tell([(signal, facts)])
-    else:
-        collected.append((signal, facts))
+            after_commit(partial(news.send, "job_put_back", job=job, reason=error))

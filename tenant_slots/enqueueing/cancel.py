@@ -8,6 +8,7 @@ from typing import Any
 
 from tenant_slots import dispatch, transitions
 from tenant_slots.db.clock import DatabaseNow
+from tenant_slots.db.commits import after_commit
 from tenant_slots.db.compiled import among
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
@@ -89,7 +90,7 @@ def _tell(row: TenantQueue, jobs: list[TenantJob]) -> None:
     for job in jobs:
         job.tenant_queue, job.awaited = row, job.pk in awaited
         if job.rq_job_id:
-            transitions.after_commit(partial(dispatch.remove, job))
+            after_commit(partial(dispatch.remove, job))
     transitions.left(jobs, State.CANCELED)
 
 
@@ -98,6 +99,6 @@ def _ask_to_stop(job: TenantJob) -> bool:
     with locked(job.tenant_queue_id):
         run = TenantJob.objects.held_as(job)
         if run.filter(cancel_requested_at=None).update(cancel_requested_at=DatabaseNow()):
-            transitions.after_commit(partial(dispatch.stop, job))
+            after_commit(partial(dispatch.stop, job))
             return True
         return bool(run.exists())

@@ -12,6 +12,7 @@ from django.db.models import Model, Q, QuerySet
 
 from tenant_slots import charges, dispatch, transitions
 from tenant_slots.conf import app_settings
+from tenant_slots.db.commits import after_commit
 from tenant_slots.fair_order import Freed
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
@@ -70,8 +71,8 @@ def _locked(all_locked: ExitStack, pk: int) -> TenantQueue | None:
 
 def _leave(job: TenantJob) -> None:
     """A run that goes on notices with its next heartbeat, if the stop does not reach it, that its job is gone."""
-    transitions.after_commit(partial(dispatch.stop if job.state == State.RUNNING else dispatch.remove, job))
+    after_commit(partial(dispatch.stop if job.state == State.RUNNING else dispatch.remove, job))
     if job.state in HOLDING:
         GIVE_BACK.update(pk=job.tenant_queue_id, slots=1)
         slot = Freed(job.tenant_queue_id, charges.unmeasured(job), job.rq_queue_name)
-        transitions.after_commit(partial(transitions.free, slot))
+        after_commit(partial(transitions.free, slot))

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from tenant_slots import tenants, transitions
 from tenant_slots.db import clock
+from tenant_slots.db.commits import after_commit
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.enqueueing import after, backlog_limit, bulk, on_busy, overflow, unique
 from tenant_slots.enqueueing.new_job import NewJob, job_like
@@ -53,10 +54,10 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
             transitions.await_jobs(task.after)
     waiting = [job for job in fresh if job.state == State.WAITING]
     for rq_queue, tenants_there in _turns(waiting).items():
-        transitions.after_commit(partial(transitions.offer_many, rq_queue, tenants_there))
+        after_commit(partial(transitions.offer_many, rq_queue, tenants_there))
     if task.on_busy != WAIT:
         for row, own in _by_tenant_queue(fresh).items():
-            transitions.after_commit(partial(on_busy.turn_away, row, own))
+            after_commit(partial(on_busy.turn_away, row, own))
     return jobs
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from tenant_slots import chains, transitions
+from tenant_slots.db.commits import after_commit
 from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing import unique
 from tenant_slots.exceptions import NotRetryable
@@ -42,7 +43,7 @@ def retry(job: TenantJob) -> None:
     if after:
         transitions.await_jobs(after)
     else:
-        transitions.after_commit(partial(transitions.offer, job.tenant_queue_id, job.rq_queue_name))
+        after_commit(partial(transitions.offer, job.tenant_queue_id, job.rq_queue_name))
     with suppress(TenantJob.DoesNotExist):  # deleted since, or run and pruned
         job.refresh_from_db()
 
@@ -65,7 +66,7 @@ def retry_all(row: TenantQueue, jobs: list[TenantJob]) -> list[TenantJob]:
     for job in retryable:
         job.tenant_queue = row
     for rq_queue in {job.rq_queue_name: None for job in retryable}:
-        transitions.after_commit(partial(transitions.offer, row.pk, rq_queue, row.share))
+        after_commit(partial(transitions.offer, row.pk, rq_queue, row.share))
     return retryable
 
 

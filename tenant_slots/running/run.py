@@ -13,6 +13,7 @@ from uuid import UUID
 from rq.job import Job
 
 from tenant_slots import dispatch, fair_order, owners, slots, transitions
+from tenant_slots.db.commits import after_commit
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.hand_over import Choosing
 from tenant_slots.models import State, TenantJob
@@ -168,7 +169,7 @@ class Run:
 
     def _make_room(self, job: TenantJob) -> None:
         """The job was taken from RQ's list, which has room for another one."""
-        transitions.after_commit(partial(transitions.feed, job.rq_queue_name))
+        after_commit(partial(transitions.feed, job.rq_queue_name))
 
     def _record_start(self, job: TenantJob, owner: Owner) -> bool:
         return recording.record_start(job, owner, self._on_outage)

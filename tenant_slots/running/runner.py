@@ -16,6 +16,7 @@ from rq import Retry, get_current_job
 
 from tenant_slots import alarm, transitions
 from tenant_slots.db import clock
+from tenant_slots.db.commits import after_commit
 from tenant_slots.models import EXPIRED, State, TenantJob
 from tenant_slots.running import busy, callbacks, deliveries, errors, unknown_tasks
 from tenant_slots.running.coroutines import completed_in_context
@@ -51,7 +52,7 @@ def run_job(job_id: str, attempt: int) -> Any:
     if not run.begin(UUID(job_id), attempt):
         logger.warning("attempt %s of job %s is not to be run: it ended, was canceled or runs", attempt, job_id)
         if rq_job:  # it has left RQ's list, so that there is room for another one
-            transitions.after_commit(partial(transitions.feed, rq_job.origin))
+            after_commit(partial(transitions.feed, rq_job.origin))
         return deliveries.ignored(rq_job, _row_of(job_id, attempt)) if rq_job else None
     with suppress(TenantBusy):  # RQ has this attempt as one that ended; another one comes
         return run_in_slot(run, run_stored)

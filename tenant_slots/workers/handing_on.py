@@ -11,13 +11,13 @@ from redis.exceptions import RedisError
 from rq.job import Job
 from rq.queue import Queue
 
-from tenant_slots import fair_order, transitions
+from tenant_slots import fair_order
 from tenant_slots.conf import app_settings
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.models import ENDED
+from tenant_slots.news import News, collecting
 from tenant_slots.running.recording import PASSING, Outcome
 from tenant_slots.running.supervised import SupervisedRun
-from tenant_slots.transitions import News
 from tenant_slots.workers.turns import TurnTakingWorker
 
 logger = logging.getLogger("tenant_slots")
@@ -64,7 +64,7 @@ class HandingOnWorker(TurnTakingWorker):
             return None
         job, following = run.job, self.new_run()
         try:
-            with self._database(), transitions.collecting() as news:
+            with self._database(), collecting() as news:
                 is_done = run.hand_on(outcome, turn, following)
         except BaseException as error:
             self._put_back_what_was_taken(after=(job.pk, job.token))

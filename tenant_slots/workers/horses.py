@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tenant_slots.models import TenantJob
-from tenant_slots.transitions import News
+from tenant_slots.news import News
 from tenant_slots.workers.children import Child
 
 

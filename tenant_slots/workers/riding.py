@@ -19,8 +19,9 @@ from rq.timeouts import JobTimeoutException
 from rq.utils import now
 from rq.worker import BaseWorker
 
-from tenant_slots import dispatch, signals, transitions
+from tenant_slots import dispatch, signals
 from tenant_slots.models import TenantJob
+from tenant_slots.news import tell
 from tenant_slots.owners import Owner
 from tenant_slots.running.deliveries import failure_text
 from tenant_slots.running.outbox import Outbox
@@ -76,7 +77,7 @@ class RidingWorker(BaseWorker):
 
     def _obey(self, order: Order | Tell) -> RQEnd | None:
         if isinstance(order, Tell):
-            transitions.tell(order.news)
+            tell(order.news)
         elif order.job is not None:
             return self._perform_ours(order, order.job)
         else:

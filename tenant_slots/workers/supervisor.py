@@ -21,12 +21,12 @@ from rq.job import Job
 from rq.queue import Queue
 from rq.worker import Worker
 
-from tenant_slots import dispatch, signals, transitions
+from tenant_slots import dispatch, signals
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import PrivateConnection
 from tenant_slots.models import State
+from tenant_slots.news import News, collecting, tell
 from tenant_slots.running.supervised import SupervisedRun
-from tenant_slots.transitions import News
 from tenant_slots.workers.aside import AsideWorker, aside_at_once
 from tenant_slots.workers.handing_on import HandingOnWorker
 from tenant_slots.workers.heartbeats import Token
@@ -161,7 +161,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         news: list[News] = []
         if run is not None and run.job is not None:
             self.looks_at_once = True  # so that `settle_up` tells of the slot, to whoever waits for one
-            with self._database(), transitions.collecting() as news:
+            with self._database(), collecting() as news:
                 run.put_back()
             self.keep_what_is_left()
         else:
@@ -280,7 +280,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             return []
         news = self.hand_on(run, outcome)
         if news is None:
-            with self._database(), transitions.collecting() as news:
+            with self._database(), collecting() as news:
                 run.end(outcome)
         return news
 
@@ -293,11 +293,11 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         if not news:
             return
         if not self._is_to_hear(report):
-            transitions.tell(news)
+            tell(news)
         elif self._horse is not None and self._horse.can_take(Tell(news)):
             self._wait_for_receivers(self._horse)
         else:
-            aside_at_once(lambda: transitions.tell(news))
+            aside_at_once(lambda: tell(news))
 
     def _tell_news(self, news: list[News]) -> None:
         self._tell(news, None)
@@ -327,9 +327,9 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         self._tell_untold()
 
     def _tell_untold(self) -> None:
-        tell, self._untold = self._untold, None
-        if tell is not None:
-            self._unless_redis_is_away(tell)
+        untold, self._untold = self._untold, None
+        if untold is not None:
+            self._unless_redis_is_away(untold)
 
     def _tell_rq_of_death(self, job: Job, queue: Queue, status: int | None) -> None:
         was_stopped = self._stopped_job_id == job.id

@@ -19,9 +19,9 @@ from tenant_slots import dispatch, fair_order, transitions
 from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.fair_order import Freed, Next, Turn
 from tenant_slots.models import TenantJob
+from tenant_slots.news import News, collecting, tell
 from tenant_slots.running.recording import NOT_BEGUN
 from tenant_slots.running.run import WatchedRun
-from tenant_slots.transitions import News
 from tenant_slots.witness import Phase
 from tenant_slots.workers.base import SweepingWorker
 from tenant_slots.workers.heartbeats import Token
@@ -133,7 +133,7 @@ class TurnTakingWorker(SweepingWorker):
     def _feed_others(self, feed: Callable[[], object]) -> None:
         """Admit jobs that others wait for. Where the database is out of reach the sweep makes up for it."""
         try:
-            with self._database(), transitions.collecting() as news:
+            with self._database(), collecting() as news:
                 feed()
         except Error as error:
             self.sweeper.contact.broken()
@@ -156,7 +156,7 @@ class TurnTakingWorker(SweepingWorker):
         with self._until_executed():
             run = self.new_run()
             try:
-                with self._database(), transitions.collecting() as news:
+                with self._database(), collecting() as news:
                     job = run.take(turn)
             except BaseException as error:
                 self._put_back_what_was_taken()
@@ -189,7 +189,7 @@ class TurnTakingWorker(SweepingWorker):
 
     def _fail(self, run: WatchedRun, error: Exception) -> None:
         """A row that somebody has spoilt fails its job alone."""
-        with self._database(), transitions.collecting() as news:
+        with self._database(), collecting() as news:
             run.fail(str(error))
         self.keep_what_is_left()
         self._tell_news(news)
@@ -215,7 +215,7 @@ class TurnTakingWorker(SweepingWorker):
 
     def _tell_news(self, news: list[News]) -> None:
         """Call the receivers of what others get to run."""
-        transitions.tell(news)
+        tell(news)
 
     def _database(self) -> Any:
         """Around what is asked of the database between two jobs."""

@@ -15,6 +15,7 @@ import pytest
 from django.db import connection, transaction
 
 from tenant_slots import chains, transitions
+from tenant_slots.db.commits import after_commit
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
 from tests.factories import counters_match, fresh, owner, running_job, tenant_queue
@@ -95,7 +96,7 @@ def ends_while_it_is_noted() -> TenantJob:
 
 def tell_nobody_after_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     def await_jobs(pks: Any) -> None:
-        transitions.after_commit(lambda: chains.watch(pks))
+        after_commit(lambda: chains.watch(pks))
 
     monkeypatch.setattr(transitions, "await_jobs", await_jobs)
 
