@@ -7,107 +7,88 @@ then does it in a new transaction. All of it is done while the tenant queue is l
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tenant_slots import backlog, moves
-from tenant_slots.models import ENDED, HOLDING, State, TenantJob, TenantQueue
-from tenant_slots.moves import NotAsExpected
+from tenant_slots.models import ENDED, TenantJob, TenantQueue
+from tenant_slots.moves import Leaving, NotAsExpected
 from tenant_slots.owners import Owner
 from tenant_slots.releases import Admission, Release
+
+Heads = list[TenantJob] | None
+"""The first jobs of a backlog, where they were asked for together with the lock; None where they are still to be."""
 
 Choosing = Callable[[TenantJob], object]
 """Called with a job before it is marked as running."""
 
 
-def leave(
-    job: TenantJob, tenant_queue: TenantQueue, states: tuple[State, ...], later: float | None, values: dict[str, Any]
-) -> Release:
-    released = moves.leave(job, tenant_queue, states, later, values)
+@dataclass(frozen=True)
+class Taker:
+    """Who starts a tenant's next job at once."""
+
+    rq_queue: str
+    owner: Owner
+    choosing: Choosing
+
+
+def leave(leaver: Leaving, tenant_queue: TenantQueue) -> Release:
+    released = moves.leave(leaver, tenant_queue)
     if released:
         moves.count(tenant_queue, moves.freed_by_one(tenant_queue), 0)
     return released
 
 
-def leave_at_once(
-    job: TenantJob, tenant_queue: TenantQueue, states: tuple[State, ...], later: float | None, values: dict[str, Any]
-) -> Release:
+def leave_at_once(leaver: Leaving, tenant_queue: TenantQueue) -> Release:
     counting = moves.counting(tenant_queue, moves.freed_by_one(tenant_queue), 0)
-    return moves.leave_at_once(job, tenant_queue, states, later, values, *counting)[0]
+    return moves.leave_at_once(leaver, tenant_queue, *counting)[0]
 
 
-def leave_and_start(
-    job: TenantJob,
-    values: dict[str, Any],
-    tenant_queue: TenantQueue,
-    rq_queue: str,
-    owner: Owner,
-    choosing: Choosing,
-    answers: list[list[TenantJob]],
-) -> Release:
-    released = moves.leave(job, tenant_queue, HOLDING, None, values)
+def leave_and_start(leaver: Leaving, tenant_queue: TenantQueue, taker: Taker, heads: Heads) -> Release:
+    released = moves.leave(leaver, tenant_queue)
     freed = moves.freed_by_one(tenant_queue) if released else 0
-    heads = answers[0] if answers and released.state in ENDED else None
-    return replace(released, admission=start(tenant_queue, rq_queue, owner, choosing, heads, freed))
+    admission = start(tenant_queue, taker, heads if released.state in ENDED else None, freed)
+    return replace(released, admission=admission)
 
 
-def leave_and_start_at_once(
-    job: TenantJob,
-    values: dict[str, Any],
-    tenant_queue: TenantQueue,
-    rq_queue: str,
-    owner: Owner,
-    choosing: Choosing,
-    answers: list[list[TenantJob]],
-) -> Release:
+def leave_and_start_at_once(leaver: Leaving, tenant_queue: TenantQueue, taker: Taker, heads: Heads) -> Release:
     """Only where it does not depend on the job's new state who is next."""
-    if values["state"] not in ENDED or tenant_queue.max_job_per_key is not None:
-        return leave_and_start(job, values, tenant_queue, rq_queue, owner, choosing, answers)
+    if leaver.state not in ENDED or tenant_queue.max_job_per_key is not None:
+        return leave_and_start(leaver, tenant_queue, taker, heads)
     freed = moves.freed_by_one(tenant_queue)
-    chosen, admission = _choose_one(tenant_queue, rq_queue, choosing, answers[0] if answers else None)
-    also = [*moves.counting(tenant_queue, freed, len(chosen)), *(moves.starting(job, owner) for job in chosen)]
-    released, given = moves.leave_at_once(job, tenant_queue, HOLDING, None, values, *also)
+    chosen, admission = _choose_one(tenant_queue, taker, heads)
+    also = [*moves.counting(tenant_queue, freed, len(chosen)), *(moves.starting(job, taker.owner) for job in chosen)]
+    released, given = moves.leave_at_once(leaver, tenant_queue, *also)
     return replace(released, admission=_with_started(admission, tenant_queue, chosen, given))
 
 
-def start(
-    tenant_queue: TenantQueue,
-    rq_queue: str,
-    owner: Owner,
-    choosing: Choosing,
-    heads: list[TenantJob] | None,
-    freed: int = 0,
-) -> Admission:
-    heads, admission = backlog.choose(tenant_queue, rq_queue, 1, heads)
-    if not moves.count(tenant_queue, freed, len(heads)):
+def start(tenant_queue: TenantQueue, taker: Taker, heads: Heads, freed: int = 0) -> Admission:
+    chosen, admission = backlog.choose(tenant_queue, taker.rq_queue, 1, heads)
+    if not moves.count(tenant_queue, freed, len(chosen)):
         moves.count(tenant_queue, freed, 0)
         return Admission(is_full=True)
     started = None
-    for job in (head for head in heads if head.starts_where_admitted):
-        choosing(job)
-        started = moves.start_one(tenant_queue, job, owner)
-    elsewhere = moves.claimed(tenant_queue, [head for head in heads if not head.starts_where_admitted])
+    for job in (head for head in chosen if head.starts_where_admitted):
+        taker.choosing(job)
+        started = moves.start_one(tenant_queue, job, taker.owner)
+    elsewhere = moves.claimed(tenant_queue, [head for head in chosen if not head.starts_where_admitted])
     return replace(admission, jobs=elsewhere, started=started, wakes_in=backlog.wakes_in(tenant_queue, admission))
 
 
-def start_at_once(
-    tenant_queue: TenantQueue, rq_queue: str, owner: Owner, choosing: Choosing, heads: list[TenantJob] | None
-) -> Admission:
-    chosen, admission = _choose_one(tenant_queue, rq_queue, choosing, heads)
+def start_at_once(tenant_queue: TenantQueue, taker: Taker, heads: Heads) -> Admission:
+    chosen, admission = _choose_one(tenant_queue, taker, heads)
     counting = moves.counting(tenant_queue, 0, len(chosen))
-    given = moves.at_once(*counting, *(moves.starting(job, owner) for job in chosen))
+    given = moves.at_once(*counting, *(moves.starting(job, taker.owner) for job in chosen))
     return _with_started(admission, tenant_queue, chosen, given)
 
 
-def _choose_one(
-    tenant_queue: TenantQueue, rq_queue: str, choosing: Choosing, heads: list[TenantJob] | None
-) -> tuple[list[TenantJob], Admission]:
+def _choose_one(tenant_queue: TenantQueue, taker: Taker, heads: Heads) -> tuple[list[TenantJob], Admission]:
     """At most one job, which starts here. Raises NotAsExpected where others go before it."""
-    chosen, admission = backlog.choose(tenant_queue, rq_queue, 1, heads)
+    chosen, admission = backlog.choose(tenant_queue, taker.rq_queue, 1, heads)
     if not all(head.starts_where_admitted for head in chosen):
         raise NotAsExpected
     for job in chosen:
-        choosing(job)
+        taker.choosing(job)
     return chosen, admission
 
 

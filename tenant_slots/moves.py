@@ -7,7 +7,7 @@ happened, and whoever began it does the same again step by step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -43,41 +43,56 @@ def at_once(*writes: Asked) -> list[Any]:
     return answers
 
 
-def leave_at_once(
-    job: TenantJob,
-    tenant_queue: TenantQueue,
-    states: Sequence[State],
-    later: float | None,
-    values: dict[str, Any],
-    *also: Asked,
-) -> tuple[Release, list[Any]]:
+@dataclass(frozen=True)
+class Leaving:
+    """A job that is to leave its slot."""
+
+    job: TenantJob
+    """As this process started or read it: nothing changes unless the row has the same `attempt` and `token`."""
+    states: tuple[State, ...]
+    """Nothing changes unless the job is in one of these."""
+    values: dict[str, Any]
+    """The new values of fields; `state` is one of them."""
+    later: float | None = None
+    """Seconds from now until the job's new `run_after`."""
+
+    @property
+    def state(self) -> State:
+        """Where it goes."""
+        return State(self.values["state"])
+
+    def canceled(self) -> Leaving:
+        """The same, to where a job goes whose cancel was requested."""
+        return replace(self, values={**self.values, "state": State.CANCELED}, later=None)
+
+    def asked(self) -> Asked:
+        statement = leaving(self.states, self.state, self.later is not None, tuple(self.values))
+        fence = {"pk": self.job.pk, "attempt": self.job.attempt, "token": self.job.token}
+        return Asked(statement, {**self.values, **fence, "later": timedelta(seconds=self.later or 0)})
+
+
+def leave_at_once(leaver: Leaving, tenant_queue: TenantQueue, *also: Asked) -> tuple[Release, list[Any]]:
     """As `leave`, together with what else is written; gives the answers to that too.
 
     Raises:
         NotAsExpected: as `at_once`.
     """
-    job.tenant_queue = tenant_queue
-    left, *answers = at_once(_leaving(job, states, later, values), *also)
-    return Release(State(values["state"]), is_awaited=left[0].awaited), answers
+    leaver.job.tenant_queue = tenant_queue
+    left, *answers = at_once(leaver.asked(), *also)
+    return Release(leaver.state, is_awaited=left[0].awaited), answers
 
 
-def leave(
-    job: TenantJob,
-    tenant_queue: TenantQueue,
-    states: Sequence[State],
-    later: float | None,
-    values: dict[str, Any],
-) -> Release:
-    """Where the job went: to the state in `values`, or to canceled if that was requested meanwhile.
+def leave(leaver: Leaving, tenant_queue: TenantQueue) -> Release:
+    """Where the job went: to the state that it was to go to, or to canceled if that was requested meanwhile.
 
     `leaving` refuses a job whose cancel was requested: it does not run again, and whoever was told that it will be
     canceled does not see that it has finished.
     """
-    job.tenant_queue = tenant_queue  # whoever is told of the end asks for the tenant
-    if released := _left(job, states, later, values):
+    leaver.job.tenant_queue = tenant_queue  # whoever is told of the end asks for the tenant
+    if released := _left(leaver):
         return released
-    wanted = TenantJob.objects.held_as(job).exclude(cancel_requested_at=None)
-    return _left(job, states, None, {**values, "state": State.CANCELED}) if wanted.exists() else Release(None)
+    wanted = TenantJob.objects.held_as(leaver.job).exclude(cancel_requested_at=None)
+    return _left(leaver.canceled()) if wanted.exists() else Release(None)
 
 
 def freed_by_one(tenant_queue: TenantQueue) -> int:
@@ -147,12 +162,6 @@ def _claim(heads: list[TenantJob]) -> list[TenantJob]:
     return [job for job in heads if job.pk in there]
 
 
-def _left(job: TenantJob, states: Sequence[State], later: float | None, values: dict[str, Any]) -> Release:
-    (found,) = together((), _leaving(job, states, later, values))
-    return Release(State(values["state"]), is_awaited=found[0].awaited) if found else Release(None)
-
-
-def _leaving(job: TenantJob, states: Sequence[State], later: float | None, values: dict[str, Any]) -> Asked:
-    statement = leaving(tuple(states), State(values["state"]), later is not None, tuple(values))
-    fence = {"pk": job.pk, "attempt": job.attempt, "token": job.token}
-    return Asked(statement, {**values, **fence, "later": timedelta(seconds=later or 0)})
+def _left(leaver: Leaving) -> Release:
+    (found,) = together((), leaver.asked())
+    return Release(leaver.state, is_awaited=found[0].awaited) if found else Release(None)

@@ -32,10 +32,10 @@ from tenant_slots import backlog, hand_over, moves, rests
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.transactions import impatient
-from tenant_slots.hand_over import Choosing
+from tenant_slots.hand_over import Choosing, Heads, Taker
 from tenant_slots.locks import locked, locked_and_asked
 from tenant_slots.models import HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
-from tenant_slots.moves import NotAsExpected
+from tenant_slots.moves import Leaving, NotAsExpected
 from tenant_slots.owners import Owner
 from tenant_slots.releases import Admission, Release
 from tenant_slots.statements import BEAT, CLAIM, GIVE_TOKEN_BACK, START, START_IF_DUE
@@ -78,11 +78,13 @@ def admit_and_start(tenant_queue_id: int, rq_queue: str, owner: Owner, choosing:
         choosing: called with the job before it is marked.
     """
 
-    def go(start: Callable[..., Admission]) -> Admission:
+    taker = Taker(rq_queue, owner, choosing)
+
+    def go(start: Callable[[TenantQueue, Taker, Heads], Admission]) -> Admission:
         asked = backlog.asked_for(tenant_queue_id, "")
         with locked_and_asked(tenant_queue_id, asked) as (tenant_queue, answers):
             heads = answers[0] if answers and rq_queue == tenant_queue.queue else None
-            return start(tenant_queue, rq_queue, owner, choosing, heads)
+            return start(tenant_queue, taker, heads)
 
     with suppress(NotAsExpected):
         return go(hand_over.start_at_once)
@@ -169,9 +171,11 @@ def release(
         values: the new values of fields; `state` must be one of them.
     """
 
-    def go(leave: Callable[..., Release]) -> Release:
+    leaver = Leaving(job, states, values, later)
+
+    def go(leave: Callable[[Leaving, TenantQueue], Release]) -> Release:
         with suppress(TenantQueue.DoesNotExist), locked(job.tenant_queue_id) as tenant_queue:
-            released = leave(job, tenant_queue, states, later, values)
+            released = leave(leaver, tenant_queue)
             if released and rest is not None:
                 rests.begin(tenant_queue, **rest)
             if released and tenant_queue.rate_number is not None and (unstarted or states == (State.QUEUED,)):
@@ -190,10 +194,12 @@ def release_and_start(job: TenantJob, rq_queue: str, owner: Owner, choosing: Cho
     The slot changes hands, so that the counter is not written.
     """
 
-    def go(leave_and_start: Callable[..., Release]) -> Release:
+    leaver, taker = Leaving(job, HOLDING, values), Taker(rq_queue, owner, choosing)
+
+    def go(leave_and_start: Callable[[Leaving, TenantQueue, Taker, Heads], Release]) -> Release:
         locking = locked_and_asked(job.tenant_queue_id, backlog.asked_for(job.tenant_queue_id, job.rq_queue))
         with suppress(TenantQueue.DoesNotExist), locking as (tenant_queue, answers):
-            return leave_and_start(job, values, tenant_queue, rq_queue, owner, choosing, answers)
+            return leave_and_start(leaver, tenant_queue, taker, answers[0] if answers else None)
         return Release(None)
 
     with suppress(NotAsExpected):
