@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, Self, TypeVar, cast, overload
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.db.models import Model
@@ -46,6 +46,7 @@ def tenant_job(
     throttle: Sequence[Throttle] | None = None,
     unique_for: timedelta | None = None,
     unique_key: Callable[..., object] | None = None,
+    unique_until: Literal["start", "end"] | None = None,
     key: str | Callable[..., object] | None = None,
     expires: timedelta | None = None,
     retry_for: type[BaseException] | tuple[type[BaseException], ...] | None = None,
@@ -70,6 +71,8 @@ def tenant_job(
         unique_for: for how long after a job was enqueued an identical one (function, tenant, arguments) is not stored
             a second time while the first has not ended.
         unique_key: a callable that is given the call's arguments and returns what makes two jobs identical, as text.
+        unique_until: ``"end"`` (the default), or ``"start"``: a job that has started has no duplicates, so that one is
+            stored for what changes while it runs.
         key: the concurrency key: the name of the function's argument that is the key, or a callable that is given the
             call's arguments: who within the tenant a job is for, see `TenantQueue.max_job_per_key`.
         expires: how long after it was enqueued a job that has not begun is canceled.

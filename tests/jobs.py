@@ -254,6 +254,11 @@ def import_once(tenant: str, path: str = "feed.csv", *parts: str, deep: bool = F
     return path
 
 
+@tenant_job("imports", tenant="tenant", unique_for=timedelta(minutes=10), unique_until="start")
+def import_latest(tenant: str, path: str = "feed.csv") -> str:
+    return path
+
+
 @tenant_job("imports", tenant="tenant", unique_for=timedelta(minutes=10), unique_key=lambda tenant, path, **_: path)
 def import_path_once(tenant: str, path: object, note: str = "") -> object:
     return path

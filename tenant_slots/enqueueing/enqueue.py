@@ -11,8 +11,8 @@ from uuid import uuid4
 from tenant_slots import tenants, transitions
 from tenant_slots.db import clock
 from tenant_slots.db.migrated import naming_missing_tables
-from tenant_slots.enqueueing import after, backlog_limit, bulk, on_busy, overflow, unique
-from tenant_slots.enqueueing.new_job import NewJob, job_like
+from tenant_slots.enqueueing import after, backlog_limit, bulk, identity, on_busy, overflow, unique
+from tenant_slots.enqueueing.new_job import NewJob, Stored, job_like
 from tenant_slots.models import State, TenantJob
 from tenant_slots.tasks import methods
 from tenant_slots.tasks.arguments import require_storable
@@ -42,22 +42,26 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
             expires_at=clock.now() + task.expires if task.expires else None,
         )
         new_jobs = [_checked(task, call, alike) for call in calls]
-        if task.unique_for is None:
-            tenants.though_deleted(partial(_store, task, bulk.insert, new_jobs))
-            jobs = fresh = [new.job for new in new_jobs]
-        else:
-            jobs, fresh = unique.stored_once(task, new_jobs, partial(_store, task))
+        jobs, fresh, held = _stored(task, new_jobs)
     if fresh:
         transitions.stored(fresh)
         if task.after:
             transitions.await_jobs(task.after)
-    waiting = [job for job in fresh if job.state == State.WAITING]
+    waiting = [job for job in fresh if job.state == State.WAITING] + held
     for rq_queue, tenants_there in _turns(waiting).items():
         transitions.after_commit(partial(transitions.offer_many, rq_queue, tenants_there))
     if task.on_busy != WAIT:
         for row, own in _by_tenant_queue(fresh).items():
             transitions.after_commit(partial(on_busy.turn_away, row, own))
     return jobs
+
+
+def _stored(task: TenantTask[..., Any], new_jobs: list[NewJob]) -> Stored:
+    if task.unique_for is not None:
+        return unique.stored_once(task, new_jobs, partial(_store, task))
+    tenants.though_deleted(partial(_store, task, bulk.insert, new_jobs))
+    jobs = [new.job for new in new_jobs]
+    return Stored(jobs, jobs, [])
 
 
 def _turns(jobs: list[TenantJob]) -> dict[str, list[tuple[int, int]]]:
@@ -80,7 +84,7 @@ def _checked(task: TenantTask[..., Any], arguments: Arguments, alike: TenantJob)
         "args": call.stored_args,
         "kwargs": call.kwargs,
         "key": tenants.key_of(call),
-        "unique_key": unique.digest_of(call, tenant, on),
+        "unique_key": identity.digest_of(call, tenant, on),
         "stats": {},
         **on,
     }

@@ -14,6 +14,7 @@ from rq import Retry
 from tenant_slots.exceptions import ImproperJob, InvalidOption
 from tenant_slots.models import TenantJob, shapes
 from tenant_slots.tasks.arguments import json_problem
+from tenant_slots.tasks.duplicates import unique_until_problem
 from tenant_slots.tasks.on_busy import on_busy_problem
 from tenant_slots.tasks.throttle import Throttle
 from tenant_slots.validation import is_number, is_whole, text_problem, time_problem, type_problem
@@ -134,6 +135,7 @@ DECORATOR_OPTIONS = {
     "throttle": Option(_throttle_problem),
     "unique_for": Option(_duration_problem),
     "unique_key": Option(_callable_problem),
+    "unique_until": Option(unique_until_problem),
     "key": Option(_key_source_problem),
     "expires": Option(_duration_problem),
     "retry_for": Option(_retry_for_problem),
@@ -165,6 +167,9 @@ def require_options(task: str, given: Mapping[str, Any], options: Mapping[str, O
     if "retry_for" in given and "retry" not in given:
         problem = "it says after which errors a job runs again; say how often with retry too"
         raise InvalidOption(option="retry_for", value=given["retry_for"], task=task, problem=problem)
+    if "unique_until" in given and "unique_for" not in given:
+        problem = "it says until when a job is unique; say for how long at most with unique_for too"
+        raise InvalidOption(option="unique_until", value=given["unique_until"], task=task, problem=problem)
     if "unique_key" in given and "unique_for" not in given:
         problem = "it says which jobs are equal; say for how long with unique_for too"
         raise InvalidOption(option="unique_key", value=given["unique_key"], task=task, problem=problem)
