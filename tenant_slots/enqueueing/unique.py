@@ -172,13 +172,11 @@ def _under_way(window: _Window, digests: AbstractSet[str]) -> dict[str, TenantJo
     """The jobs that stand for later ones, by digest. Others lose their digest, so that another may be stored."""
     found: dict[str, TenantJob] = {}
     old = []
-    for some in _chunks(sorted(digests)):
-        looked_for = active().filter(unique_key__in=some)
-        for job in looked_for.select_related("tenant_queue").annotate(is_over=window.is_over):
-            if job.is_over:
-                old.append(job.pk)
-            else:
-                found[job.unique_key] = job
+    for job in looked_for(digests, is_over=window.is_over):
+        if job.is_over:
+            old.append(job.pk)
+        else:
+            found[job.unique_key] = job
     if old:
         forget(active().filter(window.is_over), old)
     return _held(found) if window.holds else found
@@ -198,6 +196,12 @@ def _held(found: dict[str, TenantJob]) -> dict[str, TenantJob]:
         cursor.execute(f"{sql} FOR SHARE", parameters)
         there = {digest for (digest,) in cursor.fetchall()}
     return {digest: job for digest, job in found.items() if digest in there}
+
+
+def looked_for(digests: Iterable[str], **annotated: Any) -> list[Any]:
+    """The jobs with these digests that have not ended, as they are now."""
+    jobs = active().select_related("tenant_queue").annotate(**annotated)
+    return [job for some in _chunks(sorted(digests)) for job in jobs.filter(unique_key__in=some)]
 
 
 def active() -> QuerySet[TenantJob]:
