@@ -19,8 +19,10 @@ from tenant_slots.models import UNTIL_START, State, TenantJob, TenantQueue
 from tenant_slots.repair.sweeper import run_now
 from tenant_slots.testing import run_jobs
 from tests import jobs
+from tests.enqueueing.test_unique_until import WORKERS
 from tests.factories import admit, age, counters_match, fresh, owner, tenant_queue, work
 from tests.plans import explained
+from tests.processes import Workers
 from tests.races.test_double_release import at_once
 from tests.reports_app.models import Report
 
@@ -287,13 +289,14 @@ def test_processes_that_enqueue_the_same_jobs_in_opposite_orders_do_not_deadlock
         assert TenantJob.objects.count() == len(calls)
 
 
-def test_it_runs_under_a_worker_once_its_time_has_come() -> None:
+@pytest.mark.parametrize("kind", WORKERS)
+def test_it_runs_under_a_worker_once_its_time_has_come(workers: Workers, kind: str) -> None:
     job = jobs.index_shop.enqueue("acme", 1)
-    work()
+    workers.run("--burst", worker_class=kind)
     assert fresh(job).state == State.SCHEDULED
     jobs.index_shop.enqueue("acme", 2)
     make_due(job)
-    work()
+    workers.run("--burst", worker_class=kind)
     assert (fresh(job).state, job.result) == (State.FINISHED, 2)
     assert counters_match()
 

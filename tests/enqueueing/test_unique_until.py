@@ -17,9 +17,12 @@ from tenant_slots.repair import lost_runs
 from tenant_slots.testing import run_jobs
 from tests import jobs
 from tests.factories import admit, age, end_run, fresh, owner, tenant_queue, work
+from tests.processes import Workers
 from tests.races.test_double_release import at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+WORKERS = ["rq.Worker", *(f"tenant_slots.workers.Tenant{kind}" for kind in ("Worker", "PreforkWorker", "SimpleWorker"))]
 
 on_postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
 
@@ -164,29 +167,23 @@ def test_fifty_threads_that_enqueue_the_same_job_store_one() -> None:
     assert len(set(found)) == TenantJob.objects.count() == 1
 
 
-@tenant_job("imports", tenant="tenant", unique_for=timedelta(minutes=10), unique_until="start")
-def enqueues_itself(tenant: str) -> list[str]:
-    """What the row has while the function runs, and whether a change made now is seen by another run."""
-    if TenantJob.objects.count() == 1:
-        enqueues_itself.enqueue(tenant)
-    return sorted(TenantJob.objects.values_list("state", flat=True))
-
-
 @pytest.mark.django_db(transaction=False)
 def test_a_job_that_enqueues_itself_runs_again() -> None:
-    enqueues_itself.enqueue("acme")
+    jobs.import_again.enqueue("acme")
     assert [job.result for job in run_jobs()] == [["running", "waiting"], ["finished", "running"]]
 
 
-def test_the_same_under_a_worker() -> None:
-    enqueues_itself.enqueue("acme")
-    work()
-    assert [job.state for job in TenantJob.objects.all()] == [State.FINISHED, State.FINISHED]
+@pytest.mark.parametrize("kind", WORKERS)
+def test_the_same_under_a_worker(workers: Workers, kind: str) -> None:
+    jobs.import_again.enqueue("acme")
+    workers.run("--burst", worker_class=kind)
+    results = [job.result for job in TenantJob.objects.order_by("pk")]
+    assert results == [["running", "waiting"], ["finished", "running"]]
 
 
 def test_the_same_in_immediate_mode(settings: Any) -> None:
     settings.TENANT_SLOTS = {"IMMEDIATE": True}
-    enqueues_itself.enqueue("acme")
+    jobs.import_again.enqueue("acme")
     assert [job.state for job in TenantJob.objects.all()] == [State.FINISHED, State.FINISHED]
 
 
