@@ -191,7 +191,8 @@ def _held(found: dict[str, TenantJob]) -> dict[str, TenantJob]:
     if connection.vendor != "postgresql" or not found:
         return found
     rows = active().filter(pk__in=[job.pk for job in found.values()], state__in=UNADMITTED)
-    sql, parameters = rows.order_by("pk").values_list("unique_key").query.sql_with_params()
+    query = rows.order_by("pk").values_list("unique_key").query
+    sql, parameters = query.get_compiler(connection.alias).as_sql()
     with connection.cursor() as cursor:
         cursor.execute(f"{sql} FOR SHARE", parameters)
         there = {digest for (digest,) in cursor.fetchall()}
