@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, Self, TypeVar, cast, overload
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.db.models import Model
@@ -19,7 +19,7 @@ from tenant_slots.running import plain_rq
 from tenant_slots.tasks.inner import with_options_inside
 from tenant_slots.tasks.methods import models_of
 from tenant_slots.tasks.on_busy import OnBusy
-from tenant_slots.tasks.options import DECORATOR_OPTIONS, as_fields, require_argument, require_options
+from tenant_slots.tasks.options import DECORATOR_OPTIONS, as_fields, require_argument, require_fitting, require_options
 from tenant_slots.tasks.registry import registered
 from tenant_slots.tasks.task import TenantTask
 from tenant_slots.tasks.throttle import Throttle
@@ -46,6 +46,9 @@ def tenant_job(
     throttle: Sequence[Throttle] | None = None,
     unique_for: timedelta | None = None,
     unique_key: Callable[..., object] | None = None,
+    unique_until: Literal["start", "end"] | None = None,
+    debounce: timedelta | None = None,
+    max_wait: timedelta | None = None,
     key: str | Callable[..., object] | None = None,
     expires: timedelta | None = None,
     retry_for: type[BaseException] | tuple[type[BaseException], ...] | None = None,
@@ -70,6 +73,11 @@ def tenant_job(
         unique_for: for how long after a job was enqueued an identical one (function, tenant, arguments) is not stored
             a second time while the first has not ended.
         unique_key: a callable that is given the call's arguments and returns what makes two jobs identical, as text.
+        unique_until: ``"end"`` (the default), or ``"start"``: a job that has started has no duplicates, so that one is
+            stored for what changes while it runs.
+        debounce: a job starts so long after the newest call of its tenant, or of its `unique_key`, and with what that
+            one has given; earlier calls whose job has not started get the same job.
+        max_wait: how long after the first of these calls it may start at the latest.
         key: the concurrency key: the name of the function's argument that is the key, or a callable that is given the
             call's arguments: who within the tenant a job is for, see `TenantQueue.max_job_per_key`.
         expires: how long after it was enqueued a job that has not begun is canceled.
@@ -94,6 +102,7 @@ def tenant_job(
         if isinstance(key, str):
             require_argument(function, "key", key)
         task = TenantTask(function, queue, tenant, **as_fields(options, DECORATOR_OPTIONS, {}))
+        require_fitting(task)
         registered[task.path] = task
         return cast("TenantJobFunction[P, R]", TenantJobMethod(task) if task.is_method else _wrapper(task))
 

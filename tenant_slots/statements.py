@@ -12,6 +12,7 @@ from typing import Any
 
 from django.db.models import (
     BigIntegerField,
+    Case,
     CharField,
     DurationField,
     Exists,
@@ -19,12 +20,14 @@ from django.db.models import (
     IntegerField,
     Q,
     UUIDField,
+    Value,
+    When,
 )
 
 from tenant_slots import rates, rests
 from tenant_slots.db.clock import DatabaseNow, from_now
 from tenant_slots.db.compiled import IsOneOf, Keys, Parameter, Statement, fields_of
-from tenant_slots.models import ENDED, Kind, State, TenantJob, TenantQueue
+from tenant_slots.models import ENDED, UNTIL_START, Kind, State, TenantJob, TenantQueue
 from tenant_slots.owners import OWNER_FIELDS
 
 PK = Parameter("pk", IntegerField())
@@ -98,8 +101,10 @@ _STARTED = {
     "state": State.RUNNING,
     "started_at": DatabaseNow(),
     "beat_at": DatabaseNow(),
+    "unique_key": Case(When(unique_key__startswith=UNTIL_START, then=Value("")), default=F("unique_key")),
     **fields_of(TenantJob, OWNER_FIELDS),
 }
+"""No index is written where the digest stays as it is, nor more of the log."""
 
 START = Statement(lambda: TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, state=State.QUEUED), _STARTED)
 

@@ -254,6 +254,44 @@ def import_once(tenant: str, path: str = "feed.csv", *parts: str, deep: bool = F
     return path
 
 
+@tenant_job("imports", tenant="tenant", unique_for=timedelta(minutes=10), unique_until="start")
+def import_again(tenant: str) -> list[str]:
+    """The first run enqueues another one; what the rows have meanwhile."""
+    if TenantJob.objects.count() == 1:
+        import_again.enqueue(tenant)
+    return [str(state) for state in TenantJob.objects.order_by("state").values_list("state", flat=True)]
+
+
+@tenant_job("imports", tenant="tenant", debounce=timedelta(seconds=30), max_wait=timedelta(minutes=5))
+def index_shop(tenant: str, version: int = 0) -> int:
+    return version
+
+
+@tenant_job("imports", tenant="tenant", debounce=timedelta(seconds=30))
+def index_shop_patiently(tenant: str, version: int = 0) -> int:
+    return version
+
+
+@tenant_job(
+    "imports",
+    tenant="tenant",
+    debounce=timedelta(seconds=30),
+    unique_key=lambda tenant, section, *_: section,
+)
+def index_section(tenant: str, section: object, version: int) -> int:
+    return version
+
+
+@tenant_job("imports", tenant="tenant")
+def record_version(tenant: str, version: int) -> int:
+    return version
+
+
+@tenant_job("imports", tenant="tenant", unique_for=timedelta(minutes=10), unique_until="start")
+def import_latest(tenant: str, path: str = "feed.csv") -> str:
+    return path
+
+
 @tenant_job("imports", tenant="tenant", unique_for=timedelta(minutes=10), unique_key=lambda tenant, path, **_: path)
 def import_path_once(tenant: str, path: object, note: str = "") -> object:
     return path

@@ -22,7 +22,7 @@ from tests.reports_app.models import Report
 
 OPTIONAL = [
     *("timeout", "result_ttl", "failure_ttl", "description", "meta", "retry"),
-    *("on_busy", "throttle", "unique_for", "unique_key", "key"),
+    *("on_busy", "throttle", "unique_for", "unique_key", "unique_until", "debounce", "max_wait", "key"),
 ]
 
 DEFAULTS = {
@@ -106,7 +106,19 @@ def test_a_decorated_function_and_what_using_returns_can_enqueue(name: str) -> N
 
 def test_using_takes_its_overrides_by_keyword_and_all_are_optional() -> None:
     overrides = parameters(jobs.record.using)
-    assert {"priority", "run_after", "queue", "tenant", "key", "after", "timeout", "meta", "retry"} <= set(overrides)
+    assert {
+        "priority",
+        "run_after",
+        "queue",
+        "tenant",
+        "key",
+        "after",
+        "timeout",
+        "meta",
+        "retry",
+        "debounce",
+        "max_wait",
+    } <= set(overrides)
     assert {override.kind for override in overrides.values()} == {inspect.Parameter.KEYWORD_ONLY}
     assert {override.default for override in overrides.values()} == {None}
 

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.db import connection
 
 from tenant_slots import slots, statements
-from tenant_slots.models import ENDED, HOLDING, Stage, State, TenantJob
+from tenant_slots.models import ENDED, HOLDING, UNTIL_START, Stage, State, TenantJob
 from tests.factories import admit, many_waiting, owner, tenant_queue, waiting_job
 
 pytestmark = [
@@ -47,10 +47,11 @@ def send_heartbeats() -> tuple[int, int]:
     return after[0] - before[0], after[1] - before[1]
 
 
-def start_all_admitted() -> tuple[int, int]:
+def start_all_admitted(digest: str = "") -> tuple[int, int]:
     """How many updates the starts of jobs were, and how many wrote no index."""
     row = tenant_queue(max_job=JOBS)
-    many_waiting(row, JOBS)
+    for number in range(JOBS):
+        waiting_job(row, unique_key=digest and f"{digest}{number}")
     admitted = admit(row)
     before = updates("tenant_slots_tenantjob")
     for job in admitted:
@@ -106,6 +107,14 @@ def test_control_with_an_index_of_their_times_every_heartbeat_writes_all_indexes
 
 def test_starts_write_no_index() -> None:
     assert start_all_admitted() == (JOBS, JOBS)
+
+
+def test_starts_of_jobs_that_are_unique_until_their_end_write_none_either() -> None:
+    assert start_all_admitted("digest") == (JOBS, JOBS)
+
+
+def test_control_starts_that_take_a_digest_away_write_the_indexes() -> None:
+    assert start_all_admitted(UNTIL_START) == (JOBS, 0)
 
 
 @pytest.mark.usefixtures("_index_by_state")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -12,8 +13,8 @@ from tenant_slots import tenants, transitions
 from tenant_slots.db import clock
 from tenant_slots.db.commits import after_commit
 from tenant_slots.db.migrated import naming_missing_tables
-from tenant_slots.enqueueing import after, backlog_limit, bulk, on_busy, overflow, unique
-from tenant_slots.enqueueing.new_job import NewJob, job_like
+from tenant_slots.enqueueing import after, backlog_limit, bulk, debounce, identity, on_busy, overflow, unique
+from tenant_slots.enqueueing.new_job import NewJob, Stored, job_like
 from tenant_slots.models import State, TenantJob
 from tenant_slots.tasks import methods
 from tenant_slots.tasks.arguments import require_storable
@@ -30,7 +31,7 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
     """
     with naming_missing_tables():
         after.require_stored(task.path, task.after)
-        later = task.run_after if task.run_after and task.run_after > clock.now() else None
+        run_after, later = _times(task)
         state = State.SCHEDULED if later or task.after else State.WAITING
         alike = TenantJob(
             task=task.path,
@@ -39,26 +40,40 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
             asks=state == State.SCHEDULED and task.on_busy != WAIT,
             state=state,
             priority=task.priority,
-            run_after=None if task.after else task.run_after,
+            run_after=None if task.after else run_after,
             expires_at=clock.now() + task.expires if task.expires else None,
         )
         new_jobs = [_checked(task, call, alike) for call in calls]
-        if task.unique_for is None:
-            tenants.though_deleted(partial(_store, task, bulk.insert, new_jobs))
-            jobs = fresh = [new.job for new in new_jobs]
-        else:
-            jobs, fresh = unique.stored_once(task, new_jobs, partial(_store, task))
+        jobs, fresh, held = _stored(task, new_jobs)
     if fresh:
         transitions.stored(fresh)
         if task.after:
             transitions.await_jobs(task.after)
-    waiting = [job for job in fresh if job.state == State.WAITING]
+    waiting = [job for job in fresh if job.state == State.WAITING] + held
     for rq_queue, tenants_there in _turns(waiting).items():
         after_commit(partial(transitions.offer_many, rq_queue, tenants_there))
     if task.on_busy != WAIT:
         for row, own in _by_tenant_queue(fresh).items():
             after_commit(partial(on_busy.turn_away, row, own))
     return jobs
+
+
+def _times(task: TenantTask[..., Any]) -> tuple[datetime | None, datetime | None]:
+    """Before which the jobs do not start, and the same if that is still to come."""
+    if task.debounce is not None:
+        later = clock.now() + task.debounce
+        return later, later
+    return task.run_after, task.run_after if task.run_after and task.run_after > clock.now() else None
+
+
+def _stored(task: TenantTask[..., Any], new_jobs: list[NewJob]) -> Stored:
+    if task.unique_for is not None:
+        return unique.stored_once(task, new_jobs, partial(_store, task))
+    if task.debounce is not None:
+        return debounce.stored_or_moved(task, new_jobs, partial(_store, task))
+    tenants.though_deleted(partial(_store, task, bulk.insert, new_jobs))
+    jobs = [new.job for new in new_jobs]
+    return Stored(jobs, jobs, [])
 
 
 def _turns(jobs: list[TenantJob]) -> dict[str, list[tuple[int, int]]]:
@@ -81,7 +96,7 @@ def _checked(task: TenantTask[..., Any], arguments: Arguments, alike: TenantJob)
         "args": call.stored_args,
         "kwargs": call.kwargs,
         "key": tenants.key_of(call),
-        "unique_key": unique.digest_of(call, tenant, on),
+        "unique_key": identity.digest_of(call, tenant, on),
         "stats": {},
         **on,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models.base import ModelState
 
@@ -17,6 +17,17 @@ class NewJob:
     job: TenantJob
     is_counted: bool = False
     """Whether a throttle has counted it, which happens once however often its insert is tried."""
+
+
+class Stored(NamedTuple):
+    """What came of the calls of one `enqueue_many`."""
+
+    jobs: list[TenantJob]
+    """The job of every call."""
+    new: list[TenantJob]
+    """Those that were stored, in the order of the calls."""
+    held: list[TenantJob]
+    """Others that could not start meanwhile, for which their tenant may have lost a turn."""
 
 
 def job_like(alike: TenantJob, own: Mapping[str, Any]) -> TenantJob:

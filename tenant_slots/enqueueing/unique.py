@@ -1,19 +1,20 @@
 """``unique_for``: instead of storing a duplicate, the identical job that is under way is returned.
 
+With ``unique_until="start"`` it is under way until it starts: whoever changes something while it runs gets another job,
+which sees the change. A caller who has not committed yet keeps the job that he was given from starting until then.
+
 The partial unique constraint ``tenant_slots_one_per_unique_key`` decides, whoever enqueues at the same moment and in
 whatever transaction: an INSERT waits for another one's commit or rollback, and looks again when it has lost.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import IntegrityError, OperationalError, connections, transaction
 from django.db.models import Q, QuerySet
@@ -22,12 +23,12 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db import transactions
 from tenant_slots.db.clock import ago
 from tenant_slots.enqueueing import bulk
-from tenant_slots.enqueueing.new_job import NewJob
-from tenant_slots.exceptions import DuplicateNotVisible, InvalidKey
-from tenant_slots.models import TenantJob
-from tenant_slots.tasks.arguments import json_problem
-from tenant_slots.tasks.task import TaskCall, TenantTask
-from tenant_slots.validation import is_name
+from tenant_slots.enqueueing.new_job import NewJob, Stored
+from tenant_slots.exceptions import DuplicateNotVisible
+from tenant_slots.models import State, TenantJob
+from tenant_slots.models.states import UNADMITTED
+from tenant_slots.tasks.duplicates import START
+from tenant_slots.tasks.task import TenantTask
 
 TRIES_AT_ONCE = 2
 """Each lost try means that somebody else stored one of the jobs meanwhile. Of many jobs somebody always does."""
@@ -48,71 +49,61 @@ Store = Callable[[Insert, list[NewJob]], object]
 """Prepares jobs to be stored, and has them inserted in the given way."""
 
 
-def digest_of(call: TaskCall, tenant: str, on: Mapping[str, str]) -> str:
-    """What two identical jobs have in common; "" for a task without ``unique_for``.
-
-    Args:
-        call, tenant: the call and its tenant.
-        on: the fields that keep a method's object.
-
-    Raises:
-        InvalidKey: ``unique_key`` gave something else than a str, an int or a UUID.
-    """
-    task = call.task
-    if task.unique_for is None:
-        return ""
-    identity = [*on.values(), _arguments(call)] if task.unique_key is None else _key(call)
-    text = json.dumps([task.path, tenant, identity], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def stored_once(
-    task: TenantTask[..., Any], new_jobs: list[NewJob], store: Store
-) -> tuple[list[TenantJob], list[TenantJob]]:
+def stored_once(task: TenantTask[..., Any], new_jobs: list[NewJob], store: Store) -> Stored:
     """Store the jobs that are no duplicates, all or none: at once, or one after the other if somebody is in the way.
 
     Args:
-        task: what they are jobs of; its ``unique_for`` is how old a job may be to stand for a later one.
+        task: what they are jobs of; it says until when a job stands for later ones.
         new_jobs: what the calls became, with their digests.
         store: not called without jobs.
-
-    Returns:
-        The job of every call, and those among them that are new.
 
     Raises:
         DuplicateNotVisible: the caller's transaction cannot see what others have committed, as with REPEATABLE READ.
     """
     assert task.unique_for is not None
-    wanted = _Wanted(task.unique_for, new_jobs)
+    wanted = _Wanted(_Window(task.unique_for, task.unique_until == START and _is_open()), new_jobs)
     last: IntegrityError
     for number in range(TRIES):
         in_order = number >= TRIES_AT_ONCE and transactions.sees_others(app_settings.DATABASE)
         try:
             wanted.store_in_order(store) if in_order else wanted.store_at_once(store)
-            return wanted.jobs, wanted.new_jobs
+            return wanted.stored()
         except IntegrityError as error:
             last = error
     raise DuplicateNotVisible(task=task.path) from last
 
 
+class _Window(NamedTuple):
+    """Until when a job stands for later ones."""
+
+    unique_for: timedelta
+    """How old it may be."""
+    holds: bool
+    """Whether it must not start before the caller's transaction has ended. One that has a slot counts as started: that
+    slot would be kept from others meanwhile.
+    """
+
+    @property
+    def is_over(self) -> Q:
+        is_old = Q(enqueued_at__lte=ago(self.unique_for.total_seconds()))
+        return is_old | Q(state=State.QUEUED) if self.holds else is_old
+
+
 class _Wanted:
     """The jobs that one call wants, and what it has got of them so far, by digest."""
 
-    def __init__(self, unique_for: timedelta, new_jobs: list[NewJob]) -> None:
-        self._unique_for, self._calls = unique_for, new_jobs
+    def __init__(self, window: _Window, new_jobs: list[NewJob]) -> None:
+        self._window, self._calls = window, new_jobs
         self._known: dict[str, TenantJob] = {}
         self._stored: dict[str, TenantJob] = {}
 
-    @property
-    def jobs(self) -> list[TenantJob]:
-        """The job of every call."""
+    def stored(self) -> Stored:
         found = {**self._known, **self._stored}
-        return [found[new.job.unique_key] for new in self._calls]
-
-    @property
-    def new_jobs(self) -> list[TenantJob]:
-        """Those that were stored, in the order of the calls."""
-        return [new.job for new in self._calls if self._stored.get(new.job.unique_key) is new.job]
+        return Stored(
+            jobs=[found[new.job.unique_key] for new in self._calls],
+            new=[new.job for new in self._calls if self._stored.get(new.job.unique_key) is new.job],
+            held=list(self._known.values()) if self._window.holds else [],
+        )
 
     def store_at_once(self, store: Store) -> None:
         """Raises IntegrityError when somebody has stored one of them since we looked."""
@@ -148,7 +139,7 @@ class _Wanted:
         for _ in range(TRIES):
             if bulk.insert_unless_duplicate(job):
                 return True
-            if found := _under_way(self._unique_for, {job.unique_key}):
+            if found := _under_way(self._window, {job.unique_key}):
                 self._known |= found
                 return False
         raise IntegrityError("the constraint on unique_key refuses a job whose duplicate nobody sees")
@@ -156,7 +147,7 @@ class _Wanted:
     def _look(self) -> list[NewJob]:
         """Begin anew: what is under way, and those that are not."""
         firsts = _firsts(self._calls)
-        self._known, self._stored = _under_way(self._unique_for, firsts.keys()), {}
+        self._known, self._stored = _under_way(self._window, firsts.keys()), {}
         return [new for digest, new in firsts.items() if digest not in self._known]
 
 
@@ -169,24 +160,6 @@ def revive(ended: QuerySet[TenantJob], **changes: Any) -> int:
         return ended.update(**changes, unique_key="")
 
 
-def _key(call: TaskCall) -> str:
-    assert call.task.unique_key is not None
-    value = call.answer_of(call.task.unique_key)
-    if not is_name(value):
-        raise InvalidKey(value=value, task=call.task.path, problem="unique_key must give a str, an int or a UUID")
-    return str(value)
-
-
-def _arguments(call: TaskCall) -> dict[str, Any]:
-    """The arguments by name, however they were passed, with the defaults of the others.
-
-    A default that is not JSON is left out: nobody can pass it, so it is the same in every call that leaves it out.
-    """
-    named = call.stored_arguments.items()
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in named}
-    return {name: value for name, value in plain.items() if not json_problem(value)}
-
-
 def _firsts(new_jobs: Iterable[NewJob]) -> dict[str, NewJob]:
     """The first of each digest, in their order."""
     firsts: dict[str, NewJob] = {}
@@ -195,29 +168,50 @@ def _firsts(new_jobs: Iterable[NewJob]) -> dict[str, NewJob]:
     return firsts
 
 
-def _under_way(unique_for: timedelta, digests: AbstractSet[str]) -> dict[str, TenantJob]:
-    """The jobs that stand for later ones, by digest. Older ones lose their digest, so that another may be stored."""
-    is_old = Q(enqueued_at__lte=ago(unique_for.total_seconds()))
+def _under_way(window: _Window, digests: AbstractSet[str]) -> dict[str, TenantJob]:
+    """The jobs that stand for later ones, by digest. Others lose their digest, so that another may be stored."""
     found: dict[str, TenantJob] = {}
     old = []
-    for some in _chunks(sorted(digests)):
-        for job in _active().filter(unique_key__in=some).select_related("tenant_queue").annotate(is_old=is_old):
-            if job.is_old:
-                old.append(job.pk)
-            else:
-                found[job.unique_key] = job
+    for job in looked_for(digests, is_over=window.is_over):
+        if job.is_over:
+            old.append(job.pk)
+        else:
+            found[job.unique_key] = job
     if old:
-        _forget(_active().filter(is_old), old)
-    return found
+        forget(active().filter(window.is_over), old)
+    return _held(found) if window.holds else found
 
 
-def _active() -> QuerySet[TenantJob]:
+def _held(found: dict[str, TenantJob]) -> dict[str, TenantJob]:
+    """Those that have not started, and cannot before the caller's transaction has ended: others may find them too.
+
+    The lock waits for a start that is not committed yet. On SQLite nobody starts a job while the caller writes.
+    """
+    connection = connections[app_settings.DATABASE]
+    if connection.vendor != "postgresql" or not found:
+        return found
+    rows = active().filter(pk__in=[job.pk for job in found.values()], state__in=UNADMITTED)
+    query = rows.order_by("pk").values_list("unique_key").query
+    sql, parameters = query.get_compiler(connection.alias).as_sql()
+    with connection.cursor() as cursor:
+        cursor.execute(f"{sql} FOR SHARE", parameters)
+        there = {digest for (digest,) in cursor.fetchall()}
+    return {digest: job for digest, job in found.items() if digest in there}
+
+
+def looked_for(digests: Iterable[str], **annotated: Any) -> list[Any]:
+    """The jobs with these digests that have not ended, as they are now."""
+    jobs = active().select_related("tenant_queue").annotate(**annotated)
+    return [job for some in _chunks(sorted(digests)) for job in jobs.filter(unique_key__in=some)]
+
+
+def active() -> QuerySet[TenantJob]:
     """The very condition of the constraint, so that its index is used."""
     active: QuerySet[TenantJob] = TenantJob.objects.not_ended().exclude(unique_key="")
     return active
 
 
-def _forget(old: QuerySet[TenantJob], keys: list[int]) -> None:
+def forget(old: QuerySet[TenantJob], keys: list[int]) -> None:
     """Take the digests from these jobs, one transaction each.
 
     Not in a transaction of the caller, where that is possible: the job's row would stay locked until its end, and the
@@ -240,6 +234,10 @@ def _forget_outside(old: QuerySet[TenantJob], keys: list[int]) -> None:
         with suppress(OperationalError), transaction.atomic(using=app_settings.DATABASE):
             transactions.send(app_settings.DATABASE, [f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_MS}ms'"])
             _forget_each(old, [key])
+
+
+def _is_open() -> bool:
+    return transactions.is_open(app_settings.DATABASE)
 
 
 def _chunks(digests: list[str]) -> Iterator[list[str]]:

@@ -12,7 +12,7 @@ from rq import Retry
 
 from tenant_slots.enqueueing import enqueue
 from tenant_slots.models import TenantJob
-from tenant_slots.tasks.options import USING_OPTIONS, as_fields, require_options
+from tenant_slots.tasks.options import USING_OPTIONS, as_fields, require_fitting, require_options
 from tenant_slots.tasks.registry import resolve
 from tenant_slots.tasks.task import Arguments, TenantTask
 
@@ -75,6 +75,8 @@ class WaysToEnqueue(Generic[P, R]):
         meta: dict[str, Any] | None = None,
         retry: Retry | None = None,
         expires: timedelta | None = None,
+        debounce: timedelta | None = None,
+        max_wait: timedelta | None = None,
     ) -> Self:
         """The same function with other settings for the jobs that are enqueued through the result.
 
@@ -86,10 +88,10 @@ class WaysToEnqueue(Generic[P, R]):
             key: the concurrency key, such as a user's id, instead of what the decorator derives.
             after: jobs that have to finish before this one starts; if one fails or is canceled, so is this one.
             after_any: however they end, this one runs when they have.
-            timeout, meta, retry, expires: as of ``@tenant_job``, instead of what stands there.
+            timeout, meta, retry, expires, debounce, max_wait: as of ``@tenant_job``, instead of what stands there.
 
         Raises:
-            InvalidOption: a value has the wrong type.
+            InvalidOption: a value has the wrong type, or does not go together with another one.
         """
         changes: dict[str, Any] = {
             "priority": priority,
@@ -103,6 +105,8 @@ class WaysToEnqueue(Generic[P, R]):
             "meta": meta,
             "retry": retry,
             "expires": expires,
+            "debounce": debounce,
+            "max_wait": max_wait,
         }
         given = {name: value for name, value in changes.items() if value is not None}
         task = self.tenant_task
@@ -110,7 +114,9 @@ class WaysToEnqueue(Generic[P, R]):
         if "after" in given:
             given["after"] = tuple(dict.fromkeys(job.pk for job in given["after"]))
         fields = as_fields(given, USING_OPTIONS, task.rq_options)
-        return self._with(replace(task, **fields, explicit_queue=task.explicit_queue or queue is not None))
+        changed = replace(task, **fields, explicit_queue=task.explicit_queue or queue is not None)
+        require_fitting(changed)
+        return self._with(changed)
 
     def __reduce__(self) -> Any:
         """By the name of the function, with what ``using()`` has changed: RQ pickles the object of a method.

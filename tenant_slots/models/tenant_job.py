@@ -34,6 +34,9 @@ EXPIRED = "canceled: it had not begun when its time was over, see expires"
 NOT_BEFORE = "not_before"
 """Of a job's options: its `run_after`, in seconds since 1970, once the jobs for which it waits have ended."""
 
+UNTIL_START = ">"
+"""What a `unique_key` begins with that the start of its job takes away: it stands for others until then."""
+
 
 def rq_id_of(job: uuid.UUID, attempt: int, rq_job_id: str) -> str:
     """The id of an attempt's RQ job: a fresh one each time, unless the job came through plain RQ."""

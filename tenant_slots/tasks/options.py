@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -14,7 +14,9 @@ from rq import Retry
 from tenant_slots.exceptions import ImproperJob, InvalidOption
 from tenant_slots.models import TenantJob, shapes
 from tenant_slots.tasks.arguments import json_problem
+from tenant_slots.tasks.duplicates import unique_until_problem
 from tenant_slots.tasks.on_busy import on_busy_problem
+from tenant_slots.tasks.task import TenantTask
 from tenant_slots.tasks.throttle import Throttle
 from tenant_slots.validation import is_number, is_whole, text_problem, time_problem, type_problem
 
@@ -134,6 +136,9 @@ DECORATOR_OPTIONS = {
     "throttle": Option(_throttle_problem),
     "unique_for": Option(_duration_problem),
     "unique_key": Option(_callable_problem),
+    "unique_until": Option(unique_until_problem),
+    "debounce": Option(_duration_problem),
+    "max_wait": Option(_duration_problem),
     "key": Option(_key_source_problem),
     "expires": Option(_duration_problem),
     "retry_for": Option(_retry_for_problem),
@@ -153,6 +158,8 @@ USING_OPTIONS = {
     "meta": DECORATOR_OPTIONS["meta"],
     "retry": DECORATOR_OPTIONS["retry"],
     "expires": DECORATOR_OPTIONS["expires"],
+    "debounce": DECORATOR_OPTIONS["debounce"],
+    "max_wait": DECORATOR_OPTIONS["max_wait"],
 }
 """By the name of the field of `TenantTask` that they replace, or of the option for RQ."""
 
@@ -165,9 +172,36 @@ def require_options(task: str, given: Mapping[str, Any], options: Mapping[str, O
     if "retry_for" in given and "retry" not in given:
         problem = "it says after which errors a job runs again; say how often with retry too"
         raise InvalidOption(option="retry_for", value=given["retry_for"], task=task, problem=problem)
-    if "unique_key" in given and "unique_for" not in given:
-        problem = "it says which jobs are equal; say for how long with unique_for too"
+    if "unique_until" in given and "unique_for" not in given:
+        problem = "it says until when a job is unique; say for how long at most with unique_for too"
+        raise InvalidOption(option="unique_until", value=given["unique_until"], task=task, problem=problem)
+    if "unique_key" in given and "unique_for" not in given and "debounce" not in given:
+        problem = "it says which jobs are equal; say for how long with unique_for too, or give debounce"
         raise InvalidOption(option="unique_key", value=given["unique_key"], task=task, problem=problem)
+
+
+def require_fitting(task: TenantTask[..., Any]) -> None:
+    """Raises InvalidOption where `debounce` does not go together with what else a task has."""
+    for option, problem in _misfits(task):
+        value = getattr(task, option)
+        raise InvalidOption(option=option, value=value, task=task.path, problem=problem)
+
+
+def _misfits(task: TenantTask[..., Any]) -> Iterator[tuple[str, str]]:
+    if task.debounce is None:
+        if task.max_wait is not None:
+            yield "max_wait", "it says how far debounce may move a run; give debounce too"
+        return
+    if task.unique_for is not None:
+        yield "debounce", "it keeps the newest call, and unique_for the first one; give one of them"
+    if task.max_wait is not None and task.max_wait < task.debounce:
+        yield "max_wait", f"it is shorter than debounce, which is {task.debounce}"
+    if task.expires is not None and task.expires <= task.debounce:
+        yield "expires", f"the job would expire before it runs: debounce is {task.debounce}"
+    if task.run_after is not None:
+        yield "run_after", "debounce says when the job runs"
+    if task.after:
+        yield "after", "debounce says when the job runs; enqueue it in the last of these jobs"
 
 
 def as_fields(given: Mapping[str, Any], options: Mapping[str, Option], for_rq: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from tenant_slots.tasks.duplicates import END
 from tenant_slots.tasks.on_busy import WAIT, OnBusy
 from tenant_slots.tasks.throttle import Throttle
 
@@ -31,6 +32,9 @@ class TenantTask(Generic[P, R]):
     throttle: Sequence[Throttle] = ()
     unique_for: timedelta | None = None
     unique_key: Callable[..., object] | None = None
+    unique_until: str = END
+    debounce: timedelta | None = None
+    max_wait: timedelta | None = None
     key: str | Callable[..., object] | None = None
     explicit_tenant: str | int | None = None
     explicit_key: str | None = None

@@ -21,7 +21,7 @@ from django.test.utils import CaptureQueriesContext
 
 from tenant_slots import exceptions, signals, slots, tenant_job
 from tenant_slots.db.clock import in_seconds
-from tenant_slots.enqueueing import bulk, unique
+from tenant_slots.enqueueing import bulk, identity, unique
 from tenant_slots.enqueueing.ways import WaysToEnqueue
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.tasks.task import TenantTask
@@ -97,7 +97,7 @@ def with_defaults(tenant: str, day: date = date(2030, 1, 1), marker: object = ob
 
 
 def digest_of(task: TenantTask[..., Any], *args: str) -> str:
-    return unique.digest_of(task.called_with(args, {}), "acme", {})
+    return identity.digest_of(task.called_with(args, {}), "acme", {})
 
 
 def test_a_default_that_is_not_json_is_the_same_in_every_process() -> None:
@@ -496,7 +496,7 @@ def test_a_job_that_a_duplicate_is_in_the_way_of_is_not_stored_and_another_one_i
 
 @on_postgresql
 def test_the_search_for_identical_jobs_uses_the_index() -> None:
-    assert "tenant_slots_one_per_unique_key" in explained(unique._active().filter(unique_key__in=["a" * 64]))
+    assert "tenant_slots_one_per_unique_key" in explained(unique.active().filter(unique_key__in=["a" * 64]))
 
 
 def test_jobs_without_the_option_pay_nothing() -> None:

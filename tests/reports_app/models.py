@@ -42,6 +42,10 @@ class Report(Executable):
     )
     def refresh(self) -> None: ...
 
+    @tenant_job("reports", tenant=lambda self, *args: self.tenant, debounce=timedelta(seconds=30))
+    def summarize(self, words: str) -> str:
+        return words
+
     @tenant_job("reports", tenant=lambda self, *args: self.tenant)
     async def execute_async(self, words: str) -> str:
         self.done = words

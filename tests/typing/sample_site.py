@@ -21,6 +21,19 @@ def import_feed(shop: str, path: str, rows: int = 0) -> int:
     return len(shop) + len(path) + rows
 
 
+@tenant_job("imports", tenant="shop", unique_for=timedelta(hours=1), unique_until="start")
+def import_latest(shop: str) -> None: ...
+
+
+@tenant_job("imports", tenant="shop", debounce=timedelta(seconds=5), max_wait=timedelta(minutes=1))
+def index(shop: str) -> None: ...
+
+
+def wrong_options() -> None:
+    tenant_job("imports", tenant="shop", unique_until="begin")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    tenant_job("imports", tenant="shop", debounce=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
 def tenant_of(shop: Shop, *args: object, **kwargs: object) -> str:
     return shop.name
 
@@ -51,6 +64,8 @@ def functions() -> None:
     assert_type(import_feed.enqueue_many([(("acme", "a.csv"), {"rows": 2})]), list[TenantJob])
     assert_type(import_feed.using(priority=5, key="ann").enqueue("acme", "a.csv"), TenantJob)
     import_feed.using(run_after=datetime.now(UTC), queue="slow", tenant=7)
+    assert_type(index.using(debounce=timedelta(seconds=9), max_wait=timedelta(hours=1)).enqueue("acme"), TenantJob)
+    index.using(debounce=9)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     import_feed(1, "a.csv")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     import_feed.enqueue(1, "a.csv")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     import_feed.enqueue("acme", "a.csv", "2")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
