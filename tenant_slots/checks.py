@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -25,6 +26,9 @@ Problem = str | None
 
 LONGEST = 100 * 366 * 24 * 3600
 """Seconds, a hundred years: what reaches further leads out of the calendar, and a database computes no time from it."""
+
+HIGHEST_WEIGHT = sys.float_info.max
+"""A worker that computes with a higher one, which only an int can be, ends with an OverflowError."""
 
 RECOMMENDED_WORKER = "tenant_slots.workers.TenantPreforkWorker"
 
@@ -288,7 +292,7 @@ def _on_lost_database(value: object) -> Problem:
 
 
 def _weights(value: object) -> Problem:
-    valid = isinstance(value, Mapping) and all(map(is_positive, value.values()))
+    valid = isinstance(value, Mapping) and all(is_positive(weight, HIGHEST_WEIGHT) for weight in value.values())
     return None if valid else "Give a dict of numbers above 0 by queue."
 
 

@@ -251,7 +251,8 @@ end
 
 local function is_ours(rq_id) return string.find(rq_id, '^%x+%-%x+%-%x+%-%x+%-%x+%-%d+$') ~= nil end
 
--- How many more jobs RQ's list may take. Workers of ours take their next job themselves; any other needs one ahead.
+-- How many more jobs RQ's list may take, and whether nobody listens there. Workers of ours take their next job themselves;
+-- any other needs one ahead.
 local function room(queue)
   local alive = redis.call('ZCOUNT', key('workers', queue), now, '+inf')
   local idle = redis.call('ZCOUNT', key('idle', queue), now, '+inf')
@@ -272,7 +273,7 @@ local function room(queue)
       if is_ours(rq_id) then there = there + 1 end
     end
   end
-  return most - there
+  return most - there, alive + others == 0
 end
 
 -- A tenant has its turn, with so many jobs, and is charged for these.
@@ -405,9 +406,11 @@ end
 
 -- The next tenant to be admitted into RQ's list, if there is room.
 function operations.next(queue)
-  local free = room(queue)
+  local free, for_nobody = room(queue)
   if free <= 0 then return false end
-  return first(queue, free)
+  local turn = first(queue, free)
+  if turn and for_nobody then turn[#turn + 1] = 1 end
+  return turn
 end
 
 local function show_presence(worker, ttl, queues)

@@ -50,6 +50,8 @@ class Turn(NamedTuple):
     """Whether it would be next once more, as things are."""
     is_out: bool = False
     """Whether it has no place in the order: it was full when it had its turn before."""
+    for_nobody: bool = False
+    """Whether no worker listens there: whoever comes is to find a job ahead."""
 
 
 class Freed(NamedTuple):
@@ -205,8 +207,8 @@ def _next(answer: Any) -> Next:
 def _turn(answer: Any) -> Turn | None:
     if not answer:
         return None
-    rq_queue, tenant_queue_id, jobs, offers, stays_first, is_out = answer
-    return Turn(rq_queue.decode(), int(tenant_queue_id), int(jobs), int(offers), bool(stays_first), bool(is_out))
+    rq_queue, tenant_queue_id, jobs, offers, *flags = answer
+    return Turn(rq_queue.decode(), int(tenant_queue_id), int(jobs), int(offers), *map(bool, flags))
 
 
 def _known_names(rq_queue: str, names: list[bytes]) -> list[str]:

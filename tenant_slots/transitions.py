@@ -116,9 +116,36 @@ def feed(rq_queue: str) -> list[TenantJob]:
         return []  # on a synchronous queue a job runs while it is pushed; whoever pushes goes on afterwards
     token = _is_feeding.set(True)
     try:
-        return [job for turn in iter(partial(fair_order.next_turn, rq_queue), None) for job in admit(turn)]
+        return [job for turn in _turns(rq_queue) for job in admit(turn)]
     finally:
         _is_feeding.reset(token)
+
+
+def _turns(rq_queue: str) -> Iterator[Turn]:
+    """While there is room in the window.
+
+    In an overflow queue to which nobody listens no job is admitted: its tenant's slot would stay taken there, while the
+    tenant's own queue has workers for it.
+    """
+    while turn := fair_order.next_turn(rq_queue):
+        if turn.for_nobody and _keeping_its_place(turn, _is_in_overflow_queue):
+            fair_order.undo(turn)
+            return
+        yield turn
+
+
+def _is_in_overflow_queue(turn: Turn) -> bool:
+    """Not if its tenant queue was deleted: it has no place there."""
+    return bool(TenantQueue.objects.filter(pk=turn.tenant_queue_id).exclude(queue=turn.rq_queue).exists())
+
+
+def _keeping_its_place(turn: Turn, ask: Callable[[Turn], T]) -> T:
+    """What the database says, if it can be reached."""
+    try:
+        return ask(turn)
+    except Error:
+        _unless_redis_is_away(partial(fair_order.undo, turn))
+        raise
 
 
 def admit(turn: Turn) -> list[TenantJob]:

@@ -30,8 +30,8 @@ LIVENESS = ("workers", "sweeps", "queues")
 Decision = Callable[..., bool]
 
 
-@require_GET
 @cache_control(no_store=True)
+@require_GET
 def job_status(request: HttpRequest, uuid: UUID) -> JsonResponse:
     """State, position in the backlog, times, progress and stats of a job.
 
@@ -63,8 +63,8 @@ def status_of(job: TenantJob) -> dict[str, Any]:
     }
 
 
-@require_GET
 @cache_control(no_store=True)
+@require_GET
 def health(request: HttpRequest) -> JsonResponse:
     """200 when all is well, 503 when something is wrong, with the kinds of what is wrong and how often: no names.
 
@@ -77,7 +77,7 @@ def health(request: HttpRequest) -> JsonResponse:
     """
     if not _is_allowed(_decision("MAY_VIEW_HEALTH"), request):
         return JsonResponse({"error": "not found"}, status=404)
-    names = request.GET.get("check", ",".join(LIVENESS)).split(",")
+    names = dict.fromkeys(request.GET.get("check", ",".join(LIVENESS)).split(","))
     if unknown := [name for name in names if name not in doctor.CHECKS]:
         return JsonResponse({"error": "unknown check", "unknown": unknown, "checks": [*doctor.CHECKS]}, status=400)
     try:

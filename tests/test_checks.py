@@ -60,6 +60,7 @@ def test_every_setting_has_a_rule() -> None:
         ({"MAX_ARGS_BYTES": 1.5}, "tenant_slots.E003"),
         ({"RETENTION": "a week"}, "tenant_slots.E003"),
         ({"QUEUE_WEIGHTS": {"imports": 0}}, "tenant_slots.E003"),
+        ({"QUEUE_WEIGHTS": {"imports": 10**400}}, "tenant_slots.E003"),
         ({"LEASE_TTL": 6, "BEAT_INTERVAL": 5}, "tenant_slots.E004"),
         ({"DATABASE": "nowhere"}, "tenant_slots.E005"),
     ],

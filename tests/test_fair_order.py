@@ -704,6 +704,7 @@ def test_after_a_flush_the_sweep_offers_everybody_who_has_something_to_run() -> 
     running_job(full, another_process())
     left = [waiting_job(full), waiting_job(paused)]
     redis().flushall()
+    worker_of_rq("stock", "busy", LANE)
     assert sweep_now().admitted == 2, "one for each of the two queues, as no worker is known to be idle"
     assert fresh(in_overflow_queue).state == State.QUEUED
     assert sum(fresh(job).state == State.QUEUED for job in waiting) == 1

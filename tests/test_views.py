@@ -102,6 +102,12 @@ def test_answers_are_not_cached(client: Client) -> None:
     assert {get(client, uuid).headers["Cache-Control"] for uuid in (job.uuid, uuid4())} == {"no-store"}
 
 
+def test_a_refused_method_is_not_cached_either(client: Client) -> None:
+    """A cache may keep a 405 like a 404, and answer others with it who ask by GET."""
+    for url in (reverse("job_status", args=[uuid4()]), reverse("health")):
+        assert client.post(url).headers["Cache-Control"] == "no-store"
+
+
 @pytest.mark.parametrize("decision", ["", only_acme, truthy, denies, hides])
 def test_who_may_not_see_a_job_cannot_tell_it_from_one_that_does_not_exist(client: Client, decision: Any) -> None:
     job = waiting_job(tenant_queue("other"))
@@ -200,6 +206,13 @@ def test_some_checks_may_be_asked_for(client: Client) -> None:
     waiting_job(tenant_queue("acme"))
     assert health(client, check="counters,rows").json() == {"ok": True, "findings": {}}
     assert health(client, check="moon").status_code == 400
+
+
+@OPEN
+def test_a_check_that_is_asked_for_often_is_made_once(client: Client) -> None:
+    django_rq.get_connection("imports").flushall()
+    waiting_job(tenant_queue("acme"))
+    assert health(client, check=",".join(["workers"] * 50)).json()["findings"] == {"no worker": 1}
 
 
 @OPEN

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.apps import apps
+from django.core.exceptions import ValidationError
 from django.db import router
 from django.db.models import Model
 
@@ -37,6 +38,8 @@ def object_fields(task: TenantTask[..., Any], args: Sequence[Any]) -> dict[str, 
     model = instance._meta.label_lower
     if instance.pk is None or instance._state.adding:
         raise InvalidObject(model=model, task=task.path, problem="it is not saved; save it first")
+    if isinstance(instance.pk, tuple) and None in instance.pk:
+        raise InvalidObject(model=model, task=task.path, problem="its key is not complete, a part of it is None")
     key = instance._meta.pk.value_to_string(instance)
     if problem := _key_problem(key):
         raise InvalidObject(model=model, task=task.path, problem=problem)
@@ -47,16 +50,21 @@ def object_of(task: TenantTask[..., Any], job: TenantJob) -> tuple[()] | tuple[M
     """The object of a stored call as the function's first argument; nothing for a function.
 
     Raises:
-        ObjectGone: there is no such object any more.
+        ObjectGone: there is no such object any more, or the model has another kind of key by now.
         UnknownJob: the row names a model that does not have this method.
     """
     if not task.is_method:
         return ()
     model = _model_of(task, job)
-    # Not from a replica, which may not have seen yet what was stored together with the job.
-    found = model._base_manager.using(router.db_for_write(model)).filter(pk=_key_of(model, job)).first()
+    gone = ObjectGone(model=job.object_model, pk=job.object_pk, task=job.task)
+    try:
+        # Not from a replica, which may not have seen yet what was stored together with the job.
+        at_its_key = model._base_manager.using(router.db_for_write(model)).filter(pk=_key_of(model, job))
+    except (ValidationError, ValueError, TypeError) as error:
+        raise gone from error
+    found = at_its_key.first()
     if found is None:
-        raise ObjectGone(model=job.object_model, pk=job.object_pk, task=job.task)
+        raise gone
     return (found,)
 
 

@@ -14,23 +14,24 @@ from typing import Any
 import django_rq
 import pytest
 from django.conf import settings
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, OperationalError, transaction
 from django.test import override_settings
 from django.utils import timezone
 from redis.client import Pipeline
 from redis.exceptions import TimeoutError
 
-from tenant_slots import Throttle, dispatch, slots
+from tenant_slots import Throttle, dispatch, fair_order, slots, transitions
 from tenant_slots.dispatch import WorkerRecord
 from tenant_slots.enqueueing import bulk, overflow
 from tenant_slots.enqueueing.new_job import NewJob
 from tenant_slots.enqueueing.ways import WaysToEnqueue
 from tenant_slots.exceptions import UnknownQueue
+from tenant_slots.fair_order import Turn
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import lost_runs
 from tenant_slots.tasks.task import TenantTask
 from tests import jobs
-from tests.factories import DeafWorker, age, counters_match, fresh, in_rq, owner, tenant_queue, work
+from tests.factories import DeafWorker, age, counters_match, fresh, in_rq, owner, tenant_queue, work, worker_on_record
 from tests.repair.sweeps import sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -443,3 +444,49 @@ def test_a_job_whose_insert_is_tried_again_is_counted_once(monkeypatch: pytest.M
 
 def counted_of(ways: WaysToEnqueue[..., Any]) -> int:
     return int(django_rq.get_connection("imports").zcard(key(task=ways.tenant_task)))
+
+
+def in_slow(function: Any) -> WaysToEnqueue[..., Any]:
+    return WaysToEnqueue(replace(function.tenant_task, throttle=[Throttle(0, HOUR, SLOW)]))
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_an_overflow_queue_without_a_worker_keeps_no_slot_of_its_tenant() -> None:
+    tenant_queue("acme", max_job=1)
+    throttled = in_slow(jobs.throttled).enqueue("acme")
+    own = jobs.record.enqueue("acme", "own", "history")
+    assert (fresh(throttled).state, fresh(own).state) == (State.WAITING, State.QUEUED)
+    sweep_now()
+    assert (fresh(throttled).state, in_rq(SLOW), in_rq("imports")) == (State.WAITING, 0, 1)
+
+
+@pytest.mark.usefixtures("no_workers")
+@pytest.mark.parametrize("state", ["idle", "busy"])
+def test_control_once_a_worker_listens_there_a_job_is_admitted_ahead_of_it(state: str) -> None:
+    tenant_queue("acme", max_job=1)
+    throttled = in_slow(jobs.throttled).enqueue("acme")
+    worker_on_record("stock", SLOW, of_ours=False).set_state(state)
+    sweep_now()
+    assert (fresh(throttled).state, in_rq(SLOW)) == (State.QUEUED, 1)
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_a_worker_of_ours_that_comes_there_takes_it_at_once() -> None:
+    tenant_queue("acme", max_job=1)
+    throttled = in_slow(jobs.throttled).enqueue("acme")
+    turn, _ = fair_order.take("rq:worker:ours", [SLOW], waits=True)
+    assert isinstance(turn, Turn)
+    assert (turn.tenant_queue_id, turn.jobs) == (throttled.tenant_queue_id, 1)
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_a_database_that_fails_meanwhile_costs_the_tenant_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(turn: Turn) -> bool:
+        raise OperationalError("gone")
+
+    throttled = in_slow(jobs.throttled)
+    monkeypatch.setattr(transitions, "_is_in_overflow_queue", away)
+    job = throttled.enqueue("acme")
+    turn = fair_order.next_turn(SLOW)
+    assert turn is not None
+    assert (turn.tenant_queue_id, turn.stays_first) == (job.tenant_queue_id, True)

@@ -79,6 +79,25 @@ def test_an_object_whose_key_has_several_parts_is_found_again() -> None:
     assert (fresh(gone).state, "ObjectGone" in gone.error) == ("failed", True)
 
 
+def test_a_key_of_several_parts_is_refused_while_one_of_them_is_missing() -> None:
+    line = Line.objects.create(tenant="acme", number=7)
+    line.number = None
+    with pytest.raises(exceptions.InvalidObject, match="its key is not complete"):
+        line.execute.enqueue()
+    assert not TenantJob.objects.exists()
+
+
+@pytest.mark.parametrize("key", ["", "7", "null", "[]", '["acme"]', '["acme", "x"]', "[" * 200, "1e999"])
+@pytest.mark.parametrize("model", ["reports_app.line", "reports_app.report", "reports_app.export"])
+def test_a_key_that_the_model_cannot_have_any_more_fails_the_job_by_name(model: str, key: str) -> None:
+    """As after a migration that has given the model another kind of key."""
+    job = Line.objects.create(tenant="acme", number=7).execute.enqueue()
+    TenantJob.objects.update(object_model=model, object_pk=key)
+    work()
+    assert fresh(job).state == "failed"
+    assert f"ObjectGone: {model} {key} does not exist any more" in job.error
+
+
 def test_an_object_of_a_model_that_inherits_from_one_with_a_uuid_is_found_again() -> None:
     archive = Archive.objects.create(tenant="acme")
     job = archive.execute.enqueue("kept")
