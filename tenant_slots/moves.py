@@ -80,6 +80,13 @@ def leave(
     return _left(job, states, None, {**values, "state": State.CANCELED}) if wanted.exists() else Release(None)
 
 
+def as_ended(values: dict[str, Any]) -> dict[str, Any]:
+    """The new values of a job that leaves: each failed one has the class of its error, and no other one has."""
+    if values["state"] == State.FAILED:
+        return {"error_class": "", **values}
+    return {name: value for name, value in values.items() if name != "error_class"}
+
+
 def freed_by_one(tenant_queue: TenantQueue) -> int:
     """A job leaves its slot. A counter of 0 was wrong before, and is not lowered: the sweep sets it right."""
     freed = min(1, tenant_queue.current_job)
@@ -153,6 +160,7 @@ def _left(job: TenantJob, states: Sequence[State], later: float | None, values: 
 
 
 def _leaving(job: TenantJob, states: Sequence[State], later: float | None, values: dict[str, Any]) -> Asked:
+    values = as_ended(values)
     statement = leaving(tuple(states), State(values["state"]), later is not None, tuple(values))
     fence = {"pk": job.pk, "attempt": job.attempt, "token": job.token}
     return Asked(statement, {**values, **fence, "later": timedelta(seconds=later or 0)})
