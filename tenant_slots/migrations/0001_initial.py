@@ -610,7 +610,7 @@ class Migration(migrations.Migration):
                     models.Index(
                         condition=models.Q(("error_class__isnull", False), ("stage", 4)),
                         fields=["ended_at"],
-                        include=("task", "error_class", "key", "tenant_queue"),
+                        include=("id", "task", "error_class", "key", "tenant_queue"),
                         name="tenant_slots_failed",
                     ),
                     models.Index(

@@ -82,7 +82,7 @@ INDEXES: list[models.Index] = [
     models.Index(  # no other job has an error class: the many that do not fail pay nothing for it
         fields=["ended_at"],
         condition=Q(stage=Stage.ENDED, error_class__isnull=False),
-        include=["task", "error_class", "key", "tenant_queue"],
+        include=["id", "task", "error_class", "key", "tenant_queue"],
         name="tenant_slots_failed",
     ),
     models.Index(
