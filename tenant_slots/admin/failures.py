@@ -23,6 +23,7 @@ from tenant_slots.db.compiled import among
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats import failures
 from tenant_slots.stats.failures import Asked, Group
+from tenant_slots.stats.latest import latest
 
 ALL = "all"
 
@@ -84,7 +85,7 @@ class FailuresPage(JobPermissions):
         if request.method not in ("GET", "HEAD"):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
         filters = Filters.of(request.GET)
-        failed, are_more_jobs = failures.latest(filters.asked().of(self._jobs(request)))
+        failed, are_more_jobs = latest(filters.asked().of(self._jobs(request)), failures.MOST_COUNTED)
         groups, are_more_groups = failures.groups(failed)
         trusted = self.has_view_arguments_permission(request)
         context = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count, Max, Min, Subquery
+from django.db.models import Count, Max, Min
 
 from tenant_slots.db.clock import ago
 from tenant_slots.models import TenantJobQuerySet
@@ -68,16 +68,6 @@ class Group:
     last: datetime
     most: tuple[tuple[int, int], ...]
     """The tenant queues with the most of them, and how many."""
-
-
-def latest(failed: TenantJobQuerySet) -> tuple[TenantJobQuerySet, bool]:
-    """The latest `MOST_COUNTED` of these, and whether there are more. One query.
-
-    The time is not fetched: an ORDER BY would be of the selected column, for which a `Moment` has another text.
-    """
-    for left_out in failed.order_by("-ended_at").values_list("pk", flat=True)[MOST_COUNTED : MOST_COUNTED + 1]:
-        return failed.filter(ended_at__gt=Subquery(failed.model.objects.filter(pk=left_out).values("ended_at"))), True
-    return failed, False
 
 
 def groups(failed: TenantJobQuerySet) -> tuple[list[Group], bool]:
