@@ -148,14 +148,15 @@ def _make_jobs(tenants: int, count: int, state: str, crowd: int, started: int | 
     _execute(
         "INSERT INTO tenant_slots_tenantjob (uuid, tenant_queue_id, task, args, kwargs, options, rq_job_id, state,"
         " attempt, crashes, failures, priority, key, enqueued_at, admitted_at, started_at, ended_at, beat_at, worker,"
-        " host, pid, pid_started, beats, error)"
+        " host, pid, pid_started, beats, error, error_class)"
         " SELECT gen_random_uuid(), row.id, 'shop.jobs.import_feed', '[]', '{\"path\": \"feed.csv\"}', '{}', '', %s,"
         " 1, 0, 0, 0, '', at - random() * interval '10 minutes', at, at,"
-        " CASE WHEN %s > 0 THEN at + random() * (now() - at) END, now(), 'worker', 'host', 1, 1, true, ''"
+        " CASE WHEN %s > 0 THEN at + random() * (now() - at) END, now(), 'worker', 'host', 1, 1, true, '',"
+        " CASE WHEN %s = 'failed' THEN 'shop.feeds.Broken' || jobs.n %% 7 END"
         " FROM (SELECT n, now() - random() * %s * interval '1 second' AS at FROM generate_series(1, %s) n) jobs"
         " JOIN (SELECT id, row_number() OVER (ORDER BY id) AS number FROM tenant_slots_tenantqueue) row"
         " ON row.number = 1 + (jobs.n::bigint * %s) %% %s",
-        [state, ended, started or 7200, count, crowd, tenants],
+        [state, ended, state, started or 7200, count, crowd, tenants],
     )
     if started is None:
         _execute(

@@ -66,9 +66,11 @@ class Leaving:
         return replace(self, values={**self.values, "state": State.CANCELED}, later=None)
 
     def asked(self) -> Asked:
-        statement = leaving(self.states, self.state, self.later is not None, tuple(self.values))
+        """What writes it."""
+        values = as_ended(self.values)
+        statement = leaving(self.states, self.state, self.later is not None, tuple(values))
         fence = {"pk": self.job.pk, "attempt": self.job.attempt, "token": self.job.token}
-        return Asked(statement, {**self.values, **fence, "later": timedelta(seconds=self.later or 0)})
+        return Asked(statement, {**values, **fence, "later": timedelta(seconds=self.later or 0)})
 
 
 def leave_at_once(leaver: Leaving, tenant_queue: TenantQueue, *also: Asked) -> tuple[Release, list[Any]]:
@@ -93,6 +95,13 @@ def leave(leaver: Leaving, tenant_queue: TenantQueue) -> Release:
         return released
     wanted = TenantJob.objects.held_as(leaver.job).exclude(cancel_requested_at=None)
     return _left(leaver.canceled()) if wanted.exists() else Release(None)
+
+
+def as_ended(values: dict[str, Any]) -> dict[str, Any]:
+    """The new values of a job that leaves: each failed one has the class of its error, and no other one has."""
+    if values["state"] == State.FAILED:
+        return {"error_class": "", **values}
+    return {name: value for name, value in values.items() if name != "error_class"}
 
 
 def freed_by_one(tenant_queue: TenantQueue) -> int:

@@ -215,7 +215,8 @@ def withdraw(job: TenantJob, error: str = "", state: State = State.CANCELED) -> 
     """
     with locked(job.tenant_queue_id):
         unadmitted = TenantJob.objects.filter(pk=job.pk).unadmitted()
-        return bool(unadmitted.update(state=state, ended_at=DatabaseNow(), error=error or F("error")))
+        ended = moves.as_ended({"state": state, "ended_at": DatabaseNow(), "error": error or F("error")})
+        return bool(unadmitted.update(**ended))
 
 
 def _running(job_id: int, token: int) -> TenantJobQuerySet:

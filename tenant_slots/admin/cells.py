@@ -97,7 +97,7 @@ def attributes(cell: Cell) -> SafeString:
 
 
 def _highest(row: Row) -> int:
-    return max(1, *row.activity, *row.limits)
+    return max([1, *row.activity, *row.limits])
 
 
 def _meter(row: Row) -> dict[str, str]:

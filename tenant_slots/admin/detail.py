@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest
+from django.utils.formats import localize
+from django.utils.translation import gettext
 
-from tenant_slots.admin import audit, queue_charts
+from tenant_slots.admin import audit, queue_charts, words
 from tenant_slots.admin.hosts import name_hosts
 from tenant_slots.admin.pages import address
 from tenant_slots.admin.permissions import QueuePermissions, may
 from tenant_slots.models import TenantJob, TenantQueue
-from tenant_slots.stats import held, positions
+from tenant_slots.stats import held, positions, rows
+from tenant_slots.stats.rows import Row
 
 MOST_HOLDING = 100
 MOST_WAITING = 50
 
 
 class DetailPage(QueuePermissions):
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """What is looked at has its figures, and is read once for a page."""
+        if from_field or request.method not in ("GET", "HEAD"):
+            return super().get_object(request, object_id, from_field)
+        read = vars(request).setdefault("slots_rows", {})
+        if object_id not in read:
+            read[object_id] = self._read(request, object_id)
+        return read[object_id]
+
+    def _read(self, request: HttpRequest, object_id: str) -> TenantQueue | None:
+        try:
+            key = self.opts.pk.to_python(object_id)
+        except ValidationError:
+            return None
+        row: Any = rows.with_figures(self.get_queryset(request)).filter(pk=key).first()
+        if row is not None:
+            row.live = rows.row_of(row)
+        return cast("TenantQueue | None", row)
+
     def change_view(self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
         context = {**self._detail(request, object_id), **(extra_context or {})}
         return super().change_view(request, object_id, form_url, context)
@@ -29,11 +52,14 @@ class DetailPage(QueuePermissions):
         span = queue_charts.SPANS.get(request.GET.get("span", ""), queue_charts.SPANS["1h"])
         jobs_seen = may(request, "view_tenantjob")
         context: dict[str, Any] = {
+            "slots_live": live_of(row),
+            "slots_state": words.state(live_of(row)),
+            "slots_figures": self._figures(row),
             "slots_span": span,
             "slots_spans": queue_charts.SPANS.values(),
             "slots_charts": queue_charts.charts_of(row, span),
             "slots_holding": holding_of(row),
-            "slots_backlog": positions.first_waiting(row, MOST_WAITING),
+            "slots_backlog": positions.first_waiting(row, MOST_WAITING) if live_of(row).waiting else [],
             "slots_history": audit.history_of(row),
             "slots_job_url": f"{self.admin_site.name}:tenant_slots_tenantjob_change" if jobs_seen else "",
         }
@@ -42,9 +68,26 @@ class DetailPage(QueuePermissions):
             context |= {name: address(self, page, row.pk) for name, page in pages.items()}
         return context
 
+    def _figures(self, row: TenantQueue) -> list[tuple[Any, Any]]:
+        """Title and text: how it fares at this moment."""
+        live = live_of(row)
+        return [
+            (gettext("In use"), f"{live.running} / {live.max_job}"),
+            (gettext("Waiting"), localize(live.waiting)),
+            (gettext("Oldest wait"), words.duration(live.oldest_wait)),
+            (gettext("Failed in the last hour"), localize(live.failed)),
+            (gettext("Limit source"), words.origin(row)),
+        ]
 
-def holding_of(row: TenantQueue) -> list[tuple[TenantJob, bool]]:
-    """The jobs that hold the row's slots, each with its `host_name` and whether its heartbeat is too old."""
-    stale, jobs = held.stale_ones(row), held.holding(row, MOST_HOLDING)
+
+def holding_of(row: TenantQueue) -> list[TenantJob]:
+    """The jobs that hold the row's slots, each with its `host_name`."""
+    jobs = held.holding(row, MOST_HOLDING)
     name_hosts(jobs)
-    return [(job, job.pk in stale) for job in jobs]
+    return jobs
+
+
+def live_of(row: Any) -> Row:
+    """Its figures, which a row has that was read to be looked at."""
+    found: Row = getattr(row, "live", None) or rows.measured([row.pk])[row.pk]
+    return found

@@ -13,16 +13,18 @@ from tenant_slots.admin import export, job_actions
 from tenant_slots.admin.actions import in_menu
 from tenant_slots.admin.bases import JobModelAdmin
 from tenant_slots.admin.bulk.pages import BulkPages
+from tenant_slots.admin.failures import FailuresPage
 from tenant_slots.admin.filters import TenantFilter
 from tenant_slots.admin.job_fields import JobFields
 from tenant_slots.admin.job_page import JobPage
 from tenant_slots.admin.lists import CappedPaginator, search_jobs
 from tenant_slots.admin.lookups import OfferedLookups
+from tenant_slots.admin.run_times import TasksPage
 from tenant_slots.models import TenantJob
 from tenant_slots.stats.expressions import LARGE
 
 
-class TenantJobAdmin(JobPage, BulkPages, JobFields, OfferedLookups, JobModelAdmin):
+class TenantJobAdmin(JobPage, FailuresPage, TasksPage, BulkPages, JobFields, OfferedLookups, JobModelAdmin):
     list_display = (
         "uuid", "what", "for_whom", "queue", "state", "reported", "priority", "enqueued_at", "started_at", "ended_at",
         "attempt",

@@ -64,6 +64,7 @@ class OverviewPage(WorkersPage):
             "changes": [(change, audit.line_of(change)) for change in changes[:MOST_CHANGES]],
             "row_url": f"{self.admin_site.name}:{view_name(self, 'change')}",
             "workers_url": address(self, "workers"),
+            "failures_url": self._of_jobs(request, "failures"),
             "zone": f"{timezone.localtime():%Z}",
             "slots_intervals": INTERVALS,
             "slots_every": 15,
@@ -87,12 +88,16 @@ class OverviewPage(WorkersPage):
         return {"slots_overview_url": address(self, "overview")} if self.has_overview_permission(request) else {}
 
     def _links(self, request: HttpRequest) -> Links:
-        jobs = f"{self.admin_site.name}:tenant_slots_tenantjob_changelist"
         return Links(
             workers=address(self, "workers"),
             queues=address(self, "changelist"),
-            jobs=reverse(jobs) if may(request, "view_tenantjob") else "",
+            jobs=self._of_jobs(request, "changelist"),
         )
+
+    def _of_jobs(self, request: HttpRequest, page: str) -> str:
+        """The address of a page of jobs, "" for those who may not see them."""
+        may_see = may(request, "view_tenantjob")
+        return reverse(f"{self.admin_site.name}:tenant_slots_tenantjob_{page}") if may_see else ""
 
 
 def periods_of(queue: str, periods: int, seconds: int) -> list[Period | None]:

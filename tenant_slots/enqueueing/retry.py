@@ -23,6 +23,7 @@ AS_NEW: dict[str, Any] = {
     "failures": 0,
     "cancel_requested_at": None,
     "ended_at": None,
+    "error_class": None,
     "expires_at": None,
 }
 """What a job has anew that is to run again."""

@@ -517,6 +517,15 @@ class Migration(migrations.Migration):
                 ("result", models.JSONField(null=True, verbose_name="result")),
                 ("error", models.TextField(db_default="", default="", verbose_name="error")),
                 (
+                    "error_class",
+                    models.CharField(
+                        help_text="Of a failed job: the class of what its function raised; empty if it failed in another way.",
+                        max_length=200,
+                        null=True,
+                        verbose_name="error class",
+                    ),
+                ),
+                (
                     "tenant_queue",
                     models.ForeignKey(
                         db_index=False,
@@ -597,6 +606,12 @@ class Migration(migrations.Migration):
                         condition=models.Q(("stage", 4)),
                         fields=["tenant_queue", "ended_at"],
                         name="tenant_slots_ended_of_row",
+                    ),
+                    models.Index(
+                        condition=models.Q(("error_class__isnull", False), ("stage", 4)),
+                        fields=["ended_at"],
+                        include=("id", "task", "error_class", "key", "tenant_queue"),
+                        name="tenant_slots_failed",
                     ),
                     models.Index(
                         condition=models.Q(models.Q(("stage", 4), _negated=True), ("kind", "reservation")),

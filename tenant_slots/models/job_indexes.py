@@ -79,6 +79,12 @@ INDEXES: list[models.Index] = [
     models.Index("tenant_queue", READY_AT, condition=ANY & Q(stage=Stage.WAITING), name="tenant_slots_longest_wait"),
     models.Index(READY_AT, condition=ANY_OF_ALL & Q(stage=Stage.WAITING), name="tenant_slots_oldest_wait"),
     models.Index(fields=["tenant_queue", "ended_at"], condition=Q(stage=Stage.ENDED), name="tenant_slots_ended_of_row"),
+    models.Index(  # no other job has an error class: the many that do not fail pay nothing for it
+        fields=["ended_at"],
+        condition=Q(stage=Stage.ENDED, error_class__isnull=False),
+        include=["id", "task", "error_class", "key", "tenant_queue"],
+        name="tenant_slots_failed",
+    ),
     models.Index(
         fields=["id"],
         condition=~Q(stage=Stage.ENDED) & Q(kind=Kind.RESERVATION),

@@ -22,6 +22,9 @@ from tenant_slots.models.manager import MYPY, InConfiguredDatabase
 from tenant_slots.models.states import ENDED, HOLDING, UNADMITTED, Kind, Stage, State
 from tenant_slots.models.tenant_queue import TenantQueue
 
+ERROR_CLASS_LENGTH = 200
+"""Characters of the name of a class that are kept."""
+
 CONTENT = ("args", "kwargs", "context", "result", "error")
 """Columns of a job that may be large, and that nobody who only moves it asks for."""
 
@@ -274,6 +277,12 @@ class TenantJob(models.Model):
     )
     result = StoredJSON(_("result"), null=True)
     error = models.TextField(_("error"), default="", db_default="")
+    error_class = models.CharField(  # noqa: DJ001  NULL takes no room, in the row or in the index of failed jobs
+        _("error class"),
+        max_length=ERROR_CLASS_LENGTH,
+        null=True,
+        help_text=_("Of a failed job: the class of what its function raised; empty if it failed in another way."),
+    )
 
     if TYPE_CHECKING and not MYPY:
         objects: ClassVar[TenantJobManager]

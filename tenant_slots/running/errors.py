@@ -8,6 +8,8 @@ from __future__ import annotations
 import traceback
 
 from tenant_slots.exceptions import ErrorNotFormattable
+from tenant_slots.models.tenant_job import ERROR_CLASS_LENGTH
+from tenant_slots.validation import storable
 
 
 def described(error: BaseException) -> tuple[str, BaseException]:
@@ -24,6 +26,16 @@ def described(error: BaseException) -> tuple[str, BaseException]:
         instead = _instead_of(error, problem)
         return text or "".join(traceback.format_exception(instead)), instead
     return text, error
+
+
+def class_of(error: BaseException) -> str:
+    """The name of its class, with the module as in a traceback. By it failed jobs are grouped."""
+    kind = type(error)
+    try:
+        module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+        return storable(f"{module}{kind.__qualname__}")[:ERROR_CLASS_LENGTH]
+    except Exception:  # a metaclass may have its own idea of these two
+        return ""
 
 
 def last_line(error: BaseException) -> str:

@@ -106,7 +106,7 @@ def _held(
             finally:
                 outcome |= reporter.end() if reporter else {}
     except BaseException as error:
-        outcome |= {"state": State.FAILED, "error": _last_line(error)}
+        outcome |= {"state": State.FAILED, "error": _last_line(error), "error_class": errors.class_of(error)}
         raise
     finally:
         keeper.end(outcome)

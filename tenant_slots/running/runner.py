@@ -92,7 +92,7 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
                 run.end(back | reporter.end())
                 raise
             text, failure = errors.described(error)
-            outcome = _after_error(job, text, error)
+            outcome = _after_error(job, text, error) | {"error_class": errors.class_of(error)}
             run.end(outcome | reporter.end())
             if outcome["state"] == State.FAILED:
                 callbacks.tell_failure(job, error)

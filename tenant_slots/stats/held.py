@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.db.models import F
+from django.db.models import Exists, F, OuterRef
 
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats.expressions import LARGE
@@ -15,8 +15,9 @@ def running(row: TenantQueue) -> int:
 
 
 def holding(row: TenantQueue, most: int) -> list[TenantJob]:
-    """The jobs that hold a slot, those that run first."""
-    jobs = row.jobs.holding().defer(*LARGE)
+    """The jobs that hold a slot, those that run first; `is_stale` where the heartbeat is too old."""
+    stale = Exists(TenantJob.objects.stale().filter(pk=OuterRef("pk")))
+    jobs = row.jobs.holding().defer(*LARGE).annotate(is_stale=stale)
     return list(jobs.order_by(F("started_at").asc(nulls_last=True), "pk")[:most])
 
 
@@ -24,11 +25,6 @@ def holding_the_key(job: TenantJob, most: int) -> list[TenantJob]:
     """The jobs that hold a slot and have the concurrency key of this one."""
     jobs = job.tenant_queue.jobs.holding().filter(key=job.key).order_by("pk")
     return list(jobs.only("task", "uuid", "worker", "beats")[:most])
-
-
-def stale_ones(row: TenantQueue) -> set[int]:
-    """Primary keys of the running jobs whose heartbeat is too old."""
-    return set(row.jobs.stale().values_list("pk", flat=True))
 
 
 def stale(row: TenantQueue, most: int) -> list[TenantJob]:

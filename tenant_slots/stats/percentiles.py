@@ -1,4 +1,4 @@
-"""How long jobs waited for their start: percentiles by nearest rank, computed in the database."""
+"""Percentiles by nearest rank, computed in the database: how long jobs waited for their start."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def start_delays_by_period(row: TenantQueue, periods: int, seconds: int) -> dict
     """The p50 and p95 of each of so many periods of so many seconds, the oldest first, in seconds. One query."""
     period = PeriodsAgo("started_at", seconds)
     started = first_starts(row.jobs.all(), periods * seconds).annotate(period=period)
-    ranked = _ranked(started, by="period")
-    chosen = ranked.filter(Q(rank=nearest_rank(50)) | Q(rank=nearest_rank(95)))
+    with_ranks = ranked(started, by="period", value=start_delay())
+    chosen = with_ranks.filter(Q(rank=nearest_rank(50)) | Q(rank=nearest_rank(95)))
     found: dict[int, list[float]] = {}
-    for moment, _rank, delay in chosen.order_by("period", "rank").values_list("period", "rank", "delay"):
+    for moment, _rank, delay in chosen.order_by("period", "rank").values_list("period", "rank", "value"):
         found.setdefault(moment, []).append(round(in_seconds(delay) or 0.0, 3))
     moments = range(periods, -1, -1)
     # Of one job both are the same row.
@@ -53,11 +53,11 @@ def nearest_rank(percent: int) -> Any:
 @functools.cache
 def _start_delays(percent: int) -> Statement:
     started = first_starts(jobs_of_rows(), WINDOW)
-    ranked = _ranked(started, by="tenant_queue_id").filter(rank=nearest_rank(percent))
-    return Statement(lambda: ranked.values_list("tenant_queue_id", "delay"))
+    chosen = ranked(started, by="tenant_queue_id", value=start_delay()).filter(rank=nearest_rank(percent))
+    return Statement(lambda: chosen.values_list("tenant_queue_id", "value"))
 
 
-def _ranked(started: Any, by: str) -> Any:
-    """The jobs with their `delay`, its `rank` among those of the same group, and how many those are."""
-    rank = Window(RowNumber(), partition_by=F(by), order_by=F("delay").asc())
-    return started.annotate(delay=start_delay(), rank=rank, count=Window(Count("pk"), partition_by=F(by)))
+def ranked(jobs: Any, by: str, value: Any) -> Any:
+    """The jobs with a `value`, its `rank` among those of the same group, and how many those are: `count`."""
+    rank = Window(RowNumber(), partition_by=F(by), order_by=F("value").asc())
+    return jobs.annotate(value=value, rank=rank, count=Window(Count("pk"), partition_by=F(by)))

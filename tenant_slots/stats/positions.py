@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.db.models import OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats.expressions import LARGE, count_of
@@ -31,8 +31,19 @@ def with_position(job: TenantJob) -> QuerySet[Any]:
 
 
 def first_waiting(row: TenantQueue, most: int) -> list[tuple[int, TenantJob]]:
-    """Position and job of the first in the backlog. Its index has them in their order by RQ queue."""
-    names = ("", *getattr(settings, "RQ_QUEUES", {}))
-    jobs = [job for name in names for job in row.jobs.backlog().filter(rq_queue=name).defer(*LARGE)[:most]]
-    jobs.sort(key=lambda job: (-job.priority, job.pk))
+    """Position and job of the first in the backlog. Its index has them in their order by RQ queue.
+
+    One query where no job waits for an overflow queue; one more for each of these otherwise.
+    """
+    elsewhere = row.jobs.waiting().filter(rq_queue__gt="")
+    jobs = list(_first(row, "").annotate(are_elsewhere=Exists(elsewhere))[:most])
+    if jobs[0].are_elsewhere if jobs else elsewhere.exists():
+        for name in getattr(settings, "RQ_QUEUES", {}):
+            jobs += _first(row, name)[:most]
+        jobs.sort(key=lambda job: (-job.priority, job.pk))
     return list(enumerate(jobs[:most], start=1))
+
+
+def _first(row: TenantQueue, rq_queue: str) -> QuerySet[Any]:
+    jobs: QuerySet[Any] = row.jobs.backlog().filter(rq_queue=rq_queue).defer(*LARGE)
+    return jobs

@@ -6,6 +6,9 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import QuerySet
 
 from tenant_slots import rates
 from tenant_slots.conf import app_settings
@@ -95,8 +98,14 @@ def measured(pks: Sequence[int]) -> dict[int, Row]:
 @functools.cache
 def _figures(lease_ttl: float) -> Statement:
     """One for each ``LEASE_TTL``, which is a part of it."""
+    figures = with_figures(with_waiting(TenantQueue.objects.filter(IsOneOf("pk", PKS))))
+    return Statement(lambda: figures.values_list(*MEASURED))
+
+
+def with_figures(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Rows of `with_waiting` with all that one look at them tells, for `row_of`."""
     jobs = jobs_of_row()
-    figures = with_state(with_waiting(TenantQueue.objects.filter(IsOneOf("pk", PKS)))).annotate(
+    figures: QuerySet[Any] = with_state(rows).annotate(
         running=count_of(jobs.running()),
         queued=count_of(jobs.queued()),
         failed=count_of(jobs.filter(state=State.FAILED, ended_at__gt=ago(3600)).ended()),
@@ -104,4 +113,10 @@ def _figures(lease_ttl: float) -> Statement:
         oldest_wait=oldest_wait(jobs),
         seen_at=DatabaseNow(),
     )
-    return Statement(lambda: figures.values_list(*MEASURED))
+    return figures
+
+
+def row_of(found: Any) -> Row:
+    """A tenant queue of `with_figures` as `measured` gives it, without what takes queries of its own."""
+    figures = {name: getattr(found, name) for name in MEASURED}
+    return Row(**{**figures, "oldest_wait": in_seconds(found.oldest_wait)})

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, Q, Sum, Value
 from django.utils import timezone
 
 from tenant_slots.db.clock import PeriodsAgo
@@ -22,6 +22,10 @@ from tenant_slots.stats.worker_time import time_within
 
 MINUTES = 60
 """What a row's little chart shows, a point a minute."""
+
+
+STILL = -1
+"""In place of when a wait ended."""
 
 
 class Ran(NamedTuple):
@@ -44,15 +48,15 @@ def ran(pks: Sequence[int], periods: int = MINUTES, seconds: int = 60) -> dict[i
 
 
 def waiting(row: TenantQueue, periods: int, seconds: int) -> tuple[int, ...]:
-    """Jobs that waited: from when they could start to when they did, or ended without. Two queries."""
+    """Jobs that waited: from when they could start to when they did, or ended without. One query."""
     ready, started = PeriodsAgo(READY_AT, seconds), PeriodsAgo("started_at", seconds)
     changes: Counter[int] = Counter()
     ran = ran_lately(row.jobs.all(), periods * seconds).order_by().values_list(ready, started)
-    for since, until, jobs in ran.annotate(jobs=Count("pk")):
+    still = row.jobs.waiting().order_by().values_list(ready, Value(STILL))
+    for since, until, jobs in ran.annotate(jobs=Count("pk")).union(still.annotate(jobs=Count("pk")), all=True):
         changes[min(since, periods)] += jobs
-        changes[min(until, periods)] -= jobs
-    for since, jobs in row.jobs.waiting().order_by().values_list(ready).annotate(jobs=Count("pk")):
-        changes[min(since, periods)] += jobs
+        if until != STILL:
+            changes[min(until, periods)] -= jobs
     return _summed(changes, periods)
 
 

@@ -72,7 +72,7 @@ def test_the_page_lists_who_holds_slots_who_waits_and_changes(boss: Client) -> N
     response = boss.get(change_page(row))
 
     page = response.content.decode()
-    assert [job for job, _ in response.context["slots_holding"]] == [holding]
+    assert [(job, job.is_stale) for job in response.context["slots_holding"]] == [(holding, False)]
     assert [job for _, job in response.context["slots_backlog"]] == [first, second]
     assert "worker-7" in page
     [entry] = response.context["slots_history"]
@@ -214,3 +214,55 @@ def test_the_project_says_which_keys_are_hidden() -> None:
 def test_nobody_can_guess_a_hidden_value_through_the_address(boss: Client, query: str) -> None:
     job_with_secrets()
     assert boss.get(f"/admin/tenant_slots/tenantjob/?{query}").status_code == 400
+
+
+def places_on_page(page: str) -> dict[str, int]:
+    """Where charts, who holds the slots, the form and what is next begin."""
+    names = ("slots-charts-title", "slots-holding-title", 'id="tenantqueue_form"', "slots-backlog-title")
+    return {name: page.index(name) for name in names}
+
+
+def test_how_it_fares_and_who_runs_now_come_before_the_form(boss: Client) -> None:
+    places = places_on_page(boss.get(change_page(tenant_queue())).content.decode())
+    assert list(places.values()) == sorted(places.values())
+
+
+def test_a_form_with_an_error_comes_first(boss: Client) -> None:
+    row = tenant_queue()
+    page = boss.post(change_page(row), {"max_job": "-1", "seen_version": row.version}).content.decode()
+    places = places_on_page(page)
+    assert places['id="tenantqueue_form"'] == min(places.values())
+
+
+def test_the_head_of_the_page_says_how_it_fares(boss: Client) -> None:
+    row = tenant_queue(max_job=3)
+    running_job(row, another_process())
+    waiting_job(row)
+    response = boss.get(change_page(row))
+    assert response.context["slots_state"] == "Waits for a worker"
+    assert [str(value) for _, value in response.context["slots_figures"]][:2] == ["1 / 3", "1"]
+    assert "1 / 3" in response.content.decode()
+
+
+def test_the_page_takes_a_dozen_queries_at_most() -> None:
+    codenames = ("view_tenantqueue", "change_tenantqueue", "view_tenantjob", "set_limit_tenantqueue")
+    client, row = signed_in(*codenames), tenant_queue(max_job=3)
+    running_job(row, another_process())
+    waiting_job(row)
+    client.get(change_page(row))
+    with CaptureQueriesContext(connection) as captured:
+        client.get(change_page(row))
+    assert len(captured) <= 12, [query["sql"][:100] for query in captured]
+
+
+def test_the_backlog_has_jobs_for_an_overflow_queue_in_their_place(boss: Client) -> None:
+    row = tenant_queue(max_job=0)
+    jobs = [waiting_job(row, rq_queue=name, priority=priority) for name, priority in (("", 0), ("reports", 5), ("", 9))]
+    shown = boss.get(change_page(row)).context["slots_backlog"]
+    assert [job.pk for _, job in shown] == [jobs[2].pk, jobs[1].pk, jobs[0].pk]
+
+
+def test_a_backlog_that_is_all_for_an_overflow_queue_is_shown(boss: Client) -> None:
+    row = tenant_queue(max_job=0)
+    job = waiting_job(row, rq_queue="reports")
+    assert [one.pk for _, one in boss.get(change_page(row)).context["slots_backlog"]] == [job.pk]
