@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from pathlib import Path
 from typing import Any
 
 from rq import Retry
@@ -57,8 +61,9 @@ def flaky(context: TaskContext, shop: str, user: str, works_at: int) -> int:
 
 
 @task(queue_name="imports")
-def record(tenant_id: str, name: str, history: str, path: str = "") -> str:
+def record(tenant_id: str, name: str, history: str, path: str = "", seconds: float = 0.0) -> str:
     note(history, "start", tenant_id, name)
+    time.sleep(seconds)
     if path:
         wait_for_door(path)
     note(history, "end", tenant_id, name)
@@ -68,10 +73,6 @@ def record(tenant_id: str, name: str, history: str, path: str = "") -> str:
 @task(queue_name="imports")
 def kill_me(tenant_id: str, history: str, deaths: int) -> str:
     """Its process dies so many times."""
-    import os
-    import signal
-    from pathlib import Path
-
     note(history, "start", tenant_id, "kill_me")
     if Path(history).read_text().count("start") <= deaths:
         os.kill(os.getpid(), signal.SIGKILL)
