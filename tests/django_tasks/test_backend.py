@@ -338,3 +338,10 @@ def test_a_task_over_a_task_of_another_backend_is_found_by_workers() -> None:
         run_jobs()
         result.refresh()
         assert result.return_value == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_immediate_mode_runs_a_coroutine_for_an_asynchronous_caller() -> None:
+    with override_settings(TENANT_SLOTS={"IMMEDIATE": True}):
+        result = async_to_sync(tasks.add_slowly.aenqueue)("acme", 1)
+    assert (result.errors, result.status) == ([], TaskResultStatus.SUCCESSFUL)

@@ -67,7 +67,7 @@ def adapted(source: Path, package: Path) -> None:
                 text = re.sub(pattern, ours, text)
             (package / path.name).write_text(text)
         elif path.name in ("tasks.py", "urls.py", "views.py"):
-            (package / path.name).write_text(re.sub(r"from tests|from \. import", "from tasks", path.read_text()))
+            (package / path.name).write_text(re.sub(r"from (tests|\.) import", "from tasks import", path.read_text()))
 
 
 def test_their_tests_pass_but_for_what_is_named(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_their_tests_pass_but_for_what_is_named(tmp_path: Path) -> None:
     urls = "tasks.urls" if (tmp_path / "tasks" / "urls.py").exists() else "tests.urls"
     (tmp_path / "their_settings.py").write_text(f"from tests.settings import *\nROOT_URLCONF = {urls!r}\n")
     ran = subprocess.run(_command(tmp_path), cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True)
-    failed = set(re.findall(r"^(?:FAILED|ERROR) \S+?\.py::(\w+::\w+)", ran.stdout, re.MULTILINE))
+    failed = set(re.findall(r"^(?:FAILED|ERROR|SUBFAILED.*) \S+?\.py::(\w+::\w+)", ran.stdout, re.MULTILINE))
     passed = re.search(r"(\d+) passed", ran.stdout)
     assert passed, ran.stdout + ran.stderr
     assert int(passed[1]) > 50, ran.stdout
