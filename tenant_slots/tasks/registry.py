@@ -27,10 +27,16 @@ def task_of(job: TenantJob) -> TenantTask[..., Any]:
     if not attempts.is_call(job):
         return resolve(job.task)
     import_module_of(job.task)
-    for find in ways_to_django_tasks:
-        if found := find(job.task):
-            return found
-    raise UnknownJob(task=job.task)
+    if (task := known_task_of(job)) is None:
+        raise UnknownJob(task=job.task)
+    return task
+
+
+def known_task_of(job: TenantJob) -> TenantTask[..., Any] | None:
+    """As `task_of`, among what this process has imported so far; None if it is not there."""
+    if not attempts.is_call(job):
+        return registered.get(job.task)
+    return next(filter(None, (find(job.task) for find in ways_to_django_tasks)), None)
 
 
 def resolve(path: str) -> TenantTask[..., Any]:

@@ -60,6 +60,11 @@ def flaky(context: TaskContext, shop: str, user: str, works_at: int) -> int:
     return context.attempt
 
 
+@task(queue_name="imports", takes_context=True)
+def sign_in(context: TaskContext, tenant_id: str, password: str) -> None:
+    """What is secret has the same place for the admin, whether or not the function takes its context."""
+
+
 @task(queue_name="imports")
 def record(tenant_id: str, name: str, history: str, path: str = "", seconds: float = 0.0) -> str:
     note(history, "start", tenant_id, name)

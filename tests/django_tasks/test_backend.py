@@ -15,6 +15,7 @@ from django.utils import timezone
 from rq import Retry
 
 from tenant_slots import tenant_scope
+from tenant_slots.admin.arguments import shown_args
 from tenant_slots.exceptions import ArgumentNotJSON, InvalidTenant, TaskWithoutTenant, UnknownJob
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.testing import run_jobs
@@ -86,6 +87,12 @@ def test_a_result_survives_the_loss_of_redis() -> None:
     assert tasks.add.get_result(result.id).return_value == 42
     assert async_to_sync(tasks.add.aget_result)(result.id).return_value == 42
     assert task_backends["default"].get_result(result.id).return_value == 42
+
+
+def test_a_secret_argument_is_masked_by_its_place() -> None:
+    shown = shown_args(job_of(tasks.sign_in.enqueue("acme", "hunter2")))
+    assert "hunter2" not in shown
+    assert "acme" in shown
 
 
 def test_the_id_is_known_in_the_transaction_and_a_rollback_leaves_no_call() -> None:
