@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tenant_slots.decorators import tenant_job as tenant_job
+    from tenant_slots.django_tasks.scope import tenant_scope as tenant_scope
     from tenant_slots.running.progress import report_progress as report_progress
     from tenant_slots.running.reservation import hold_slot as hold_slot
     from tenant_slots.tasks.context import capture_context as capture_context
@@ -14,7 +15,16 @@ if TYPE_CHECKING:
     from tenant_slots.tasks.tenant_busy import TenantBusy as TenantBusy
     from tenant_slots.tasks.throttle import Throttle as Throttle
 
-__all__ = ["Reschedule", "TenantBusy", "Throttle", "capture_context", "hold_slot", "report_progress", "tenant_job"]
+__all__ = [
+    "Reschedule",
+    "TenantBusy",
+    "Throttle",
+    "capture_context",
+    "hold_slot",
+    "report_progress",
+    "tenant_job",
+    "tenant_scope",
+]
 
 MODULES = {
     "Reschedule": "tasks.on_busy",
@@ -25,6 +35,7 @@ MODULES = {
     "report_progress": "running.progress",
     "run_job": "running.runner",
     "tenant_job": "decorators",
+    "tenant_scope": "django_tasks.scope",
 }
 """Where the names of this package are defined; `run_job` is what RQ calls."""
 

@@ -17,6 +17,8 @@ class TenantSlotsConfig(AppConfig):
 
     def ready(self) -> None:
         from tenant_slots import checks, receivers
+        from tenant_slots.django_tasks import use
 
         checks.register_all()
         receivers.connect_all()
+        use.connect()

@@ -16,6 +16,7 @@ from rq.worker import BaseWorker
 
 from tenant_slots import conf, rates, surroundings
 from tenant_slots.conf import app_settings
+from tenant_slots.django_tasks import use
 from tenant_slots.exceptions import InvalidRate
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE
 from tenant_slots.tasks.registry import registered
@@ -44,6 +45,7 @@ def register_all() -> None:
         check_admin_queue,
         check_worker_class,
         check_schemas,
+        check_foreign_tasks,
         surroundings.check_backend,
         surroundings.check_time_zones,
         surroundings.check_system,
@@ -198,6 +200,24 @@ def _jobs_in_public() -> Iterator[CheckMessage]:
     if engine.startswith("django_tenants.") and not app_settings.JOB_CONTEXT:
         hint = 'Set TENANT_SLOTS["JOB_CONTEXT"] = "tenant_slots.contrib.schemas.job_context", and CAPTURE_CONTEXT.'
         yield Warning("Jobs run in the public schema of django-tenants.", hint=hint, id="tenant_slots.W003")
+
+
+def check_foreign_tasks(**_: Any) -> list[CheckMessage]:
+    """W006: Tasks of Django that take no slot although their function asks for one, among those imported so far."""
+    if not use.is_used():
+        return []
+    from tenant_slots.django_tasks import foreign
+
+    hint = f'Use "{use.BACKEND}" as the backend of this Task, or enqueue the function with its own .enqueue().'
+    return [
+        Warning(
+            f"The Task {path} runs without a slot: backend {alias!r} does not know the @tenant_job inside it.",
+            hint=hint,
+            obj=path,
+            id="tenant_slots.W006",
+        )
+        for path, alias in foreign.without_slots()
+    ]
 
 
 def _is_ours(worker_class: type) -> bool:

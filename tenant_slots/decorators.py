@@ -215,7 +215,7 @@ def _look_like(function: Any, wrapper: Any) -> None:
 
 def _require_usable(function: Any, queue: Any, tenant: Any) -> None:
     name = getattr(function, "__qualname__", repr(function))
-    if problem := _problem(function):
+    if problem := problem_of(function):
         raise ImproperJob(name=name, problem=problem)
     if not isinstance(queue, str) or not queue:
         raise ImproperJob(name=name, problem=f"the queue is {queue!r}; give the name of a queue of RQ_QUEUES")
@@ -223,7 +223,8 @@ def _require_usable(function: Any, queue: Any, tenant: Any) -> None:
         require_argument(function, "tenant", tenant)
 
 
-def _problem(function: Any) -> str:
+def problem_of(function: Any) -> str:
+    """Why a function cannot be a job; empty when it can."""
     if not inspect.isfunction(function):
         return "it is not a function; decorate a function of a module"
     if inspect.isasyncgenfunction(function):

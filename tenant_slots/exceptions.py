@@ -109,6 +109,30 @@ class TenantMissing(TenantSlotsError):
     message = '{task} was called without a tenant and TENANT_SLOTS["REQUIRE_TENANT"] is on; pass a tenant.'
 
 
+class TaskWithoutTenant(TenantSlotsError):
+    message = (
+        "Nothing says whose call of {task} this is: use .using(tenant=...), @task(tenant=...), "
+        'OPTIONS["TENANT"] of the TASKS backend {backend!r}, or `with tenant_scope(...):` around it. Nobody\'s, '
+        'without a limit, is one with .using(tenant="").'
+    )
+
+
+class TaskRunLost(TenantSlotsError):
+    message = "The process of a run died: {problem}."
+
+
+class TaskCanceled(TenantSlotsError):
+    message = "The Task was canceled: {problem}."
+
+
+class ResultNotStorable(TenantSlotsError):
+    message = "The result of {task} cannot be kept for get_result(): {problem}. Return a reference to it instead."
+
+
+class TasksNotInstalled(TenantSlotsError, ImportError):
+    message = 'Django {version} has no Tasks; install the backport: pip install "tenant-slots[tasks]".'
+
+
 class InvalidOption(TenantSlotsError):
     message = "{option}={value!r} is not possible for {task}: {problem}."
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.util import find_spec
 
 import dj_database_url
+import django
 
 from tests import servers
 
@@ -29,6 +31,8 @@ INSTALLED_APPS = [
     "tests",
     "tests.reports_app",
 ]
+if django.VERSION < (6, 0) and find_spec("django_tasks"):
+    INSTALLED_APPS.append("django_tasks")  # the backport of Django's Tasks
 MIDDLEWARE = [
     "tests.csp.ContentSecurityPolicy",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -73,3 +77,11 @@ if not RQ["WORKER_CLASS"]:
 if "TEST_TENANT_SLOTS" in os.environ:
     TENANT_SLOTS = json.loads(os.environ["TEST_TENANT_SLOTS"])
 RQ_EXCEPTION_HANDLERS = os.environ.get("TEST_EXCEPTION_HANDLERS", "").split()
+
+TASKS = {
+    "default": {
+        "BACKEND": "tenant_slots.tasks_backend.TenantSlotsBackend",
+        "QUEUES": ["default", "imports", "reports"],
+        "OPTIONS": {"TENANT": "tenant_id"},
+    },
+}

@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 from rq import SimpleWorker, Worker
 
 import tenant_slots
-from tenant_slots import hold_slot, report_progress, tenant_job
+from tenant_slots import hold_slot, report_progress, tenant_job, tenant_scope
 from tenant_slots.conf import AppSettings, known_names
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
@@ -57,7 +57,16 @@ def parameters(function: Any) -> dict[str, inspect.Parameter]:
 
 def test_the_package_exports_what_users_import() -> None:
     names = {"tenant_job", "Reschedule", "TenantBusy", "Throttle", "hold_slot", "report_progress", "capture_context"}
-    assert names <= set(tenant_slots.__all__)
+    assert names | {"tenant_scope"} <= set(tenant_slots.__all__)
+
+
+def test_the_backend_for_djangos_tasks_keeps_its_path_and_what_using_takes() -> None:
+    backend = import_string("tenant_slots.tasks_backend.TenantSlotsBackend")
+    assert {"tenant", "key", "timeout", "retry"} <= set(parameters(backend.task_class.using))
+    supported = ("defer", "async_task", "get_result", "priority")
+    assert all(getattr(backend, f"supports_{name}") for name in supported)
+    assert list(parameters(tenant_scope)) == ["tenant"]
+    assert callable(import_string("tenant_slots.testing.task_backends.TaskBackendTests").run_tasks)
 
 
 def test_hold_slot_takes_tenant_and_queue_and_options_by_keyword() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantJob
 from tenant_slots.models.fields import Unreadable
-from tenant_slots.tasks.registry import registered
+from tenant_slots.tasks.registry import known_task_of
 
 HIDDEN = "********"
 
@@ -67,5 +67,5 @@ def _plain(name: str) -> str:
 
 def _parameters(job: TenantJob) -> list[str]:
     """Empty when this process does not know the function, whose positional arguments then have no names."""
-    task = registered.get(job.task)
+    task = known_task_of(job)
     return list(task.signature.parameters) if task else []

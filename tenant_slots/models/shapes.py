@@ -50,6 +50,7 @@ def are_options(value: Any) -> bool:
         and isinstance(value.get("description", ""), str)
         and ("retry" not in value or _is_retry(value["retry"]))
         and ("unknown" not in value or _is_mark(value["unknown"]))
+        and ("task" not in value or _is_call(value["task"]))
         and is_number(value.get("not_before", 0), 0, LATEST.timestamp())
     )
 
@@ -75,10 +76,32 @@ def is_limit_history(value: Any) -> bool:
 
 def _is_mark(value: Any) -> bool:
     """When a worker first did not know a job's function, and at which attempt."""
-    if not isinstance(value, dict) or not isinstance(value.get("since"), str) or not is_whole(value.get("attempt")):
-        return False
+    return isinstance(value, dict) and _is_time(value.get("since")) and is_whole(value.get("attempt"))
+
+
+def _is_call(value: Any) -> bool:
+    """Of one of Django's Tasks: its backend, which of its facts were given, and its runs that failed."""
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("backend"), str)
+        and isinstance(value.get("named", []), list)
+        and isinstance(value.get("runs", []), list)
+        and all(map(_is_failed_run, value.get("runs", [])))
+    )
+
+
+def _is_failed_run(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and is_whole(value.get("attempt"), 0)
+        and (value.get("started") is None or _is_time(value["started"]))
+        and all(isinstance(value.get(name), str) for name in ("worker", "error", "text"))
+    )
+
+
+def _is_time(text: Any) -> bool:
     try:
-        return not time_problem(datetime.fromisoformat(value["since"]), aware=settings.USE_TZ)
+        return isinstance(text, str) and not time_problem(datetime.fromisoformat(text), aware=settings.USE_TZ)
     except ValueError:
         return False
 

@@ -15,6 +15,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.dispatch import WorkerRecord
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Liveness
+from tenant_slots.tasks import attempts
 from tenant_slots.validation import one_more
 
 
@@ -78,8 +79,10 @@ def _end(job: TenantJob, reason: str, state: State | None, seconds: float | None
     error = f"{job.error}\nattempt {job.attempt}: {reason}".strip()
     after = state or _by_policy(job, **counted)
     if after == State.CANCELED:
-        counted = {}  # its process was killed because somebody asked for that
-    return bool(transitions.release(job, seconds=seconds, state=after, error=error, **counted))
+        # Its process was killed because somebody asked for that: nothing is counted.
+        return bool(transitions.release(job, seconds=seconds, state=after, error=error))
+    noted = attempts.noted(job, attempts.RUN_LOST, reason)
+    return bool(transitions.release(job, seconds=seconds, state=after, error=error, **counted, **noted))
 
 
 def _by_policy(job: TenantJob, crashes: int = 0, interruptions: int = 0) -> State:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import AsyncToSync, async_to_sync, sync_to_async
 from django.db import close_old_connections
 from rq.timeouts import BaseTimeoutException
 
@@ -50,11 +50,26 @@ async def _within(of_thread: AbstractContextManager[Any], coroutine: Coroutine[A
 
 
 def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    if _serves_a_loop():
+        return async_to_sync(_awaited)(coroutine)
     try:
         return _run_under_alarm(coroutine)
     finally:
         # asgiref's thread for the ORM calls of coroutines lives on in a worker that does not fork.
         asyncio.run(sync_to_async(close_old_connections)())
+
+
+def _serves_a_loop() -> bool:
+    """Whether asgiref runs this thread's code for a coroutine: of an asynchronous caller, in immediate mode.
+
+    A loop of our own would have the coroutine's ORM calls wait for this thread, which waits for the loop (asgiref 3.8,
+    ``AsyncToSync.executors``). No worker calls a job like this, so that no alarm is to reach it.
+    """
+    return getattr(AsyncToSync.executors, "current", None) is not None
+
+
+async def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    return await coroutine
 
 
 def _run_under_alarm(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -46,6 +46,11 @@ def last_line(error: BaseException) -> str:
         return str(_instead_of(error, problem))
 
 
+def class_path(error: BaseException) -> str:
+    return f"{type(error).__module__}.{type(error).__qualname__}"
+
+
 def _instead_of(error: BaseException, problem: BaseException) -> BaseException:
-    kind = f"{type(error).__module__}.{type(error).__qualname__}"
-    return ErrorNotFormattable(kind=kind, problem=type(problem).__name__).with_traceback(error.__traceback__)
+    return ErrorNotFormattable(kind=class_path(error), problem=type(problem).__name__).with_traceback(
+        error.__traceback__
+    )

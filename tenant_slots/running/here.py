@@ -64,6 +64,7 @@ def run_next(
         run = _RunHere(worker)
         if job := run.take_first(lane):
             turns[lane[0]] += 1
+            run.tell_started(job)
             try:
                 run_in_slot(run, run_stored)
             except TenantBusy:

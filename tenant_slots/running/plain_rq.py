@@ -50,8 +50,10 @@ def call(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
 
 
 def _task_of(rq_job: Job) -> object:
+    """Of one of Django's Tasks, which another backend has RQ call, that of its function."""
     try:
-        return getattr(rq_job.func, "tenant_task", None)
+        function = rq_job.func
+        return getattr(getattr(function, "func", function), "tenant_task", None)
     except Exception:  # an RQ job whose function this process cannot import is none of ours
         return None
 

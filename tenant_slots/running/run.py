@@ -86,7 +86,7 @@ class Run:
         Or it would not be admitted by now, and has gone back to its place in the backlog.
         """
         if self.job is not None:
-            self._tell_started(self.job)
+            self.tell_started(self.job)
             return (self.job.uuid, self.job.attempt) == (uuid, attempt)
         found: list[Any] = persistently(lambda: JOB.rows(uuid=uuid), self._on_outage) or []
         job = found[0] if found and found[0].attempt == attempt else None
@@ -148,7 +148,7 @@ class Run:
             self.witness.idle()
             return False
         self._holds(job)
-        self._tell_started(job)
+        self.tell_started(job)
         return True
 
     def _prepare(self) -> None:
@@ -160,7 +160,7 @@ class Run:
         self.witness.holding()
         self.job = job
 
-    def _tell_started(self, job: TenantJob) -> None:
+    def tell_started(self, job: TenantJob) -> None:
         if self._was_taken:
             transitions.admitted_here(job)
         else:

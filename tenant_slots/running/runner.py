@@ -23,10 +23,10 @@ from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.running.progress import reporting
 from tenant_slots.running.recording import Outcome, storable_error
 from tenant_slots.running.run import Run
-from tenant_slots.tasks import methods
+from tenant_slots.tasks import attempts, methods
 from tenant_slots.tasks.arguments import json_problem
 from tenant_slots.tasks.options import LONGEST
-from tenant_slots.tasks.registry import registered, resolve
+from tenant_slots.tasks.registry import registered, task_of
 from tenant_slots.tasks.tenant_busy import TenantBusy
 from tenant_slots.validation import one_more
 
@@ -120,13 +120,19 @@ def _is_expired(job: TenantJob) -> bool:
 
 def run_stored(job: TenantJob) -> Any:
     """Call the function of a job as its row has it."""
-    task = resolve(job.task)
+    task = task_of(job)
     job.require_readable("args", "kwargs", "options", "context")
-    return completed_in_context(job, lambda: task.function(*methods.object_of(task, job), *job.args, **job.kwargs))
+    function = task.called_for(job)
+    return completed_in_context(job, lambda: function(*methods.object_of(task, job), *job.args, **job.kwargs))
 
 
 def _after_error(job: TenantJob, text: str, error: BaseException) -> Outcome:
     text = storable_error(text)
+    outcome = _failed_or_again(job, text, error)
+    return outcome | attempts.noted(job, errors.class_path(error), text, outcome.get("options"))
+
+
+def _failed_or_again(job: TenantJob, text: str, error: BaseException) -> Outcome:
     retry = None if job.rq_job_id else job.options.get("retry")
     if retry is None or not _is_retried_for(job, error):
         failed = {"state": State.FAILED, "error": text, "failures": one_more(job.failures)}

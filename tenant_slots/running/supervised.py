@@ -26,7 +26,7 @@ class SupervisedRun(WatchedRun):
         if self.job is not None:
             self.witness.handed_to(horse)
 
-    def _tell_started(self, job: TenantJob) -> None:
+    def tell_started(self, job: TenantJob) -> None:
         """Receivers are called where the function is: see `RiddenRun`."""
 
     def _record_end(self, job: TenantJob, outcome: Outcome) -> Release | None:
@@ -86,7 +86,7 @@ class RiddenRun(Run):
         """Whether it is this attempt that the worker has started."""
         if self.job is None or (self.job.uuid, self.job.attempt) != (uuid, attempt):
             return False
-        self._tell_started(self.job)
+        self.tell_started(self.job)
         return True
 
     def _make_room(self, job: TenantJob) -> None:

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from tenant_slots.exceptions import UnknownJob
+from tenant_slots.models import TenantJob
+from tenant_slots.tasks import attempts
 from tenant_slots.tasks.task import TenantTask
 
 registered: dict[str, TenantTask[..., Any]] = {}
 """By dotted path."""
+
+ways_to_django_tasks: set[Callable[[str], TenantTask[..., Any] | None]] = set()
+"""What finds one of Django's Tasks by its dotted path, once its module is imported: see ``django_tasks/``."""
+
+
+def task_of(job: TenantJob) -> TenantTask[..., Any]:
+    """What a job calls: the decorated function of that path, or Django's Task, if the job is a call of one.
+
+    Raises:
+        UnknownJob: as `resolve`.
+    """
+    if not attempts.is_call(job):
+        return resolve(job.task)
+    import_module_of(job.task)
+    if (task := known_task_of(job)) is None:
+        raise UnknownJob(task=job.task)
+    return task
+
+
+def known_task_of(job: TenantJob) -> TenantTask[..., Any] | None:
+    """As `task_of`, among what this process has imported so far; None if it is not there."""
+    if not attempts.is_call(job):
+        return registered.get(job.task)
+    return next(filter(None, (find(job.task) for find in ways_to_django_tasks)), None)
 
 
 def resolve(path: str) -> TenantTask[..., Any]:
@@ -21,16 +48,17 @@ def resolve(path: str) -> TenantTask[..., Any]:
     Raises:
         UnknownJob: there is no such decorated function, or no such module.
     """
-    if path not in registered and all(part.isidentifier() for part in path.split(".")):
-        _import_module_of(path)
+    if path not in registered:
+        import_module_of(path)
     if path not in registered:
         raise UnknownJob(task=path)
     return registered[path]
 
 
-def _import_module_of(path: str) -> None:
+def import_module_of(path: str) -> None:
     """The longest part of the path that is a module: a method is registered when its class is made."""
-    module = path.rpartition(".")[0]
+    is_path = all(part.isidentifier() for part in path.split("."))
+    module = path.rpartition(".")[0] if is_path else ""
     while module:
         try:
             import_module(module)

@@ -71,6 +71,10 @@ class TenantTask(Generic[P, R]):
             options["retry"] = {"max": retry.max, "intervals": retry.intervals}
         return options
 
+    def called_for(self, job: Any) -> Callable[..., Any]:
+        """What is called for a stored job, with its arguments."""
+        return self.function
+
     def called_with(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> TaskCall:
         """Raises TypeError when the arguments do not fit the function."""
         return TaskCall(self, tuple(args), dict(kwargs))

@@ -1,0 +1,135 @@
+"""A Task as a `TenantTask`, so that a call of it becomes a job and is run like any other."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, fields
+from typing import Any
+
+from rq import Retry
+
+from tenant_slots.django_tasks import results
+from tenant_slots.django_tasks.api import (
+    DEFAULT_TASK_QUEUE_NAME,
+    AnyTask,
+    BaseTaskBackend,
+    TaskContext,
+    normalize_json,
+)
+from tenant_slots.django_tasks.found import task_at
+from tenant_slots.django_tasks.tenant import TenantOfCall, source_in
+from tenant_slots.exceptions import ResultNotStorable
+from tenant_slots.models import TenantJob
+from tenant_slots.running.runner import RESULT_BYTES
+from tenant_slots.tasks import attempts
+from tenant_slots.tasks.arguments import json_problem
+from tenant_slots.tasks.task import TenantTask
+
+
+@dataclass(frozen=True)
+class CalledTask(TenantTask[..., Any]):
+    """The function of a Task. Its first argument is left out if that is the Task's context."""
+
+    takes_context: bool = False
+    backend: str = ""
+
+    @functools.cached_property
+    def is_method(self) -> bool:
+        return False
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature:
+        return _signature(self.function, self.takes_context)
+
+    @functools.cached_property
+    def stored_options(self) -> dict[str, Any]:
+        named = [name for name in ("tenant", "key") if getattr(self, f"explicit_{name}") is not None]
+        run_after = self.run_after.isoformat() if self.run_after else None
+        mark = {"backend": self.backend, "named": named, "run_after": run_after}
+        own = {name: value for name, value in mark.items() if value}
+        return {**super().stored_options, attempts.MARK: own}
+
+    def called_for(self, job: TenantJob) -> Callable[..., Any]:
+        function = self.function
+        if self.takes_context:
+            function = functools.partial(function, TaskContext(task_result=results.result_of(results.as_stored(job))))
+        return functools.partial(_call, self.path, function)
+
+
+def called_task(task: AnyTask, backend: BaseTaskBackend) -> CalledTask:
+    """What a call of this Task becomes a job of. Options of a ``@tenant_job`` inside it hold too."""
+    inner: TenantTask[..., Any] | None = getattr(task.func, "tenant_task", None)
+    values = {} if inner is None else {field.name: getattr(inner, field.name) for field in fields(TenantTask)}
+    function = task.func if inner is None else inner.function
+    queue = _queue(task, inner)
+    signature = _signature(function, task.takes_context)
+    named = getattr(task, "tenant", None), getattr(inner, "tenant", None), source_in(backend.options.get("TENANT"))
+    sources = tuple(source for source in named if source is not None)
+    values |= {
+        "function": function,
+        "queue": queue,
+        "explicit_queue": inner is not None and queue != inner.queue,
+        "tenant": TenantOfCall(task.module_path, task.backend, signature, sources),
+        "rq_options": {**(inner.rq_options if inner else {}), **_rq_options(task)},
+        "explicit_tenant": getattr(task, "explicit_tenant", None),
+        "explicit_key": getattr(task, "explicit_key", None),
+        "priority": task.priority,
+        "run_after": task.run_after,
+        "takes_context": task.takes_context,
+        "backend": task.backend,
+    }
+    if (key := getattr(task, "key", None)) is not None:
+        values["key"] = key
+    return CalledTask(**values)
+
+
+def called_task_at(path: str) -> CalledTask | None:
+    """For whoever runs a job."""
+    task = task_at(path)
+    return None if task is None else called_task(task, task.get_backend())
+
+
+def _queue(task: AnyTask, inner: TenantTask[..., Any] | None) -> str:
+    """A Task that names none has Django's default; a decorator inside it always names one."""
+    return task.queue_name if inner is None or task.queue_name != DEFAULT_TASK_QUEUE_NAME else inner.queue
+
+
+def _rq_options(task: AnyTask) -> dict[str, Any]:
+    options = {name: getattr(task, name, None) for name in ("timeout", "retry")}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Signature:
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())[takes_context:]
+    return signature.replace(parameters=parameters)
+
+
+def _call(path: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    result = function(*args, **kwargs)
+    return _awaited(path, result) if isinstance(result, Coroutine) else _kept(path, result)
+
+
+async def _awaited(path: str, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    return _kept(path, await coroutine)
+
+
+def _kept(path: str, result: Any) -> Any:
+    """As the row will have it.
+
+    Raises:
+        TypeError, ValueError: it is none that Django's Tasks can have.
+        ResultNotStorable: it is too large, or a database cannot keep it.
+    """
+    if isinstance(result, Retry):
+        return result
+    plain = normalize_json(result)
+    problem = json_problem(plain)
+    if not problem and len(json.dumps(plain)) > RESULT_BYTES:
+        problem = f"it takes more than {RESULT_BYTES} bytes"
+    if problem:
+        raise ResultNotStorable(task=path, problem=problem)
+    return plain

@@ -1,0 +1,45 @@
+"""The system checks of a backend's entry in ``TASKS``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error
+
+from tenant_slots.django_tasks.api import BaseTaskBackend
+from tenant_slots.django_tasks.tenant import source_in
+
+OPTIONS = ("TENANT",)
+
+
+def check(backend: BaseTaskBackend) -> Iterator[CheckMessage]:
+    """E016, E017: what Django asks a backend for."""
+    yield from _check_queues(backend)
+    yield from _check_options(backend)
+
+
+def _check_queues(backend: BaseTaskBackend) -> Iterator[CheckMessage]:
+    known = getattr(settings, "RQ_QUEUES", {})
+    hint = f"Add it to RQ_QUEUES, or use some of: {', '.join(sorted(known)) or 'none so far'}."
+    for queue in sorted(backend.queues - known.keys()):
+        text = f'TASKS[{backend.alias!r}]["QUEUES"] has queue {queue!r}, which RQ_QUEUES does not have.'
+        yield Error(text, hint=hint, id="tenant_slots.E016")
+
+
+def _check_options(backend: BaseTaskBackend) -> Iterator[CheckMessage]:
+    for name, value in backend.options.items():
+        problem = _problem(value) if name in OPTIONS else f"The options are: {', '.join(OPTIONS)}."
+        if problem:
+            text = f'TASKS[{backend.alias!r}]["OPTIONS"][{name!r}] is {value!r}.'
+            yield Error(text, hint=problem, id="tenant_slots.E017")
+
+
+def _problem(value: Any) -> str:
+    try:
+        source = source_in(value)
+    except ImportError as error:
+        return f"It cannot be imported: {error}."
+    is_name = isinstance(source, str) and source.isidentifier()
+    return "" if is_name or callable(source) else "Give the name of an argument, or a callable, or the path of one."

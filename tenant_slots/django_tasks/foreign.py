@@ -1,0 +1,45 @@
+"""Tasks of functions that are decorated with ``@tenant_job``, and that another backend runs without a slot."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from tenant_slots.django_tasks.api import BaseTaskBackend, DummyBackend, ImmediateBackend, Task, task_enqueued
+from tenant_slots.tasks.registry import registered
+
+logger = logging.getLogger("tenant_slots")
+
+AS_PLAIN_RQ = "django_tasks_rq."
+"""A backend whose RQ jobs call the Task's function, which takes its slot then, as with any plain RQ job."""
+
+
+def connect() -> None:
+    task_enqueued.connect(warn, dispatch_uid="tenant_slots.foreign_tasks")
+
+
+def warn(*, sender: Any, task_result: Any, **_: Any) -> None:
+    """Receiver of Django's signal: what no system check has seen, as nobody had imported it."""
+    if getattr(task_result.task.func, "tenant_task", None) is not None and not _gives_slots(sender):
+        logger.warning("%s, a call of %s, will run without a slot", task_result.id, task_result.task.module_path)
+
+
+def without_slots() -> Iterator[tuple[str, str]]:
+    """The path of each such Task that is imported so far, and the alias of its backend."""
+    modules = {task.function.__module__ for task in registered.values()}
+    for module in sorted(modules & sys.modules.keys()):
+        for name, value in list(vars(sys.modules[module]).items()):
+            if _is_task_of_ours(value) and not _gives_slots(type(value.get_backend())):
+                yield f"{module}.{name}", value.backend
+
+
+def _is_task_of_ours(value: Any) -> bool:
+    return isinstance(value, Task) and getattr(value.func, "tenant_task", None) is not None
+
+
+def _gives_slots(backend: type[BaseTaskBackend]) -> bool:
+    """Or runs nothing, or runs it here and now, as a plain call of the function would."""
+    is_local = issubclass(backend, (DummyBackend, ImmediateBackend))
+    return is_local or getattr(backend, "gives_slots", False) or backend.__module__.startswith(AS_PLAIN_RQ)

@@ -1,0 +1,129 @@
+"""A job's row as Django's `TaskResult`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from tenant_slots.django_tasks.api import (
+    AnyResult,
+    AnyTask,
+    TaskError,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+)
+from tenant_slots.django_tasks.found import require_task
+from tenant_slots.django_tasks.task import with_values
+from tenant_slots.models import State, TenantJob
+from tenant_slots.tasks import attempts
+
+STATUS = {
+    State.SCHEDULED: TaskResultStatus.READY,
+    State.WAITING: TaskResultStatus.READY,
+    State.QUEUED: TaskResultStatus.READY,
+    State.RUNNING: TaskResultStatus.RUNNING,
+    State.FINISHED: TaskResultStatus.SUCCESSFUL,
+    State.FAILED: TaskResultStatus.FAILED,
+    State.CANCELED: TaskResultStatus.FAILED,
+}
+
+OTHERWISE = "tenant_slots.exceptions.TenantSlotsError"
+CANCELED = "tenant_slots.exceptions.TaskCanceled"
+
+
+def result_with(result_id: str) -> AnyResult:
+    """The result of a call as the database has it.
+
+    Raises:
+        TaskResultDoesNotExist: no call has this id, or it has been pruned.
+        UnknownJob: its Task is not in the code any more.
+    """
+    job = _job_with(result_id)
+    if job is None or not attempts.is_call(job):
+        raise TaskResultDoesNotExist(result_id)
+    return result_of(job)
+
+
+def result_of(job: TenantJob, task: AnyTask | None = None) -> AnyResult:
+    """As the job's row has it; of `task`, or of the one that the row names."""
+    mark = job.options.get(attempts.MARK, {})
+    runs = attempts.failed_runs(job) if mark else []
+    is_counted = not _is_among(runs, job) and _has_begun(job)
+    result: AnyResult = TaskResult(
+        task=with_values(task or require_task(job.task), _values_of(job, mark)),
+        id=str(job.uuid),
+        status=STATUS[State(job.state)],
+        enqueued_at=job.enqueued_at,
+        started_at=_first_start(job, runs) if runs or is_counted else None,
+        last_attempted_at=job.started_at,
+        finished_at=job.ended_at if job.has_ended else None,
+        args=list(job.args),
+        kwargs=dict(job.kwargs),
+        backend=mark.get("backend", ""),
+        errors=_errors(job, runs),
+        worker_ids=[run["worker"] for run in runs] + ([job.worker] if is_counted else []),
+    )
+    if job.state == State.FINISHED:
+        object.__setattr__(result, "_return_value", job.result)
+    return result
+
+
+def as_stored(job: TenantJob) -> TenantJob:
+    """The job with what its row has by now. Raises TenantJob.DoesNotExist."""
+    found: TenantJob = TenantJob.objects.select_related("tenant_queue").get(pk=job.pk)
+    return found
+
+
+def _job_with(result_id: str) -> TenantJob | None:
+    try:
+        uuid = UUID(str(result_id))
+    except ValueError:
+        return None
+    found: TenantJob | None = TenantJob.objects.filter(uuid=uuid).select_related("tenant_queue").first()
+    return found
+
+
+def _values_of(job: TenantJob, mark: Mapping[str, Any]) -> dict[str, Any]:
+    """What the call's Task had that others of the same function may have not."""
+    named = mark.get("named", [])
+    return {
+        "priority": job.priority,
+        "queue_name": job.tenant_queue.queue,
+        "run_after": mark_time(mark, "run_after"),
+        **({"backend": mark["backend"]} if mark else {}),
+        **({"explicit_tenant": job.tenant_queue.tenant} if "tenant" in named else {}),
+        **({"explicit_key": job.key} if "key" in named else {}),
+    }
+
+
+def mark_time(mark: Mapping[str, Any], name: str) -> datetime | None:
+    return datetime.fromisoformat(mark[name]) if mark.get(name) else None
+
+
+def _is_among(runs: list[dict[str, Any]], job: TenantJob) -> bool:
+    return bool(runs) and runs[-1]["attempt"] == job.attempt
+
+
+def _has_begun(job: TenantJob) -> bool:
+    """Its last attempt. One that was canceled while it ran had to be asked to end."""
+    if job.state == State.CANCELED:
+        return job.cancel_requested_at is not None and job.started_at is not None
+    return job.state in (State.RUNNING, State.FINISHED) or (job.state == State.FAILED and job.started_at is not None)
+
+
+def _first_start(job: TenantJob, runs: list[dict[str, Any]]) -> datetime | None:
+    return mark_time(runs[0], "started") or job.started_at if runs else job.started_at
+
+
+def _errors(job: TenantJob, runs: list[dict[str, Any]]) -> list[TaskError]:
+    """One for each run that failed. The row has more of the last one's text."""
+    errors = [TaskError(exception_class_path=run["error"], traceback=run["text"]) for run in runs]
+    if job.state == State.FAILED and _is_among(runs, job):
+        errors[-1] = TaskError(exception_class_path=runs[-1]["error"], traceback=job.error)
+    elif job.state in (State.FAILED, State.CANCELED):
+        path = CANCELED if job.state == State.CANCELED else OTHERWISE
+        errors.append(TaskError(exception_class_path=path, traceback=job.error))
+    return errors

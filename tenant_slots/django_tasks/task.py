@@ -1,0 +1,76 @@
+"""The Task class of our backend: Django's, with a tenant, a concurrency key, and how often and how long it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from typing import Any
+
+from rq import Retry
+
+from tenant_slots.django_tasks.api import AnyTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantSlotsTask(AnyTask):
+    """What ``@task`` makes of a function where `TenantSlotsBackend` is its backend.
+
+    Args:
+        tenant: whose its calls are: the name of the function's argument, or a callable that is given the arguments.
+        key: the concurrency key, in the same way.
+        timeout, retry: as of ``@tenant_job``.
+        explicit_tenant, explicit_key: what `using` was given.
+    """
+
+    tenant: str | Callable[..., object] | None = None
+    key: str | Callable[..., object] | None = None
+    timeout: int | None = None
+    retry: Retry | None = None
+    explicit_tenant: str | int | None = None
+    explicit_key: str | None = None
+
+    def using(
+        self,
+        *,
+        priority: int | None = None,
+        queue_name: str | None = None,
+        run_after: datetime | None = None,
+        backend: str | None = None,
+        tenant: str | int | None = None,
+        key: str | None = None,
+        timeout: int | None = None,
+        retry: Retry | None = None,
+    ) -> TenantSlotsTask:
+        """The same Task with other settings for the calls that are enqueued through the result.
+
+        Args:
+            priority, queue_name, run_after, backend: Django's own.
+            tenant: whose the calls are; "" for nobody's, which run without a limit.
+            key: the concurrency key, such as a user's id.
+            timeout, retry: as of ``@tenant_job``.
+
+        Raises:
+            InvalidTask: a value is not possible.
+            InvalidTenant: `tenant` cannot be one.
+        """
+        changes: dict[str, Any] = {
+            "priority": priority,
+            "queue_name": queue_name,
+            "run_after": run_after,
+            "backend": backend,
+            "explicit_tenant": tenant,
+            "explicit_key": key,
+            "timeout": timeout,
+            "retry": retry,
+        }
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+
+def with_values(task: AnyTask, values: Mapping[str, Any]) -> AnyTask:
+    """A Task as it once was, whether or not today's settings would allow it."""
+    kind = type(task)
+    other = object.__new__(kind)
+    for field in fields(kind):
+        object.__setattr__(other, field.name, values.get(field.name, getattr(task, field.name)))
+    return other

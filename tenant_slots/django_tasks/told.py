@@ -1,0 +1,46 @@
+"""Django's signals of Tasks, sent where ours are: after the commit, in the process that ours are sent in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.dispatch import Signal
+
+from tenant_slots import signals
+from tenant_slots.django_tasks import results
+from tenant_slots.django_tasks.api import task_enqueued, task_finished, task_started
+from tenant_slots.models import TenantJob
+from tenant_slots.tasks import attempts
+
+
+def connect() -> None:
+    """Once in a process, however often it is called."""
+    for signal, receiver in (
+        (signals.jobs_enqueued, tell_enqueued),
+        (signals.job_started, tell_started),
+        (signals.job_ended, tell_finished),
+    ):
+        signal.connect(receiver, dispatch_uid="tenant_slots.django_tasks")
+
+
+def tell_enqueued(*, jobs: list[TenantJob], **_: Any) -> None:
+    for job in jobs:
+        if attempts.is_call(job):
+            _tell(task_enqueued, job)
+
+
+def tell_started(*, job: TenantJob, **_: Any) -> None:
+    if attempts.is_call(job):
+        stored = results.as_stored(job)
+        job.started_at, job.worker = stored.started_at, stored.worker  # for what is noted if this run fails
+        _tell(task_started, stored)
+
+
+def tell_finished(*, job: TenantJob, **_: Any) -> None:
+    if attempts.is_call(job):
+        _tell(task_finished, results.as_stored(job))
+
+
+def _tell(signal: Signal, job: TenantJob) -> None:
+    result = results.result_of(job)
+    signal.send_robust(sender=type(result.task.get_backend()), task_result=result)

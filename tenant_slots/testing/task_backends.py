@@ -1,0 +1,220 @@
+"""What a backend for Django's Tasks must do, as tests that any backend can run.
+
+``class TestOurs(TaskBackendTests, TransactionTestCase)`` with `run_tasks`, under a ``TASKS`` whose backend "default"
+has the queue "default". What a backend says by ``supports_…`` that it cannot do is tested to be refused.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from unittest import TestCase
+
+from asgiref.sync import async_to_sync
+from django.db import transaction
+from django.utils import timezone
+
+from tenant_slots.django_tasks.api import (
+    InvalidTask,
+    TaskResultDoesNotExist,
+    TaskResultMismatch,
+    TaskResultStatus,
+    task_backends,
+    task_enqueued,
+    task_finished,
+    task_started,
+)
+
+if TYPE_CHECKING:
+    Base = TestCase
+else:
+    Base = object
+
+
+class TaskBackendTests(Base):
+    """To be mixed into a `TransactionTestCase`."""
+
+    runs_at_once = False
+    """Whether a call has run when it has been enqueued."""
+
+    is_transactional = True
+    """Whether a call is gone when the transaction in which it was enqueued is rolled back."""
+
+    tasks: Any
+
+    def run_tasks(self) -> None:
+        """Have what was enqueued run, to its end."""
+        raise NotImplementedError
+
+    def prepared(self, task: Any) -> Any:
+        """A Task before it is enqueued: for what the backend needs besides, such as a tenant."""
+        return task
+
+    def setUp(self) -> None:
+        from tenant_slots.testing import sample_tasks
+
+        super().setUp()
+        self.tasks = sample_tasks
+        self.backend = task_backends["default"]
+
+    def ended(self, task: Any, *args: Any, **kwargs: Any) -> Any:
+        """The result of a call that has run."""
+        result = self.prepared(task).enqueue(*args, **kwargs)
+        self.run_tasks()
+        return self.fresh(result)
+
+    def fresh(self, result: Any) -> Any:
+        return self.backend.get_result(result.id) if self.backend.supports_get_result else result
+
+    def test_what_was_enqueued_is_ready(self) -> None:
+        result = self.prepared(self.tasks.echo).enqueue(1, two="2")
+        other = self.prepared(self.tasks.echo).enqueue(1, two="2")
+        self.assertIsInstance(result.id, str)
+        self.assertNotEqual(result.id, other.id)
+        self.assertLessEqual(len(result.id), 64)
+        self.assertEqual((result.args, result.kwargs, result.backend), ([1], {"two": "2"}, "default"))
+        self.assertIsNotNone(result.enqueued_at)
+        if not self.runs_at_once:
+            self.assertEqual((result.status, result.is_finished), (TaskResultStatus.READY, False))
+            self.assertEqual((result.attempts, result.worker_ids, result.errors), (0, [], []))
+            self.assertEqual((result.started_at, result.last_attempted_at, result.finished_at), (None, None, None))
+            with self.assertRaises(ValueError):
+                _ = result.return_value
+
+    def test_what_has_run_has_its_return_value_times_and_worker(self) -> None:
+        result = self.ended(self.tasks.echo, 1, two="2")
+        self.assertEqual((result.status, result.is_finished), (TaskResultStatus.SUCCESSFUL, True))
+        self.assertEqual(result.return_value, {"args": [1], "kwargs": {"two": "2"}})
+        self.assertEqual((result.attempts, len(result.worker_ids), result.errors), (1, 1, []))
+        self.assertLessEqual(result.enqueued_at, result.started_at)
+        self.assertLessEqual(result.started_at, result.finished_at)
+        self.assertEqual(result.started_at, result.last_attempted_at)
+
+    def test_coroutines(self) -> None:
+        if not self.backend.supports_async_task:
+            with self.assertRaises(InvalidTask):
+                self.backend.validate_task(self.tasks.echo_async)
+            return
+        self.assertEqual(self.ended(self.tasks.echo_async, 1).return_value, {"args": [1], "kwargs": {}})
+
+    def test_a_call_from_asynchronous_code(self) -> None:
+        result = async_to_sync(self.prepared(self.tasks.echo).aenqueue)(1)
+        self.run_tasks()
+        self.assertEqual(self.fresh(result).return_value, {"args": [1], "kwargs": {}})
+
+    def test_an_error_is_kept_with_its_class_and_its_traceback(self) -> None:
+        for task, args, kind, text in (
+            (self.tasks.fail, ("no such feed",), ValueError, "ValueError: no such feed"),
+            (self.tasks.leave, (), SystemExit, "SystemExit: enough"),
+        ):
+            result = self.ended(task, *args)
+            self.assertEqual((result.status, result.is_finished), (TaskResultStatus.FAILED, True))
+            (error,) = result.errors
+            self.assertIs(error.exception_class, kind)
+            self.assertTrue(error.traceback.endswith(f"{text}\n"), error.traceback)
+            self.assertIsNotNone(result.finished_at)
+            with self.assertRaises(ValueError):
+                _ = result.return_value
+
+    def test_a_return_value_that_is_not_json_is_a_failure(self) -> None:
+        result = self.ended(self.tasks.give_a_set)
+        self.assertEqual(result.status, TaskResultStatus.FAILED)
+        self.assertIs(result.errors[-1].exception_class, TypeError)
+
+    def test_arguments_are_made_json_or_refused(self) -> None:
+        result = self.ended(self.tasks.echo, (1, b"two"), three={"four": (5,)})
+        self.assertEqual((result.args, result.kwargs), ([[1, "two"]], {"three": {"four": [5]}}))
+        self.assertEqual(result.return_value, {"args": [[1, "two"]], "kwargs": {"three": {"four": [5]}}})
+        with self.assertRaises(TypeError):
+            self.prepared(self.tasks.echo).enqueue(timezone.now())
+
+    def test_a_task_is_given_its_context(self) -> None:
+        result = self.ended(self.tasks.tell_context, extra="more")
+        known = {"id": result.id, "attempt": 1, "status": "RUNNING", "extra": "more"}
+        self.assertEqual(result.return_value, known)
+        self.assertEqual((result.args, result.kwargs), ([], {"extra": "more"}))
+
+    def test_results_are_found_by_their_ids(self) -> None:
+        if not self.backend.supports_get_result:
+            with self.assertRaises(NotImplementedError):
+                self.backend.get_result("123")
+            return
+        result = self.prepared(self.tasks.echo).enqueue(1)
+        self.assertEqual(self.tasks.echo.get_result(result.id).id, result.id)
+        self.assertEqual(async_to_sync(self.tasks.echo.aget_result)(result.id).id, result.id)
+        with self.assertRaises(TaskResultMismatch):
+            self.tasks.fail.get_result(result.id)
+        with self.assertRaises(TaskResultDoesNotExist):
+            self.tasks.echo.get_result("123")
+        with self.assertRaises(TaskResultDoesNotExist):
+            async_to_sync(self.backend.aget_result)("123")
+
+    def test_a_result_is_refreshed(self) -> None:
+        if not self.backend.supports_get_result:
+            return
+        result = self.prepared(self.tasks.echo).enqueue(1)
+        self.run_tasks()
+        result.refresh()
+        self.assertEqual(result.return_value, {"args": [1], "kwargs": {}})
+        async_to_sync(result.arefresh)()
+        self.assertEqual(result.return_value, {"args": [1], "kwargs": {}})
+
+    def test_a_call_waits_until_its_time(self) -> None:
+        later = timezone.now() + timedelta(hours=1)
+        if not self.backend.supports_defer:
+            with self.assertRaises(InvalidTask):
+                self.tasks.echo.using(run_after=later)
+            return
+        result = self.ended(self.tasks.echo.using(run_after=later))
+        self.assertEqual((result.status, result.attempts), (TaskResultStatus.READY, 0))
+        self.assertEqual(result.task.run_after, later)
+
+    def test_a_higher_priority_goes_first(self) -> None:
+        if not self.backend.supports_priority:
+            with self.assertRaises(InvalidTask):
+                self.tasks.echo.using(priority=1)
+            return
+        if self.runs_at_once:
+            return
+        with transaction.atomic():
+            low, high, middle = (
+                self.prepared(self.tasks.echo.using(priority=priority)).enqueue(priority) for priority in (-100, 100, 0)
+            )
+        self.run_tasks()
+        starts = [self.fresh(result).started_at for result in (high, middle, low)]
+        self.assertEqual(starts, sorted(starts))
+
+    def test_what_cannot_be_a_task_is_refused(self) -> None:
+        for wrong in ({"priority": 101}, {"priority": 0.5}, {"queue_name": "a queue that nobody has"}):
+            if "queue_name" in wrong and not self.backend.queues:
+                continue
+            with self.assertRaises(InvalidTask):
+                self.tasks.echo.using(**wrong)
+
+    def test_signals_tell_of_a_call(self) -> None:
+        told: list[tuple[str, str, str]] = []
+
+        def hear(name: str) -> Any:
+            return lambda sender, task_result, **_: told.append((name, task_result.id, str(task_result.status)))
+
+        heard = [(task_enqueued, hear("enqueued")), (task_started, hear("started")), (task_finished, hear("finished"))]
+        for signal, receiver in heard:
+            signal.connect(receiver)
+        try:
+            result = self.ended(self.tasks.echo, 1)
+        finally:
+            for signal, receiver in heard:
+                signal.disconnect(receiver)
+        self.assertEqual([name for name, _, _ in told], ["enqueued", "started", "finished"])
+        self.assertEqual({known for _, known, _ in told}, {result.id})
+        self.assertEqual([status for _, _, status in told][1:], ["RUNNING", "SUCCESSFUL"])
+
+    def test_a_rollback_leaves_no_call(self) -> None:
+        if not (self.is_transactional and self.backend.supports_get_result):
+            return
+        with transaction.atomic():
+            result = self.prepared(self.tasks.echo).enqueue(1)
+            self.assertEqual(self.backend.get_result(result.id).status, TaskResultStatus.READY)
+            transaction.set_rollback(True)
+        with self.assertRaises(TaskResultDoesNotExist):
+            self.backend.get_result(result.id)

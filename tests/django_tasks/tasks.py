@@ -1,0 +1,84 @@
+"""The Tasks that tests enqueue, as a project would write them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from rq import Retry
+
+from tenant_slots import tenant_job
+from tests.django_tasks.api import TaskContext, task
+from tests.jobs import note, wait_for_door
+
+
+@task(queue_name="imports")
+def add(tenant_id: str, a: int, b: int = 1) -> int:
+    return a + b
+
+
+@task(queue_name="imports")
+async def add_slowly(tenant_id: str, a: int, b: int = 1) -> int:
+    return a + b
+
+
+@task(queue_name="imports", takes_context=True)
+def who_am_i(context: TaskContext, tenant_id: str) -> list[Any]:
+    result = context.task_result
+    return [result.id, str(result.status), context.attempt, result.worker_ids, result.args]
+
+
+@task(queue_name="imports")
+def ping(*args: Any, **kwargs: Any) -> str:
+    return "pong"
+
+
+@task(queue_name="imports")
+def fail(tenant_id: str, message: str = "no such feed") -> None:
+    raise ValueError(message)
+
+
+@task(queue_name="imports")
+def exit_at_once(tenant_id: str) -> None:
+    raise SystemExit("enough")
+
+
+@task(queue_name="imports")
+def give(tenant_id: str, what: str) -> Any:
+    return {"set": {1}, "tuple": (1, (2,)), "large": "x" * 2_000_000, "nan": float("nan"), "bytes": b"abc"}[what]
+
+
+@task(queue_name="imports", takes_context=True)
+@tenant_job("imports", tenant="shop", key="user", retry=Retry(max=2), timeout=77)
+def flaky(context: TaskContext, shop: str, user: str, works_at: int) -> int:
+    """Works at this attempt, and not before."""
+    if context.attempt < works_at:
+        raise ConnectionError(f"attempt {context.attempt}")
+    return context.attempt
+
+
+@task(queue_name="imports", takes_context=True)
+def sign_in(context: TaskContext, tenant_id: str, password: str) -> None:
+    """What is secret has the same place for the admin, whether or not the function takes its context."""
+
+
+@task(queue_name="imports")
+def record(tenant_id: str, name: str, history: str, path: str = "", seconds: float = 0.0) -> str:
+    note(history, "start", tenant_id, name)
+    time.sleep(seconds)
+    if path:
+        wait_for_door(path)
+    note(history, "end", tenant_id, name)
+    return name
+
+
+@task(queue_name="imports")
+def kill_me(tenant_id: str, history: str, deaths: int) -> str:
+    """Its process dies so many times."""
+    note(history, "start", tenant_id, "kill_me")
+    if Path(history).read_text().count("start") <= deaths:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "survived"

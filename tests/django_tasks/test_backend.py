@@ -1,0 +1,354 @@
+"""Plain ``@task`` functions become jobs like any other, and Django's API tells of them from the database."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import django_rq
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import transaction
+from django.test import override_settings
+from django.utils import timezone
+from rq import Retry
+
+from tenant_slots import tenant_scope
+from tenant_slots.admin.arguments import shown_args
+from tenant_slots.exceptions import ArgumentNotJSON, InvalidTenant, TaskWithoutTenant, UnknownJob
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.testing import run_jobs
+from tests.django_tasks import tasks
+from tests.django_tasks.api import (
+    PASSES_OPTIONS_ON,
+    InvalidTask,
+    TaskResultDoesNotExist,
+    TaskResultMismatch,
+    TaskResultStatus,
+    task,
+    task_backends,
+    task_enqueued,
+    task_finished,
+    task_started,
+)
+
+pytestmark = pytest.mark.django_db
+
+BACKEND = "tenant_slots.tasks_backend.TenantSlotsBackend"
+
+
+def configured(**options: Any) -> Any:
+    return override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": [], "OPTIONS": options}})
+
+
+def job_of(result: Any) -> TenantJob:
+    found: TenantJob = TenantJob.objects.select_related("tenant_queue").get(uuid=result.id)
+    return found
+
+
+def tenant_of(result: Any) -> str:
+    tenant: str = job_of(result).tenant_queue.tenant
+    return tenant
+
+
+def whoever(*args: Any, **kwargs: Any) -> Any:
+    return kwargs.get("shop")
+
+
+def test_a_call_is_a_job_of_the_tenant_that_its_argument_names() -> None:
+    result = tasks.add.enqueue("acme", 1, b=2)
+    job = job_of(result)
+    assert (job.tenant_queue.tenant, job.tenant_queue.queue) == ("acme", "imports")
+    assert (job.task, job.args, job.kwargs) == ("tests.django_tasks.tasks.add", ["acme", 1], {"b": 2})
+    assert (result.status, result.attempts, result.worker_ids, result.errors) == (TaskResultStatus.READY, 0, [], [])
+    assert (result.args, result.kwargs, result.backend) == (["acme", 1], {"b": 2}, "default")
+    assert result.enqueued_at == job.enqueued_at
+    assert result.started_at is result.finished_at is result.last_attempted_at is None
+    assert result.task == tasks.add
+
+
+def test_a_call_takes_a_slot_and_its_result_is_read_back() -> None:
+    results = [tasks.add.enqueue("acme", number) for number in range(3)]
+    run_jobs()
+    assert TenantQueue.objects.get(tenant="acme").current_job == 0
+    for number, result in enumerate(results):
+        result.refresh()
+        assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, number + 1)
+        assert (result.attempts, result.worker_ids) == (1, ["tenant_slots.testing"])
+        assert result.enqueued_at <= result.started_at <= result.finished_at
+        assert result.started_at == result.last_attempted_at
+
+
+def test_a_result_survives_the_loss_of_redis() -> None:
+    result = tasks.add.enqueue("acme", 41)
+    run_jobs()
+    django_rq.get_connection("default").flushall()
+    assert tasks.add.get_result(result.id).return_value == 42
+    assert async_to_sync(tasks.add.aget_result)(result.id).return_value == 42
+    assert task_backends["default"].get_result(result.id).return_value == 42
+
+
+def test_a_secret_argument_is_masked_by_its_place() -> None:
+    shown = shown_args(job_of(tasks.sign_in.enqueue("acme", "hunter2")))
+    assert "hunter2" not in shown
+    assert "acme" in shown
+
+
+def test_the_id_is_known_in_the_transaction_and_a_rollback_leaves_no_call() -> None:
+    with transaction.atomic():
+        result = tasks.add.enqueue("acme", 1)
+        assert tasks.add.get_result(result.id).status == TaskResultStatus.READY
+        transaction.set_rollback(True)
+    with pytest.raises(TaskResultDoesNotExist):
+        tasks.add.get_result(result.id)
+
+
+def test_async_functions_and_async_callers() -> None:
+    result = async_to_sync(tasks.add_slowly.aenqueue)("acme", 4)
+    run_jobs()
+    async_to_sync(result.arefresh)()
+    assert result.return_value == 5
+
+
+def test_a_task_that_takes_its_context_knows_its_result() -> None:
+    result = tasks.who_am_i.enqueue("acme")
+    run_jobs()
+    result.refresh()
+    assert result.return_value == [result.id, "RUNNING", 1, ["tenant_slots.testing"], ["acme"]]
+
+
+def test_a_failure_says_what_was_raised() -> None:
+    result = tasks.fail.enqueue("acme", "no such feed")
+    run_jobs()
+    result.refresh()
+    (error,) = result.errors
+    assert result.status == TaskResultStatus.FAILED
+    assert error.exception_class is ValueError
+    assert error.traceback.endswith("ValueError: no such feed\n")
+    assert result.finished_at is not None
+    with pytest.raises(ValueError, match="Task failed"):
+        _ = result.return_value
+
+
+def test_every_attempt_leaves_its_error_and_its_worker() -> None:
+    result = tasks.flaky.enqueue("acme", "ann", 3)
+    job = job_of(result)
+    assert (job.tenant_queue.tenant, job.key, job.options["timeout"]) == ("acme", "ann", 77)
+    run_jobs()
+    result.refresh()
+    assert result.status == TaskResultStatus.SUCCESSFUL, result.errors
+    assert (result.return_value, result.attempts) == (3, 3)
+    assert [error.traceback.splitlines()[-1] for error in result.errors] == [
+        "ConnectionError: attempt 1",
+        "ConnectionError: attempt 2",
+    ]
+    assert {error.exception_class for error in result.errors} == {ConnectionError}
+    assert result.worker_ids == ["tenant_slots.testing"] * 3
+    assert result.started_at < result.last_attempted_at < result.finished_at
+
+
+def test_a_retried_task_fails_with_all_its_errors() -> None:
+    result = tasks.flaky.enqueue("acme", "ann", 9)
+    run_jobs()
+    result.refresh()
+    assert (result.status, result.attempts, len(result.errors)) == (TaskResultStatus.FAILED, 3, 3)
+    job_of(result).retry()
+    run_jobs()
+    result.refresh()
+    assert (result.attempts, len(result.errors)) == (6, 6)
+
+
+def test_a_canceled_call_has_failed_without_an_attempt() -> None:
+    result = tasks.add.enqueue("acme", 1)
+    job_of(result).cancel()
+    result.refresh()
+    (error,) = result.errors
+    assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 0)
+    assert error.exception_class.__name__ == "TaskCanceled"
+
+
+@pytest.mark.parametrize(
+    ("what", "error"), [("set", TypeError), ("large", "ResultNotStorable"), ("nan", "ResultNotStorable")]
+)
+def test_a_result_that_cannot_be_kept_is_a_failure(what: str, error: Any) -> None:
+    result = tasks.give.enqueue("acme", what)
+    run_jobs()
+    result.refresh()
+    assert result.status == TaskResultStatus.FAILED
+    assert error in (result.errors[0].exception_class, result.errors[0].exception_class.__name__)
+
+
+@pytest.mark.parametrize(("what", "kept"), [("tuple", [1, [2]]), ("bytes", "abc")])
+def test_a_result_is_made_plain_as_django_does(what: str, kept: Any) -> None:
+    result = tasks.give.enqueue("acme", what)
+    run_jobs()
+    result.refresh()
+    assert result.return_value == kept
+
+
+def test_priority_time_and_queue_are_the_jobs_own() -> None:
+    later = timezone.now() + timedelta(hours=1)
+    result = tasks.add.using(priority=-100, run_after=later, queue_name="reports").enqueue("acme", 1)
+    job = job_of(result)
+    assert (job.priority, job.state, job.run_after, job.tenant_queue.queue) == (-100, State.SCHEDULED, later, "reports")
+    again = tasks.add.get_result(result.id)
+    assert (again.task.priority, again.task.run_after, again.task.queue_name) == (-100, later, "reports")
+    assert again == result
+
+
+def test_a_higher_priority_goes_first() -> None:
+    for priority in (0, 100, -100, 50):
+        tasks.add.using(priority=priority).enqueue("acme", priority)
+    assert [job.priority for job in run_jobs()] == [100, 50, 0, -100]
+
+
+def test_the_tenant_of_a_call_is_the_first_that_is_named() -> None:
+    with configured(TENANT="shop"), tenant_scope("scope"):
+        assert tenant_of(tasks.ping.using(tenant="using").enqueue(shop="option")) == "using"
+        assert tenant_of(tasks.flaky.enqueue("decorator", "ann", 1)) == "decorator"
+        assert tenant_of(tasks.ping.enqueue()) == "scope"
+    with configured(TENANT=whoever), tenant_scope("scope"):
+        assert tenant_of(tasks.ping.enqueue(shop="option")) == "option"
+        assert tenant_of(tasks.ping.enqueue()) == "scope"
+    with configured(TENANT=f"{__name__}.whoever"):
+        assert tenant_of(tasks.ping.enqueue(shop="option")) == "option"
+
+
+@pytest.mark.skipif(not PASSES_OPTIONS_ON, reason="@task of Django 6.0 takes no further keyword arguments")
+def test_the_decorator_names_a_tenant_and_a_key() -> None:
+    own: Any = task(queue_name="imports", tenant="a", key="b", retry=Retry(max=1))  # type: ignore[call-overload]
+    result = own(tasks.add.func).using(run_after=timezone.now()).enqueue("acme", "seven", 8)
+    job = job_of(result)
+    assert (job.tenant_queue.tenant, job.key, job.options["retry"]["max"]) == ("seven", "8", 1)
+    for wrong in ({"tenant": "nobody"}, {"key": "nobody"}, {"timeout": "long"}):
+        with pytest.raises(InvalidTask):
+            task(queue_name="imports", **wrong)(tasks.add.func)  # type: ignore[call-overload]
+
+
+def test_a_call_of_nobody_is_refused_and_the_error_names_the_ways_out() -> None:
+    for call in (lambda: tasks.ping.enqueue(), lambda: tasks.add.enqueue(None, 1), lambda: tasks.add.enqueue("", 1)):
+        with pytest.raises(TaskWithoutTenant, match=r"using\(tenant=\.\.\.\).*tenant_scope"):
+            call()
+    assert not TenantJob.objects.exists()
+    assert tenant_of(tasks.ping.using(tenant="").enqueue()) == ""
+
+
+def test_a_scope_ends_and_refuses_what_is_no_tenant() -> None:
+    with tenant_scope("acme"), tenant_scope(7):
+        assert tenant_of(tasks.ping.enqueue()) == "7"
+    with pytest.raises(InvalidTenant), tenant_scope(""):
+        pass
+    with pytest.raises(TaskWithoutTenant):
+        tasks.ping.enqueue()
+
+
+def test_a_scope_holds_for_an_asynchronous_call() -> None:
+    async def call() -> Any:
+        with tenant_scope("acme"):
+            return await tasks.ping.aenqueue()
+
+    assert tenant_of(async_to_sync(call)()) == "acme"
+
+
+def test_what_using_was_given_is_known_of_the_result() -> None:
+    result = tasks.ping.using(tenant="acme", key="ann").enqueue()
+    again = tasks.ping.get_result(result.id)
+    assert (again.task.explicit_tenant, again.task.explicit_key, job_of(result).key) == ("acme", "ann", "ann")
+    assert again == result
+
+
+def test_arguments_are_made_plain_and_what_cannot_be_is_refused() -> None:
+    result = tasks.ping.using(tenant="acme").enqueue((1, b"x"), many={"a": (2,)})
+    assert (result.args, result.kwargs) == ([[1, "x"]], {"many": {"a": [2]}})
+    with pytest.raises(TypeError, match="Unsupported type"):
+        tasks.ping.using(tenant="acme").enqueue(timezone.now())
+    with pytest.raises(ArgumentNotJSON):
+        tasks.ping.using(tenant="acme").enqueue(float("nan"))
+    with pytest.raises(TypeError, match="missing"):
+        tasks.add.using(tenant="acme").enqueue()
+
+
+def test_results_of_others_are_not_found() -> None:
+    from tests import jobs
+
+    plain = jobs.fail.enqueue("acme")
+    for unknown in ("123", str(uuid4()), str(plain.uuid)):
+        with pytest.raises(TaskResultDoesNotExist):
+            tasks.add.get_result(unknown)
+    with pytest.raises(TaskResultMismatch):
+        tasks.fail.get_result(tasks.add.enqueue("acme", 1).id)
+
+
+def test_the_result_of_a_task_that_is_gone_names_it() -> None:
+    result = tasks.add.enqueue("acme", 1)
+    TenantJob.objects.filter(uuid=result.id).update(task="tests.django_tasks.tasks.gone")
+    with pytest.raises(UnknownJob, match=r"tests\.django_tasks\.tasks\.gone"):
+        task_backends["default"].get_result(result.id)
+
+
+def test_a_row_names_nothing_but_a_task() -> None:
+    """A forged one does not have another function called."""
+    result = tasks.add.enqueue("acme", 1)
+    for path in ("os.system", "tests.django_tasks.tasks.note", "tests.jobs.fail", "tests.django_tasks.tasks.add.func"):
+        TenantJob.objects.filter(uuid=result.id).update(task=path, state=State.WAITING)
+        TenantQueue.objects.update(current_job=0)
+        run_jobs()
+        job = job_of(result)
+        assert job.state == State.SCHEDULED, path
+        assert "waits for a worker that knows its function" in job.error
+
+
+@pytest.mark.django_db(transaction=True)
+def test_djangos_signals_are_sent_with_what_the_database_has() -> None:
+    told: list[tuple[Any, ...]] = []
+
+    def hear(signal: Any, name: str) -> Any:
+        def receiver(sender: Any, task_result: Any, **_: Any) -> None:
+            told.append((name, sender.__name__, task_result.id, str(task_result.status), task_result.attempts))
+
+        signal.connect(receiver)
+        return receiver
+
+    heard = [
+        (signal, hear(signal, name))
+        for signal, name in ((task_enqueued, "enqueued"), (task_started, "started"), (task_finished, "finished"))
+    ]
+    try:
+        with override_settings(TENANT_SLOTS={"IMMEDIATE": True}), transaction.atomic():
+            result = tasks.add.enqueue("acme", 1)
+            assert told == []
+    finally:
+        for signal, receiver in heard:
+            signal.disconnect(receiver)
+    ours = "TenantSlotsBackend", UUID(result.id)
+    assert [(name, sender, UUID(known), *rest) for name, sender, known, *rest in told] == [
+        ("enqueued", *ours, "READY", 0),
+        ("started", *ours, "RUNNING", 1),
+        ("finished", *ours, "SUCCESSFUL", 1),
+    ]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_immediate_mode_runs_a_call_at_once() -> None:
+    with override_settings(TENANT_SLOTS={"IMMEDIATE": True}):
+        assert tasks.add.enqueue("acme", 1).return_value == 2
+
+
+def test_a_task_over_a_task_of_another_backend_is_found_by_workers() -> None:
+    """Where ``@task`` was used with Django's own backend, `using` may still choose ours."""
+    immediate = {"BACKEND": "tests.django_tasks.backends.Immediate"}
+    settings = {"default": immediate, "slots": {"BACKEND": BACKEND, "QUEUES": [], "OPTIONS": {"TENANT": "tenant_id"}}}
+    with override_settings(TASKS=settings):
+        result = task()(tasks.add.func).using(backend="slots").enqueue("acme", 1)
+        assert result.backend == "slots"
+        run_jobs()
+        result.refresh()
+        assert result.return_value == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_immediate_mode_runs_a_coroutine_for_an_asynchronous_caller() -> None:
+    with override_settings(TENANT_SLOTS={"IMMEDIATE": True}):
+        result = async_to_sync(tasks.add_slowly.aenqueue)("acme", 1)
+    assert (result.errors, result.status) == ([], TaskResultStatus.SUCCESSFUL)

@@ -1,0 +1,77 @@
+"""The suite for backends that we ship, on ours, on Django's Immediate one, and on two that do not do as they say."""
+
+from __future__ import annotations
+
+import unittest
+from typing import Any
+
+import django_rq
+import pytest
+from django.test import TransactionTestCase, override_settings
+
+from tenant_slots.django_tasks.api import TaskResultStatus
+from tenant_slots.tasks_backend import TenantSlotsBackend
+from tenant_slots.testing.task_backends import TaskBackendTests
+from tenant_slots.workers import TenantSimpleWorker
+
+OURS = {"default": {"BACKEND": "tenant_slots.tasks_backend.TenantSlotsBackend"}}
+
+
+def broken(name: str) -> dict[str, Any]:
+    return {"default": {"BACKEND": f"{__name__}.{name}"}}
+
+
+class OnAWorker(TaskBackendTests):
+    def run_tasks(self) -> None:
+        queue = django_rq.get_queue("default")
+        TenantSimpleWorker([queue], connection=queue.connection).work(burst=True, logging_level="ERROR")
+
+    def prepared(self, task: Any) -> Any:
+        return task.using(tenant="acme")
+
+
+@pytest.mark.usefixtures("no_workers")
+@override_settings(TASKS=OURS)
+class TestOurs(OnAWorker, TransactionTestCase):
+    pass
+
+
+@override_settings(TASKS={"default": {"BACKEND": "tests.django_tasks.backends.Immediate"}})
+class TestImmediate(TaskBackendTests, TransactionTestCase):
+    runs_at_once = True
+
+    def run_tasks(self) -> None:
+        """Nothing is left to run."""
+
+
+class Forgetful(TenantSlotsBackend):
+    def get_result(self, result_id: str) -> Any:
+        result = super().get_result(result_id)
+        object.__setattr__(result, "errors", [])
+        return result
+
+
+class Optimistic(TenantSlotsBackend):
+    def get_result(self, result_id: str) -> Any:
+        result = super().get_result(result_id)
+        object.__setattr__(result, "status", TaskResultStatus.SUCCESSFUL)
+        return result
+
+
+class Controlled(OnAWorker, TransactionTestCase):
+    __test__ = False
+
+
+@pytest.mark.parametrize(
+    ("backend", "test"),
+    [
+        ("Forgetful", "test_an_error_is_kept_with_its_class_and_its_traceback"),
+        ("Optimistic", "test_a_call_waits_until_its_time"),
+    ],
+)
+@pytest.mark.django_db(transaction=True)
+def test_control_a_backend_that_does_not_do_as_it_says_is_found_out(backend: str, test: str, no_workers: None) -> None:
+    outcome = unittest.TestResult()
+    with override_settings(TASKS=broken(backend)):
+        Controlled(test).run(outcome)
+    assert len(outcome.failures) == 1, outcome.errors

@@ -1,0 +1,89 @@
+"""``@task`` over ``@tenant_job`` with another backend: told of where it gets no slot, given one where RQ calls it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import django_rq
+import pytest
+from django.test import override_settings
+from rq.job import Job
+
+from tenant_slots.checks import check_foreign_tasks
+from tenant_slots.django_tasks import foreign
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.tasks_backend import TenantSlotsBackend
+from tenant_slots.workers import TenantSimpleWorker
+from tests.django_tasks import backends
+from tests.history import History
+
+FOREIGN = "tests.django_tasks.foreign_tasks"
+
+
+class CallsTask(Job):
+    """As the RQ job of the package ``django-tasks-rq``."""
+
+    def _execute(self) -> Any:
+        return self.func.call(*self.args, **self.kwargs)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The module with a Task of this backend, which is imported anew."""
+    sys.modules.pop(FOREIGN, None)
+    with override_settings(TASKS={"default": {"BACKEND": request.param}}):
+        yield __import__(FOREIGN, fromlist=["record"])
+    sys.modules.pop(FOREIGN, None)
+
+
+OTHER = "tests.django_tasks.backends.Foreign"
+IMMEDIATE = "tests.django_tasks.backends.Immediate"
+OURS = "tenant_slots.tasks_backend.TenantSlotsBackend"
+
+
+@pytest.mark.parametrize("backend", [OTHER], indirect=True)
+def test_a_check_names_the_task_and_its_backend(backend: Any) -> None:
+    (warning,) = check_foreign_tasks()
+    assert (warning.id, warning.obj) == ("tenant_slots.W006", f"{FOREIGN}.record")
+    assert "'default'" in warning.msg
+    assert OURS in str(warning.hint)
+
+
+@pytest.mark.parametrize("backend", [OURS, IMMEDIATE], indirect=True)
+def test_no_check_speaks_of_a_task_that_gets_a_slot_or_runs_here(backend: Any) -> None:
+    assert check_foreign_tasks() == []
+
+
+@pytest.mark.parametrize("backend", [OTHER], indirect=True)
+def test_a_call_through_another_backend_is_logged_when_it_is_enqueued(
+    backend: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Result:
+        id, task = "17", backend.record
+
+    with caplog.at_level(logging.WARNING, "tenant_slots"):
+        foreign.warn(sender=TenantSlotsBackend, task_result=Result)
+        foreign.warn(sender=backends.Immediate, task_result=Result)
+        assert caplog.messages == []
+        foreign.warn(sender=backends.Foreign, task_result=Result)
+    assert caplog.messages == [f"17, a call of {FOREIGN}.record, will run without a slot"]
+
+
+@pytest.mark.parametrize("backend", [OTHER], indirect=True)
+@pytest.mark.parametrize(("limit", "state"), [(1, State.FINISHED), (0, State.WAITING)])
+@pytest.mark.django_db(transaction=True)
+def test_a_task_that_another_backend_has_rq_call_takes_its_slot(
+    backend: Any, limit: int, state: State, history: History, no_workers: None
+) -> None:
+    TenantQueue.objects.create(tenant="acme", queue="imports", max_job=limit)
+    queue = django_rq.get_queue("imports", job_class=CallsTask)
+    rq_job = queue.enqueue_call(f"{FOREIGN}.record", args=("acme", history.path))
+    TenantSimpleWorker([queue], connection=queue.connection, job_class=CallsTask).work(
+        burst=True, logging_level="ERROR"
+    )
+    job = TenantJob.objects.get(rq_job_id=rq_job.id)
+    assert job.state == state
+    assert len(history.started()) == limit
