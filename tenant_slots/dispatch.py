@@ -327,6 +327,12 @@ def by_server(queues: Sequence[str]) -> dict[str, list[str]]:
     return {names[0]: names for names in servers.values()}
 
 
+def window_of(name: str) -> int:
+    """How many jobs are in RQ's list of a queue, plain ones among them. Raises as `reaching`."""
+    with reaching(name) as queue:
+        return int(queue.count)
+
+
 def _push_fresh(name: str, jobs: list[TenantJob]) -> None:
     with reaching(name) as queue:
         for start in range(0, len(jobs), PUSHED_AT_ONCE):
