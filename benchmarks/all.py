@@ -24,6 +24,7 @@ from benchmarks import (
     pause_bites,
     per_job,
     rate,
+    scrape,
     sweep_cost,
     throttle_cost,
     weights,
@@ -56,6 +57,7 @@ MODULES = (
     throttle_cost,
     weights,
     admin_list,
+    scrape,
     bulk_changes,
 )
 

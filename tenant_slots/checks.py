@@ -25,6 +25,9 @@ from tenant_slots.validation import is_flag, is_number, is_positive, is_whole
 
 Problem = str | None
 
+MOST_TENANTS_WITH_METRICS = 1000
+"""Each is ten time series that Prometheus keeps."""
+
 LONGEST = 100 * 366 * 24 * 3600
 """Seconds, a hundred years: what reaches further leads out of the calendar, and a database computes no time from it."""
 
@@ -321,6 +324,15 @@ def _names(value: object) -> Problem:
     return None if valid else "Give a list of names of arguments."
 
 
+def _tenants_with_metrics(value: object) -> Problem:
+    valid = is_whole(value, 0, MOST_TENANTS_WITH_METRICS) or not _names(value)
+    return (
+        None
+        if valid
+        else (f"Give how many tenant queues are shown, from 0 to {MOST_TENANTS_WITH_METRICS}, or a list of tenants.")
+    )
+
+
 def _capture_context(value: object) -> Problem:
     return _callables(value, "() -> dict")
 
@@ -380,4 +392,6 @@ RULES: dict[str, Callable[[object], Problem]] = {
     "ADMIN_QUEUE": _queue,
     "MAY_VIEW_JOB": _may_view_job,
     "MAY_VIEW_HEALTH": _may_view_health,
+    "MAY_VIEW_METRICS": _may_view_health,
+    "METRICS_TENANTS": _tenants_with_metrics,
 }

@@ -52,6 +52,8 @@ class AppSettings:
     ADMIN_QUEUE = Setting("")
     MAY_VIEW_JOB = Setting("")
     MAY_VIEW_HEALTH = Setting("")
+    MAY_VIEW_METRICS = Setting("")
+    METRICS_TENANTS: Setting[int | Sequence[str]] = Setting(0)
     HIDDEN_ARGUMENTS: Setting[Sequence[str]] = Setting(("password", "token", "secret", "api_key", "authorization"))
 
 

@@ -27,7 +27,7 @@ from rq.exceptions import InvalidJobOperation, NoSuchJobError
 from rq.job import Job, JobStatus, _job_stack
 from rq.worker import Worker, WorkerStatus
 
-from tenant_slots import redis_servers, tenants
+from tenant_slots import logs, redis_servers, tenants
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.exceptions import UnknownQueue, UnreadableColumn
@@ -152,7 +152,7 @@ def _logging_absence(action: Callable[[], object], jobs: list[TenantJob]) -> boo
         action()
     except OUT_OF_REACH as error:
         names = ", ".join(str(job.uuid) for job in jobs)
-        logger.warning("admitted, but could not be pushed to RQ: job %s: %s", names, error)
+        logger.warning("admitted, but could not be pushed to RQ: job %s: %s", names, error, extra=logs.about(*jobs))
         return False
     return True
 
@@ -255,7 +255,7 @@ def worker_record(job: TenantJob) -> WorkerRecord:
             runs_it = worker.get_state() != WorkerStatus.IDLE and worker.get_current_job_id() in (None, job.last_rq_id)
             return WorkerRecord.NAMES_IT if runs_it else WorkerRecord.OTHERWISE
     except OUT_OF_REACH as error:
-        logger.warning("RQ cannot be asked about worker %s: %s", job.worker, error)
+        logger.warning("RQ cannot be asked about worker %s: %s", job.worker, error, extra=logs.about(job))
         return WorkerRecord.UNKNOWN
 
 
@@ -327,6 +327,12 @@ def by_server(queues: Sequence[str]) -> dict[str, list[str]]:
     return {names[0]: names for names in servers.values()}
 
 
+def window_of(name: str) -> int:
+    """How many jobs are in RQ's list of a queue, plain ones among them. Raises as `reaching`."""
+    with reaching(name) as queue:
+        return int(queue.count)
+
+
 def _push_fresh(name: str, jobs: list[TenantJob]) -> None:
     with reaching(name) as queue:
         for start in range(0, len(jobs), PUSHED_AT_ONCE):
@@ -342,7 +348,7 @@ def _readable(queue: Queue, job: TenantJob) -> Job | None:
     try:
         return rq_job_of(queue, job)
     except UnreadableColumn as error:
-        logger.error("admitted, but cannot be pushed to RQ: %s", error)
+        logger.error("admitted, but cannot be pushed to RQ: %s", error, extra=logs.about(job))
         return None
 
 
@@ -378,7 +384,8 @@ def _bring_forward(job: TenantJob, forgotten: list[TenantJob]) -> None:
             return
         except InvalidJobOperation:
             time.sleep(pause)
-    logger.info("RQ job %s was not found among the scheduled ones; it runs when RQ delivers it", job.last_rq_id)
+    text = "RQ job %s was not found among the scheduled ones; it runs when RQ delivers it"
+    logger.info(text, job.last_rq_id, extra=logs.about(job))
 
 
 def _tolerant(action: Callable[[Queue], T], job: TenantJob) -> T | None:
@@ -389,5 +396,5 @@ def _tolerant(action: Callable[[Queue], T], job: TenantJob) -> T | None:
     except (*NO_SUCH_JOB, InvalidJobOperation):
         return None
     except OUT_OF_REACH as error:
-        logger.warning("RQ's record of job %s could not be changed: %s", job.uuid, error)
+        logger.warning("RQ's record of job %s could not be changed: %s", job.uuid, error, extra=logs.about(job))
         return None

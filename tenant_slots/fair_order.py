@@ -194,6 +194,12 @@ def known(rq_queue: str, tenant_queue_ids: Sequence[int]) -> Iterator[int]:
         yield from (pk for pk, score in zip(some, scores, strict=True) if score is not None)
 
 
+def tenants_in(rq_queue: str) -> int:
+    """How many tenants stand in the order. Raises as `dispatch.reaching`."""
+    with dispatch.reaching(rq_queue) as queue:
+        return int(queue.connection.zcard(f"tenant_slots:order:{rq_queue}"))
+
+
 def _flat(slot: Freed) -> tuple[Any, ...]:
     return (*slot[:-1], int(slot.is_over))
 

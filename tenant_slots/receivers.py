@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.models.signals import pre_delete
 
-from tenant_slots import signals
+from tenant_slots import logs, signals
 from tenant_slots.exceptions import TenantQueueInUse
 from tenant_slots.models import Change, State, TenantJob, TenantQueue
 
@@ -42,23 +42,23 @@ def refuse_to_delete_in_use(*, instance: TenantQueue, **_: Any) -> None:
 
 def log_enqueued(*, jobs: list[TenantJob], **_: Any) -> None:
     for job in jobs if logger.isEnabledFor(logging.DEBUG) else ():
-        logger.debug("enqueued %s for %r", job, job.tenant_queue.tenant)
+        logger.debug("enqueued %s for %r", job, job.tenant_queue.tenant, extra=logs.about(job))
 
 
 def log_admitted(*, jobs: list[TenantJob], **_: Any) -> None:
     for job in jobs if logger.isEnabledFor(logging.DEBUG) else ():
-        logger.debug("admitted %s for %r", job, job.tenant_queue.tenant)
+        logger.debug("admitted %s for %r", job, job.tenant_queue.tenant, extra=logs.about(job))
 
 
 def log_started(*, job: TenantJob, **_: Any) -> None:
     if logger.isEnabledFor(logging.DEBUG):
-        logger.debug("started %s for %r", job, job.tenant_queue.tenant)
+        logger.debug("started %s for %r", job, job.tenant_queue.tenant, extra=logs.about(job))
 
 
 def log_ended(*, job: TenantJob, **_: Any) -> None:
     level = logging.WARNING if job.state == State.FAILED else logging.DEBUG
     if logger.isEnabledFor(level):
-        logger.log(level, "%s %s for %r", job.state, job, job.tenant_queue.tenant)
+        logger.log(level, "%s %s for %r", job.state, job, job.tenant_queue.tenant, extra=logs.about(job))
 
 
 def log_limit_changed(*, tenant_queue: TenantQueue, change: Change, **_: Any) -> None:
@@ -71,8 +71,10 @@ def log_limit_changed(*, tenant_queue: TenantQueue, change: Change, **_: Any) ->
         change.new,
         change.by,
         f": {change.reason!r}" if change.reason else "",
+        extra=logs.about_named(tenant=tenant_queue.tenant, queue=tenant_queue.queue),
     )
 
 
 def log_put_back(*, job: TenantJob, reason: str, **_: Any) -> None:
-    logger.warning("%s goes back to %s: %s", job, job.state, reason.strip().rpartition("\n")[2])
+    last_line = reason.strip().rpartition("\n")[2]
+    logger.warning("%s goes back to %s: %s", job, job.state, last_line, extra=logs.about(job))

@@ -12,7 +12,7 @@ from django.db import IntegrityError, OperationalError
 from django.db.models import CharField
 from django.utils.module_loading import import_string
 
-from tenant_slots import rates
+from tenant_slots import logs, rates
 from tenant_slots.conf import app_settings
 from tenant_slots.db import transactions
 from tenant_slots.db.compiled import Parameter, Statement
@@ -75,7 +75,8 @@ def checked_tenant(path: str, value: object) -> str:
     if value is None or value == "":
         if app_settings.REQUIRE_TENANT:
             raise TenantMissing(task=path)
-        logger.warning("%s was called without a tenant and is not limited", path)
+        about_task = logs.about_named(task=path, tenant=NO_TENANT)
+        logger.warning("%s was called without a tenant and is not limited", path, extra=about_task)
         return NO_TENANT
     return require_tenant(value)
 

@@ -6,28 +6,22 @@ Closed until the project says who may see what.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError
-from django.http import Http404, HttpRequest, JsonResponse
-from django.utils.module_loading import import_string
+from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_GET
 
 from tenant_slots import stats
-from tenant_slots.conf import app_settings
-from tenant_slots.exceptions import InvalidSetting
+from tenant_slots.access import decision, is_allowed
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair import doctor
 
 NOT_SHOWN = ("args", "kwargs", "options", "context", "result", "error")
 
 LIVENESS = ("workers", "sweeps", "queues")
-
-Decision = Callable[..., bool]
 
 
 @cache_control(no_store=True)
@@ -41,9 +35,9 @@ def job_status(request: HttpRequest, uuid: UUID) -> JsonResponse:
     Raises:
         InvalidSetting: the callable of ``MAY_VIEW_JOB`` cannot be imported.
     """
-    may_view = _decision("MAY_VIEW_JOB")
+    may_view = decision("MAY_VIEW_JOB")
     job = TenantJob.objects.filter(uuid=uuid).select_related("tenant_queue").defer(*NOT_SHOWN).first()
-    if job is None or not _is_allowed(may_view, request, job):
+    if job is None or not is_allowed(may_view, request, job):
         return JsonResponse({"error": "not found"}, status=404)
     return JsonResponse(status_of(job))
 
@@ -75,7 +69,7 @@ def health(request: HttpRequest) -> JsonResponse:
     Raises:
         InvalidSetting: the callable of ``MAY_VIEW_HEALTH`` cannot be imported.
     """
-    if not _is_allowed(_decision("MAY_VIEW_HEALTH"), request):
+    if not is_allowed(decision("MAY_VIEW_HEALTH"), request):
         return JsonResponse({"error": "not found"}, status=404)
     names = dict.fromkeys(request.GET.get("check", ",".join(LIVENESS)).split(","))
     if unknown := [name for name in names if name not in doctor.CHECKS]:
@@ -85,22 +79,3 @@ def health(request: HttpRequest) -> JsonResponse:
     except (OperationalError, InterfaceError):
         found = Counter(["database"])
     return JsonResponse({"ok": not found, "findings": found}, status=503 if found else 200)
-
-
-def _decision(setting: str) -> Decision:
-    path: str = getattr(app_settings, setting)
-    if not path:
-        return lambda *_: False
-    try:
-        decision: Decision = import_string(path)
-    except ImportError as error:
-        raise InvalidSetting(name=setting, value=path, problem=f"it cannot be imported ({error})") from error
-    return decision
-
-
-def _is_allowed(may_view: Decision, *asked: Any) -> bool:
-    """Only True opens: what an async function returns is true as well."""
-    try:
-        return may_view(*asked) is True
-    except (PermissionDenied, Http404):
-        return False

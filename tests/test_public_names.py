@@ -48,6 +48,8 @@ DEFAULTS = {
     "ADMIN_QUEUE": "",
     "MAY_VIEW_JOB": "",
     "MAY_VIEW_HEALTH": "",
+    "MAY_VIEW_METRICS": "",
+    "METRICS_TENANTS": 0,
 }
 
 

@@ -1,6 +1,7 @@
 from django.contrib import admin
 from django.urls import include, path
 
+from tenant_slots.contrib.prometheus import metrics
 from tenant_slots.views import health, job_status
 from tests.theme.site import ours_first, theirs_first
 
@@ -11,4 +12,5 @@ urlpatterns = [
     path("django-rq/", include("django_rq.urls")),
     path("jobs/<uuid:uuid>/status/", job_status, name="job_status"),
     path("health/", health, name="health"),
+    path("metrics/", metrics, name="metrics"),
 ]

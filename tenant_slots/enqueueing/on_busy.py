@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from django.db.models import F
 from django.db.models.functions import Least
 
-from tenant_slots import concurrency_keys, rests, transitions
+from tenant_slots import concurrency_keys, logs, rests, transitions
 from tenant_slots.db.clock import DatabaseNow, in_seconds
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.locks import locked
@@ -65,7 +65,8 @@ def _on_busy(job: TenantJob) -> OnBusy:
     except KeyboardInterrupt:
         raise
     except BaseException:  # also what a module raises that exits
-        logger.warning("on_busy of job %s is not known here, it waits", job.uuid, exc_info=True)
+        text = "on_busy of job %s is not known here, it waits"
+        logger.warning(text, job.uuid, exc_info=True, extra=logs.about(job))
         return WAIT
 
 
@@ -96,7 +97,7 @@ def _policy(job: TenantJob, row: TenantQueue) -> Policy:
     except KeyboardInterrupt:
         raise
     except BaseException:  # also sys.exit(), which would end the worker that asks, or the caller of enqueue()
-        logger.exception("on_busy of job %s failed, so it waits", job.uuid)
+        logger.exception("on_busy of job %s failed, so it waits", job.uuid, extra=logs.about(job))
         return WAIT
 
 

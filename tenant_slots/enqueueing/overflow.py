@@ -16,7 +16,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from tenant_slots import dispatch, tenants
+from tenant_slots import dispatch, logs, tenants
 from tenant_slots.enqueueing.new_job import NewJob
 from tenant_slots.models import TenantJob
 from tenant_slots.tasks.task import TenantTask
@@ -90,7 +90,8 @@ def choose(task: TenantTask[..., Any], new_jobs: Iterable[NewJob]) -> None:
     except RedisError as error:
         _ask_again[task.queue] = time.monotonic() + REST_SECONDS
         text = "for %s s no job of queue %s is throttled, as Redis could not count those of %s: %s"
-        logger.warning(text, REST_SECONDS, task.queue, task.path, error)
+        about_task = logs.about_named(task=task.path, queue=task.queue)
+        logger.warning(text, REST_SECONDS, task.queue, task.path, error, extra=about_task)
 
 
 def key_of(task: TenantTask[..., Any], tenant: str) -> str:
@@ -111,7 +112,9 @@ def _with_tenant(task: TenantTask[..., Any], new_jobs: Iterable[NewJob]) -> Iter
             yield new
         elif task.path not in _warned:
             _warned.add(task.path)
-            logger.warning("%s has no tenant to throttle; its jobs without one keep to queue %s", task.path, task.queue)
+            text = "%s has no tenant to throttle; its jobs without one keep to queue %s"
+            about_task = logs.about_named(task=task.path, tenant=new.tenant, queue=task.queue)
+            logger.warning(text, task.path, task.queue, extra=about_task)
 
 
 def _chunks(new_jobs: Iterable[NewJob]) -> Iterator[tuple[str, list[TenantJob]]]:

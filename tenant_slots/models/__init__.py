@@ -9,6 +9,7 @@ from tenant_slots.models.job_dependency import JobDependency
 from tenant_slots.models.job_indexes import ANY, ANY_OF_ALL, COUNTS, HAS_COUNTED_OUT, READY_AT
 from tenant_slots.models.kept_change import KeptChange
 from tenant_slots.models.queue_minute import QueueMinute
+from tenant_slots.models.queue_total import QueueTotal
 from tenant_slots.models.states import ENDED, HOLD_SLOT, HOLDING, Kind, LimitSource, Stage, State
 from tenant_slots.models.sweep_claim import EVERYWHERE, SweepClaim
 from tenant_slots.models.tenant_job import (
@@ -52,6 +53,7 @@ __all__ = [
     "Kind",
     "LimitSource",
     "QueueMinute",
+    "QueueTotal",
     "Stage",
     "State",
     "SweepClaim",

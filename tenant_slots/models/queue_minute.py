@@ -20,6 +20,18 @@ DELAYS = tuple(f"delays_{place}" for place in range(len(DELAY_BOUNDS) + 1))
 COUNTS = ("started", "finished", "failed", "canceled", *DELAYS)
 """What happened in the minute."""
 
+RUN_BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 12 * 3600)
+"""Seconds, as `DELAY_BOUNDS`, of a job's last run."""
+
+RUNS = tuple(f"runs_{place}" for place in range(len(RUN_BOUNDS) + 1))
+"""Columns of the finished and failed jobs by the time of their last run, the shortest first."""
+
+SUMS = ("delay_ms", "run_ms")
+"""All start delays of `DELAYS` and all run times of `RUNS` together, in milliseconds."""
+
+COUNTED = (*COUNTS, *RUNS, *SUMS)
+"""All that is counted of a minute, the part for metrics among it."""
+
 GAUGES = ("running", "runnable", "held_back", "workers")
 """What was at its end; NULL where nobody looked then, or Redis could not be asked."""
 
@@ -52,5 +64,7 @@ class QueueMinute(models.Model):
         return f"{self.queue or 'all queues'} at {self.minute}"
 
 
-for name in DELAYS:
+for name in (*DELAYS, *RUNS):
     QueueMinute.add_to_class(name, models.PositiveIntegerField(default=0))
+for name in SUMS:
+    QueueMinute.add_to_class(name, models.PositiveBigIntegerField(default=0))

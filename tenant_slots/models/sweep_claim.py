@@ -12,11 +12,18 @@ EVERYWHERE = "everywhere"
 
 
 class SweepClaim(models.Model):
-    """Who sweeps now: a row per kind of sweep, taken by a conditional UPDATE until a time of the database's clock."""
+    """Who sweeps now: a row per kind of sweep, taken by a conditional UPDATE until a time of the database's clock.
+
+    `sweeps` and, in the row of `EVERYWHERE`, `reclaimed` count what was done so far; `swept_at` is when the
+    last one began.
+    """
 
     name = models.CharField(max_length=120, primary_key=True)
     sweeper = models.TextField(default="")
     until = Moment()
+    swept_at = Moment(null=True)
+    sweeps = models.PositiveBigIntegerField(default=0)
+    reclaimed = models.PositiveBigIntegerField(default=0)
 
     objects = InConfiguredDatabase()
 

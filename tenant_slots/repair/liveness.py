@@ -65,6 +65,19 @@ def without_sweep() -> Iterator[Finding]:
         yield Finding("no sweep", "", "", "", f"there are jobs, and nobody has ever swept; {start}")
 
 
+def oldest_snapshot() -> float | None:
+    """For how many seconds the oldest transaction has kept what others have deleted; None where there is none, or the
+    database is not PostgreSQL.
+    """
+    connection = connections[app_settings.DATABASE]
+    if connection.vendor != "postgresql":
+        return None
+    with connection.cursor() as cursor:
+        cursor.execute(_SNAPSHOTS, [0])
+        found = cursor.fetchone()
+    return None if found is None else float(found[3])
+
+
 def old_snapshots() -> Iterator[Finding]:
     """Transactions of PostgreSQL that keep what all others have deleted since, as far as this role may see them."""
     connection = connections[app_settings.DATABASE]

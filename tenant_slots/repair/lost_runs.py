@@ -9,12 +9,15 @@ its worker down as well: where there is no work-horse, any segfault does.
 from __future__ import annotations
 
 from enum import Enum
+from functools import partial
 
 from tenant_slots import dispatch, owners, transitions
 from tenant_slots.conf import app_settings
+from tenant_slots.db.commits import after_commit
 from tenant_slots.dispatch import WorkerRecord
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Liveness
+from tenant_slots.repair import totals
 from tenant_slots.tasks import attempts
 from tenant_slots.validation import one_more
 
@@ -82,7 +85,10 @@ def _end(job: TenantJob, reason: str, state: State | None, seconds: float | None
         # Its process was killed because somebody asked for that: nothing is counted.
         return bool(transitions.release(job, seconds=seconds, state=after, error=error))
     noted = attempts.noted(job, attempts.RUN_LOST, reason)
-    return bool(transitions.release(job, seconds=seconds, state=after, error=error, **counted, **noted))
+    released = bool(transitions.release(job, seconds=seconds, state=after, error=error, **counted, **noted))
+    for column in counted if released else ():
+        after_commit(partial(totals.add_lost_run, job.rq_queue_name, column))
+    return released
 
 
 def _by_policy(job: TenantJob, crashes: int = 0, interruptions: int = 0) -> State:

@@ -8,7 +8,7 @@ to go on, whenever that is.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
 from django.conf import settings
@@ -19,7 +19,8 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow, minute_of, start_of
 from tenant_slots.models import QueueMinute
-from tenant_slots.models.queue_minute import ALL_QUEUES, COUNTS, GAUGES
+from tenant_slots.models.queue_minute import ALL_QUEUES, COUNTED, GAUGES
+from tenant_slots.repair import totals
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tenant_slots.stats import minute_counts
@@ -64,6 +65,7 @@ def _count_next(looks: Looks) -> bool:
     Where the last one is still to come the clock was set back: minutes that come for the second time are counted again.
     """
     with transaction.atomic(using=app_settings.DATABASE):
+        totals.lock()
         last, now = _last_counted(lock=True)
         first = now - FIRST if last is None else max(now - KEPT, min(now - 1, last + 1))
         end = min(now, first + AT_ONCE)
@@ -114,6 +116,7 @@ def _store(counted: dict[Place, Counter[str]], looks: Looks, looked_at: int) -> 
     within = {"minute__gte": start_of(min(minutes)), "minute__lte": start_of(max(minutes))}
     stored = {(minute_of(row.minute), row.queue): row for row in QueueMinute.objects.filter(**within)}
     changed: dict[Place, QueueMinute] = {}
+    grown: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def change(place: Place, values: dict[str, Any]) -> None:
         is_new = place not in stored
@@ -124,7 +127,9 @@ def _store(counted: dict[Place, Counter[str]], looks: Looks, looked_at: int) -> 
 
     for place, counts in counted.items():
         before = stored.get(place)
-        change(place, {name: max(counts[name], getattr(before, name, 0)) for name in COUNTS})
+        values = {name: max(counts[name], getattr(before, name, 0)) for name in COUNTED}
+        grown[place[1]].update({name: value - getattr(before, name, 0) for name, value in values.items()})
+        change(place, values)
     for queue, look in looks.items():
         change((looked_at, queue), look)
     QueueMinute.objects.bulk_create(
@@ -132,5 +137,6 @@ def _store(counted: dict[Place, Counter[str]], looks: Looks, looked_at: int) -> 
         ROWS_PER_STATEMENT,
         update_conflicts=True,
         unique_fields=["queue", "minute"],
-        update_fields=[*COUNTS, *GAUGES],
+        update_fields=[*COUNTED, *GAUGES],
     )
+    totals.add(grown)

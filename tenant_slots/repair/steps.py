@@ -16,7 +16,7 @@ from typing import Any
 from django.db.models import Q, QuerySet
 from redis.exceptions import RedisError
 
-from tenant_slots import chains, dispatch, fair_order, owners, transitions
+from tenant_slots import chains, dispatch, fair_order, logs, owners, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.dispatch import WorkerRecord
@@ -149,7 +149,7 @@ def _push_plain_again(report: Report, job: TenantJob) -> None:
     try:
         pushed = dispatch.push_again(job)
     except RedisError as error:
-        logger.warning("job %s could not be pushed to RQ again: %s", job.uuid, error)
+        logger.warning("job %s could not be pushed to RQ again: %s", job.uuid, error, extra=logs.about(job))
         return
     if pushed:
         report.repushed += 1
@@ -265,7 +265,8 @@ def _repair_counter(pk: int) -> bool:
         if row.current_job == held:
             return False
         TenantQueue.objects.filter(pk=pk).update(current_job=held)
-    logger.error("%s counted %s jobs in slots but held %s; repaired", row, row.current_job, held)
+    about_row = logs.about_named(tenant=row.tenant, queue=row.queue)
+    logger.error("%s counted %s jobs in slots but held %s; repaired", row, row.current_job, held, extra=about_row)
     transitions.freed(pk, row.queue)
     return True
 

@@ -79,7 +79,11 @@ class Sweeper:
                 reports.append(self.run(its_steps))
                 claims.done(name, self.name, time.monotonic() - began)
         self.contact.kept()
-        return Report.sum_of(reports) if reports else None
+        if not reports:
+            return None
+        report = Report.sum_of(reports)
+        claims.count_reclaimed(report.reclaimed)
+        return report
 
     def run(self, some_steps: Iterable[Step]) -> Report:
         """These steps now, whoever else sweeps."""

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from tenant_slots import logs
 from tenant_slots.models import State, TenantJob
 from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.tasks.registry import registered
@@ -34,4 +35,5 @@ def _call(callback: Callable[[TenantJob, Any], object], job: TenantJob, state: S
     try:
         completed_in_context(job, lambda: callback(job, came_of_it))
     except (Exception, SystemExit):
-        logger.exception("%s of job %s failed", getattr(callback, "__qualname__", callback), job.uuid)
+        name = getattr(callback, "__qualname__", callback)
+        logger.exception("%s of job %s failed", name, job.uuid, extra=logs.about(job))

@@ -10,7 +10,7 @@ from functools import partial
 
 from django.db.models import Min
 
-from tenant_slots import chains, slots
+from tenant_slots import chains, logs, slots
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.fair_order import Freed
 from tenant_slots.models import EXPIRED, State, TenantJob, TenantJobQuerySet, rq_queue_of
@@ -70,7 +70,7 @@ def run_next(
             except TenantBusy:
                 pass
             except (Exception, SystemExit):  # the row has it
-                logger.exception("%s for %r raised", job, job.tenant_queue.tenant)
+                logger.exception("%s for %r raised", job, job.tenant_queue.tenant, extra=logs.about(job))
             return job
     return None
 

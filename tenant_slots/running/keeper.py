@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from django.db import Error, OperationalError, connections
 
-from tenant_slots import fair_order, rests, slots, tenants, transitions
+from tenant_slots import fair_order, logs, rests, slots, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db import sessions, transactions
 from tenant_slots.db.clock import DatabaseNow
@@ -282,7 +282,7 @@ class Keeper:
                 asked = TenantJob.objects.filter(pk=job.pk).values_list("cancel_requested_at", flat=True)
                 job.cancel_requested_at = asked.first()
         except Error as error:
-            logger.warning("a heartbeat of %s failed: %s", job, error)
+            logger.warning("a heartbeat of %s failed: %s", job, error, extra=logs.about(job))
             connections.close_all()
         if reservation.is_lost:
-            logger.error("the lease of %s is lost, its block goes on without a slot", job)
+            logger.error("the lease of %s is lost, its block goes on without a slot", job, extra=logs.about(job))

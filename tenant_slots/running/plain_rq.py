@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from rq import Retry, get_current_job
 from rq.job import Job
 
-from tenant_slots import dispatch, tenants, transitions
+from tenant_slots import dispatch, logs, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.exceptions import UnknownQueue
@@ -77,7 +77,9 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
     if tenant == tenants.NO_TENANT:
         return _run_unlimited(call, rq_job)
     if earlier := deliveries.has_run(rq_job):
-        logger.warning("RQ delivered job %s again after it had finished; this delivery does nothing", rq_job.id)
+        text = "RQ delivered job %s again after it had finished; this delivery does nothing"
+        known = {"task": task.path, "tenant": tenant, "queue": rq_job.origin}
+        logger.warning(text, rq_job.id, extra=logs.about_named(**known))
         return deliveries.ignored(rq_job, earlier)
     key = tenants.key_of(call)
     job = persistently(lambda: _in_backlog_or_slot(task, tenant, rq_job, key))
@@ -114,7 +116,8 @@ def _run_call(call: TaskCall, job: TenantJob) -> Any:
 
 
 def _second_delivery(rq_job: Job, job: TenantJob) -> Retry:
-    logger.warning("RQ delivered job %s a second time while it runs; this delivery does nothing now", rq_job.id)
+    text = "RQ delivered job %s a second time while it runs; this delivery does nothing now"
+    logger.warning(text, rq_job.id, extra=logs.about(job))
     return deliveries.later(rq_job, job)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from django.db import Error, connections
 
+from tenant_slots import logs
 from tenant_slots.exceptions import InvalidProgress
 from tenant_slots.models import TenantJob
 from tenant_slots.models.shapes import HIGHEST_AMOUNT
@@ -69,6 +70,7 @@ class Reporter:
 
     def __init__(self, job: TenantJob) -> None:
         self._run = {"pk": job.pk, "token": job.token}
+        self._job = job
         self._process = os.getpid()
         self._values: dict[str, Any] = {}
         self._changed = threading.Condition()
@@ -94,7 +96,8 @@ class Reporter:
         try:
             self._thread.start()
         except RuntimeError as error:  # the system has no thread left
-            logger.warning("the progress of job %s is recorded with its end only: %s", self._run["pk"], error)
+            text = "the progress of job %s is recorded with its end only: %s"
+            logger.warning(text, self._job.uuid, error, extra=logs.about(self._job))
 
     def end(self) -> dict[str, Any]:
         """Stop writing; the last values, to be recorded with the job's end. Empty when it never reported."""
@@ -123,7 +126,8 @@ class Reporter:
         try:
             TenantJob.objects.running().filter(**self._run).update(**values)
         except Error as error:
-            logger.warning("the progress of job %s could not be written, the job goes on: %s", self._run["pk"], error)
+            text = "the progress of job %s could not be written, the job goes on: %s"
+            logger.warning(text, self._job.uuid, error, extra=logs.about(self._job))
             connections.close_all()
             self._is_newer = True
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from django.db import DatabaseError, Error, InterfaceError, InternalError, OperationalError, connections
 
-from tenant_slots import slots
+from tenant_slots import logs, slots
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import renew
 from tenant_slots.db.transactions import REFUSALS, is_locked_out, waiting_at_most
@@ -83,7 +83,7 @@ def record_end_briefly(job: TenantJob, outcome: Outcome, on_outage: Callable[[],
         try:
             return persistently(lambda: release(job, outcome), on_outage, BRIEFLY, give_up=is_locked_out)
         except REFUSALS:
-            logger.exception("the database refuses the end of job %s", job.uuid)
+            logger.exception("the database refuses the end of job %s", job.uuid, extra=logs.about(job))
             return None
 
 
@@ -138,7 +138,8 @@ def _starting(job: TenantJob, owner: Owner) -> Callable[[], bool]:
         except OperationalError as error:
             if not is_locked_out(error):
                 raise
-            logger.warning("job %s is left to a sweep, somebody holds its row: %s", job.uuid, error)
+            text = "job %s is left to a sweep, somebody holds its row: %s"
+            logger.warning(text, job.uuid, error, extra=logs.about(job))
             return False
 
     return start
@@ -151,7 +152,7 @@ def release(job: TenantJob, outcome: Outcome) -> Release:
     except PASSING:
         raise
     except DatabaseError:
-        logger.exception("what job %s left cannot be stored; its end is", job.uuid)
+        logger.exception("what job %s left cannot be stored; its end is", job.uuid, extra=logs.about(job))
         bare = {name: value for name, value in outcome.items() if name not in LEFT}
         return slots.release(job, **bare)
 
@@ -168,10 +169,11 @@ def open_transactions() -> int:
     return connection.in_atomic_block + len(connection.savepoint_ids)
 
 
-def leave_open_transactions(before: int) -> None:
+def leave_open_transactions(job: TenantJob, before: int) -> None:
     """A function that has left `atomic()` open must not swallow what we record, nor all later work of its process."""
     if open_transactions() > before:
-        logger.error("the job left a transaction open; what it wrote there is rolled back")
+        text = "job %s left a transaction open; what it wrote there is rolled back"
+        logger.error(text, job.uuid, extra=logs.about(job))
         renew(connections[app_settings.DATABASE])
 
 

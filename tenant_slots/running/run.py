@@ -12,7 +12,7 @@ from uuid import UUID
 
 from rq.job import Job
 
-from tenant_slots import dispatch, fair_order, owners, slots, transitions
+from tenant_slots import dispatch, fair_order, logs, owners, slots, transitions
 from tenant_slots.db.commits import after_commit
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.hand_over import Choosing
@@ -159,6 +159,7 @@ class Run:
     def _holds(self, job: TenantJob) -> None:
         self.witness.holding()
         self.job = job
+        logs.remember(job)
 
     def tell_started(self, job: TenantJob) -> None:
         if self._was_taken:
@@ -180,7 +181,7 @@ class Run:
         assert job is not None, "a run ends that has not begun"
         if not self._is_mine():
             return
-        recording.leave_open_transactions(self._transactions)
+        recording.leave_open_transactions(job, self._transactions)
         self.witness.ending()
         try:
             released = self._record_end(job, outcome)
@@ -190,7 +191,7 @@ class Run:
             return
         self.witness.idle()
         if not released:
-            logger.warning("job %s ended after its slot had been taken away", job.uuid)
+            logger.warning("job %s ended after its slot had been taken away", job.uuid, extra=logs.about(job))
         self._follow(job, released, outcome, self._free)
 
     def _follow(self, job: TenantJob, released: Release, outcome: Outcome, free: Callable[[Freed], object]) -> None:
@@ -212,7 +213,8 @@ class Run:
     def _record_end(self, job: TenantJob, outcome: Outcome) -> Release | None:
         released = recording.record_end(job, outcome, self._on_outage)
         if released is None:
-            logger.error("the end of job %s could not be recorded; the sweep will find it", job.uuid)
+            text = "the end of job %s could not be recorded; the sweep will find it"
+            logger.error(text, job.uuid, extra=logs.about(job))
         return released
 
     def _is_mine(self) -> bool:
@@ -266,7 +268,8 @@ class WatchedRun(Run):
     def _record_end_briefly(self, job: TenantJob, outcome: Outcome) -> Release | None:
         released = recording.record_end_briefly(job, outcome, self._on_outage)
         if released is None:
-            logger.warning("the end of job %s is kept by its worker and recorded as soon as possible", job.uuid)
+            text = "the end of job %s is kept by its worker and recorded as soon as possible"
+            logger.warning(text, job.uuid, extra=logs.about(job))
         return released
 
     def fail(self, error: str) -> None:

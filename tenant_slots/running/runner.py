@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db import Error
 from rq import Retry, get_current_job
 
-from tenant_slots import alarm, transitions
+from tenant_slots import alarm, logs, transitions
 from tenant_slots.db import clock
 from tenant_slots.db.commits import after_commit
 from tenant_slots.models import EXPIRED, State, TenantJob
@@ -50,7 +50,8 @@ def run_job(job_id: str, attempt: int) -> Any:
         deliveries.says_nothing_of_errors(rq_job, job_id)
     run = Run.of(rq_job)
     if not run.begin(UUID(job_id), attempt):
-        logger.warning("attempt %s of job %s is not to be run: it ended, was canceled or runs", attempt, job_id)
+        text = "attempt %s of job %s is not to be run: it ended, was canceled or runs"
+        logger.warning(text, attempt, job_id, extra=logs.about_named(job=job_id, attempt=attempt))
         if rq_job:  # it has left RQ's list, so that there is room for another one
             after_commit(partial(transitions.feed, rq_job.origin))
         return deliveries.ignored(rq_job, _row_of(job_id, attempt)) if rq_job else None
@@ -104,7 +105,7 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
     if isinstance(result, Retry) and not job.rq_job_id:
         run.end(_after_retry(job, result.max, result.intervals, "the job asked to run again") | reported)
         return None
-    run.end({"state": State.FINISHED, "result": _storable(result)} | reported)
+    run.end({"state": State.FINISHED, "result": _storable(job, result)} | reported)
     callbacks.tell_success(job, result)
     return result
 
@@ -161,12 +162,12 @@ def _after_retry(job: TenantJob, most: int, intervals: list[int], error: str) ->
     }
 
 
-def _storable(result: Any) -> Any:
+def _storable(job: TenantJob, result: Any) -> Any:
     """The result if it is JSON of a sensible size; RQ keeps any one in Redis for ``result_ttl`` seconds."""
     problem = json_problem(result)
     if not problem and len(json.dumps(result)) > RESULT_BYTES:
         problem = f"it takes more than {RESULT_BYTES} bytes"
     if problem:
-        logger.info("the result is kept by RQ only: %s", problem)
+        logger.info("the result is kept by RQ only: %s", problem, extra=logs.about(job))
         return None
     return result

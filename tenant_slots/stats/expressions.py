@@ -65,6 +65,11 @@ def start_delay() -> Any:
     return ExpressionWrapper(InCalendar("started_at") - InCalendar(READY_AT), output_field=DurationField())
 
 
+def run_time() -> Any:
+    """Of the last run of a job that has ended."""
+    return ExpressionWrapper(InCalendar("ended_at") - InCalendar("started_at"), output_field=DurationField())
+
+
 def ran_lately(jobs: Any, seconds: float) -> Any:
     """Those that ran within the last `seconds`: running ones, and ended ones by the index of their row."""
     ended = Q(stage=Stage.ENDED, ended_at__gt=ago(seconds))

@@ -6,18 +6,18 @@ Of jobs only: a reservation takes no worker.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from itertools import chain
 from typing import Any
 
-from django.db.models import Case, Count, F, IntegerField, Q, Value, When
+from django.db.models import Case, Count, F, IntegerField, Q, Sum, Value, When
 
 from tenant_slots import rates, rests
 from tenant_slots.db.clock import MinuteOf, start_of
-from tenant_slots.models import TenantJob, TenantQueue, rq_queue_of
-from tenant_slots.models.queue_minute import DELAY_BOUNDS, DELAYS
-from tenant_slots.stats.expressions import start_delay
+from tenant_slots.models import State, TenantJob, TenantQueue, rq_queue_of
+from tenant_slots.models.queue_minute import DELAY_BOUNDS, DELAYS, RUN_BOUNDS, RUNS
+from tenant_slots.stats.expressions import in_seconds, run_time, start_delay
 from tenant_slots.stats.states import has_a_job_below_its_key_limit
 
 Counts = Mapping[tuple[int, str], Counter[str]]
@@ -29,13 +29,18 @@ QUEUE_OF_JOB = ("rq_queue", "tenant_queue__queue")
 def counts_of(first: int, end: int) -> Counts:
     """Of the minutes from `first` to before `end`. Three queries, that read what has ended since the first of them."""
     found: defaultdict[tuple[int, str], Counter[str]] = defaultdict(Counter)
-    for minute, rq_queue, queue, state, jobs in ends(first, end):
-        found[minute, rq_queue_of(rq_queue, queue)][state] += jobs
-    for minute, rq_queue, queue, delay, jobs in chain(*starts(first, end)):
+    for minute, rq_queue, queue, state, run, jobs, time in ends(first, end):
+        counts = found[minute, rq_queue_of(rq_queue, queue)]
+        counts[state] += jobs
+        if run is not None:
+            counts[RUNS[run]] += jobs
+            counts["run_ms"] += _milliseconds(time)
+    for minute, rq_queue, queue, delay, jobs, time in chain(*starts(first, end)):
         counts = found[minute, rq_queue_of(rq_queue, queue)]
         counts["started"] += jobs
         if delay is not None:
             counts[DELAYS[delay]] += jobs
+            counts["delay_ms"] += _milliseconds(time)
     return found
 
 
@@ -67,9 +72,14 @@ def _free_slots() -> dict[int, int]:
 
 
 def ends(first: int, end: int) -> Any:
-    """By minute, queue and state."""
+    """By minute, queue, state and the place of their run time in `RUNS`, None for a job that was canceled."""
     ended = TenantJob.objects.ended().jobs().filter(ended_at__gte=start_of(first), ended_at__lt=start_of(end))
-    return ended.order_by().values_list(MinuteOf("ended_at"), *QUEUE_OF_JOB, "state").annotate(jobs=Count("pk"))
+    by = (
+        ended.order_by()
+        .annotate(run=run_time())
+        .values_list(MinuteOf("ended_at"), *QUEUE_OF_JOB, "state", _place_of_run())
+    )
+    return by.annotate(jobs=Count("pk"), time=Sum("run"))
 
 
 def starts(first: int, end: int) -> list[Any]:
@@ -85,12 +95,28 @@ def starts(first: int, end: int) -> list[Any]:
         .order_by()
         .annotate(delay=start_delay())
         .values_list(MinuteOf("started_at"), *QUEUE_OF_JOB, _place_of_delay())
-        .annotate(jobs=Count("pk"))
+        .annotate(jobs=Count("pk"), time=Sum("delay"))
         for jobs in (running, ended)
     ]
 
 
 def _place_of_delay() -> Any:
-    places = [When(delay__lte=timedelta(seconds=bound), then=Value(place)) for place, bound in enumerate(DELAY_BOUNDS)]
     again = When(~Q(attempt=1), then=Value(None))
-    return Case(again, *places, default=Value(len(DELAY_BOUNDS)), output_field=IntegerField())
+    return _place(again, "delay", DELAY_BOUNDS)
+
+
+def _place_of_run() -> Any:
+    never_ran_to_its_end = When(Q(started_at=None) | Q(state=State.CANCELED), then=Value(None))
+    return _place(never_ran_to_its_end, "run", RUN_BOUNDS)
+
+
+def _place(left_out: When, time: str, bounds: Sequence[float]) -> Any:
+    places = [
+        When(**{f"{time}__lte": timedelta(seconds=bound)}, then=Value(place)) for place, bound in enumerate(bounds)
+    ]
+    return Case(left_out, *places, default=Value(len(bounds)), output_field=IntegerField())
+
+
+def _milliseconds(time: timedelta | None) -> int:
+    """Of times that two clocks have made none is negative."""
+    return round(1000 * (in_seconds(time) or 0.0))

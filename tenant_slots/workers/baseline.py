@@ -18,8 +18,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.utils import timezone, translation
 
+from tenant_slots import logs
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import threads_of_pools
+from tenant_slots.models import TenantJob
 
 logger = logging.getLogger("tenant_slots")
 
@@ -104,11 +106,12 @@ def end_thread_of_coroutines() -> None:
     executor.shutdown(wait=bool(wait([closing], SECONDS_TO_CLOSE).done))
 
 
-def leave_transactions() -> None:
+def leave_transactions(job: TenantJob | None = None) -> None:
     """What a job has left open is rolled back: it may lock what the recording of the job's end needs."""
     for connection in connections.all(initialized_only=True):
         if connection.connection is not None and _is_in_transaction(connection):
-            logger.error("a job left a transaction open; what it wrote there is rolled back")
+            about_jobs = logs.about(job) if job is not None else logs.about()
+            logger.error("a job left a transaction open; what it wrote there is rolled back", extra=about_jobs)
             connection.close()
             del connections[connection.alias]
 

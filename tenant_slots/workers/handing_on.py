@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from rq.job import Job
 from rq.queue import Queue
 
-from tenant_slots import fair_order
+from tenant_slots import fair_order, logs
 from tenant_slots.conf import app_settings
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.models import ENDED
@@ -72,7 +72,7 @@ class HandingOnWorker(TurnTakingWorker):
                 run.hold_again()
             if not isinstance(error, Error):
                 raise
-            logger.warning("the end of job %s is recorded by itself: %s", job.uuid, error)
+            logger.warning("the end of job %s is recorded by itself: %s", job.uuid, error, extra=logs.about(job))
             if isinstance(error, PASSING):
                 self.sweeper.contact.broken()
             return None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from django.db import Error, OperationalError, connections
 
-from tenant_slots import slots
+from tenant_slots import logs, slots
 from tenant_slots.conf import app_settings
 from tenant_slots.db import sessions
 from tenant_slots.db.transactions import is_locked_out
@@ -97,7 +97,7 @@ class Heartbeats(threading.Thread):
                 raise
             kept, renewed = slots.is_running(*run), False
         if not kept and run in self._runs():
-            logger.error("the lease of job %s is lost, its run is ended here", run[0])
+            logger.error("the lease of job %s is lost, its run is ended here", run[0], extra=logs.about_run(run[0]))
             self._end_run(run)
         elif kept and slots.is_cancel_requested(*run):
             self._end_run(run)
@@ -107,7 +107,8 @@ class Heartbeats(threading.Thread):
         connections.close_all()
         self._on_outage()
         out_of_reach = time.monotonic() - self._last_contact
-        logger.warning("a heartbeat failed, the database has been out of reach for %.0f s: %s", out_of_reach, error)
+        text = "a heartbeat failed, the database has been out of reach for %.0f s: %s"
+        logger.warning(text, out_of_reach, error, extra=logs.about_run(run[0]))
         if app_settings.ON_LOST_DATABASE == "stop" and out_of_reach > app_settings.LEASE_TTL:
-            logger.error("the run is ended, as ON_LOST_DATABASE says")
+            logger.error("the run is ended, as ON_LOST_DATABASE says", extra=logs.about_run(run[0]))
             self._end_run(run)

@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db import Error, connections
 
-from tenant_slots import charges, transitions
+from tenant_slots import charges, logs, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.transactions import REFUSALS, is_locked_out, waiting_at_most
 from tenant_slots.memory_file import disk_file
@@ -95,7 +95,8 @@ class KeptEndings:
             if os.pwrite(self._file, content, place) == len(content):
                 self._on_disk[run] = (place, len(content))
         except OSError as error:
-            logger.error("what job %s left cannot be kept until the database is back: %s", run[0], error)
+            text = "what job %s left cannot be kept until the database is back: %s"
+            logger.error(text, run[0], error, extra=logs.about_run(run[0]))
 
     def _with_left(self, ending: Ending) -> Ending:
         if ending.run not in self._on_disk or self._file is None or ending.outcome is None:
@@ -111,7 +112,8 @@ def settle(endings: Iterable[Ending]) -> Iterator[Token]:
             try:
                 _settle(ending)
             except Error as error:
-                logger.warning("the end of job %s is kept, it could not be recorded: %s", ending.run[0], error)
+                text = "the end of job %s is kept, it could not be recorded: %s"
+                logger.warning(text, ending.run[0], error, extra=logs.about_run(ending.run[0]))
                 if not isinstance(error, REFUSALS) and not is_locked_out(error):
                     connections[app_settings.DATABASE].close()
                     return

@@ -62,7 +62,7 @@ class RidingWorker(BaseWorker):
             ended = contextvars.copy_context().run(self._obey, order)
             if os.getpid() != baseline.process:
                 return  # a child that a job has forked, and that fell through to here
-            leave_transactions()
+            leave_transactions(order.job if isinstance(order, Order) else None)
             is_fit = jobs < self.jobs_per_horse and not self._timed_out and baseline.is_restorable()
             hears = any(map(signals.heard_by_project, AFTER_THE_END))
             reins.report(Report(ended, is_fit, self._met_outage, hears))

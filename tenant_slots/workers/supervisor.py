@@ -21,7 +21,7 @@ from rq.job import Job
 from rq.queue import Queue
 from rq.worker import Worker
 
-from tenant_slots import dispatch, signals
+from tenant_slots import dispatch, logs, signals
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import PrivateConnection
 from tenant_slots.models import State
@@ -156,7 +156,8 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
 
     def _put_back(self, job: Job, queue: Queue, run: SupervisedRun | None, error: OSError) -> None:
         """No work-horse could be forked, which is no fault of the job: it goes back, and this worker waits."""
-        logger.error("no work-horse can be forked, job %s is put back: %s", job.id, error)
+        known = logs.about(run.job) if run is not None and run.job is not None else logs.about_named(queue=queue.name)
+        logger.error("no work-horse can be forked, job %s is put back: %s", job.id, error, extra=known)
         self._rq_id = None
         news: list[News] = []
         if run is not None and run.job is not None:

@@ -123,7 +123,7 @@ class NegligentPreforkWorker(TenantPreforkWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         baseline.restore_sessions = lambda: None
-        riding.leave_transactions = lambda: None
+        riding.leave_transactions = lambda job: None
         super().__init__(*args, **kwargs)
 
 

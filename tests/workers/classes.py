@@ -19,7 +19,7 @@ class ForgetfulWorker(TenantPreforkWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         Baseline.restore = lambda _: None  # type: ignore[method-assign]
-        riding.leave_transactions = lambda: None
+        riding.leave_transactions = lambda job: None
 
 
 class CarelessWorker(ForgetfulWorker):

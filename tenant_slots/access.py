@@ -1,0 +1,39 @@
+"""Who may see what: views of ours are closed until a callable of the project opens them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import Http404
+from django.utils.module_loading import import_string
+
+from tenant_slots.conf import app_settings
+from tenant_slots.exceptions import InvalidSetting
+
+Decision = Callable[..., bool]
+
+
+def decision(setting: str) -> Decision:
+    """The callable that a setting names; one that allows nothing while it names none.
+
+    Raises:
+        InvalidSetting: it cannot be imported.
+    """
+    path: str = getattr(app_settings, setting)
+    if not path:
+        return lambda *_: False
+    try:
+        found: Decision = import_string(path)
+    except ImportError as error:
+        raise InvalidSetting(name=setting, value=path, problem=f"it cannot be imported ({error})") from error
+    return found
+
+
+def is_allowed(may_view: Decision, *asked: Any) -> bool:
+    """Only True opens: what an async function returns is true as well."""
+    try:
+        return may_view(*asked) is True
+    except (PermissionDenied, Http404):
+        return False

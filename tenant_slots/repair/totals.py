@@ -1,0 +1,39 @@
+"""Counters for metrics, a row for each queue of RQ: they grow with the minutes that are counted, and with lost runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from django.db.models import F
+
+from tenant_slots.models import QueueTotal
+from tenant_slots.models.queue_minute import ALL_QUEUES, COUNTED
+
+
+def lock() -> None:
+    """Until the end of the transaction nobody else counts minutes: none is added twice."""
+    QueueTotal.objects.get_or_create(queue=ALL_QUEUES)
+    list(QueueTotal.objects.select_for_update().filter(queue=ALL_QUEUES))
+
+
+def add(grown: Mapping[str, Counter[str]]) -> None:
+    """By how much the columns of `COUNTED` have grown, by queue. Under `lock`: only then do these columns change."""
+    grown = {queue: counts for queue, counts in grown.items() if any(counts.values())}
+    if not grown:
+        return
+    totals = {total.queue: total for total in QueueTotal.objects.filter(queue__in=grown)}
+    for queue, counts in grown.items():
+        total = totals.setdefault(queue, QueueTotal(queue=queue))
+        vars(total).update({name: getattr(total, name) + counts[name] for name in COUNTED})
+    QueueTotal.objects.bulk_create(
+        totals.values(), update_conflicts=True, unique_fields=["queue"], update_fields=[*COUNTED]
+    )
+
+
+def add_lost_run(queue: str, column: str) -> None:
+    """One more of `LOST_RUNS`."""
+    own = QueueTotal.objects.filter(queue=queue)
+    if not own.update(**{column: F(column) + 1}):
+        QueueTotal.objects.get_or_create(queue=queue)
+        own.update(**{column: F(column) + 1})

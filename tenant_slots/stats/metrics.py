@@ -1,0 +1,205 @@
+"""What metrics are made of, as far as the database knows it: eight or nine queries, however many jobs there are.
+
+Counters are the sums of `QueueTotal`, which grow once a minute. What is now is asked now. A reservation has a slot and
+a place in a backlog, but no worker runs it: it is left out wherever jobs are counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from django.db.models import BooleanField, Case, Count, DurationField, ExpressionWrapper, Max, Value, When
+
+from tenant_slots import rates, rests
+from tenant_slots.db.clock import DatabaseNow, InCalendar
+from tenant_slots.models import (
+    ANY,
+    ANY_OF_ALL,
+    EVERYWHERE,
+    READY_AT,
+    Kind,
+    QueueTotal,
+    State,
+    SweepClaim,
+    TenantJob,
+    TenantQueue,
+    rq_queue_of,
+)
+from tenant_slots.models.queue_minute import ALL_QUEUES
+from tenant_slots.stats.expressions import in_seconds, jobs_of_row, oldest_wait
+from tenant_slots.stats.states import has_a_job_below_its_key_limit
+
+
+class HeldBackBy(StrEnum):
+    """What keeps a waiting job from being started by a free worker; the first that applies."""
+
+    PAUSE = "pause"
+    REST = "rest"
+    LIMIT = "limit"
+    RATE = "rate"
+    KEY = "key"
+
+
+@dataclass
+class Figures:
+    """Of one queue of RQ, or of one tenant queue."""
+
+    jobs: Counter[str] = field(default_factory=Counter)
+    """By `State`, of those that have not ended."""
+    runnable: int = 0
+    """Waiting jobs that could start now, if workers were free."""
+    held_back: Counter[HeldBackBy] = field(default_factory=Counter)
+    """The other waiting jobs."""
+    capacity: int = 0
+    in_use: int = 0
+    oldest_wait: float | None = None
+
+
+@dataclass
+class TenantFigures(Figures):
+    tenant: str = ""
+    queue: str = ""
+
+
+@dataclass(frozen=True)
+class Sweeps:
+    count: int
+    reclaimed: int
+    seconds_ago: float | None
+
+
+@dataclass(frozen=True)
+class Metrics:
+    queues: dict[str, Figures]
+    tenants: list[TenantFigures]
+    """Those that were asked for."""
+    totals: dict[str, QueueTotal]
+    sweeps: Sweeps
+
+
+LONGEST_WAITING = 1000
+"""Jobs that are looked at for the oldest one of each queue, before all tenant queues of a queue are."""
+
+Place = tuple[int, str]
+"""A tenant queue, and the queue of RQ that its jobs overflow to, if they do."""
+
+
+def collected(tenants: int | Iterable[str] = 0) -> Metrics:
+    """All of it, of as many tenant queues with the largest backlogs, or of these tenants' ones."""
+    rows, jobs = _rows(), _jobs()
+    queues: defaultdict[str, Figures] = defaultdict(Figures)
+    for row in rows.values():
+        of_queue = queues[row.figures.queue]
+        of_queue.capacity += row.figures.capacity
+        of_queue.in_use += row.figures.in_use
+    for (pk, rq_queue), counts in jobs.items():
+        if pk in rows:
+            rows[pk].spread(counts, queues[rq_queue_of(rq_queue, rows[pk].figures.queue)])
+    for queue, seconds in _oldest_waits(rows).items():
+        queues[queue].oldest_wait = seconds
+    totals = {total.queue: total for total in QueueTotal.objects.exclude(queue=ALL_QUEUES)}
+    return Metrics(dict(queues), _chosen((row.figures for row in rows.values()), tenants), totals, _sweeps())
+
+
+class _Row:
+    """A tenant queue while its backlog is told apart."""
+
+    def __init__(self, tenant: str, queue: str, values: dict[str, Any]) -> None:
+        is_limited = bool(tenant)
+        self.figures = TenantFigures(
+            tenant=tenant,
+            queue=queue,
+            capacity=values["max_job"] if is_limited and not values["paused"] else 0,
+            in_use=values["current_job"] if is_limited else 0,
+        )
+        self._free = max(0, values["max_job"] - values["current_job"])
+        self._tokens = values["tokens"]
+        self._closed = HeldBackBy.PAUSE if values["paused"] else None if values["rested"] else HeldBackBy.REST
+        self._is_below_key_limit = values["is_below_key_limit"]
+
+    def spread(self, counts: Counter[str], of_queue: Figures) -> None:
+        """Add its jobs of one queue of RQ. What could run is shared out among these queues as they come."""
+        runnable, held_back = self._told_apart(counts[State.WAITING])
+        for figures in (self.figures, of_queue):
+            figures.jobs.update(counts)
+            figures.runnable += runnable
+            figures.held_back.update(held_back)
+
+    def _told_apart(self, waiting: int) -> tuple[int, Counter[HeldBackBy]]:
+        if self._closed:
+            return 0, Counter({self._closed: waiting})
+        fit = min(waiting, self._free)
+        held_back = Counter({HeldBackBy.LIMIT: waiting - fit})
+        allowed = fit if self._tokens is None else min(fit, self._tokens)
+        held_back[HeldBackBy.RATE] = fit - allowed
+        if not self._is_below_key_limit:
+            held_back[HeldBackBy.KEY], allowed = allowed, 0
+        self._free -= allowed
+        self._tokens = None if self._tokens is None else self._tokens - allowed
+        return allowed, held_back
+
+
+def _rows() -> dict[int, _Row]:
+    below = Case(
+        When(max_job_per_key=None, then=Value(True)),
+        default=has_a_job_below_its_key_limit(),
+        output_field=BooleanField(),
+    )
+    rested = ExpressionWrapper(rests.is_over(), output_field=BooleanField())
+    rows = TenantQueue.objects.order_by().values_list("pk", "tenant", "queue", "max_job", "current_job", "paused")
+    names = ("max_job", "current_job", "paused", "rested", "tokens", "is_below_key_limit")
+    found = rows.annotate(rested=rested, tokens=rates.left(), below=below)
+    return {pk: _Row(tenant, queue, dict(zip(names, rest, strict=True))) for pk, tenant, queue, *rest in found}
+
+
+def _jobs() -> dict[Place, Counter[str]]:
+    """How many by state. Waiting ones from an index that does not know what a reservation is: these are subtracted."""
+    found: defaultdict[Place, Counter[str]] = defaultdict(Counter)
+    jobs = TenantJob.objects.order_by()
+    for pk, rq_queue, count in jobs.waiting().values_list("tenant_queue_id", "rq_queue").annotate(jobs=Count("*")):
+        found[pk, rq_queue][State.WAITING] += count
+    for pk, count in jobs.scheduled().values_list("tenant_queue_id").annotate(jobs=Count("*")):
+        found[pk, ""][State.SCHEDULED] += count
+    by_state = ("tenant_queue_id", "rq_queue", "state")
+    for pk, rq_queue, state, count in jobs.holding().values_list(*by_state).annotate(jobs=Count("*")):
+        found[pk, rq_queue][state] += count
+    reservations = jobs.not_ended().filter(kind=Kind.RESERVATION).values_list(*by_state)
+    for pk, rq_queue, state, count in reservations.annotate(jobs=Count("*")):
+        found[pk, rq_queue][state] -= count
+    return found
+
+
+def _oldest_waits(rows: Mapping[int, _Row]) -> dict[str, float | None]:
+    """By a tenant queue's own queue: among the jobs that wait longest of all, else looked for row by row."""
+    wait = ExpressionWrapper(DatabaseNow() - InCalendar(READY_AT), output_field=DurationField())
+    longest = TenantJob.objects.waiting().filter(ANY_OF_ALL).order_by(READY_AT)
+    found: dict[str, float | None] = {}
+    for pk, seconds in longest.values_list("tenant_queue_id", wait)[:LONGEST_WAITING]:
+        if pk in rows:
+            found.setdefault(rows[pk].figures.queue, in_seconds(seconds))
+    waiting = {row.figures.queue for row in rows.values() if row.figures.jobs[State.WAITING]}
+    if others := waiting - found.keys():
+        of_others = TenantQueue.objects.order_by().filter(queue__in=others).values_list("queue")
+        waits = of_others.annotate(wait=Max(oldest_wait(jobs_of_row(), ANY)))
+        found |= {queue: in_seconds(seconds) for queue, seconds in waits}
+    return found
+
+
+def _sweeps() -> Sweeps:
+    claims = SweepClaim.objects.filter(name=EVERYWHERE).annotate(now=DatabaseNow())
+    found = claims.values_list("sweeps", "reclaimed", "swept_at", "now").first()
+    if found is None:
+        return Sweeps(0, 0, None)
+    sweeps, reclaimed, swept_at, now = found
+    return Sweeps(sweeps, reclaimed, None if swept_at is None else in_seconds(now - swept_at))
+
+
+def _chosen(rows: Iterable[TenantFigures], tenants: int | Iterable[str]) -> list[TenantFigures]:
+    if isinstance(tenants, int):
+        return sorted(rows, key=lambda row: (-row.jobs[State.WAITING], -row.in_use, row.tenant, row.queue))[:tenants]
+    asked = set(tenants)
+    return [row for row in rows if row.tenant in asked]

@@ -1,0 +1,260 @@
+"""Every record of ours about a job says which one in fields of its own, and never what the job was called with."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+import re
+from collections.abc import Iterator
+from logging.config import DictConfigurator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+import tenant_slots
+from tenant_slots import logs
+from tenant_slots.models import State, TenantJob
+from tests import jobs
+from tests.factories import dead_process, fresh, running_job, tenant_queue, waiting_job, work
+from tests.repair.sweeps import sweep_now
+
+PACKAGE = Path(tenant_slots.__file__).parent
+
+ABOUT_NO_SINGLE_JOB = {
+    "RQ's order of tenants, Redis or the database is away": {
+        ("fleet.py", "the workers of queue %s cannot be asked for: %s"),
+        ("repair/findings.py", "the order of tenants in queue %s cannot be asked: %s"),
+        ("repair/steps.py", "the sweep leaves out queue %s, which cannot be asked: %s"),
+        ("repair/sweeper.py", "the sweep cannot ask Redis, the rest of it goes on: %s"),
+        ("running/recording.py", "the database did not answer, trying again: %s"),
+        ("transitions.py", "the order of tenants is out of reach, the sweep will make up for it: %s"),
+        ("workers/base.py", "Redis does not answer, the worker waits for it: %s"),
+        ("workers/base.py", "Redis is out of reach: %s"),
+        ("workers/base.py", "the database could not be reached at start; jobs wait until it can"),
+        ("workers/handing_on.py", "the order of tenants is out of reach: %s"),
+        ("workers/turns.py", "the database did not answer when jobs were to be admitted for others: %s"),
+        ("workers/turns.py", "the database did not answer, trying again: %s"),
+        ("workers/turns.py", "who admits jobs will notice by itself that worker %s is gone: %s"),
+    },
+    "a sweep, or a step of it": {
+        ("repair/contact.py", "the database's clock was set forward; nobody is called stale for a lease"),
+        ("repair/one_row.py", "the sweep leaves out one row"),
+        ("repair/one_row.py", "the sweep leaves out one tenant queue, which is locked: %s"),
+        ("repair/pruning.py", "an ended job is kept, as the project does not let it go: %s"),
+        ("repair/steps.py", "the database's clock was set back: times of %s jobs had not come yet"),
+        ("repair/sweeper.py", "a step of the sweep failed, the rest of it goes on: %s"),
+        ("repair/sweeper.py", "sweep: %s"),
+        ("repair/sweeper.py", "the sweep failed"),
+        ("repair/sweeper.py", "the sweep was given up, the next one goes on: %s"),
+        ("transitions.py", "a sweep tells jobs that others have ended: %s"),
+        ("chains.py", "a sweep tells of the end of job %s, somebody holds its row: %s"),  # only its key is known
+    },
+    "a tenant queue or a process": {
+        ("signals.py", "a receiver has raised what is to end its process; those behind it are not told"),
+        (
+            "tenants.py",
+            "the tenant queue %s on %s is made in the caller's transaction, as there is no other session: %s",
+        ),
+        ("transitions.py", "a step after a commit failed; the sweep will make up for it"),
+        ("transitions.py", "a tenant queue loses its turn: %s"),
+        ("transitions.py", "tenant queue %s loses its turn, the database refuses its next job"),
+        ("workers/aside.py", "there is no room for a process that does something aside: %s"),
+        ("workers/children.py", "process %s, which did something aside for a worker, failed"),
+        ("workers/supervisor.py", "receivers of the end of a job took too long, or ended their process"),
+    },
+}
+"""Each with the place and the text, so that a new record has to decide."""
+
+
+def calls() -> Iterator[tuple[str, str, bool]]:
+    """File, text and whether it has `extra`, of each call of a logger."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
+            texts = {
+                target.id: node.value.value
+                for node in ast.walk(function)
+                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+                for target in node.targets
+                if isinstance(target, ast.Name)
+            }
+            for node in ast.walk(function):
+                if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("logger."):
+                    if node.func.attr in ("isEnabledFor",):  # type: ignore[attr-defined]
+                        continue
+                    text = node.args[node.func.attr == "log"]  # type: ignore[attr-defined]
+                    shown = text.value if isinstance(text, ast.Constant) else texts[ast.unparse(text)]
+                    has_extra = any(keyword.arg == "extra" for keyword in node.keywords)
+                    yield str(path.relative_to(PACKAGE)), str(shown), has_extra
+
+
+def test_every_record_names_its_job_or_is_known_to_be_about_none() -> None:
+    about_none = set().union(*ABOUT_NO_SINGLE_JOB.values())
+    found = set(calls())
+    assert len(found) > 50
+    bare = {(file, text) for file, text, has_extra in found if not has_extra}
+    assert bare - about_none == set(), "give these extra=logs.about(job), or say here why not"
+    assert about_none - bare == set(), "these have fields by now, or are gone"
+
+
+def test_extra_comes_from_logs_alone() -> None:
+    """Which knows what must never be in it."""
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "extra":
+                shown = ast.unparse(node.value)
+                assert shown.startswith("logs.about") or shown in ("about_row", "about_task", "about_jobs", "known"), (
+                    path,
+                    shown,
+                )
+
+
+# --- records as they are written ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def records(caplog: pytest.LogCaptureFixture) -> Iterator[list[logging.LogRecord]]:
+    caplog.set_level(logging.DEBUG, "tenant_slots")
+    kept: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = kept.append  # type: ignore[method-assign]
+    logging.getLogger("tenant_slots").addHandler(handler)
+    yield kept
+    logging.getLogger("tenant_slots").removeHandler(handler)
+
+
+def fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in logs.FIELDS}
+
+
+def of(records: list[logging.LogRecord], text: str) -> logging.LogRecord:
+    (record,) = [record for record in records if text in record.getMessage()]
+    return record
+
+
+@pytest.mark.django_db(transaction=True)
+def test_each_step_of_a_job_is_a_record_with_its_fields(records: list[logging.LogRecord]) -> None:
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    work()
+    known = {"task": "tests.jobs.add", "tenant": "acme", "queue": "reports", "job": str(job.uuid)}
+    for text, attempt in (("enqueued", 0), ("admitted", 1), ("started", 1), ("finished", 1)):
+        assert fields(of(records, f"{text} tests.jobs.add")) == {**known, "attempt": attempt}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_failure_and_a_reclaim_have_them_too(records: list[logging.LogRecord]) -> None:
+    row = tenant_queue()
+    failed = jobs.fail.enqueue("other")
+    work()
+    lost = running_job(row, dead_process())
+    sweep_now()
+    assert fields(of(records, "failed tests.jobs.fail"))["job"] == str(failed.uuid)
+    put_back = fields(of(records, "goes back to"))
+    assert (put_back["job"], put_back["tenant"], put_back["attempt"]) == (str(lost.uuid), "acme", 1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_no_record_has_an_argument(records: list[logging.LogRecord]) -> None:
+    jobs.add.enqueue(471100815, 1, tenant="acme")
+    work()
+    assert len(records) >= 4
+    shown = [f"{record.getMessage()} {vars(record)}" for record in records if record.name == "tenant_slots"]
+    assert not [text for text in shown if "471100815" in text]
+
+
+@pytest.mark.django_db
+def test_a_row_that_was_read_in_part_costs_no_query(django_assert_num_queries: Any) -> None:
+    pk = waiting_job(tenant_queue()).pk
+    part = TenantJob.objects.only("task").get(pk=pk)
+    with django_assert_num_queries(0):
+        assert logs.about(part) == {"task": part.task, "tenant": None, "queue": None, "job": None, "attempt": None}
+
+
+@pytest.mark.django_db
+def test_several_jobs_have_what_they_have_in_common() -> None:
+    acme, other = tenant_queue(), tenant_queue("other")
+    mine, theirs = waiting_job(acme), waiting_job(other, rq_queue="imports_bulk")
+    both = logs.about(mine, theirs)
+    assert both == {"task": mine.task, "tenant": None, "queue": None, "job": None, "attempt": 0}
+    assert logs.about() == dict.fromkeys(logs.FIELDS)
+
+
+def test_a_run_is_remembered_by_its_key_and_old_ones_are_forgotten() -> None:
+    for pk in range(1, logs.MOST_REMEMBERED + 2):
+        logs.remember(TenantJob(pk=pk, task="tests.jobs.add", attempt=2))
+    assert logs.about_run(1) == dict.fromkeys(logs.FIELDS)
+    assert logs.about_run(2)["attempt"] == 2
+
+
+@pytest.fixture
+def factory_of_the_project() -> Iterator[None]:
+    """Which names the tenant of the request in every record."""
+    before = logging.getLogRecordFactory()
+
+    def factory(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = before(*args, **kwargs)
+        record.tenant = "of the request"
+        return record
+
+    logging.setLogRecordFactory(factory)
+    yield
+    logging.setLogRecordFactory(before)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("factory_of_the_project")
+def test_a_field_that_the_project_sets_in_every_record_is_left_to_it(records: list[logging.LogRecord]) -> None:
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    work()
+    assert fresh(job).state == State.FINISHED
+    written = fields(of(records, "finished tests.jobs.add"))
+    assert (written["tenant"], written["job"]) == ("of the request", str(job.uuid))
+
+
+@pytest.mark.usefixtures("factory_of_the_project")
+def test_control_logging_refuses_a_field_that_is_set_twice() -> None:
+    with pytest.raises(KeyError, match="tenant"):
+        logging.getLogger("tenant_slots").error("no", extra={"tenant": "acme"})
+
+
+def test_the_names_clash_with_none_of_loggings_own() -> None:
+    assert not set(logs.FIELDS) & set(vars(logging.makeLogRecord({})))
+
+
+# --- the manual -------------------------------------------------------------------------------------------------------
+
+PAGE = PACKAGE.parent / "docs" / "how-to" / "logs.md"
+
+
+def code_of_page(number: int) -> dict[str, Any]:
+    code = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)[number]
+    found: dict[str, Any] = {}
+    exec(compile(code, str(PAGE), "exec"), found)  # noqa: S102 - the manual's own
+    return found
+
+
+def test_the_page_names_every_field() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE) == list(logs.FIELDS)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_configuration_for_structlog_writes_a_line_of_json_with_them(records: list[logging.LogRecord]) -> None:
+    config = code_of_page(0)["LOGGING"]
+    formatter = DictConfigurator(config).configure_formatter(config["formatters"]["json"])
+    job = jobs.fail.enqueue("acme")
+    work()
+    line = json.loads(formatter.format(of(records, "failed tests.jobs.fail")))
+    assert {name: line[name] for name in logs.FIELDS} == {**logs.fields_of(job), "attempt": 1}
+    assert line["level"] == "warning"
+    assert line["event"].startswith("failed tests.jobs.fail")
+
+
+@pytest.mark.django_db
+def test_the_context_of_the_page_binds_them() -> None:
+    job = waiting_job(tenant_queue())
+    with code_of_page(1)["job_context"](job):
+        assert structlog.contextvars.get_contextvars() == logs.fields_of(job)
+    assert structlog.contextvars.get_contextvars() == {}
