@@ -328,6 +328,18 @@ def test_using_debounces_single_calls() -> None:
     assert jobs.index_shop.using(debounce=timedelta(minutes=2)).enqueue("acme", 5) == jobs.index_shop.enqueue("acme", 6)
 
 
+def test_a_job_that_comes_after_it_waits_until_the_newest_call_has_run() -> None:
+    job = jobs.index_shop.enqueue("acme", 1)
+    then = jobs.record_version.using(after=[job]).enqueue("acme", 7)
+    jobs.index_shop.enqueue("acme", 2)
+    work()
+    assert (fresh(job).state, fresh(then).state) == (State.SCHEDULED, State.SCHEDULED)
+    make_due(job)
+    work()
+    assert (fresh(job).result, fresh(then).result) == (2, 7)
+    assert job.ended_at < then.started_at
+
+
 def good(tenant: str, **more: object) -> None: ...
 
 
