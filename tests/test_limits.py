@@ -9,12 +9,14 @@ import pytest
 from django.db import connection
 from django.template import Context, Template
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from tenant_slots import limits, locks, signals, tenants
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.exceptions import InvalidLimit, StaleVersion, TimeHasPassed
 from tenant_slots.models import Change, LimitSource, State, TenantQueue
+from tenant_slots.repair import findings, steps
 from tests import jobs
 from tests.factories import counters_match, fresh, in_rq, tenant_queue, waiting_job
 from tests.repair.sweeps import sweep_now
@@ -179,6 +181,37 @@ def test_a_pause_with_an_end_resumes_by_itself() -> None:
 
     assert (fresh(row).paused, row.resume_at) == (False, None)
     assert fresh(job).state == State.QUEUED
+
+
+def test_a_sweep_reads_as_many_ends_as_it_sees_to_and_their_rows_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [tenant_queue(f"tenant {number}") for number in range(3)]
+    for row in rows:
+        row.set_override(5, in_an_hour())
+        row.pause(until=in_an_hour())
+        end_time(row, "override_until"), end_time(row, "resume_at")
+    monkeypatch.setattr(steps, "ROWS_PER_STEP", 4)
+
+    with CaptureQueriesContext(connection) as queries:
+        first = sweep_now()
+    second = sweep_now()
+
+    assert (first.overrides_ended, first.resumed) == (3, 1)
+    assert (second.overrides_ended, second.resumed) == (0, 2)
+    asked = [query["sql"] for query in queries if "override_until" in query["sql"] and "UNION" in query["sql"]]
+    assert [sql.endswith("LIMIT 4") for sql in asked] == [True]
+    sent = [query["sql"] for query in queries]
+    assert " IN (" in sent[sent.index(asked[0]) + 1], "the rows are read together"
+
+
+def test_one_that_was_given_more_time_since_the_sweep_found_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = tenant_queue()
+    row.set_override(5, in_an_hour())
+    end_time(row, "override_until")
+    found = list(findings.times_that_are_over())
+    row.set_override(5, in_an_hour())
+    monkeypatch.setattr(findings, "times_that_are_over", lambda: found)
+    assert sweep_now().overrides_ended == 0
+    assert fresh(row).max_job == 5
 
 
 def test_a_pause_without_an_end_stays() -> None:

@@ -111,16 +111,18 @@ def due_in_turns(most_of_each: int) -> QuerySet[Any, Any]:
     return found.order_by("turn", "run_after").values_list("pk", flat=True)
 
 
-def times_that_are_over() -> list[tuple[str, int]]:
-    """Tenant queues whose override or pause has come to its end: which of the two, and which tenant queue.
+def times_that_are_over() -> QuerySet[Any, tuple[str, int, int]]:
+    """Tenant queues whose override or pause has come to its end: which of the two, which tenant queue, and its version.
 
     One question: in a healthy system neither finds anything.
     """
     overrides, pauses = (
-        TenantQueue.objects.filter(**{f"{until}__lte": ago(0)}).annotate(until=Value(until)).values_list("until", "pk")
+        TenantQueue.objects.filter(**{f"{until}__lte": ago(0)})
+        .annotate(until=Value(until))
+        .values_list("until", "pk", "version")
         for until in (OVERRIDE, PAUSE)
     )
-    return list(overrides.union(pauses, all=True))
+    return overrides.union(pauses, all=True)
 
 
 def waits_that_are_over() -> tuple[bool, list[int]]:

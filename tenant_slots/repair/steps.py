@@ -80,12 +80,14 @@ def set_times_right(report: Report, contact: Contact) -> None:
 
 def end_what_is_over(report: Report, contact: Contact) -> None:
     """Limits and pauses whose time is over."""
-    for until, pk in findings.times_that_are_over()[:ROWS_PER_STEP]:
-        row = TenantQueue.objects.filter(pk=pk, **{f"{until}__lte": ago(0)}).first()
-        if row is not None:
-            ended = _end(row, TenantQueue.end_override if until == findings.OVERRIDE else TenantQueue.resume)
-            report.overrides_ended += ended and until == findings.OVERRIDE
-            report.resumed += ended and until == findings.PAUSE
+    over = list(findings.times_that_are_over()[:ROWS_PER_STEP])
+    versions = {pk: version for _, pk, version in over}
+    rows = TenantQueue.objects.in_bulk(versions) if over else {}
+    as_found = {pk: row for pk, row in rows.items() if row.version == versions[pk]}
+    for until, row in [(until, as_found[pk]) for until, pk, _ in over if pk in as_found]:
+        ended = _end(row, TenantQueue.end_override if until == findings.OVERRIDE else TenantQueue.resume)
+        report.overrides_ended += ended and until == findings.OVERRIDE
+        report.resumed += ended and until == findings.PAUSE
 
 
 def _end(row: TenantQueue, end: Callable[..., object]) -> bool:

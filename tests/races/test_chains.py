@@ -7,8 +7,8 @@ forced, and strands the job where what prevents it is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from threading import Barrier, BrokenBarrierError, Event
+from contextlib import contextmanager
+from threading import Event
 from typing import Any
 
 import pytest
@@ -150,12 +150,12 @@ def both_end_at_once(monkeypatch: pytest.MonkeyPatch) -> TenantJob:
     """Both have closed their own dependency when each of them looks whether the other one's is open."""
     one, two = (running_job(tenant_queue(tenant), owner()) for tenant in ("one", "two"))
     dependent = after(one, two)
-    together = Barrier(2)
+    arrived: list[Any] = []
     promote = chains._promote
 
     def promote_together(*args: Any) -> Any:
-        with suppress(BrokenBarrierError):
-            together.wait(0.15)
+        arrived.append(args)
+        wait_until(lambda: len(arrived) == 2 or somebody_waits_for_a_lock())
         return promote(*args)
 
     monkeypatch.setattr(chains, "_promote", promote_together)
