@@ -17,7 +17,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path(tenant_slots.__file__).parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-BROUGHT_ALONG = {"pytest_plugin.py": "pytest", "contrib/schemas.py": "django_tenants"}
+BROUGHT_ALONG = {
+    "pytest_plugin.py": "pytest",
+    "contrib/schemas.py": "django_tenants",
+    "django_tasks/api.py": "django_tasks",
+}
 """What only those use who have it."""
 
 
