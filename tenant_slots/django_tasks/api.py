@@ -20,6 +20,7 @@ if TYPE_CHECKING or django.VERSION >= (6, 0):
         TaskError,
         TaskResult,
         TaskResultStatus,
+        task,
     )
     from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist, TaskResultMismatch
     from django.tasks.signals import task_enqueued, task_finished, task_started
@@ -40,6 +41,7 @@ else:
         TaskError,
         TaskResult,
         TaskResultStatus,
+        task,
     )
     from django_tasks.exceptions import InvalidTaskError as InvalidTask
     from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
@@ -68,6 +70,7 @@ __all__ = [
     "TaskResultMismatch",
     "TaskResultStatus",
     "normalize_json",
+    "task",
     "task_backends",
     "task_enqueued",
     "task_finished",

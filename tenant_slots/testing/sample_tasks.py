@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import django
-
-if TYPE_CHECKING or django.VERSION >= (6, 0):
-    from django.tasks import task
-else:
-    from django_tasks import task
+from tenant_slots.django_tasks.api import task
 
 
 @task
