@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks import (
     admin_list,
+    admin_pages,
     after_flush,
     alone,
     bulk,
@@ -56,6 +57,7 @@ MODULES = (
     throttle_cost,
     weights,
     admin_list,
+    admin_pages,
     bulk_changes,
 )
 
