@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks import (
     admin_list,
+    admin_pages,
     after_flush,
     alone,
     bulk,
@@ -58,6 +59,7 @@ MODULES = (
     weights,
     admin_list,
     scrape,
+    admin_pages,
     bulk_changes,
 )
 

@@ -17,7 +17,7 @@ from tenant_slots.admin.failures import FailuresPage
 from tenant_slots.admin.filters import TenantFilter
 from tenant_slots.admin.job_fields import JobFields
 from tenant_slots.admin.job_page import JobPage
-from tenant_slots.admin.lists import CappedPaginator, search_jobs
+from tenant_slots.admin.lists import SORTED_LATEST_FIRST, CappedPaginator, index_of_state, search_jobs
 from tenant_slots.admin.lookups import OfferedLookups
 from tenant_slots.admin.run_times import TasksPage
 from tenant_slots.models import TenantJob
@@ -68,8 +68,12 @@ class TenantJobAdmin(JobPage, FailuresPage, TasksPage, BulkPages, JobFields, Off
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantJob]:
         jobs = super().get_queryset(request).defer(*LARGE)
+        jobs = jobs if (of_state := index_of_state(request)) is None else jobs.filter(of_state)
         own = self.tenant_queues_for(request)
         return jobs if own is None else jobs.filter(tenant_queue__in=own.order_by().values("pk"))
+
+    def get_ordering(self, request: HttpRequest) -> Any:
+        return super().get_ordering(request) if index_of_state(request) is None else SORTED_LATEST_FIRST
 
     def get_fields(self, request: HttpRequest, obj: TenantJob | None = None) -> Any:
         left_out = () if self.has_view_arguments_permission(request) else self.secret

@@ -7,10 +7,11 @@ from string import hexdigits
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
+from django.http import HttpRequest
 
 from tenant_slots.admin.bases import JobPaginator
-from tenant_slots.models import TenantQueue
+from tenant_slots.models import Stage, State, TenantQueue
 
 MOST_COUNTED = 10_000
 """Jobs that the list counts and pages through. Nobody pages further, and counting a million takes a while."""
@@ -20,6 +21,23 @@ SHORTEST_BEGINNING = 4
 """Characters of an id by which it is found."""
 
 HEXADECIMAL = frozenset(hexdigits.lower())
+
+
+WITH_INDEX = {
+    State.QUEUED: Q(stage=Stage.HOLDING),
+    State.RUNNING: Q(stage=Stage.HOLDING),
+    State.FAILED: Q(stage=Stage.ENDED, error_class__isnull=False),
+}
+"""What the jobs of a state have in common that an index has alone. They are few among all that are kept."""
+
+SORTED_LATEST_FIRST = ((F("pk") + 0).desc(),)
+"""As ``-pk``, but by no index: PostgreSQL would read a million jobs by their keys, in search of a few."""
+
+
+def index_of_state(request: HttpRequest) -> Q | None:
+    """What the list adds when it is filtered by a state, so that an index has its jobs."""
+    state = request.GET.get("state__exact") or request.GET.get("state")
+    return next((of_state for known, of_state in WITH_INDEX.items() if known == state), None)
 
 
 class CappedPaginator(JobPaginator):

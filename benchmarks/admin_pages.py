@@ -1,0 +1,100 @@
+"""How many queries and how long does each page, filter, order and search of the admin take at a million jobs?"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from functools import partial
+from statistics import median
+from typing import Any
+
+from benchmarks.admin_list import LIST, _fill, _queries, _seconds
+from benchmarks.admin_settings import ADMIN
+from benchmarks.bulk_changes import JOBS, _boss
+from benchmarks.harness import Benchmark, Size, main
+from benchmarks.phase import phase
+from benchmarks.report import Bar, Result, milliseconds
+
+MOST_QUERIES = 12
+MOST_MILLISECONDS = 300
+
+STATES = ("waiting", "running", "finished", "failed", "canceled")
+
+
+def measure(options: Namespace) -> Result:
+    from django.core.management import call_command
+    from django.test.utils import override_settings
+
+    with override_settings(**ADMIN):
+        call_command("migrate", verbosity=0)
+        with phase(options.side):
+            _fill(options.tenants, options.jobs, options.waiting)
+            return _measured(options)
+
+
+def _measured(options: Namespace) -> Result:
+    client = _boss()
+    queries, times = {}, {}
+    for name, address in _addresses().items():
+        fetch = partial(client.get, address)
+        queries[name] = _queries(fetch)
+        times[name] = milliseconds(median(_seconds(fetch, options.rounds)))
+    return Result(
+        [
+            Bar(f"queries of the page with the most, {_most(queries)}", max(queries.values()), "<=", MOST_QUERIES),
+            Bar(f"server time of the slowest page, {_most(times)}", max(times.values()), "<=", MOST_MILLISECONDS, "ms"),
+        ],
+        {name: f"{queries[name]} queries, {times[name]} ms" for name in queries},
+    )
+
+
+def _most(figures: dict[str, Any]) -> str:
+    return max(figures, key=lambda name: figures[name])
+
+
+def _addresses() -> dict[str, str]:
+    """Each page by what it shows."""
+    from tenant_slots.models import TenantJob, TenantQueue
+
+    row, job = TenantQueue.objects.order_by("pk")[0], TenantJob.objects.order_by("pk")[0]
+    beginning = str(job.uuid)[:8]
+    return {
+        "overview, 1 hour": f"{LIST}overview/",
+        "overview, 7 days": f"{LIST}overview/?span=7d",
+        "workers": f"{LIST}workers/",
+        "tenant queues": LIST,
+        "tenant queues, search": f"{LIST}?q=77",
+        **{f"tenant queues, order {number}": f"{LIST}?o={number}" for number in (1, 4, 5, 6, 8)},
+        "tenant queue": f"{LIST}{row.pk}/change/",
+        "tenant queue, 7 days": f"{LIST}{row.pk}/change/?span=7d",
+        "jobs": JOBS,
+        "jobs, page 51": f"{JOBS}?p=51",
+        **{f"jobs, {state}": f"{JOBS}?state__exact={state}" for state in STATES},
+        "jobs of a tenant": f"{JOBS}?tenant={row.tenant}",
+        **{f"{state} jobs of a tenant": f"{JOBS}?tenant={row.tenant}&state__exact={state}" for state in STATES},
+        "jobs, search by an id": f"{JOBS}?q={job.uuid}",
+        "jobs, search by the beginning of an id": f"{JOBS}?q={beginning}",
+        "jobs, search by a tenant": f"{JOBS}?q={row.tenant}",
+        "jobs, search by a task": f"{JOBS}?q=import",
+        "jobs, search in vain": f"{JOBS}?q=no such task",
+        "job": f"{JOBS}{job.pk}/change/",
+        "failures, 24 hours": f"{JOBS}failures/",
+        "failures, all": f"{JOBS}failures/?time=all",
+        "failures, one class": f"{JOBS}failures/?time=all&error=broken3",
+        "tasks": f"{JOBS}tasks/",
+    }
+
+
+BENCHMARK = Benchmark(
+    name="admin_pages",
+    question="How many queries and how long does each page, filter, order and search of the admin take?",
+    sizes={
+        "tenants": Size(10_000, "tenant queues", smoke=200),
+        "jobs": Size(1_000_000, "jobs in all states", smoke=5000),
+        "waiting": Size(200_000, "of these, jobs that wait", smoke=1000),
+        "rounds": Size(5, "times that each page is asked for", smoke=2),
+    },
+    measure=measure,
+)
+
+if __name__ == "__main__":
+    main(BENCHMARK)
