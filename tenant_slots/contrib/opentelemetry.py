@@ -1,0 +1,73 @@
+"""OpenTelemetry: the trace of whoever enqueued a job goes on in it, however long it waited, in each of its runs.
+
+The context goes with the job's row, so it is the same wherever the job is pushed from, after a crash and a FLUSHALL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from opentelemetry import context, propagate, trace
+from opentelemetry.trace import SpanKind, Status, StatusCode
+
+from tenant_slots.contrib import tracing
+from tenant_slots.models import TenantJob
+from tenant_slots.tasks.tenant_busy import TenantBusy
+
+KEY = "opentelemetry"
+
+
+def capture() -> dict[str, Any]:
+    """For ``CAPTURE_CONTEXT``: what the project's propagator says of the current span. Nothing outside of a trace."""
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return {KEY: carrier} if carrier else {}
+
+
+@contextmanager
+def job_context(job: TenantJob) -> Iterator[None]:
+    """For ``JOB_CONTEXT``: a span named after the task, as a child of what was captured."""
+    token = context.attach(propagate.extract(job.context.get(KEY) or {}))
+    try:
+        if tracing.is_run(job):
+            with _span(job):
+                yield
+        else:
+            yield
+    finally:
+        context.detach(token)
+
+
+@contextmanager
+def _span(job: TenantJob) -> Iterator[None]:
+    tracer = trace.get_tracer("tenant_slots")
+    attributes = {f"tenant_slots.{name}": value for name, value in tracing.attributes_of(job).items()}
+    attributes |= {"messaging.system": "tenant_slots", "messaging.operation.type": "process"}
+    try:
+        with tracer.start_as_current_span(
+            job.task,
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield
+            except TenantBusy:
+                span.add_event("tenant busy")
+                raise
+            except BaseException as error:
+                span.record_exception(error)
+                span.set_status(Status(StatusCode.ERROR, type(error).__name__))
+                raise
+    finally:
+        if tracing.is_work_horse():
+            _flush()
+
+
+def _flush() -> None:
+    flush = getattr(trace.get_tracer_provider(), "force_flush", None)
+    if flush is not None:
+        flush(int(tracing.FLUSH_SECONDS * 1000))

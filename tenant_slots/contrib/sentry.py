@@ -1,0 +1,94 @@
+"""Sentry: a job is a transaction named after its task, in the trace of whoever enqueued it; a failure is one event.
+
+It goes with sentry_sdk's own integration for RQ, which is on by itself and names every job of ours after the function
+that RQ calls: what that one would send for the same run is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sentry_sdk
+from sentry_sdk.integrations.logging import ignore_logger
+from sentry_sdk.utils import event_from_exception
+
+from tenant_slots.contrib import tracing
+from tenant_slots.models import TenantJob
+from tenant_slots.tasks.tenant_busy import TenantBusy
+
+KEY = "sentry"
+
+OF_RQ = "queue.task.rq"
+"""The operation of the transactions of sentry_sdk's integration."""
+
+ORIGIN = "auto.queue.tenant_slots"
+
+TAGS = ("task", "tenant", "queue", "attempt")
+
+
+def capture() -> dict[str, Any]:
+    """For ``CAPTURE_CONTEXT``: the headers that continue the current trace. Nothing where Sentry is off."""
+    if not sentry_sdk.get_client().is_active():
+        return {}
+    headers = {"sentry-trace": sentry_sdk.get_traceparent(), "baggage": sentry_sdk.get_baggage()}
+    return {KEY: {name: value for name, value in headers.items() if value}}
+
+
+@contextmanager
+def job_context(job: TenantJob) -> Iterator[None]:
+    """For ``JOB_CONTEXT``: the transaction, with the job's tags on all that is sent meanwhile."""
+    if not sentry_sdk.get_client().is_active():
+        yield
+        return
+    ignore_logger("rq.worker")  # as Sentry's integration does: the error is told here
+    around = sentry_sdk.get_current_scope().transaction
+    with sentry_sdk.isolation_scope() as scope:
+        _tell_of(job, scope)
+        if tracing.is_run(job):
+            if around is not None and around.op == OF_RQ:
+                around.sampled = False
+            with _transaction(job), _captured():
+                yield
+        else:
+            yield
+    if tracing.is_work_horse():
+        sentry_sdk.flush(tracing.FLUSH_SECONDS)
+
+
+def _tell_of(job: TenantJob, scope: sentry_sdk.Scope) -> None:
+    known = tracing.attributes_of(job)
+    for name in TAGS:
+        if name in known:
+            scope.set_tag(f"tenant_slots.{name}", str(known[name]))
+    scope.set_context("tenant_slots", known)
+
+
+@contextmanager
+def _transaction(job: TenantJob) -> Iterator[None]:
+    headers = job.context.get(KEY) or {}
+    with sentry_sdk.new_scope():
+        sentry_sdk.get_current_scope().span = None
+        transaction = sentry_sdk.continue_trace(
+            headers, op="queue.process", name=job.task, source="task", origin=ORIGIN
+        )
+        with sentry_sdk.start_transaction(transaction, custom_sampling_context={"tenant_slots_job": job}) as span:
+            for name, value in tracing.attributes_of(job).items():
+                span.set_data(f"tenant_slots.{name}", value)
+            yield
+
+
+@contextmanager
+def _captured() -> Iterator[None]:
+    """A failure, but no `TenantBusy`. Sentry drops the same error where another integration tells it once more."""
+    try:
+        yield
+    except TenantBusy:
+        raise
+    except Exception as error:
+        options = sentry_sdk.get_client().options
+        mechanism = {"type": "tenant_slots", "handled": False}
+        event, hint = event_from_exception(error, client_options=options, mechanism=mechanism)
+        sentry_sdk.capture_event(event, hint)
+        raise

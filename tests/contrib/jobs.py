@@ -1,0 +1,100 @@
+"""Jobs that are traced, and exporters that write what was told to the file in SPANS, for tests with real workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import sentry_sdk
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from rq import Retry
+from sentry_sdk.envelope import Envelope
+from sentry_sdk.transport import Transport
+
+from tenant_slots import TenantBusy, tenant_job
+from tenant_slots.models import TenantJob
+
+
+def note(kind: str, **facts: Any) -> None:
+    with Path(os.environ["SPANS"]).open("a") as file:
+        file.write(json.dumps({"sdk": kind, **facts}) + "\n")
+
+
+class ToFile(SpanExporter):
+    def export(self, spans: Any) -> SpanExportResult:
+        for span in spans:
+            note("opentelemetry", **told(span))
+        return SpanExportResult.SUCCESS
+
+
+def told(span: ReadableSpan) -> dict[str, Any]:
+    assert span.context is not None
+    return {
+        "name": span.name,
+        "trace": f"{span.context.trace_id:032x}",
+        "parent": None if span.parent is None else f"{span.parent.span_id:016x}",
+        "attempt": (span.attributes or {}).get("tenant_slots.attempt"),
+        "wait": (span.attributes or {}).get("tenant_slots.wait"),
+        "status": span.status.status_code.name,
+    }
+
+
+class EnvelopesToFile(Transport):
+    def capture_envelope(self, envelope: Envelope) -> None:
+        for item in envelope.items:
+            payload = item.payload.json
+            if payload and item.type in ("transaction", "event"):
+                trace_id = payload["contexts"]["trace"]["trace_id"]
+                attempt = payload.get("tags", {}).get("tenant_slots.attempt")
+                values = payload.get("exception", {}).get("values", [])
+                errors = [value["type"] for value in values]
+                name = payload.get("transaction")
+                note("sentry", type=item.type, name=name, trace=trace_id, attempt=attempt, errors=errors)
+
+
+if "SPANS" in os.environ:  # in worker processes
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(ToFile()))
+    trace.set_tracer_provider(provider)
+    sentry_sdk.init(dsn="https://key@sentry.invalid/1", traces_sample_rate=1.0, transport=EnvelopesToFile)
+
+
+@tenant_job("imports", tenant="tenant", retry=Retry(max=2))
+def traced(tenant: str, marks: str) -> None:
+    """Fails, dies, and succeeds."""
+    runs = len(Path(marks).read_text()) if Path(marks).exists() else 0
+    Path(marks).write_text("x" * (runs + 1))
+    if runs == 0:
+        raise ValueError("the first time")
+    if runs == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@tenant_job("imports", tenant="tenant")
+def fails(tenant: str, secret: str = "") -> None:
+    raise ValueError("no such feed")
+
+
+@tenant_job("imports", tenant="tenant")
+def busy(tenant: str) -> None:
+    raise TenantBusy("slow down", seconds=3600)
+
+
+@tenant_job("imports", tenant="tenant")
+async def slow(tenant: str) -> None:
+    with trace.get_tracer("tests").start_as_current_span("inside"):
+        pass
+
+
+def after(job: TenantJob, result: object) -> None: ...
+
+
+@tenant_job("imports", tenant="tenant", on_success=after)
+def succeeds(tenant: str) -> int:
+    with trace.get_tracer("tests").start_as_current_span("inside"):
+        return 1

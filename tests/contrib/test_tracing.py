@@ -1,0 +1,264 @@
+"""A job is told to OpenTelemetry and Sentry under its task's name, in the trace of whoever enqueued it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import django_rq
+import pytest
+import sentry_sdk
+from django.test import override_settings
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
+from sentry_sdk.envelope import Envelope
+from sentry_sdk.integrations import Integration
+from sentry_sdk.integrations.dedupe import DedupeIntegration
+from sentry_sdk.integrations.logging import LoggingIntegration
+from sentry_sdk.integrations.rq import RqIntegration
+from sentry_sdk.transport import Transport
+
+from tenant_slots.contrib import opentelemetry, sentry
+from tenant_slots.models import State, TenantJob
+from tests.contrib import jobs
+from tests.factories import fresh, tenant_queue, waiting_job, work
+from tests.processes import Workers, wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+BOTH = {
+    "CAPTURE_CONTEXT": ["tenant_slots.contrib.opentelemetry.capture", "tenant_slots.contrib.sentry.capture"],
+    "JOB_CONTEXT": ["tenant_slots.contrib.opentelemetry.job_context", "tenant_slots.contrib.sentry.job_context"],
+}
+
+ONLY_OTEL = {name: paths[:1] for name, paths in BOTH.items()}
+ONLY_SENTRY = {name: paths[1:] for name, paths in BOTH.items()}
+
+
+# --- OpenTelemetry ----------------------------------------------------------------------------------------------------
+
+_exporter = InMemorySpanExporter()
+"""One for all tests: a process has one provider, for good."""
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    if not isinstance(trace.get_tracer_provider(), TracerProvider):
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(_exporter))
+        trace.set_tracer_provider(provider)
+    _exporter.clear()
+    with override_settings(TENANT_SLOTS=ONLY_OTEL):
+        yield _exporter
+
+
+def named(exporter: InMemorySpanExporter, name: str) -> Any:
+    (span,) = [span for span in exporter.get_finished_spans() if span.name == name]
+    return span
+
+
+def request() -> Any:
+    return trace.get_tracer("tests").start_as_current_span("request")
+
+
+def test_a_span_named_after_the_task_is_a_child_of_the_request(spans: InMemorySpanExporter) -> None:
+    with request():
+        job = jobs.succeeds.enqueue("acme")
+    work()
+    run, asked = named(spans, job.task), named(spans, "request")
+    assert (run.parent.span_id, run.context.trace_id) == (asked.context.span_id, asked.context.trace_id)
+    assert run.kind is SpanKind.CONSUMER
+    known = {name.removeprefix("tenant_slots."): value for name, value in run.attributes.items()}
+    assert (known["tenant"], known["queue"], known["attempt"]) == ("acme", "imports", 1)
+    assert known["job"] == str(job.uuid)
+    assert 0 <= known["wait"] < 60
+    assert named(spans, "inside").parent.span_id == run.context.span_id, "what the job does is below it"
+
+
+@pytest.mark.parametrize("task", [jobs.succeeds, jobs.slow])
+def test_a_job_has_one_span_async_or_not_whatever_is_called_besides(spans: InMemorySpanExporter, task: Any) -> None:
+    job = task.enqueue("acme")
+    work()
+    assert fresh(job).state == State.FINISHED
+    assert named(spans, "inside").parent.span_id == named(spans, job.task).context.span_id
+
+
+def test_a_failure_is_an_error_with_its_stack_and_a_busy_tenant_is_none(spans: InMemorySpanExporter) -> None:
+    failed, busy = jobs.fails.enqueue("acme"), jobs.busy.enqueue("other")
+    work()
+    error = named(spans, failed.task)
+    assert error.status.status_code.name == "ERROR"
+    (event,) = error.events
+    assert "no such feed" in event.attributes["exception.stacktrace"]
+    assert "in fails" in event.attributes["exception.stacktrace"]
+    assert named(spans, busy.task).status.status_code.name == "UNSET"
+    assert not any("exception" in one.name for one in named(spans, busy.task).events)
+
+
+def test_without_a_trace_nothing_is_kept_and_the_span_is_a_root(spans: InMemorySpanExporter) -> None:
+    job = jobs.succeeds.enqueue("acme")
+    assert fresh(job).context == {}
+    work()
+    assert named(spans, job.task).parent is None
+
+
+def test_no_span_has_an_argument(spans: InMemorySpanExporter) -> None:
+    with request():
+        jobs.fails.enqueue("acme", secret="471100815")
+    work()
+    assert "471100815" not in "".join(span.to_json() for span in spans.get_finished_spans())
+
+
+@pytest.mark.usefixtures("spans")
+def test_a_wait_is_counted_from_when_the_job_could_start() -> None:
+    job = waiting_job(tenant_queue(), attempt=1)
+    job.enqueued_at -= timedelta(hours=2)
+    job.run_after = job.enqueued_at + timedelta(hours=1)
+    assert round(opentelemetry.tracing.attributes_of(job)["wait"], -2) == 3600
+    assert opentelemetry.tracing.attributes_of(TenantJob(task="shop.jobs.plain"))["task"] == "shop.jobs.plain"
+
+
+# --- Sentry -----------------------------------------------------------------------------------------------------------
+
+
+class InMemory(Transport):
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        self.items: list[tuple[str, Any]] = []
+
+    def capture_envelope(self, envelope: Envelope) -> None:
+        self.items += [(item.type or "", item.payload.json) for item in envelope.items]
+
+    def of(self, kind: str) -> list[Any]:
+        return [payload for found, payload in self.items if found == kind]
+
+
+@pytest.fixture(params=["with its RQ integration", "without"])
+def sent(request: pytest.FixtureRequest) -> Iterator[InMemory]:
+    with_rq = request.param != "without"
+    with sentry_on(InMemory(), *([RqIntegration()] if with_rq else [])) as transport:
+        assert (sentry_sdk.get_client().get_integration(RqIntegration) is not None) is with_rq
+        with override_settings(TENANT_SLOTS=ONLY_SENTRY):
+            yield transport
+
+
+@contextmanager
+def sentry_on(transport: InMemory, *integrations: Integration) -> Iterator[InMemory]:
+    """Few integrations, as they patch this process for good; those that are on by themselves real workers have."""
+    sentry_sdk.init(
+        dsn="https://key@sentry.invalid/1",
+        traces_sample_rate=1.0,
+        transport=transport,
+        default_integrations=False,
+        integrations=[DedupeIntegration(), LoggingIntegration(), *integrations],
+    )
+    try:
+        yield transport
+    finally:
+        sentry_sdk.get_global_scope().set_client(None)
+
+
+def test_a_job_is_one_transaction_named_after_its_task_in_the_trace_of_the_request(sent: InMemory) -> None:
+    with sentry_sdk.start_transaction(name="request", op="http.server") as asked:
+        job = jobs.succeeds.enqueue("acme")
+    work()
+    transactions = {one["transaction"]: one for one in sent.of("transaction")}
+    assert set(transactions) == {"request", job.task}
+    run = transactions[job.task]
+    assert run["contexts"]["trace"]["trace_id"] == asked.trace_id
+    assert run["tags"]["tenant_slots.tenant"] == "acme"
+    assert run["contexts"]["tenant_slots"]["job"] == str(job.uuid)
+    assert run["transaction_info"] == {"source": "task"}
+    assert not sent.of("event")
+
+
+def test_a_failure_is_one_event_with_the_right_stack_and_name(sent: InMemory) -> None:
+    job = jobs.fails.enqueue("acme", secret="471100815")
+    work()
+    (event,) = sent.of("event")
+    (error,) = event["exception"]["values"]
+    assert (error["type"], error["value"]) == ("ValueError", "no such feed")
+    assert error["stacktrace"]["frames"][-1]["function"] == "fails"
+    assert event["transaction"] == job.task
+    assert event["tags"]["tenant_slots.task"] == job.task
+    (run,) = sent.of("transaction")
+    assert run["contexts"]["trace"]["status"] == "internal_error"
+    assert run["contexts"]["trace"]["trace_id"] == event["contexts"]["trace"]["trace_id"]
+
+
+def test_a_busy_tenant_is_no_event(sent: InMemory) -> None:
+    job = jobs.busy.enqueue("acme")
+    work()
+    assert fresh(job).state == State.WAITING
+    assert not sent.of("event")
+
+
+def test_tags_of_one_job_are_not_those_of_the_next(sent: InMemory) -> None:
+    jobs.succeeds.enqueue("acme")
+    work()
+    sentry_sdk.capture_message("between")
+    (event,) = sent.of("event")
+    assert not event.get("tags")
+
+
+def test_where_sentry_is_off_nothing_is_kept_and_jobs_run() -> None:
+    with override_settings(TENANT_SLOTS=ONLY_SENTRY):
+        job = jobs.succeeds.enqueue("acme")
+        work()
+    assert sentry.capture() == {}
+    assert (fresh(job).state, fresh(job).context) == (State.FINISHED, {})
+
+
+def test_a_plain_rq_job_without_a_tenant_is_traced_too(spans: InMemorySpanExporter) -> None:
+    """It has no row, and so neither times nor a context."""
+    with override_settings(TENANT_SLOTS=BOTH), sentry_on(InMemory()) as transport:
+        queued = django_rq.get_queue("imports").enqueue(jobs.succeeds, "")
+        work()
+    assert queued.get_status(refresh=True) == "finished"
+    assert named(spans, "tests.contrib.jobs.succeeds").attributes["tenant_slots.tenant"] == ""
+    assert [one["transaction"] for one in transport.of("transaction")] == ["tests.contrib.jobs.succeeds"]
+
+
+# --- both, with real processes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["TenantWorker", "TenantPreforkWorker"])
+def test_a_wait_a_failure_and_a_crash_are_one_trace(
+    spans: InMemorySpanExporter, workers: Workers, tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "spans"
+    workers.variables |= {"SPANS": str(path), "TEST_TENANT_SLOTS": json.dumps(BOTH)}
+    with override_settings(TENANT_SLOTS=BOTH), sentry_on(InMemory()):
+        with request() as asked, sentry_sdk.start_transaction(name="request") as asked_sentry:
+            row = tenant_queue(max_job=0)
+            job = jobs.traced.enqueue("acme", str(tmp_path / "marks"))
+        assert fresh(job).state == State.WAITING, "it waits, until somebody raises the limit"
+        row.set_limit(1)
+    workers.start(worker_class=f"tenant_slots.workers.{kind}")
+    wait_until(lambda: fresh(job).state == State.FINISHED, timeout=60)
+
+    def of(sdk: str, **facts: Any) -> list[dict[str, Any]]:
+        told = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [one for one in told if one["sdk"] == sdk and facts.items() <= one.items()]
+
+    def runs() -> list[dict[str, Any]]:
+        return of("opentelemetry", name=job.task)
+
+    wait_until(lambda: len(runs()) == 2 and len(of("sentry", type="transaction")) == 2)
+    assert [(run["attempt"], run["status"]) for run in runs()] == [(1, "ERROR"), (3, "UNSET")], "the second one died"
+    assert {run["trace"] for run in runs()} == {f"{asked.get_span_context().trace_id:032x}"}
+    assert {run["parent"] for run in runs()} == {f"{asked.get_span_context().span_id:016x}"}
+    transactions = of("sentry", type="transaction")
+    assert {one["name"] for one in transactions} == {job.task}
+    assert {one["trace"] for one in transactions} == {asked_sentry.trace_id}
+    (event,) = of("sentry", type="event")
+    assert (event["errors"], event["attempt"], event["trace"]) == (["ValueError"], "1", asked_sentry.trace_id)
+    assert "SPANS" not in os.environ
