@@ -7,8 +7,8 @@ forced, and strands the job where what prevents it is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from threading import Event
+from contextlib import contextmanager, suppress
+from threading import Barrier, BrokenBarrierError, Event
 from typing import Any
 
 import pytest
@@ -146,17 +146,25 @@ def test_an_end_that_waits_for_the_note_finds_it() -> None:
     assert not is_stranded(dependent)
 
 
-def both_end_at_once(monkeypatch: pytest.MonkeyPatch) -> TenantJob:
-    """Both have closed their own dependency when each of them looks whether the other one's is open."""
+def both_end_at_once(monkeypatch: pytest.MonkeyPatch, patience: float) -> TenantJob:
+    """Both have closed their own dependency when each of them looks whether the other one's is open.
+
+    With the lock the second one does not come there, and the first one goes on when its patience is over.
+    """
     one, two = (running_job(tenant_queue(tenant), owner()) for tenant in ("one", "two"))
     dependent = after(one, two)
-    arrived: list[Any] = []
+    together = Barrier(2)
     promote = chains._promote
 
+    def meet() -> None:
+        with suppress(BrokenBarrierError):
+            together.wait(patience)
+
     def promote_together(*args: Any) -> Any:
-        arrived.append(args)
-        wait_until(lambda: len(arrived) == 2 or somebody_waits_for_a_lock())
-        return promote(*args)
+        meet()
+        promoted = promote(*args)
+        meet()  # neither commits before both have looked
+        return promoted
 
     monkeypatch.setattr(chains, "_promote", promote_together)
     monkeypatch.setattr(transitions, "LOCK_TIMEOUT_SECONDS", 20)
@@ -169,7 +177,7 @@ def both_end_at_once(monkeypatch: pytest.MonkeyPatch) -> TenantJob:
 
 def test_the_last_two_that_end_at_once_are_both_told() -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        dependent = both_end_at_once(monkeypatch)
+        dependent = both_end_at_once(monkeypatch, patience=0.15)
     assert fresh(dependent).state in (State.WAITING, State.QUEUED)
 
 
@@ -181,5 +189,5 @@ def test_control_they_are_not_without_the_lock() -> None:
 
     with pytest.MonkeyPatch.context() as inner:
         inner.setattr(chains, "locked", unlocked)
-        dependent = both_end_at_once(inner)
+        dependent = both_end_at_once(inner, patience=20)
     assert fresh(dependent).state == State.SCHEDULED
