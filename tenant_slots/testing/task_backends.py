@@ -109,9 +109,9 @@ class TaskBackendTests(Base):
         ):
             result = self.ended(task, *args)
             self.assertEqual((result.status, result.is_finished), (TaskResultStatus.FAILED, True))
-            (error,) = result.errors
-            self.assertIs(error.exception_class, kind)
-            self.assertTrue(error.traceback.endswith(f"{text}\n"), error.traceback)
+            self.assertEqual([error.exception_class for error in result.errors], [kind])
+            traceback = result.errors[0].traceback
+            self.assertTrue(traceback.endswith(f"{text}\n"), traceback)
             self.assertIsNotNone(result.finished_at)
             with self.assertRaises(ValueError):
                 _ = result.return_value

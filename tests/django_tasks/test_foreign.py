@@ -46,8 +46,8 @@ OURS = "tenant_slots.tasks_backend.TenantSlotsBackend"
 
 @pytest.mark.parametrize("backend", [OTHER], indirect=True)
 def test_a_check_names_the_task_and_its_backend(backend: Any) -> None:
-    (warning,) = check_foreign_tasks()
-    assert (warning.id, warning.obj) == ("tenant_slots.W006", f"{FOREIGN}.record")
+    (warning,) = (warning for warning in check_foreign_tasks() if warning.obj == f"{FOREIGN}.record")
+    assert warning.id == "tenant_slots.W006"
     assert "'default'" in warning.msg
     assert OURS in str(warning.hint)
 
