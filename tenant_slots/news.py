@@ -9,6 +9,7 @@ from typing import Any
 
 from tenant_slots import signals
 from tenant_slots.models import TenantJob
+from tenant_slots.tasks import attempts
 
 News = tuple[str, dict[str, Any]]
 """The name of a signal and its arguments."""
@@ -25,6 +26,13 @@ def collecting() -> Iterator[list[News]]:
         yield news
     finally:
         _collected.reset(token)
+
+
+def concerns_tasks(news: Iterable[News]) -> bool:
+    """Whether a signal of Django's Tasks follows, whose receivers are the project's."""
+    told = [facts for signal, facts in news if signal in signals.of_tasks]
+    jobs = [job for facts in told for job in facts.get("jobs", [facts.get("job")])]
+    return any("options" not in vars(job) or attempts.is_call(job) for job in jobs)
 
 
 def send(signal: str, **facts: Any) -> None:

@@ -54,15 +54,23 @@ limit_changed = RobustSignal()
 ours: dict[str, int] = {}
 """How many receivers of each signal, by its name, are our own; they write the log."""
 
+of_tasks: set[str] = set()
+"""Names of those with a receiver of ours that sends Django's signals of Tasks, if the job is a call of one."""
+
 
 def named(name: str) -> Signal:
     signal: Signal = globals()[name]
     return signal
 
 
-def heard_by_project(name: str) -> bool:
-    """Whether this process knows a receiver of the project."""
+def heard(name: str) -> bool:
+    """Whether this process knows a receiver that may ask for anything of any job."""
     return len(named(name).receivers) > ours.get(name, 0)
+
+
+def heard_by_project(name: str) -> bool:
+    """The same but for calls of Django's Tasks, of which `of_tasks` has the project hear in any case."""
+    return len(named(name).receivers) > ours.get(name, 0) + (name in of_tasks)
 
 
 def send(name: str, sender: Any, **facts: Any) -> None:

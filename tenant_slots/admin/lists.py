@@ -26,7 +26,7 @@ HEXADECIMAL = frozenset(hexdigits.lower())
 WITH_INDEX = {
     State.QUEUED: Q(stage=Stage.HOLDING),
     State.RUNNING: Q(stage=Stage.HOLDING),
-    State.FAILED: Q(stage=Stage.ENDED, error_class__isnull=False),
+    State.FAILED: Q(has_failed=True),
 }
 """What the jobs of a state have in common that an index has alone. They are few among all that are kept."""
 

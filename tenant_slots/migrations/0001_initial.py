@@ -588,6 +588,14 @@ class Migration(migrations.Migration):
                 ("result", models.JSONField(null=True, verbose_name="result")),
                 ("error", models.TextField(db_default="", default="", verbose_name="error")),
                 (
+                    "has_failed",
+                    models.GeneratedField(
+                        db_persist=True,
+                        expression=models.Case(models.When(state="failed", then=True), default=None),
+                        output_field=models.BooleanField(null=True),
+                    ),
+                ),
+                (
                     "error_class",
                     models.CharField(
                         help_text="Of a failed job: the class of what its function raised; empty if it failed in another way.",
@@ -679,7 +687,7 @@ class Migration(migrations.Migration):
                         name="tenant_slots_ended_of_row",
                     ),
                     models.Index(
-                        condition=models.Q(("error_class__isnull", False), ("stage", 4)),
+                        condition=models.Q(("has_failed", True)),
                         fields=["ended_at"],
                         include=("id", "task", "error_class", "key", "tenant_queue"),
                         name="tenant_slots_failed",

@@ -79,9 +79,9 @@ INDEXES: list[models.Index] = [
     models.Index("tenant_queue", READY_AT, condition=ANY & Q(stage=Stage.WAITING), name="tenant_slots_longest_wait"),
     models.Index(READY_AT, condition=ANY_OF_ALL & Q(stage=Stage.WAITING), name="tenant_slots_oldest_wait"),
     models.Index(fields=["tenant_queue", "ended_at"], condition=Q(stage=Stage.ENDED), name="tenant_slots_ended_of_row"),
-    models.Index(  # no other job has an error class: the many that do not fail pay nothing for it
+    models.Index(  # the many that do not fail pay nothing for it
         fields=["ended_at"],
-        condition=Q(stage=Stage.ENDED, error_class__isnull=False),
+        condition=Q(has_failed=True),
         include=["id", "task", "error_class", "key", "tenant_queue"],
         name="tenant_slots_failed",
     ),

@@ -200,16 +200,30 @@ def end_waits(report: Report, contact: Contact) -> None:
     Of those that run after others: nobody told them, because a process died, or because there were too many. Tenants
     take turns. Who waits for what is canceled here is told in the next round.
     """
-    until = time.monotonic() + SECONDS_TO_TELL
     are_told, expired = findings.waits_that_are_over()
-    random.shuffle(expired)
-    while expired := [pk for pk in expired if time.monotonic() < until and _cancel_expired(report, pk)]:
-        are_told = False
-    while not are_told and (tenants := chains.concerned()):
+    if _cancel_all_expired(report, expired) or not are_told:
+        _tell_all(report)
+
+
+def _cancel_all_expired(report: Report, tenants: list[int]) -> int:
+    """How many were canceled."""
+    before, until = report.canceled, time.monotonic() + SECONDS_TO_TELL
+    random.shuffle(tenants)
+    while tenants := [pk for pk in tenants if time.monotonic() < until and _cancel_expired(report, pk)]:
+        pass
+    return report.canceled - before
+
+
+def _tell_all(report: Report) -> None:
+    """The time is that for telling: however long it takes to find who is to be told, some are."""
+    tenants = chains.concerned()
+    until = time.monotonic() + SECONDS_TO_TELL
+    while tenants:
         random.shuffle(tenants)
         told = [unless_locked(partial(_tell_some, report, pk)) for pk in tenants if time.monotonic() < until]
         if not any(told):
             return
+        tenants = chains.concerned()
 
 
 def _cancel_expired(report: Report, tenant_queue_id: int) -> bool:

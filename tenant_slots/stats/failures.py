@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from django.db.models import Count, Max, Min
+from django.db.models import Count, Max, Min, Q, Value
+from django.db.models.functions import Coalesce
 
 from tenant_slots.db.clock import ago
 from tenant_slots.models import TenantJobQuerySet
@@ -24,7 +26,7 @@ TENANT_QUEUES_NAMED = 3
 PAIRS_READ = 1000
 """Groups with one tenant queue each, for that."""
 
-OF_GROUP = ("task", "error_class")
+OF_GROUP = ("task", "kind_of_error")
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,13 @@ class Asked:
     """None for all."""
 
     def of(self, jobs: TenantJobQuerySet) -> TenantJobQuerySet:
-        found = jobs.ended().filter(error_class__isnull=False)
+        found = jobs.filter(has_failed=True).annotate(kind_of_error=Coalesce("error_class", Value("")))
         if self.seconds is not None:
             found = found.filter(ended_at__gt=ago(self.seconds))
         if self.task:
             found = found.filter(task__icontains=self.task)
         if self.error:
-            found = found.filter(error_class__icontains=self.error)
+            found = found.filter(kind_of_error__icontains=self.error)
         if self.key:
             found = found.filter(key=self.key)
         if self.tenant_queues is not None:
@@ -78,8 +80,12 @@ def groups(failed: TenantJobQuerySet) -> tuple[list[Group], bool]:
     found = list(counted.order_by("-jobs", *OF_GROUP)[: MOST_GROUPS + 1])
     shown = found[:MOST_GROUPS]
     most = _most(failed)
-    made = [Group(**group, most=tuple(most.get((group["task"], group["error_class"]), ()))) for group in shown]
-    return made, len(found) > MOST_GROUPS
+    return [_made(group, most) for group in shown], len(found) > MOST_GROUPS
+
+
+def _made(group: dict[str, Any], most: dict[tuple[str, str], list[tuple[int, int]]]) -> Group:
+    of_group = group["task"], group.pop("kind_of_error")
+    return Group(**group, error_class=of_group[1], most=tuple(most.get(of_group, ())))
 
 
 def _most(failed: TenantJobQuerySet) -> dict[tuple[str, str], list[tuple[int, int]]]:
@@ -95,7 +101,8 @@ def _most(failed: TenantJobQuerySet) -> dict[tuple[str, str], list[tuple[int, in
 
 def of_group(failed: TenantJobQuerySet, task: str, error_class: str) -> TenantJobQuerySet:
     """Those of one group that may run again."""
-    return failed.filter(task=task, error_class=error_class).retryable()
+    without = Q(error_class="") | Q(error_class=None)
+    return failed.filter(Q(error_class=error_class) if error_class else without, task=task).retryable()
 
 
 def last_ones(failed: TenantJobQuerySet, number: int) -> list[int]:

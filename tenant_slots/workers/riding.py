@@ -27,6 +27,7 @@ from tenant_slots.running.deliveries import failure_text
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.run import Run, WatchedRun
 from tenant_slots.running.supervised import RiddenRun
+from tenant_slots.tasks import attempts
 from tenant_slots.witness import Witness
 from tenant_slots.workers.baseline import Baseline, leave_transactions
 from tenant_slots.workers.horses import Order, Reins, Report, RQEnd, Tell
@@ -64,7 +65,7 @@ class RidingWorker(BaseWorker):
                 return  # a child that a job has forked, and that fell through to here
             leave_transactions(order.job if isinstance(order, Order) else None)
             is_fit = jobs < self.jobs_per_horse and not self._timed_out and baseline.is_restorable()
-            hears = any(map(signals.heard_by_project, AFTER_THE_END))
+            hears = _is_call_of_task(order) or any(map(signals.heard_by_project, AFTER_THE_END))
             reins.report(Report(ended, is_fit, self._met_outage, hears))
             if is_fit:
                 baseline.restore()
@@ -155,6 +156,10 @@ class RidingWorker(BaseWorker):
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
         self._timed_out = isinstance(exc_info[1], JobTimeoutException)
         super().handle_exception(job, *exc_info)
+
+
+def _is_call_of_task(order: Order | Tell) -> bool:
+    return isinstance(order, Order) and order.job is not None and attempts.is_call(order.job)
 
 
 def _performed(job: Job) -> Any:

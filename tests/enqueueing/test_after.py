@@ -6,6 +6,7 @@ import pickle
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -23,7 +24,7 @@ from tenant_slots.db.clock import in_seconds
 from tenant_slots.enqueueing import cancel
 from tenant_slots.exceptions import InvalidOption, NotInRQ
 from tenant_slots.models import JobDependency, State, TenantJob
-from tenant_slots.repair import lost_runs
+from tenant_slots.repair import lost_runs, steps
 from tenant_slots.repair.pruning import old_jobs
 from tests import jobs
 from tests.factories import (
@@ -102,6 +103,24 @@ def test_a_fan_in_of_a_thousand_runs_once_when_the_last_one_has_ended() -> None:
     work()
     assert states(last) == ["finished"]
     assert (fresh(last).attempt, fresh(row).current_job) == (1, 0)
+
+
+def test_a_sweep_tells_some_however_long_it_takes_to_find_who_is_to_be_told(
+    monkeypatch: pytest.MonkeyPatch, nobody_tells: None
+) -> None:
+    job = started(first())
+    waits = after(job)
+    end_run(job, state=State.FINISHED)
+    now, concerned = [0.0], chains.concerned
+
+    def slowly(*args: Any) -> list[int]:
+        now[0] += 60
+        return concerned(*args)
+
+    monkeypatch.setattr(chains, "concerned", slowly)
+    monkeypatch.setattr(steps, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    assert sweep_now().promoted == 1
+    assert fresh(waits).state in (State.WAITING, State.QUEUED)
 
 
 def test_ten_thousand_after_one_are_released_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,41 +33,36 @@ def meanwhile() -> Thread:
     return thread
 
 
-def test_the_second_one_waits_and_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the second one has committed meanwhile would be lost if it did not read after it has the lock."""
-    row, now = tenant_queue(), this_minute()
-    QueueMinute.objects.create(queue=ALL_QUEUES, minute=start_of(now - 30))
-    for minute in range(now - 29, now):
-        ended(row, minute)
-    original, others = minutes._store, []
+def count_beside_another(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Another sweep waits before this one stores what it has counted. How often something was stored."""
+    original, others, stored = minutes._store, [], []
 
     def store(*arguments: Any) -> None:
         if not others:
             others.append(meanwhile())
             wait_until(somebody_waits_for_a_lock)
+        stored.append(arguments)
         original(*arguments)
 
     monkeypatch.setattr(minutes, "_store", store)
     count()
     others[0].join(20)
     assert not others[0].is_alive()
+    return len(stored)
+
+
+def test_the_second_one_waits_and_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the second one has committed meanwhile would be lost if it did not read after it has the lock."""
+    row, now = tenant_queue(), this_minute()
+    QueueMinute.objects.create(queue=ALL_QUEUES, minute=start_of(now - 30))
+    for minute in range(now - 29, now):
+        ended(row, minute)
+    assert count_beside_another(monkeypatch) == 2
     assert total("finished") == total("finished", "imports") == 29
     assert QueueMinute.objects.filter(queue=ALL_QUEUES, minute__gte=start_of(now - 30)).count() == 30
 
 
 def test_two_that_are_the_first_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     ended(tenant_queue(), this_minute() - 2)
-    original, calls = minutes._store, []
-
-    def store(*arguments: Any) -> None:
-        calls.append(arguments)
-        if len(calls) == 1:
-            other = meanwhile()
-            other.join(20)
-            assert not other.is_alive()
-        original(*arguments)
-
-    monkeypatch.setattr(minutes, "_store", store)
-    count()
-    assert len(calls) == 2
+    assert count_beside_another(monkeypatch) == 2
     assert total("finished") == total("finished", "imports") == 1

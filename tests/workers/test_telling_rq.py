@@ -27,7 +27,7 @@ CLASSES = pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWo
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """What was handed out and told, in its order, with the first argument of the job."""
+    """What was handed out and told, in its order, with the first argument of the job. Nothing else is due meanwhile."""
     happened: list[tuple[str, str]] = []
 
     def note(cls: Worker, name: str, event: str) -> None:
@@ -42,7 +42,8 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     for cls in (TenantPreforkWorker, TenantWorker):
         note(cls, "_hand_out", "begins")
         note(cls, "tell_rq", "told")
-        monkeypatch.setattr(cls, "has_nothing_else_to_do", cls.goes_on)
+        for due in ("should_run_maintenance_tasks", "is_suspension_check_due"):
+            monkeypatch.setattr(cls, due, property(lambda self: False))
     return happened
 
 
