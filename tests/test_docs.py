@@ -10,13 +10,15 @@ import pytest
 from django.core.management import call_command
 from django.dispatch import Signal
 
-from tenant_slots import checks, conf, exceptions, signals, surroundings, tenant_job
+from tenant_slots import conf, exceptions, signals, tenant_job
+from tenant_slots.contrib.prometheus import TenantSlotsCollector
 from tenant_slots.enqueueing.ways import WaysToEnqueue
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = sorted([README, ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
+METRICS = (ROOT / "docs" / "how-to" / "metrics.md").read_text()
 COMMANDS = [
     path.stem
     for path in (ROOT / "tenant_slots" / "management" / "commands").glob("*.py")
@@ -26,7 +28,7 @@ COMMANDS = [
 DEMO_COMMAND = 'python -m pip install -e ".[demo]" && python manage.py demo'
 TEST_COMMAND = "python -m pip install tox && tox"
 
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -59,8 +61,7 @@ def test_the_reference_names_every_setting_with_its_default() -> None:
 
 
 def test_the_reference_names_every_system_check_and_no_other() -> None:
-    configuration = ROOT / "tenant_slots" / "django_tasks" / "configuration.py"  # not importable without Tasks
-    sources = inspect.getsource(checks) + inspect.getsource(surroundings) + configuration.read_text()
+    sources = "".join(path.read_text() for path in (ROOT / "tenant_slots").rglob("*.py"))
     in_code = set(re.findall(r"tenant_slots\.[EW]\d{3}", sources))
     in_reference = set(re.findall(r"tenant_slots\.[EW]\d{3}", REFERENCE))
     assert in_code
@@ -80,6 +81,16 @@ def test_the_reference_names_every_signal() -> None:
     names = {name for name, value in vars(signals).items() if isinstance(value, Signal)}
     assert names
     assert missing_from_reference(names) == []
+
+
+def test_the_page_of_metrics_names_every_one_and_no_other() -> None:
+    total = {"counter": "_total"}
+    families = TenantSlotsCollector().describe()
+    names = {family.name.removeprefix("tenant_slots_") + total.get(family.type, "") for family in families}
+    rows = METRICS.partition("\n| metric |")[2].partition("\n\n")[0]
+    named = {name for row in rows.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert names
+    assert named == names
 
 
 def test_the_reference_names_every_exception() -> None:
@@ -135,6 +146,14 @@ def test_every_page_is_reachable_from_the_readme() -> None:
         found = {(page.parent / link).resolve() for link in links if link.endswith(".md")}
         todo += [linked for linked in found if linked not in seen and linked.is_file()]
     assert [name_of(page) for page in PAGES if page.resolve() not in seen] == []
+
+
+def test_the_site_has_the_pages_of_the_readme_in_the_same_order() -> None:
+    contents = "".join(blocks(ROOT / "docs" / "index.md", "{toctree}"))
+    pages = [line for line in contents.splitlines() if line and not line.startswith(":")]
+    read_on = README.read_text().partition("## Read on")[2]
+    linked = [target.removesuffix(".md").removeprefix("docs/") for target in LINK.findall(read_on) if ".md" in target]
+    assert pages == [target.lower() for target in linked]
 
 
 @pytest.mark.django_db

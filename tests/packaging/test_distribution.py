@@ -134,8 +134,10 @@ def test_the_source_distribution_has_the_tests_and_the_manual(tmp_path: Path) ->
     (archive,) = Path(os.environ["DIST"]).glob("*.tar.gz")
     shutil.unpack_archive(archive, tmp_path, filter="data")
     (source,) = tmp_path.iterdir()
-    for path in ("tests/packaging/test_distribution.py", "docs/tutorial.md", "tox.ini", "SECURITY.md", ".ci/run"):
+    tests = "tests/packaging/test_distribution.py"
+    for path in (tests, "docs/tutorial.md", "docs/conf.py", "tox.ini", "SECURITY.md", ".ci/run"):
         assert (source / path).is_file(), path
+    assert not (source / "docs" / "_build").exists(), "a site that was built here is not uploaded"
 
 
 def test_the_page_of_the_package_index_has_no_link_into_nowhere(wheel: Path) -> None:
