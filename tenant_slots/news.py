@@ -9,6 +9,7 @@ from typing import Any
 
 from tenant_slots import signals
 from tenant_slots.models import TenantJob
+from tenant_slots.tasks import attempts
 
 News = tuple[str, dict[str, Any]]
 """The name of a signal and its arguments."""
@@ -34,6 +35,11 @@ def send(signal: str, **facts: Any) -> None:
         tell([(signal, facts)])
     else:
         collected.append((signal, facts))
+
+
+def is_of_task(news: Iterable[News]) -> bool:
+    """Whether a call of one of Django's Tasks has ended: whoever tells of it imports the Task, and calls receivers."""
+    return any(signal == "job_ended" and attempts.is_call(facts["job"]) for signal, facts in news)
 
 
 def tell(news: Iterable[News]) -> None:

@@ -20,6 +20,7 @@ The sender is ``TenantJob``; for ``swept`` and ``limit_changed`` it is ``TenantQ
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from django.dispatch import Signal
@@ -51,8 +52,8 @@ job_put_back = RobustSignal()
 swept = RobustSignal()
 limit_changed = RobustSignal()
 
-ours: dict[str, int] = {}
-"""How many receivers of each signal, by its name, are our own; they write the log."""
+_ours: set[tuple[str, str]] = set()
+"""Receivers that are our own, with the name of their signal: they write the log, and tell of Django's Tasks."""
 
 
 def named(name: str) -> Signal:
@@ -62,7 +63,14 @@ def named(name: str) -> Signal:
 
 def heard_by_project(name: str) -> bool:
     """Whether this process knows a receiver of the project."""
-    return len(named(name).receivers) > ours.get(name, 0)
+    return len(named(name).receivers) > sum(signal == name for signal, _ in _ours)
+
+
+def connect_ours(name: str, receiver: Callable[..., object]) -> None:
+    """Connect a receiver that is our own. Once in a process, however often it is called."""
+    uid = f"{receiver.__module__}.{receiver.__qualname__}"
+    named(name).connect(receiver, dispatch_uid=uid)
+    _ours.add((name, uid))
 
 
 def send(name: str, sender: Any, **facts: Any) -> None:

@@ -16,11 +16,11 @@ from tenant_slots.tasks import attempts
 def connect() -> None:
     """Once in a process, however often it is called."""
     for signal, receiver in (
-        (signals.jobs_enqueued, tell_enqueued),
-        (signals.job_started, tell_started),
-        (signals.job_ended, tell_finished),
+        ("jobs_enqueued", tell_enqueued),
+        ("job_started", tell_started),
+        ("job_ended", tell_finished),
     ):
-        signal.connect(receiver, dispatch_uid="tenant_slots.django_tasks")
+        signals.connect_ours(signal, receiver)
 
 
 def tell_enqueued(*, jobs: list[TenantJob], **_: Any) -> None:

@@ -27,6 +27,7 @@ from tenant_slots.running.deliveries import failure_text
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.run import Run, WatchedRun
 from tenant_slots.running.supervised import RiddenRun
+from tenant_slots.tasks import attempts
 from tenant_slots.witness import Witness
 from tenant_slots.workers.baseline import Baseline, leave_transactions
 from tenant_slots.workers.horses import Order, Reins, Report, RQEnd, Tell
@@ -62,9 +63,10 @@ class RidingWorker(BaseWorker):
             ended = contextvars.copy_context().run(self._obey, order)
             if os.getpid() != baseline.process:
                 return  # a child that a job has forked, and that fell through to here
-            leave_transactions(order.job if isinstance(order, Order) else None)
+            job = order.job if isinstance(order, Order) else None
+            leave_transactions(job)
             is_fit = jobs < self.jobs_per_horse and not self._timed_out and baseline.is_restorable()
-            hears = any(map(signals.heard_by_project, AFTER_THE_END))
+            hears = any(map(signals.heard_by_project, AFTER_THE_END)) or (job is not None and attempts.is_call(job))
             reins.report(Report(ended, is_fit, self._met_outage, hears))
             if is_fit:
                 baseline.restore()

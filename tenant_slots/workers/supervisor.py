@@ -25,7 +25,7 @@ from tenant_slots import dispatch, logs, signals
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import PrivateConnection
 from tenant_slots.models import State
-from tenant_slots.news import News, collecting, tell
+from tenant_slots.news import News, collecting, is_of_task, tell
 from tenant_slots.running.supervised import SupervisedRun
 from tenant_slots.workers.aside import AsideWorker, aside_at_once
 from tenant_slots.workers.handing_on import HandingOnWorker
@@ -293,7 +293,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         """Have receivers called by the work-horse; ours alone, which write the log, are called here."""
         if not news:
             return
-        if not self._is_to_hear(report):
+        if not (self._is_to_hear(report) or is_of_task(news)):
             tell(news)
         elif self._horse is not None and self._horse.can_take(Tell(news)):
             self._wait_for_receivers(self._horse)
