@@ -58,7 +58,7 @@ ABOUT_NO_SINGLE_JOB = {
             "tenants.py",
             "the tenant queue %s on %s is made in the caller's transaction, as there is no other session: %s",
         ),
-        ("transitions.py", "a step after a commit failed; the sweep will make up for it"),
+        ("db/commits.py", "a step after a commit failed; the sweep will make up for it"),
         ("transitions.py", "a tenant queue loses its turn: %s"),
         ("transitions.py", "tenant queue %s loses its turn, the database refuses its next job"),
         ("workers/aside.py", "there is no room for a process that does something aside: %s"),
@@ -202,6 +202,31 @@ def factory_of_the_project() -> Iterator[None]:
     logging.setLogRecordFactory(factory)
     yield
     logging.setLogRecordFactory(before)
+
+
+def test_a_factory_of_the_project_is_called_as_logging_calls_it() -> None:
+    """It need not take anything else."""
+    before = logging.getLogRecordFactory()
+
+    def factory(
+        name: str,
+        level: int,
+        path: str,
+        line: int,
+        text: str,
+        args: Any,
+        exc_info: Any,
+        function: Any,
+        stack: Any,
+        **_: Any,
+    ) -> logging.LogRecord:
+        return logging.LogRecord(name, level, path, line, text, args, exc_info, function, stack)
+
+    logging.setLogRecordFactory(factory)
+    try:
+        assert set(logs.about_named(task="a.b")) == set(logs.FIELDS)
+    finally:
+        logging.setLogRecordFactory(before)
 
 
 @pytest.mark.django_db(transaction=True)

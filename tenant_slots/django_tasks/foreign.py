@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from tenant_slots import logs
 from tenant_slots.django_tasks.api import BaseTaskBackend, DummyBackend, ImmediateBackend, Task, task_enqueued
 from tenant_slots.tasks.registry import registered
 
@@ -23,7 +24,9 @@ def connect() -> None:
 def warn(*, sender: Any, task_result: Any, **_: Any) -> None:
     """Receiver of Django's signal: what no system check has seen, as nobody had imported it."""
     if getattr(task_result.task.func, "tenant_task", None) is not None and not _gives_slots(sender):
-        logger.warning("%s, a call of %s, will run without a slot", task_result.id, task_result.task.module_path)
+        path = task_result.task.module_path
+        text = "%s, a call of %s, will run without a slot"
+        logger.warning(text, task_result.id, path, extra=logs.about_named(task=path))
 
 
 def without_slots() -> Iterator[tuple[str, str]]:
