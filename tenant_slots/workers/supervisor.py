@@ -86,8 +86,11 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         gc.freeze()  # what is loaded by now is never garbage; horses need not look at it, and so not copy it
 
     def execute_job(self, job: Job, queue: Queue) -> None:
-        with self._noting_failure(), self._undisturbed():
-            self._execute(job, queue)
+        try:
+            with self._noting_failure(), self._undisturbed():
+                self._execute(job, queue)
+        finally:
+            self._busy_with_bookkeeping = False  # as it was from when the job was taken
 
     def taken_run(self) -> SupervisedRun | None:
         run = super().taken_run()
@@ -242,6 +245,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             charge = run.charge if run is not None else None
             if self.following is None and self.keep_what_is_left(seconds=charge, **decided):
                 self.settle_and_wait(0 if report else SECONDS_FOR_A_SLOT)
+            self._tell_untold()  # before RQ is told of this one, if it has not been begun
             if report is None:
                 self._unless_redis_is_away(self._tell_rq_of_death, job, queue, status)
             elif report.ended is not None:
@@ -324,8 +328,9 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         return None
 
     def settle_up(self) -> None:
-        super().settle_up()
-        self._tell_untold()
+        with self._undisturbed():
+            super().settle_up()
+            self._tell_untold()
 
     def _tell_untold(self) -> None:
         untold, self._untold = self._untold, None
