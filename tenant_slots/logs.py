@@ -72,4 +72,4 @@ def _set_by_project() -> Mapping[str, Any]:
     factory = logging.getLogRecordFactory()
     if factory is logging.LogRecord:
         return {}
-    return vars(factory("tenant_slots", logging.INFO, "", 0, "", (), None))
+    return vars(factory("tenant_slots", logging.INFO, "", 0, "", (), None, None, None))  # as logging calls it

@@ -28,13 +28,6 @@ def collecting() -> Iterator[list[News]]:
         _collected.reset(token)
 
 
-def concerns_tasks(news: Iterable[News]) -> bool:
-    """Whether a signal of Django's Tasks follows, whose receivers are the project's."""
-    told = [facts for signal, facts in news if signal in signals.of_tasks]
-    jobs = [job for facts in told for job in facts.get("jobs", [facts.get("job")])]
-    return any("options" not in vars(job) or attempts.is_call(job) for job in jobs)
-
-
 def send(signal: str, **facts: Any) -> None:
     """Tell it, or gather it."""
     collected = _collected.get()
@@ -42,6 +35,11 @@ def send(signal: str, **facts: Any) -> None:
         tell([(signal, facts)])
     else:
         collected.append((signal, facts))
+
+
+def is_of_task(news: Iterable[News]) -> bool:
+    """Whether a call of one of Django's Tasks has ended: whoever tells of it imports the Task, and calls receivers."""
+    return any(signal == "job_ended" and attempts.is_call(facts["job"]) for signal, facts in news)
 
 
 def tell(news: Iterable[News]) -> None:

@@ -13,18 +13,15 @@ from tenant_slots.models import Change, State, TenantJob, TenantQueue
 
 logger = logging.getLogger("tenant_slots")
 
-LOGGED = ("jobs_enqueued", "jobs_admitted", "job_started", "job_ended", "job_put_back", "limit_changed")
-
 
 def connect_all() -> None:
     pre_delete.connect(refuse_to_delete_in_use, sender=TenantQueue)
-    signals.jobs_enqueued.connect(log_enqueued)
-    signals.jobs_admitted.connect(log_admitted)
-    signals.job_started.connect(log_started)
-    signals.job_ended.connect(log_ended)
-    signals.job_put_back.connect(log_put_back)
-    signals.limit_changed.connect(log_limit_changed)
-    signals.ours |= dict.fromkeys(LOGGED, 1)
+    signals.connect_ours("jobs_enqueued", log_enqueued)
+    signals.connect_ours("jobs_admitted", log_admitted)
+    signals.connect_ours("job_started", log_started)
+    signals.connect_ours("job_ended", log_ended)
+    signals.connect_ours("job_put_back", log_put_back)
+    signals.connect_ours("limit_changed", log_limit_changed)
 
 
 def refuse_to_delete_in_use(*, instance: TenantQueue, **_: Any) -> None:

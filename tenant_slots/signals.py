@@ -20,6 +20,7 @@ The sender is ``TenantJob``; for ``swept`` and ``limit_changed`` it is ``TenantQ
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from django.dispatch import Signal
@@ -51,11 +52,8 @@ job_put_back = RobustSignal()
 swept = RobustSignal()
 limit_changed = RobustSignal()
 
-ours: dict[str, int] = {}
-"""How many receivers of each signal, by its name, are our own; they write the log."""
-
-of_tasks: set[str] = set()
-"""Names of those with a receiver of ours that sends Django's signals of Tasks, if the job is a call of one."""
+_ours: set[tuple[str, str]] = set()
+"""Receivers that are our own, with the name of their signal: they write the log, and tell of Django's Tasks."""
 
 
 def named(name: str) -> Signal:
@@ -63,14 +61,16 @@ def named(name: str) -> Signal:
     return signal
 
 
-def heard(name: str) -> bool:
-    """Whether this process knows a receiver that may ask for anything of any job."""
-    return len(named(name).receivers) > ours.get(name, 0)
-
-
 def heard_by_project(name: str) -> bool:
-    """The same but for calls of Django's Tasks, of which `of_tasks` has the project hear in any case."""
-    return len(named(name).receivers) > ours.get(name, 0) + (name in of_tasks)
+    """Whether this process knows a receiver of the project."""
+    return len(named(name).receivers) > sum(signal == name for signal, _ in _ours)
+
+
+def connect_ours(name: str, receiver: Callable[..., object]) -> None:
+    """Connect a receiver that is our own. Once in a process, however often it is called."""
+    uid = f"{receiver.__module__}.{receiver.__qualname__}"
+    named(name).connect(receiver, dispatch_uid=uid)
+    _ours.add((name, uid))
 
 
 def send(name: str, sender: Any, **facts: Any) -> None:

@@ -39,6 +39,9 @@ RUNS_AT_ONCE = "tenant_slots.running.here.run_at_once"
 LOCK_TIMEOUT_SECONDS = 0.2
 """How long one tenant's locked row may hold up the turns of others."""
 
+MOST_PASSED_OVER = 10
+"""Tenants without a worker for their overflow queue, each time that somebody looks for others there."""
+
 SECONDS_TO_TELL = 0.5
 """For which a process that ends a job tells others of it. A thousand are told at once."""
 
@@ -125,13 +128,21 @@ def _turns(rq_queue: str) -> Iterator[Turn]:
     """While there is room in the window.
 
     In an overflow queue to which nobody listens no job is admitted: its tenant's slot would stay taken there, while the
-    tenant's own queue has workers for it.
+    tenant's own queue has workers for it. A tenant whose own queue it is has its turn behind such.
     """
-    while turn := fair_order.next_turn(rq_queue):
-        if turn.for_nobody and _keeping_its_place(turn, _is_in_overflow_queue):
-            fair_order.undo(turn)
-            return
-        yield turn
+    passed_over: list[Turn] = []
+    try:
+        while len(passed_over) < MOST_PASSED_OVER and (turn := fair_order.next_turn(rq_queue)):
+            if not (turn.for_nobody and _keeping_its_place(turn, _is_in_overflow_queue)):
+                yield turn
+                continue
+            is_seen = any(turn.tenant_queue_id == other.tenant_queue_id for other in passed_over)
+            passed_over.append(turn)
+            if is_seen:
+                return
+    finally:
+        for turn in reversed(passed_over):
+            _unless_redis_is_away(partial(fair_order.undo, turn))
 
 
 def _is_in_overflow_queue(turn: Turn) -> bool:

@@ -203,6 +203,31 @@ def factory_of_the_project() -> Iterator[None]:
     logging.setLogRecordFactory(before)
 
 
+def test_a_factory_of_the_project_is_called_as_logging_calls_it() -> None:
+    """It need not take anything else."""
+    before = logging.getLogRecordFactory()
+
+    def factory(
+        name: str,
+        level: int,
+        path: str,
+        line: int,
+        text: str,
+        args: Any,
+        exc_info: Any,
+        function: Any,
+        stack: Any,
+        **_: Any,
+    ) -> logging.LogRecord:
+        return logging.LogRecord(name, level, path, line, text, args, exc_info, function, stack)
+
+    logging.setLogRecordFactory(factory)
+    try:
+        assert set(logs.about_named(task="a.b")) == set(logs.FIELDS)
+    finally:
+        logging.setLogRecordFactory(before)
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("factory_of_the_project")
 def test_a_field_that_the_project_sets_in_every_record_is_left_to_it(records: list[logging.LogRecord]) -> None:

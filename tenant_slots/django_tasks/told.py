@@ -15,13 +15,12 @@ from tenant_slots.tasks import attempts
 
 def connect() -> None:
     """Once in a process, however often it is called."""
-    for name, receiver in (
+    for signal, receiver in (
         ("jobs_enqueued", tell_enqueued),
         ("job_started", tell_started),
         ("job_ended", tell_finished),
     ):
-        signals.named(name).connect(receiver, dispatch_uid="tenant_slots.django_tasks")
-        signals.of_tasks.add(name)
+        signals.connect_ours(signal, receiver)
 
 
 def tell_enqueued(*, jobs: list[TenantJob], **_: Any) -> None:

@@ -33,6 +33,6 @@ def give_a_set() -> Any:
 
 
 @task(takes_context=True)
-def tell_context(context: Any, extra: str) -> Any:
+def tell_context(context: Any, more: str) -> Any:
     result = context.task_result
-    return {"id": result.id, "attempt": context.attempt, "status": str(result.status), "extra": extra}
+    return {"id": result.id, "attempt": context.attempt, "status": str(result.status), "more": more}

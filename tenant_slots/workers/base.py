@@ -226,11 +226,11 @@ class SweepingWorker(BaseWorker):
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
         """A stop that is asked for meanwhile comes after this."""
-        self._busy_with_bookkeeping = True
+        before, self._busy_with_bookkeeping = self._busy_with_bookkeeping, True
         try:
             yield
         finally:
-            self._busy_with_bookkeeping = False
+            self._busy_with_bookkeeping = before
 
     @contextmanager
     def _noting_failure(self) -> Iterator[None]:

@@ -62,7 +62,7 @@ class Report:
     met_outage: bool = False
     """Whether the database was out of reach in between."""
     hears: bool = False
-    """Whether it knows receivers of the project, as in a module that only jobs import."""
+    """Whether there are receivers of the project, as in a module that only jobs import, or of Django's Tasks."""
 
 
 class Reins:

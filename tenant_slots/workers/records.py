@@ -79,8 +79,16 @@ class RecordingWorker(BaseWorker):
 
     def _store(self, job: Job) -> None:
         if not self.is_in_redis:
-            job.save()
+            with self.connection.pipeline() as pipeline:
+                pipeline.hset(job.key, mapping=self._fields(job, pipeline))
+                pipeline.execute()
             self.is_in_redis = True
+
+    def _fields(self, job: Job, pipeline: Any) -> Any:
+        """Of a job that RQ does not have. What its function has saved as its meta meanwhile stays."""
+        if job.meta:
+            pipeline.hsetnx(job.key, "meta", self.serializer.dumps(job.meta))
+        return job.to_dict(include_meta=False)
 
     def _record_success(self, job: Job, queue: Queue) -> None:
         """As RQ's handle_job_success. Who depends on the job is read in the transaction that says it is finished."""
@@ -101,7 +109,7 @@ class RecordingWorker(BaseWorker):
 
     def _write_success(self, job: Job, ttl: int, pipeline: Any) -> None:
         fields = {
-            **({} if self.is_in_redis else job.to_dict()),
+            **({} if self.is_in_redis else self._fields(job, pipeline)),
             "status": JobStatus.FINISHED.value,
             "worker_name": self.name,
             "started_at": utcformat(job.started_at),  # type: ignore[arg-type]

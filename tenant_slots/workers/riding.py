@@ -63,9 +63,10 @@ class RidingWorker(BaseWorker):
             ended = contextvars.copy_context().run(self._obey, order)
             if os.getpid() != baseline.process:
                 return  # a child that a job has forked, and that fell through to here
-            leave_transactions(order.job if isinstance(order, Order) else None)
+            job = order.job if isinstance(order, Order) else None
+            leave_transactions(job)
             is_fit = jobs < self.jobs_per_horse and not self._timed_out and baseline.is_restorable()
-            hears = _is_call_of_task(order) or any(map(signals.heard_by_project, AFTER_THE_END))
+            hears = any(map(signals.heard_by_project, AFTER_THE_END)) or (job is not None and attempts.is_call(job))
             reins.report(Report(ended, is_fit, self._met_outage, hears))
             if is_fit:
                 baseline.restore()
@@ -156,10 +157,6 @@ class RidingWorker(BaseWorker):
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
         self._timed_out = isinstance(exc_info[1], JobTimeoutException)
         super().handle_exception(job, *exc_info)
-
-
-def _is_call_of_task(order: Order | Tell) -> bool:
-    return isinstance(order, Order) and order.job is not None and attempts.is_call(order.job)
 
 
 def _performed(job: Job) -> Any:

@@ -25,7 +25,7 @@ from tenant_slots import dispatch, logs, signals
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import PrivateConnection
 from tenant_slots.models import State
-from tenant_slots.news import News, collecting, concerns_tasks, tell
+from tenant_slots.news import News, collecting, is_of_task, tell
 from tenant_slots.running.supervised import SupervisedRun
 from tenant_slots.workers.aside import AsideWorker, aside_at_once
 from tenant_slots.workers.handing_on import HandingOnWorker
@@ -86,8 +86,11 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         gc.freeze()  # what is loaded by now is never garbage; horses need not look at it, and so not copy it
 
     def execute_job(self, job: Job, queue: Queue) -> None:
-        with self._noting_failure(), self._undisturbed():
-            self._execute(job, queue)
+        try:
+            with self._noting_failure(), self._undisturbed():
+                self._execute(job, queue)
+        finally:
+            self._busy_with_bookkeeping = False  # as it was from when the job was taken
 
     def taken_run(self) -> SupervisedRun | None:
         run = super().taken_run()
@@ -242,6 +245,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             charge = run.charge if run is not None else None
             if self.following is None and self.keep_what_is_left(seconds=charge, **decided):
                 self.settle_and_wait(0 if report else SECONDS_FOR_A_SLOT)
+            self._tell_untold()  # before RQ is told of this one, if it has not been begun
             if report is None:
                 self._unless_redis_is_away(self._tell_rq_of_death, job, queue, status)
             elif report.ended is not None:
@@ -293,7 +297,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         """Have receivers called by the work-horse; ours alone, which write the log, are called here."""
         if not news:
             return
-        if not (self._is_to_hear(report) or concerns_tasks(news)):
+        if not (self._is_to_hear(report) or is_of_task(news)):
             tell(news)
         elif self._horse is not None and self._horse.can_take(Tell(news)):
             self._wait_for_receivers(self._horse)
@@ -324,8 +328,9 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         return None
 
     def settle_up(self) -> None:
-        super().settle_up()
-        self._tell_untold()
+        with self._undisturbed():
+            super().settle_up()
+            self._tell_untold()
 
     def _tell_untold(self) -> None:
         untold, self._untold = self._untold, None

@@ -145,6 +145,8 @@ class TurnTakingWorker(SweepingWorker):
         self, queues: Sequence[Queue], timeout: float | None, options: dict[str, Any]
     ) -> tuple[Job, Queue] | None:
         self.settle_up()
+        if self._stop_requested:
+            raise StopRequested
         try:
             return self._rq_queue_class.dequeue_any(queues, cast(int, timeout), **options)
         finally:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import django_rq
 import pytest
 
+from tenant_slots import signals
 from tenant_slots.models import ENDED, TenantJob, TenantQueue
+from tenant_slots.workers import TenantPreforkWorker, TenantWorker
+from tenant_slots.workers.horses import Reins
 from tests import jobs
 from tests.django_tasks import tasks
-from tests.django_tasks.api import TaskResultStatus, task_backends
+from tests.django_tasks.api import TaskResultStatus, task_backends, task_finished
 from tests.history import History
 from tests.processes import Workers, wait_until
 
@@ -120,3 +124,35 @@ def test_a_canceled_run_was_an_attempt(workers: Workers, history: History, tmp_p
     result.refresh()
     assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 1)
     assert result.errors[-1].exception_class.__name__ == "TaskCanceled"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker])
+@pytest.mark.parametrize("says_so", [True, False], ids=["", "as it dies"])
+def test_the_end_is_told_outside_of_the_worker(
+    worker_class: type[TenantPreforkWorker], says_so: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever tells of it imports the Task's module, and calls the receivers of Django's signal."""
+    told_in = tmp_path / "told_in"
+
+    def hear(**_: Any) -> None:
+        with told_in.open("a") as file:
+            print(os.getpid(), file=file)
+
+    if not says_so:
+        monkeypatch.setattr(Reins, "report", lambda self, report: os._exit(1))
+    task_finished.connect(hear)
+    try:
+        tasks.add.enqueue("acme", 1)
+        queue = django_rq.get_queue("imports")
+        worker_class([queue], connection=queue.connection).work(burst=True, logging_level="ERROR")
+    finally:
+        task_finished.disconnect(hear)
+    (told,) = told_in.read_text().split()
+    assert int(told) != os.getpid()
+
+
+@pytest.mark.parametrize("signal", ["job_ended", "job_put_back", "jobs_admitted"])
+def test_to_have_tasks_costs_other_jobs_nothing(signal: str) -> None:
+    """A worker hands its slot on, and begins its next job at once, where no receiver of the project is to hear."""
+    assert not signals.heard_by_project(signal)

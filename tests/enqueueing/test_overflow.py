@@ -461,6 +461,15 @@ def test_an_overflow_queue_without_a_worker_keeps_no_slot_of_its_tenant() -> Non
 
 
 @pytest.mark.usefixtures("no_workers")
+def test_a_job_whose_own_queue_that_is_has_its_turn_behind_those_that_are_passed_over() -> None:
+    """Or a worker of another class that comes for what is there, as with --burst, would find nothing, ever."""
+    throttled = [in_slow(jobs.throttled).enqueue(tenant) for tenant in ("acme", "bolt")]
+    own = jobs.record.using(queue=SLOW).enqueue("corner", "own", "history")
+    assert [fresh(job).state for job in (*throttled, own)] == [State.WAITING, State.WAITING, State.QUEUED]
+    assert in_rq(SLOW) == 1
+
+
+@pytest.mark.usefixtures("no_workers")
 @pytest.mark.parametrize("state", ["idle", "busy"])
 def test_control_once_a_worker_listens_there_a_job_is_admitted_ahead_of_it(state: str) -> None:
     tenant_queue("acme", max_job=1)

@@ -16,7 +16,8 @@ from tenant_slots.workers import TenantPreforkWorker, TenantWorker
 from tests import jobs
 from tests.factories import redis_forgets, tenant_queue
 from tests.history import History
-from tests.workers.jobs import fail
+from tests.workers.jobs import fail, save_meta
+from tests.workers.jobs import run as run_odd
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -128,3 +129,70 @@ def test_it_is_told_whatever_happens_before_the_next_one(
     monkeypatch.setattr(slots, "admit_and_start", admit_and_start)
     run(worker_class)
     assert events[:3] == [("begins", "a"), ("happens", ""), ("told", "a")]
+
+
+@CLASSES
+def test_a_stop_that_comes_while_it_is_told_comes_after_that(
+    worker_class: Worker, history: History, events: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant_queue("a", max_job=1)
+    redis_forgets()
+    jobs.record.enqueue("a", "0", history.path, 0.0)
+    real = worker_class.tell_rq
+
+    def tell_rq(self: Any, *arguments: Any) -> None:
+        self._shutdown()
+        real(self, *arguments)
+
+    monkeypatch.setattr(worker_class, "tell_rq", tell_rq)
+    run(worker_class)
+    assert events == [("begins", "a"), ("told", "a")]
+    assert known_to_rq() == [JobStatus.FINISHED]
+
+
+@CLASSES
+def test_a_worker_that_is_ended_at_once_as_the_next_one_begins_tells_all_that_rq_knows_of_a_job(
+    worker_class: Worker, history: History, events: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for tenant in ("a", "b"):
+        tenant_queue(tenant, max_job=1)
+    redis_forgets()
+    first, _ = jobs.record.enqueue_many([((tenant, tenant, history.path, 0.0), {}) for tenant in ("a", "b")])
+    real = worker_class._hand_out
+
+    def hand_out(self: Any, job: Any, *arguments: Any) -> None:
+        real(self, job, *arguments)
+        if len(events) == 2:
+            raise SystemExit
+
+    monkeypatch.setattr(worker_class, "_hand_out", hand_out)
+    with pytest.raises(SystemExit):
+        run(worker_class)
+    assert events == [("begins", "a"), ("begins", "b"), ("told", "a")]
+    rq_job = dispatch.queue_named("imports").fetch_job(TenantJob.objects.get(pk=first.pk).last_rq_id)
+    assert rq_job is not None
+    assert (rq_job.get_status(), rq_job.origin) == (JobStatus.FINISHED, "imports")
+
+
+@CLASSES
+@pytest.mark.parametrize("how", ["", "fails"])
+def test_what_a_job_was_given_as_its_meta_is_kept(worker_class: Worker, history: History, how: str) -> None:
+    tenant_queue("a", max_job=1)
+    redis_forgets()
+    run_odd.using(meta={"upload": 7}).enqueue("a", "odd", history.path, how)
+    run(worker_class)
+    rq_job = dispatch.queue_named("imports").fetch_job(TenantJob.objects.get().last_rq_id)
+    assert rq_job is not None
+    assert rq_job.meta == {"upload": 7}
+    assert rq_job.get_status() == (JobStatus.FAILED if how else JobStatus.FINISHED)
+
+
+@CLASSES
+def test_what_a_job_saves_beside_the_meta_that_it_was_given_stays(worker_class: Worker) -> None:
+    tenant_queue("a", max_job=1)
+    redis_forgets()
+    save_meta.using(meta={"upload": 7}).enqueue("a")
+    run(worker_class)
+    rq_job = dispatch.queue_named("imports").fetch_job(TenantJob.objects.get().last_rq_id)
+    assert rq_job is not None
+    assert rq_job.meta == {"upload": 7, "rows": 7}

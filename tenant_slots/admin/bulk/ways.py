@@ -194,7 +194,7 @@ class Jobs:
     def _read(self, pks: list[int]) -> Any:
         """All that a receiver of the project may ask for; without one, what we do ourselves."""
         jobs = TenantJob.objects.filter(among(pks)).order_by("pk")
-        return jobs.defer(*CONTENT) if signals.heard("job_ended") else jobs.only(*ASKED_FOR)
+        return jobs.defer(*CONTENT) if signals.heard_by_project("job_ended") else jobs.only(*ASKED_FOR)
 
     def _change_those(self, work: Work, row: TenantQueue, jobs: list[TenantJob], step: Step) -> None:
         old = {job.pk: self.old(job) for job in jobs}
