@@ -18,7 +18,7 @@ from tenant_slots.models import BulkChange, Kind, State, TenantJob, TenantQueue
 from tenant_slots.stats import failures
 from tests.admin.site import HOSTILE, JOBS, Form, messages_of, signed_in
 from tests.admin.test_overview import OVERVIEW
-from tests.factories import TASK, fresh, tenant_queue, waiting_job
+from tests.factories import TASK, fresh, many_waiting, tenant_queue, waiting_job
 from tests.plans import explained
 
 pytestmark = pytest.mark.django_db
@@ -243,8 +243,17 @@ def test_the_page_takes_as_many_queries_for_many_groups_as_for_one() -> None:
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="how PostgreSQL plans")
 def test_figures_are_read_from_the_index_of_failed_jobs_alone() -> None:
+    rows = [tenant_queue(tenant) for tenant in ("acme", "beta")]
+    for row in rows:
+        many_waiting(row, 2000)
+    TenantJob.objects.update(state=State.FINISHED, ended_at=timezone.now())
+    for row in rows * 5:
+        failed(row)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE tenant_slots_tenantjob")
+
     def plan(**asked: Any) -> str:
-        found = failures.Asked(3600, task="import", error="broken", key="api", tenant_queues=(1, 2))
+        found = failures.Asked(3600, task="import", error="broken", key="api", tenant_queues=tuple(r.pk for r in rows))
         return explained(found.of(TenantJob.objects.filter(**asked)).order_by("-ended_at").values_list("pk"))
 
     assert "Index Only Scan Backward using tenant_slots_failed" in plan()
