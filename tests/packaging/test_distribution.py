@@ -19,14 +19,28 @@ from tests.databases import another_database
 SITE = Path(__file__).parent / "site"
 
 IMPORT_ALL = """
-import importlib, pkgutil, django
+import importlib, pkgutil, sys, django
 django.setup()
 import tenant_slots
+from tenant_slots.exceptions import TasksNotInstalled
 for module in pkgutil.walk_packages(tenant_slots.__path__, "tenant_slots."):
-    if module.name not in {"tenant_slots.pytest_plugin", "tenant_slots.contrib.schemas"}:
+    try:
         importlib.import_module(module.name)
+    except TasksNotInstalled:
+        print(module.name, "django_tasks")
+    except ModuleNotFoundError as error:
+        print(module.name, error.name)
 """
-"""But for what is for pytest and for django-tenants, which bring these along themselves."""
+"""Names those that cannot be, each with what it lacks."""
+
+LACKS = {
+    "tenant_slots.contrib.opentelemetry": "opentelemetry",
+    "tenant_slots.contrib.prometheus": "prometheus_client",
+    "tenant_slots.contrib.schemas": "django_tenants",
+    "tenant_slots.contrib.sentry": "sentry_sdk",
+    "tenant_slots.pytest_plugin": "pytest",
+}
+"""What only those use who have it: by an extra, or because it brings itself along. As Django's Tasks before Django 6."""
 
 TABLES = """
 import django
@@ -100,8 +114,11 @@ def run(installed: Path, database: dict[str, str], tmp_path: Path) -> Callable[.
     return run
 
 
-def test_every_module_can_be_imported(run: Callable[..., str]) -> None:
-    run("-c", IMPORT_ALL)
+def test_every_module_can_be_imported_but_those_for_what_is_not_there(run: Callable[..., str]) -> None:
+    missing = dict(line.split() for line in run("-c", IMPORT_ALL).splitlines())
+    assert {name: lacks for name, lacks in missing.items() if lacks != "django_tasks"} == LACKS
+    of_tasks = {name for name, lacks in missing.items() if lacks == "django_tasks"}
+    assert all("tasks" in name for name in of_tasks), of_tasks
 
 
 def test_its_commands_run_and_a_job_does(run: Callable[..., str]) -> None:
