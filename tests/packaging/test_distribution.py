@@ -40,7 +40,7 @@ LACKS = {
     "tenant_slots.contrib.sentry": "sentry_sdk",
     "tenant_slots.pytest_plugin": "pytest",
 }
-"""What only those use who have it: by an extra, or because it brings itself along. As Django's Tasks before Django 6."""
+"""What only those use who have it, by an extra or otherwise. So it is with Django's Tasks before Django 6."""
 
 TABLES = """
 import django
