@@ -13,13 +13,13 @@ from typing import Any
 
 from rq.defaults import UNSERIALIZABLE_RETURN_VALUE_PAYLOAD
 from rq.executions import Execution
-from rq.job import Job, _job_stack
+from rq.job import Job, JobStatus, _job_stack
 from rq.queue import Queue
 from rq.timeouts import JobTimeoutException
 from rq.utils import now
 from rq.worker import BaseWorker
 
-from tenant_slots import dispatch, signals
+from tenant_slots import dispatch, logs, signals
 from tenant_slots.models import TenantJob
 from tenant_slots.news import tell
 from tenant_slots.owners import Owner
@@ -98,10 +98,21 @@ class RidingWorker(BaseWorker):
             with self.death_penalty_class(timeout, JobTimeoutException, job_id=job.id):
                 result = _performed(job) if order.was_taken else job.perform()
         except BaseException:
-            self.handle_exception(job, *sys.exc_info())
+            self._hand_to_handlers(job, ours, *sys.exc_info())
             return RQEnd(job.started_at.timestamp(), time.time(), failure_text(str(ours.uuid)))
         kept = b"" if result is None else self._serialized(result)
         return RQEnd(job.started_at.timestamp(), time.time(), None, kept)
+
+    def _hand_to_handlers(self, job: Job, ours: TenantJob, *error: Any) -> None:
+        """As RQ does. Who looks at the job's status, as Sentry does, must not ask Redis, which has never heard of it.
+
+        How the job ended is known by now: a handler that fails is no reason for the work-horse to end.
+        """
+        job._status = JobStatus.FAILED
+        try:
+            self.handle_exception(job, *error)
+        except Exception:
+            logger.exception("a handler of errors has failed", extra=logs.about(ours))
 
     def _serialized(self, result: Any) -> bytes:
         """As RQ does it, which keeps a sentence in place of what cannot be serialized."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import django_rq
 import pytest
 from django.db import OperationalError
 from rq.exceptions import StopRequested
-from rq.job import JobStatus
+from rq.job import Job, JobStatus
+from rq.worker import BaseWorker
 
 from tenant_slots import dispatch, slots
 from tenant_slots.models import TenantJob
@@ -89,6 +91,26 @@ def test_a_failure_is_told_at_once(worker_class: Worker, events: list[tuple[str,
     run(worker_class)
     assert events == [("begins", "a"), ("told", "a"), ("begins", "b"), ("told", "b")]
     assert known_to_rq() == [JobStatus.FAILED] * 2
+
+
+@CLASSES
+def test_a_handler_that_looks_at_the_status_of_a_job_finds_it_failed_and_its_own_error_ends_no_work_horse(
+    worker_class: Worker, events: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As Sentry's does, which takes the place of this method. Asked for the status, Redis knows nothing of the job."""
+    tenant_queue("a", max_job=1)
+    redis_forgets()
+    fail.enqueue("a", "odd")
+
+    def handle(self: Any, job: Job, *exc_info: Any) -> None:
+        (tmp_path / "seen").write_text(str(job._status == JobStatus.FAILED or job.is_failed))
+        raise LookupError("the handler has an error of its own")
+
+    monkeypatch.setattr(BaseWorker, "handle_exception", handle)
+    run(worker_class)
+    assert (tmp_path / "seen").read_text() == "True"
+    assert events == [("begins", "a"), ("told", "a")]
+    assert known_to_rq() == [JobStatus.FAILED]
 
 
 @CLASSES
