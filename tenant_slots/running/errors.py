@@ -28,14 +28,18 @@ def described(error: BaseException) -> tuple[str, BaseException]:
     return text, error
 
 
-def class_of(error: BaseException) -> str:
-    """The name of its class, with the module as in a traceback. By it failed jobs are grouped."""
+def class_path(error: BaseException) -> str:
+    """The dotted path of its class; empty where that cannot be read, as a metaclass may have its own idea of it."""
     kind = type(error)
     try:
-        module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
-        return storable(f"{module}{kind.__qualname__}")[:ERROR_CLASS_LENGTH]
-    except Exception:  # a metaclass may have its own idea of these two
+        return storable(f"{kind.__module__}.{kind.__qualname__}")
+    except Exception:
         return ""
+
+
+def class_of(error: BaseException) -> str:
+    """The name of its class, with the module as in a traceback. By it failed jobs are grouped."""
+    return class_path(error).removeprefix("builtins.").removeprefix("__main__.")[:ERROR_CLASS_LENGTH]
 
 
 def last_line(error: BaseException) -> str:
@@ -44,10 +48,6 @@ def last_line(error: BaseException) -> str:
         return traceback.format_exception_only(error)[-1].strip()
     except BaseException as problem:
         return str(_instead_of(error, problem))
-
-
-def class_path(error: BaseException) -> str:
-    return f"{type(error).__module__}.{type(error).__qualname__}"
 
 
 def _instead_of(error: BaseException, problem: BaseException) -> BaseException:

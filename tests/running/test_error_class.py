@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from tenant_slots import hold_slot, slots, transitions
+from tenant_slots import hold_slot, slots, tenant_job, transitions
 from tenant_slots.enqueueing import retry
 from tenant_slots.locks import locked
 from tenant_slots.models import Stage, State, TenantJob
@@ -15,7 +15,7 @@ from tenant_slots.models.tenant_job import ERROR_CLASS_LENGTH
 from tenant_slots.repair import lost_runs
 from tenant_slots.running import errors
 from tests import jobs
-from tests.factories import dead_process, fresh, owner, running_job, tenant_queue, waiting_job, work
+from tests.factories import counters_match, dead_process, fresh, owner, running_job, tenant_queue, waiting_job, work
 from tests.plans import explained
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -35,6 +35,11 @@ class Odd(type):
 
 class Nameless(Exception, metaclass=Odd):
     """Its name cannot be read."""
+
+
+@tenant_job("imports", tenant="tenant")
+def raise_nameless(tenant: str) -> None:
+    raise Nameless
 
 
 def failed_job() -> TenantJob:
@@ -60,6 +65,13 @@ def test_the_name_of_a_class(error: BaseException, name: str) -> None:
 def test_a_failed_job_has_the_class_of_its_error() -> None:
     job = failed_job()
     assert (job.state, job.error_class) == (State.FAILED, "ValueError")
+
+
+def test_an_error_whose_class_has_no_name_to_be_read_ends_its_job_as_any_other() -> None:
+    job = raise_nameless.enqueue("acme")
+    work()
+    assert (fresh(job).state, fresh(job).error_class) == (State.FAILED, "")
+    assert counters_match()
 
 
 def test_a_finished_job_has_none() -> None:
