@@ -7,13 +7,13 @@ import os
 import signal
 import sys
 import time
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import django_rq
 from asgiref.sync import sync_to_async
-from django.db import transaction
+from django.db import connection, transaction
 from rq import Callback, Retry, get_current_job
 
 from tenant_slots import Reschedule, TenantBusy, Throttle, hold_slot, report_progress, tenant_job
@@ -142,17 +142,26 @@ def enqueues_the_next(tenant: str, left: int) -> None:
 
 def note_success(job: TenantJob, result: object) -> None:
     note(job.kwargs["history"], "success", job.state, result)
-    if job.kwargs["then"]:
-        raise CALLED_BACK[job.kwargs["then"]]
+    come_to(job.kwargs["then"])
 
 
 def note_failure(job: TenantJob, error: BaseException) -> None:
     note(job.kwargs["history"], "failure", job.state, type(error).__name__)
-    if job.kwargs["then"]:
-        raise CALLED_BACK[job.kwargs["then"]]
+    come_to(job.kwargs["then"])
 
 
-CALLED_BACK: dict[str, type[BaseException]] = {"raises": ValueError, "exits": SystemExit}
+def come_to(end: str) -> None:
+    if end == "leaves":
+        transaction.atomic().__enter__()
+    elif end:
+        raise CALLED_BACK[end]
+
+
+CALLED_BACK: dict[str, type[BaseException]] = {
+    "raises": ValueError,
+    "exits": SystemExit,
+    "is canceled": asyncio.CancelledError,
+}
 
 
 @tenant_job(
@@ -175,6 +184,36 @@ def calls_back(tenant: str, *, history: str, raises: str = "", then: str = "") -
 @tenant_job("imports", tenant="tenant", retry=Retry(max=2, interval=[60, 0]))
 def flaky(tenant: str) -> None:
     raise RuntimeError("flaky")
+
+
+@tenant_job("imports", tenant="tenant")
+def returns_retry(tenant: str, kind: str) -> Retry:
+    intervals: dict[str, list[float]] = {"none": [], "nan": [float("nan")]}
+    return Retry(max=1, interval=intervals[kind])  # type: ignore[arg-type]  # RQ takes any
+
+
+@tenant_job("imports", tenant="tenant")
+def stores_its_tenant_queue_again(tenant: str, *, sql: bool) -> None:
+    if sql:
+        with connection.cursor() as cursor:
+            cursor.execute("INSERT INTO tenant_slots_tenantqueue SELECT * FROM tenant_slots_tenantqueue")
+    TenantQueue.objects.create(tenant=tenant, queue="imports")
+
+
+@tenant_job("imports", tenant="tenant")
+def pauses_itself_and_fails(tenant: str) -> None:
+    TenantQueue.objects.filter(tenant=tenant).update(paused=True)
+    raise ValueError("no more of this")
+
+
+@tenant_job("imports", tenant="tenant")
+def commits_durably(tenant: str) -> None:
+    with transaction.atomic(durable=True):
+        TenantQueue.objects.filter(tenant=tenant).update(paused=True)
+
+
+@tenant_job("imports", tenant="tenant")
+def exports_since(tenant: str, since: date = date(2020, 1, 1), path: str = "") -> None: ...
 
 
 @tenant_job("imports", tenant="tenant")

@@ -4,23 +4,44 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from datetime import timedelta
+from contextlib import contextmanager
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.dispatch import Signal
 from django.test import TestCase, override_settings
 from django.utils import timezone
 
 from tenant_slots.exceptions import JobsDoNotEnd
 from tenant_slots.models import Kind, State, TenantJob, TenantQueue
+from tenant_slots.signals import job_ended
 from tenant_slots.testing import assert_enqueued, enqueued, run_jobs
-from tests import jobs
-from tests.factories import another_process, counters_match, fresh, running_job, tenant_queue, waiting_job
+from tests import async_jobs, jobs
+from tests.factories import age, another_process, counters_match, fresh, running_job, tenant_queue, waiting_job
 from tests.history import History
 
 pytestmark = pytest.mark.django_db
 
+REDIS = settings.RQ_QUEUES
 NOWHERE = {name: {"URL": "redis://127.0.0.1:1/0"} for name in ("imports", "reports")}
+
+
+@contextmanager
+def told(signal: Signal) -> Iterator[list[tuple[TenantJob, State]]]:
+    """The jobs that it tells of in the block, with the states that they have then."""
+    heard: list[tuple[TenantJob, State]] = []
+
+    def hear(job: TenantJob, **facts: Any) -> None:
+        heard.append((job, State(job.state)))
+
+    signal.connect(hear)
+    try:
+        yield heard
+    finally:
+        signal.disconnect(hear)
 
 
 @pytest.fixture(autouse=True)
@@ -59,11 +80,75 @@ class InATestCase(TestCase):
         assert [fresh(job).state for job in (never, after_never)] == [State.CANCELED] * 2
         assert "has failed" in never.error
 
+    def test_an_error_of_the_database_fails_its_job_and_nothing_else(self) -> None:
+        bad = [jobs.stores_its_tenant_queue_again.enqueue("acme", sql=sql) for sql in (True, False)]
+        good = jobs.add.enqueue(1, 2, tenant="beta")
+        run_jobs()
+        assert [fresh(job).state for job in bad] == [State.FAILED] * 2
+        assert "IntegrityError" in bad[0].error
+        assert fresh(good).state == State.FINISHED
+
+    def test_what_a_job_has_stored_stays_when_it_fails_otherwise(self) -> None:
+        jobs.pauses_itself_and_fails.enqueue("acme")
+        (job,) = run_jobs()
+        assert (job.state, job.tenant_queue.paused) == (State.FAILED, True)
+
+    def test_a_job_may_ask_for_a_transaction_of_its_own(self) -> None:
+        jobs.commits_durably.enqueue("acme")
+        assert [job.state for job in run_jobs()] == [State.FINISHED]
+
+    def test_a_coroutine_sees_what_the_test_has_stored(self) -> None:
+        async_jobs.count_running.enqueue("acme")
+        assert [job.result for job in run_jobs()] == [1]
+
+    async def test_an_asynchronous_test_runs_jobs_too(self) -> None:
+        await async_jobs.count_running.aenqueue("acme")
+        assert [job.result for job in await sync_to_async(run_jobs)()] == [1]
+
 
 @pytest.mark.django_db(transaction=True)
 def test_where_commits_are_real_too(settings: Any) -> None:
     TenantJob.objects.create(tenant_queue=tenant_queue(), task="tests.jobs.add", args=[1, 2])
     assert [job.state for job in run_jobs()] == [State.FINISHED]
+
+
+class TestWithRedis:
+    """Where commits are real, a job is admitted for a worker as it is enqueued: it waits in RQ."""
+
+    pytestmark = pytest.mark.django_db(transaction=True)
+
+    @pytest.fixture(autouse=True)
+    def _there(self, _without_redis: None, no_workers: None) -> Iterator[None]:
+        with override_settings(RQ_QUEUES=REDIS):
+            yield
+
+    def test_a_job_that_was_admitted_for_a_worker_runs_first(self) -> None:
+        stored = [jobs.add.enqueue(number, 2, tenant="acme") for number in range(3)]
+        assert [fresh(job).state for job in stored] == [State.QUEUED, State.WAITING, State.WAITING]
+        assert run_jobs() == stored
+        assert {fresh(job).state for job in stored} == {State.FINISHED}
+        assert counters_match()
+
+    def test_what_may_not_start_any_more_is_put_back(self) -> None:
+        job = jobs.add.enqueue(1, 2, tenant="acme")
+        TenantQueue.objects.update(paused=True)
+        assert run_jobs() == []
+        assert fresh(job).state == State.WAITING
+
+    def test_a_job_that_has_become_more_urgent_goes_first(self) -> None:
+        low = jobs.add.enqueue(1, 2, tenant="acme")
+        assert fresh(low).state == State.QUEUED
+        high = jobs.add.using(priority=5).enqueue(3, 4, tenant="acme")
+        assert run_jobs() == [high, low]
+
+    def test_receivers_hear_of_jobs_that_expired(self) -> None:
+        tenant_queue("acme", queue="reports", max_job=0)
+        job = jobs.add.using(expires=timedelta(hours=1)).enqueue(1, 2, tenant="acme")
+        behind = jobs.add.using(after=[job]).enqueue(3, 4, tenant="acme")
+        age(job, expires_at=1)
+        with told(job_ended) as heard:
+            run_jobs()
+        assert heard == [(job, State.CANCELED), (behind, State.CANCELED)]
 
 
 def test_tenants_have_their_turns(history: History) -> None:
@@ -159,6 +244,13 @@ def test_a_job_is_found_by_its_arguments_however_they_were_passed() -> None:
     assert assert_enqueued(jobs.add, a=1, b=2, tenant="acme") == first
     assert assert_enqueued(jobs.add, 1, 3, tenant="acme") == second
     assert assert_enqueued(jobs.add) == second
+
+
+def test_a_default_and_what_is_asked_for_need_not_be_json() -> None:
+    job = jobs.exports_since.enqueue("acme", path="all.csv")
+    assert assert_enqueued(jobs.exports_since, "acme", path="all.csv") == job
+    with pytest.raises(AssertionError, match="was not enqueued with"):
+        assert_enqueued(jobs.exports_since, "acme", date(2021, 1, 1), path="all.csv")
 
 
 def test_what_was_enqueued_is_said_when_it_is_something_else() -> None:

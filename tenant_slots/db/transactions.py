@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from django.db import DataError, Error, IntegrityError, OperationalError, connections, transaction
+from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from tenant_slots.exceptions import TenantQueueLocked
 
@@ -155,6 +156,36 @@ def seeing_others(alias: str) -> Iterator[None]:
         if connections[alias].vendor == "postgresql" and not is_part:
             send(alias, [READ_COMMITTED])
         yield
+
+
+@contextmanager
+def kept_unbroken() -> Iterator[None]:
+    """Have an error of the database undo what the block has done in transactions that were open before, and no more.
+
+    Such an error breaks a transaction. Whatever else the block ends with, what it has done stays.
+    """
+    opened = [one for one in connections.all(initialized_only=True) if one.in_atomic_block and not one.needs_rollback]
+    savepoints = [(connection, connection.savepoint()) for connection in opened]
+    try:
+        yield
+    finally:
+        for connection, savepoint in savepoints:
+            if connection.in_atomic_block and not connection.closed_in_transaction:
+                _release(connection, savepoint)
+
+
+def _release(connection: BaseDatabaseWrapper, savepoint: Any) -> None:
+    """Or go back there. Not with `atomic`, in which the block's own ``atomic(durable=True)`` would be refused."""
+    is_broken, connection.needs_rollback = connection.needs_rollback, False
+    with suppress(Error):
+        try:
+            if not is_broken:
+                connection.savepoint_commit(savepoint)
+        except DatabaseError:
+            is_broken = True
+        if is_broken:
+            connection.savepoint_rollback(savepoint)
+            connection.savepoint_commit(savepoint)
 
 
 def outside(function: Callable[[], T]) -> T:

@@ -10,15 +10,32 @@ import asyncio
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
-from asgiref.sync import AsyncToSync, async_to_sync, sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import close_old_connections
 from rq.timeouts import BaseTimeoutException
 
 from tenant_slots.alarm import rq_handler
 from tenant_slots.models import TenantJob
 from tenant_slots.tasks import context
+
+_is_called_here: ContextVar[bool] = ContextVar("tenant_slots_is_called_here", default=False)
+
+
+@contextmanager
+def called_here() -> Iterator[None]:
+    """In the block coroutines make their ORM calls in this thread: they see what its transaction has not committed.
+
+    And where asgiref runs this thread's code for a coroutine, of an asynchronous caller, a loop of our own would have
+    the ORM calls wait for this thread, which waits for the loop. No worker's alarm is to reach them.
+    """
+    token = _is_called_here.set(True)
+    try:
+        yield
+    finally:
+        _is_called_here.reset(token)
 
 
 def completed_in_context(job: TenantJob, function: Callable[[], Any]) -> Any:
@@ -50,22 +67,13 @@ async def _within(of_thread: AbstractContextManager[Any], coroutine: Coroutine[A
 
 
 def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    if _serves_a_loop():
+    if _is_called_here.get():
         return async_to_sync(_awaited)(coroutine)
     try:
         return _run_under_alarm(coroutine)
     finally:
         # asgiref's thread for the ORM calls of coroutines lives on in a worker that does not fork.
         asyncio.run(sync_to_async(close_old_connections)())
-
-
-def _serves_a_loop() -> bool:
-    """Whether asgiref runs this thread's code for a coroutine: of an asynchronous caller, in immediate mode.
-
-    A loop of our own would have the coroutine's ORM calls wait for this thread, which waits for the loop (asgiref 3.8,
-    ``AsyncToSync.executors``). No worker calls a job like this, so that no alarm is to reach it.
-    """
-    return getattr(AsyncToSync.executors, "current", None) is not None
 
 
 async def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:

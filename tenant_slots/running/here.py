@@ -7,13 +7,17 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextvars import ContextVar
 from functools import partial
+from typing import Any
 
 from django.db.models import Min
 
 from tenant_slots import chains, logs, slots
-from tenant_slots.db.clock import DatabaseNow, ago
+from tenant_slots.db import transactions
+from tenant_slots.db.clock import ago
+from tenant_slots.enqueueing import expiry
 from tenant_slots.fair_order import Freed
-from tenant_slots.models import EXPIRED, State, TenantJob, TenantJobQuerySet, rq_queue_of
+from tenant_slots.models import State, TenantJob, TenantJobQuerySet, rq_queue_of
+from tenant_slots.running.coroutines import called_here
 from tenant_slots.running.run import Run
 from tenant_slots.running.runner import run_in_slot, run_stored
 from tenant_slots.tasks.tenant_busy import TenantBusy
@@ -60,13 +64,13 @@ def run_next(
         among: these tenant queues only.
     """
     _promote(_of(among), scheduled)
-    for lane in sorted(_lanes(_of(among).waiting()), key=lambda lane: turns[lane[0]]):
+    for lane in sorted(_lanes(_of(among)), key=lambda lane: turns[lane[0]]):
         run = _RunHere(worker)
         if job := run.take_first(lane):
             turns[lane[0]] += 1
-            run.tell_started(job)
             try:
-                run_in_slot(run, run_stored)
+                with called_here():
+                    run_in_slot(run, _run_apart)
             except TenantBusy:
                 pass
             except (Exception, SystemExit):  # the row has it
@@ -79,13 +83,26 @@ class _RunHere(Run):
     """Nobody waits for what becomes free: the next job is looked for when this one has ended."""
 
     def take_first(self, lane: Lane) -> TenantJob | None:
+        """One that was admitted for a worker goes first. Where commits are real this happens at once."""
+        if not any(self.begin(job.uuid, job.attempt) for job in _admitted(lane)):
+            self._admit_first(lane)
+        return self.job
+
+    def _admit_first(self, lane: Lane) -> None:
         self._prepare()
         owner = self.owner
         self._has_taken(slots.admit_and_start(*lane, owner, partial(self._taking, owner=owner)), owner)
-        return self.job
+        if self.job is not None:
+            self.tell_started(self.job)
 
     def _free(self, slot: Freed) -> None:
         """Its tenant gets no turn by it."""
+
+
+def _run_apart(job: TenantJob) -> Any:
+    """An error of the database would otherwise take a transaction along that is open here, as in a `TestCase`."""
+    with transactions.kept_unbroken():
+        return run_stored(job)
 
 
 def _of(tenant_queues: Collection[int] | None) -> TenantJobQuerySet:
@@ -95,7 +112,9 @@ def _of(tenant_queues: Collection[int] | None) -> TenantJobQuerySet:
 
 
 def _promote(jobs: TenantJobQuerySet, scheduled: bool) -> None:
-    jobs.expired().update(state=State.CANCELED, ended_at=DatabaseNow(), error=EXPIRED)
+    for tenant_queue_id in list(jobs.expired().values_list("tenant_queue", flat=True).distinct()):
+        while expiry.cancel_expired(tenant_queue_id):
+            pass
     while tenants := chains.concerned():  # no transaction may have committed, after which they would have been told
         for tenant_queue_id in tenants:
             chains.tell(tenant_queue_id)
@@ -103,8 +122,18 @@ def _promote(jobs: TenantJobQuerySet, scheduled: bool) -> None:
     due.update(state=State.WAITING, asks=False)
 
 
+def _admitted(lane: Lane) -> Iterator[TenantJob]:
+    """Those of a lane that wait for a worker, each once: one that does not begin is put back, and lets another come."""
+    seen: set[int] = set()
+    admitted = _of([lane[0]]).queued().select_related("tenant_queue").order_by("-priority", "pk")
+    while job := next((job for job in admitted.exclude(pk__in=seen) if job.rq_queue_name == lane[1]), None):
+        seen.add(job.pk)
+        yield job
+
+
 def _lanes(jobs: TenantJobQuerySet) -> Iterator[Lane]:
-    """Where jobs wait, the one that has waited for longest first."""
-    lanes = jobs.values_list("tenant_queue_id", "tenant_queue__queue", "rq_queue").annotate(first=Min("pk"))
+    """Where jobs wait or were admitted, the one that has waited for longest first."""
+    ready = jobs.filter(state__in=(State.WAITING, State.QUEUED))
+    lanes = ready.values_list("tenant_queue_id", "tenant_queue__queue", "rq_queue").annotate(first=Min("pk"))
     for pk, queue, overflow_queue, _ in lanes.order_by("first"):
         yield pk, rq_queue_of(overflow_queue, queue)

@@ -93,8 +93,14 @@ def _is_of_object(task: Any, job: TenantJob) -> bool:
 
 
 def _bound(task: TenantTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """By the names of the parameters, as JSON has them, which knows no tuples."""
+    """By the names of the parameters, as JSON has them, which knows no tuples. A default need not be JSON."""
     bound = task.signature.bind(*((None, *args) if task.is_method else args), **kwargs)
     bound.apply_defaults()
-    found: dict[str, Any] = json.loads(json.dumps(bound.arguments))
-    return found
+    return {name: _as_json(value) for name, value in bound.arguments.items()}
+
+
+def _as_json(value: Any) -> Any:
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError):
+        return value

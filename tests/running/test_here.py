@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import timedelta
+from threading import Thread
 from typing import Any
 
 import pytest
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.core.management import call_command
-from django.db import transaction
+from django.db import connections, transaction
 from django.utils import timezone
 
 from tenant_slots import hold_slot
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests import jobs
+from tests import async_jobs, jobs
 from tests.factories import counters_match, fresh, tenant_queue, waiting_job
 from tests.history import History
 
@@ -132,3 +136,21 @@ def test_a_slot_is_held_and_given_back() -> None:
         assert fresh(job).state == State.WAITING
     assert fresh(job).state == State.FINISHED
     assert TenantQueue.objects.get().current_job == 0
+
+
+@pytest.mark.parametrize("scope", [nullcontext, ThreadSensitiveContext], ids=["a loop", "a request"])
+def test_a_coroutine_that_asks_the_database_runs_for_an_asynchronous_caller(scope: Any) -> None:
+    """It is answered by the thread that has enqueued it."""
+
+    async def enqueue() -> TenantJob:
+        async with scope():
+            job = await async_jobs.count_running.aenqueue("acme")
+            await sync_to_async(connections.close_all)()
+            return job
+
+    found: list[TenantJob] = []
+    caller = Thread(target=lambda: found.append(asyncio.run(enqueue())), daemon=True)
+    caller.start()
+    caller.join(30)
+    assert found, "the coroutine and the thread that runs it wait for each other"
+    assert (fresh(found[0]).state, found[0].result) == (State.FINISHED, 1)
