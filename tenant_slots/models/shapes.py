@@ -48,7 +48,7 @@ def are_options(value: Any) -> bool:
         and all(value.get(name) is None or is_ttl(value[name]) for name in ("result_ttl", "failure_ttl"))
         and isinstance(value.get("meta", {}), dict)
         and isinstance(value.get("description", ""), str)
-        and ("retry" not in value or _is_retry(value["retry"]))
+        and ("retry" not in value or is_retry(value["retry"]))
         and ("unknown" not in value or _is_mark(value["unknown"]))
         and ("task" not in value or _is_call(value["task"]))
         and is_number(value.get("not_before", 0), 0, LATEST.timestamp())
@@ -106,7 +106,7 @@ def _is_time(text: Any) -> bool:
         return False
 
 
-def _is_retry(value: Any) -> bool:
+def is_retry(value: Any) -> bool:
     return (
         isinstance(value, dict)
         and is_whole(value.get("max"))

@@ -17,7 +17,9 @@ from rq import Retry, get_current_job
 from tenant_slots import alarm, logs, transitions
 from tenant_slots.db import clock
 from tenant_slots.db.commits import after_commit
+from tenant_slots.exceptions import InvalidOption
 from tenant_slots.models import EXPIRED, State, TenantJob
+from tenant_slots.models.shapes import is_retry
 from tenant_slots.running import busy, callbacks, deliveries, errors, unknown_tasks
 from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.running.progress import reporting
@@ -84,6 +86,7 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
         try:
             result = function(job)
             alarm.disarm()
+            _require_meaning(job, result)
         except BaseException as error:
             alarm.disarm()
             if back := unknown_tasks.put_back(job, error):
@@ -144,6 +147,13 @@ def _failed_or_again(job: TenantJob, text: str, error: BaseException) -> Outcome
 def _is_retried_for(job: TenantJob, error: BaseException) -> bool:
     task = registered.get(job.task)
     return task is None or isinstance(error, task.retry_for)
+
+
+def _require_meaning(job: TenantJob, result: Any) -> None:
+    """Raises InvalidOption for a Retry that does not say when the job is to run again; RQ makes such ones (2.12)."""
+    if isinstance(result, Retry) and not is_retry({"max": result.max, "intervals": result.intervals}):
+        problem = "give a whole number of runs, and for each of them, or for all, how many seconds to wait"
+        raise InvalidOption(option="retry", value=result, task=job.task, problem=problem)
 
 
 def _after_retry(job: TenantJob, most: int, intervals: list[int], error: str) -> Outcome:

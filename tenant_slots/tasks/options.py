@@ -64,8 +64,13 @@ def _meta_problem(value: Any) -> str:
 
 
 def _retry_problem(value: Any) -> str:
+    """RQ takes some that mean nothing (2.12)."""
     if problem := type_problem(value, Retry):
         return problem
+    if not is_whole(value.max, 1):
+        return "max must be a whole number"
+    if not value.intervals:
+        return "it has no interval; give 0 for none"
     is_short = all(is_number(seconds, 0, LONGEST.total_seconds()) for seconds in value.intervals)
     return "" if is_short else f"an interval is at most {LONGEST}"
 

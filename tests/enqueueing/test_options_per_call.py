@@ -17,6 +17,9 @@ from tests.factories import fresh, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+MEANINGLESS = (Retry(max=1, interval=[]), Retry(max=1.5), Retry(max=float("inf")))  # type: ignore[arg-type]
+"""RQ takes them (2.12)."""
+
 
 @tenant_job(
     "imports", tenant="tenant", timeout=600, meta={"team": "feeds"}, retry=Retry(max=5), description="an import"
@@ -59,7 +62,15 @@ def test_they_can_be_given_to_plain_rq() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [{"timeout": "60"}, {"timeout": 0}, {"timeout": True}, {"meta": []}, {"meta": {"day": object()}}, {"retry": 3}],
+    [
+        {"timeout": "60"},
+        {"timeout": 0},
+        {"timeout": True},
+        {"meta": []},
+        {"meta": {"day": object()}},
+        {"retry": 3},
+        *({"retry": one} for one in MEANINGLESS),
+    ],
     ids=lambda given: next(iter(given)),
 )
 def test_a_wrong_value_is_refused_at_once(given: dict[str, Any]) -> None:

@@ -177,6 +177,15 @@ def test_signals_tell_a_jobs_story_in_order() -> None:
     assert story == ["enqueued", "admitted", "started", "ended"]
 
 
+@pytest.mark.parametrize("kind", ["none", "nan"])
+def test_a_job_that_asks_to_run_again_without_saying_when_fails(kind: str) -> None:
+    job = jobs.returns_retry.enqueue("acme", kind)
+    work()
+    assert (fresh(job).state, job.attempt, job.failures) == (State.FAILED, 1, 1)
+    assert "InvalidOption" in job.error
+    assert counters_match()
+
+
 def test_a_job_whose_cancel_was_asked_for_does_not_retry() -> None:
     job = jobs.cancels_itself.enqueue("acme")
     work()
