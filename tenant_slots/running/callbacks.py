@@ -11,6 +11,7 @@ from typing import Any
 
 from tenant_slots import logs
 from tenant_slots.models import State, TenantJob
+from tenant_slots.running import recording
 from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.tasks.registry import registered
 
@@ -32,8 +33,13 @@ def tell_failure(job: TenantJob, error: BaseException) -> None:
 def _call(callback: Callable[[TenantJob, Any], object], job: TenantJob, state: State, came_of_it: Any) -> None:
     """With the job as it is by now, in its context; its row may be written a moment later, by its worker."""
     job.state = state
+    before = recording.open_transactions()
     try:
         completed_in_context(job, lambda: callback(job, came_of_it))
-    except (Exception, SystemExit):
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         name = getattr(callback, "__qualname__", callback)
         logger.exception("%s of job %s failed", name, job.uuid, extra=logs.about(job))
+    finally:
+        recording.leave_open_transactions(job, before)

@@ -30,7 +30,7 @@ def said(history: History) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker, TenantSimpleWorker])
-@pytest.mark.parametrize("then", ["", "raises", "exits"])
+@pytest.mark.parametrize("then", ["", "raises", "exits", "is canceled", "leaves"])
 def test_they_are_called_once_the_outcome_stands_and_change_nothing_about_it(
     worker_class: Any, then: str, history: History
 ) -> None:
