@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 from uuid import UUID
 
-from django.db import InterfaceError, OperationalError
+from django.db import Error
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_GET
@@ -76,6 +76,6 @@ def health(request: HttpRequest) -> JsonResponse:
         return JsonResponse({"error": "unknown check", "unknown": unknown, "checks": [*doctor.CHECKS]}, status=400)
     try:
         found = Counter(finding.kind for finding in doctor.findings(*names))
-    except (OperationalError, InterfaceError):
+    except Error:
         found = Counter(["database"])
     return JsonResponse({"ok": not found, "findings": found}, status=503 if found else 200)

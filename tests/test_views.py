@@ -10,7 +10,7 @@ from uuid import uuid4
 import django_rq
 import pytest
 from django.core.exceptions import PermissionDenied
-from django.db import OperationalError, connection
+from django.db import OperationalError, ProgrammingError, connection
 from django.http import Http404, HttpRequest
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
@@ -216,9 +216,14 @@ def test_a_check_that_is_asked_for_often_is_made_once(client: Client) -> None:
 
 
 @OPEN
-def test_a_database_out_of_reach_is_503(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [OperationalError("connection refused"), ProgrammingError("permission denied for table")]
+)
+def test_a_database_that_cannot_be_asked_is_503(
+    error: Exception, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def away(*names: str) -> None:
-        raise OperationalError("connection refused")
+        raise error
 
     monkeypatch.setattr(doctor, "findings", away)
     assert (health(client).status_code, health(client).json()["findings"]) == (503, {"database": 1})

@@ -210,3 +210,14 @@ def test_a_database_out_of_reach_has_an_exit_code_of_its_own(monkeypatch: pytest
 
     monkeypatch.setitem(diagnosis.CHECKS, "sweeps", (away,))
     assert doctor("--check", "sweeps")[0] == 2
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no roles")
+def test_a_role_without_rights_is_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE ROLE looks_on; SET ROLE looks_on")
+        try:
+            assert doctor() == (2, "")
+        finally:
+            cursor.execute("RESET ROLE; DROP ROLE looks_on")
+    assert "the database cannot be asked: permission denied" in capsys.readouterr().err

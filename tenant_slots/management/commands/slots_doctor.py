@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
-from django.db import InterfaceError, OperationalError
+from django.db import Error
 
 from tenant_slots.repair import doctor, sweeper
 from tenant_slots.repair.finding import Finding
@@ -32,7 +32,7 @@ class Command(BaseCommand):
             if fix and findings:
                 sweeper.run_now(f"slots_doctor {os.getpid()}")
                 left = doctor.findings(*check)
-        except (OperationalError, InterfaceError) as error:
+        except Error as error:  # away, or without the tables or the rights to read them
             self.stderr.write(f"the database cannot be asked: {error}")
             sys.exit(2)
         self._print_json(findings, left) if as_json else self._print(findings, left)
