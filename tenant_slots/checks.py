@@ -100,6 +100,8 @@ def check_leases(**_: Any) -> list[CheckMessage]:
 def check_database(**_: Any) -> list[CheckMessage]:
     """E005, W001: the database that holds the slots."""
     alias = app_settings.DATABASE
+    if _text(alias):
+        return []
     config = settings.DATABASES.get(alias)
     if config is None:
         hint = f"Name one of: {', '.join(settings.DATABASES)}."
@@ -199,7 +201,7 @@ def _tables_in_schemas() -> Iterator[CheckMessage]:
 
 
 def _jobs_in_public() -> Iterator[CheckMessage]:
-    engine = settings.DATABASES.get(app_settings.DATABASE, {}).get("ENGINE", "")
+    engine = surroundings.engine()
     if engine.startswith("django_tenants.") and not app_settings.JOB_CONTEXT:
         hint = 'Set TENANT_SLOTS["JOB_CONTEXT"] = "tenant_slots.contrib.schemas.job_context", and CAPTURE_CONTEXT.'
         yield Warning("Jobs run in the public schema of django-tenants.", hint=hint, id="tenant_slots.W003")
@@ -281,7 +283,7 @@ def _default(value: object, is_right: Callable[[object], bool], right: str) -> P
 def _importable(path: str) -> Problem:
     try:
         return None if callable(import_string(path)) else f"{path} is not callable."
-    except ImportError as error:
+    except (ImportError, TypeError) as error:  # TypeError: a path that begins with a dot
         return f"It cannot be imported: {error}."
 
 
@@ -352,10 +354,10 @@ def _is_generator(function: object) -> bool:
 def _callables(
     value: object, signature: str, also: Callable[[str, object], Problem] = lambda path, found: None
 ) -> Problem:
-    paths = [value] if isinstance(value, str) else value
+    paths = ([value] if value else []) if isinstance(value, str) else value
     if not isinstance(paths, (list, tuple)) or not all(isinstance(path, str) for path in paths):
         return f"Give the dotted path of a callable {signature}, or a list of such paths."
-    return next(filter(None, (_plain_callable(path, also) for path in paths if path)), None)
+    return next(filter(None, (_plain_callable(path, also) for path in paths)), None)
 
 
 def _plain_callable(path: str, also: Callable[[str, object], Problem]) -> Problem:

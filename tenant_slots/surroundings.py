@@ -16,10 +16,10 @@ SYSTEM = sys.platform
 
 def check_backend(**_: Any) -> list[CheckMessage]:
     """E011, E012: the database, and what Django reaches it by."""
-    alias, engine = app_settings.DATABASE, _engine()
-    if not engine:
+    alias, backend = app_settings.DATABASE, engine()
+    if not backend:
         return []
-    if supported.has_psycopg2(engine):
+    if supported.has_psycopg2(backend):
         hint = (
             'pip install "psycopg[binary]>=3.2". This switches the whole project: Django takes psycopg 3 for every '
             "PostgreSQL database as soon as it is installed. psycopg2 may stay."
@@ -31,7 +31,7 @@ def check_backend(**_: Any) -> list[CheckMessage]:
                 id="tenant_slots.E011",
             )
         ]
-    if vendor := supported.unsupported_vendor(engine):
+    if vendor := supported.unsupported_vendor(backend):
         hint = (
             'Add a PostgreSQL database to DATABASES, name it in TENANT_SLOTS["DATABASE"], and have a database router '
             "keep the tables of tenant_slots there."
@@ -62,15 +62,15 @@ def check_system(**_: Any) -> list[CheckMessage]:
 
 def check_sqlite(**_: Any) -> list[CheckMessage]:
     """W004, with ``check --deploy``: one writer at a time, one host, and no lock of a single row."""
-    engine = _engine()
-    if not supported.is_sqlite(engine):
+    if not supported.is_sqlite(engine()):
         return []
     hint = "Use PostgreSQL in production."
     text = f"The slots are in the SQLite database {app_settings.DATABASE!r}, which is for trying out."
     return [Warning(text, hint=hint, id="tenant_slots.W004")]
 
 
-def _engine() -> str:
-    """Empty where another check says that there is no such database."""
-    engine: str = settings.DATABASES.get(app_settings.DATABASE, {}).get("ENGINE", "")
-    return engine
+def engine() -> str:
+    """By which Django reaches the database. Empty where another check says that there is no such one."""
+    alias: object = app_settings.DATABASE
+    found: str = settings.DATABASES.get(alias, {}).get("ENGINE", "") if isinstance(alias, str) else ""
+    return found

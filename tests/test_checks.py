@@ -63,6 +63,10 @@ def test_every_setting_has_a_rule() -> None:
         ({"QUEUE_WEIGHTS": {"imports": 10**400}}, "tenant_slots.E003"),
         ({"LEASE_TTL": 6, "BEAT_INTERVAL": 5}, "tenant_slots.E004"),
         ({"DATABASE": "nowhere"}, "tenant_slots.E005"),
+        ({"DATABASE": ["default"]}, "tenant_slots.E003"),
+        ({"MAY_VIEW_HEALTH": ".access.is_staff"}, "tenant_slots.E003"),
+        ({"CAPTURE_CONTEXT": ["", "tests.contexts.capture"]}, "tenant_slots.E003"),
+        ({"JOB_CONTEXT": [""]}, "tenant_slots.E003"),
     ],
 )
 def test_a_wrong_setting_is_reported(configured: Any, expected: str) -> None:
