@@ -186,6 +186,14 @@ def test_a_failing_job_raises_nothing_and_says_why_in_its_row() -> None:
     assert "no such feed" in job.error
 
 
+def test_a_coroutine_that_is_canceled_raises_nothing_either() -> None:
+    async_jobs.cancel_itself.enqueue("acme")
+    good = jobs.add.enqueue(1, 2, tenant="beta")
+    (bad, _) = run_jobs()
+    assert (bad.state, bad.error_class) == (State.FAILED, "asyncio.exceptions.CancelledError")
+    assert fresh(good).state == State.FINISHED
+
+
 def test_a_retry_runs_when_its_time_has_come_or_when_that_is_asked_for() -> None:
     jobs.flaky.enqueue("acme")
     (job,) = run_jobs()

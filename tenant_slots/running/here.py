@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from asyncio import CancelledError
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextvars import ContextVar
@@ -73,7 +74,7 @@ def run_next(
                     run_in_slot(run, _run_apart)
             except TenantBusy:
                 pass
-            except (Exception, SystemExit):  # the row has it
+            except (Exception, SystemExit, CancelledError):  # the row has it
                 logger.exception("%s for %r raised", job, job.tenant_queue.tenant, extra=logs.about(job))
             return job
     return None
