@@ -14,11 +14,11 @@ from django.utils.timezone import make_aware
 from rq import Retry
 
 from tenant_slots import checks, exceptions, tenant_job
-from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.models import KeptChange, State, TenantJob, TenantQueue
 from tenant_slots.running import runner
 from tests import jobs
 from tests.admin.site import JOBS, LIVE, QUEUES, change_page, confirmed, loaded
-from tests.factories import fresh, tenant_queue, waiting_job
+from tests.factories import fresh, tenant_queue, waiting_job, work
 from tests.test_bad_input import good
 
 NEW_YORK, TOKYO = ZoneInfo("America/New_York"), ZoneInfo("Asia/Tokyo")
@@ -37,6 +37,18 @@ IDS, TIMES = list(FAR_AWAY), list(FAR_AWAY.values())
 def test_using_refuses_a_time_to_run_after_that_is_none_in_utc(time: datetime) -> None:
     with pytest.raises(exceptions.InvalidOption, match=r"run_after.*years"):
         jobs.add.using(run_after=time)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("hours", [23.9, 16, -16, -23.9])
+def test_a_time_with_an_offset_that_postgresql_does_not_read_is_the_same_time_in_utc(hours: float) -> None:
+    time = datetime(2090, 1, 1, tzinfo=timezone(timedelta(hours=hours)))
+    assert fresh(jobs.add.using(run_after=time).enqueue(1, 2, tenant="acme")).run_after == time
+    row = tenant_queue("acme")
+    row.pause(until=time)
+    row.set_override(3, time)
+    assert (fresh(row).resume_at, row.override_until) == (time, time)
+    assert KeptChange.objects.filter(until=time).count() == 2
 
 
 @pytest.mark.django_db(transaction=True)
@@ -108,6 +120,19 @@ def test_a_retry_after_more_than_a_year_is_refused_at_import(interval: Any) -> N
 def test_a_job_that_asks_for_a_retry_in_thousands_of_years_runs_after_the_longest_time_there_is(seconds: float) -> None:
     outcome = runner._after_retry(TenantJob(), 1, [seconds], "again")
     assert outcome["later"] == 366 * 24 * 3600
+
+
+def test_one_that_asks_for_no_certain_time_runs_again_at_once() -> None:
+    asked: list[Any] = [[], [float("nan")]]
+    for intervals in asked:
+        assert runner._after_retry(TenantJob(), 1, intervals, "again")["state"] == State.WAITING
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_retry_without_intervals_is_one_at_once() -> None:
+    job = jobs.fail.using(retry=Retry(2, interval=[])).enqueue("acme")
+    work("imports")
+    assert (fresh(job).state, job.failures) == (State.FAILED, 3)
 
 
 # --- a row has such a time all the same ----------------------------------------------------------------------------

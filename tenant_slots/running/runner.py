@@ -151,8 +151,9 @@ def _after_retry(job: TenantJob, most: int, intervals: list[int], error: str) ->
     failures = one_more(job.failures)
     if failures > most:
         return {"state": State.FAILED, "error": error, "failures": failures} | unknown_tasks.forgotten(job)
-    seconds = min(intervals[min(failures, len(intervals)) - 1], LONGEST.total_seconds())
-    if not seconds:
+    asked = intervals[min(failures, len(intervals)) - 1] if intervals else 0
+    seconds = min(asked, LONGEST.total_seconds())
+    if not seconds > 0:  # a NaN is not
         return {"state": State.WAITING, "error": error, "failures": failures}
     return {
         "state": State.SCHEDULED,

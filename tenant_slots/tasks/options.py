@@ -18,7 +18,7 @@ from tenant_slots.tasks.duplicates import unique_until_problem
 from tenant_slots.tasks.on_busy import on_busy_problem
 from tenant_slots.tasks.task import TenantTask
 from tenant_slots.tasks.throttle import Throttle
-from tenant_slots.validation import is_number, is_whole, text_problem, time_problem, type_problem
+from tenant_slots.validation import HIGHEST_COUNT, is_number, is_whole, text_problem, time_problem, type_problem
 
 HIGHEST_PRIORITY = 1_000_000
 LONGEST_KEY: int = TenantJob._meta.get_field("key").max_length or 0
@@ -66,6 +66,8 @@ def _meta_problem(value: Any) -> str:
 def _retry_problem(value: Any) -> str:
     if problem := type_problem(value, Retry):
         return problem
+    if not is_whole(value.max, 1, HIGHEST_COUNT):
+        return f"its max is a whole number from 1 to {HIGHEST_COUNT}"
     is_short = all(is_number(seconds, 0, LONGEST.total_seconds()) for seconds in value.intervals)
     return "" if is_short else f"an interval is at most {LONGEST}"
 

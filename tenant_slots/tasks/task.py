@@ -68,7 +68,7 @@ class TenantTask(Generic[P, R]):
         """The options as a row keeps them, so that whoever pushes the job need not import its code."""
         options = dict(self.rq_options)
         if retry := options.get("retry"):
-            options["retry"] = {"max": retry.max, "intervals": retry.intervals}
+            options["retry"] = {"max": retry.max, "intervals": retry.intervals or [0]}
         return options
 
     def called_for(self, job: Any) -> Callable[..., Any]:
