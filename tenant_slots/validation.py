@@ -109,6 +109,10 @@ HIGHEST_COUNT = 2**31 - 1
 """That a column for a count takes."""
 
 
+HIGHEST_TOTAL = 2**63 - 1
+"""The same of one that only grows."""
+
+
 def one_more(count: int) -> int:
     """Of what a row counts; one that SQL from outside has put at its end stays there."""
     return min(count + 1, HIGHEST_COUNT)
