@@ -320,11 +320,18 @@ def evicting() -> Iterator[tuple[str, str]]:
 
 
 def by_server(queues: Sequence[str]) -> dict[str, list[str]]:
-    """One queue of each server, and all of these queues on it."""
+    """One queue of each server, and all of these queues on it; one that the project does not have is by itself."""
     servers: dict[Hashable, list[str]] = {}
     for name in queues:
-        servers.setdefault(redis_servers.server_of(queue_named(name).connection), []).append(name)
+        servers.setdefault(_server_of(name), []).append(name)
     return {names[0]: names for names in servers.values()}
+
+
+def _server_of(name: str) -> Hashable:
+    try:
+        return redis_servers.server_of(queue_named(name).connection)
+    except UnknownQueue:
+        return name
 
 
 def window_of(name: str) -> int:

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import pickle
+import string
 from typing import Any, TypeVar
 
 from django.db import IntegrityError, OperationalError
+
+from tenant_slots.validation import shown
+
+
+class _Brief(string.Formatter):
+    """A value may be anybody's: it is shown as far as it can be."""
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        return shown(value) if conversion == "r" else super().convert_field(value, conversion)
 
 
 class TenantSlotsError(Exception):
@@ -19,7 +29,7 @@ class TenantSlotsError(Exception):
 
     def __init__(self, **facts: Any) -> None:
         self.__dict__.update(facts)
-        super().__init__(self.message.format(**facts))
+        super().__init__(_Brief().vformat(self.message, (), facts))
 
     def __reduce__(self) -> Any:
         return _remade, (type(self), str(self)), {name: _portable(value) for name, value in self.__dict__.items()}

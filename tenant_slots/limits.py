@@ -15,17 +15,18 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
+from django.utils.functional import Promise
 
 from tenant_slots import rates, rests, signals, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.commits import after_commit
-from tenant_slots.exceptions import InvalidLimit, InvalidRate, InvalidTime, StaleVersion, TimeHasPassed
+from tenant_slots.exceptions import InvalidLimit, InvalidOption, InvalidRate, InvalidTime, StaleVersion, TimeHasPassed
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
 from tenant_slots.models import GUARDED, HIGHEST_LIMIT, Change, KeptChange, LimitSource, TenantQueue
-from tenant_slots.validation import is_whole, storable, time_problem
+from tenant_slots.validation import is_whole, storable, time_problem, type_problem
 
 Edit = Callable[[TenantQueue], None]
 """Sets the attributes of a row in memory."""
@@ -229,8 +230,10 @@ def _change(tenant_queue: TenantQueue, apply: Edit, by: str, reason: str, versio
     """Save what `apply` sets on the row as it is stored, locked; `tenant_queue` has the stored values afterwards.
 
     Raises:
+        InvalidOption: `by` or `reason` is no text.
         StaleVersion: the row's version is not `version`.
     """
+    _require_texts(tenant_queue, by=by, reason=reason)
     with locked(tenant_queue.pk) as row:
         row.refresh_from_db(fields=row.get_deferred_fields())
         if version is not None and row.version != version:
@@ -245,6 +248,12 @@ def _change(tenant_queue: TenantQueue, apply: Edit, by: str, reason: str, versio
             transaction.on_commit(partial(tell, row, one), using=app_settings.DATABASE, robust=True)
     _copy(row, tenant_queue)
     return changes
+
+
+def _require_texts(row: TenantQueue, **given: object) -> None:
+    for name, value in given.items():
+        if not isinstance(value, (str, Promise)):  # which a text that is to be translated is
+            raise InvalidOption(option=name, value=value, task=f"a change of {row}", problem=type_problem(value, str))
 
 
 def edited(row: TenantQueue, apply: Edit, by: str, reason: str) -> tuple[set[str], list[Change]]:

@@ -41,7 +41,7 @@ from django.db.models.functions import Coalesce, Greatest, Least
 from django.db.models.lookups import LessThanOrEqual
 
 from tenant_slots.exceptions import InvalidRate
-from tenant_slots.validation import is_whole
+from tenant_slots.validation import is_whole, shown
 
 HIGHEST_NUMBER = 1_000_000
 """Of starts in a period, and of tokens in a bucket; more is a typing error."""
@@ -86,9 +86,9 @@ class Rate:
 
     def __post_init__(self) -> None:
         if problem := self._problem_of_rate():
-            raise InvalidRate(value=f"{self.number!r} per {self.per!r}", problem=problem)
+            raise InvalidRate(value=f"{shown(self.number)} per {shown(self.per)}", problem=problem)
         if problem := self._problem_of_burst():
-            raise InvalidRate(value=f"burst {self.burst!r}", problem=problem)
+            raise InvalidRate(value=f"burst {shown(self.burst)}", problem=problem)
 
     def __str__(self) -> str:
         return f"{self.notation}, burst {self.burst}"

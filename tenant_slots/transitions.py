@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from django.db import Error
 from django.utils.module_loading import import_string
-from redis.exceptions import RedisError
 
 from tenant_slots import chains, charges, dispatch, fair_order, news, slots
 from tenant_slots.chains import Told
@@ -62,7 +61,7 @@ def offer_many(rq_queue: str, tenants: list[tuple[int, int]]) -> list[TenantJob]
     """As `offer`, for primary keys and shares of many."""
     if app_settings.IMMEDIATE:
         return _run_at_once([pk for pk, _ in tenants])
-    return _unless_redis_is_away(partial(_offer_many, rq_queue, tenants)) or []
+    return _unless_out_of_reach(partial(_offer_many, rq_queue, tenants)) or []
 
 
 def _offer_many(rq_queue: str, tenants: list[tuple[int, int]]) -> list[TenantJob]:
@@ -78,12 +77,12 @@ def free(slot: Freed, *, looks: bool = True) -> list[TenantJob]:
     """As `freed`. Whoever takes the next turn in that queue does not look for room in its list."""
     if app_settings.IMMEDIATE:
         return _run_at_once([slot.tenant_queue_id])
-    return feed_each(_unless_redis_is_away(partial(fair_order.freed, slot, looks=looks)) or [])
+    return feed_each(_unless_out_of_reach(partial(fair_order.freed, slot, looks=looks)) or [])
 
 
 def feed_each(rq_queues: list[str]) -> list[TenantJob]:
     """As `feed`, where that is possible."""
-    return [job for name in rq_queues for job in _unless_redis_is_away(partial(feed, name)) or []]
+    return [job for name in rq_queues for job in _unless_out_of_reach(partial(feed, name)) or []]
 
 
 def offer_everywhere(tenant_queue: TenantQueue) -> list[TenantJob]:
@@ -91,7 +90,7 @@ def offer_everywhere(tenant_queue: TenantQueue) -> list[TenantJob]:
     if app_settings.IMMEDIATE:
         return _run_at_once([tenant_queue.pk])
     known = [(tenant_queue.pk, tenant_queue.share)]
-    _unless_redis_is_away(partial(fair_order.tell_share, tenant_queue.queue, known))
+    _unless_out_of_reach(partial(fair_order.tell_share, tenant_queue.queue, known))
     return freed(tenant_queue.pk, tenant_queue.queue)
 
 
@@ -99,8 +98,8 @@ def offer_changed(queue: str, shares: list[tuple[int, int]], to_offer: list[tupl
     """As `offer_everywhere`, of many tenant queues of one queue, by primary key and share: all, and those with work."""
     if app_settings.IMMEDIATE:
         return _run_at_once([pk for pk, _ in to_offer])
-    _unless_redis_is_away(partial(fair_order.tell_share, queue, shares))
-    return feed_each(_unless_redis_is_away(partial(fair_order.changed, queue, to_offer)) or [])
+    _unless_out_of_reach(partial(fair_order.tell_share, queue, shares))
+    return feed_each(_unless_out_of_reach(partial(fair_order.changed, queue, to_offer)) or [])
 
 
 def _run_at_once(tenant_queues: list[int]) -> list[TenantJob]:
@@ -142,7 +141,7 @@ def _turns(rq_queue: str) -> Iterator[Turn]:
                 return
     finally:
         for turn in reversed(passed_over):
-            _unless_redis_is_away(partial(fair_order.undo, turn))
+            _unless_out_of_reach(partial(fair_order.undo, turn))
 
 
 def _is_in_overflow_queue(turn: Turn) -> bool:
@@ -155,7 +154,7 @@ def _keeping_its_place(turn: Turn, ask: Callable[[Turn], T]) -> T:
     try:
         return ask(turn)
     except Error:
-        _unless_redis_is_away(partial(fair_order.undo, turn))
+        _unless_out_of_reach(partial(fair_order.undo, turn))
         raise
 
 
@@ -185,13 +184,13 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
             forget(for_workers, admission)
             return
         if for_workers < turn.jobs:
-            _unless_redis_is_away(partial(fair_order.undo, turn._replace(jobs=turn.jobs - for_workers)))
+            _unless_out_of_reach(partial(fair_order.undo, turn._replace(jobs=turn.jobs - for_workers)))
         if turn.is_out and admission.has_more:
             freed(turn.tenant_queue_id, turn.rq_queue)
 
     def forget(admitted: int, admission: Admission) -> None:
         drop = partial(fair_order.drop, turn, admitted, is_full=admission.is_full, wakes_in=admission.wakes_in)
-        _unless_redis_is_away(drop)
+        _unless_out_of_reach(drop)
 
     try:
         with waiting_at_most(min(patience.get(), LOCK_TIMEOUT_SECONDS)):
@@ -203,15 +202,15 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
         logger.exception("tenant queue %s loses its turn, the database refuses its next job", turn.tenant_queue_id)
         forget(0, Admission(is_full=True))
     except Error:
-        _unless_redis_is_away(partial(fair_order.undo, turn))
+        _unless_out_of_reach(partial(fair_order.undo, turn))
         raise
 
 
-def _unless_redis_is_away(action: Callable[[], T]) -> T | None:
+def _unless_out_of_reach(action: Callable[[], T]) -> T | None:
     """The sweep offers again whoever has something to run."""
     try:
         return action()
-    except RedisError as error:
+    except dispatch.OUT_OF_REACH as error:
         logger.warning("the order of tenants is out of reach, the sweep will make up for it: %s", error)
         return None
 
@@ -221,7 +220,7 @@ def push(admitted: list[TenantJob], rq_queue: str) -> list[TenantJob]:
     if admitted:
         forgotten = dispatch.push(admitted).forgotten
         if pushed := [job.last_rq_id for job in admitted if not job.is_reservation]:
-            _unless_redis_is_away(partial(fair_order.bring_before_plain_jobs, rq_queue, pushed))
+            _unless_out_of_reach(partial(fair_order.bring_before_plain_jobs, rq_queue, pushed))
         news.send("jobs_admitted", jobs=admitted)
         for job in forgotten:
             release(job, states=(State.QUEUED,), state=State.FAILED, error=FORGOTTEN)

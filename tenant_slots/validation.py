@@ -14,6 +14,13 @@ EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=
 """Of these, and what is between them, every time zone has a time in the years 1 to 9999, which Python can express."""
 
 
+LARGEST_INT_BITS = 10_000
+"""Python refuses to write integers of more than 4,300 digits, which is 14,000 bits, as text."""
+
+LONGEST_SHOWN = 200
+"""Characters of a value in a message."""
+
+
 def is_whole(value: object, lowest: int | None = None, highest: int | None = None) -> TypeGuard[int]:
     """Whether it is an int within these bounds, both included."""
     return isinstance(value, int) and not isinstance(value, bool) and _is_within(value, lowest, highest)
@@ -31,8 +38,8 @@ def is_positive(value: object, highest: float | None = None) -> TypeGuard[int | 
 
 
 def is_name(value: object) -> TypeGuard[str | int | UUID]:
-    """Whether it can name a tenant or a concurrency key: a text, a whole number or a UUID."""
-    return isinstance(value, (str, UUID)) or is_whole(value)
+    """Whether it can name a tenant or a concurrency key: a text, a whole number that can be written, or a UUID."""
+    return isinstance(value, (str, UUID)) or (is_whole(value) and value.bit_length() <= LARGEST_INT_BITS)
 
 
 def is_flag(value: object) -> TypeGuard[bool]:
@@ -84,6 +91,15 @@ def storable(text: str) -> str:
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
+def shown(value: object) -> str:
+    """Its ``repr`` for a message: short, and of whatever somebody may have given."""
+    try:
+        text = repr(value)
+    except Exception:  # of a class of the project's; and Python refuses to write numbers of thousands of digits
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+
+
 def _is_within(value: Any, lowest: Any, highest: Any) -> bool:
     # Not the negation of "outside": a NaN is neither inside nor outside.
     return (lowest is None or value >= lowest) and (highest is None or value <= highest)
@@ -91,6 +107,10 @@ def _is_within(value: Any, lowest: Any, highest: Any) -> bool:
 
 HIGHEST_COUNT = 2**31 - 1
 """That a column for a count takes."""
+
+
+HIGHEST_TOTAL = 2**63 - 1
+"""The same of one that only grows."""
 
 
 def one_more(count: int) -> int:

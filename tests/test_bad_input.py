@@ -12,13 +12,15 @@ from typing import Any
 
 import django_rq
 import pytest
+from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.test import Client, override_settings
 from django.urls import reverse
 from django.utils.timezone import now
+from django.utils.translation import gettext_lazy
 from rq import Retry
 
-from tenant_slots import Throttle, exceptions, hold_slot, tenant_job
+from tenant_slots import Reschedule, TenantBusy, Throttle, exceptions, hold_slot, tenant_job
 from tenant_slots.models import TenantJob, TenantQueue
 from tests import jobs
 from tests.factories import in_rq, tenant_queue, work
@@ -101,10 +103,13 @@ def test_a_throttle_with_a_wrong_value_is_refused_where_it_is_written(option: st
 
 
 @pytest.mark.parametrize(
-    "options", [{"timeout": -1}, {"timeout": "5"}, {"timeout": 10**400}, {"priority": "high"}, {"key": 7}]
-)
+    "options",
+    [{"timeout": -1}, {"timeout": "5"}, {"timeout": 10**400}, {"timeout": 10**5000}, {"priority": "high"}, {"key": 7},
+     {"queue": []}],
+)  # fmt: skip
 def test_hold_slot_refuses_a_wrong_option_before_it_stores_anything(options: Any, db: None) -> None:
-    with pytest.raises(exceptions.InvalidOption, match=next(iter(options))), hold_slot("acme", "imports", **options):
+    given = {"tenant": "acme", "queue": "imports", **options}
+    with pytest.raises(exceptions.InvalidOption, match=next(iter(options))), hold_slot(**given):
         pass
     assert not TenantJob.objects.exists()
 
@@ -126,7 +131,9 @@ def test_valid_options_are_accepted() -> None:
 @pytest.mark.parametrize(
     "override",
     [{"priority": "high"}, {"priority": True}, {"run_after": "tomorrow"}, {"run_after": datetime(2030, 1, 1)},
-     {"queue": 3}, {"key": 7}, {"priority": 2**31}, {"key": "k" * 256}],
+     {"queue": 3}, {"key": 7}, {"priority": 2**31}, {"key": "k" * 256}, {"priority": 10**5000}, {"key": 10**5000},
+     {"retry": Retry(True)}, {"retry": Retry(1.5)}, {"retry": Retry(2**31)}, {"retry": Retry(10**5000)},
+     {"meta": {10**5000: 1}}],
 )  # fmt: skip
 def test_using_refuses_a_wrong_value_before_anything_is_enqueued(override: Any) -> None:
     with pytest.raises(exceptions.InvalidOption, match=next(iter(override))):
@@ -214,7 +221,10 @@ def test_arguments_over_the_limit_are_refused_with_their_size() -> None:
         (True, "a str, an int or a UUID"),
         (1.5, "a str, an int or a UUID"),
         (["acme"], "a str, an int or a UUID"),
+        (10**300, "301 characters, at most 255"),
+        (-(10**5000), "a str, an int or a UUID"),
     ],
+    ids=range(9),
 )
 def test_an_invalid_tenant_is_refused(tenant: Any, problem: str) -> None:
     with pytest.raises(exceptions.InvalidTenant, match=problem):
@@ -408,3 +418,51 @@ def test_the_name_of_whoever_changes_a_limit_may_be_any_text(name: str) -> None:
     row.set_override(7, now() + timedelta(1), by=name, reason=name)
     row.refresh_from_db()
     assert (row.max_job, row.limit_set_by[:1]) == (7, "\\" if name == "\ud800" else name[0])
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("name", ["by", "reason"])
+@pytest.mark.parametrize("value", [None, 7, User(username="eve")])
+def test_who_changes_a_limit_and_why_is_said_in_text(name: str, value: Any) -> None:
+    row = tenant_queue()
+    for change in (partial(row.set_limit, 5), row.pause):
+        with pytest.raises(exceptions.InvalidOption, match=f"{name}=.*of type str"):
+            change(**{name: value})
+    row.refresh_from_db()
+    assert (row.max_job, row.paused) == (1, False)
+    text: Any = {name: gettext_lazy("paused")}
+    row.set_limit(5, **text)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_number_that_python_does_not_write_is_refused_as_any_other(sign: int) -> None:
+    unwritten = sign * 10**5000
+    row = tenant_queue()
+    minute = timedelta(minutes=1)
+    for change in (
+        row.set_limit,
+        row.set_share,
+        row.set_max_job_per_key,
+        row.set_max_waiting,
+        lambda number: row.set_rate(number, per=minute),
+        lambda number: row.set_rate(5, per=minute, burst=number),
+        lambda number: row.set_override(number, now() + minute),
+        lambda number: TenantBusy(seconds=number),
+        lambda number: Reschedule(number),
+    ):
+        with pytest.raises(exceptions.TenantSlotsError, match="a int that cannot be shown"):
+            change(unwritten)
+
+
+def test_the_message_of_an_error_is_short_whatever_it_is_about() -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    values: list[Any] = ["x" * 10**6, ["x"] * 10**6, Odd()]
+    for value in values:
+        with pytest.raises(exceptions.InvalidOption, match="key=") as caught:
+            jobs.for_user.using(key=value)
+        assert len(str(caught.value)) < 500
+        assert vars(caught.value)["value"] is value

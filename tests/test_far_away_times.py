@@ -14,7 +14,7 @@ from django.utils.timezone import make_aware
 from rq import Retry
 
 from tenant_slots import checks, exceptions, tenant_job
-from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.models import KeptChange, TenantJob, TenantQueue
 from tenant_slots.running import runner
 from tests import jobs
 from tests.admin.site import JOBS, LIVE, QUEUES, change_page, confirmed, loaded
@@ -37,6 +37,18 @@ IDS, TIMES = list(FAR_AWAY), list(FAR_AWAY.values())
 def test_using_refuses_a_time_to_run_after_that_is_none_in_utc(time: datetime) -> None:
     with pytest.raises(exceptions.InvalidOption, match=r"run_after.*years"):
         jobs.add.using(run_after=time)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("hours", [23.9, 16, -16, -23.9])
+def test_a_time_with_an_offset_that_postgresql_does_not_read_is_the_same_time_in_utc(hours: float) -> None:
+    time = datetime(2090, 1, 1, tzinfo=timezone(timedelta(hours=hours)))
+    assert fresh(jobs.add.using(run_after=time).enqueue(1, 2, tenant="acme")).run_after == time
+    row = tenant_queue("acme")
+    row.pause(until=time)
+    row.set_override(3, time)
+    assert (fresh(row).resume_at, row.override_until) == (time, time)
+    assert KeptChange.objects.filter(until=time).count() == 2
 
 
 @pytest.mark.django_db(transaction=True)

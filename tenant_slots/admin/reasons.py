@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from django.conf import settings
 from django.db.models import QuerySet
 from django.utils.translation import gettext, ngettext
 
@@ -165,6 +166,9 @@ def _waits_for_worker(waits: reasons.Waits) -> Iterable[str]:
 
 
 def _workers_of(queue: str) -> Iterable[str]:
+    if queue not in getattr(settings, "RQ_QUEUES", {}):
+        yield gettext("RQ_QUEUES does not have queue %(queue)s, so that no worker takes its jobs.") % {"queue": queue}
+        return
     known = fleet.known(queue)
     members = known.of(queue)
     alive = [member for member in members if member.is_alive]

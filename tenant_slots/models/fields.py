@@ -6,7 +6,7 @@ To migrations they are Django's own fields.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db import models
@@ -33,6 +33,12 @@ class Moment(models.DateTimeField):  # type: ignore[type-arg]  # it takes none w
         if compiler.connection.vendor != "postgresql":
             return sql, params
         return within_calendar(sql), (*params, *params, *params)
+
+    def get_prep_value(self, value: Any) -> Any:
+        """In UTC: PostgreSQL reads no offset of 16 hours or more."""
+        value = super().get_prep_value(value)
+        is_time = isinstance(value, datetime) and value.utcoffset() is not None and is_in_calendar(value)
+        return value.astimezone(UTC) if is_time else value
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
         if isinstance(value, datetime) and not is_in_calendar(value):

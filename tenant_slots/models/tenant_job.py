@@ -19,7 +19,7 @@ from tenant_slots.models import shapes
 from tenant_slots.models.fields import Moment, SparseDict, StoredJSON, Unreadable, UnreadableDict, UnreadableList
 from tenant_slots.models.job_indexes import ANY, CONSTRAINTS, HAS_COUNTED_OUT, INDEXES
 from tenant_slots.models.manager import MYPY, InConfiguredDatabase
-from tenant_slots.models.states import ENDED, HOLDING, UNADMITTED, Kind, Stage, State
+from tenant_slots.models.states import HOLDING, UNADMITTED, Kind, Stage, State
 from tenant_slots.models.tenant_queue import TenantQueue
 
 ERROR_CLASS_LENGTH = 200
@@ -345,7 +345,8 @@ class TenantJob(models.Model):
 
     @property
     def has_ended(self) -> bool:
-        return self.state in ENDED
+        """Also in a state that only SQL from outside has written, as `stage` has it."""
+        return self.state not in (*UNADMITTED, *HOLDING)
 
     def require_readable(self, *columns: str) -> None:
         """Raises UnreadableColumn when one of these holds something else than what was stored there."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from django.db import IntegrityError, transaction
-from django.db.models import F, Q
+from django.db.models import Q
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago, in_seconds
+from tenant_slots.db.counting import grown
 from tenant_slots.models import EVERYWHERE, SweepClaim
 
 CLAIMED_SHARE = 0.8
@@ -25,7 +26,7 @@ def claim(name: str, sweeper: str) -> bool:
     until = in_seconds(app_settings.SWEEP_INTERVAL * CLAIMED_SHARE)
     is_over = Q(until__lte=ago(0)) | Q(until__gt=ago(-app_settings.SWEEP_INTERVAL))
     free = SweepClaim.objects.filter(is_over, name=name)
-    if free.update(sweeper=sweeper, until=until, swept_at=DatabaseNow(), sweeps=F("sweeps") + 1):
+    if free.update(sweeper=sweeper, until=until, swept_at=DatabaseNow(), sweeps=grown("sweeps")):
         return True
     if SweepClaim.objects.filter(name=name).exists():
         return False
@@ -52,4 +53,4 @@ def done(name: str, sweeper: str, seconds: float) -> None:
 def count_reclaimed(jobs: int) -> None:
     """For metrics. In the row that outlives the hosts."""
     if jobs:
-        SweepClaim.objects.filter(name=EVERYWHERE).update(reclaimed=F("reclaimed") + jobs)
+        SweepClaim.objects.filter(name=EVERYWHERE).update(reclaimed=grown("reclaimed", jobs))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from django.db.models import Model
 from redis.exceptions import RedisError
 
 from tenant_slots import dispatch
 from tenant_slots.conf import app_settings
-from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.models import KeptChange, TenantJob, TenantQueue
 from tenant_slots.repair import findings as found
 from tenant_slots.repair import liveness, numbers
 from tenant_slots.repair.finding import Finding, of_job, of_row
@@ -76,6 +77,14 @@ def _unreadable() -> Iterator[Finding]:
         yield of_job("unreadable", job, _not_ours(columns))
     for row, columns in found.unreadable_tenant_queues():
         yield of_row("unreadable", row, _not_ours(columns))
+    for other, columns in found.unreadable_elsewhere():
+        yield _of_other("unreadable", other, f"row {other.pk} of {other._meta.db_table}: {_not_ours(columns)}")
+
+
+def _of_other(kind: str, row: Model, meaning: str) -> Finding:
+    if isinstance(row, KeptChange):
+        return of_row(kind, row.tenant_queue, meaning)
+    return Finding(kind, "", getattr(row, "queue", ""), "", meaning)
 
 
 def _not_ours(columns: list[str]) -> str:

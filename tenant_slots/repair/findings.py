@@ -19,8 +19,20 @@ from tenant_slots import chains, dispatch, fair_order, owners, rates, rests
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.exceptions import UnreadableColumn
-from tenant_slots.models import State, TenantJob, TenantJobQuerySet, TenantQueue, rq_queue_of
-from tenant_slots.models.fields import Moment, Unreadable
+from tenant_slots.models import (
+    BulkChange,
+    BulkChunk,
+    KeptChange,
+    Kind,
+    QueueMinute,
+    State,
+    SweepClaim,
+    TenantJob,
+    TenantJobQuerySet,
+    TenantQueue,
+    rq_queue_of,
+)
+from tenant_slots.models.fields import Moment, StoredJSON, Unreadable
 from tenant_slots.owners import Liveness
 from tenant_slots.validation import EARLIEST, LATEST
 
@@ -28,6 +40,8 @@ LARGE = ("args", "kwargs", "progress", "stats", "result")
 """Fields of a job that nothing here asks for, and that may take long to read."""
 
 JSON_OF_JOBS = ("args", "kwargs", "options", "context", "progress", "stats")
+
+WORDS_OF_JOBS = {"kind": Kind.values, "state": State.values}
 
 LONG_TEXT = 500
 """Characters. Numbers of too many digits, and lists in lists that are nested too deeply for Python, are longer."""
@@ -220,10 +234,14 @@ def wrong_counters() -> list[int]:
 
 
 def unreadable_jobs() -> Iterator[tuple[TenantJob, list[str]]]:
-    """Jobs with columns that no code of ours has written: times out of the calendar, and JSON that a run would read."""
+    """Jobs with columns that no code of ours has written: times out of the calendar, kinds and states that there are
+    not, and JSON that a run would read.
+    """
     jobs: TenantJobQuerySet = TenantJob.objects.select_related("tenant_queue")
-    for job in jobs.filter(_out_of_calendar(TenantJob)).defer(*LARGE, "options", "error"):
-        yield job, _far_away(job)
+    unknown = ~Q(kind__in=Kind.values) | ~Q(state__in=State.values)
+    for job in jobs.filter(_out_of_calendar(TenantJob) | unknown).defer(*LARGE, "options", "error"):
+        words = [name for name, known in WORDS_OF_JOBS.items() if getattr(job, name) not in known]
+        yield job, _far_away(job) + words
     for job in _with_odd_json(jobs.not_ended()).defer("result", "error").iterator(ROWS_AT_ONCE):
         if columns := [name for name in JSON_OF_JOBS if isinstance(getattr(job, name), Unreadable)]:
             yield job, columns
@@ -236,6 +254,19 @@ def unreadable_tenant_queues() -> Iterator[tuple[TenantQueue, list[str]]]:
     for row in TenantQueue.objects.exclude(limit_history__isnull=True).iterator(ROWS_AT_ONCE):
         if isinstance(row.limit_history, Unreadable):
             yield row, ["limit_history"]
+
+
+def unreadable_elsewhere() -> Iterator[tuple[Model, list[str]]]:
+    """The same of the tables that only pages and sweeps read."""
+    with_times: tuple[type[Model], ...] = (KeptChange, QueueMinute, SweepClaim, BulkChange)
+    with_json: tuple[type[Model], ...] = (BulkChange, BulkChunk)
+    for model in with_times:
+        for row in model._base_manager.filter(_out_of_calendar(model)).iterator(ROWS_AT_ONCE):
+            yield row, _far_away(row)
+    for model in with_json:
+        for row in model._base_manager.iterator(ROWS_AT_ONCE):
+            if columns := [name for name in _json_of(model) if isinstance(getattr(row, name), Unreadable)]:
+                yield row, columns
 
 
 def without_queue() -> QuerySet[TenantQueue]:
@@ -260,6 +291,10 @@ def _far_away(row: Model) -> list[str]:
 
 def _moments_of(model: type[Model]) -> list[str]:
     return [field.name for field in model._meta.concrete_fields if isinstance(field, Moment)]
+
+
+def _json_of(model: type[Model]) -> list[str]:
+    return [field.name for field in model._meta.concrete_fields if isinstance(field, StoredJSON)]
 
 
 def _with_odd_json(jobs: TenantJobQuerySet) -> TenantJobQuerySet:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from django.db.models import F
-
+from tenant_slots.db import counting
 from tenant_slots.models import QueueTotal
 from tenant_slots.models.queue_minute import ALL_QUEUES, COUNTED
+from tenant_slots.validation import HIGHEST_TOTAL
 
 
 def lock() -> None:
@@ -25,7 +25,7 @@ def add(grown: Mapping[str, Counter[str]]) -> None:
     totals = {total.queue: total for total in QueueTotal.objects.filter(queue__in=grown)}
     for queue, counts in grown.items():
         total = totals.setdefault(queue, QueueTotal(queue=queue))
-        vars(total).update({name: getattr(total, name) + counts[name] for name in COUNTED})
+        vars(total).update({name: min(getattr(total, name) + counts[name], HIGHEST_TOTAL) for name in COUNTED})
     QueueTotal.objects.bulk_create(
         totals.values(), update_conflicts=True, unique_fields=["queue"], update_fields=[*COUNTED]
     )
@@ -34,6 +34,6 @@ def add(grown: Mapping[str, Counter[str]]) -> None:
 def add_lost_run(queue: str, column: str) -> None:
     """One more of `LOST_RUNS`."""
     own = QueueTotal.objects.filter(queue=queue)
-    if not own.update(**{column: F(column) + 1}):
+    if not own.update(**{column: counting.grown(column)}):
         QueueTotal.objects.get_or_create(queue=queue)
-        own.update(**{column: F(column) + 1})
+        own.update(**{column: counting.grown(column)})

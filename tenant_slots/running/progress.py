@@ -18,7 +18,7 @@ from tenant_slots.exceptions import InvalidProgress
 from tenant_slots.models import TenantJob
 from tenant_slots.models.shapes import HIGHEST_AMOUNT
 from tenant_slots.tasks.arguments import json_problem
-from tenant_slots.validation import is_number
+from tenant_slots.validation import is_number, shown
 
 logger = logging.getLogger("tenant_slots")
 
@@ -153,9 +153,9 @@ def is_reporting() -> bool:
 
 def _require_amount(name: str, value: object) -> None:
     if not is_number(value):
-        raise InvalidProgress(name=name, value=_shown(value), problem="it must be an int or a float")
+        raise InvalidProgress(name=name, value=shown(value), problem="it must be an int or a float")
     if not is_number(value, 0, HIGHEST_AMOUNT):
-        raise InvalidProgress(name=name, value=_shown(value), problem=f"it must be from 0 to {HIGHEST_AMOUNT}")
+        raise InvalidProgress(name=name, value=shown(value), problem=f"it must be from 0 to {HIGHEST_AMOUNT}")
 
 
 def _require_stat(name: str, value: object) -> None:
@@ -165,7 +165,7 @@ def _require_stat(name: str, value: object) -> None:
     elif is_number(value) and not problem and not is_number(value, -HIGHEST_AMOUNT, HIGHEST_AMOUNT):
         problem = f"it must be from {-HIGHEST_AMOUNT} to {HIGHEST_AMOUNT}"
     if problem:
-        raise InvalidProgress(name=name, value=_shown(value), problem=problem)
+        raise InvalidProgress(name=name, value=shown(value), problem=problem)
 
 
 def _require_small(stats: Mapping[str, Stat]) -> None:
@@ -173,12 +173,3 @@ def _require_small(stats: Mapping[str, Stat]) -> None:
     if size > STATS_BYTES:
         problem = f"they take {size} bytes, at most {STATS_BYTES} are kept"
         raise InvalidProgress(name="stats", value=f"{len(stats)} entries", problem=problem)
-
-
-def _shown(value: object) -> str:
-    """Short enough for a message; Python refuses to write numbers of thousands of digits."""
-    try:
-        text = repr(value)
-    except ValueError:
-        return f"a {type(value).__name__} of thousands of digits"
-    return text if len(text) <= 80 else f"{text[:80]}…"

@@ -26,7 +26,7 @@ from tenant_slots.running.keeper import Keeper, Reservation
 from tenant_slots.running.progress import Reporter
 from tenant_slots.running.recording import storable_error
 from tenant_slots.tasks.options import Option, key_problem, priority_problem, require_options
-from tenant_slots.validation import is_number
+from tenant_slots.validation import is_number, type_problem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -92,7 +92,8 @@ def _held(
     tenant: str | int | UUID | None, queue: str, timeout: float, priority: int, key: str
 ) -> Iterator[Reservation]:
     """See `hold_slot`."""
-    require_options("hold_slot", {"timeout": timeout, "priority": priority, "key": key}, OPTIONS)
+    given = {"queue": queue, "timeout": timeout, "priority": priority, "key": key}
+    require_options("hold_slot", given, OPTIONS)
     _require_second_connection()
     wanted = {"priority": priority, "key": key}
     keeper = Keeper(tenants.checked_tenant("hold_slot", tenant), queue, timeout, wanted)
@@ -116,7 +117,16 @@ def _timeout_problem(value: object) -> str:
     return "" if is_number(value, 0, LONGEST_TIMEOUT) else f"give seconds, from 0 to {LONGEST_TIMEOUT}"
 
 
-OPTIONS = {"timeout": Option(_timeout_problem), "priority": Option(priority_problem), "key": Option(key_problem)}
+def _queue_problem(value: object) -> str:
+    return type_problem(value, str)
+
+
+OPTIONS = {
+    "queue": Option(_queue_problem),
+    "timeout": Option(_timeout_problem),
+    "priority": Option(priority_problem),
+    "key": Option(key_problem),
+}
 
 
 def _require_run_by_call(function: Any) -> None:

@@ -71,7 +71,8 @@ def last_periods(queue: str, periods: int, seconds: int) -> list[Period | None]:
 @functools.cache
 def _last_periods(periods: int, seconds: int) -> Statement:
     back = (MinuteOf(Now()) - 1 - MinuteOf("minute")) / (seconds // 60)
-    rows = QueueMinute.objects.filter(Q(queue=QUEUE) | Q(queue=ALL_QUEUES), minute__gte=ago((periods + 2) * seconds))
+    within = ago((periods + 2) * seconds), ago(0)  # an infinite time, of SQL from outside, is in no minute
+    rows = QueueMinute.objects.filter(Q(queue=QUEUE) | Q(queue=ALL_QUEUES), minute__range=within)
     grouped = rows.order_by().values_list(ExpressionWrapper(back, output_field=IntegerField()))
     return Statement(lambda: grouped.annotate(**_figures(QUEUE)))
 

@@ -11,10 +11,7 @@ from typing import Any
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import ArgumentNotJSON, ArgumentsTooLarge
 from tenant_slots.tasks.task import TaskCall
-from tenant_slots.validation import text_problem
-
-LARGEST_INT_BITS = 10_000
-"""Python refuses to write integers of more than 4,300 digits, which is 14,000 bits, as text."""
+from tenant_slots.validation import LARGEST_INT_BITS, shown, text_problem
 
 DEEPEST = 500
 """Levels of lists and dicts in each other that are read again wherever the job runs: Python's own limit is for all that
@@ -72,7 +69,7 @@ def _problem(value: Any, levels: int) -> str:
 def _dict_problem(value: dict[Any, Any], levels: int) -> str:
     for key, item in value.items():
         if not isinstance(key, str):
-            return f"it holds a dict with the key {key!r}; JSON keys are texts"
+            return f"it holds a dict with the key {shown(key)}; JSON keys are texts"
         problem = text_problem(key) or _problem(item, levels)
         if problem:
             return problem

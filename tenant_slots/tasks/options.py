@@ -18,7 +18,7 @@ from tenant_slots.tasks.duplicates import unique_until_problem
 from tenant_slots.tasks.on_busy import on_busy_problem
 from tenant_slots.tasks.task import TenantTask
 from tenant_slots.tasks.throttle import Throttle
-from tenant_slots.validation import is_number, is_whole, text_problem, time_problem, type_problem
+from tenant_slots.validation import HIGHEST_COUNT, is_number, is_whole, text_problem, time_problem, type_problem
 
 HIGHEST_PRIORITY = 1_000_000
 LONGEST_KEY: int = TenantJob._meta.get_field("key").max_length or 0
@@ -67,8 +67,8 @@ def _retry_problem(value: Any) -> str:
     """RQ takes some that mean nothing (2.12)."""
     if problem := type_problem(value, Retry):
         return problem
-    if not is_whole(value.max, 1):
-        return "max must be a whole number"
+    if not is_whole(value.max, 1, HIGHEST_COUNT):
+        return f"its max is a whole number from 1 to {HIGHEST_COUNT}"
     if not value.intervals:
         return "it has no interval; give 0 for none"
     is_short = all(is_number(seconds, 0, LONGEST.total_seconds()) for seconds in value.intervals)

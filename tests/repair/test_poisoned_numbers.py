@@ -12,7 +12,8 @@ from django.db import connection
 from tenant_slots import owners, slots
 from tenant_slots.db.clock import ago, in_seconds
 from tenant_slots.enqueueing import on_busy
-from tenant_slots.models import COUNTS, State, TenantJob, TenantQueue
+from tenant_slots.models import COUNTS, QueueMinute, QueueTotal, State, SweepClaim, TenantJob, TenantQueue
+from tenant_slots.models.queue_minute import COUNTED
 from tenant_slots.repair import doctor, numbers
 from tests import jobs
 from tests.factories import counters_match, dead_process, fresh, running_job, tenant_queue, waiting_job, work
@@ -195,3 +196,24 @@ def test_nobody_signals_a_group_of_processes_that_no_work_horse_leads(
     spoil(job, horse=2**22 + 1)  # more than Linux gives
     owners.end_leftovers(fresh(job))
     assert len(signaled) == 1, "the control"
+
+
+# --- the counters for metrics --------------------------------------------------------------------------------------
+
+HIGHEST_TOTAL = 2**63 - 1
+
+
+@on_postgresql
+def test_a_counter_at_its_end_stops_no_sweep_and_no_repair() -> None:
+    sweep_now()
+    QueueTotal.objects.get_or_create(queue="imports")
+    SweepClaim.objects.update(sweeps=HIGHEST_TOTAL, reclaimed=HIGHEST_TOTAL)
+    QueueTotal.objects.update(**dict.fromkeys((*COUNTED, "crashes", "interruptions"), HIGHEST_TOTAL))
+    dead = running_job(tenant_queue(), dead_process())
+    ended = waiting_job(tenant_queue("other"), state=State.FINISHED, started_at=ago(90), ended_at=ago(80))
+    QueueMinute.objects.all().delete()
+    report = sweep_now()
+    assert (report.failed, report.reclaimed) == ([], 1)
+    assert fresh(dead).attempt == 2
+    assert fresh(ended).state == State.FINISHED
+    assert set(SweepClaim.objects.values_list("sweeps", flat=True)) == {HIGHEST_TOTAL}

@@ -6,14 +6,17 @@ import io
 import json
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.core.management import call_command
 from django.db import DataError, connection
+from django.db.models import Model
 from django.test import Client
+from django.urls import reverse
 
 from tenant_slots import dispatch
-from tenant_slots.models import State, SweepClaim, TenantJob, TenantQueue
+from tenant_slots.models import BulkChange, KeptChange, QueueMinute, State, SweepClaim, TenantJob, TenantQueue
 from tenant_slots.repair import doctor, steps, sweeper
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
@@ -260,6 +263,66 @@ def test_the_doctor_names_a_tenant_queue_whose_queue_rq_lacks_and_whose_jobs_hol
     work("reports")
     assert fresh(other).state == State.FINISHED
     assert ("unknown queue", "poisoned") in named_by_the_doctor()
+
+
+@pytest.mark.parametrize("column", ["kind", "state"])
+def test_the_doctor_names_a_job_of_no_kind_and_in_no_state_and_cancel_comes_back(
+    column: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, _ = job_in(State.WAITING, "poisoned"), job_in(State.WAITING, "well")
+    write(job, column, "nowhere")
+    found = [one for one in doctor.findings("rows") if one.kind == "unreadable"]
+    assert [(one.job, one.tenant) for one in found] == [(str(job.uuid), "poisoned")]
+    assert column in found[0].meaning
+    looks: list[int] = []
+    refresh = TenantJob.refresh_from_db
+
+    def refresh_three_times(*args: Any, **kwargs: Any) -> None:
+        looks.append(1)
+        assert len(looks) <= 3, "it would ask for ever"
+        refresh(*args, **kwargs)
+
+    monkeypatch.setattr(TenantJob, "refresh_from_db", refresh_three_times)
+    assert job.cancel() == (column == "kind")
+
+
+ELSEWHERE = {KeptChange: "at", QueueMinute: "minute", SweepClaim: "until", BulkChange: "created_at"}
+
+
+def row_elsewhere(model: type[Model]) -> Model:
+    if model is KeptChange:
+        tenant_queue("poisoned").set_limit(5)
+        return KeptChange.objects.get()
+    if model is QueueMinute:
+        return QueueMinute.objects.create(queue="imports", minute=LONG_AGO)
+    if model is SweepClaim:
+        return SweepClaim.objects.create(name="host", until=LONG_AGO)
+    return BulkChange.objects.create(total=1, job=UUID(int=1))
+
+
+@pytest.mark.parametrize("value", TIMES)
+@pytest.mark.parametrize("model", ELSEWHERE)
+def test_the_doctor_names_such_a_time_in_any_other_table_and_the_admin_is_shown(
+    model: type[Model], value: str, boss: Client
+) -> None:
+    row = row_elsewhere(model)
+    assert not [one for one in doctor.findings("rows") if one.kind == "unreadable"]
+    write(row, ELSEWHERE[model], value)
+    (found,) = doctor.findings("rows")
+    assert found.tenant == ("poisoned" if model is KeptChange else "")
+    assert found.meaning.startswith(f"row {row.pk} of {model._meta.db_table}: ")
+    assert f"read: {ELSEWHERE[model]};" in found.meaning
+    for name in ("changelist", "overview", "workers", "bulk_changes"):
+        assert boss.get(reverse(f"admin:tenant_slots_tenantqueue_{name}")).status_code == 200, name
+
+
+@pytest.mark.parametrize("column", ["values", "outcomes", "problems"])
+def test_the_doctor_names_json_of_a_bulk_change_that_is_none_of_ours(column: str) -> None:
+    row = row_elsewhere(BulkChange)
+    write(row, f'"{column}"', "7")
+    (found,) = doctor.findings("rows")
+    assert found.meaning.startswith(f"row {row.pk} of tenant_slots_bulkchange: ")
+    assert f"read: {column};" in found.meaning
 
 
 def test_what_the_doctor_names_is_printed_with_all_else(capsys: pytest.CaptureFixture[str]) -> None:
