@@ -63,7 +63,7 @@ def _addresses() -> dict[str, str]:
         "workers": f"{LIST}workers/",
         "tenant queues": LIST,
         "tenant queues, search": f"{LIST}?q=77",
-        **{f"tenant queues, order {number}": f"{LIST}?o={number}" for number in (1, 4, 5, 6, 8)},
+        **{f"tenant queues, order {number}": f"{LIST}?o={number}" for number in (1, 4, 5, 6, 8, 9, 10)},
         "tenant queue": f"{LIST}{row.pk}/change/",
         "tenant queue, 7 days": f"{LIST}{row.pk}/change/?span=7d",
         "jobs": JOBS,

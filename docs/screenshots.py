@@ -2,6 +2,12 @@
 
     python -m pip install -e ".[browser]" && python docs/screenshots.py
 
+With a directory it makes pictures of every page there instead, in each way in which somebody may look at it: widths
+from 390 to 1920 pixels, zoomed, dark, in forced colors, from right to left, on paper, without JavaScript. Look at them
+after a change of the pages.
+
+    python docs/screenshots.py /tmp/pictures
+
 It needs a Chromium: ``apt-get install chromium``, or name one in the environment variable CHROMIUM.
 """
 
@@ -80,10 +86,23 @@ def _shoot(page: Page, address: str, name: str) -> None:
     page.screenshot(path=IMAGES / f"{name}.png")
 
 
-if __name__ == "__main__":
+def picture_every_page(directory: str) -> int:
+    """By the tests that look at the same pages. Returns their exit code: the pictures are made where they fail, too."""
+    looks = ["tests/browser/test_every_page.py", "-k", "every_page_can_be_read"]
+    command = [sys.executable, "-m", "pytest", "-q", *looks, "--pictures", str(Path(directory).resolve())]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+def picture_the_manual() -> None:
     IMAGES.mkdir(exist_ok=True)
     with demo() as password, sync_playwright() as playwright:
         flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         browser = playwright.chromium.launch(executable_path=chromium(), args=flags)
         take(browser.new_page(viewport={"width": 1500, "height": 800}), password)
         browser.close()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        sys.exit(picture_every_page(sys.argv[1]))
+    picture_the_manual()

@@ -157,12 +157,13 @@ def _cap(value: int | str | None) -> str:
     return gettext("no limit") if value is None else str(value)
 
 
-def history_of(row: TenantQueue) -> list[HistoryLine]:
-    """The latest changes of a tenant queue, whoever made them, and what else staff have done with it.
+def kept_of(row: TenantQueue) -> list[KeptChange]:
+    """The latest changes of a tenant queue, the last one first, whoever made them."""
+    return list(row.kept_changes.order_by("-pk")[:ENTRIES_SHOWN])
 
-    Three queries at most.
-    """
-    kept = row.kept_changes.order_by("-pk")[:ENTRIES_SHOWN]
+
+def history_of(row: TenantQueue, kept: Sequence[KeptChange]) -> list[HistoryLine]:
+    """`kept_of` the row, and what else staff have done with it. Two queries at most."""
     lines = [*map(line_of, kept), *actions_on(row)]
     return sorted(lines, key=lambda line: line.time, reverse=True)[:ENTRIES_SHOWN]
 

@@ -38,8 +38,8 @@ class QueueColumns(QueueConcern):
     running = column("running", _("running"))
     queued = column("queued", _("next"))
     waiting = column("waiting", _("waiting"), ordering="waiting")
-    oldest_wait = column("oldest", _("oldest wait"))
-    start_delay = column("delay", _("start delay p95, 15 min"))
+    oldest_wait = column("oldest", _("oldest wait"), ordering="longest_wait")
+    start_delay = column("delay", _("start delay p95, 15 min"), ordering="delay_of_starts")
     worker_time = column("worker", _("worker time, 1 h"), ordering="worker_time", css="slots-number")
     failed = column("failed", _("failed, 1 h"))
     origin = column("origin", _("limit source"), tag="bdi")
@@ -80,7 +80,7 @@ class QueueColumns(QueueConcern):
     @admin.display(description=_("edit"))
     def edit(self, row: TenantQueue) -> SafeString:
         return format_html(
-            '<a href="{}" data-slots="{}.edit" data-slots-edit="{}"{}>{}</a>',
+            '<a href="{0}" data-slots="{1}.edit" data-slots-edit="{2}" aria-label="{4}: {2}"{3}>{4}</a>',
             address(self, "limit", row.pk),
             row.pk,
             str(row),

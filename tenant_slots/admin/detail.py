@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from django.utils.formats import localize
 from django.utils.translation import gettext
 
-from tenant_slots.admin import audit, queue_charts, words
+from tenant_slots.admin import audit, decided, queue_charts, words
 from tenant_slots.admin.hosts import name_hosts
 from tenant_slots.admin.pages import address
 from tenant_slots.admin.permissions import QueuePermissions, may
@@ -51,16 +51,18 @@ class DetailPage(QueuePermissions):
             return {}
         span = queue_charts.SPANS.get(request.GET.get("span", ""), queue_charts.SPANS["1h"])
         jobs_seen = may(request, "view_tenantjob")
+        kept = audit.kept_of(row)
         context: dict[str, Any] = {
             "slots_live": live_of(row),
             "slots_state": words.state(live_of(row)),
             "slots_figures": self._figures(row),
+            "slots_decided": decided.sentences(row, kept),
             "slots_span": span,
             "slots_spans": queue_charts.SPANS.values(),
             "slots_charts": queue_charts.charts_of(row, span),
             "slots_holding": holding_of(row),
             "slots_backlog": positions.first_waiting(row, MOST_WAITING) if live_of(row).waiting else [],
-            "slots_history": audit.history_of(row),
+            "slots_history": audit.history_of(row, kept),
             "slots_job_url": f"{self.admin_site.name}:tenant_slots_tenantjob_change" if jobs_seen else "",
         }
         if self.has_set_limit_permission(request, row):
@@ -76,7 +78,6 @@ class DetailPage(QueuePermissions):
             (gettext("Waiting"), localize(live.waiting)),
             (gettext("Oldest wait"), words.duration(live.oldest_wait)),
             (gettext("Failed in the last hour"), localize(live.failed)),
-            (gettext("Limit source"), words.origin(row)),
         ]
 
 

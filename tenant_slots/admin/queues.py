@@ -23,7 +23,8 @@ from tenant_slots.admin.live import LiveList
 from tenant_slots.admin.lookups import OfferedLookups, with_storable
 from tenant_slots.admin.overview import OverviewPage
 from tenant_slots.models import TenantQueue
-from tenant_slots.stats.tenant_queues import BUSIEST_FIRST, with_in_use, with_waiting
+from tenant_slots.stats.percentiles import with_start_delay
+from tenant_slots.stats.tenant_queues import BUSIEST_FIRST, with_in_use, with_longest_wait, with_waiting
 from tenant_slots.stats.worker_time import with_worker_time
 
 
@@ -85,7 +86,8 @@ class TenantQueueAdmin(
         # Not super(), which orders before there is a `waiting` to order by.
         own = self.tenant_queues_for(request)
         rows = with_in_use(with_waiting(self.model._default_manager.get_queryset() if own is None else own))
-        return with_storable(request, with_worker_time(rows).order_by(*self.get_ordering(request)))
+        timed = with_start_delay(with_longest_wait(with_worker_time(rows)))
+        return with_storable(request, timed.order_by(*self.get_ordering(request)))
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         return BUSIEST_FIRST

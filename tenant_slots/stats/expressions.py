@@ -14,6 +14,7 @@ from django.db.models import (
     OuterRef,
     Q,
     Subquery,
+    Value,
 )
 
 from tenant_slots.db.clock import DatabaseNow, InCalendar, ago
@@ -23,6 +24,8 @@ from tenant_slots.models.fields import Moment
 
 PKS = Keys("pks")
 """Of the tenant queues that a compiled statement is asked about."""
+
+NO_TIME = Value(timedelta(0), output_field=DurationField())
 
 LARGE = ("args", "kwargs", "options", "context", "result", "error")
 """Fields of a job that a list of jobs has no use for and that may take long to read."""

@@ -6,13 +6,13 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import Count, ExpressionWrapper, F, IntegerField, Q, Window
+from django.db.models import Case, Count, ExpressionWrapper, F, IntegerField, Q, QuerySet, Subquery, When, Window
 from django.db.models.functions import RowNumber
 
 from tenant_slots.db.clock import PeriodsAgo, ago
 from tenant_slots.db.compiled import Statement
-from tenant_slots.models import TenantQueue
-from tenant_slots.stats.expressions import in_seconds, jobs_of_rows, ran_lately, start_delay
+from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.stats.expressions import NO_TIME, in_seconds, jobs_of_row, jobs_of_rows, ran_lately, start_delay
 
 WINDOW = 15 * 60
 """Seconds of starts that the start delay of a row is measured over, and the rate of starts."""
@@ -21,6 +21,19 @@ WINDOW = 15 * 60
 def start_delays(pks: Sequence[int], percent: int = 95) -> dict[int, float]:
     """Seconds from ready to first start by tenant queue, over `WINDOW`. One query."""
     return {pk: in_seconds(time) or 0.0 for pk, time in _start_delays(percent).lists(pks=pks)}
+
+
+def with_start_delay(rows: QuerySet[Any], percent: int = 95) -> QuerySet[Any]:
+    """The rows with `delay_of_starts`, to order by: as `start_delays`, nothing where no job has started.
+
+    Which rows have any is looked up once for all of them: ranking nothing takes as long as ranking a few.
+    """
+    started = first_starts(jobs_of_row(), WINDOW).order_by()
+    chosen = ranked(started, by="tenant_queue_id", value=start_delay()).filter(rank=nearest_rank(percent))
+    with_any = first_starts(TenantJob.objects.order_by(), WINDOW).values("tenant_queue_id")
+    delay = Case(When(pk__in=with_any, then=Subquery(chosen.values("value"))), default=NO_TIME)
+    timed: QuerySet[Any] = rows.alias(delay_of_starts=delay)
+    return timed
 
 
 def start_delays_by_period(row: TenantQueue, periods: int, seconds: int) -> dict[int, list[float | None]]:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from django.db.models import QuerySet
+from django.db.models.functions import Coalesce
 
 from tenant_slots import rests
 from tenant_slots.models import TenantQueue
-from tenant_slots.stats.expressions import count_of, in_seconds, jobs_of_row, oldest_wait
+from tenant_slots.stats.expressions import NO_TIME, count_of, in_seconds, jobs_of_row, oldest_wait
 from tenant_slots.validation import text_problem
 
 BUSIEST_FIRST = ("-waiting", "-current_job", "tenant", "queue")
@@ -71,3 +72,9 @@ def with_in_use(rows: QuerySet[Any]) -> QuerySet[Any]:
 def with_waiting(rows: QuerySet[TenantQueue]) -> QuerySet[Any]:
     """The rows with `waiting`, the size of the backlog."""
     return rows.annotate(waiting=count_of(jobs_of_row().waiting()))
+
+
+def with_longest_wait(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """The rows with `longest_wait`, to order by: of the job that could have started first, nothing where none waits."""
+    timed: QuerySet[Any] = rows.alias(longest_wait=Coalesce(oldest_wait(jobs_of_row()), NO_TIME))
+    return timed

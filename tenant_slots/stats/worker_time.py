@@ -7,7 +7,6 @@ its row keeps no other.
 from __future__ import annotations
 
 import functools
-from datetime import timedelta
 from typing import Any
 
 from django.db.models import (
@@ -18,14 +17,13 @@ from django.db.models import (
     QuerySet,
     Subquery,
     Sum,
-    Value,
 )
 from django.db.models.functions import Coalesce, Greatest, Least, Now
 
 from tenant_slots.db.clock import ago
 from tenant_slots.db.compiled import Statement
 from tenant_slots.models import Kind, TenantJob
-from tenant_slots.stats.expressions import in_seconds, jobs_of_row, ran_lately
+from tenant_slots.stats.expressions import NO_TIME, in_seconds, jobs_of_row, ran_lately
 
 HOUR = 3600
 
@@ -46,8 +44,7 @@ def with_worker_time(rows: QuerySet[Any]) -> QuerySet[Any]:
     """The rows with `worker_time`, that of the last hour, to order by."""
     jobs = ran_lately(jobs_of_row().filter(kind=Kind.JOB), HOUR).order_by()
     total = Func(time_within(HOUR), function="SUM", output_field=DurationField())
-    none = Value(timedelta(0), output_field=DurationField())
-    timed: QuerySet[Any] = rows.alias(worker_time=Coalesce(Subquery(jobs.values(total=total)), none))
+    timed: QuerySet[Any] = rows.alias(worker_time=Coalesce(Subquery(jobs.values(total=total)), NO_TIME))
     return timed
 
 

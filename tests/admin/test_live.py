@@ -20,7 +20,7 @@ from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin, charts, snapsho
 from tenant_slots.admin.snapshots import shared_rows
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.admin.site import HOSTILE, LIVE, QUEUES, in_use, signed_in
-from tests.factories import tenant_queue, waiting_job
+from tests.factories import age, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db
 
@@ -90,6 +90,29 @@ def test_the_worker_time_of_the_last_hour_and_its_part_of_the_queue_are_shown_an
     texts = [cells[f"{row.pk}.worker"]["text"] for row in rows]
     assert texts == ["30 min (75%)", "10 min (25%)", words.NOTHING]
     assert shown_by(viewer, "worker_time") == ["large", "elsewhere", "small", "nothing"]
+
+
+def test_the_list_is_sorted_by_the_longest_wait_and_by_the_start_delay(viewer: Client) -> None:
+    rows = {name: tenant_queue(name) for name in ("long", "late", "short", "nothing")}
+    for name, waits, delay in (("long", 900, 1), ("late", 60, 300), ("short", 5, 20)):
+        age(waiting_job(rows[name]), enqueued_at=waits)
+        for place in range(20):  # of twenty the nineteenth counts
+            job = waiting_job(rows[name], state=State.FINISHED, attempt=1)
+            age(job, enqueued_at=60 + (delay if place else 9000), started_at=60, ended_at=30)
+    assert shown_by(viewer, "oldest_wait") == ["long", "late", "short", "nothing"]
+    assert shown_by(viewer, "start_delay") == ["late", "short", "long", "nothing"]
+
+
+@pytest.mark.parametrize("number", range(1, 16))
+def test_no_order_takes_more_queries(boss: Client, number: int) -> None:
+    for name in ("one", "two", "three"):
+        waiting_job(tenant_queue(name))
+    boss.get(QUEUES)
+    with CaptureQueriesContext(connection) as unsorted:
+        boss.get(QUEUES)
+    with CaptureQueriesContext(connection) as captured:
+        boss.get(QUEUES, {"o": f"-{number}"})
+    assert len(captured) == len(unsorted) <= 12
 
 
 def ran(row: TenantQueue, minutes: float) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,17 @@ window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) => window.violations.push(
     `${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`));
 """
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--pictures", type=Path, help="a directory for pictures of every page, see docs/screenshots.py")
+
+
+@pytest.fixture
+def pictures(request: pytest.FixtureRequest) -> Path | None:
+    """Where pictures are kept of what a test looks at; None where nobody wants any."""
+    directory: Path | None = request.config.getoption("--pictures", None)
+    return directory
 
 
 @pytest.fixture(scope="session")

@@ -106,6 +106,7 @@ def test_a_viewer_who_is_signed_out_is_told(boss: Client, open_page: Any) -> Non
 
 def test_the_overview_needs_no_script(boss: Client, open_page: Any) -> None:
     page = open_page(boss, f"{OVERVIEW}?span=7d", java_script_enabled=False)
+    expect(page.locator("#slots-every")).to_be_hidden()
     page.select_option("#slots-queue", "reports")
     page.locator(".slots-choice input[type=submit]").click()
     expect(page.locator("#slots-figures-title")).to_have_text("reports")

@@ -13,8 +13,9 @@ from tenant_slots.models import Stage, State, TenantJob, TenantQueue
 from tenant_slots.statements import ADMITTED
 from tenant_slots.stats import minute_counts
 from tenant_slots.stats.expressions import count_of, jobs_of_row, oldest_wait
+from tenant_slots.stats.percentiles import with_start_delay
 from tenant_slots.stats.positions import with_position
-from tenant_slots.stats.tenant_queues import with_waiting
+from tenant_slots.stats.tenant_queues import with_longest_wait, with_waiting
 from tenant_slots.stats.tiles import sums_of_all
 from tenant_slots.stats.worker_time import with_worker_time
 from tests.factories import TASK, many_waiting, tenant_queue
@@ -69,6 +70,22 @@ def test_worker_time_is_read_from_the_jobs_that_ended_in_the_last_hour_by_an_ind
     filled()
     plan = explained(with_worker_time(TenantQueue.objects.all()).order_by("worker_time"), bitmaps=True)
     assert re.search(r"Scan on tenant_slots_ended(_of_row)? .*\n *Index Cond: .*ended_at > ", plan), plan
+
+
+@on_postgresql
+def test_rows_are_sorted_by_their_longest_wait_from_the_index_that_has_it() -> None:
+    filled()
+    plan = explained(with_longest_wait(TenantQueue.objects.all()).order_by("longest_wait"))
+    assert "using tenant_slots_longest_wait" in plan, plan
+    assert plan.count("Sort Key") == 1, plan  # of the rows, not of the jobs
+
+
+@on_postgresql
+def test_the_start_delay_to_sort_by_is_read_from_the_jobs_that_ended_in_that_time_by_an_index_of_it() -> None:
+    filled()
+    plan = explained(with_start_delay(TenantQueue.objects.all()).order_by("delay_of_starts"), bitmaps=True)
+    assert re.search(r"Scan on tenant_slots_ended(_of_row)? .*\n *Index Cond: .*ended_at > ", plan), plan
+    assert "hashed SubPlan" in plan, plan  # which rows have any is not asked row by row
 
 
 @on_postgresql
