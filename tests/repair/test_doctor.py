@@ -32,6 +32,7 @@ from tests.factories import (
     waiting_job,
     worker_on_record,
 )
+from tests.processes import Workers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -157,6 +158,52 @@ def test_workers_that_take_no_other_job_are_none() -> None:
         worker.connection.hset(f"rq:worker:{name}", "shutdown_requested_date", "2026-01-01T00:00:00.000000Z")
     code, output = doctor("--check", "workers")
     assert (code, "of its 2 workers none takes another job" in output) == (1, True)
+
+
+# A worker of this host: what the probe of a container asks.
+
+
+def test_a_worker_of_this_host_is_found_alive(workers: Workers) -> None:
+    django_rq.get_connection("imports").flushall()
+    assert kinds("--here") == ["no worker here"]
+    workers.start()
+    assert doctor("--here") == (0, "all is well\n")
+
+
+def test_a_worker_of_another_host_does_not_count() -> None:
+    for name in ("works-for-imports", "works-for-reports"):
+        django_rq.get_connection("imports").hset(f"rq:worker:{name}", "hostname", "elsewhere")
+    assert kinds("--here") == ["no worker here"]
+
+
+def test_a_worker_that_is_silent_does_not_count() -> None:
+    django_rq.get_connection("imports").flushall()
+    worker_on_record("frozen", says_so=False)
+    assert kinds("--here") == ["no worker here"]
+
+
+def test_a_worker_that_ends_after_its_job_still_counts() -> None:
+    """A probe that failed would take the rest of its time away."""
+    django_rq.get_connection("imports").flushall()
+    worker = worker_on_record("leaving")
+    worker.connection.hset(worker.key, "shutdown_requested_date", "2026-01-01T00:00:00.000000Z")
+    assert kinds("--here") == []
+
+
+def test_a_redis_out_of_reach_restarts_no_worker() -> None:
+    with override_settings(RQ_QUEUES={"imports": {"URL": "redis://127.0.0.1:1/0"}}):
+        assert doctor("--here")[0] == 0
+
+
+def test_whether_a_worker_is_here_asks_no_database(django_assert_num_queries: Any) -> None:
+    with django_assert_num_queries(0):
+        doctor("--here")
+
+
+@pytest.mark.parametrize("other", ["--fix", "--check=workers"])
+def test_whether_a_worker_is_here_is_asked_alone(other: str) -> None:
+    with pytest.raises(CommandError):
+        doctor("--here", other)
 
 
 def test_an_admitted_job_that_nobody_begins_is_found() -> None:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error
 
-from tenant_slots.repair import doctor, sweeper
+from tenant_slots.repair import doctor, liveness, sweeper
 from tenant_slots.repair.finding import Finding
 
 
@@ -23,12 +23,18 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--fix", action="store_true", help="repair as the sweep does, then check again")
-        parser.add_argument("--check", type=_names, default=(), help=f"only these: {','.join(doctor.CHECKS)}")
+        only = parser.add_mutually_exclusive_group()
+        only.add_argument("--check", type=_names, default=(), help=f"only these: {','.join(doctor.CHECKS)}")
+        only.add_argument(
+            "--here", action="store_true", help="only whether a worker of this host lives: the probe of a container"
+        )
         parser.add_argument("--json", action="store_true", dest="as_json", help="print a JSON document")
 
-    def handle(self, *args: Any, fix: bool, as_json: bool, check: Sequence[str], **options: Any) -> None:
+    def handle(self, *args: Any, fix: bool, as_json: bool, check: Sequence[str], here: bool, **options: Any) -> None:
+        if here and fix:
+            raise CommandError("--here looks for a worker, which a sweep does not start: leave out --fix")
         try:
-            findings = left = doctor.findings(*check)
+            findings = left = [*liveness.without_worker_here()] if here else doctor.findings(*check)
             if fix and findings:
                 sweeper.run_now(f"slots_doctor {os.getpid()}")
                 left = doctor.findings(*check)
