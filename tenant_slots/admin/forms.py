@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from tenant_slots import rates
 from tenant_slots.db import clock
+from tenant_slots.db.compiled import among
 from tenant_slots.exceptions import InvalidRate
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE, TenantQueue
 from tenant_slots.validation import is_in_calendar
@@ -177,5 +178,5 @@ def _is_number(text: str) -> bool:
 
 def seen(pks: list[int]) -> dict[str, Any]:
     """The initial value of a `SeenForm`."""
-    versions = TenantQueue.objects.filter(pk__in=pks).values_list("pk", "version")
+    versions = TenantQueue.objects.filter(among(pks)).values_list("pk", "version")
     return {"seen": " ".join(f"{pk}:{version}" for pk, version in versions)}

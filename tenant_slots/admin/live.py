@@ -58,8 +58,13 @@ class LiveList(Restricted, QueueConcern):
         return shared_tiles.get(["all"], lambda _: {"all": _board()})["all"]
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """The page's rows with their figures as `live`, always fresh: whoever reloads wants to see what has changed."""
+        """The page's rows with their figures as `live`, always fresh: whoever reloads wants to see what has changed.
+
+        An action, which is sent here too, shows no list.
+        """
         changelist = super().get_changelist_instance(request)
+        if request.method == "POST":
+            return changelist
         found = rows.measured([row.pk for row in changelist.result_list])
         shared_rows.put(found)
         for row in changelist.result_list:

@@ -7,7 +7,7 @@ from typing import Any
 from django import forms
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import Count, Max
 from django.http import HttpRequest
 from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
@@ -21,6 +21,7 @@ from tenant_slots.admin.forms import STYLED, LimitForm, ReasonForm, SeenForm, fu
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import origin
 from tenant_slots.conf import app_settings
+from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing import cancel, retry
 from tenant_slots.exceptions import NotRetryable, StaleVersion, TenantQueueInUse
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -95,7 +96,7 @@ def describe_limit(row: Any) -> str:
 
 
 def _overrides_among(pks: list[int]) -> list[str]:
-    count = TenantQueue.objects.filter(pk__in=pks, override_until__isnull=False).count()
+    count = TenantQueue.objects.filter(among(pks), override_until__isnull=False).count()
     text = ngettext(
         "%(count)d of them has a temporary limit. It ends with this change, and the new limit replaces it.",
         "%(count)d of them have temporary limits. These end with this change, and the new limit replaces them.",
@@ -187,12 +188,12 @@ def _retried(job: TenantJob) -> bool:
 
 def _failed_of(pks: list[int], values: dict[str, Any]) -> int:
     failed = TenantJob.objects.retryable().filter(state=State.FAILED, pk__lte=values.get("up_to") or 0)
-    return int(failed.filter(tenant_queue__in=pks).count())
+    return int(failed.filter(among(pks, "tenant_queue")).count())
 
 
 def _still_waiting_of(pks: list[int], values: dict[str, Any]) -> int:
     waiting = TenantJob.objects.waiting().filter(pk__lte=values.get("up_to") or 0)
-    return int(waiting.filter(tenant_queue__in=pks).count())
+    return int(waiting.filter(among(pks, "tenant_queue")).count())
 
 
 def _cancel_some(row: TenantQueue, last: int, values: dict[str, Any]) -> tuple[int, int, bool]:
@@ -222,8 +223,9 @@ def _last_job(pks: list[int]) -> dict[str, Any]:
 
 def _waiting_of(pks: list[int]) -> dict[str, Any]:
     """How many wait now, and the last of them: a job that is enqueued after the page was shown is not canceled."""
-    waiting = TenantJob.objects.waiting().filter(tenant_queue__in=pks)
-    return {"count": waiting.count(), "up_to": waiting.aggregate(last=Max("pk"))["last"] or 0}
+    waiting = TenantJob.objects.waiting().filter(among(pks, "tenant_queue"))
+    found = waiting.aggregate(count=Count("*"), last=Max("pk"))
+    return {"count": found["count"], "up_to": found["last"] or 0}
 
 
 def _delete(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
@@ -241,7 +243,7 @@ def _delete(model_admin: Any, request: HttpRequest, row: TenantQueue, values: di
 
 
 def _jobs_among(pks: list[int]) -> list[str]:
-    count = TenantJob.objects.filter(tenant_queue__in=pks).count()
+    count = TenantJob.objects.filter(among(pks, "tenant_queue")).count()
     text = ngettext(
         "%(count)d job of theirs is deleted with them.", "%(count)d jobs of theirs are deleted with them.", count
     )

@@ -71,9 +71,9 @@ class Listed(Value):
         return "%s", [json.dumps(self.value)]
 
 
-def among(pks: Sequence[int]) -> IsOneOf:
-    """A condition: the primary key is one of these."""
-    return IsOneOf("pk", Listed(pks))
+def among(pks: Sequence[int], key: str = "pk") -> IsOneOf:
+    """A condition: the primary key, or a key to another table, is one of these."""
+    return IsOneOf(key, Listed(pks))
 
 
 def fields_of(model: type[Model], names: Sequence[str]) -> dict[str, Parameter]:

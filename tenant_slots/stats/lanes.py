@@ -31,25 +31,29 @@ def _first_row(statement: Statement) -> list[Any]:
 @functools.cache
 def _own(names: tuple[str, ...]) -> Statement:
     """Whether each queue has jobs of its own tenant queues, and whether any job overflows to whichever queue."""
-    conditions = [Exists(_rows().filter(_has_jobs(rq_queue=""), queue=name)) for name in names]
-    return _asked([*conditions, Exists(_rows().filter(_has_jobs(rq_queue__gt="")))])
+    return _asked(
+        [*(_with_jobs(_rows(queue=name), rq_queue="") for name in names), _with_jobs(_rows(), rq_queue__gt="")]
+    )
 
 
 @functools.cache
 def _overflow(names: tuple[str, ...]) -> Statement:
-    return _asked([Exists(_rows().filter(_has_jobs(rq_queue=name))) for name in names])
+    return _asked([_with_jobs(_rows(), rq_queue=name) for name in names])
 
 
-def _asked(conditions: list[Exists]) -> Statement:
-    columns = [ExpressionWrapper(Q(condition), BooleanField()) for condition in conditions]
+def _asked(conditions: list[Q]) -> Statement:
+    columns = [ExpressionWrapper(condition, BooleanField()) for condition in conditions]
     return Statement(lambda: TenantQueue.objects.order_by().values_list(*columns)[:1])
 
 
-def _rows() -> Any:
-    return TenantQueue.objects.filter(paused=False, max_job__gt=0)
+def _rows(**of_queue: str) -> Any:
+    return TenantQueue.objects.filter(paused=False, max_job__gt=0, **of_queue)
 
 
-def _has_jobs(**of_queue: str) -> Any:
-    """Asked by tenant queue, whose jobs have an index, and not of all jobs that wait."""
-    jobs = jobs_of_row()
-    return Exists(jobs.waiting().jobs().filter(**of_queue)) | Exists(jobs.queued().jobs().filter(**of_queue))
+def _with_jobs(rows: Any, **of_queue: str) -> Q:
+    """Whether one of the rows has such jobs. Asked by tenant queue, whose jobs have an index.
+
+    Of the two kinds apart: for a tenant queue that has the one or the other PostgreSQL would read all jobs that wait.
+    """
+    waiting, queued = (jobs.jobs().filter(**of_queue) for jobs in (jobs_of_row().waiting(), jobs_of_row().queued()))
+    return Q(Exists(rows.filter(Exists(waiting)))) | Q(Exists(rows.filter(Exists(queued))))

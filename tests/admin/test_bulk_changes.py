@@ -27,6 +27,7 @@ from tenant_slots.enqueueing import cancel
 from tenant_slots.exceptions import BulkChangeOvertaken, UnknownBulkAction
 from tenant_slots.locks import locked
 from tenant_slots.models import BulkChange, BulkChunk, Ending, KeptChange, LimitSource, State, TenantJob, TenantQueue
+from tenant_slots.stats import rows as stats_rows
 from tests import jobs
 from tests.admin.bulk_changes import (
     came_of,
@@ -465,6 +466,35 @@ def test_confirming_costs_the_same_queries_for_many_and_for_few(boss: Client) ->
     chunks.JOBS_PER_CHUNK = 10
     queries(4)
     assert queries(5) == queries(90)
+
+
+@pytest.mark.parametrize("action", ["set_limit", "set_share", "cancel_waiting", "retry_failed", "delete_selected"])
+def test_what_the_page_in_between_asks_does_not_grow_with_the_rows(boss: Client, action: str) -> None:
+    """Ten thousand parameters of a query take longer than the query."""
+    asked_with: list[int] = []
+
+    def count(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        asked_with.append(len(params or ()))
+        return execute(sql, params, many, context)
+
+    def parameters_of_all(rows: list[TenantQueue]) -> int:
+        asked_with.clear()
+        data = {"action": action, "_selected_action": [rows[0].pk], "select_across": "1"}
+        with connection.execute_wrapper(count):
+            assert f"This affects {len(rows)} objects." in text_of(boss.post(QUEUES, data))
+        return max(asked_with)
+
+    rows = many_queues(5)
+    parameters_of_all(rows)  # the tiles are at hand now
+    assert parameters_of_all(rows) == parameters_of_all(rows + many_queues(200, queue="reports"))
+
+
+def test_the_page_in_between_measures_no_list(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = many_queues(4)
+    measured: list[Any] = []
+    monkeypatch.setattr(stats_rows, "measured", lambda pks: measured.append(pks) or {})
+    boss.post(QUEUES, {"action": "set_limit", "_selected_action": [row.pk for row in rows]})
+    assert measured == []
 
 
 def test_rows_of_other_tenants_are_gone_for_those_who_do_not_see_them(

@@ -16,7 +16,14 @@ import tests.jobs  # noqa: F401  the task is known once its module is imported
 from tenant_slots import dispatch
 from tenant_slots.stats import lanes
 from tests.admin.site import HOSTILE, QUEUES, change_page, signed_in
-from tests.factories import another_process, running_job, tenant_queue, waiting_job, worker_on_record
+from tests.factories import (
+    another_process,
+    many_waiting,
+    running_job,
+    tenant_queue,
+    waiting_job,
+    worker_on_record,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -90,6 +97,25 @@ def test_jobs_of_an_overflow_queue_need_its_own_worker(viewer: Client) -> None:
 def test_jobs_that_may_not_start_alarm_nobody(viewer: Client) -> None:
     waiting_job(tenant_queue(paused=True)), waiting_job(tenant_queue("zero", max_job=0))
     assert lanes.with_jobs() == []
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="how PostgreSQL plans")
+def test_whether_a_queue_has_jobs_is_not_asked_of_all_that_wait() -> None:
+    for number in range(300):
+        many_waiting(tenant_queue(f"tenant {number}"), 10)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE tenant_slots_tenantqueue, tenant_slots_tenantjob")
+        with CaptureQueriesContext(connection) as queries:
+            assert lanes.with_jobs() == ["imports"]
+        cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + queries[0]["sql"])
+        ((plans,),) = cursor.fetchall()
+    assert rows_read(plans[0]["Plan"]) < 400
+
+
+def rows_read(plan: dict[str, Any]) -> float:
+    """Of jobs, by every part of the plan."""
+    own = plan["Actual Rows"] * plan["Actual Loops"] if plan.get("Relation Name") == "tenant_slots_tenantjob" else 0
+    return float(own) + sum(rows_read(part) for part in plan.get("Plans", ()))
 
 
 def test_the_list_says_for_which_queues_there_is_nobody(boss: Client) -> None:
