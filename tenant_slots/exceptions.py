@@ -255,6 +255,6 @@ class InvalidProgress(TenantSlotsError):
 
 class JobsDoNotEnd(TenantSlotsError):
     message = (
-        "run_jobs() has run {most} jobs, the last one of {task}, and more wait: one seems to enqueue itself. Raise "
+        "run_jobs() has run {most} jobs, and more wait, the next one of {task}: one seems to enqueue itself. Raise "
         "`most` if that is how many there are."
     )
