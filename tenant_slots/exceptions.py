@@ -60,6 +60,10 @@ class UnknownQueue(TenantSlotsError):
     message = "Queue {queue!r} is not in RQ_QUEUES (it has: {known}); add it there or correct the name."
 
 
+class UnusableQueue(TenantSlotsError):
+    message = "RQ_QUEUES[{queue!r}] does not say how to reach its Redis: {problem}. Correct it there."
+
+
 class InvalidSetting(TenantSlotsError):
     message = "TENANT_SLOTS[{name!r}] is {value!r}: {problem}."
 

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 from uuid import UUID
 
-from django.db import Error
+from django.db import Error, transaction
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_GET
@@ -57,6 +57,7 @@ def status_of(job: TenantJob) -> dict[str, Any]:
     }
 
 
+@transaction.non_atomic_requests  # with ATOMIC_REQUESTS it would not be called while the database is away
 @cache_control(no_store=True)
 @require_GET
 def health(request: HttpRequest) -> JsonResponse:
