@@ -30,7 +30,7 @@ from rq.worker import Worker, WorkerStatus
 from tenant_slots import logs, redis_servers, tenants
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
-from tenant_slots.exceptions import UnknownQueue, UnreadableColumn
+from tenant_slots.exceptions import UnknownQueue, UnreadableColumn, UnusableQueue
 from tenant_slots.models import TenantJob, rq_id_of, rq_queue_of
 
 T = TypeVar("T")
@@ -48,8 +48,9 @@ PUSHED_AT_ONCE = 100
 
 NO_EVICTION = "noeviction"
 
-OUT_OF_REACH = (RedisError, UnknownQueue)
-"""What asking RQ of a queue raises when its server is away, or when the project has given the queue up."""
+OUT_OF_REACH = (RedisError, UnknownQueue, UnusableQueue)
+"""What asking RQ of a queue raises when its server is away or has no usable address, or when the project has given the
+queue up."""
 
 NO_SUCH_JOB = (NoSuchJobError, ValueError)
 """ValueError: what SQL from outside has put in place of its id is no id to RQ (RQ 2.12)."""
@@ -77,7 +78,10 @@ def queue_named(name: str) -> Queue:
 
 def _configured(name: str) -> Queue:
     tenants.require_queue(name)
-    return django_rq.get_queue(name)
+    try:
+        return django_rq.get_queue(name)
+    except (LookupError, TypeError, ValueError) as error:  # of its URL, or of what is missing beside HOST
+        raise UnusableQueue(queue=name, problem=f"{type(error).__name__}: {error}") from error
 
 
 def timeout_of_queue(name: str) -> int:
@@ -94,10 +98,18 @@ def use_queue(queue: Queue) -> None:
 def queues_beside(name: str) -> list[str]:
     """The project's queues on the same server as this one, itself among them."""
     if name not in _beside:
-        server = redis_servers.server_of(queue_named(name).connection)
+        server = _server_of(name)
         names = dict.fromkeys([name, *getattr(settings, "RQ_QUEUES", {})])
-        _beside[name] = [one for one in names if redis_servers.server_of(queue_named(one).connection) == server]
+        _beside[name] = [one for one in names if _server_of(one) == server]
     return _beside[name]
+
+
+def _server_of(name: str) -> Hashable:
+    """One that cannot be used shares its server with no other; whoever asks it is told why."""
+    try:
+        return redis_servers.server_of(queue_named(name).connection)
+    except UnusableQueue:
+        return name
 
 
 @contextmanager
@@ -107,6 +119,7 @@ def reaching(name: str) -> Iterator[Queue]:
     Raises:
         RedisError: the server is away. For a while afterwards this fails at once.
         UnknownQueue: the project has no such queue.
+        UnusableQueue: its settings lead to no server.
     """
     queue = queue_named(name)
     with redis_servers.asked(queue.connection):
@@ -312,7 +325,7 @@ def evicting() -> Iterator[tuple[str, str]]:
     Not those that do not tell.
     """
     for name in by_server(list(getattr(settings, "RQ_QUEUES", {}))):
-        with suppress(RedisError), reaching(name) as queue:
+        with suppress(*OUT_OF_REACH), reaching(name) as queue:
             memory = queue.connection.info("memory")
             policy = str(memory.get("maxmemory_policy", NO_EVICTION))
             if memory.get("maxmemory") and policy != NO_EVICTION:

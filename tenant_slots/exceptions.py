@@ -70,6 +70,10 @@ class UnknownQueue(TenantSlotsError):
     message = "Queue {queue!r} is not in RQ_QUEUES (it has: {known}); add it there or correct the name."
 
 
+class UnusableQueue(TenantSlotsError):
+    message = "RQ_QUEUES[{queue!r}] does not say how to reach its Redis: {problem}. Correct it there."
+
+
 class InvalidSetting(TenantSlotsError):
     message = "TENANT_SLOTS[{name!r}] is {value!r}: {problem}."
 
@@ -265,6 +269,6 @@ class InvalidProgress(TenantSlotsError):
 
 class JobsDoNotEnd(TenantSlotsError):
     message = (
-        "run_jobs() has run {most} jobs, the last one of {task}, and more wait: one seems to enqueue itself. Raise "
+        "run_jobs() has run {most} jobs, and more wait, the next one of {task}: one seems to enqueue itself. Raise "
         "`most` if that is how many there are."
     )

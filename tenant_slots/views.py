@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import Error
+from django.db import Error, transaction
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_GET
@@ -61,6 +61,7 @@ def status_of(job: TenantJob) -> dict[str, Any]:
     }
 
 
+@transaction.non_atomic_requests  # with ATOMIC_REQUESTS it would not be called while the database is away
 @cache_control(no_store=True)
 @require_GET
 def health(request: HttpRequest) -> JsonResponse:
@@ -85,6 +86,7 @@ def health(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"ok": not found, "findings": found}, status=503 if found else 200)
 
 
+@transaction.non_atomic_requests  # as above
 @cache_control(no_store=True)
 @require_GET
 def autoscaling(request: HttpRequest) -> JsonResponse:

@@ -9,6 +9,7 @@ import pytest
 from django.db import connection
 from django.db.backends.postgresql.operations import DatabaseOperations
 from django.test import Client
+from django.utils import translation
 
 from tests import servers
 from tests.factories import pretend_idle
@@ -82,6 +83,13 @@ def _nothing_shared() -> None:
     from tenant_slots.admin.snapshots import forget_shared
 
     forget_shared()
+
+
+@pytest.fixture(autouse=True)
+def _own_language() -> Iterator[None]:
+    """What a request of the test has asked for does not last."""
+    yield
+    translation.deactivate()
 
 
 @pytest.fixture

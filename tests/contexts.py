@@ -95,6 +95,24 @@ def swallowing(job: TenantJob) -> Iterator[None]:
         entered.append("swallowed")
 
 
+@contextmanager
+def hearing(job: TenantJob) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        entered.append(f"heard {type(error).__name__}")
+        raise
+
+
+@contextmanager
+def hearing_per_thread(job: TenantJob) -> Iterator[None]:
+    with hearing(job):
+        yield
+
+
+hearing_per_thread.tenant_slots_per_thread = True  # type: ignore[attr-defined]
+
+
 def no_manager(job: TenantJob) -> None: ...
 
 
@@ -140,6 +158,11 @@ def say(tenant: str, repeat: int = 1) -> str:
 def raising(tenant: str) -> None:
     entered.append("run")
     raise ValueError("the feed is empty")
+
+
+@tenant_job("imports", tenant="tenant")
+async def raising_later(tenant: str) -> None:
+    raising(tenant)
 
 
 @tenant_job("imports", tenant="tenant")

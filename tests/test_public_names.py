@@ -16,6 +16,7 @@ import tenant_slots
 from tenant_slots import hold_slot, report_progress, tenant_job, tenant_scope
 from tenant_slots.conf import AppSettings, known_names
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.tasks.options import UNCHANGED
 from tests import jobs
 from tests.processes import ROOT, environment
 from tests.reports_app.models import Report
@@ -131,7 +132,9 @@ def test_using_takes_its_overrides_by_keyword_and_all_are_optional() -> None:
         "max_wait",
     } <= set(overrides)
     assert {override.kind for override in overrides.values()} == {inspect.Parameter.KEYWORD_ONLY}
-    assert {override.default for override in overrides.values()} == {None}
+    may_be_none = {name for name, override in overrides.items() if override.default is UNCHANGED}
+    assert may_be_none == {"timeout", "meta", "retry", "expires", "debounce", "max_wait"}
+    assert {overrides[name].default for name in overrides.keys() - may_be_none} == {None}
 
 
 @pytest.mark.parametrize("name", ["cancel", "retry", "refresh_from_db", "acancel", "aretry"])

@@ -217,8 +217,19 @@ def test_a_job_that_a_job_enqueues_runs_too() -> None:
 
 def test_jobs_that_do_not_end_are_told() -> None:
     jobs.enqueues_the_next.enqueue("acme", 1000)
-    with pytest.raises(JobsDoNotEnd, match="has run 20 jobs, the last one of tests"):
+    with pytest.raises(JobsDoNotEnd, match="has run 20 jobs, and more wait, the next one of tests"):
         run_jobs(most=20)
+    ended = TenantJob.objects.ended()
+    assert len(ended) == 20, "it says how many it has run, and ran another one"
+    assert [job.attempt for job in TenantJob.objects.not_ended()] == [0]
+    assert counters_match()
+
+
+def test_as_many_jobs_as_may_run_do(settings: Any) -> None:
+    row = tenant_queue("paused", max_job=0)
+    waiting_job(row)
+    jobs.enqueues_the_next.enqueue("acme", 3)
+    assert len(run_jobs(most=4)) == 4
 
 
 def test_a_busy_tenant_rests(history: History) -> None:

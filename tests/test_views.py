@@ -9,8 +9,9 @@ from uuid import uuid4
 
 import django_rq
 import pytest
+from django.conf import settings
 from django.core.exceptions import PermissionDenied
-from django.db import OperationalError, ProgrammingError, connection
+from django.db import OperationalError, ProgrammingError, connection, transaction
 from django.http import Http404, HttpRequest
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
@@ -227,6 +228,30 @@ def test_a_database_that_cannot_be_asked_is_503(
 
     monkeypatch.setattr(doctor, "findings", away)
     assert (health(client).status_code, health(client).json()["findings"]) == (503, {"database": 1})
+
+
+@OPEN
+def test_it_answers_where_no_transaction_can_be_begun(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with ``ATOMIC_REQUESTS``, where Django begins one before it calls a view."""
+
+    def away(*args: Any) -> None:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    monkeypatch.setattr(transaction.Atomic, "__enter__", away)
+    monkeypatch.setattr(doctor, "findings", away)
+    assert (health(client).status_code, health(client).json()["findings"]) == (503, {"database": 1})
+
+
+@OPEN
+@pytest.mark.parametrize("url", ["localhost:6379", "redis://localhost:port/0"])
+def test_a_redis_whose_url_is_wrong_is_503(url: str, client: Client) -> None:
+    wrong = {name: {"URL": url} for name in settings.RQ_QUEUES}
+    with override_settings(RQ_QUEUES=wrong):
+        waiting_job(tenant_queue("acme"))
+        response = health(client)
+    assert response.status_code == 503
+    assert response.json()["findings"]["redis"] == len(wrong)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 from rq import Retry
 
 from tenant_slots.django_tasks.api import AnyTask
+from tenant_slots.tasks.options import UNCHANGED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +40,8 @@ class TenantSlotsTask(AnyTask):
         backend: str | None = None,
         tenant: str | int | None = None,
         key: str | None = None,
-        timeout: int | None = None,
-        retry: Retry | None = None,
+        timeout: int | None = UNCHANGED,
+        retry: Retry | None = UNCHANGED,
     ) -> TenantSlotsTask:
         """The same Task with other settings for the calls that are enqueued through the result.
 
@@ -48,7 +49,7 @@ class TenantSlotsTask(AnyTask):
             priority, queue_name, run_after, backend: Django's own.
             tenant: whose the calls are; "" for nobody's, which run without a limit.
             key: the concurrency key, such as a user's id.
-            timeout, retry: as of ``@tenant_job``.
+            timeout, retry: as of ``@tenant_job``; None takes away what the Task has.
 
         Raises:
             InvalidTask: a value is not possible.
@@ -61,10 +62,10 @@ class TenantSlotsTask(AnyTask):
             "backend": backend,
             "explicit_tenant": tenant,
             "explicit_key": key,
-            "timeout": timeout,
-            "retry": retry,
         }
-        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+        given = {name: value for name, value in changes.items() if value is not None}
+        own: dict[str, Any] = {"timeout": timeout, "retry": retry}
+        return replace(self, **given, **{name: value for name, value in own.items() if value is not UNCHANGED})
 
 
 def with_values(task: AnyTask, values: Mapping[str, Any]) -> AnyTask:

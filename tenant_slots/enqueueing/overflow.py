@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from tenant_slots import dispatch, logs, tenants
 from tenant_slots.enqueueing.new_job import NewJob
+from tenant_slots.exceptions import UnusableQueue
 from tenant_slots.models import TenantJob
 from tenant_slots.tasks.task import TenantTask
 from tenant_slots.tasks.throttle import Throttle
@@ -87,7 +88,7 @@ def choose(task: TenantTask[..., Any], new_jobs: Iterable[NewJob]) -> None:
         return
     try:
         _choose(task, list(_chunks(_with_tenant(task, uncounted))))
-    except RedisError as error:
+    except (RedisError, UnusableQueue) as error:
         _ask_again[task.queue] = time.monotonic() + REST_SECONDS
         text = "for %s s no job of queue %s is throttled, as Redis could not count those of %s: %s"
         about_task = logs.about_named(task=task.path, queue=task.queue)

@@ -12,7 +12,7 @@ from rq import Retry
 
 from tenant_slots.enqueueing import enqueue
 from tenant_slots.models import TenantJob
-from tenant_slots.tasks.options import USING_OPTIONS, as_fields, require_fitting, require_options
+from tenant_slots.tasks.options import UNCHANGED, USING_OPTIONS, as_fields, require_fitting, require_options
 from tenant_slots.tasks.registry import resolve
 from tenant_slots.tasks.task import Arguments, TenantTask
 
@@ -71,12 +71,12 @@ class WaysToEnqueue(Generic[P, R]):
         key: str | None = None,
         after: Iterable[TenantJob] | None = None,
         after_any: bool | None = None,
-        timeout: int | None = None,
-        meta: dict[str, Any] | None = None,
-        retry: Retry | None = None,
-        expires: timedelta | None = None,
-        debounce: timedelta | None = None,
-        max_wait: timedelta | None = None,
+        timeout: int | None = UNCHANGED,
+        meta: dict[str, Any] | None = UNCHANGED,
+        retry: Retry | None = UNCHANGED,
+        expires: timedelta | None = UNCHANGED,
+        debounce: timedelta | None = UNCHANGED,
+        max_wait: timedelta | None = UNCHANGED,
     ) -> Self:
         """The same function with other settings for the jobs that are enqueued through the result.
 
@@ -88,7 +88,8 @@ class WaysToEnqueue(Generic[P, R]):
             key: the concurrency key, such as a user's id, instead of what the decorator derives.
             after: jobs that have to finish before this one starts; if one fails or is canceled, so is this one.
             after_any: however they end, this one runs when they have.
-            timeout, meta, retry, expires, debounce, max_wait: as of ``@tenant_job``, instead of what stands there.
+            timeout, meta, retry, expires, debounce, max_wait: as of ``@tenant_job``, instead of what stands there;
+                None for what holds where nothing does. `debounce` takes `max_wait` along.
 
         Raises:
             InvalidOption: a value has the wrong type, or does not go together with another one.
@@ -101,6 +102,8 @@ class WaysToEnqueue(Generic[P, R]):
             "explicit_key": key,
             "after": list(after) if isinstance(after, Iterable) else after,
             "after_any": after_any,
+        }
+        of_decorator: dict[str, Any] = {
             "timeout": timeout,
             "meta": meta,
             "retry": retry,
@@ -109,8 +112,12 @@ class WaysToEnqueue(Generic[P, R]):
             "max_wait": max_wait,
         }
         given = {name: value for name, value in changes.items() if value is not None}
+        given |= {name: value for name, value in of_decorator.items() if value is not UNCHANGED}
+        if debounce is None:
+            given.setdefault("max_wait", None)
         task = self.tenant_task
-        require_options(task.path, given, USING_OPTIONS)
+        values = {name: value for name, value in given.items() if value is not None}
+        require_options(task.path, values, USING_OPTIONS)
         if "after" in given:
             given["after"] = tuple(dict.fromkeys(job.pk for job in given["after"]))
         fields = as_fields(given, USING_OPTIONS, task.rq_options)

@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 
 from tenant_slots import dispatch
 from tenant_slots.conf import app_settings
+from tenant_slots.exceptions import UnusableQueue
 from tenant_slots.models import KeptChange, TenantJob, TenantQueue
 from tenant_slots.repair import findings as found
 from tenant_slots.repair import liveness, numbers
@@ -53,7 +54,7 @@ def _lost_in_redis() -> Iterator[Finding]:
     for job in lost.jobs:
         yield of_job("lost in Redis", job, "it holds a slot, but is in no RQ queue and no worker has begun it")
     for queue, error in lost.unasked.items():
-        if isinstance(error, RedisError):
+        if isinstance(error, (RedisError, UnusableQueue)):
             meaning = f"Redis cannot be asked about queue {queue}, whose queued jobs were not checked: {error}"
             yield Finding("redis", "", "", "", meaning)
 

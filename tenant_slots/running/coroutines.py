@@ -61,9 +61,12 @@ async def _within(of_thread: AbstractContextManager[Any], coroutine: Coroutine[A
         coroutine.close()
         raise
     try:
-        return await coroutine
-    finally:
-        await sync_to_async(of_thread.__exit__)(None, None, None)
+        result = await coroutine
+    except BaseException as error:
+        await sync_to_async(of_thread.__exit__)(type(error), error, error.__traceback__)
+        raise
+    await sync_to_async(of_thread.__exit__)(None, None, None)
+    return result
 
 
 def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:

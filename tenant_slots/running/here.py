@@ -17,7 +17,9 @@ from tenant_slots.db import transactions
 from tenant_slots.db.clock import ago
 from tenant_slots.enqueueing import expiry
 from tenant_slots.fair_order import Freed
+from tenant_slots.hand_over import Choosing
 from tenant_slots.models import State, TenantJob, TenantJobQuerySet, rq_queue_of
+from tenant_slots.owners import Owner
 from tenant_slots.running.coroutines import called_here
 from tenant_slots.running.run import Run
 from tenant_slots.running.runner import run_in_slot, run_stored
@@ -54,7 +56,12 @@ def run_at_once(tenant_queues: Collection[int]) -> None:
 
 
 def run_next(
-    worker: str, turns: Turns, *, scheduled: bool = False, among: Collection[int] | None = None
+    worker: str,
+    turns: Turns,
+    *,
+    scheduled: bool = False,
+    among: Collection[int] | None = None,
+    choosing: Choosing = lambda job: None,
 ) -> TenantJob | None:
     """Run one job, of the tenant queue that has had the fewest turns. None when no job may start.
 
@@ -63,10 +70,11 @@ def run_next(
         turns: counted here.
         scheduled: also what is scheduled for later, as if its time had come.
         among: these tenant queues only.
+        choosing: called with the job before it is marked as running. If it raises, the job stays as it is.
     """
     _promote(_of(among), scheduled)
     for lane in sorted(_lanes(_of(among)), key=lambda lane: turns[lane[0]]):
-        run = _RunHere(worker)
+        run = _RunHere(worker, choosing)
         if job := run.take_first(lane):
             turns[lane[0]] += 1
             try:
@@ -83,6 +91,10 @@ def run_next(
 class _RunHere(Run):
     """Nobody waits for what becomes free: the next job is looked for when this one has ended."""
 
+    def __init__(self, worker: str, choosing: Choosing) -> None:
+        super().__init__(worker)
+        self._choosing = choosing
+
     def take_first(self, lane: Lane) -> TenantJob | None:
         """One that was admitted for a worker goes first. Where commits are real this happens at once."""
         if not any(self.begin(job.uuid, job.attempt) for job in _admitted(lane)):
@@ -95,6 +107,10 @@ class _RunHere(Run):
         self._has_taken(slots.admit_and_start(*lane, owner, partial(self._taking, owner=owner)), owner)
         if self.job is not None:
             self.tell_started(self.job)
+
+    def _taking(self, job: TenantJob, owner: Owner) -> None:
+        self._choosing(job)
+        super()._taking(job, owner)
 
     def _free(self, slot: Freed) -> None:
         """Its tenant gets no turn by it."""

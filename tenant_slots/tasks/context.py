@@ -80,10 +80,23 @@ class _JobContext(AbstractContextManager[None]):
     def __enter__(self) -> None:
         try:
             for entering in self._managers:
-                self._stack.enter_context(entering(self._job))
+                self._stack.enter_context(_Unswallowed(entering(self._job)))
         except BaseException as error:
             self._stack.__exit__(type(error), error, error.__traceback__)
             raise
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+
+class _Unswallowed(AbstractContextManager[None]):
+    """One of them, which hides no error from those around it: an `atomic` there would commit."""
+
+    def __init__(self, manager: AbstractContextManager[Any]) -> None:
+        self._manager, self._stack = manager, ExitStack()
+
+    def __enter__(self) -> None:
+        self._stack.enter_context(self._manager)
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)

@@ -151,6 +151,9 @@ DECORATOR_OPTIONS = {
     "on_failure": Option(_callback_problem),
 }
 
+UNCHANGED: Any = object()
+"""Of an option that `using` was not given, where None takes away what the decorator has."""
+
 USING_OPTIONS = {
     "priority": Option(priority_problem),
     "run_after": Option(_run_after_problem),
@@ -213,12 +216,13 @@ def as_fields(given: Mapping[str, Any], options: Mapping[str, Option], for_rq: M
     """Options as fields of `TenantTask`: those for RQ together in one.
 
     Args:
-        given: the options that were given, with their values.
+        given: the options that were given, with their values; None takes one away.
         options: what there is.
         for_rq: those for RQ that hold where no other ones are given.
     """
     own = {name: value for name, value in given.items() if options[name].is_for_rq}
-    return {"rq_options": {**for_rq, **own}, **{name: value for name, value in given.items() if name not in own}}
+    rq_options = {name: value for name, value in {**for_rq, **own}.items() if value is not None}
+    return {"rq_options": rq_options, **{name: value for name, value in given.items() if name not in own}}
 
 
 def require_argument(function: Callable[..., Any], option: str, argument: object) -> None:

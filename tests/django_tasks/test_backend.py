@@ -221,6 +221,8 @@ def test_the_decorator_names_a_tenant_and_a_key() -> None:
     result = own(tasks.add.func).using(run_after=timezone.now()).enqueue("acme", "seven", 8)
     job = job_of(result)
     assert (job.tenant_queue.tenant, job.key, job.options["retry"]["max"]) == ("seven", "8", 1)
+    once = own(tasks.add.func).using(retry=None, timeout=7).using(run_after=timezone.now()).enqueue("acme", "seven", 8)
+    assert (job_of(once).options["timeout"], "retry" in job_of(once).options) == (7, False)
     for wrong in ({"tenant": "nobody"}, {"key": "nobody"}, {"timeout": "long"}):
         with pytest.raises(InvalidTask):
             task(queue_name="imports", **wrong)(tasks.add.func)  # type: ignore[call-overload]

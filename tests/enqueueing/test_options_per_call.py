@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import timedelta
 from typing import Any
 
 import django_rq
@@ -52,6 +53,36 @@ def test_the_other_options_of_the_decorator_stay() -> None:
     retry = {"max": 5, "intervals": [0]}
     assert fresh(job).options == {"timeout": 7, "meta": {}, "retry": retry, "description": "an import"}
     assert has_options.enqueue("acme").options["timeout"] == 600
+
+
+def test_none_takes_an_option_of_the_decorator_away() -> None:
+    job = has_options.using(retry=None, timeout=None, meta=None).enqueue("acme")
+    assert fresh(job).options == {"description": "an import"}
+    again = has_options.using(retry=None).using(retry=Retry(max=1)).enqueue("acme")
+    assert again.options["retry"]["max"] == 1
+    assert pickle.loads(pickle.dumps(has_options.using(retry=None))).enqueue("acme").options["timeout"] == 600
+
+
+@tenant_job(
+    "imports",
+    tenant="tenant",
+    expires=timedelta(hours=1),
+    debounce=timedelta(minutes=1),
+    max_wait=timedelta(minutes=5),
+    unique_key=lambda tenant: tenant,
+)
+def waits_and_expires(tenant: str) -> None: ...
+
+
+def test_none_takes_times_of_the_decorator_away() -> None:
+    late = waits_and_expires.enqueue("acme")
+    at_once = [waits_and_expires.using(debounce=None, expires=None).enqueue("acme") for _ in range(2)]
+    work()
+    assert [fresh(job).state for job in at_once] == [State.FINISHED] * 2
+    assert [job.expires_at for job in at_once] == [None, None]
+    assert (fresh(late).state, late.expires_at is None) == (State.SCHEDULED, False)
+    far = waits_and_expires.using(max_wait=None).tenant_task
+    assert (far.max_wait, far.debounce) == (None, timedelta(minutes=1))
 
 
 def test_they_can_be_given_to_plain_rq() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import django_rq
 import psycopg
 import pytest
+from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection
 from django.test import override_settings
@@ -268,3 +269,12 @@ def test_a_role_without_rights_is_no_finding(capsys: pytest.CaptureFixture[str])
         finally:
             cursor.execute("RESET ROLE; DROP ROLE looks_on")
     assert "the database cannot be asked: permission denied" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", [{"URL": "localhost:6379"}, {"URL": "redis://localhost:port/0"}, {}])
+def test_a_redis_that_no_setting_leads_to_is_found(wrong: dict[str, str]) -> None:
+    with override_settings(RQ_QUEUES=dict.fromkeys(settings.RQ_QUEUES, wrong)):
+        age(waiting_job(tenant_queue(), state=State.QUEUED, attempt=1), admitted_at=3600)
+        code, output = doctor()
+    assert code == 1
+    assert "RQ_QUEUES['imports'] does not say how to reach its Redis" in output

@@ -226,6 +226,32 @@ def test_one_that_swallows_errors_does_not_make_a_failed_job_a_finished_one() ->
     assert (one_job().state, one_job().failures) == (State.FAILED, 1)
 
 
+@pytest.mark.parametrize("kind", ["raising", "refused"])
+def test_one_that_swallows_errors_does_not_hide_them_from_those_around_it(kind: str) -> None:
+    """One around it with a transaction would commit."""
+    paths = ["hearing", "swallowing", *(["refusing"] if kind == "refused" else [])]
+    with override_settings(TENANT_SLOTS={"JOB_CONTEXT": [contexts.PATH + path for path in paths]}):
+        contexts.raising.enqueue("acme")
+        work()
+    heard = {"raising": ["run", "swallowed", "heard ValueError"], "refused": ["swallowed", "heard PermissionError"]}
+    assert contexts.entered == heard[kind]
+    assert one_job().state == State.FAILED
+
+
+@override_settings(TENANT_SLOTS={"JOB_CONTEXT": "tests.contexts.hearing_per_thread"})
+@pytest.mark.parametrize("way", ["enqueue", "plain"])
+def test_a_coroutines_error_is_heard_in_the_thread_of_its_orm_calls_too(way: str) -> None:
+    """A transaction that was begun there would commit otherwise."""
+    if way == "enqueue":
+        contexts.raising_later.enqueue("acme")
+    else:
+        django_rq.get_queue("imports").enqueue(contexts.raising_later, "acme")
+    work()
+    assert contexts.entered == ["run", "heard ValueError", "heard ValueError"]
+    assert one_job().state == State.FAILED
+    assert "the feed is empty" in one_job().error
+
+
 @override_settings(TENANT_SLOTS={"JOB_CONTEXT": "tests.contexts.failing_at_its_end"})
 def test_one_that_fails_at_its_end_fails_the_job() -> None:
     contexts.say.enqueue("acme")
