@@ -98,6 +98,7 @@ def use_queue(queue: Queue) -> None:
 def queues_beside(name: str) -> list[str]:
     """The project's queues on the same server as this one, itself among them."""
     if name not in _beside:
+        tenants.require_queue(name)
         server = _server_of(name)
         names = dict.fromkeys([name, *getattr(settings, "RQ_QUEUES", {})])
         _beside[name] = [one for one in names if _server_of(one) == server]
@@ -108,7 +109,7 @@ def _server_of(name: str) -> Hashable:
     """One that cannot be used shares its server with no other; whoever asks it is told why."""
     try:
         return redis_servers.server_of(queue_named(name).connection)
-    except UnusableQueue:
+    except (UnknownQueue, UnusableQueue):
         return name
 
 
@@ -338,13 +339,6 @@ def by_server(queues: Sequence[str]) -> dict[str, list[str]]:
     for name in queues:
         servers.setdefault(_server_of(name), []).append(name)
     return {names[0]: names for names in servers.values()}
-
-
-def _server_of(name: str) -> Hashable:
-    try:
-        return redis_servers.server_of(queue_named(name).connection)
-    except UnknownQueue:
-        return name
 
 
 def window_of(name: str) -> int:

@@ -19,7 +19,6 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import redis
 
 if TYPE_CHECKING:
@@ -67,6 +66,8 @@ def start_postgres(*, fsync: bool) -> PostgresServer:
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     atexit.register(server.cleanup)
     if not fsync:  # a killed server process loses nothing without it; only a lost machine would
+        import psycopg  # a test without it has its servers from here as well
+
         with psycopg.connect(server.get_uri(), autocommit=True) as session:
             session.execute("ALTER SYSTEM SET fsync = off")
             session.execute("SELECT pg_reload_conf()")

@@ -9,13 +9,19 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from tenant_slots import logs
+from rq.defaults import CALLBACK_TIMEOUT
+from rq.timeouts import JobTimeoutException
+
+from tenant_slots import alarm, logs
 from tenant_slots.models import State, TenantJob
 from tenant_slots.running import recording
 from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.tasks.registry import registered
 
 logger = logging.getLogger("tenant_slots")
+
+SECONDS = CALLBACK_TIMEOUT
+"""As RQ gives its own callbacks, a minute (RQ 2.12): the slot may still be taken, and the worker waits."""
 
 
 def tell_success(job: TenantJob, result: Any) -> None:
@@ -35,7 +41,8 @@ def _call(callback: Callable[[TenantJob, Any], object], job: TenantJob, state: S
     job.state = state
     before = recording.open_transactions()
     try:
-        completed_in_context(job, lambda: callback(job, came_of_it))
+        with alarm.time_limit(SECONDS, JobTimeoutException):
+            completed_in_context(job, lambda: callback(job, came_of_it))
     except KeyboardInterrupt:
         raise
     except BaseException:

@@ -11,13 +11,14 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from tenant_slots.management.commands import slots_status
+from tenant_slots.management.commands import slots_status, slots_sweep
 from tenant_slots.management.commands._table import table
 from tenant_slots.models import State, TenantQueue
 from tests.factories import fresh, in_rq, tenant_queue, waiting_job, work
@@ -326,6 +327,6 @@ def test_slots_sweep_loops_until_interrupted(monkeypatch: pytest.MonkeyPatch) ->
 
     waiting_job(tenant_queue())
     output: Any = io.StringIO()
-    monkeypatch.setattr("time.sleep", interrupt)
+    monkeypatch.setattr(slots_sweep, "time", SimpleNamespace(sleep=interrupt))
     call_command("slots_sweep", "--loop", stdout=output)
     assert output.getvalue() == "admitted 1\n"

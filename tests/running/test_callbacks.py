@@ -12,6 +12,7 @@ from rq import Retry
 from tenant_slots import tenant_job
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.models import State, TenantJob
+from tenant_slots.running import callbacks
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
 from tests import contexts, jobs
 from tests.factories import counters_match, fresh
@@ -40,6 +41,18 @@ def test_they_are_called_once_the_outcome_stands_and_change_nothing_about_it(
     assert (fresh(fine).state, fine.result) == (State.FINISHED, "fine")
     assert (fresh(bad).state, bad.failures, bad.error.strip().endswith("KeyError")) == (State.FAILED, 1, True)
     assert said(history) == [("success", "finished", "fine"), ("failure", "failed", "KeyError")]
+    assert counters_match()
+
+
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker, TenantSimpleWorker])
+def test_one_that_does_not_return_is_ended_and_holds_no_slot_for_ever(
+    worker_class: Any, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callbacks, "SECONDS", 1)
+    fine = jobs.calls_back.enqueue("acme", history=history.path, then="stays")
+    bad = jobs.calls_back.enqueue("acme", history=history.path, raises="KeyError", then="stays")
+    run(worker_class)
+    assert (fresh(fine).state, fresh(bad).state) == (State.FINISHED, State.FAILED)
     assert counters_match()
 
 
