@@ -17,7 +17,7 @@ from benchmarks.report import Bar, Result, milliseconds
 MOST_QUERIES = 12
 MOST_MILLISECONDS = 300
 
-STATES = ("waiting", "running", "finished", "failed", "canceled")
+STATES = ("scheduled", "waiting", "running", "finished", "failed", "canceled")
 
 
 def measure(options: Namespace) -> Result:
@@ -68,6 +68,8 @@ def _addresses() -> dict[str, str]:
         "tenant queue, 7 days": f"{LIST}{row.pk}/change/?span=7d",
         "jobs": JOBS,
         "jobs, page 51": f"{JOBS}?p=51",
+        "jobs of a queue": f"{JOBS}?tenant_queue__queue={row.queue}",
+        "failed jobs, page 51": f"{JOBS}?state__exact=failed&p=51",
         **{f"jobs, {state}": f"{JOBS}?state__exact={state}" for state in STATES},
         "jobs of a tenant": f"{JOBS}?tenant={row.tenant}",
         **{f"{state} jobs of a tenant": f"{JOBS}?tenant={row.tenant}&state__exact={state}" for state in STATES},
@@ -75,6 +77,7 @@ def _addresses() -> dict[str, str]:
         "jobs, search by the beginning of an id": f"{JOBS}?q={beginning}",
         "jobs, search by a tenant": f"{JOBS}?q={row.tenant}",
         "jobs, search by a task": f"{JOBS}?q=import",
+        "failed jobs, search in vain": f"{JOBS}?state__exact=failed&q=no such task",
         "jobs, search in vain": f"{JOBS}?q=no such task",
         "job": f"{JOBS}{job.pk}/change/",
         "failures, 24 hours": f"{JOBS}failures/",

@@ -15,10 +15,10 @@ from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.admin.actions import run
 from tenant_slots.admin.job_actions import RETRY
-from tenant_slots.admin.lists import row_ids
 from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import JobPermissions, may
 from tenant_slots.admin.queue_charts import SPANS
+from tenant_slots.admin.search import row_ids
 from tenant_slots.db.compiled import among
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats import failures

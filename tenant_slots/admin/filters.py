@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots.admin.lists import row_ids
+from tenant_slots.admin.search import row_ids
 from tenant_slots.admin.words import STATES
 from tenant_slots.stats.states import with_state
 

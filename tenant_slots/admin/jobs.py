@@ -17,9 +17,10 @@ from tenant_slots.admin.failures import FailuresPage
 from tenant_slots.admin.filters import TenantFilter
 from tenant_slots.admin.job_fields import JobFields
 from tenant_slots.admin.job_page import JobPage
-from tenant_slots.admin.lists import SORTED_LATEST_FIRST, CappedPaginator, index_of_state, search_jobs
+from tenant_slots.admin.lists import CappedPaginator, reading_of
 from tenant_slots.admin.lookups import OfferedLookups
 from tenant_slots.admin.run_times import TasksPage
+from tenant_slots.admin.search import search_jobs
 from tenant_slots.models import TenantJob
 from tenant_slots.stats.expressions import LARGE
 
@@ -32,7 +33,9 @@ class TenantJobAdmin(JobPage, FailuresPage, TasksPage, BulkPages, JobFields, Off
     list_filter = ("state", ("tenant_queue__queue", admin.AllValuesFieldListFilter), TenantFilter)
     list_select_related = ("tenant_queue",)
     search_fields = ("uuid", "tenant_queue__tenant", "task")
-    search_help_text = _("Search by a job ID, or by part of a tenant identifier or a task")
+    search_help_text = _(
+        "Search by a job ID, by part of a tenant identifier, or by part of the task of the latest 50,000 jobs"
+    )
     ordering = ("-pk",)
     sortable_by = ()  # a click on a column's head must not sort a million rows
     show_facets = admin.ShowFacets.NEVER  # nor count them
@@ -68,16 +71,17 @@ class TenantJobAdmin(JobPage, FailuresPage, TasksPage, BulkPages, JobFields, Off
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantJob]:
         jobs = super().get_queryset(request).defer(*LARGE)
-        jobs = jobs if (of_state := index_of_state(request)) is None else jobs.filter(of_state)
         own = self.tenant_queues_for(request)
         return jobs if own is None else jobs.filter(tenant_queue__in=own.order_by().values("pk"))
 
     def get_ordering(self, request: HttpRequest) -> Any:
-        return super().get_ordering(request) if index_of_state(request) is None else SORTED_LATEST_FIRST
+        return reading_of(request).order
 
     def get_fields(self, request: HttpRequest, obj: TenantJob | None = None) -> Any:
         left_out = () if self.has_view_arguments_permission(request) else self.secret
         return [name for name in self.fields if name not in left_out]
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
-        return search_jobs(queryset, search_term.strip()), False
+        """Of the list alone: an action that was confirmed is about jobs that need not match any more."""
+        reading = reading_of(request)
+        return search_jobs(queryset.filter(reading.common), search_term.strip(), reading), False

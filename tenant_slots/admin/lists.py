@@ -2,95 +2,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from string import hexdigits
 from typing import Any
-from uuid import UUID
 
 from django.db.models import F, Q, QuerySet
+from django.db.models.lookups import GreaterThanOrEqual, LessThanOrEqual
 from django.http import HttpRequest
 
 from tenant_slots.admin.bases import JobPaginator
-from tenant_slots.models import Stage, State, TenantQueue
+from tenant_slots.models import ANY, ANY_OF_ALL, READY_AT, Stage, State
 
 MOST_COUNTED = 10_000
 """Jobs that the list counts and pages through. Nobody pages further, and counting a million takes a while."""
 
+OF_A_TENANT = ("tenant", "tenant_queue__exact", "tenant_queue__id__exact")
+"""Parameters that leave the jobs of one tenant, or of one tenant queue."""
 
-SHORTEST_BEGINNING = 4
-"""Characters of an id by which it is found."""
+Latest = tuple[Any, tuple[str, ...]]
 
-HEXADECIMAL = frozenset(hexdigits.lower())
+KEY: Latest = (F("pk"), ("pk",))
+WAITING_BY: Latest = (READY_AT, ("enqueued_at", "run_after"))
+ENDED_BY: Latest = (F("ended_at"), ("ended_at",))
 
 
-WITH_INDEX = {
-    State.QUEUED: Q(stage=Stage.HOLDING),
-    State.RUNNING: Q(stage=Stage.HOLDING),
-    State.FAILED: Q(has_failed=True),
+@dataclass(frozen=True)
+class Reading:
+    """An index that has the jobs of a page together and in its order, so that no more of them are read."""
+
+    common: Q
+    """What the condition of the index asks for."""
+    first: Any
+    """What it is ordered by."""
+    columns: tuple[str, ...]
+    """What that is the latest of."""
+    next_first: bool = False
+    is_small: bool = False
+    """It has few jobs, and not in the order of the list."""
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        if self.is_small:
+            return self.sorted_by
+        if self.columns == ("pk",):
+            return ("-pk",)
+        return (self.first.asc() if self.next_first else self.first.desc(), "-pk")
+
+    @property
+    def sorted_by(self) -> tuple[Any, ...]:
+        """The same order, but by no index of keys: a million jobs would be read, in search of a few."""
+        return ((F("pk") + 0).desc(),) if self.columns == ("pk",) else self.order
+
+    def up_to(self, job: Any) -> Q:
+        """The condition of the jobs that are not behind this one in the list."""
+        times = [time for name in self.columns if (time := getattr(job, name)) is not None]
+        if not times:
+            return Q()
+        return Q((LessThanOrEqual if self.next_first else GreaterThanOrEqual)(self.first, max(times)))
+
+
+BY_KEY = Reading(Q(), *KEY)
+HOLDING = Reading(Q(stage=Stage.HOLDING), *KEY, is_small=True)
+
+OF_STATE: Mapping[str, Reading] = {
+    State.SCHEDULED: Reading(Q(stage=Stage.SCHEDULED), F("run_after"), ("run_after",), next_first=True),
+    State.WAITING: Reading(ANY_OF_ALL & Q(stage=Stage.WAITING), *WAITING_BY),
+    State.QUEUED: HOLDING,
+    State.RUNNING: HOLDING,
+    State.FINISHED: Reading(Q(stage=Stage.ENDED), *ENDED_BY),
+    State.FAILED: Reading(Q(has_failed=True), *ENDED_BY),
+    State.CANCELED: Reading(Q(is_canceled=True), *ENDED_BY),
 }
-"""What the jobs of a state have in common that an index has alone. They are few among all that are kept."""
+"""The latest ones first, by when they could start or ended, and of those that are scheduled the next ones."""
 
-SORTED_LATEST_FIRST = ((F("pk") + 0).desc(),)
-"""As ``-pk``, but by no index: PostgreSQL would read a million jobs by their keys, in search of a few."""
+WAITING_OF_A_TENANT = Reading(ANY & Q(stage=Stage.WAITING), *WAITING_BY)
 
 
-def index_of_state(request: HttpRequest) -> Q | None:
-    """What the list adds when it is filtered by a state, so that an index has its jobs."""
-    state = request.GET.get("state__exact") or request.GET.get("state")
-    return next((of_state for known, of_state in WITH_INDEX.items() if known == state), None)
+def reading_of(request: HttpRequest) -> Reading:
+    """How the list reads the jobs that an address asks for."""
+    state = request.GET.get("state__exact") or request.GET.get("state") or ""
+    if state == State.WAITING and any(name in request.GET for name in OF_A_TENANT):
+        return WAITING_OF_A_TENANT
+    return OF_STATE.get(state, BY_KEY)
 
 
 class CappedPaginator(JobPaginator):
-    """Counts no further than `MOST_COUNTED`."""
+    """Counts no further than `MOST_COUNTED`, in the order of the list: it is that of an index."""
 
     object_list: QuerySet[Any]
 
     @cached_property
     def count(self) -> int:
-        return self.object_list.order_by()[:MOST_COUNTED].count()
-
-
-def search_jobs(jobs: Any, term: str) -> Any:
-    """An id is found by its index and a tenant among the tenants; only a task is compared job by job.
-
-    What may be the beginning of an id is looked for among tasks only where it is neither that nor a part of a tenant.
-    """
-    if not term or "\0" in term:
-        return jobs.none() if term else jobs
-    if uuid := _uuid(term):  # which may be a tenant's identifier just as well
-        return jobs.filter(Q(uuid=uuid) | Q(tenant_queue__in=row_ids(term)))
-    rows = TenantQueue.objects.filter(tenant__icontains=term).values_list("pk", flat=True)
-    anywhere = Q(tenant_queue__in=rows) | Q(task__icontains=term)
-    if (ids := _ids_that_begin_with(term)) is None:
-        return jobs.filter(anywhere)
-    if _is_a_word(term):
-        return jobs.filter(anywhere | ids)
-    by_index = jobs.filter(ids | Q(tenant_queue__in=found) if (found := list(rows)) else ids)
-    return by_index if by_index.exists() else jobs.filter(anywhere)
-
-
-def row_ids(tenant: str) -> list[int]:
-    """Fetched, not joined: with the numbers at hand PostgreSQL reads the tenant's jobs from their index."""
-    if "\0" in tenant:
-        return []
-    return list(TenantQueue.objects.filter(tenant=tenant).values_list("pk", flat=True))
-
-
-def _uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None
-
-
-def _ids_that_begin_with(term: str) -> Q | None:
-    """As a range, which the index of the ids has; None for what is too short or no beginning of an id."""
-    digits = term.replace("-", "").lower()
-    if not SHORTEST_BEGINNING <= len(digits) <= 32 or not HEXADECIMAL.issuperset(digits):
-        return None
-    return Q(uuid__range=(UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))))
-
-
-def _is_a_word(term: str) -> bool:
-    """Such as "feed" and "cafe", which are more likely a part of a task than the beginning of an id."""
-    return term.isalpha() and len(term) < 8
+        return self.object_list[:MOST_COUNTED].count()

@@ -596,6 +596,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "is_canceled",
+                    models.GeneratedField(
+                        db_persist=True,
+                        expression=models.Case(models.When(state="canceled", then=True), default=None),
+                        output_field=models.BooleanField(null=True),
+                    ),
+                ),
+                (
                     "error_class",
                     models.CharField(
                         help_text="Of a failed job: the class of what its function raised; empty if it failed in another way.",
@@ -691,6 +699,11 @@ class Migration(migrations.Migration):
                         fields=["ended_at"],
                         include=("id", "task", "error_class", "key", "tenant_queue"),
                         name="tenant_slots_failed",
+                    ),
+                    models.Index(
+                        condition=models.Q(("is_canceled", True)),
+                        fields=["ended_at"],
+                        name="tenant_slots_canceled",
                     ),
                     models.Index(
                         condition=models.Q(models.Q(("stage", 4), _negated=True), ("kind", "reservation")),

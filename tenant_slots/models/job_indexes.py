@@ -85,6 +85,7 @@ INDEXES: list[models.Index] = [
         include=["id", "task", "error_class", "key", "tenant_queue"],
         name="tenant_slots_failed",
     ),
+    models.Index(fields=["ended_at"], condition=Q(is_canceled=True), name="tenant_slots_canceled"),
     models.Index(
         fields=["id"],
         condition=~Q(stage=Stage.ENDED) & Q(kind=Kind.RESERVATION),

@@ -283,6 +283,12 @@ class TenantJob(models.Model):
         db_persist=True,
     )
     """For the index of failed jobs, whoever has them fail. NULL takes no room in the rows of the others."""
+    is_canceled = models.GeneratedField(
+        expression=Case(When(state=State.CANCELED, then=True), default=None),
+        output_field=models.BooleanField(null=True),
+        db_persist=True,
+    )
+    """As `has_failed`."""
     error_class = models.CharField(  # noqa: DJ001  NULL takes no room
         _("error class"),
         max_length=ERROR_CLASS_LENGTH,

@@ -10,10 +10,13 @@ from django.db import connection
 from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 
-from tenant_slots.admin import TenantJobAdmin
+from tenant_slots.admin import TenantJobAdmin, search
+from tenant_slots.admin.lists import BY_KEY
+from tenant_slots.admin.search import search_jobs
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.admin.site import JOBS, QUEUES, change_page, signed_in
-from tests.factories import tenant_queue, waiting_job
+from tests.factories import many_waiting, tenant_queue, waiting_job
+from tests.plans import rows_read
 
 pytestmark = pytest.mark.django_db
 
@@ -180,16 +183,13 @@ def test_what_looks_like_the_beginning_of_an_id_may_be_a_tenant_or_a_task(boss: 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="about the plans of PostgreSQL")
 @pytest.mark.parametrize("term", ["3fa8", "3fa81c00", "3fa81c00-9d6e-4"])
 def test_the_first_characters_of_an_id_are_looked_up_in_an_index(term: str) -> None:
-    from tenant_slots.admin.lists import search_jobs
-    from tests.factories import many_waiting
-
     many_waiting(tenant_queue(), 3000)
     TenantJob.objects.update(state=State.FINISHED)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE tenant_slots_tenantjob")
     waiting_job(tenant_queue("b"), uuid="3fa81c00-9d6e-4c67-8d3b-000000000001")
     with CaptureQueriesContext(connection) as captured:
-        plan = search_jobs(TenantJob.objects.order_by("-pk"), term)[:100].explain()
+        plan = search_jobs(TenantJob.objects.order_by("-pk"), term, BY_KEY)[:100].explain()
     assert "uuid" in plan
     assert "Seq Scan" not in plan
     with connection.cursor() as cursor:  # nor where it is looked whether there are any
@@ -197,6 +197,67 @@ def test_the_first_characters_of_an_id_are_looked_up_in_an_index(term: str) -> N
             if "tenant_slots_tenantjob" in query["sql"] and "EXPLAIN" not in query["sql"]:
                 cursor.execute(f"EXPLAIN {query['sql']}")
                 assert "Seq Scan on tenant_slots_tenantjob" not in str(cursor.fetchall())
+
+
+def test_a_task_is_looked_for_among_the_latest_jobs_that_the_filters_leave(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "MOST_COMPARED", 3)
+    rows = [tenant_queue(tenant) for tenant in ("acme", "beta")]
+    old, of_state = (TenantJob.objects.create(tenant_queue=rows[0], task="shop.rare", state=state) for state in RARE)
+    waiting_job(rows[0]), waiting_job(rows[0])
+    new = TenantJob.objects.create(tenant_queue=rows[1], task="shop.rare")
+    assert found(boss, "rare") == {new}
+    assert set(boss.get(JOBS, {"q": "rare", "state__exact": "failed"}).context["cl"].result_list) == {of_state}
+    assert found(boss, "acme") == set(rows[0].jobs.all()), "all jobs of a tenant"
+    monkeypatch.setattr(search, "MOST_COMPARED", 50)
+    assert found(boss, "rare") == {old, of_state, new}, "the control"
+
+
+RARE = (State.FINISHED, State.FAILED)
+
+
+def test_jobs_of_tenants_and_tasks_that_are_called_alike_are_found_together(boss: Client) -> None:
+    of_tenant = waiting_job(tenant_queue("feeds"))
+    by_task = TenantJob.objects.create(tenant_queue=tenant_queue("b"), task="shop.feeds")
+    waiting_job(tenant_queue("c"))
+    assert found(boss, "feeds") == {of_tenant, by_task}
+
+
+def test_an_action_on_all_takes_what_the_search_shows(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "MOST_COUNTED", 2)
+    row = tenant_queue("acme")
+    jobs = [waiting_job(row) for _ in range(3)]
+    assert found(boss, "acme") == set(jobs[1:])
+    sent = {"action": "cancel", "_selected_action": [jobs[2].pk], "select_across": "1"}
+    assert "This affects 2 objects." in boss.post(f"{JOBS}?q=acme", sent).content.decode()
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="about the plans of PostgreSQL")
+def test_a_search_reads_no_more_jobs_than_it_says(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    many_waiting(tenant_queue("acme"), 100)
+    many_waiting(tenant_queue("beta"), 3000)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE tenant_slots_tenantjob")
+    monkeypatch.setattr(search, "MOST_COMPARED", 100)
+    assert most_read_by(boss, "no such task") <= 101
+    assert most_read_by(boss, "acme") <= 201
+    monkeypatch.setattr(search, "MOST_COMPARED", 50_000)
+    assert most_read_by(boss, "no such task") >= 3000, "the control"
+
+
+def most_read_by(client: Client, term: str) -> float:
+    """How many jobs the query of a search reads that reads the most."""
+    with CaptureQueriesContext(connection) as captured:
+        client.get(JOBS, {"q": term})
+    asked = [query["sql"] for query in captured.captured_queries if "tenant_slots_tenantjob" in query["sql"]]
+    read = []
+    with connection.cursor() as cursor:
+        for sql in asked:
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}")
+            ((plans,),) = cursor.fetchall()
+            read.append(rows_read(plans[0]["Plan"]))
+    return max(read)
 
 
 def test_a_viewer_of_some_tenants_finds_ids_of_theirs_only() -> None:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from datetime import timedelta
 
 import pytest
-from django.contrib import admin
 from django.db import connection
-from django.test import Client, RequestFactory
+from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Value
+from django.test import Client
+from django.utils import timezone
 
+from tenant_slots.admin.lists import MOST_COUNTED
 from tenant_slots.models import State, TenantJob
 from tests.admin.site import JOBS
-from tests.factories import tenant_queue, waiting_job
+from tests.factories import many_waiting, tenant_queue, waiting_job
 from tests.plans import explained
 
 pytestmark = pytest.mark.django_db
+
+SPREAD = ExpressionWrapper(
+    Value(timezone.now()) + ExpressionWrapper(F("pk") * timedelta(seconds=1), DurationField()), DateTimeField()
+)
+"""A time of its own for each job."""
 
 ERROR_CLASSES = {State.FAILED: "ValueError"}
 
@@ -35,10 +43,31 @@ def test_each_state_has_its_jobs_the_latest_first(viewer: Client, state: str, lo
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="how PostgreSQL plans")
 @pytest.mark.parametrize(
-    ("state", "index"), [("failed", "failed"), ("running", "holding"), ("queued", "holding"), ("finished", "job_pkey")]
+    ("query", "index"),
+    [
+        ({}, "tenantjob_pkey"),
+        ({"state__exact": "scheduled"}, "scheduled"),
+        ({"state__exact": "waiting"}, "oldest_wait"),
+        ({"state__exact": "queued"}, "holding"),
+        ({"state__exact": "running"}, "holding"),
+        ({"state__exact": "finished"}, "ended"),
+        ({"state__exact": "failed"}, "failed"),
+        ({"state__exact": "canceled"}, "canceled"),
+        ({"state__exact": "waiting", "tenant": "acme"}, "longest_wait"),
+        ({"state__exact": "canceled", "tenant": "acme"}, "canceled"),
+    ],
 )
-def test_the_list_of_a_state_reads_its_index(boss: Client, state: str, index: str) -> None:
-    request: Any = RequestFactory().get(JOBS, {"state__exact": state})
-    request.user = boss.get(JOBS).context["user"]
-    jobs = admin.site._registry[TenantJob].get_queryset(request).filter(state=state)[:100]
-    assert f"tenant_slots_{'tenant' if index == 'job_pkey' else ''}{index}" in explained(jobs)
+def test_the_list_reads_an_index_of_its_jobs_and_counts_by_it(boss: Client, query: dict[str, str], index: str) -> None:
+    """In the order of the index, but for the few that hold a slot: what is sorted is all read."""
+    row = tenant_queue("acme")
+    for state in State.values:
+        many_waiting(row, 300, state=state, error_class=ERROR_CLASSES.get(State(state)))
+    TenantJob.objects.update(run_after=SPREAD, ended_at=SPREAD)
+    many_waiting(tenant_queue("beta"), 3000)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE tenant_slots_tenantjob")
+    jobs = boss.get(JOBS, query).context["cl"].queryset
+    for shown in (jobs[:10], jobs[:MOST_COUNTED].values("pk")):
+        plan = explained(shown, sorts=False)
+        assert re.search(rf"using tenant_slots_{index}\b", plan), plan
+        assert index == "holding" or "->  Sort" not in plan, plan

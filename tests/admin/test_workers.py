@@ -24,6 +24,7 @@ from tests.factories import (
     waiting_job,
     worker_on_record,
 )
+from tests.plans import rows_read
 
 pytestmark = pytest.mark.django_db
 
@@ -110,12 +111,6 @@ def test_whether_a_queue_has_jobs_is_not_asked_of_all_that_wait() -> None:
         cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + queries[0]["sql"])
         ((plans,),) = cursor.fetchall()
     assert rows_read(plans[0]["Plan"]) < 400
-
-
-def rows_read(plan: dict[str, Any]) -> float:
-    """Of jobs, by every part of the plan."""
-    own = plan["Actual Rows"] * plan["Actual Loops"] if plan.get("Relation Name") == "tenant_slots_tenantjob" else 0
-    return float(own) + sum(rows_read(part) for part in plan.get("Plans", ()))
 
 
 def test_the_list_says_for_which_queues_there_is_nobody(boss: Client) -> None:
