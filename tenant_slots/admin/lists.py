@@ -21,7 +21,6 @@ OF_A_TENANT = ("tenant", "tenant_queue__exact", "tenant_queue__id__exact")
 """Parameters that leave the jobs of one tenant, or of one tenant queue."""
 
 
-KEY: Any = (F("pk"), ("pk",))
 WAITING_BY: Any = (READY_AT, ("enqueued_at", "run_after"))
 ENDED_BY: Any = (F("ended_at"), ("ended_at",))
 
@@ -61,8 +60,8 @@ class Reading:
         return Q((LessThanOrEqual if self.next_first else GreaterThanOrEqual)(self.first, max(times)))
 
 
-BY_KEY = Reading(Q(), *KEY)
-HOLDING = Reading(Q(stage=Stage.HOLDING), *KEY, is_small=True)
+BY_KEY = Reading(Q(), F("pk"), ("pk",))
+HOLDING = Reading(Q(stage=Stage.HOLDING), F("pk"), ("pk",), is_small=True)
 
 OF_STATE: Mapping[str, Reading] = {
     State.SCHEDULED: Reading(Q(stage=Stage.SCHEDULED), F("run_after"), ("run_after",), next_first=True),
