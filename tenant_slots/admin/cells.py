@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from django.utils.html import format_html, format_html_join
@@ -18,7 +18,8 @@ from tenant_slots.stats.tiles import Tiles
 
 class Cell(TypedDict, total=False):
     text: str
-    attrs: dict[str, str]
+    attrs: Mapping[str, str | None]
+    """None takes an attribute away."""
 
 
 Cells = dict[str, Cell]
@@ -92,7 +93,7 @@ def html(cells: Cells, key: str, tag: str = "span", css: str = "") -> SafeString
 
 
 def attributes(cell: Cell) -> SafeString:
-    pairs: Iterable[tuple[str, str]] = cell.get("attrs", {}).items()
+    pairs = [(name, value) for name, value in cell.get("attrs", {}).items() if value is not None]
     return format_html_join("", ' {}="{}"', pairs)
 
 

@@ -8,7 +8,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots.admin import arguments, progress
+from tenant_slots.admin import arguments
 from tenant_slots.models import TenantJob
 
 
@@ -35,10 +35,6 @@ class JobFields:
     @admin.display(description=_("tenant"))
     def for_whom(self, job: TenantJob) -> str:
         return format_html("{}<br>{}", self.tenant(job), job.key) if job.key else self.tenant(job)
-
-    @admin.display(description=_("progress"))
-    def reported(self, job: TenantJob) -> str:
-        return progress.bar_and_first_statistics(job)
 
     @admin.display(description=_("arguments"))
     def arguments(self, job: TenantJob) -> SafeString:

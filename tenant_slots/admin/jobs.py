@@ -18,6 +18,7 @@ from tenant_slots.admin.filters import TenantFilter
 from tenant_slots.admin.job_fields import JobFields
 from tenant_slots.admin.job_page import JobPage
 from tenant_slots.admin.lists import CappedPaginator, reading_of
+from tenant_slots.admin.live_jobs import LiveJobs
 from tenant_slots.admin.lookups import OfferedLookups
 from tenant_slots.admin.run_times import TasksPage
 from tenant_slots.admin.search import search_jobs
@@ -25,10 +26,10 @@ from tenant_slots.models import TenantJob
 from tenant_slots.stats.expressions import LARGE
 
 
-class TenantJobAdmin(JobPage, FailuresPage, TasksPage, BulkPages, JobFields, OfferedLookups, JobModelAdmin):
+class TenantJobAdmin(JobPage, FailuresPage, TasksPage, BulkPages, LiveJobs, JobFields, OfferedLookups, JobModelAdmin):
     list_display = (
-        "uuid", "what", "for_whom", "queue", "state", "reported", "priority", "enqueued_at", "started_at", "ended_at",
-        "attempt",
+        "uuid", "what", "for_whom", "queue", "state_shown", "reported", "priority_shown", "enqueued_at", "started",
+        "ended", "attempt_shown",
     )  # fmt: skip
     list_filter = ("state", ("tenant_queue__queue", admin.AllValuesFieldListFilter), TenantFilter)
     list_select_related = ("tenant_queue",)

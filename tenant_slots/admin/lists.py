@@ -20,11 +20,11 @@ MOST_COUNTED = 10_000
 OF_A_TENANT = ("tenant", "tenant_queue__exact", "tenant_queue__id__exact")
 """Parameters that leave the jobs of one tenant, or of one tenant queue."""
 
-Latest = tuple[Any, tuple[str, ...]]
+ReadBy = tuple[Any, tuple[str, ...]]
+"""What an index is ordered by, and the columns of which that is the latest."""
 
-KEY: Latest = (F("pk"), ("pk",))
-WAITING_BY: Latest = (READY_AT, ("enqueued_at", "run_after"))
-ENDED_BY: Latest = (F("ended_at"), ("ended_at",))
+WAITING_BY: ReadBy = (READY_AT, ("enqueued_at", "run_after"))
+ENDED_BY: ReadBy = (F("ended_at"), ("ended_at",))
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Reading:
         return Q((LessThanOrEqual if self.next_first else GreaterThanOrEqual)(self.first, max(times)))
 
 
-BY_KEY = Reading(Q(), *KEY)
-HOLDING = Reading(Q(stage=Stage.HOLDING), *KEY, is_small=True)
+BY_KEY = Reading(Q(), F("pk"), ("pk",))
+HOLDING = Reading(Q(stage=Stage.HOLDING), F("pk"), ("pk",), is_small=True)
 
 OF_STATE: Mapping[str, Reading] = {
     State.SCHEDULED: Reading(Q(stage=Stage.SCHEDULED), F("run_after"), ("run_after",), next_first=True),

@@ -14,13 +14,10 @@ from tenant_slots.admin import cells, workers
 from tenant_slots.admin.bases import QueueConcern
 from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import Restricted
-from tenant_slots.admin.polling import INTERVALS, clamped, conditional
+from tenant_slots.admin.polling import INTERVALS, asked_rows, clamped, conditional
 from tenant_slots.admin.snapshots import Board, shared_rows, shared_tiles, worker_time_of_queues
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats import rows, tiles
-
-MOST_ROWS = 500
-"""Rows that one poll may ask for."""
 
 
 class LiveList(Restricted, QueueConcern):
@@ -87,8 +84,7 @@ class LiveList(Restricted, QueueConcern):
         return shared_tiles.at_hand("all") if self.tenant_queues_for(request) is None else None
 
     def _rows_to_poll(self, request: HttpRequest) -> list[int]:
-        asked = [int(pk) for pk in request.GET.get("rows", "").split(",") if pk.isdecimal() and len(pk) < 19]
-        asked = asked[:MOST_ROWS]
+        asked = asked_rows(request)
         own = self.tenant_queues_for(request)
         return asked if own is None else list(own.filter(pk__in=asked).values_list("pk", flat=True))
 

@@ -12,11 +12,19 @@ INTERVALS = (0, 2, 5, 15, 30)
 
 SHORTEST_INTERVAL = 2
 
+MOST_ROWS = 500
+"""Rows that one poll may ask for."""
+
 
 def clamped(asked: str | None) -> int:
     """The interval that a poll may really have."""
     seconds = int(asked) if asked and asked.isdecimal() and len(asked) < 6 else INTERVALS[2]
     return max(SHORTEST_INTERVAL, seconds)
+
+
+def asked_rows(request: HttpRequest) -> list[int]:
+    """The primary keys that a poll names, without what is none."""
+    return [int(pk) for pk in request.GET.get("rows", "").split(",") if pk.isdecimal() and len(pk) < 19][:MOST_ROWS]
 
 
 def conditional(request: HttpRequest, response: HttpResponse) -> HttpResponse:

@@ -22,26 +22,28 @@ LONGEST_IN_A_ROW = 40
 
 
 def bar(job: TenantJob) -> str:
-    """The numbers, and a bar where there is a total; an empty bar moves while a job runs whose total is unknown."""
+    """The numbers, with a bar where there is one."""
+    attributes, numbers = measured(job)
+    if attributes is None:
+        return numbers
+    pairs = ((name, value) for name, value in attributes.items() if value is not None)
+    shown = format_html_join("", ' {}="{}"', [*pairs, ("aria-label", gettext("progress"))])
+    return format_html('<progress{}></progress> <bdi class="slots-number">{}</bdi>', shown, numbers)
+
+
+def measured(job: TenantJob) -> tuple[dict[str, str | None] | None, str]:
+    """The attributes of the bar, and the numbers.
+
+    There is a bar where there is a total, and one without attributes, which moves, while a job runs whose total is
+    unknown.
+    """
     if not job.progress:
-        return NOTHING
+        return None, NOTHING
     done, total = job.progress["done"], job.progress["total"]
     if total:
         text = gettext("%(done)s of %(total)s") % {"done": localize(done), "total": localize(total)}
-        return format_html(
-            '<progress max="{}" value="{}" aria-label="{}"></progress> <bdi class="slots-number">{}</bdi>',
-            total,
-            min(done, total),
-            gettext("progress"),
-            text,
-        )
-    if total is None and not job.has_ended:
-        return format_html(
-            '<progress aria-label="{}"></progress> <bdi class="slots-number">{}</bdi>',
-            gettext("progress"),
-            localize(done),
-        )
-    return str(localize(done))
+        return {"max": str(total), "value": str(min(done, total))}, text
+    return ({"max": None, "value": None} if total is None and not job.has_ended else None), str(localize(done))
 
 
 def statistics(job: TenantJob) -> str:
@@ -50,16 +52,11 @@ def statistics(job: TenantJob) -> str:
     return format_html_join(SafeString("<br>"), "<bdi>{}</bdi>: <bdi>{}</bdi>", lines) or NOTHING
 
 
-def bar_and_first_statistics(job: TenantJob) -> str:
+def first_statistics(job: TenantJob) -> list[str]:
     """For the list: short, however much a job reports."""
     first = list(job.stats.items())[:IN_A_ROW]
-    texts = (Truncator(f"{_title(name)}: {_shown(name, value)}").chars(LONGEST_IN_A_ROW) for name, value in first)
-    more = [("…",)] if len(job.stats) > IN_A_ROW else []
-    figures = format_html_join(SafeString("<br>"), "<bdi>{}</bdi>", [*((text,) for text in texts), *more])
-    shown = bar(job)
-    if not figures or shown == NOTHING:
-        return figures or shown
-    return format_html("{}<br>{}", shown, figures)
+    texts = [Truncator(f"{_title(name)}: {_shown(name, value)}").chars(LONGEST_IN_A_ROW) for name, value in first]
+    return [*texts, "…"] if len(job.stats) > IN_A_ROW else texts
 
 
 def _title(name: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from tenant_slots.admin.attention import Facts
+from tenant_slots.models import TenantJob
 from tenant_slots.stats import worker_time
 from tenant_slots.stats.minutes import Period
 from tenant_slots.stats.rows import Row
@@ -71,6 +72,7 @@ class Board(NamedTuple):
 
 
 shared_rows: Shared[int, Row] = Shared(seconds=1)
+shared_jobs: Shared[int, TenantJob] = Shared(seconds=1)
 shared_tiles: Shared[str, Board] = Shared(seconds=5)
 """Longer, because adding up all waiting jobs takes as long as a page of rows, and a sum moves little in that time."""
 shared_worker_time: Shared[str, dict[str, float]] = Shared(seconds=15)
@@ -90,6 +92,7 @@ def worker_time_of_queues() -> dict[str, float]:
 def forget_shared() -> None:
     """After a change by a viewer, who wants to see it at once."""
     shared_rows.clear()
+    shared_jobs.clear()
     shared_tiles.clear()
     shared_worker_time.clear()
     shared_periods.clear()

@@ -26,8 +26,8 @@ def test_the_list_and_the_page_show_a_bar_with_its_numbers_and_the_statistics(bo
     job = reporting_job(40, 100, rows_read=40, rows_written=38, rows_refused=2)
     for url in (JOBS, change_page(job)):
         page = boss.get(url).content.decode()
-        assert '<progress max="100" value="40" aria-label="progress"></progress>' in page
-        assert '<bdi class="slots-number">40 of 100</bdi>' in page
+        assert re.search(r'<progress[^>]* max="100" value="40" aria-label="progress"></progress>', page)
+        assert re.search(r'<bdi[^>]* class="slots-number">40 of 100</bdi>', page)
         for text in ("rows read", "rows written", "rows refused"):
             assert text in page
 
@@ -51,7 +51,7 @@ def test_an_unknown_total_no_total_and_more_than_all_are_shown(
 def test_a_job_that_reports_nothing_has_a_dash() -> None:
     job = waiting_job(tenant_queue())
     assert {progress.bar(job), progress.statistics(job)} == {progress.NOTHING}
-    assert progress.bar_and_first_statistics(job) == progress.NOTHING
+    assert progress.first_statistics(job) == []
 
 
 def test_hostile_names_and_values_are_text(boss: Client) -> None:

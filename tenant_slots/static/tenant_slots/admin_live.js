@@ -1,4 +1,5 @@
-/* The live pages. The list polls its figures, and a limit is edited in place: of it only texts and attributes change.
+/* The live pages. The lists poll what changes in their rows, and a limit is edited in place: of them only texts and
+   attributes change.
    The overview and the page of a job are fetched again, and their parts replaced. */
 (function () {
     "use strict";
@@ -21,7 +22,9 @@
             element.textContent = cell.text;
         }
         for (const [name, value] of Object.entries(cell.attrs || {})) {
-            if (element.getAttribute(name) !== value) {
+            if (value === null) {
+                element.removeAttribute(name);
+            } else if (element.getAttribute(name) !== value) {
                 element.setAttribute(name, value);
             }
         }
@@ -50,6 +53,7 @@
             this.updated = Date.now();
             this.failures = 0;
             this.etags = {};
+            this.hasTiles = Boolean(document.querySelector('[data-slots="tile.slots"]'));
             this.lacksTiles = false;
             this.stopped = false;
         }
@@ -127,7 +131,7 @@
                 rows.filter((pk) => !(`${pk}.state` in cells)).forEach((pk) => tellDeleted(pk, this.board.dataset.deleted));
                 this.etags[what] = answer.headers.get("ETag") || "";
                 if (what === "rows") {
-                    this.lacksTiles = rows.length > 0 && !("tile.slots" in cells);
+                    this.lacksTiles = rows.length > 0 && this.hasTiles && !("tile.slots" in cells);
                 }
             } else if (answer.status !== 304) {
                 throw new Error(String(answer.status));
