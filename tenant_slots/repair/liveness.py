@@ -23,11 +23,12 @@ MINUTES_PINNED = 10
 MOST_NAMED = 100
 """Jobs that are named of those that are queued for too long; what is wrong with one is wrong with all of them."""
 
+# A worker of autovacuum keeps nothing from being removed, though it has a snapshot.
 _SNAPSHOTS = """
     SELECT pid, usename, application_name, EXTRACT(EPOCH FROM clock_timestamp() - xact_start)::int
     FROM pg_stat_activity
     WHERE datname = current_database() AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
-    AND xact_start < clock_timestamp() - make_interval(mins => %s)
+    AND backend_type <> 'autovacuum worker' AND xact_start < clock_timestamp() - make_interval(mins => %s)
     ORDER BY xact_start
 """
 
