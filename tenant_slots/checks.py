@@ -19,6 +19,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.django_tasks import use
 from tenant_slots.exceptions import InvalidRate
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE
+from tenant_slots.models.queue_minute import VERSION_LENGTH
 from tenant_slots.tasks.registry import registered
 from tenant_slots.tenants import is_limit, is_share
 from tenant_slots.validation import is_flag, is_number, is_positive, is_whole
@@ -312,6 +313,11 @@ def _queue(value: object) -> Problem:
     return None if isinstance(value, str) else "Give the name of a queue of RQ_QUEUES."
 
 
+def _version(value: object) -> Problem:
+    valid = isinstance(value, str) and len(value) <= VERSION_LENGTH and "\0" not in value
+    return None if valid else f"Give a text of at most {VERSION_LENGTH} characters, such as the deployed commit."
+
+
 def _on_lost_database(value: object) -> Problem:
     return None if value in ("continue", "stop") else 'Give "continue" or "stop".'
 
@@ -392,6 +398,7 @@ RULES: dict[str, Callable[[object], Problem]] = {
     "CAPTURE_CONTEXT": _capture_context,
     "JOB_CONTEXT": _job_context,
     "ADMIN_QUEUE": _queue,
+    "PROJECT_VERSION": _version,
     "MAY_VIEW_JOB": _may_view_job,
     "MAY_VIEW_HEALTH": _may_view_health,
     "MAY_VIEW_METRICS": _may_view_health,

@@ -50,6 +50,7 @@ class AppSettings:
     JOB_CONTEXT: Setting[Sequence[str] | str] = Setting(())
     QUEUE_WEIGHTS: Setting[Mapping[str, float]] = Setting({})
     ADMIN_QUEUE = Setting("")
+    PROJECT_VERSION = Setting("")
     MAY_VIEW_JOB = Setting("")
     MAY_VIEW_HEALTH = Setting("")
     MAY_VIEW_METRICS = Setting("")

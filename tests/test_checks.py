@@ -60,6 +60,8 @@ def test_every_setting_has_a_rule() -> None:
         ({"MAX_ARGS_BYTES": 1.5}, "tenant_slots.E003"),
         ({"RETENTION": "a week"}, "tenant_slots.E003"),
         ({"QUEUE_WEIGHTS": {"imports": 0}}, "tenant_slots.E003"),
+        ({"PROJECT_VERSION": 7}, "tenant_slots.E003"),
+        ({"PROJECT_VERSION": "7" * 101}, "tenant_slots.E003"),
         ({"QUEUE_WEIGHTS": {"imports": 10**400}}, "tenant_slots.E003"),
         ({"LEASE_TTL": 6, "BEAT_INTERVAL": 5}, "tenant_slots.E004"),
         ({"DATABASE": "nowhere"}, "tenant_slots.E005"),
@@ -85,6 +87,7 @@ def test_valid_values_are_accepted() -> None:
         "MAX_INTERRUPTIONS": 0,
         "UNKNOWN_TASK_WAIT": 0,
         "ON_LOST_DATABASE": "stop",
+        "PROJECT_VERSION": "7" * 100,
         "QUEUE_WEIGHTS": {"imports": 6, "reports": 0.5},
     }
     with override_settings(TENANT_SLOTS=right):

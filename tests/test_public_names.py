@@ -47,6 +47,7 @@ DEFAULTS = {
     "RETENTION": 7 * 24 * 3600,
     "QUEUE_WEIGHTS": {},
     "ADMIN_QUEUE": "",
+    "PROJECT_VERSION": "",
     "MAY_VIEW_JOB": "",
     "MAY_VIEW_HEALTH": "",
     "MAY_VIEW_METRICS": "",

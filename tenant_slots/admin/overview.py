@@ -18,11 +18,12 @@ from tenant_slots.admin.attention import Facts, Links
 from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import may
 from tenant_slots.admin.queue_charts import SPANS, Span
-from tenant_slots.admin.snapshots import shared_facts, shared_periods
+from tenant_slots.admin.snapshots import shared_deploys, shared_facts, shared_periods
 from tenant_slots.admin.words import NOTHING, duration
 from tenant_slots.admin.workers import WorkersPage
 from tenant_slots.models.queue_minute import ALL_QUEUES
 from tenant_slots.stats import minutes
+from tenant_slots.stats.deploys import Deploy, last_deploys
 from tenant_slots.stats.minutes import Period
 
 MOST_CHANGES = 20
@@ -47,7 +48,8 @@ class OverviewPage(WorkersPage):
         now = timezone.now()
         changes = overview_charts.changes_within(span, queue, now)
         periods = periods_of(queue, span.periods, span.seconds)
-        marks = overview_charts.marks(changes, span, now)
+        deploys = deploys_within(span)
+        marks = overview_charts.marks(changes, deploys, span, now)
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -61,6 +63,7 @@ class OverviewPage(WorkersPage):
             "spans": SPANS.values(),
             "tiles": tiles(_latest(queue), minutes.added_up(periods), span),
             "charts": overview_charts.charts_of(periods, span, marks),
+            "deploys": deploys[::-1][:MOST_CHANGES],
             "changes": [(change, audit.line_of(change)) for change in changes[:MOST_CHANGES]],
             "row_url": f"{self.admin_site.name}:{view_name(self, 'change')}",
             "workers_url": address(self, "workers"),
@@ -103,6 +106,11 @@ class OverviewPage(WorkersPage):
 def periods_of(queue: str, periods: int, seconds: int) -> list[Period | None]:
     asked = (queue, periods, seconds)
     return shared_periods.get([asked], lambda _: {asked: minutes.last_periods(*asked)})[asked]
+
+
+def deploys_within(span: Span) -> list[Deploy]:
+    seconds = span.periods * span.seconds
+    return shared_deploys.get([seconds], lambda _: {seconds: last_deploys(seconds)})[seconds]
 
 
 def facts_now() -> Facts:

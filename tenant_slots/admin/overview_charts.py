@@ -1,4 +1,4 @@
-"""The charts of the overview, with the changes of limits as marks."""
+"""The charts of the overview, with deploys and the changes of limits as marks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tenant_slots.admin import audit
 from tenant_slots.admin.charts import SECONDS, Chart, Mark, Series
 from tenant_slots.admin.queue_charts import Span, moments_of, ticks_of
 from tenant_slots.models import KeptChange
+from tenant_slots.stats.deploys import Deploy
 from tenant_slots.stats.minutes import Period
 
 LATEST_CHANGES = 500
@@ -29,16 +30,23 @@ def changes_within(span: Span, queue: str, now: datetime) -> list[KeptChange]:
     return [change for change in latest if change.at > since and queue in ("", change.tenant_queue.queue)]
 
 
-def marks(changes: Iterable[KeptChange], span: Span, now: datetime) -> list[Mark]:
-    """One for all changes between two points of the charts."""
+def marks(changes: Iterable[KeptChange], deploys: Iterable[Deploy], span: Span, now: datetime) -> list[Mark]:
+    """One for all deploys and changes between two points of the charts."""
     by_place: defaultdict[int, list[KeptChange]] = defaultdict(list)
+    deployed: defaultdict[int, list[str]] = defaultdict(list)
+
+    def place(at: datetime) -> int:
+        return max(0, span.periods - int((now - at).total_seconds() // span.seconds))
+
     for change in changes:
-        back = int((now - change.at).total_seconds() // span.seconds)
-        by_place[max(0, span.periods - back)].append(change)
-    return [Mark(place, _title(some)) for place, some in sorted(by_place.items())]
+        by_place[place(change.at)].append(change)
+    for deploy in deploys:
+        deployed[place(deploy.at)].append(gettext("Deploy of %(version)s") % {"version": deploy.version})
+    places = sorted(by_place.keys() | deployed.keys())
+    return [Mark(x, "\n".join([*deployed.get(x, ()), *_titles(by_place.get(x, ()))])) for x in places]
 
 
-def _title(changes: Sequence[KeptChange]) -> str:
+def _titles(changes: Sequence[KeptChange]) -> list[str]:
     lines = [audit.line_of(change) for change in changes[:MOST_NAMED]]
     texts = [
         f"{change.tenant_queue}: {line.what} {line.old} → {line.new} ({line.user})"
@@ -46,7 +54,7 @@ def _title(changes: Sequence[KeptChange]) -> str:
     ]
     if more := len(changes) - len(texts):
         texts.append(ngettext("and %(count)d more", "and %(count)d more", more) % {"count": more})
-    return "\n".join(texts)
+    return texts
 
 
 def charts_of(periods: Sequence[Period | None], span: Span, marked: Sequence[Mark]) -> list[Chart]:

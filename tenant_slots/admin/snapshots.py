@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 from tenant_slots.admin.attention import Facts
 from tenant_slots.models import TenantJob
 from tenant_slots.stats import worker_time
+from tenant_slots.stats.deploys import Deploy
 from tenant_slots.stats.minutes import Period
 from tenant_slots.stats.rows import Row
 from tenant_slots.stats.tiles import Tiles
@@ -81,6 +82,8 @@ shared_worker_time: Shared[str, dict[str, float]] = Shared(seconds=15)
 
 shared_periods: Shared[tuple[str, int, int], list[Period | None]] = Shared(seconds=5)
 """Of the overview: by queue, number of periods and their seconds."""
+shared_deploys: Shared[int, list[Deploy]] = Shared(seconds=5)
+"""By how many seconds are looked back."""
 shared_facts: Shared[str, Facts] = Shared(seconds=5)
 
 
@@ -96,4 +99,5 @@ def forget_shared() -> None:
     shared_tiles.clear()
     shared_worker_time.clear()
     shared_periods.clear()
+    shared_deploys.clear()
     shared_facts.clear()

@@ -47,6 +47,7 @@ class Migration(migrations.Migration):
                 ("runnable", models.PositiveIntegerField(null=True)),
                 ("held_back", models.PositiveIntegerField(null=True)),
                 ("workers", models.PositiveIntegerField(null=True)),
+                ("version", models.CharField(db_default="", default="", max_length=100)),
                 ("delays_0", models.PositiveIntegerField(default=0)),
                 ("delays_1", models.PositiveIntegerField(default=0)),
                 ("delays_2", models.PositiveIntegerField(default=0)),

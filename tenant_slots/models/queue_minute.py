@@ -36,6 +36,9 @@ GAUGES = ("running", "runnable", "held_back", "workers")
 """What was at its end; NULL where nobody looked then, or Redis could not be asked."""
 
 
+VERSION_LENGTH = 100
+
+
 class QueueMinute(models.Model):
     """One minute of a queue of RQ, without reservations. A queue in which nothing happened has no row.
 
@@ -52,6 +55,8 @@ class QueueMinute(models.Model):
     runnable = models.PositiveIntegerField(null=True)
     held_back = models.PositiveIntegerField(null=True)
     workers = models.PositiveIntegerField(null=True)
+    version = models.CharField(max_length=VERSION_LENGTH, default="", db_default="")
+    """``PROJECT_VERSION`` of who looked at its end, in the rows of `ALL_QUEUES`."""
 
     objects = InConfiguredDatabase()
 

@@ -19,7 +19,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow, minute_of, start_of
 from tenant_slots.models import QueueMinute
-from tenant_slots.models.queue_minute import ALL_QUEUES, COUNTED, GAUGES
+from tenant_slots.models.queue_minute import ALL_QUEUES, COUNTED, GAUGES, VERSION_LENGTH
 from tenant_slots.repair import totals
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
@@ -132,11 +132,13 @@ def _store(counted: dict[Place, Counter[str]], looks: Looks, looked_at: int) -> 
         change(place, values)
     for queue, look in looks.items():
         change((looked_at, queue), look)
+    if looks:
+        change((looked_at, ALL_QUEUES), {"version": app_settings.PROJECT_VERSION[:VERSION_LENGTH]})
     QueueMinute.objects.bulk_create(
         changed.values(),
         ROWS_PER_STATEMENT,
         update_conflicts=True,
         unique_fields=["queue", "minute"],
-        update_fields=[*COUNTED, *GAUGES],
+        update_fields=[*COUNTED, *GAUGES, "version"],
     )
     totals.add(grown)

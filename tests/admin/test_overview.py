@@ -24,6 +24,7 @@ from tenant_slots.db.clock import minute_of, start_of
 from tenant_slots.fleet import Fleet
 from tenant_slots.models import KeptChange, QueueMinute, SweepClaim, TenantQueue
 from tenant_slots.models.queue_minute import ALL_QUEUES
+from tenant_slots.stats.deploys import last_deploys
 from tests.admin.site import HOSTILE, JOBS, QUEUES, change_page, signed_in
 from tests.admin.test_workers import WORKERS
 from tests.factories import (
@@ -190,6 +191,44 @@ def test_changes_of_one_moment_are_one_mark(viewer: Client) -> None:
         tenant_queue(f"tenant {number}").set_limit(9)
     (mark,) = viewer.get(OVERVIEW).context["charts"][0].marks
     assert mark.title.endswith("\nand 2 more")
+
+
+VERSIONED = override_settings(TENANT_SLOTS={"PROJECT_VERSION": "v3"})
+
+
+@VERSIONED
+def test_deploys_are_marks_and_a_list(viewer: Client) -> None:
+    for back, version in ((90, "v0"), (50, "v1"), (49, "v1"), (20, "v2"), (19, "v2"), (0, HOSTILE)):
+        counted(back, version=version)
+    shown = page(viewer)
+    context = viewer.get(OVERVIEW).context
+    assert [(mark.x, mark.title) for mark in context["charts"][0].marks] == [
+        (39, "Deploy of v2"),
+        (59, f"Deploy of {HOSTILE}"),
+    ]
+    assert "Deploy of v2" in shown
+    assert HOSTILE not in shown
+    tenant_queue("acme").set_limit(7, by="anna")
+    counted(-1, version="v4")
+    snapshots.forget_shared()
+    assert [mark.title for mark in viewer.get(OVERVIEW).context["charts"][0].marks][-1].splitlines() == [
+        "Deploy of v4",
+        "acme on imports: limit 1 → 7 (anna)",
+    ]
+
+
+@VERSIONED
+def test_versions_that_sweep_by_turns_are_one_deploy_and_a_step_back_is_another() -> None:
+    for minute, version in enumerate(["a", "a", "b", "a", "", "b", "a", *["b"] * 20, "a"]):
+        counted(40 - minute, version=version)
+    minutes = [minute_of(clock.now()) - 1 - back for back in (38, 13)]
+    assert [(minute_of(one.at), one.version) for one in last_deploys(3600)] == list(zip(minutes, "ba", strict=True))
+
+
+def test_who_tells_no_version_asks_for_none(viewer: Client) -> None:
+    with CaptureQueriesContext(connection) as captured:
+        assert last_deploys(3600) == []
+    assert len(captured) == 0
 
 
 def test_names_are_no_markup(viewer: Client) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import django_rq
 import pytest
 from django.db import connection
-from django.test.utils import CaptureQueriesContext
+from django.test.utils import CaptureQueriesContext, override_settings
 from django.utils import timezone
 from rq import Queue, Worker
 
@@ -248,3 +248,11 @@ def test_a_sweep_counts_before_it_prunes(settings: Any) -> None:
     sweep_now()
     assert not TenantJob.objects.exists()
     assert total("finished") == 1
+
+
+def test_a_sweep_notes_the_version_of_the_project_with_the_minute_that_it_has_seen() -> None:
+    with override_settings(TENANT_SLOTS={"PROJECT_VERSION": "v1"}):
+        count()
+    told = dict(QueueMinute.objects.exclude(version="").values_list("queue", "version"))
+    assert told == {ALL_QUEUES: "v1"}
+    assert QueueMinute.objects.get(version="v1").minute == start_of(this_minute() - 1)
