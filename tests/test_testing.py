@@ -22,6 +22,7 @@ from tenant_slots.testing import assert_enqueued, enqueued, run_jobs
 from tests import async_jobs, jobs
 from tests.factories import age, another_process, counters_match, fresh, running_job, tenant_queue, waiting_job
 from tests.history import History
+from tests.reports_app.models import Report
 
 pytestmark = pytest.mark.django_db
 
@@ -255,6 +256,13 @@ def test_jobs_are_found_by_task_and_tenant() -> None:
     assert enqueued(task=jobs.add) == [mine, theirs] == enqueued(task="tests.jobs.add")
     assert enqueued(tenant="acme") == [mine, other]
     assert enqueued(task=jobs.add, tenant=7) == [theirs]
+
+
+def test_an_objects_jobs_are_found_by_its_method() -> None:
+    mine, other = (Report.objects.create(tenant="acme") for _ in range(2))
+    job, theirs = mine.execute.enqueue(), other.execute.enqueue()
+    assert enqueued(task=mine.execute) == [job] == [assert_enqueued(mine.execute)]
+    assert enqueued(task=Report.execute) == [job, theirs]
 
 
 def test_a_job_is_found_by_its_arguments_however_they_were_passed() -> None:

@@ -53,7 +53,7 @@ def enqueued(*, task: Callable[..., Any] | str | None = None, tenant: object = N
     """The jobs that were stored, in the order of their enqueueing, whatever has become of them.
 
     Args:
-        task: only those of this decorated function, or of this path.
+        task: only those of this decorated function, or of this path; of an object's method, only that object's.
         tenant: only those of this tenant.
     """
     jobs = TenantJob.objects.jobs().select_related("tenant_queue").order_by("pk")
@@ -61,7 +61,7 @@ def enqueued(*, task: Callable[..., Any] | str | None = None, tenant: object = N
         jobs = jobs.filter(task=_path(task))
     if tenant is not None:
         jobs = jobs.filter(tenant_queue__tenant=str(tenant))
-    return list(jobs)
+    return [job for job in jobs if _is_of_object(task, job)]
 
 
 def assert_enqueued(task: Callable[..., Any], *args: Any, **kwargs: Any) -> TenantJob:
@@ -72,7 +72,7 @@ def assert_enqueued(task: Callable[..., Any], *args: Any, **kwargs: Any) -> Tena
     Raises:
         AssertionError: there is none. It says what was enqueued.
     """
-    jobs = [job for job in enqueued(task=task) if _is_of_object(task, job)]
+    jobs = enqueued(task=task)
     for job in reversed(jobs):
         if not (args or kwargs) or _bound(_task(task), job.args, job.kwargs) == _bound(_task(task), args, kwargs):
             return job
