@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from tenant_slots.admin.attention import Facts
@@ -14,6 +14,7 @@ from tenant_slots.stats.deploys import Deploy
 from tenant_slots.stats.minutes import Period
 from tenant_slots.stats.rows import Row
 from tenant_slots.stats.tiles import Tiles
+from tenant_slots.stats.worker_time import WorkerTime
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -76,7 +77,7 @@ shared_rows: Shared[int, Row] = Shared(seconds=1)
 shared_jobs: Shared[int, TenantJob] = Shared(seconds=1)
 shared_tiles: Shared[str, Board] = Shared(seconds=5)
 """Longer, because adding up all waiting jobs takes as long as a page of rows, and a sum moves little in that time."""
-shared_worker_time: Shared[str, dict[str, float]] = Shared(seconds=15)
+shared_worker_time: Shared[str, WorkerTime] = Shared(seconds=15)
 """Longer still: it reads every job that ended in the last hour."""
 
 
@@ -87,9 +88,18 @@ shared_deploys: Shared[int, list[Deploy]] = Shared(seconds=5)
 shared_facts: Shared[str, Facts] = Shared(seconds=5)
 
 
-def worker_time_of_queues() -> dict[str, float]:
+def worker_time_of_queues() -> Mapping[str, float]:
     """The seconds of the last hour that a row's are a part of, by queue."""
-    return shared_worker_time.get(["all"], lambda _: {"all": worker_time.of_queues()})["all"]
+    return _worker_time().of_queues
+
+
+def worker_time_of_rows() -> Mapping[int, float]:
+    """The seconds of the last hour, by primary key."""
+    return _worker_time().of_rows
+
+
+def _worker_time() -> WorkerTime:
+    return shared_worker_time.get(["all"], lambda _: {"all": worker_time.of_all()})["all"]
 
 
 def forget_shared() -> None:

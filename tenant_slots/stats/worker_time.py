@@ -7,23 +7,25 @@ its row keeps no other.
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import (
     DateTimeField,
     DurationField,
     ExpressionWrapper,
-    Func,
     QuerySet,
-    Subquery,
     Sum,
 )
 from django.db.models.functions import Coalesce, Greatest, Least, Now
 
+from tenant_slots.db.at_hand import AtHand
 from tenant_slots.db.clock import ago
 from tenant_slots.db.compiled import Statement
 from tenant_slots.models import Kind, TenantJob
-from tenant_slots.stats.expressions import NO_TIME, in_seconds, jobs_of_row, ran_lately
+from tenant_slots.stats.expressions import in_seconds, ran_lately
 
 HOUR = 3600
 
@@ -39,20 +41,38 @@ def _within(time: Any, seconds: float) -> Any:
     return Greatest(Least(time, Now()), ago(seconds), output_field=DateTimeField())
 
 
-def of_queues() -> dict[str, float]:
-    """The seconds of the last hour, by queue, of all tenants together. One query."""
-    return {queue: in_seconds(time) or 0.0 for queue, time in _by_queue().lists()}
+@dataclass(frozen=True)
+class WorkerTime:
+    """The seconds of the last hour."""
+
+    of_rows: Mapping[int, float]
+    """By primary key, of those that had any."""
+    of_queues: Mapping[str, float]
+    """Of all their tenants together."""
 
 
-def with_worker_time(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """The rows with `worker_time`, that of the last hour, to order by."""
-    jobs = ran_lately(jobs_of_row().filter(kind=Kind.JOB), HOUR).order_by()
-    total = Func(time_within(HOUR), function="SUM", output_field=DurationField())
-    timed: QuerySet[Any] = rows.alias(worker_time=Coalesce(Subquery(jobs.values(total=total)), NO_TIME))
+def of_all() -> WorkerTime:
+    """One query, that reads each job of the hour once."""
+    of_rows: dict[int, float] = {}
+    of_queues: defaultdict[str, float] = defaultdict(float)
+    for pk, queue, time in _by_row().lists():
+        of_rows[pk] = in_seconds(time) or 0.0
+        of_queues[queue] += of_rows[pk]
+    return WorkerTime(of_rows, of_queues)
+
+
+def with_worker_time(rows: QuerySet[Any], of_rows: Callable[[], Mapping[int, float]]) -> QuerySet[Any]:
+    """The rows with `worker_time`, to order by: adding up each row's own jobs takes ten thousand rows a second.
+
+    Args:
+        of_rows: that of `of_all`, asked for by a query that orders by it.
+    """
+    timed: QuerySet[Any] = rows.alias(worker_time=AtHand(of_rows))
     return timed
 
 
 @functools.cache
-def _by_queue() -> Statement:
+def _by_row() -> Statement:
     jobs = ran_lately(TenantJob.objects.filter(kind=Kind.JOB), HOUR).order_by()
-    return Statement(lambda: jobs.values_list("tenant_queue__queue").annotate(time=Sum(time_within(HOUR))))
+    by = jobs.values_list("tenant_queue_id", "tenant_queue__queue")
+    return Statement(lambda: by.annotate(time=Sum(time_within(HOUR))))

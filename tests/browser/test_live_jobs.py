@@ -11,7 +11,6 @@ from playwright.sync_api import expect
 from tenant_slots import slots
 from tenant_slots.models import State, TenantJob
 from tests.admin.site import JOBS
-from tests.browser.test_live_list import assert_accessible
 from tests.factories import another_process, release_then_admit, running_job, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -73,8 +72,3 @@ def test_the_list_needs_no_script(boss: Client, open_page: Any) -> None:
     expect(place(page, job, "bar")).to_be_visible()
     page.locator("#result_list th a").first.click()
     expect(page.locator("#content")).to_contain_text("acme")
-
-
-def test_axe_finds_nothing_serious(boss: Client, open_page: Any) -> None:
-    waiting_job(tenant_queue("acme"), progress={"done": 1, "total": 2}, stats={"rows_read": 3})
-    assert_accessible(open_page(boss, JOBS))

@@ -6,18 +6,18 @@ import re
 
 import pytest
 from django.db import connection
+from django.db.models import Count
 
 from tenant_slots.db import clock
 from tenant_slots.db.clock import minute_of
 from tenant_slots.models import Stage, State, TenantJob, TenantQueue
 from tenant_slots.statements import ADMITTED
-from tenant_slots.stats import minute_counts
-from tenant_slots.stats.expressions import count_of, jobs_of_row, oldest_wait
+from tenant_slots.stats import minute_counts, worker_time
+from tenant_slots.stats.expressions import count_of, jobs_of_row, oldest_wait, ran_lately
 from tenant_slots.stats.percentiles import with_start_delay
 from tenant_slots.stats.positions import with_position
 from tenant_slots.stats.tenant_queues import with_longest_wait, with_waiting
 from tenant_slots.stats.tiles import sums_of_all
-from tenant_slots.stats.worker_time import with_worker_time
 from tests.factories import TASK, many_waiting, tenant_queue
 from tests.plans import explained
 
@@ -68,8 +68,16 @@ def test_the_longest_wait_of_a_row_is_the_first_of_an_index() -> None:
 @on_postgresql
 def test_worker_time_is_read_from_the_jobs_that_ended_in_the_last_hour_by_an_index_of_that_time() -> None:
     filled()
-    plan = explained(with_worker_time(TenantQueue.objects.all()).order_by("worker_time"), bitmaps=True)
+    jobs = ran_lately(TenantJob.objects.all(), worker_time.HOUR)
+    plan = explained(jobs.order_by().values_list("tenant_queue_id").annotate(time=Count("pk")), bitmaps=True)
     assert re.search(r"Scan on tenant_slots_ended(_of_row)? .*\n *Index Cond: .*ended_at > ", plan), plan
+
+
+@on_postgresql
+def test_rows_are_sorted_by_worker_time_without_a_look_at_jobs() -> None:
+    rows = worker_time.with_worker_time(TenantQueue.objects.all(), lambda: {1: 2.0})
+    assert "tenantjob" not in explained(rows.order_by("-worker_time"))
+    assert "tenantjob" not in str(rows.query), "nor where nobody sorts by it"
 
 
 @on_postgresql
