@@ -27,6 +27,12 @@ pytestmark = [
 Worker = type[TenantPreforkWorker] | type[TenantWorker]
 
 
+def never_the_one_that_is_ended() -> None:
+    """Of two that wait for each other PostgreSQL ends the one that looks first: the worker."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL deadlock_timeout = '30s'")
+
+
 @contextmanager
 def cancels_slowly(job: TenantJob, until: Event) -> Iterator[None]:
     """A transaction that locks a waiting job, then its tenant queue too when a worker waits for the job."""
@@ -34,6 +40,7 @@ def cancels_slowly(job: TenantJob, until: Event) -> Iterator[None]:
     def hold() -> None:
         try:
             with transaction.atomic():
+                never_the_one_that_is_ended()
                 TenantJob.objects.select_for_update().get(pk=job.pk)
                 has_job.set()
                 wait_until(somebody_waits_for_a_lock)
