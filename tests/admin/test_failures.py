@@ -249,8 +249,6 @@ def test_figures_are_read_from_the_index_of_failed_jobs_alone() -> None:
     TenantJob.objects.update(state=State.FINISHED, ended_at=timezone.now())
     for row in rows * 5:
         failed(row)
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE tenant_slots_tenantjob")
 
     def plan(**asked: Any) -> str:
         found = failures.Asked(3600, task="import", error="broken", key="api", tenant_queues=tuple(r.pk for r in rows))
