@@ -22,7 +22,7 @@ from tenant_slots.admin.limits import LimitPages
 from tenant_slots.admin.live import LiveList
 from tenant_slots.admin.lookups import OfferedLookups, with_storable
 from tenant_slots.admin.overview import OverviewPage
-from tenant_slots.admin.snapshots import worker_time_of_rows
+from tenant_slots.admin.snapshots import start_delays_of_rows, worker_time_of_rows
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats.percentiles import with_start_delay
 from tenant_slots.stats.tenant_queues import BUSIEST_FIRST, with_in_use, with_longest_wait, with_waiting
@@ -87,7 +87,7 @@ class TenantQueueAdmin(
         # Not super(), which orders before there is a `waiting` to order by.
         own = self.tenant_queues_for(request)
         rows = with_in_use(with_waiting(self.model._default_manager.get_queryset() if own is None else own))
-        timed = with_start_delay(with_longest_wait(with_worker_time(rows, worker_time_of_rows)))
+        timed = with_start_delay(with_longest_wait(with_worker_time(rows, worker_time_of_rows)), start_delays_of_rows)
         return with_storable(request, timed.order_by(*self.get_ordering(request)))
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:

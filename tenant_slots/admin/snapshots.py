@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from tenant_slots.admin.attention import Facts
 from tenant_slots.models import TenantJob
-from tenant_slots.stats import worker_time
+from tenant_slots.stats import percentiles, worker_time
 from tenant_slots.stats.deploys import Deploy
 from tenant_slots.stats.minutes import Period
 from tenant_slots.stats.rows import Row
@@ -79,7 +79,8 @@ shared_tiles: Shared[str, Board] = Shared(seconds=5)
 """Longer, because adding up all waiting jobs takes as long as a page of rows, and a sum moves little in that time."""
 shared_worker_time: Shared[str, WorkerTime] = Shared(seconds=15)
 """Longer still: it reads every job that ended in the last hour."""
-
+shared_start_delays: Shared[str, Mapping[int, float]] = Shared(seconds=5)
+"""By percentile, of each tenant queue. It reads every job that started in the last quarter of an hour."""
 
 shared_periods: Shared[tuple[str, int, int], list[Period | None]] = Shared(seconds=5)
 """Of the overview: by queue, number of periods and their seconds."""
@@ -98,6 +99,11 @@ def worker_time_of_rows() -> Mapping[int, float]:
     return _worker_time().of_rows
 
 
+def start_delays_of_rows() -> Mapping[int, float]:
+    """The seconds from ready to start of the last quarter of an hour, by primary key."""
+    return shared_start_delays.get(["p95"], lambda _: {"p95": percentiles.start_delays_of_all(95)})["p95"]
+
+
 def _worker_time() -> WorkerTime:
     return shared_worker_time.get(["all"], lambda _: {"all": worker_time.of_all()})["all"]
 
@@ -108,6 +114,7 @@ def forget_shared() -> None:
     shared_jobs.clear()
     shared_tiles.clear()
     shared_worker_time.clear()
+    shared_start_delays.clear()
     shared_periods.clear()
     shared_deploys.clear()
     shared_facts.clear()

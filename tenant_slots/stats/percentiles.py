@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from django.db.models import Case, Count, ExpressionWrapper, F, IntegerField, Q, QuerySet, Subquery, When, Window
+from django.db.models import Count, ExpressionWrapper, F, IntegerField, Q, QuerySet, Window
 from django.db.models.functions import RowNumber
 
+from tenant_slots.db.at_hand import AtHand
 from tenant_slots.db.clock import PeriodsAgo, ago
 from tenant_slots.db.compiled import Statement
 from tenant_slots.models import TenantJob, TenantQueue
-from tenant_slots.stats.expressions import NO_TIME, in_seconds, jobs_of_row, jobs_of_rows, ran_lately, start_delay
+from tenant_slots.stats.expressions import in_seconds, jobs_of_rows, ran_lately, start_delay
 
 WINDOW = 15 * 60
 """Seconds of starts that the start delay of a row is measured over, and the rate of starts."""
@@ -20,19 +21,21 @@ WINDOW = 15 * 60
 
 def start_delays(pks: Sequence[int], percent: int = 95) -> dict[int, float]:
     """Seconds from ready to first start by tenant queue, over `WINDOW`. One query."""
-    return {pk: in_seconds(time) or 0.0 for pk, time in _start_delays(percent).lists(pks=pks)}
+    return _in_seconds(_start_delays(percent).lists(pks=pks))
 
 
-def with_start_delay(rows: QuerySet[Any], percent: int = 95) -> QuerySet[Any]:
-    """The rows with `delay_of_starts`, to order by: as `start_delays`, nothing where no job has started.
+def start_delays_of_all(percent: int = 95) -> dict[int, float]:
+    """As `start_delays`, of every tenant queue that has had a start. One query, that reads each start once."""
+    return _in_seconds(_start_delays_of_all(percent).lists())
 
-    Which rows have any is looked up once for all of them: ranking nothing takes as long as ranking a few.
+
+def with_start_delay(rows: QuerySet[Any], of_rows: Callable[[], Mapping[int, float]]) -> QuerySet[Any]:
+    """The rows with `delay_of_starts`, to order by: ranking each row's own starts takes ten thousand rows 0.3 s.
+
+    Args:
+        of_rows: `start_delays_of_all`, asked for by a query that orders by it.
     """
-    started = first_starts(jobs_of_row(), WINDOW).order_by()
-    chosen = ranked(started, by="tenant_queue_id", value=start_delay()).filter(rank=nearest_rank(percent))
-    with_any = first_starts(TenantJob.objects.order_by(), WINDOW).values("tenant_queue_id")
-    delay = Case(When(pk__in=with_any, then=Subquery(chosen.values("value"))), default=NO_TIME)
-    timed: QuerySet[Any] = rows.alias(delay_of_starts=delay)
+    timed: QuerySet[Any] = rows.alias(delay_of_starts=AtHand(of_rows))
     return timed
 
 
@@ -65,9 +68,22 @@ def nearest_rank(percent: int) -> Any:
 
 @functools.cache
 def _start_delays(percent: int) -> Statement:
-    started = first_starts(jobs_of_rows(), WINDOW)
-    chosen = ranked(started, by="tenant_queue_id", value=start_delay()).filter(rank=nearest_rank(percent))
+    return _start_delays_of(jobs_of_rows(), percent)
+
+
+@functools.cache
+def _start_delays_of_all(percent: int) -> Statement:
+    return _start_delays_of(TenantJob.objects.order_by(), percent)
+
+
+def _start_delays_of(jobs: Any, percent: int) -> Statement:
+    with_ranks = ranked(first_starts(jobs, WINDOW), by="tenant_queue_id", value=start_delay())
+    chosen = with_ranks.filter(rank=nearest_rank(percent))
     return Statement(lambda: chosen.values_list("tenant_queue_id", "value"))
+
+
+def _in_seconds(delays: Iterable[Any]) -> dict[int, float]:
+    return {pk: in_seconds(time) or 0.0 for pk, time in delays}
 
 
 def ranked(jobs: Any, by: str, value: Any) -> Any:

@@ -144,6 +144,7 @@ def test_the_start_delay_is_the_nearest_rank_of_first_starts() -> None:
 
     assert delays[queue.pk] == pytest.approx(19, abs=0.5)
     assert delays[other.pk] == pytest.approx(7, abs=0.5)
+    assert percentiles.start_delays_of_all() == pytest.approx(delays, abs=0.5), "those of all are the same"
 
 
 def test_activity_counts_what_ran_minute_by_minute() -> None:
