@@ -35,7 +35,7 @@ def _measured(options: Namespace) -> Result:
     client = _boss()
     queries, times = {}, {}
     for name, address in _addresses().items():
-        fetch = partial(client.get, address)
+        fetch = partial(_as_first_viewer, client, address)
         queries[name] = _queries(fetch)
         times[name] = milliseconds(median(_seconds(fetch, options.rounds)))
     return Result(
@@ -45,6 +45,14 @@ def _measured(options: Namespace) -> Result:
         ],
         {name: f"{queries[name]} queries, {times[name]} ms" for name in queries},
     )
+
+
+def _as_first_viewer(client: Any, address: str) -> None:
+    """Others that look at the same time share answers with him."""
+    from tenant_slots.admin.snapshots import forget_shared
+
+    forget_shared()
+    client.get(address)
 
 
 def _most(figures: dict[str, Any]) -> str:
