@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from django.apps import apps
@@ -14,26 +12,11 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.utils.module_loading import import_string
 from rq.worker import BaseWorker
 
-from tenant_slots import conf, rates, surroundings
+from tenant_slots import conf, surroundings
 from tenant_slots.conf import app_settings
 from tenant_slots.django_tasks import use
-from tenant_slots.exceptions import InvalidRate
-from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE
-from tenant_slots.models.queue_minute import VERSION_LENGTH
+from tenant_slots.setting_rules import RULES
 from tenant_slots.tasks.registry import registered
-from tenant_slots.tenants import is_limit, is_share
-from tenant_slots.validation import is_flag, is_number, is_positive, is_whole
-
-Problem = str | None
-
-MOST_TENANTS_WITH_METRICS = 1000
-"""Each is ten time series that Prometheus keeps."""
-
-LONGEST = 100 * 366 * 24 * 3600
-"""Seconds, a hundred years: what reaches further leads out of the calendar, and a database computes no time from it."""
-
-HIGHEST_WEIGHT = sys.float_info.max
-"""A worker that computes with a higher one, which only an int can be, ends with an OverflowError."""
 
 RECOMMENDED_WORKER = "tenant_slots.workers.TenantPreforkWorker"
 
@@ -92,7 +75,7 @@ def check_immediate(**_: Any) -> list[CheckMessage]:
 def check_leases(**_: Any) -> list[CheckMessage]:
     """E004: a lease that ends before its second heartbeat is taken from a healthy job."""
     beat, lease = app_settings.BEAT_INTERVAL, app_settings.LEASE_TTL
-    if _seconds(beat) or _seconds(lease) or lease >= 2 * beat:
+    if RULES["BEAT_INTERVAL"](beat) or RULES["LEASE_TTL"](lease) or lease >= 2 * beat:
         return []
     hint = f"Set LEASE_TTL to at least twice BEAT_INTERVAL: {2 * beat}."
     return [Error(f"LEASE_TTL {lease} is too short for BEAT_INTERVAL {beat}.", hint=hint, id="tenant_slots.E004")]
@@ -101,7 +84,7 @@ def check_leases(**_: Any) -> list[CheckMessage]:
 def check_database(**_: Any) -> list[CheckMessage]:
     """E005, W001: the database that holds the slots."""
     alias = app_settings.DATABASE
-    if _text(alias):
+    if RULES["DATABASE"](alias):
         return []
     config = settings.DATABASES.get(alias)
     if config is None:
@@ -144,7 +127,7 @@ def check_queues(**_: Any) -> list[CheckMessage]:
 def check_weights(**_: Any) -> list[CheckMessage]:
     """E009: a weight that no worker can use."""
     weights = app_settings.QUEUE_WEIGHTS
-    if _weights(weights):
+    if RULES["QUEUE_WEIGHTS"](weights):
         return []
     text = 'TENANT_SLOTS["QUEUE_WEIGHTS"] weighs queue'
     return _unknown_queues("tenant_slots.E009", [(text, name, None) for name in weights])
@@ -153,7 +136,7 @@ def check_weights(**_: Any) -> list[CheckMessage]:
 def check_admin_queue(**_: Any) -> list[CheckMessage]:
     """E015: where bulk changes of the admin would wait for ever."""
     name = app_settings.ADMIN_QUEUE
-    if not name or _queue(name):
+    if not name or RULES["ADMIN_QUEUE"](name):
         return []
     return _unknown_queues("tenant_slots.E015", [('TENANT_SLOTS["ADMIN_QUEUE"] names queue', name, None)])
 
@@ -228,179 +211,3 @@ def check_foreign_tasks(**_: Any) -> list[CheckMessage]:
 
 def _is_ours(worker_class: type) -> bool:
     return any(base.__module__.startswith("tenant_slots.workers.") for base in worker_class.__mro__)
-
-
-def _seconds(value: object) -> Problem:
-    return None if is_positive(value, LONGEST) else f"Give a number of seconds above 0, at most {LONGEST}."
-
-
-def _seconds_or_none(value: object) -> Problem:
-    return None if is_number(value, 0, LONGEST) else f"Give a number of seconds from 0 to {LONGEST}."
-
-
-def _flag(value: object) -> Problem:
-    return None if is_flag(value) else "Give True or False."
-
-
-def _count(value: object) -> Problem:
-    return None if is_whole(value, 0) else "Give a whole number, 0 or above."
-
-
-def _positive_count(value: object) -> Problem:
-    return None if is_whole(value, 1) else "Give a whole number, 1 or above."
-
-
-def _bytes_or_none(value: object) -> Problem:
-    return None if value is None or is_whole(value, 1) else "Give a number of bytes, or None for no bound."
-
-
-def _limit(value: object) -> Problem:
-    return _default(value, is_limit, f"a number from 0 to {HIGHEST_LIMIT}, a dict of such numbers by queue")
-
-
-def _share(value: object) -> Problem:
-    return _default(value, is_share, f"a number from 1 to {HIGHEST_SHARE}, a dict of such numbers by queue")
-
-
-def _rate(value: object) -> Problem:
-    if isinstance(value, str) and not rates.is_notation(value):
-        return _importable(value)
-    try:
-        for rate in value.values() if isinstance(value, Mapping) else [value]:
-            if rate is not None:
-                rates.parse(rate)
-    except InvalidRate as error:
-        return f"{error} Or give a dict of rates by queue, the path of a callable, or None."
-    return None
-
-
-def _default(value: object, is_right: Callable[[object], bool], right: str) -> Problem:
-    if isinstance(value, str):
-        return _importable(value)
-    values = list(value.values()) if isinstance(value, Mapping) else [value]
-    return None if all(map(is_right, values)) else f"Give {right}, or the path of a callable."
-
-
-def _importable(path: str) -> Problem:
-    try:
-        return None if callable(import_string(path)) else f"{path} is not callable."
-    except (ImportError, TypeError) as error:  # TypeError: a path that begins with a dot
-        return f"It cannot be imported: {error}."
-
-
-def _may_view_job(value: object) -> Problem:
-    return _decision(value, "callable(request, job) -> bool")
-
-
-def _may_view_health(value: object) -> Problem:
-    return _decision(value, "callable(request) -> bool")
-
-
-def _decision(value: object, form: str) -> Problem:
-    if not isinstance(value, str):
-        return f"Give the dotted path of a {form}."
-    problem = _importable(value) if value else None
-    if value and not problem and inspect.iscoroutinefunction(import_string(value)):
-        return f"{value} is async; give a plain function."
-    return problem
-
-
-def _text(value: object) -> Problem:
-    return None if isinstance(value, str) else "Give the alias of a database."
-
-
-def _queue(value: object) -> Problem:
-    return None if isinstance(value, str) else "Give the name of a queue of RQ_QUEUES."
-
-
-def _version(value: object) -> Problem:
-    valid = isinstance(value, str) and len(value) <= VERSION_LENGTH and "\0" not in value
-    return None if valid else f"Give a text of at most {VERSION_LENGTH} characters, such as the deployed commit."
-
-
-def _on_lost_database(value: object) -> Problem:
-    return None if value in ("continue", "stop") else 'Give "continue" or "stop".'
-
-
-def _weights(value: object) -> Problem:
-    valid = isinstance(value, Mapping) and all(is_positive(weight, HIGHEST_WEIGHT) for weight in value.values())
-    return None if valid else "Give a dict of numbers above 0 by queue."
-
-
-def _names(value: object) -> Problem:
-    valid = isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(name, str) for name in value)
-    return None if valid else "Give a list of names of arguments."
-
-
-def _tenants_with_metrics(value: object) -> Problem:
-    valid = is_whole(value, 0, MOST_TENANTS_WITH_METRICS) or not _names(value)
-    return (
-        None
-        if valid
-        else (f"Give how many tenant queues are shown, from 0 to {MOST_TENANTS_WITH_METRICS}, or a list of tenants.")
-    )
-
-
-def _capture_context(value: object) -> Problem:
-    return _callables(value, "() -> dict")
-
-
-def _job_context(value: object) -> Problem:
-    return _callables(value, "(job) that gives a context manager", _no_context_manager)
-
-
-def _no_context_manager(path: str, entering: object) -> Problem:
-    return f"{path} is a generator; decorate it with contextlib.contextmanager." if _is_generator(entering) else None
-
-
-def _is_generator(function: object) -> bool:
-    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-
-
-def _callables(
-    value: object, signature: str, also: Callable[[str, object], Problem] = lambda path, found: None
-) -> Problem:
-    paths = ([value] if value else []) if isinstance(value, str) else value
-    if not isinstance(paths, (list, tuple)) or not all(isinstance(path, str) for path in paths):
-        return f"Give the dotted path of a callable {signature}, or a list of such paths."
-    return next(filter(None, (_plain_callable(path, also) for path in paths)), None)
-
-
-def _plain_callable(path: str, also: Callable[[str, object], Problem]) -> Problem:
-    if problem := _importable(path):
-        return problem
-    found = import_string(path)
-    return f"{path} is async; give a plain function." if inspect.iscoroutinefunction(found) else also(path, found)
-
-
-RULES: dict[str, Callable[[object], Problem]] = {
-    "DEFAULT_MAX_JOB": _limit,
-    "DEFAULT_SHARE": _share,
-    "DEFAULT_RATE": _rate,
-    "AUTO_CREATE": _flag,
-    "REQUIRE_TENANT": _flag,
-    "IMMEDIATE": _flag,
-    "DATABASE": _text,
-    "RESCHEDULE_DELAY": _seconds,
-    "BEAT_INTERVAL": _seconds,
-    "LEASE_TTL": _seconds,
-    "SWEEP_INTERVAL": _seconds,
-    "MAX_CRASHES": _count,
-    "JOBS_PER_HORSE": _positive_count,
-    "HORSE_MAX_RSS": _bytes_or_none,
-    "MAX_INTERRUPTIONS": _count,
-    "UNKNOWN_TASK_WAIT": _seconds_or_none,
-    "ON_LOST_DATABASE": _on_lost_database,
-    "MAX_ARGS_BYTES": _count,
-    "RETENTION": _seconds,
-    "QUEUE_WEIGHTS": _weights,
-    "HIDDEN_ARGUMENTS": _names,
-    "CAPTURE_CONTEXT": _capture_context,
-    "JOB_CONTEXT": _job_context,
-    "ADMIN_QUEUE": _queue,
-    "PROJECT_VERSION": _version,
-    "MAY_VIEW_JOB": _may_view_job,
-    "MAY_VIEW_HEALTH": _may_view_health,
-    "MAY_VIEW_METRICS": _may_view_health,
-    "METRICS_TENANTS": _tenants_with_metrics,
-}

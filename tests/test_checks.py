@@ -10,7 +10,7 @@ from django.core.checks import run_checks
 from django.test import override_settings
 
 from tenant_slots import conf
-from tenant_slots.checks import RULES
+from tenant_slots.setting_rules import RULES
 from tenant_slots.tasks.registry import registered
 from tests import jobs
 
