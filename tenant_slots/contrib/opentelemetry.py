@@ -45,6 +45,7 @@ def _span(job: TenantJob) -> Iterator[None]:
     tracer = trace.get_tracer("tenant_slots")
     attributes = {f"tenant_slots.{name}": value for name, value in tracing.attributes_of(job).items()}
     attributes |= {"messaging.system": "tenant_slots", "messaging.operation.type": "process"}
+    failed = False
     try:
         with tracer.start_as_current_span(
             job.task,
@@ -59,12 +60,12 @@ def _span(job: TenantJob) -> Iterator[None]:
                 span.add_event("tenant busy")
                 raise
             except BaseException as error:
+                failed = True
                 span.record_exception(error)
                 span.set_status(Status(StatusCode.ERROR, type(error).__name__))
                 raise
     finally:
-        if tracing.is_work_horse():
-            _flush()
+        tracing.flush_in_time(_flush, failed=failed)
 
 
 def _flush() -> None:

@@ -44,17 +44,24 @@ def job_context(job: TenantJob) -> Iterator[None]:
         return
     ignore_logger("rq.worker")  # as Sentry's integration does: the error is told here
     around = sentry_sdk.get_current_scope().transaction
-    with sentry_sdk.isolation_scope() as scope:
-        _tell_of(job, scope)
-        if tracing.is_run(job):
-            if around is not None and around.op == OF_RQ:
-                around.sampled = False
-            with _transaction(job), _captured():
+    failed = True
+    try:
+        with sentry_sdk.isolation_scope() as scope:
+            _tell_of(job, scope)
+            if tracing.is_run(job):
+                if around is not None and around.op == OF_RQ:
+                    around.sampled = False
+                with _transaction(job), _captured():
+                    yield
+            else:
                 yield
-        else:
-            yield
-    if tracing.is_work_horse():
-        sentry_sdk.flush(tracing.FLUSH_SECONDS)
+        failed = False
+    finally:
+        tracing.flush_in_time(_flush, failed=failed)
+
+
+def _flush() -> None:
+    sentry_sdk.flush(tracing.FLUSH_SECONDS)
 
 
 def _tell_of(job: TenantJob, scope: sentry_sdk.Scope) -> None:

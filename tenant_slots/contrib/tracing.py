@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -10,11 +11,13 @@ from django.utils import timezone
 
 from tenant_slots.logs import fields_of
 from tenant_slots.models import ENDED, State, TenantJob
+from tenant_slots.parting import before_parting
 
 FLUSH_SECONDS = 2.0
-"""For which a work-horse waits at most until what it has recorded is sent: it may be ended at any time."""
+"""For which a work-horse waits at most until what it has recorded is sent."""
 
 _loaded_by = os.getpid()
+"""A work-horse was forked from it."""
 
 
 def is_run(job: TenantJob) -> bool:
@@ -22,9 +25,15 @@ def is_run(job: TenantJob) -> bool:
     return job._state.adding or (job.attempt > 0 and job.state not in (*ENDED, State.SCHEDULED))
 
 
-def is_work_horse() -> bool:
-    """Whether this process was forked from one that had loaded this: what sends in the background may be cut off."""
-    return os.getpid() != _loaded_by
+def flush_in_time(flush: Callable[[], object], *, failed: bool) -> None:
+    """Have what was recorded sent before this process ends, if that is a work-horse: nothing goes on in the background.
+
+    One that goes on to the next job need not wait for that, but when it parts. A failure is told at once: the next job
+    may be the one that is killed.
+    """
+    is_work_horse = os.getpid() != _loaded_by
+    if is_work_horse and (not before_parting(flush) or failed):
+        flush()
 
 
 def attributes_of(job: TenantJob) -> dict[str, Any]:

@@ -25,6 +25,9 @@ from tenant_slots.models import TenantJob
 
 logger = logging.getLogger("tenant_slots")
 
+SENDING_IN_BACKGROUND = ("opentelemetry", "sentry_sdk")
+"""Packages whose threads are no job's. A work-horse for each job would be the price of telling them of jobs."""
+
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 RESET = "RESET ALL; RESET SESSION AUTHORIZATION; UNLISTEN *; CLOSE ALL; SELECT pg_advisory_unlock_all(); DISCARD TEMP"
@@ -60,7 +63,15 @@ class Baseline:
             end_thread_of_coroutines()
         limit = app_settings.HORSE_MAX_RSS
         is_small = limit is None or resident_bytes() <= limit
-        return is_small and _threads() <= self._threads and _rights() == self._rights
+        return is_small and not self._has_another_thread() and _rights() == self._rights
+
+    def _has_another_thread(self) -> bool:
+        """Says so: where every job leaves one, as a library may, each pays for a work-horse of its own."""
+        if _threads() <= self._threads:
+            return False
+        names = ", ".join(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
+        logger.info("a job left a thread running, so another work-horse takes the next job; it has %s", names)
+        return True
 
     def restore(self) -> None:
         self._restore_signals()
@@ -170,7 +181,15 @@ def _kinds_of_limits() -> set[int]:
 
 
 def _threads() -> int:
-    return threading.active_count() - threads_of_pools()
+    """How many run what a job may have started."""
+    return sum(not _sends(thread) for thread in threading.enumerate()) - threads_of_pools()
+
+
+def _sends(thread: threading.Thread) -> bool:
+    """Whether it is one that such a library makes when it first has something to send, and once in each process."""
+    target = getattr(thread, "_target", None)
+    module = getattr(target, "__module__", None) or ""
+    return module.partition(".")[0] in SENDING_IN_BACKGROUND
 
 
 def resident_bytes() -> int:

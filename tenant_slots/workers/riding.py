@@ -8,6 +8,7 @@ import os
 import random
 import sys
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +24,7 @@ from tenant_slots import dispatch, logs, signals
 from tenant_slots.models import TenantJob
 from tenant_slots.news import tell
 from tenant_slots.owners import Owner
+from tenant_slots.parting import granting_wishes
 from tenant_slots.running.deliveries import failure_text
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.run import Run, WatchedRun
@@ -56,6 +58,10 @@ class RidingWorker(BaseWorker):
     def live_as_horse(self, reins: Reins) -> None:
         """What the forked process does, until its worker hangs up."""
         self._become_horse()
+        with granting_wishes() if self.jobs_per_horse > 1 else nullcontext():
+            self._run_job_after_job(reins)
+
+    def _run_job_after_job(self, reins: Reins) -> None:
         baseline = Baseline()
         jobs = 0
         while (order := reins.next_order()) is not None:

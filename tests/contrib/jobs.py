@@ -62,6 +62,8 @@ if "SPANS" in os.environ:  # in worker processes
     provider.add_span_processor(BatchSpanProcessor(ToFile()))
     trace.set_tracer_provider(provider)
     sentry_sdk.init(dsn="https://key@sentry.invalid/1", traces_sample_rate=1.0, transport=EnvelopesToFile)
+if "SENTRY_DSN" in os.environ:  # in those too, with the transport that projects have
+    sentry_sdk.init(traces_sample_rate=1.0)
 
 
 @tenant_job("imports", tenant="tenant", retry=Retry(max=2))
@@ -98,3 +100,11 @@ def after(job: TenantJob, result: object) -> None: ...
 def succeeds(tenant: str) -> int:
     with trace.get_tracer("tests").start_as_current_span("inside"):
         return 1
+
+
+@tenant_job("imports", tenant="tenant")
+def process(tenant: str, error: str = "") -> int:
+    """Which one it runs in."""
+    if error:
+        raise ValueError(error)
+    return os.getpid()

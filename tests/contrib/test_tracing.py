@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -262,3 +265,97 @@ def test_a_wait_a_failure_and_a_crash_are_one_trace(
     (event,) = of("sentry", type="event")
     assert (event["errors"], event["attempt"], event["trace"]) == (["ValueError"], "1", asked_sentry.trace_id)
     assert "SPANS" not in os.environ
+
+
+PREFORK = "tenant_slots.workers.TenantPreforkWorker"
+
+
+class SentryServer(ThreadingHTTPServer):
+    """Notes what Sentry's own transport sends it."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), TellsSentry)
+        self.dsn = f"http://key@127.0.0.1:{self.server_port}/1"
+        self.told: list[Any] = []
+
+    def of(self, kind: str) -> list[Any]:
+        return [one["transaction"] for one in self.told if one.get("type", "event") == kind and "transaction" in one]
+
+
+class TellsSentry(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        lines = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
+        self.server.told.extend(json.loads(line) for line in lines.splitlines())  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def sentry_server(workers: Workers) -> Iterator[SentryServer]:
+    """Workers send to it."""
+    with SentryServer() as server:
+        workers.variables |= {"SENTRY_DSN": server.dsn, "TEST_TENANT_SLOTS": json.dumps(ONLY_SENTRY)}
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_the_thread_that_sends_to_sentry_is_no_reason_for_another_work_horse(
+    workers: Workers, sentry_server: SentryServer
+) -> None:
+    made = [jobs.process.enqueue("acme") for _ in range(4)]
+    assert workers.run("--burst", worker_class=PREFORK).returncode == 0
+    assert len({fresh(job).result for job in made}) == 1
+    assert sentry_server.of("transaction") == [job.task for job in made]
+
+
+@pytest.mark.parametrize("kind", ["TenantWorker", "TenantPreforkWorker", "TenantSimpleWorker"])
+def test_a_failure_in_the_last_job_of_a_work_horse_reaches_sentry(
+    workers: Workers, sentry_server: SentryServer, kind: str
+) -> None:
+    job = jobs.process.enqueue("acme", "no such feed")
+    assert workers.run("--burst", worker_class=f"tenant_slots.workers.{kind}").returncode == 0
+    assert (sentry_server.of("event"), sentry_server.of("transaction")) == ([job.task], [job.task])
+
+
+def told_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_a_work_horse_that_goes_on_sends_in_the_background_and_the_rest_when_it_parts(
+    workers: Workers, tmp_path: Path
+) -> None:
+    path = tmp_path / "spans"
+    an_hour = str(3600 * 1000)
+    workers.variables |= {"SPANS": str(path), "OTEL_BSP_SCHEDULE_DELAY": an_hour}
+    workers.variables["TEST_TENANT_SLOTS"] = json.dumps(ONLY_OTEL)
+    (worker,) = workers.start(worker_class=PREFORK)
+    made = [jobs.process.enqueue("acme") for _ in range(3)]
+    wait_until(lambda: all(fresh(job).state == State.FINISHED for job in made))
+    assert told_of(path) == [], "nobody waits at the end of each job"
+    worker.terminate()
+    assert worker.wait(30) == 0
+    assert [one["name"] for one in told_of(path)] == [job.task for job in made]
+
+
+def test_a_failure_is_told_at_once(workers: Workers, tmp_path: Path) -> None:
+    path = tmp_path / "spans"
+    workers.variables |= {"SPANS": str(path), "OTEL_BSP_SCHEDULE_DELAY": str(3600 * 1000)}
+    workers.variables["TEST_TENANT_SLOTS"] = json.dumps(ONLY_OTEL)
+    workers.start(worker_class=PREFORK)
+    jobs.process.enqueue("acme", "no such feed")
+    wait_until(lambda: [one["status"] for one in told_of(path)] == ["ERROR"])
+
+
+def test_a_work_horse_that_runs_one_job_sends_before_it_ends(workers: Workers, tmp_path: Path) -> None:
+    path = tmp_path / "spans"
+    workers.variables |= {"SPANS": str(path), "OTEL_BSP_SCHEDULE_DELAY": str(3600 * 1000)}
+    workers.variables["TEST_TENANT_SLOTS"] = json.dumps(ONLY_OTEL)
+    made = [jobs.process.enqueue("acme") for _ in range(3)]
+    assert workers.run("--burst", worker_class="tenant_slots.workers.TenantWorker").returncode == 0
+    assert [one["name"] for one in told_of(path)] == [job.task for job in made]

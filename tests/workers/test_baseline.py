@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from django.db import connection
 
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.workers.baseline import Baseline
 from tests.processes import Workers
 from tests.workers import leftovers
 from tests.workers.leftovers import GONE_ANYWAY, IN_ANY, IN_POSTGRESQL, LASTING, TRANSACTIONS, WRITTEN
@@ -107,3 +109,17 @@ def test_what_a_project_sets_in_every_session_is_set_in_one_that_was_cleaned(wor
     (first, before), (second, after) = results_under(workers, PREFORK, jobs)
     assert (first, before) == (second, after)
     assert before == "12345ms"
+
+
+def test_a_thread_that_a_job_left_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """What it costs is seen nowhere else."""
+    baseline, let_go = Baseline(), threading.Event()
+    left = threading.Thread(target=let_go.wait, name="that of a library")
+    left.start()
+    with caplog.at_level("INFO", logger="tenant_slots"):
+        is_restorable = baseline.is_restorable()
+    let_go.set()
+    left.join()
+    assert not is_restorable
+    assert "that of a library" in caplog.text
+    assert baseline.is_restorable()
