@@ -6,6 +6,7 @@ import os
 
 import dj_database_url
 
+from benchmarks import contexts
 from benchmarks.admin_settings import ADMIN
 from benchmarks.queues import WEIGHTS
 
@@ -20,8 +21,11 @@ if os.environ.get("BENCHMARK_PLAIN"):
 if os.environ.get("BENCHMARK_ADMIN"):
     globals().update(ADMIN)
 
+CONTEXT = os.environ.get("BENCHMARK_CONTEXT", "")
+contexts.switch_on(CONTEXT)
+
 DATABASES = {"default": dj_database_url.parse(os.environ["DATABASE_URL"])}
 
 RQ_QUEUES = {name: {"URL": os.environ["REDIS_URL"], "DEFAULT_TIMEOUT": 180} for name in ("bench", *WEIGHTS)}
-TENANT_SLOTS = {"QUEUE_WEIGHTS": WEIGHTS}
+TENANT_SLOTS = {"QUEUE_WEIGHTS": WEIGHTS, **contexts.SETTINGS[CONTEXT]}
 RQ = {"WORKER_CLASS": os.environ["BENCHMARK_WORKER_CLASS"]} if os.environ.get("BENCHMARK_WORKER_CLASS") else {}
