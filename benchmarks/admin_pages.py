@@ -11,11 +11,13 @@ from benchmarks.admin_list import LIST, _fill, _queries, _seconds
 from benchmarks.admin_settings import ADMIN
 from benchmarks.bulk_changes import JOBS, _boss
 from benchmarks.harness import Benchmark, Size, main
+from benchmarks.meters import MemoryAboveIdle
 from benchmarks.phase import phase
 from benchmarks.report import Bar, Result, milliseconds
 
 MOST_QUERIES = 12
 MOST_MILLISECONDS = 300
+MOST_MEGABYTES = 50
 
 STATES = ("scheduled", "waiting", "running", "finished", "failed", "canceled")
 
@@ -33,9 +35,13 @@ def measure(options: Namespace) -> Result:
 
 def _measured(options: Namespace) -> Result:
     client = _boss()
-    queries, times, first_times = {}, {}, {}
+    queries, times, first_times, memory = {}, {}, {}, {}
     for name, address in _addresses().items():
         fetch, first_fetch = partial(client.get, address), partial(_as_first_viewer, client, address)
+        client.get(address)  # what it imports and compiles stays
+        above_idle = MemoryAboveIdle()
+        client.get(address)
+        memory[name] = round(above_idle.megabytes(), 1)
         queries[name] = _queries(first_fetch)
         first_times[name] = milliseconds(median(_seconds(first_fetch, options.rounds)))
         times[name] = milliseconds(median(_seconds(fetch, options.rounds)))
@@ -43,6 +49,7 @@ def _measured(options: Namespace) -> Result:
         [
             Bar(f"queries of the page with the most, {_most(queries)}", max(queries.values()), "<=", MOST_QUERIES),
             Bar(f"server time of the slowest page, {_most(times)}", max(times.values()), "<=", MOST_MILLISECONDS, "ms"),
+            Bar(f"memory above idle, {_most(memory)}", max(memory.values()), "<=", MOST_MEGABYTES, "MB"),
         ],
         {
             name: f"{queries[name]} queries, {times[name]} ms, {first_times[name]} ms for the first viewer"

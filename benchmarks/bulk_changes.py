@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import unescape
-from pathlib import Path
 from typing import Any
 
+from benchmarks import meters
 from benchmarks.admin_settings import ADMIN
 from benchmarks.harness import Benchmark, Size, main
 from benchmarks.phase import Phase, phase
@@ -22,8 +22,6 @@ QUEUES = "/admin/tenant_slots/tenantqueue/"
 JOBS = "/admin/tenant_slots/tenantjob/"
 
 HIDDEN = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)"')
-
-MEGABYTE = 1024
 
 SECONDS_BETWEEN_LOOKS = 0.1
 
@@ -105,11 +103,11 @@ def _measured(current: Phase, url: str, action: str, data: dict[str, str], *, ki
     client = _boss()
     some = (TenantQueue if url == QUEUES else TenantJob).objects.values_list("pk", flat=True)[0]
     sent = {"action": action, "_selected_action": [some], "select_across": "1"}
-    before = _forget_peak()
+    memory = meters.MemoryAboveIdle()
     page, text = _timed(lambda: client.post(url, sent).content.decode())
     confirmed = {**{name: unescape(value) for name, value in HIDDEN.findall(text)}, **_fields(text), **data}
     request, _ = _timed(lambda: client.post(url, confirmed))
-    memory = (_peak() - before) / MEGABYTE
+    megabytes = memory.megabytes()
     began = time.perf_counter()
     change = BulkChange.objects.latest("pk")
     if kills:
@@ -119,7 +117,7 @@ def _measured(current: Phase, url: str, action: str, data: dict[str, str], *, ki
     ended = BulkChange.objects.filter(pk=change.pk).exclude(ended_at=None)
     current.wait_until(ended.exists, timeout=600, pause=SECONDS_BETWEEN_LOOKS)
     change.refresh_from_db()
-    return Measured(page, request, time.perf_counter() - began, memory, change.outcomes)
+    return Measured(page, request, time.perf_counter() - began, megabytes, change.outcomes)
 
 
 def _fields(text: str) -> dict[str, str]:
@@ -177,21 +175,6 @@ def _execute(statement: str, values: list[Any] | None = None) -> None:
 
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
-
-
-def _forget_peak() -> int:
-    """This process's memory in KB. What it peaked at before is forgotten."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS")
-
-
-def _peak() -> int:
-    return _status("VmHWM")
-
-
-def _status(name: str) -> int:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
-    return int(line.split()[1])
 
 
 BENCHMARK = Benchmark(

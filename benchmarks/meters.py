@@ -20,6 +20,8 @@ OWN_COMMANDS = ("info",)
 WAITING_COMMANDS = ("blpop", "brpop", "blmove", "brpoplpush", "blmpop", "bzpopmin", "bzpopmax", "bzmpop")
 """A worker that finds its queue empty sends one of these every few seconds, whatever there is to do."""
 
+KILOBYTES_IN_MEGABYTE = 1024
+
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -113,3 +115,19 @@ def _processes() -> Iterable[tuple[int, tuple[int, float]]]:
             continue
         parent, times = int(fields[1]), fields[11:15]
         yield int(path.parent.name), (parent, TICK * sum(map(int, times)))
+
+
+class MemoryAboveIdle:
+    """What this process takes at most from now on, above what it takes now."""
+
+    def __init__(self) -> None:
+        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+        self._before = _kilobytes("VmRSS")
+
+    def megabytes(self) -> float:
+        return (_kilobytes("VmHWM") - self._before) / KILOBYTES_IN_MEGABYTE
+
+
+def _kilobytes(name: str) -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1])
