@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from django.apps import apps
 
@@ -20,11 +20,15 @@ from tenant_slots.tasks import methods
 from tenant_slots.tasks.registry import django_task_at
 from tenant_slots.tasks.task import TenantTask
 
-if TYPE_CHECKING:  # without Django's Tasks it cannot be imported
-    from tenant_slots.django_tasks.api import AnyTask
-
 WORKER = "tenant_slots.testing"
 """What a job that ran here has as its worker."""
+
+
+class DjangoTask(Protocol):
+    """One of Django's Tasks, also where there are none: type checkers then know nothing of their class."""
+
+    @property
+    def module_path(self) -> str: ...
 
 
 def run_jobs(*, scheduled: bool = False, most: int = 1000) -> list[TenantJob]:
@@ -56,7 +60,7 @@ def run_jobs(*, scheduled: bool = False, most: int = 1000) -> list[TenantJob]:
     return [rows[pk] for pk in ran if pk in rows]
 
 
-def enqueued(*, task: Callable[..., Any] | AnyTask | str | None = None, tenant: object = None) -> list[TenantJob]:
+def enqueued(*, task: Callable[..., Any] | DjangoTask | str | None = None, tenant: object = None) -> list[TenantJob]:
     """The jobs that were stored, in the order of their enqueueing, whatever has become of them.
 
     Args:
@@ -74,7 +78,7 @@ def enqueued(*, task: Callable[..., Any] | AnyTask | str | None = None, tenant: 
     return list(jobs)
 
 
-def assert_enqueued(task: Callable[..., Any] | AnyTask, *args: Any, **kwargs: Any) -> TenantJob:
+def assert_enqueued(task: Callable[..., Any] | DjangoTask, *args: Any, **kwargs: Any) -> TenantJob:
     """The last job of this function that was enqueued with these arguments; with any, if none are given.
 
     Whether an argument was passed by name or by position does not matter.
