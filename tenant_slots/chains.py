@@ -126,6 +126,19 @@ def among_dependents(jobs: Collection[TenantJob]) -> set[int]:
     return set(edges.values_list("job", flat=True))
 
 
+def rounds(jobs: Collection[int]) -> dict[int, int]:
+    """In which round those of these jobs are to be retried that run after others of them; all others are in round 0.
+
+    A retried job waits for none that has ended by then, so that those before it are retried first.
+    """
+    found: dict[int, int] = {}
+    edges = JobDependency.objects.filter(IsOneOf("job", Listed([*jobs]))).order_by("job")
+    for job, after in edges.values_list("job", "after").iterator():  # a job has a higher key than those it runs after
+        if after in jobs:
+            found[job] = max(found.get(job, 0), found.get(after, 0) + 1)
+    return found
+
+
 def wait_again(job: TenantJob) -> list[int]:
     """Have a job that is to run again wait for those of its jobs that have not ended; gives these.
 

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db import Error, transaction
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import cache_control
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_GET, require_safe
 
 from tenant_slots import stats
 from tenant_slots.access import decision, is_allowed
@@ -63,7 +63,7 @@ def status_of(job: TenantJob) -> dict[str, Any]:
 
 @transaction.non_atomic_requests  # with ATOMIC_REQUESTS it would not be called while the database is away
 @cache_control(no_store=True)
-@require_GET
+@require_safe
 def health(request: HttpRequest) -> JsonResponse:
     """200 when all is well, 503 when something is wrong, with the kinds of what is wrong and how often: no names.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
@@ -20,9 +21,10 @@ from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tenant_slots.signals import job_ended
 from tenant_slots.testing import assert_enqueued, enqueued, run_jobs
 from tests import async_jobs, jobs
+from tests.django_tasks import tasks
 from tests.factories import age, another_process, counters_match, fresh, running_job, tenant_queue, waiting_job
 from tests.history import History
-from tests.reports_app.models import Report
+from tests.reports_app.models import DraftReport, Export, Line, Named, Report
 
 pytestmark = pytest.mark.django_db
 
@@ -263,6 +265,30 @@ def test_an_objects_jobs_are_found_by_its_method() -> None:
     job, theirs = mine.execute.enqueue(), other.execute.enqueue()
     assert enqueued(task=mine.execute) == [job] == [assert_enqueued(mine.execute)]
     assert enqueued(task=Report.execute) == [job, theirs]
+
+
+def test_an_object_is_known_by_its_model_and_by_whatever_key_it_has() -> None:
+    same = {"tenant": "acme", "pk": 1}
+    objects = [
+        Report.objects.create(**same),
+        Export.objects.create(tenant="acme"),
+        Named.objects.create(tenant="acme", name="1"),
+    ]
+    line = Line.objects.create(tenant="acme", number=1)
+    stored = [one.execute.enqueue() for one in (*objects, line)]
+    assert [enqueued(task=one.execute) for one in (*objects, line)] == [[job] for job in stored]
+    assert enqueued(task=DraftReport.objects.get(pk=1).execute) == stored[:1]
+
+
+def test_what_no_job_can_be_of_is_named() -> None:
+    with pytest.raises(TypeError, match=r"built-in function sleep> is neither decorated .* nor a Task"):
+        enqueued(task=time.sleep)
+
+
+def test_calls_of_djangos_tasks_are_found_too() -> None:
+    job = TenantJob.objects.get(uuid=tasks.add.enqueue("acme", 1, b=2).id)
+    tasks.fail.enqueue("acme")
+    assert enqueued(task=tasks.add) == [job] == [assert_enqueued(tasks.add, "acme", 1, 2)]
 
 
 def test_a_job_is_found_by_its_arguments_however_they_were_passed() -> None:

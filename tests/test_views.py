@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -199,6 +200,16 @@ def test_a_queue_without_a_worker_is_503_and_names_no_tenant(client: Client) -> 
     assert response.status_code == 503
     assert response.json() == {"ok": False, "findings": {"no worker": 1, "no sweep": 1}}
     assert "acme" not in response.content.decode()
+
+
+@OPEN
+def test_a_load_balancer_may_ask_for_the_status_alone(client: Client) -> None:
+    ask = partial(client.head, reverse("health"), headers={"X-Probe": "ours"})
+    assert (ask().status_code, ask().content) == (200, b"")
+    django_rq.get_connection("imports").flushall()
+    waiting_job(tenant_queue("acme"))
+    assert ask().status_code == 503
+    assert client.post(reverse("health")).status_code == 405
 
 
 @OPEN

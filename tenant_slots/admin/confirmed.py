@@ -47,5 +47,7 @@ class Confirmed:
     """How many rows it is about to change, with these values: many are left to a background job."""
     in_background: Callable[[Any], Iterator[None]] | None = None
     """How a background job does it, if not one by one: see `bulk.ways`."""
+    in_rounds: bool = False
+    """Of jobs: whether a background job changes those first that others of them run after."""
     counts: str = ""
     """The outcome that `rows_changed` is about, where that is not every object's."""

@@ -191,6 +191,7 @@ RETRY = Confirmed(
         new=lambda values: str(State.WAITING.label),
         otherwise=lambda job: OTHER_STATE,
     ),
+    in_rounds=True,
 )
 SET_PRIORITY = Confirmed(
     permission="prioritize",

@@ -20,6 +20,7 @@ from tenant_slots.django_tasks.api import (
     normalize_json,
 )
 from tenant_slots.django_tasks.found import task_at
+from tenant_slots.django_tasks.task import FOR_RQ
 from tenant_slots.django_tasks.tenant import TenantOfCall, source_in
 from tenant_slots.exceptions import ResultNotStorable
 from tenant_slots.models import TenantJob
@@ -73,7 +74,7 @@ def called_task(task: AnyTask, backend: BaseTaskBackend) -> CalledTask:
         "queue": queue,
         "explicit_queue": inner is not None and queue != inner.queue,
         "tenant": TenantOfCall(task.module_path, task.backend, signature, sources),
-        "rq_options": {**(inner.rq_options if inner else {}), **_rq_options(task)},
+        "rq_options": _rq_options(task, inner),
         "explicit_tenant": getattr(task, "explicit_tenant", None),
         "explicit_key": getattr(task, "explicit_key", None),
         "priority": task.priority,
@@ -97,8 +98,9 @@ def _queue(task: AnyTask, inner: TenantTask[..., Any] | None) -> str:
     return task.queue_name if inner is None or task.queue_name != DEFAULT_TASK_QUEUE_NAME else inner.queue
 
 
-def _rq_options(task: AnyTask) -> dict[str, Any]:
-    options = {name: getattr(task, name, None) for name in ("timeout", "retry")}
+def _rq_options(task: AnyTask, inner: TenantTask[..., Any] | None) -> dict[str, Any]:
+    own = {name: getattr(task, name) for name in FOR_RQ if hasattr(task, name)}
+    options = {**(inner.rq_options if inner else {}), **own}
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -12,6 +12,9 @@ from rq import Retry
 from tenant_slots.django_tasks.api import AnyTask
 from tenant_slots.tasks.options import UNCHANGED
 
+FOR_RQ = ("timeout", "retry")
+"""The fields of our Task class that are options for RQ."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantSlotsTask(AnyTask):
@@ -20,16 +23,24 @@ class TenantSlotsTask(AnyTask):
     Args:
         tenant: whose its calls are: the name of the function's argument, or a callable that is given the arguments.
         key: the concurrency key, in the same way.
-        timeout, retry: as of ``@tenant_job``.
+        timeout, retry: as of ``@tenant_job``; those of one inside it, if none are given.
         explicit_tenant, explicit_key: what `using` was given.
     """
 
     tenant: str | Callable[..., object] | None = None
     key: str | Callable[..., object] | None = None
-    timeout: int | None = None
-    retry: Retry | None = None
+    timeout: int | None = UNCHANGED
+    retry: Retry | None = UNCHANGED
     explicit_tenant: str | int | None = None
     explicit_key: str | None = None
+
+    def __post_init__(self) -> None:
+        """From here on None means none, whatever stands inside."""
+        inner = getattr(self.func, "tenant_task", None)
+        for name in FOR_RQ:
+            if getattr(self, name) is UNCHANGED:
+                object.__setattr__(self, name, inner.rq_options.get(name) if inner else None)
+        AnyTask.__post_init__(self)
 
     def using(
         self,

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 
 from tenant_slots import tenants
 from tenant_slots.decorators import problem_of as problem_of_function
 from tenant_slots.django_tasks.api import AnyTask
 from tenant_slots.exceptions import ImproperJob, InvalidOption
-from tenant_slots.tasks.options import DECORATOR_OPTIONS, USING_OPTIONS, Option, require_argument, require_options
+from tenant_slots.tasks.options import (
+    DECORATOR_OPTIONS,
+    USING_OPTIONS,
+    Option,
+    require_argument,
+    require_fitting,
+    require_options,
+)
 
 OPTIONS: dict[str, Option] = {name: DECORATOR_OPTIONS[name] for name in ("key", "timeout", "retry")}
 OPTIONS["explicit_key"] = USING_OPTIONS["explicit_key"]
@@ -24,6 +32,8 @@ def problem_of(task: AnyTask) -> str:
         require_options(task.module_path, given, OPTIONS)
         for name in ("tenant", "key"):
             _require_source(task, name)
+        if inner := getattr(task.func, "tenant_task", None):
+            require_fitting(replace(inner, run_after=task.run_after))
     except (InvalidOption, ImproperJob) as error:
         return str(error)
     if tenant := getattr(task, "explicit_tenant", None):

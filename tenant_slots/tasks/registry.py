@@ -36,7 +36,12 @@ def known_task_of(job: TenantJob) -> TenantTask[..., Any] | None:
     """As `task_of`, among what this process has imported so far; None if it is not there."""
     if not attempts.is_call(job):
         return registered.get(job.task)
-    return next(filter(None, (find(job.task) for find in ways_to_django_tasks)), None)
+    return django_task_at(job.task)
+
+
+def django_task_at(path: str) -> TenantTask[..., Any] | None:
+    """One of Django's Tasks, among what this process has imported so far; None if there is none."""
+    return next(filter(None, (find(path) for find in ways_to_django_tasks)), None)
 
 
 def resolve(path: str) -> TenantTask[..., Any]:

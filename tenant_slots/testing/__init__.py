@@ -9,15 +9,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
+
+from django.apps import apps
 
 from tenant_slots.exceptions import JobsDoNotEnd
 from tenant_slots.models import TenantJob
 from tenant_slots.running.here import Turns, run_next
+from tenant_slots.tasks import methods
+from tenant_slots.tasks.registry import django_task_at
 from tenant_slots.tasks.task import TenantTask
 
 WORKER = "tenant_slots.testing"
 """What a job that ran here has as its worker."""
+
+
+class DjangoTask(Protocol):
+    """One of Django's Tasks, also where there are none: type checkers then know nothing of their class."""
+
+    @property
+    def module_path(self) -> str: ...
 
 
 def run_jobs(*, scheduled: bool = False, most: int = 1000) -> list[TenantJob]:
@@ -49,28 +60,32 @@ def run_jobs(*, scheduled: bool = False, most: int = 1000) -> list[TenantJob]:
     return [rows[pk] for pk in ran if pk in rows]
 
 
-def enqueued(*, task: Callable[..., Any] | str | None = None, tenant: object = None) -> list[TenantJob]:
+def enqueued(*, task: Callable[..., Any] | DjangoTask | str | None = None, tenant: object = None) -> list[TenantJob]:
     """The jobs that were stored, in the order of their enqueueing, whatever has become of them.
 
     Args:
-        task: only those of this decorated function, or of this path; of an object's method, only that object's.
+        task: only those of this decorated function or Task, or of this path; of an object's method, only that object's.
         tenant: only those of this tenant.
+
+    Raises:
+        TypeError: `task` is none of these.
     """
     jobs = TenantJob.objects.jobs().select_related("tenant_queue").order_by("pk")
     if task is not None:
-        jobs = jobs.filter(task=_path(task))
+        jobs = jobs.filter(task=_path(task), **_object_of(task))
     if tenant is not None:
         jobs = jobs.filter(tenant_queue__tenant=str(tenant))
-    return [job for job in jobs if _is_of_object(task, job)]
+    return list(jobs)
 
 
-def assert_enqueued(task: Callable[..., Any], *args: Any, **kwargs: Any) -> TenantJob:
+def assert_enqueued(task: Callable[..., Any] | DjangoTask, *args: Any, **kwargs: Any) -> TenantJob:
     """The last job of this function that was enqueued with these arguments; with any, if none are given.
 
     Whether an argument was passed by name or by position does not matter.
 
     Raises:
         AssertionError: there is none. It says what was enqueued.
+        TypeError: as `enqueued`.
     """
     jobs = enqueued(task=task)
     for job in reversed(jobs):
@@ -80,19 +95,26 @@ def assert_enqueued(task: Callable[..., Any], *args: Any, **kwargs: Any) -> Tena
     raise AssertionError(f"{_path(task)} was not enqueued with {list(args)} {kwargs}, but with: {calls}")
 
 
-def _path(task: Callable[..., Any] | str) -> str:
+def _path(task: Any) -> str:
     return task if isinstance(task, str) else _task(task).path
 
 
 def _task(function: Any) -> TenantTask[..., Any]:
-    task: TenantTask[..., Any] = function.tenant_task
+    task = getattr(function, "tenant_task", None) or django_task_at(getattr(function, "module_path", ""))
+    if task is None:
+        raise TypeError(f"{function!r} is neither decorated with @tenant_job nor a Task whose backend is ours")
     return task
 
 
-def _is_of_object(task: Any, job: TenantJob) -> bool:
-    """Of a method of one object: whether the job is that object's."""
+def _object_of(task: Any) -> dict[str, Any]:
+    """Of a method of one object: what its jobs keep of it, also if they know it by a proxy model."""
     instance = getattr(task, "__self__", None)
-    return instance is None or job.object_pk == str(instance.pk)
+    if instance is None:
+        return {}
+    own = methods.object_fields(_task(task), (instance,))
+    concrete = instance._meta.concrete_model
+    models = [model._meta.label_lower for model in apps.get_models() if model._meta.concrete_model is concrete]
+    return {"object_pk": own["object_pk"], "object_model__in": models}
 
 
 def _bound(task: TenantTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -333,6 +333,21 @@ def test_a_chain_that_is_retried_keeps_its_order(boss: Client) -> None:
     assert [fresh(job).state for job in (first, second)] == [State.WAITING, State.SCHEDULED]
 
 
+def test_a_chain_across_tenants_that_is_retried_keeps_its_order(boss: Client) -> None:
+    """Whatever the order of their tenant queues, and in however many transactions and chunks."""
+    names = ["last", "middle", "first"]
+    for name in names:
+        tenant_queue(name, max_job=0)
+    first = jobs.echo.enqueue("first", 1)
+    second = jobs.echo.using(after=[first]).enqueue("middle", 2)
+    third = jobs.echo.using(after=[first, second]).enqueue("last", 3)
+    apart = jobs.echo.using(after=[third]).enqueue("first", 4)
+    assert first.cancel()
+    more = many_jobs(TenantQueue.objects.get(tenant="middle"), 4, state=State.FAILED)
+    assert came_of(carried_out(started(boss, JOBS, "retry", [apart, third, second, first, *more]))) == {"done": 8}
+    assert [fresh(job).state for job in (first, second, third, apart)] == [State.WAITING] + [State.SCHEDULED] * 3
+
+
 def test_retried_jobs_have_their_turn(boss: Client) -> None:
     row = tenant_queue(max_job=10)
     failed = many_jobs(row, 5, state=State.FAILED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,11 @@ def flaky(context: TaskContext, shop: str, user: str, works_at: int) -> int:
     if context.attempt < works_at:
         raise ConnectionError(f"attempt {context.attempt}")
     return context.attempt
+
+
+@task(queue_name="imports")
+@tenant_job("imports", tenant="shop", debounce=timedelta(seconds=30))
+def sum_up(shop: str) -> None: ...
 
 
 @task(queue_name="imports", takes_context=True)

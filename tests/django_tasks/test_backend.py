@@ -148,6 +148,19 @@ def test_every_attempt_leaves_its_error_and_its_worker() -> None:
     assert result.started_at < result.last_attempted_at < result.finished_at
 
 
+def test_using_takes_away_what_the_decorator_inside_has() -> None:
+    once = tasks.flaky.using(timeout=None).using(retry=None).using(priority=1)
+    assert not job_of(once.enqueue("acme", "ann", 9)).options.keys() & {"retry", "timeout"}
+    assert job_of(tasks.flaky.using(timeout=5).enqueue("acme", "ann", 1)).options["retry"]["max"] == 2
+
+
+def test_a_time_that_the_decorator_inside_decides_is_refused() -> None:
+    job = job_of(tasks.sum_up.enqueue("acme"))
+    assert job.run_after > timezone.now()
+    with pytest.raises(InvalidTask, match="debounce says when the job runs"):
+        tasks.sum_up.using(run_after=timezone.now() + timedelta(hours=1))
+
+
 def test_a_retried_task_fails_with_all_its_errors() -> None:
     result = tasks.flaky.enqueue("acme", "ann", 9)
     run_jobs()

@@ -250,6 +250,17 @@ def test_only_what_is_asked_for_is_checked() -> None:
 def test_a_check_that_does_not_exist_is_refused_with_those_that_do() -> None:
     with pytest.raises(CommandError, match="there is no check 'moon'; there are counters, owners"):
         call_command("slots_doctor", "--check", "moon")
+    with pytest.raises(CommandError, match="there is no check 'moon'"):
+        call_command("slots_doctor", check="moon")
+
+
+def test_code_may_name_checks_as_the_command_line_does() -> None:
+    wrong_counter()
+    for names in ("counters,counters", "rows, counters", ["counters"]):
+        output = StringIO()
+        with pytest.raises(SystemExit):
+            call_command("slots_doctor", check=names, stdout=output)
+        assert output.getvalue().count("counter:") == 1
 
 
 def test_a_database_out_of_reach_has_an_exit_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from django.db.models import F, IntegerField
@@ -126,11 +127,16 @@ def of_queues(pks: Sequence[int], versions: Mapping[int, int]) -> Iterator[list[
         yield [Part(some, tuple(versions[pk] for pk in some) if versions.keys() >= set(some) else ())]
 
 
-def of_jobs(tenant_queues: Mapping[int, int]) -> Iterator[list[Part]]:
-    """The parts of each chunk, for jobs by primary key with their tenant queues: those of a tenant queue together."""
-    ordered = sorted(tenant_queues, key=lambda pk: (tenant_queues[pk], pk))
+def of_jobs(tenant_queues: Mapping[int, int], rounds: Mapping[int, int]) -> Iterator[list[Part]]:
+    """The parts of each chunk, for jobs by primary key with their tenant queues: those of a tenant queue together.
+
+    Those of a later round come after all of those before it; round 0 is that of jobs that have none.
+    """
+
+    def place(pk: int) -> tuple[int, int]:
+        return rounds.get(pk, 0), tenant_queues[pk]
+
+    ordered = sorted(tenant_queues, key=lambda pk: (place(pk), pk))
     for start in range(0, len(ordered), JOBS_PER_CHUNK):
-        by_queue: dict[int, list[int]] = {}
-        for pk in ordered[start : start + JOBS_PER_CHUNK]:
-            by_queue.setdefault(tenant_queues[pk], []).append(pk)
-        yield [Part(tuple(own), tenant_queue=queue) for queue, own in by_queue.items()]
+        parts = groupby(ordered[start : start + JOBS_PER_CHUNK], place)
+        yield [Part(tuple(own), tenant_queue=queue) for (_, queue), own in parts]

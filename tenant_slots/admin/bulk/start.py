@@ -11,7 +11,7 @@ from django.db import transaction
 from django.http import HttpRequest
 from django.utils import translation
 
-from tenant_slots import fleet, limits, tenants
+from tenant_slots import chains, fleet, limits, tenants
 from tenant_slots.admin.bulk import chunks
 from tenant_slots.admin.bulk.chunks import Part
 from tenant_slots.admin.bulk.commission import stored
@@ -45,7 +45,7 @@ def start_bulk_change(
         values: of its form.
     """
     _forget_old()
-    visible, parts, queues = _frozen(model_admin, request, pks, values)
+    visible, parts, queues = _frozen(model_admin, request, action, pks, values)
     queue = queue_for(queues)
     tenants.tenant_queue_of_admin(queue)
     with transaction.atomic(using=app_settings.DATABASE):
@@ -76,13 +76,14 @@ def enqueue(change: BulkChange, queue: str) -> None:
 
 
 def _frozen(
-    model_admin: Any, request: HttpRequest, pks: list[int], values: Mapping[str, Any]
+    model_admin: Any, request: HttpRequest, action: Confirmed, pks: list[int], values: Mapping[str, Any]
 ) -> tuple[int, Iterator[list[Part]], list[str]]:
     """How many of the rows are still there for the user, the parts of their chunks, and the queues they concern."""
     found = model_admin.get_queryset(request).filter(among(pks)).order_by()
     if issubclass(model_admin.model, TenantJob):
         jobs = dict(found.values_list("pk", "tenant_queue_id"))
-        return len(jobs), chunks.of_jobs(jobs), _queues_of(sorted(set(jobs.values())))
+        rounds = chains.rounds(jobs) if action.in_rounds else {}
+        return len(jobs), chunks.of_jobs(jobs, rounds), _queues_of(sorted(set(jobs.values())))
     rows = list(found.values_list("pk", flat=True))
     return len(rows), chunks.of_queues(rows, values.get("seen", {})), _queues_of(rows)
 
