@@ -158,18 +158,18 @@ def tenant_queues_for(tenants: Iterable[str], queue: str) -> dict[str, TenantQue
 
 def _some_rows(tenants: list[str], queue: str) -> dict[str, TenantQueue]:
     require_queue(queue)
-    rows = _found_among(map(require_tenant, tenants), queue)
+    rows = found_among(map(require_tenant, tenants), queue)
     missing = [tenant for tenant in tenants if tenant not in rows]
     if missing and app_settings.AUTO_CREATE:
         values = {tenant: defaults(tenant, queue) for tenant in missing}
-        make = partial(_create_missing, queue, values)
+        make = partial(create_missing, queue, values)
         if not _made_outside(make, f"of {len(missing)} tenants", queue):
             make()
-        rows |= _found_among(missing, queue)
+        rows |= found_among(missing, queue)
     return rows | {tenant: tenant_queue_for(tenant, queue) for tenant in tenants if tenant not in rows}
 
 
-def _found_among(tenants: Iterable[str], queue: str) -> dict[str, TenantQueue]:
+def found_among(tenants: Iterable[str], queue: str) -> dict[str, TenantQueue]:
     return {row.tenant: row for row in TenantQueue.objects.filter(tenant__in=list(tenants), queue=queue)}
 
 
@@ -192,7 +192,7 @@ def _made(tenant: str, queue: str, values: dict[str, Any]) -> TenantQueue:
     So it is made outside of the caller's transaction, which may be long; a rollback then leaves the row. Where there is
     no further connection to be had, it is made inside.
     """
-    make = partial(_get_or_create, tenant, queue, values)
+    make = partial(get_or_create, tenant, queue, values)
     return (_found(tenant, queue) if _made_outside(make, f"of {tenant!r}", queue) else None) or make()
 
 
@@ -211,16 +211,22 @@ def _made_outside(make: Callable[[], object], whose: str, queue: str) -> bool:
     return True
 
 
-def _create_missing(queue: str, values: Mapping[str, dict[str, Any]]) -> None:
-    """In the order of the tenants, so that two that make the same rows do not wait for each other."""
+def create_missing(queue: str, values: Mapping[str, dict[str, Any]]) -> None:
+    """New rows in one transaction, of tenants that have none. Their values are by tenant.
+
+    They are written in the order of the tenants, so that two that make the same rows do not wait for each other.
+
+    Raises:
+        TenantQueueLocked: another transaction has made one of them and does not end.
+    """
     alias = app_settings.DATABASE
     with transactions.bounded(alias, f"of {len(values)} tenants on {queue}") as rules:
         transactions.send(alias, rules)
-        new = [TenantQueue(tenant=tenant, queue=queue, **own) for tenant, own in values.items()]
+        new = [TenantQueue(tenant=tenant, queue=queue, **own) for tenant, own in sorted(values.items())]
         TenantQueue.objects.bulk_create(new, ignore_conflicts=True)
 
 
-def _get_or_create(tenant: str, queue: str, values: dict[str, Any]) -> TenantQueue:
+def get_or_create(tenant: str, queue: str, values: dict[str, Any]) -> TenantQueue:
     alias = app_settings.DATABASE
     with transactions.bounded(alias, f"of {tenant!r} on {queue}") as rules:
         transactions.send(alias, rules)
