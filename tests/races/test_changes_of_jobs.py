@@ -21,7 +21,7 @@ from tenant_slots.enqueueing import cancel
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.releases import Release
 from tenant_slots.signals import job_ended
-from tenant_slots.statements import ATTEMPT, PK
+from tenant_slots.statements import ATTEMPT, PK, START
 from tests.factories import (
     admit,
     another_process,
@@ -179,7 +179,7 @@ class TestAdmittedFirst:
     def test_control_a_start_that_does_not_ask_for_the_limit_goes_beyond_it(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(slots, "START_IF_DUE", slots.START)
+        monkeypatch.setattr(slots, "START_IF_DUE", START)
         row = tenant_queue(max_job=2)
         jobs = [waiting_job(row), waiting_job(row)]
         after(partial(admit, row), partial(TenantQueue.objects.get().set_limit, 1))
