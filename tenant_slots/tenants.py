@@ -31,7 +31,7 @@ from tenant_slots.exceptions import (
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE, TenantQueue
 from tenant_slots.tasks.options import key_problem
 from tenant_slots.tasks.task import TaskCall
-from tenant_slots.validation import is_name, is_whole, text_problem
+from tenant_slots.validation import is_name, is_whole, name_text, text_problem
 
 T = TypeVar("T")
 
@@ -95,16 +95,17 @@ def key_of(call: TaskCall) -> str:
         return ""
     if not is_name(value):
         raise InvalidKey(value=value, task=task.path, problem="it must be a str, an int or a UUID")
-    if problem := key_problem(str(value)):
+    key = name_text(value)
+    if problem := key_problem(key):
         raise InvalidKey(value=value, task=task.path, problem=problem)
-    return str(value)
+    return key
 
 
 def require_tenant(value: object) -> str:
     """A tenant's identifier as a row keeps it. Raises InvalidTenant unless it is a short text, a number or a UUID."""
     if not is_name(value):
         raise InvalidTenant(value=value, problem="it must be a str, an int or a UUID")
-    tenant = str(value)
+    tenant = name_text(value)
     if len(tenant) > LONGEST_TENANT:
         problem = f"it has {len(tenant)} characters, at most {LONGEST_TENANT} fit"
         raise InvalidTenant(value=f"{tenant[:40]}…", problem=problem)

@@ -15,6 +15,7 @@ from tenant_slots.exceptions import JobsDoNotEnd
 from tenant_slots.models import TenantJob
 from tenant_slots.running.here import Turns, run_next
 from tenant_slots.tasks.task import TenantTask
+from tenant_slots.validation import name_text
 
 WORKER = "tenant_slots.testing"
 """What a job that ran here has as its worker."""
@@ -60,7 +61,7 @@ def enqueued(*, task: Callable[..., Any] | str | None = None, tenant: object = N
     if task is not None:
         jobs = jobs.filter(task=_path(task))
     if tenant is not None:
-        jobs = jobs.filter(tenant_queue__tenant=str(tenant))
+        jobs = jobs.filter(tenant_queue__tenant=name_text(tenant))
     return [job for job in jobs if _is_of_object(task, job)]
 
 
