@@ -31,7 +31,7 @@ from tenant_slots.exceptions import (
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE, TenantQueue
 from tenant_slots.tasks.options import key_problem
 from tenant_slots.tasks.task import TaskCall
-from tenant_slots.validation import is_name, is_whole, text_problem
+from tenant_slots.validation import is_name, is_whole, name_text, text_problem
 
 T = TypeVar("T")
 
@@ -95,16 +95,17 @@ def key_of(call: TaskCall) -> str:
         return ""
     if not is_name(value):
         raise InvalidKey(value=value, task=task.path, problem="it must be a str, an int or a UUID")
-    if problem := key_problem(str(value)):
+    key = name_text(value)
+    if problem := key_problem(key):
         raise InvalidKey(value=value, task=task.path, problem=problem)
-    return str(value)
+    return key
 
 
 def require_tenant(value: object) -> str:
     """A tenant's identifier as a row keeps it. Raises InvalidTenant unless it is a short text, a number or a UUID."""
     if not is_name(value):
         raise InvalidTenant(value=value, problem="it must be a str, an int or a UUID")
-    tenant = str(value)
+    tenant = name_text(value)
     if len(tenant) > LONGEST_TENANT:
         problem = f"it has {len(tenant)} characters, at most {LONGEST_TENANT} fit"
         raise InvalidTenant(value=f"{tenant[:40]}…", problem=problem)
@@ -158,18 +159,18 @@ def tenant_queues_for(tenants: Iterable[str], queue: str) -> dict[str, TenantQue
 
 def _some_rows(tenants: list[str], queue: str) -> dict[str, TenantQueue]:
     require_queue(queue)
-    rows = _found_among(map(require_tenant, tenants), queue)
+    rows = found_among(map(require_tenant, tenants), queue)
     missing = [tenant for tenant in tenants if tenant not in rows]
     if missing and app_settings.AUTO_CREATE:
         values = {tenant: defaults(tenant, queue) for tenant in missing}
-        make = partial(_create_missing, queue, values)
+        make = partial(create_missing, queue, values)
         if not _made_outside(make, f"of {len(missing)} tenants", queue):
             make()
-        rows |= _found_among(missing, queue)
+        rows |= found_among(missing, queue)
     return rows | {tenant: tenant_queue_for(tenant, queue) for tenant in tenants if tenant not in rows}
 
 
-def _found_among(tenants: Iterable[str], queue: str) -> dict[str, TenantQueue]:
+def found_among(tenants: Iterable[str], queue: str) -> dict[str, TenantQueue]:
     return {row.tenant: row for row in TenantQueue.objects.filter(tenant__in=list(tenants), queue=queue)}
 
 
@@ -192,7 +193,7 @@ def _made(tenant: str, queue: str, values: dict[str, Any]) -> TenantQueue:
     So it is made outside of the caller's transaction, which may be long; a rollback then leaves the row. Where there is
     no further connection to be had, it is made inside.
     """
-    make = partial(_get_or_create, tenant, queue, values)
+    make = partial(get_or_create, tenant, queue, values)
     return (_found(tenant, queue) if _made_outside(make, f"of {tenant!r}", queue) else None) or make()
 
 
@@ -211,16 +212,22 @@ def _made_outside(make: Callable[[], object], whose: str, queue: str) -> bool:
     return True
 
 
-def _create_missing(queue: str, values: Mapping[str, dict[str, Any]]) -> None:
-    """In the order of the tenants, so that two that make the same rows do not wait for each other."""
+def create_missing(queue: str, values: Mapping[str, dict[str, Any]]) -> None:
+    """New rows in one transaction, of tenants that have none. Their values are by tenant.
+
+    They are written in the order of the tenants, so that two that make the same rows do not wait for each other.
+
+    Raises:
+        TenantQueueLocked: another transaction has made one of them and does not end.
+    """
     alias = app_settings.DATABASE
     with transactions.bounded(alias, f"of {len(values)} tenants on {queue}") as rules:
         transactions.send(alias, rules)
-        new = [TenantQueue(tenant=tenant, queue=queue, **own) for tenant, own in values.items()]
+        new = [TenantQueue(tenant=tenant, queue=queue, **own) for tenant, own in sorted(values.items())]
         TenantQueue.objects.bulk_create(new, ignore_conflicts=True)
 
 
-def _get_or_create(tenant: str, queue: str, values: dict[str, Any]) -> TenantQueue:
+def get_or_create(tenant: str, queue: str, values: dict[str, Any]) -> TenantQueue:
     alias = app_settings.DATABASE
     with transactions.bounded(alias, f"of {tenant!r} on {queue}") as rules:
         transactions.send(alias, rules)

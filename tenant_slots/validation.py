@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
+from enum import Enum
 from typing import Any, TypeGuard
 from uuid import UUID
 
@@ -40,6 +41,11 @@ def is_positive(value: object, highest: float | None = None) -> TypeGuard[int | 
 def is_name(value: object) -> TypeGuard[str | int | UUID]:
     """Whether it can name a tenant or a concurrency key: a text, a whole number that can be written, or a UUID."""
     return isinstance(value, (str, UUID)) or (is_whole(value) and value.bit_length() <= LARGEST_INT_BITS)
+
+
+def name_text(value: object) -> str:
+    """How a name is stored. Of a member of an Enum that is what its value is, as JSON keeps it in the arguments."""
+    return str(value.value if isinstance(value, Enum) else value)
 
 
 def is_flag(value: object) -> TypeGuard[bool]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from datetime import datetime, timedelta
 from decimal import Decimal
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from rq import Retry
 
 from tenant_slots import Reschedule, TenantBusy, Throttle, exceptions, hold_slot, tenant_job
 from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.testing import enqueued
 from tests import jobs
 from tests.factories import in_rq, tenant_queue, work
 from tests.processes import ROOT
@@ -230,6 +232,25 @@ def test_an_invalid_tenant_is_refused(tenant: Any, problem: str) -> None:
     with pytest.raises(exceptions.InvalidTenant, match=problem):
         jobs.add.enqueue(1, 2, tenant=tenant)
     assert not TenantQueue.objects.exists()
+
+
+class Name(str, Enum):  # noqa: UP042 - as it was written before Python 3.11
+    ACME = "acme"
+
+
+class Number(int, Enum):
+    SEVEN = 7
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("member", "text"), [(Name.ACME, "acme"), (Number.SEVEN, "7")])
+def test_a_member_of_an_enum_names_what_its_value_names(member: Any, text: str) -> None:
+    """As its argument does, which JSON keeps. `str` gives the member's own name."""
+    with hold_slot(member, "imports") as reservation:
+        assert reservation.job.tenant_queue.tenant == text
+    job = jobs.for_user.enqueue(member, member)
+    assert (job.tenant_queue.tenant, job.key, job.args) == (text, text, [member.value] * 2)
+    assert enqueued(tenant=member) == [job]
 
 
 @pytest.mark.django_db(transaction=True)

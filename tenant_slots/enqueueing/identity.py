@@ -12,7 +12,7 @@ from tenant_slots.models import UNTIL_START
 from tenant_slots.tasks.arguments import json_problem
 from tenant_slots.tasks.duplicates import START
 from tenant_slots.tasks.task import TaskCall
-from tenant_slots.validation import is_name
+from tenant_slots.validation import is_name, name_text
 
 DIGEST_LENGTH = 64
 
@@ -51,7 +51,7 @@ def _key(call: TaskCall) -> str:
     value = call.answer_of(call.task.unique_key)
     if not is_name(value):
         raise InvalidKey(value=value, task=call.task.path, problem="unique_key must give a str, an int or a UUID")
-    return str(value)
+    return name_text(value)
 
 
 def _arguments(call: TaskCall) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from tenant_slots import dispatch, logs, tenants
 from tenant_slots.enqueueing.new_job import NewJob
 from tenant_slots.exceptions import UnusableQueue
-from tenant_slots.models import TenantJob
+from tenant_slots.models import TenantJob, overflow_queue_of
 from tenant_slots.tasks.task import TenantTask
 from tenant_slots.tasks.throttle import Throttle
 
@@ -104,7 +104,8 @@ def _choose(task: TenantTask[..., Any], chunks: list[tuple[str, list[TenantJob]]
     counts = _count(task, [(tenant, len(chunk)) for tenant, chunk in chunks])
     for (_, chunk), before in zip(chunks, counts, strict=True):
         for position, job in enumerate(chunk):
-            job.rq_queue = _overflow_queue(task.throttle, [count + position for count in before])
+            chosen = _chosen_queue(task.throttle, [count + position for count in before])
+            job.rq_queue = overflow_queue_of(chosen, task.queue)
 
 
 def _with_tenant(task: TenantTask[..., Any], new_jobs: Iterable[NewJob]) -> Iterator[NewJob]:
@@ -130,7 +131,7 @@ def _chunks(new_jobs: Iterable[NewJob]) -> Iterator[tuple[str, list[TenantJob]]]
 
 def _count(task: TenantTask[..., Any], enqueues: Iterable[tuple[str, int]]) -> list[list[int]]:
     """Count so many more enqueues of each tenant; returns how many each rule's window had before, in one round trip."""
-    keep = max(rule.threshold for rule in task.throttle)
+    keep = int(max(rule.threshold for rule in task.throttle))  # Redis gets what repr() gives, also of an Enum
     windows = [rule.per // timedelta(microseconds=1) for rule in task.throttle]
     with dispatch.queue_named(task.queue).connection.pipeline(transaction=False) as pipeline:
         for tenant, more in enqueues:
@@ -139,7 +140,7 @@ def _count(task: TenantTask[..., Any], enqueues: Iterable[tuple[str, int]]) -> l
     return counts
 
 
-def _overflow_queue(rules: Sequence[Throttle], before: Sequence[int]) -> str:
+def _chosen_queue(rules: Sequence[Throttle], before: Sequence[int]) -> str:
     """The queue of the last rule that is exceeded by a job with so many before it in each window; "" for its own."""
     over = [rule.queue for rule, count in zip(rules, before, strict=True) if count >= rule.threshold]
     return over[-1] if over else ""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from django.db import DatabaseError
 
@@ -16,6 +17,9 @@ from tenant_slots.exceptions import TenantSlotsError, UnknownTenantQueue
 from tenant_slots.models import LimitSource, TenantQueue
 
 TENANT, LIMIT = "tenant", "limit"
+
+OF_LIMIT = ("max_job", "limit_source", "limit_set_by")
+"""What the file says of a row."""
 
 NUMBER = re.compile(r"\s*-?[0-9]{1,100}\s*")
 
@@ -103,17 +107,22 @@ def missing_rows(new: Iterable[Line], queue: str) -> list[Problem]:
 
 
 def apply(difference: Difference, queue: str, *, by: str, reason: str) -> tuple[Difference, list[Problem]]:
-    """What was done, each tenant in a transaction of its own, and what failed. To do it again does the rest."""
+    """What was done, each change in a transaction of its own, and what failed. To do it again does the rest."""
     done = Difference(unchanged=difference.unchanged)
     problems: list[Problem] = []
     for changed in difference.changed:
         with _noting(problems, changed.line):
             changed.row.set_limit(changed.line.max_job, by=by, reason=reason)
             done.changed.append(changed)
-    for line in difference.new:
-        with _noting(problems, line):
-            _make(line, queue, by, reason)
-            done.new.append(line)
+    for start in range(0, len(difference.new), tenants.TENANTS_AT_ONCE):
+        some = difference.new[start : start + tenants.TENANTS_AT_ONCE]
+        values = _values(some, queue, by, problems)
+        rows = _made_together(queue, {line.tenant: own for line, own in values.items()})
+        for line, own in values.items():
+            with _noting(problems, line):
+                row = rows.get(line.tenant) or tenants.get_or_create(line.tenant, queue, own)
+                _set_unless_new(row, own, by, reason)
+                done.new.append(line)
     return done, problems
 
 
@@ -126,13 +135,29 @@ def _noting(problems: list[Problem], line: Line) -> Iterator[None]:
         problems.append(Problem(line.number, str(error).strip()))
 
 
-def _make(line: Line, queue: str, by: str, reason: str) -> None:
-    """A row with its limit from the start, unless a job came first, which has made it with another one."""
-    of_limit = {"max_job": line.max_job, "limit_source": LimitSource.SET, "limit_set_by": limits.stored_name(by)}
-    values = {**tenants.defaults(line.tenant, queue), **of_limit}
-    row, is_new = TenantQueue.objects.get_or_create(tenant=line.tenant, queue=queue, defaults=values)
-    if not is_new:
-        row.set_limit(line.max_job, by=by, reason=reason)
+def _values(lines: Iterable[Line], queue: str, by: str, problems: list[Problem]) -> dict[Line, dict[str, Any]]:
+    """Of new rows, which have their limit from the start."""
+    values = {}
+    for line in lines:
+        of_limit = {"max_job": line.max_job, "limit_source": LimitSource.SET, "limit_set_by": limits.stored_name(by)}
+        with _noting(problems, line):
+            values[line] = {**tenants.defaults(line.tenant, queue), **of_limit}
+    return values
+
+
+def _made_together(queue: str, values: Mapping[str, dict[str, Any]]) -> dict[str, TenantQueue]:
+    """None where this fails: somebody may keep one of them, and it is not to keep the others from their limits."""
+    with suppress(TenantSlotsError, DatabaseError):
+        tenants.create_missing(queue, values)
+        return tenants.found_among(values, queue)
+    return {}
+
+
+def _set_unless_new(row: TenantQueue, values: Mapping[str, Any], by: str, reason: str) -> None:
+    """A job may have come first, which has made the row with another limit."""
+    is_as_made = row.override_until is None and all(getattr(row, name) == values[name] for name in OF_LIMIT)
+    if not is_as_made:
+        row.set_limit(values["max_job"], by=by, reason=reason)
 
 
 def _records(file: Iterable[str], problems: list[Problem]) -> Iterator[tuple[int, dict[str, str]]]:

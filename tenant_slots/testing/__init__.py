@@ -19,6 +19,7 @@ from tenant_slots.running.here import Turns, run_next
 from tenant_slots.tasks import methods
 from tenant_slots.tasks.registry import django_task_at
 from tenant_slots.tasks.task import TenantTask
+from tenant_slots.validation import name_text
 
 WORKER = "tenant_slots.testing"
 """What a job that ran here has as its worker."""
@@ -74,7 +75,7 @@ def enqueued(*, task: Callable[..., Any] | DjangoTask | str | None = None, tenan
     if task is not None:
         jobs = jobs.filter(task=_path(task), **_object_of(task))
     if tenant is not None:
-        jobs = jobs.filter(tenant_queue__tenant=str(tenant))
+        jobs = jobs.filter(tenant_queue__tenant=name_text(tenant))
     return list(jobs)
 
 

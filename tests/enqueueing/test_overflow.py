@@ -15,6 +15,7 @@ import django_rq
 import pytest
 from django.conf import settings
 from django.db import IntegrityError, OperationalError, transaction
+from django.db.models import IntegerChoices
 from django.test import override_settings
 from django.utils import timezone
 from redis.client import Pipeline
@@ -100,6 +101,20 @@ def test_the_last_rule_that_a_job_exceeds_chooses_its_overflow_queue(ages: list[
 def test_a_threshold_of_zero_sends_every_job_to_the_overflow_queue_and_keeps_nothing_in_redis() -> None:
     assert always_slow(jobs.throttled).enqueue("acme").rq_queue == SLOW
     assert counted() == 0
+
+
+def test_a_rule_that_names_the_own_queue_of_the_jobs_leaves_them_there() -> None:
+    job = with_rules(jobs.throttled, Throttle(0, HOUR, SLOW), Throttle(0, HOUR, "imports")).enqueue("acme")
+    assert (fresh(job).rq_queue, job.state) == (OWN, State.QUEUED)
+
+
+class Plan(IntegerChoices):
+    FREE = 1
+
+
+def test_a_threshold_may_be_a_member_of_an_enum() -> None:
+    throttled = with_rules(jobs.throttled, Throttle(Plan.FREE, HOUR, SLOW))
+    assert [throttled.enqueue("acme").rq_queue for _ in range(3)] == [OWN, SLOW, SLOW]
 
 
 def test_a_job_in_an_overflow_queue_takes_a_slot_of_its_own_queue() -> None:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from tenant_slots.db import transactions
 from tenant_slots.models import LimitSource, TenantQueue
 from tenant_slots.signals import limit_changed
 from tests.factories import fresh, in_rq, tenant_queue, waiting_job
+from tests.processes import somebody_waits_for_a_lock, wait_until
+from tests.races.test_callers_transactions import kept_open, meanwhile
 
 pytestmark = pytest.mark.django_db
 
@@ -224,6 +229,60 @@ def test_all_unchanged_limits_together_cost_one_query(plans: Any) -> None:
     with CaptureQueriesContext(connection) as captured:
         assert plans(f"tenant,limit\n{lines}")[0] == "0 changed, 0 new, 10000 unchanged\n"
     assert len(captured) == 1
+
+
+def test_new_rows_are_made_a_hundred_at_a_time(plans: Any) -> None:
+    lines = "".join(f"{n},3\n" for n in range(300))
+    with CaptureQueriesContext(connection) as captured:
+        assert plans(f"tenant,limit\n{lines}")[0].endswith("\n0 changed, 300 new, 0 unchanged\n")
+    assert len(captured) <= 1 + 3 * 7, "a question what is there, and for each hundred an INSERT and a SELECT"
+    assert set(TenantQueue.objects.values_list("max_job", "limit_source")) == {(3, LimitSource.SET)}
+
+
+def limit_of_plan(tenant: str, queue: str) -> Any:
+    return "no plan" if tenant == "beta" else 1
+
+
+def test_a_line_whose_row_has_no_defaults_is_reported_and_the_others_are_made(plans: Any, settings: Any) -> None:
+    settings.TENANT_SLOTS = {"DEFAULT_MAX_JOB": f"{__name__}.limit_of_plan"}
+    with pytest.raises(CommandError, match="1 line is not applied, the others are") as raised:
+        plans("tenant,limit\nacme,4\nbeta,4\ngamma,4\n")
+    assert raised.value.errors.startswith("line 3: 'no plan' is not a limit")
+    assert limits() == {"acme": 4, "gamma": 4}
+
+
+@pytest.fixture
+def _impatient() -> Iterator[None]:
+    token = transactions.patience.set(0.2)
+    yield
+    transactions.patience.reset(token)
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
+def test_a_row_that_another_transaction_makes_is_reported_and_the_others_are_made(plans: Any) -> None:
+    text = "tenant,limit\nacme,4\nbeta,4\ngamma,4\n"
+    with kept_open(partial(tenant_queue, "beta", max_job=1)):
+        with pytest.raises(CommandError, match="1 line is not applied, the others are") as raised:
+            plans(text)
+        assert raised.value.errors.startswith("line 3: Tenant queue of 'beta' on imports")
+        assert limits() == {"acme": 4, "gamma": 4}
+    assert plans(text)[0].endswith("1 changed, 0 new, 2 unchanged\n")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
+def test_a_row_that_a_job_has_made_first_gets_its_limit_as_a_change(plans: Any) -> None:
+    errors: list[Exception] = []
+    with transaction.atomic():
+        row = tenant_queue("beta", max_job=1)
+        command = meanwhile(partial(plans, "tenant,limit\nacme,4\nbeta,4\n", "--reason", "new plans"), errors)
+        wait_until(somebody_waits_for_a_lock)
+    command.join(20)
+    assert errors == []
+    assert limits() == {"acme": 4, "beta": 4}
+    assert [(one.old, one.new, one.reason) for one in row.kept_changes.all()] == [("1", "4", "new plans")]
 
 
 def test_a_row_that_stays_locked_is_reported_and_the_others_are_changed(
