@@ -134,16 +134,27 @@ def end_leftovers(job: TenantJob) -> None:
     if job.horse <= FIRST_PROCESS or not _is_local(job):
         return
     if liveness(job) is Liveness.DEAD:
+        _end_orphan(job)
         _wait_until(lambda: not _started(job.horse))  # the kernel ends it with its worker, in a moment
     if not _started(job.horse):
         with suppress(OSError):
             os.killpg(job.horse, signal.SIGKILL)
 
 
+def _end_orphan(job: TenantJob) -> None:
+    """Kill a work-horse that has outlived its worker: the kernel spares one whose job has changed its user or group."""
+    with suppress(OSError):
+        if job.horse in _processes_that_run(job):
+            _kill_at(job, job.horse)
+
+
 def _processes_that_run(job: TenantJob) -> list[int]:
-    if liveness(job) is not Liveness.ALIVE:
+    """As the witness says that the owner shares with its work-horse, where it is left when the owner is dead."""
+    found = liveness(job)
+    if found is Liveness.UNKNOWN:
         return []
-    return [seen.process for seen in witness.seen_in(job.pid) if seen.token == job.token and seen.process]
+    holder = job.pid if found is Liveness.ALIVE else job.horse
+    return [seen.process for seen in witness.seen_in(holder) if seen.token == job.token and seen.process]
 
 
 def _kill_at(job: TenantJob, process: int) -> None:
@@ -179,7 +190,8 @@ def _started(pid: int) -> int | None:
 
 def _stat(pid: int) -> list[str] | None:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        stat = Path(f"/proc/{pid}/stat").read_bytes()  # with the process' own name, of any bytes: a title cut short
+        return stat.rpartition(b")")[2].decode().split()
     except (OSError, ValueError):
         return None
 

@@ -15,7 +15,7 @@ import pytest
 from tenant_slots import owners
 from tenant_slots.models import TenantJob
 from tests.factories import another_process, dead_process
-from tests.faults.observer import is_gone
+from tests.faults.observer import is_gone, ticks_of
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.skipif(not owners.this_host(), reason="needs /proc")
@@ -23,6 +23,16 @@ pytestmark = pytest.mark.skipif(not owners.this_host(), reason="needs /proc")
 LIFE = """
 import subprocess, sys
 print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
+sys.stdin.read()
+"""
+
+
+NAMELESS = """
+import sys
+print(flush=True)
+sys.stdin.readline()
+open("/proc/self/comm", "wb").write("größe".encode()[:3])
+print(flush=True)
 sys.stdin.read()
 """
 
@@ -72,3 +82,20 @@ def test_a_work_horse_that_lives_is_left_alone(horse: Horse) -> None:
     owners.end_leftovers(job_in(horse, another_process()))
     assert horse.process.poll() is None
     assert not is_gone(horse.child)
+
+
+def test_a_process_that_calls_itself_something_that_is_no_text_is_alive() -> None:
+    """By a title of other letters than ASCII, which the kernel has cut in the middle of one."""
+    command = [sys.executable, "-c", NAMELESS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdout.readline()
+        job = TenantJob(**another_process(pid=process.pid, pid_started=ticks_of(process.pid)[1]).as_fields())
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        assert owners.liveness(job) is owners.Liveness.ALIVE
+        process.kill()
+        process.wait()
+        assert owners.liveness(job) is owners.Liveness.DEAD

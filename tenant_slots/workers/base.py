@@ -13,7 +13,7 @@ from typing import Any
 from django.db import Error, connections
 from django.utils.module_loading import import_string
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeout
 from rq import worker_registration
 from rq.exceptions import StopRequested
@@ -36,6 +36,9 @@ from tenant_slots.workers.inheritance import keep_sessions_from_children
 from tenant_slots.workers.kept import Ending, KeptEndings
 
 logger = logging.getLogger("tenant_slots")
+
+SECONDS_AFTER_REFUSAL = 1
+"""How long a worker waits before it asks a Redis again that takes no writes."""
 
 SECONDS_TO_PART = 10
 """How long a worker that is asked to stop tries to record the ends that it keeps; a service manager waits longer."""
@@ -113,7 +116,8 @@ class SweepingWorker(BaseWorker):
     def dequeue_job_and_maintain_ttl(self, *args: Any, **kwargs: Any) -> tuple[Job, Queue] | None:
         """Called by RQ once for every job. An order that was drawn goes before RQ's dequeue strategy.
 
-        RQ waits for a Redis that refuses connections, and quits when one does not answer. It is waited for too.
+        RQ waits for a Redis that refuses connections, and quits when one does not answer, or takes no writes: it is out
+        of memory, cannot save, or has become a replica. That is waited for too.
         """
         if not app_settings.QUEUE_WEIGHTS.keys().isdisjoint(self.queue_names()):
             self._ordered_queues = weights.drawn(self.queues, app_settings.QUEUE_WEIGHTS)
@@ -123,6 +127,9 @@ class SweepingWorker(BaseWorker):
                     return super().dequeue_job_and_maintain_ttl(*args, **kwargs)
                 except RedisTimeout as error:
                     logger.warning("Redis does not answer, the worker waits for it: %s", error)
+                except ResponseError as error:
+                    logger.warning("Redis refuses what a worker needs, it is asked again: %s", error)
+                    time.sleep(SECONDS_AFTER_REFUSAL)
 
     @property
     def dequeue_timeout(self) -> int:
@@ -145,7 +152,7 @@ class SweepingWorker(BaseWorker):
         with self._noting_failure():
             self.settle_up()
             if super().should_run_maintenance_tasks:
-                super().run_maintenance_tasks()  # type: ignore[no-untyped-call]
+                self._unless_redis_is_away(super().run_maintenance_tasks)
             with self._undisturbed():
                 self.settle_kept()
                 self.sweep()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import decimal
 import functools
+import locale
 import logging
 import os
 import random
+import select
 import signal
 import threading
-from _signal import getsignal  # type: ignore[import-not-found]  # see `_restore_signals`
+import time
+from _signal import getsignal, sigpending  # type: ignore[import-not-found]  # see `_restore_signals`
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 
 from asgiref.sync import SyncToAsync
@@ -17,8 +22,10 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.utils import timezone, translation
+from rq.timeouts import BaseTimeoutException
 
 from tenant_slots import logs
+from tenant_slots.alarm import time_limit
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import threads_of_pools
 from tenant_slots.models import TenantJob
@@ -40,6 +47,10 @@ IDLE = 0
 """Of PostgreSQL's transaction status, as psycopg says it: no transaction is open."""
 
 
+class SessionTimeout(BaseTimeoutException):
+    """The database did not answer in time; its session may be dead without knowing it."""
+
+
 class Baseline:
     """A process as it was before its first job: whatever a job changes of this the next one does not see."""
 
@@ -49,21 +60,26 @@ class Baseline:
         self._rights = _rights()
         self._signals = {number: getsignal(number) for number in _settable_signals()}
         self._signal_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-        self._directory = os.open(".", os.O_RDONLY)
+        self._path, self._directory = _path(), _directory()
         self._umask = os.umask(0o022)
         os.umask(self._umask)
         self._environment = _environment()
+        self._locale = locale.setlocale(locale.LC_ALL)
+        self._decimal_context = decimal.getcontext().copy()
+        self._highest_file = (_lowest_free_file() + os.sysconf("SC_OPEN_MAX")) // 2
 
     def is_restorable(self) -> bool:
         """Not where a job has left a thread, which cannot be ended, or memory, of which the system gets little back.
 
-        Nor where it has given up what a process seldom gets back: see `_rights`.
+        Nor where jobs have left half of all files open that there may be, or given up what a process seldom gets back:
+        see `_rights`.
         """
         if _threads() > self._threads:
             end_thread_of_coroutines()
         limit = app_settings.HORSE_MAX_RSS
-        is_small = limit is None or resident_bytes() <= limit
-        return is_small and not self._has_another_thread() and _rights() == self._rights
+        is_small = (limit is None or resident_bytes() <= limit) and self._has_files_left()
+        has_its_place = _rights() == self._rights and self._finds_its_way_back()
+        return is_small and has_its_place and not self._has_another_thread()
 
     def _has_another_thread(self) -> bool:
         """Says so: where every job leaves one, as a library may, each pays for a work-horse of its own."""
@@ -73,23 +89,37 @@ class Baseline:
         logger.info("a job left a thread running, so another work-horse takes the next job; it has %s", names)
         return True
 
+    def _has_files_left(self) -> bool:
+        try:
+            return _lowest_free_file() <= self._highest_file
+        except OSError:
+            return False
+
+    def _finds_its_way_back(self) -> bool:
+        return self._directory is not None or _path() == self._path
+
     def restore(self) -> None:
         self._restore_signals()
-        os.fchdir(self._directory)
+        if self._directory is not None:
+            os.fchdir(self._directory)
         os.umask(self._umask)
         self._restore_environment()
+        self._restore_conventions()
         random.seed()
         translation.deactivate()
         timezone.deactivate()
         restore_sessions()
 
     def _restore_signals(self) -> None:
-        """Timers first: what they send ends a process that has no handler. What is blocked comes when all are back.
+        """Timers first: what they send ends a process that has no handler. What a job has blocked is forgotten.
 
         Asked without the enums that `signal` makes of each answer: that takes 0.1 ms after each job.
         """
         for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
             signal.setitimer(timer, 0)
+        for number in sigpending():
+            if self._signals.get(number) is not None:
+                signal.signal(number, signal.SIG_IGN)
         for number, handler in self._signals.items():
             if handler is not None and getsignal(number) != handler:  # None: not set from Python
                 signal.signal(number, handler)
@@ -104,6 +134,13 @@ class Baseline:
         for name, value in self._environment.items():
             if now.get(name) != value:
                 os.environb[name] = value
+
+    def _restore_conventions(self) -> None:
+        """How this process reads and writes numbers and times. Contexts that are copied share one of `decimal`."""
+        decimal.setcontext(self._decimal_context.copy())
+        if locale.setlocale(locale.LC_ALL) != self._locale:
+            locale.setlocale(locale.LC_ALL, self._locale)
+        time.tzset()  # as the environment says again
 
 
 def end_thread_of_coroutines() -> None:
@@ -127,11 +164,28 @@ def leave_transactions(job: TenantJob | None = None) -> None:
             del connections[connection.alias]
 
 
+def close_ended_sessions() -> None:
+    """Those that the server has ended while nobody used them: its last word is there to be read. Asks it nothing."""
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is not None and connection.vendor == "postgresql" and _has_ended(connection):
+            connection.connection.close()  # which a pool would give to somebody else
+            connection.close()
+
+
+def _has_ended(connection: BaseDatabaseWrapper) -> bool:
+    if connection.connection.closed:
+        return True
+    incoming = select.poll()
+    incoming.register(connection.connection.fileno(), select.POLLIN)
+    return bool(incoming.poll(0))
+
+
 def restore_sessions() -> None:
     """Keep the database sessions, without what a job left in them; one that cannot be cleaned is closed."""
     for connection in connections.all(initialized_only=True):
         try:
-            _restore(connection)
+            with time_limit(app_settings.LEASE_TTL / 4, SessionTimeout):
+                _restore(connection)
         except Exception:  # the project's receivers of `connection_created` may raise any
             connection.close()
         if connection.alias != app_settings.DATABASE:
@@ -147,6 +201,8 @@ def _restore(connection: BaseDatabaseWrapper) -> None:
     with connection.cursor() as cursor:
         cursor.execute(RESET)
     connection.init_connection_state()
+    if connection.pool:  # type: ignore[attr-defined]  # which has configured it once; Django 5.1 and later
+        connection._configure_connection(connection.connection)  # type: ignore[attr-defined]
     connection_created.send(sender=connection.__class__, connection=connection)  # as for one that is new
 
 
@@ -170,7 +226,7 @@ def _rights() -> tuple[object, ...]:
     import resource  # not on Windows, where no worker has a work-horse
 
     limits = {kind: resource.getrlimit(kind) for kind in _kinds_of_limits()}
-    return limits, os.getpriority(os.PRIO_PROCESS, 0), os.geteuid(), os.getegid()
+    return limits, os.getpriority(os.PRIO_PROCESS, 0), os.geteuid(), os.getegid(), os.getpgid(0)
 
 
 @functools.cache
@@ -178,6 +234,27 @@ def _kinds_of_limits() -> set[int]:
     import resource
 
     return {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+
+
+def _directory() -> int | None:
+    """None where this user may not look into it, as after ``sudo -u`` in somebody else's home."""
+    with suppress(PermissionError):
+        return os.open(".", os.O_RDONLY)
+    return None
+
+
+def _path() -> str:
+    """Empty for a directory that was deleted."""
+    with suppress(OSError):
+        return os.getcwd()
+    return ""
+
+
+def _lowest_free_file() -> int:
+    """The descriptor that is given out next, and so about how many are in use."""
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    os.close(descriptor)
+    return descriptor
 
 
 def _threads() -> int:

@@ -69,10 +69,15 @@ class Child:
                 self.kill()
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal to the whole group, unless it is known to have ended."""
-        with self._ending, suppress(ProcessLookupError, PermissionError):
-            if self.status is None:
+        """Send a signal to the whole group, and to a child that has left it, unless it is known to have ended."""
+        with self._ending:
+            if self.status is not None:
+                return
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
+            with suppress(ProcessLookupError, PermissionError):
+                if os.getpgid(self.pid) != self.pid:
+                    os.kill(self.pid, number)
 
     def end(self) -> None:
         """Kill it, and wait until it is dead."""

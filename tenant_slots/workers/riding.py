@@ -31,7 +31,7 @@ from tenant_slots.running.run import Run, WatchedRun
 from tenant_slots.running.supervised import RiddenRun
 from tenant_slots.tasks import attempts
 from tenant_slots.witness import Witness
-from tenant_slots.workers.baseline import Baseline, leave_transactions
+from tenant_slots.workers.baseline import Baseline, close_ended_sessions, leave_transactions
 from tenant_slots.workers.horses import Order, Reins, Report, RQEnd, Tell
 
 logger = logging.getLogger("tenant_slots")
@@ -66,6 +66,7 @@ class RidingWorker(BaseWorker):
         jobs = 0
         while (order := reins.next_order()) is not None:
             jobs += isinstance(order, Order)
+            close_ended_sessions()
             ended = contextvars.copy_context().run(self._obey, order)
             if os.getpid() != baseline.process:
                 return  # a child that a job has forked, and that fell through to here

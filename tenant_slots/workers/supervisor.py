@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -80,6 +81,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         return self._rq_id is not None
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by who started us, it would leave nobody to wait for
         with self._session.used():
             super().bootstrap(*args, **kwargs)
         gc.collect()

@@ -18,6 +18,7 @@ from rq import Retry
 
 from tenant_slots import tenant_job
 from tenant_slots.models import TenantJob
+from tenant_slots.workers import inheritance
 from tests.faults.observer import events, is_gone, observed, ticks_of
 from tests.jobs import note
 
@@ -65,6 +66,19 @@ def hold_with_children(tenant: str, name: str, history: str, path: str) -> None:
         left = sum(not is_gone(pid) for pid in children)
         note(history, ticks_of("self")[1], f"left-{left}", tenant, name)
         wait_for(path)
+
+
+@tenant_job("imports", tenant="tenant")
+def hold_at_large(tenant: str, name: str, history: str, path: str, how: str) -> None:
+    """As `hold`, after the process has made itself harder to end."""
+    ESCAPES[how]()
+    hold.tenant_task.function(tenant, name, history, path)  # type: ignore[attr-defined]
+
+
+ESCAPES: dict[str, Any] = {
+    "the kernel": lambda: ctypes.CDLL(None).prctl(inheritance.PR_SET_PDEATHSIG, 0),  # as a change of user does
+    "its group": lambda: os.setpgid(0, os.getpgid(os.getppid())),
+}
 
 
 def children_of(history: str) -> list[int]:

@@ -348,6 +348,21 @@ def test_i3_a_stale_connection_in_a_simple_worker(
     assert fresh(TenantJob.objects.get(args__1="after")).attempt == 1
 
 
+def test_i3_i8_a_session_that_gets_no_answer_when_it_is_put_back_does_not_hold_up_the_next_job(
+    postgres: Postgres, workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    """As after a failover whose network says nothing. New sessions are answered."""
+    workers.start(1, worker_class="tenant_slots.workers.TenantPreforkWorker")
+    jobs.hold_with_session.enqueue("acme", "first", observer.path, str(door))
+    observer.process_of("first")
+    postgres.proxy.forget()
+    connection.close()
+    door.touch()
+    job = jobs.quick.enqueue("other", "next", observer.path)
+    observer.wait_for_all(timeout=20)
+    assert (fresh(job).state, job.attempt) == (State.FINISHED, 1)
+
+
 def test_i1_i4_a_finished_job_whose_end_cannot_be_recorded_for_longer_than_a_lease_runs_once(
     workers: FaultWorkers, observer: Observer
 ) -> None:

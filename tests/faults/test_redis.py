@@ -240,6 +240,42 @@ def test_i3_redis_out_of_memory_refuses_the_push_and_the_job_waits_for_room(
     assert observer.started() == ["refused"]
 
 
+REFUSALS: dict[str, tuple[list[str], list[str]]] = {
+    "OOM": (["CONFIG", "SET", "maxmemory", "1"], ["CONFIG", "SET", "maxmemory", "0"]),
+    "READONLY": (["REPLICAOF", "127.0.0.1", "1"], ["REPLICAOF", "NO", "ONE"]),
+}
+"""What makes a Redis refuse writes with this error, and what ends that."""
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+@pytest.mark.parametrize("kind", ["Worker", "PreforkWorker", "SimpleWorker"])
+def test_i3_workers_wait_for_a_redis_that_takes_no_writes(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer, kind: str, error: str
+) -> None:
+    client: Any = valkey.client()
+    refuse, take = REFUSALS[error]
+    (worker,) = workers.start(1, worker_class=f"tenant_slots.workers.Tenant{kind}")
+    enqueue_some(observer, "before")
+    observer.wait_for_all()
+    wait_until(lambda: [one.get_state() for one in Worker.all(connection=client)] == ["idle"])
+    client.execute_command(*refuse)
+    try:
+        enqueue_some(observer, "meanwhile")
+        refused = _refused(client, error)
+        wait_until(lambda: _refused(client, error) >= refused + 6 or worker.poll() is not None)
+    finally:
+        client.execute_command(*take)
+    assert worker.poll() is None
+    observer.wait_for_all()
+    assert observer.started() == ["before", "meanwhile"]
+
+
+def _refused(client: Any, error: str) -> int:
+    """How many commands have got this error so far."""
+    count: int = client.info("errorstats").get(f"errorstat_{error}", {"count": 0})["count"]
+    return count
+
+
 def test_i3_a_redis_that_answers_nothing_for_a_while(valkey: Valkey, workers: FaultWorkers, observer: Observer) -> None:
     workers.start()
     valkey.proxy.black_hole()

@@ -359,6 +359,54 @@ def kinds(observer: Observer, start: str = "") -> list[str]:
     return [event.kind for event in observer.events() if event.kind.startswith(start)]
 
 
+def test_i1_i4_a_work_horse_that_the_kernel_has_spared_is_dead_before_its_job_runs_again(
+    workers: FaultWorkers, observer: Observer, door: Path, kind: str
+) -> None:
+    """As it does with one whose job has changed its user or group."""
+    workers.start(1, worker_class=ours(kind))
+    job = jobs.hold_at_large.enqueue("acme", "spared", observer.path, str(door), "the kernel")
+    horse = observer.process_of("spared")
+    wait_until(lambda: fresh(job).horse == horse)
+    workers.kill()
+    assert not is_gone(horse)
+    workers.start(1, worker_class=ours(kind))
+    observer.process_of("spared", run=2)
+    assert is_gone(horse)
+    door.touch()
+    observer.wait_for_all()
+    assert (fresh(job).attempt, job.interruptions) == (2, 1)
+
+
+def test_i2_a_canceled_job_whose_process_has_left_its_group_is_ended(
+    workers: FaultWorkers, observer: Observer, door: Path, kind: str
+) -> None:
+    workers.start(1, worker_class=ours(kind))
+    job = jobs.hold_at_large.enqueue("acme", "apart", observer.path, str(door), "its group")
+    horse = observer.process_of("apart")
+    assert job.cancel()
+    observer.wait_for_all()
+    assert fresh(job).state == State.CANCELED
+    assert is_gone(horse)
+    assert all_live(workers)
+
+
+def test_i2_i3_a_worker_that_was_started_by_somebody_who_ignores_the_ends_of_children_waits_for_its_own(
+    workers: FaultWorkers, observer: Observer, door: Path, kind: str
+) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        workers.start(1, worker_class=ours(kind))
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    job = jobs.hold.enqueue("acme", "killed", observer.path, str(door))
+    os.kill(observer.process_of("killed"), signal.SIGKILL)
+    observer.process_of("killed", run=2)
+    door.touch()
+    observer.wait_for_all()
+    assert (fresh(job).attempt, job.crashes) == (2, 1)
+    assert all_live(workers)
+
+
 def test_i2_i3_a_job_for_which_no_work_horse_can_be_forked_goes_back_and_nothing_is_counted(
     workers: FaultWorkers, observer: Observer, tmp_path: Path, kind: str
 ) -> None:

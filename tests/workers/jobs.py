@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from django.db import transaction
+from django.db import connection, transaction
 from rq import get_current_job
 
 from tenant_slots import tenant_job
@@ -30,6 +30,20 @@ def process(tenant: str) -> int:
 def grow(tenant: str, megabytes: int) -> int:
     hoard.append(bytearray(os.urandom(MEGABYTE)) * megabytes)
     return os.getpid()
+
+
+@tenant_job("imports", tenant="tenant")
+def open_files(tenant: str, number: int) -> int:
+    hoard.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(number))
+    return os.getpid()
+
+
+@tenant_job("imports", tenant="tenant")
+def backend(tenant: str) -> list[int]:
+    """This process, and that of PostgreSQL that serves it."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return [os.getpid(), *cursor.fetchone()]
 
 
 @tenant_job("imports", tenant="tenant", timeout=1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import decimal
+import locale
 import os
 import random
 import resource
@@ -90,6 +92,20 @@ def _umask() -> int:
     return umask
 
 
+def _leave_blocked_alarm() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    os.kill(os.getpid(), signal.SIGALRM)
+
+
+def _live_in_tokyo() -> None:
+    os.environ["TZ"] = "JST-9"
+    time.tzset()
+
+
+def _leave_precision() -> None:
+    decimal.getcontext().prec = 3
+
+
 TRANSACTIONS = {
     "atomic": Leftover(_leave_atomic_open, _sees_transaction),
     "autocommit": Leftover(_leave_autocommit_off, _sees_transaction),
@@ -112,6 +128,7 @@ IN_ANY = {
     "timer of the function's time": Leftover(
         _start_timer(signal.ITIMER_VIRTUAL, signal.SIGVTALRM), lambda: bool(signal.getitimer(signal.ITIMER_VIRTUAL)[0])
     ),
+    "alarm that is blocked": Leftover(_leave_blocked_alarm, lambda: signal.SIGALRM in signal.sigpending()),
     "folder": Leftover(lambda: os.chdir("/"), os.getcwd),
     "umask": Leftover(lambda: os.umask(0o077), _umask),
     "variable that is new": Leftover(
@@ -121,6 +138,9 @@ IN_ANY = {
         lambda: os.environ.pop("DJANGO_SETTINGS_MODULE"), lambda: os.environ.get("DJANGO_SETTINGS_MODULE")
     ),
     "variable that is another": Leftover(lambda: os.environ.update(HOME="elsewhere"), lambda: os.environ.get("HOME")),
+    "local time": Leftover(_live_in_tokyo, lambda: time.localtime(0).tm_hour),
+    "locale": Leftover(lambda: locale.setlocale(locale.LC_TIME, "C.UTF-8"), lambda: locale.setlocale(locale.LC_TIME)),
+    "precision of decimals": Leftover(_leave_precision, lambda: str(decimal.Decimal(1) / 3)),
 }
 """What a horse goes on without."""
 
@@ -188,6 +208,7 @@ LASTING = {
     "thread of a coroutine": Leftover(lambda: asyncio.run(_leave_thread_of_coroutine()), threading.active_count),
     "limit": Leftover(_limit_files, lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
     "niceness": Leftover(lambda: os.nice(1), lambda: os.nice(0)),
+    "group": Leftover(lambda: os.setpgid(0, os.getpgid(os.getppid())), lambda: os.getpgid(0) == os.getpid()),
 }
 """What cannot be put back in the process: it needs another one."""
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.workers.baseline import Baseline
+from tenant_slots.workers.baseline import Baseline, close_ended_sessions
 from tests.processes import Workers
+from tests.processes import test_database_url as database_url
 from tests.workers import leftovers
 from tests.workers.leftovers import GONE_ANYWAY, IN_ANY, IN_POSTGRESQL, LASTING, TRANSACTIONS, WRITTEN
 
@@ -64,6 +70,17 @@ def test_what_a_job_leaves_the_next_one_in_its_process_does_not_see(workers: Wor
     assert not TenantQueue.objects.filter(tenant=WRITTEN).exists()
     if connection.vendor == "postgresql":
         assert seen["time zone of the session"] == ("UTC", "UTC"), "that is Django's, not the server's"
+
+
+@postgresql_only
+@pytest.mark.parametrize("kind", ["time zone of the session", "role", "statement_timeout"])
+def test_nor_in_a_session_of_a_pool(workers: Workers, kind: str) -> None:
+    """Which Django configures when the pool opens it, and not when it is handed out."""
+    workers.variables["TEST_DATABASE_POOL"] = json.dumps({"min_size": 1})
+    ((before, after),) = seen_under(workers, PREFORK, [kind]).values()
+    assert after == before
+    if kind == "time zone of the session":
+        assert after == "UTC", "that is Django's, not the server's"
 
 
 def test_control_a_process_in_which_nothing_is_put_back_shows_all_of_it(workers: Workers) -> None:
@@ -123,3 +140,48 @@ def test_a_thread_that_a_job_left_is_named(caplog: pytest.LogCaptureFixture) -> 
     assert not is_restorable
     assert "that of a library" in caplog.text
     assert baseline.is_restorable()
+
+
+@postgresql_only
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("looks", [True, pytest.param(False, id="control")])
+def test_a_session_that_the_server_has_ended_is_closed_before_anybody_uses_it(looks: bool) -> None:
+    backend = leftovers.sql("SELECT pg_backend_pid()")
+    with psycopg.connect(database_url(), autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 10000)", [backend])
+    try:
+        if looks:
+            close_ended_sessions()
+        with nullcontext() if looks else pytest.raises(OperationalError):
+            assert leftovers.sql("SELECT pg_backend_pid()") != backend
+    finally:
+        connection.close()
+
+
+@postgresql_only
+@pytest.mark.django_db(transaction=True)
+def test_a_session_that_goes_on_is_kept() -> None:
+    backend = leftovers.sql("SELECT pg_backend_pid()")
+    close_ended_sessions()
+    assert leftovers.sql("SELECT pg_backend_pid()") == backend
+
+
+def test_a_process_that_may_not_look_into_its_folder_is_restored_in_all_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As after ``sudo -u`` in somebody else's home."""
+
+    def refuse(path: Any, *arguments: Any) -> int:
+        if path == ".":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return opened(path, *arguments)
+
+    opened = os.open
+    monkeypatch.setattr(os, "open", refuse)
+    baseline = Baseline()
+    os.environ["LEFT_BY_A_JOB"] = "left"
+    assert baseline.is_restorable()
+    baseline.restore()
+    assert "LEFT_BY_A_JOB" not in os.environ
+    monkeypatch.chdir(tmp_path)
+    assert not baseline.is_restorable(), "it would run the next job elsewhere"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import django_rq
 import pytest
+from django.db import connection
 from rq.command import send_stop_job_command
 from rq.job import JobStatus
 
@@ -81,6 +83,22 @@ def test_a_horse_that_has_grown_too_large_runs_no_other_job(workers: Workers) ->
     assert first == small == large != after == later
 
 
+def test_a_horse_in_which_jobs_leave_files_open_is_replaced_before_others_find_no_room(workers: Workers) -> None:
+    """And one that has left few is not."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
+    try:
+        for number in (50, 1, 50, 50, 1, 50, 50):
+            jobs.open_files.enqueue("acme", number)
+        assert burst(workers) == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    first, second, *_ = pids = results()
+    assert len(pids) == 7
+    assert first == second
+    assert len(set(pids)) > 2
+
+
 def test_a_horse_whose_job_took_too_long_runs_no_other_one(workers: Workers) -> None:
     enqueue(1)
     slow = jobs.too_slow.enqueue("acme")
@@ -113,6 +131,35 @@ def long_one(workers: Workers, history: History, tmp_path: Path) -> TenantJob:
     wait_until(history.started)
     assert history.events()[0].pid == results()[0]
     return job
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="a session of SQLite is closed")
+def test_a_session_that_the_server_ends_while_a_horse_is_idle_fails_no_job(workers: Workers) -> None:
+    """As a restart does, or ``idle_session_timeout``."""
+    workers.start(1, worker_class=PREFORK)
+    first = jobs.backend.enqueue("acme")
+    wait_until(lambda: ended(first))
+    horse, backend = first.result
+    wait_until(lambda: is_idle(backend))
+    end_session(backend)
+    second = jobs.backend.enqueue("acme")
+    wait_until(lambda: ended(second))
+    assert second.state == State.FINISHED, second.error
+    assert second.result[0] == horse
+
+
+def is_idle(backend: int) -> bool:
+    """Whether its last statement was none of a job, but of what puts a session back."""
+    sessions = "SELECT 1 FROM pg_stat_activity WHERE state = 'idle' AND query NOT LIKE '%%backend_pid%%' AND pid = %s"
+    with connection.cursor() as cursor:
+        cursor.execute(sessions, [backend])
+        return cursor.fetchone() is not None
+
+
+def end_session(backend: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [backend])  # waits until it has ended
+        assert cursor.fetchone() == (True,)
 
 
 def goes_on(workers: Workers) -> bool:
