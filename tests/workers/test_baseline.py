@@ -16,7 +16,7 @@ import pytest
 from django.db import OperationalError, connection
 
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.workers.baseline import Baseline, close_ended_sessions
+from tenant_slots.workers.baseline import Baseline, close_ended_sessions, end_thread_of_coroutines
 from tests.processes import Workers
 from tests.processes import test_database_url as database_url
 from tests.workers import leftovers
@@ -130,6 +130,7 @@ def test_what_a_project_sets_in_every_session_is_set_in_one_that_was_cleaned(wor
 
 def test_a_thread_that_a_job_left_is_named(caplog: pytest.LogCaptureFixture) -> None:
     """What it costs is seen nowhere else."""
+    end_thread_of_coroutines()  # of a test before this one, whose end would make up for the other
     baseline, let_go = Baseline(), threading.Event()
     left = threading.Thread(target=let_go.wait, name="that of a library")
     left.start()
