@@ -32,9 +32,15 @@ class FaultWorkers(Workers):
 
     def start_unasked(self, count: int = 1, worker_class: str | None = None) -> list[subprocess.Popen[bytes]]:
         """Start processes without waiting for them, as what supervises workers does. The caller keeps them."""
-        command = [sys.executable, "-W", "ignore", "manage.py", "rqworker", "imports"]
+        return [self._start("rqworker", "imports", worker_class=worker_class) for _ in range(count)]
+
+    def start_sweeper(self) -> subprocess.Popen[bytes]:
+        """What runs beside workers of RQ's own classes. The caller keeps it."""
+        return self._start("slots_sweep", "--loop")
+
+    def _start(self, *command: str, worker_class: str | None = None) -> subprocess.Popen[bytes]:
         values = {**environment(worker_class), **self.variables}
-        return [subprocess.Popen(command, cwd=ROOT, env=values) for _ in range(count)]
+        return subprocess.Popen([sys.executable, "-W", "ignore", "manage.py", *command], cwd=ROOT, env=values)
 
     def with_sabotage(self, plan: str, armed: Path, worker_class: str = "SabotagedWorker") -> str:
         """The worker class that does what the plan says, once, when `armed` exists."""

@@ -42,6 +42,8 @@ LEASES = (1.2, 2.5)
 """How long outages, stopped processes and locks last, in leases: 25 to 50 seconds with the default settings."""
 
 WORKER_CLASS = os.environ.get("STORM_WORKER_CLASS", "tenant_slots.workers.TenantWorker")
+SWEEPS = WORKER_CLASS.startswith("tenant_slots.")
+"""Where workers do not, a command does that runs beside them."""
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +90,7 @@ class Storm:
     def kill(self) -> None:
         """A horse or, one time in four, a whole worker, which somebody starts again."""
         if self.chance.random() < 0.25:
-            self.replace_worker(self.chance.randrange(WORKERS))
+            self.replace_worker(self.chance.randrange(len(self.workers.processes)))
             return
         horses = open_runs(self.observer.path)
         if horses:
@@ -103,8 +105,16 @@ class Storm:
         self.start_in_place(index)
         self.done["workers killed"] += 1
 
+    def start(self) -> None:
+        self.workers.processes += self.workers.start_unasked(WORKERS, worker_class=WORKER_CLASS)
+        if not SWEEPS:
+            self.workers.processes.append(self.workers.start_sweeper())
+
     def start_in_place(self, index: int) -> None:
-        (self.workers.processes[index],) = self.workers.start_unasked(worker_class=WORKER_CLASS)
+        if index < WORKERS:
+            (self.workers.processes[index],) = self.workers.start_unasked(worker_class=WORKER_CLASS)
+        else:
+            self.workers.processes[index] = self.workers.start_sweeper()
 
     def flush(self) -> None:
         self.valkey.client().flushall()  # type: ignore[attr-defined]
@@ -218,7 +228,7 @@ def test_i1_to_i7_hold_in_a_storm(
         storm = Storm(postgres, valkey, workers, observer)
         with capfd.disabled():
             sys.stderr.write(f"\nstorm of {MINUTES:g} minutes of {WORKER_CLASS} with STORM_SEED={SEED}\n")
-        workers.processes += workers.start_unasked(WORKERS, worker_class=WORKER_CLASS)
+        storm.start()
         storm.rage(MINUTES * 60)
         storm.calm(120)
         storm.done |= {
