@@ -1,4 +1,4 @@
-"""Receivers of signals: the log, and the refusal to delete a tenant queue that is in use."""
+"""Receivers of signals: the log, and for the deletion of a tenant queue, which is refused while it is in use."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from django.db.models.signals import pre_delete
 
 from tenant_slots import logs, signals
 from tenant_slots.exceptions import TenantQueueInUse
-from tenant_slots.models import Change, State, TenantJob, TenantQueue
+from tenant_slots.models import Change, JobDependency, State, TenantJob, TenantQueue
 
 logger = logging.getLogger("tenant_slots")
 
 
 def connect_all() -> None:
     pre_delete.connect(refuse_to_delete_in_use, sender=TenantQueue)
+    pre_delete.connect(forget_dependencies, sender=TenantQueue)
     signals.connect_ours("jobs_enqueued", log_enqueued)
     signals.connect_ours("jobs_admitted", log_admitted)
     signals.connect_ours("job_started", log_started)
@@ -35,6 +36,11 @@ def refuse_to_delete_in_use(*, instance: TenantQueue, **_: Any) -> None:
     waiting = instance.jobs.unadmitted().count()
     if holding or waiting:
         raise TenantQueueInUse(tenant_queue=instance, holding=holding, waiting=waiting)
+
+
+def forget_dependencies(*, instance: TenantQueue, **_: Any) -> None:
+    """For which others its jobs waited; these have ended."""
+    JobDependency.objects.filter(job__tenant_queue=instance.pk).delete()
 
 
 def log_enqueued(*, jobs: list[TenantJob], **_: Any) -> None:

@@ -102,9 +102,10 @@ _STARTED = {
     "started_at": DatabaseNow(),
     "beat_at": DatabaseNow(),
     "unique_key": Case(When(unique_key__startswith=UNTIL_START, then=Value("")), default=F("unique_key")),
+    "expires_at": Case(When(started_at=None, then=F("expires_at")), default=Value(None)),
     **fields_of(TenantJob, OWNER_FIELDS),
 }
-"""No index is written where the digest stays as it is, nor more of the log."""
+"""No index is written where the digest stays as it is, nor more of the log. What has begun before expires no more."""
 
 START = Statement(lambda: TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, state=State.QUEUED), _STARTED)
 

@@ -1,4 +1,7 @@
-"""Deleting jobs, with the ORM or in the admin: those that hold a slot give it back in the same transaction."""
+"""Deleting jobs, with the ORM or in the admin: those that hold a slot give it back in the same transaction.
+
+For which others they waited is forgotten with them; who waits for them is told that they are gone.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,16 @@ from tenant_slots.db.commits import after_commit
 from tenant_slots.fair_order import Freed
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
-from tenant_slots.models import CONTENT, ENDED, HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
+from tenant_slots.models import (
+    CONTENT,
+    ENDED,
+    HOLDING,
+    JobDependency,
+    State,
+    TenantJob,
+    TenantJobQuerySet,
+    TenantQueue,
+)
 from tenant_slots.models.states import UNADMITTED
 from tenant_slots.statements import GIVE_BACK
 
@@ -27,12 +39,14 @@ Deleted = tuple[int, dict[str, int]]
 def delete(job: TenantJob, using: Any = None, keep_parents: bool = False) -> Deleted:
     alias = using or app_settings.DATABASE
     with _slots_given_back(TenantJob.objects.using(alias).filter(pk=job.pk)):
+        JobDependency.objects.using(alias).filter(job=job.pk).delete()
         return Model.delete(job, alias, keep_parents)
 
 
 @implements(TenantJobQuerySet.delete)
 def delete_all(jobs: TenantJobQuerySet) -> Deleted:
     with _slots_given_back(jobs) as deletable:
+        JobDependency.objects.using(jobs.db).filter(job__in=deletable.order_by()).delete()
         return QuerySet.delete(deletable)
 
 

@@ -93,6 +93,8 @@ class Run:
         if job is None:
             return False
         if self.start(job):
+            if job.started_at is not None:
+                job.expires_at = None  # as its row has it now, which was read before
             return True
         if job.state == State.QUEUED:
             persistently(lambda: transitions.put_back(job), self._on_outage)

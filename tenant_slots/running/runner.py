@@ -114,8 +114,11 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
 
 
 def _is_expired(job: TenantJob) -> bool:
-    """Whether its first run begins when its time is over: no sweep has come to it before a worker."""
-    if job.expires_at is None or job.attempt > 1:
+    """Whether its first run begins when its time is over: no sweep has come to it before a worker.
+
+    What had begun before has no such time any more.
+    """
+    if job.expires_at is None:
         return False
     began: datetime = job.started_at or clock.now()
     expires_at: datetime = job.expires_at

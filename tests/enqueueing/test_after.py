@@ -14,6 +14,7 @@ import django_rq
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, transaction
+from django.db.models import Value
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -461,6 +462,20 @@ def test_what_a_pruned_job_waited_for_goes_with_it() -> None:
     sweep_now()
     assert not TenantJob.objects.exists()
     assert not JobDependency.objects.exists()
+
+
+@pytest.mark.parametrize("how", ["delete", "queryset", "tenant queue"])
+def test_so_it_does_with_one_that_is_deleted(how: str) -> None:
+    a = first()
+    b, other = after(a), after(a, tenant="beta")
+    work()
+    if how == "delete":
+        b.delete()
+    elif how == "queryset":
+        b.tenant_queue.jobs.annotate(one=Value(1)).order_by("-pk").delete()
+    else:
+        b.tenant_queue.delete()
+    assert list(JobDependency.objects.values_list("job", flat=True)) == [other.pk]
 
 
 def test_a_time_counts_when_the_jobs_have_ended() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import django_rq
 import pytest
 from django.test import TestCase
 from django.utils import timezone
@@ -14,6 +15,7 @@ from tenant_slots.enqueueing import expiry
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.models import EXPIRED, State, TenantJob
 from tenant_slots.testing import run_jobs
+from tenant_slots.workers import TenantSimpleWorker
 from tests import jobs
 from tests.factories import age, another_process, counters_match, end_run, fresh, owner, running_job, tenant_queue, work
 from tests.history import History
@@ -34,6 +36,11 @@ def expiring(tenant: str) -> str:
 def full() -> None:
     """Acme's only slot is taken."""
     running_job(tenant_queue(), owner())
+
+
+def work_ours() -> None:
+    queue = django_rq.get_queue("imports")
+    TenantSimpleWorker([queue], connection=queue.connection).work(burst=True, logging_level="ERROR")
 
 
 def states(*some: TenantJob) -> list[str]:
@@ -64,7 +71,8 @@ def test_a_job_that_is_scheduled_expires_too() -> None:
     assert states(after) == ["canceled"]
 
 
-def test_a_job_that_has_begun_does_not_expire() -> None:
+@pytest.mark.parametrize("way", [work, work_ours])
+def test_a_job_that_has_begun_does_not_expire(way: Any) -> None:
     running, again = fresh(expiring.enqueue("acme")), fresh(expiring.enqueue("beta"))
     assert slots.start(running, another_process())
     assert slots.start(again, another_process())
@@ -72,7 +80,7 @@ def test_a_job_that_has_begun_does_not_expire() -> None:
     TenantJob.objects.update(expires_at=timezone.now() - HOUR)
     assert not sweep_now().canceled
     assert states(running) == ["running"]
-    work()
+    way()
     assert states(again) == ["finished"]
 
 
@@ -82,6 +90,17 @@ def test_a_worker_that_comes_to_it_before_a_sweep_does_not_run_it(history: Histo
     work()
     assert (states(job), job.error, job.attempt) == (["canceled"], EXPIRED, 1)
     assert history.started() == []
+    assert counters_match()
+
+
+@pytest.mark.parametrize("way", [work, work_ours])
+def test_one_that_had_a_slot_and_was_put_back_has_not_begun(way: Any) -> None:
+    tenant_queue()
+    job = fresh(expiring.enqueue("acme"))
+    assert transitions.put_back(job)
+    age(job, expires_at=1)
+    way()
+    assert (states(job), job.error) == (["canceled"], EXPIRED)
     assert counters_match()
 
 
