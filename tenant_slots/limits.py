@@ -26,7 +26,7 @@ from tenant_slots.exceptions import InvalidLimit, InvalidOption, InvalidRate, In
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
 from tenant_slots.models import GUARDED, HIGHEST_LIMIT, Change, KeptChange, LimitSource, TenantQueue
-from tenant_slots.validation import is_whole, storable, time_problem, type_problem
+from tenant_slots.validation import is_whole, name_text, storable, time_problem, type_problem
 
 Edit = Callable[[TenantQueue], None]
 """Sets the attributes of a row in memory."""
@@ -341,7 +341,7 @@ def _require_cap(value: Any, row: TenantQueue, lowest: int, highest: int) -> Non
 
 
 def _text(value: object) -> str | None:
-    return None if value is None else str(value)
+    return None if value is None else name_text(value)
 
 
 def _rate(number: int | None, per: timedelta | None, burst: int | None) -> rates.Rate | None:

@@ -23,12 +23,22 @@ MOST_TENANTS_WITH_METRICS = 1000
 LONGEST = 100 * 366 * 24 * 3600
 """Seconds, a hundred years: what reaches further leads out of the calendar, and a database computes no time from it."""
 
+SHORTEST_LEASE, LONGEST_LEASE = 1, 24 * 24 * 3600
+"""Seconds: 24 days. A database is given a fraction of a lease to answer. Timers of the system count milliseconds up to
+2**31, and a worker that has one set to more ends.
+"""
+
 HIGHEST_WEIGHT = sys.float_info.max
 """A worker that computes with a higher one, which only an int can be, ends with an OverflowError."""
 
 
 def _seconds(value: object) -> Problem:
     return None if is_positive(value, LONGEST) else f"Give a number of seconds above 0, at most {LONGEST}."
+
+
+def _lease(value: object) -> Problem:
+    fits = is_number(value, SHORTEST_LEASE, LONGEST_LEASE)
+    return None if fits else f"Give a number of seconds from {SHORTEST_LEASE} to {LONGEST_LEASE}."
 
 
 def _seconds_or_none(value: object) -> Problem:
@@ -180,7 +190,7 @@ RULES: dict[str, Callable[[object], Problem]] = {
     "DATABASE": _text,
     "RESCHEDULE_DELAY": _seconds,
     "BEAT_INTERVAL": _seconds,
-    "LEASE_TTL": _seconds,
+    "LEASE_TTL": _lease,
     "SWEEP_INTERVAL": _seconds,
     "MAX_CRASHES": _count,
     "JOBS_PER_HORSE": _positive_count,

@@ -44,7 +44,7 @@ def is_name(value: object) -> TypeGuard[str | int | UUID]:
 
 
 def name_text(value: object) -> str:
-    """How a name is stored. Of a member of an Enum that is what its value is, as JSON keeps it in the arguments."""
+    """How a name or a number is written. A member of an Enum as its value is, which JSON keeps in the arguments."""
     return str(value.value if isinstance(value, Enum) else value)
 
 

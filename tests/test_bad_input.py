@@ -253,6 +253,26 @@ def test_a_member_of_an_enum_names_what_its_value_names(member: Any, text: str) 
     assert enqueued(tenant=member) == [job]
 
 
+class Queues(str, Enum):  # noqa: UP042 - as above
+    IMPORTS = "imports"
+    SLOW = "imports_slow"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_member_of_an_enum_is_the_queue_that_its_value_is() -> None:
+    redis = django_rq.get_connection("imports")
+    always = [Throttle(0, timedelta(hours=1), Queues.SLOW)]
+    jobs.add.using(queue=Queues.IMPORTS).enqueue(1, 2, tenant="acme")
+    throttled = tenant_job(Queues.IMPORTS, tenant="tenant", throttle=always)(good)
+    throttled.enqueue("beta")
+    throttled.enqueue("beta")
+    with hold_slot("gamma", Queues.IMPORTS):
+        pass
+    names = b" ".join(redis.keys("*"))
+    assert b"rq:queue:imports " in names + b" "
+    assert b"Queues" not in names, "a list to which no worker listens"
+
+
 @pytest.mark.django_db(transaction=True)
 def test_hostile_tenants_are_only_text() -> None:
     hostile = ["<script>alert(1)</script>", "a'; DROP TABLE x; --", "\u202egnp.exe", "a\r\nb", "%s %(x)s {0}"]

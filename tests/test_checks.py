@@ -52,6 +52,8 @@ def test_every_setting_has_a_rule() -> None:
         ({"RESCHEDULE_DELAY": 0}, "tenant_slots.E003"),
         ({"BEAT_INTERVAL": -5}, "tenant_slots.E003"),
         ({"LEASE_TTL": "20"}, "tenant_slots.E003"),
+        ({"LEASE_TTL": 0.9, "BEAT_INTERVAL": 0.1}, "tenant_slots.E003"),
+        ({"LEASE_TTL": 25 * 24 * 3600}, "tenant_slots.E003"),
         ({"SWEEP_INTERVAL": None}, "tenant_slots.E003"),
         ({"MAX_CRASHES": -1}, "tenant_slots.E003"),
         ({"MAX_INTERRUPTIONS": 1.5}, "tenant_slots.E003"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -296,3 +297,13 @@ def test_a_template_changes_nothing() -> None:
     )
     assert rendered == ""
     assert (fresh(row).version, row.jobs.get().state) == (0, State.WAITING)
+
+
+class Plan(int, Enum):
+    PRO = 3
+
+
+def test_the_history_has_the_number_of_a_limit_that_is_a_member_of_an_enum() -> None:
+    row = tenant_queue(max_job=1)
+    row.set_limit(Plan.PRO)
+    assert [(one.old, one.new) for one in row.kept_changes.all()] == [("1", "3")]

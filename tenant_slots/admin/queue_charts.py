@@ -80,7 +80,6 @@ def ticks_of(span: Span) -> list[str]:
 
 
 def _moments(span: Span, style: str) -> list[str]:
-    now = timezone.localtime()
-    return [
-        formats.date_format(now - timedelta(seconds=back * span.seconds), style) for back in range(span.periods, -1, -1)
-    ]
+    now = timezone.now()  # in UTC: from a local time Python subtracts hours of the clock on the wall
+    moments = (now - timedelta(seconds=back * span.seconds) for back in range(span.periods, -1, -1))
+    return [formats.date_format(timezone.localtime(moment), style) for moment in moments]

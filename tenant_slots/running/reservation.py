@@ -26,7 +26,7 @@ from tenant_slots.running.keeper import Keeper, Reservation
 from tenant_slots.running.progress import Reporter
 from tenant_slots.running.recording import storable_error
 from tenant_slots.tasks.options import Option, key_problem, priority_problem, require_options
-from tenant_slots.validation import is_number, type_problem
+from tenant_slots.validation import is_number, name_text, type_problem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -96,7 +96,7 @@ def _held(
     require_options("hold_slot", given, OPTIONS)
     _require_second_connection()
     wanted = {"priority": priority, "key": key}
-    keeper = Keeper(tenants.checked_tenant("hold_slot", tenant), queue, timeout, wanted)
+    keeper = Keeper(tenants.checked_tenant("hold_slot", tenant), name_text(queue), timeout, wanted)
     outcome: dict[str, Any] = {"state": State.FINISHED}
     try:
         keeper.thread.start()

@@ -12,6 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from tenant_slots.tasks.duplicates import END
 from tenant_slots.tasks.on_busy import WAIT, OnBusy
 from tenant_slots.tasks.throttle import Throttle
+from tenant_slots.validation import name_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,6 +50,9 @@ class TenantTask(Generic[P, R]):
     after: tuple[int, ...] = ()
     """The primary keys of jobs that are to end first."""
     after_any: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "queue", name_text(self.queue))
 
     @functools.cached_property
     def path(self) -> str:

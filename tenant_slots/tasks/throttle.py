@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from tenant_slots.exceptions import InvalidOption
-from tenant_slots.validation import is_whole
+from tenant_slots.validation import is_whole, name_text
 
 HIGHEST_THRESHOLD = 1_000_000
 """Redis keeps as many enqueues of a tenant, in about 75 bytes each."""
@@ -35,6 +35,7 @@ class Throttle:
         for option, problem in self._problems().items():
             if problem:
                 raise InvalidOption(option=option, value=getattr(self, option), task="Throttle", problem=problem)
+        object.__setattr__(self, "queue", name_text(self.queue))
 
     def _problems(self) -> dict[str, str]:
         is_threshold = is_whole(self.threshold, 0, HIGHEST_THRESHOLD)

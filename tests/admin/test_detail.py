@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ import tests.jobs  # noqa: F401  the task is known once its module is imported
 from tenant_slots import rates
 from tenant_slots.admin import reasons
 from tenant_slots.admin.arguments import HIDDEN, is_hidden, shown_args
-from tenant_slots.admin.queue_charts import SPANS, charts_of
+from tenant_slots.admin.queue_charts import SPANS, charts_of, ticks_of
 from tenant_slots.models import State, TenantQueue
 from tenant_slots.stats.pace import Pace, pace_of
 from tenant_slots.stats.reasons import Reason, Waits, why_waiting
@@ -266,3 +266,19 @@ def test_a_backlog_that_is_all_for_an_overflow_queue_is_shown(boss: Client) -> N
     row = tenant_queue(max_job=0)
     job = waiting_job(row, rq_queue="reports")
     assert [one.pk for _, one in boss.get(change_page(row)).context["slots_backlog"]] == [job.pk]
+
+
+@override_settings(TIME_ZONE="Europe/Berlin")
+@pytest.mark.parametrize(
+    ("now", "hours"),
+    [
+        (datetime(2026, 10, 25, 2, 0, tzinfo=UTC), ["01:00", "02:00", "02:00", "03:00"]),
+        (datetime(2027, 3, 28, 2, 0, tzinfo=UTC), ["00:00", "01:00", "03:00", "04:00"]),
+    ],
+)
+def test_where_the_clock_is_changed_the_axis_of_a_chart_has_the_times_that_it_showed(
+    now: datetime, hours: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timezone, "now", lambda: now)
+    ticks = ticks_of(SPANS["24h"])
+    assert ticks[::4][-4:] == hours
