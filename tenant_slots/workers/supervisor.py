@@ -27,6 +27,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import PrivateConnection
 from tenant_slots.models import State
 from tenant_slots.news import News, collecting, is_of_task, tell
+from tenant_slots.running.recording import PASSING
 from tenant_slots.running.supervised import SupervisedRun
 from tenant_slots.workers.aside import AsideWorker, aside_at_once
 from tenant_slots.workers.handing_on import HandingOnWorker
@@ -146,11 +147,17 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
 
     @contextmanager
     def _database(self) -> Iterator[None]:
-        """For a moment. `look_at_clock` cuts the session of a database that does not answer at all."""
+        """For a moment. `look_at_clock` cuts the session of a database that does not answer at all.
+
+        One that met an error is not used again: it may belong to a server, or a time, in which nobody may write.
+        """
         self._asked_at = time.monotonic()
         try:
             with self._session.used():
                 yield
+        except PASSING:
+            self._session.close()
+            raise
         finally:
             self._asked_at = None
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import closing
 from typing import Any
 
 import django_rq
 import pytest
 from django.conf import settings
+from django.db import InternalError, connections
+from django.db import connection as django_connection
 from redis import Redis
 from rq import Worker
 from rq.command import handle_stop_job_command
@@ -58,6 +61,25 @@ def test_an_outage_that_a_run_meets_is_the_workers() -> None:
     assert one.sweeper.contact.covers_a_lease()
     one.new_run()._on_outage()
     assert not one.sweeper.contact.covers_a_lease()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(django_connection.vendor != "postgresql", reason="SQLite has no sessions that only read")
+def test_a_session_in_which_nobody_may_write_is_not_kept() -> None:
+    """As one that was begun while a server with a full disk, or a pooler after a failover, took no writes."""
+    one = worker(TenantPreforkWorker)
+    with closing(one._session):
+        with one._database():
+            _execute("SET default_transaction_read_only = on")
+        with pytest.raises(InternalError), one._database():
+            _execute("UPDATE tenant_slots_tenantqueue SET max_job = max_job")
+        with one._database():
+            _execute("UPDATE tenant_slots_tenantqueue SET max_job = max_job")
+
+
+def _execute(statement: str) -> None:
+    with connections["default"].cursor() as cursor:
+        cursor.execute(statement)
 
 
 @pytest.mark.django_db
