@@ -7,6 +7,7 @@ Closed until the project says who may see what.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -76,7 +77,7 @@ def health(request: HttpRequest) -> JsonResponse:
     """
     if not is_allowed(decision("MAY_VIEW_HEALTH"), request):
         return JsonResponse({"error": "not found"}, status=404)
-    names = dict.fromkeys(request.GET.get("check", ",".join(LIVENESS)).split(","))
+    names = _names(request, "check", LIVENESS)
     if unknown := [name for name in names if name not in doctor.CHECKS]:
         return JsonResponse({"error": "unknown check", "unknown": unknown, "checks": [*doctor.CHECKS]}, status=400)
     try:
@@ -86,9 +87,15 @@ def health(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"ok": not found, "findings": found}, status=503 if found else 200)
 
 
+def _names(request: HttpRequest, parameter: str, all_of_them: Iterable[str]) -> list[str]:
+    """Each once, as ``workers,sweeps``, with or without spaces."""
+    asked = request.GET[parameter].split(",") if parameter in request.GET else all_of_them
+    return list(dict.fromkeys(name.strip() for name in asked))
+
+
 @transaction.non_atomic_requests  # as above
 @cache_control(no_store=True)
-@require_GET
+@require_safe
 def autoscaling(request: HttpRequest) -> JsonResponse:
     """``workers_needed``, of all queues or of those in ``?queue=imports,reports``, and what it is made of by queue.
 
@@ -102,7 +109,7 @@ def autoscaling(request: HttpRequest) -> JsonResponse:
     if not is_allowed(decision("MAY_VIEW_METRICS"), request):
         return JsonResponse({"error": "not found"}, status=404)
     known = sorted(getattr(settings, "RQ_QUEUES", {}))
-    names = list(dict.fromkeys(request.GET.get("queue", ",".join(known)).split(",")))
+    names = _names(request, "queue", known)
     if unknown := [name for name in names if name not in known]:
         return JsonResponse({"error": "unknown queue", "unknown": unknown, "queues": known}, status=400)
     try:

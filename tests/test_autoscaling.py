@@ -81,7 +81,7 @@ def test_a_worker_is_needed_for_each_job_that_runs_or_could(client: Client) -> N
 def test_queues_may_be_asked_for(client: Client) -> None:
     a_bit_of_everything()
     assert autoscaling(client, queue="reports").json()["workers_needed"] == 1
-    both = autoscaling(client, queue="reports,imports,reports").json()
+    both = autoscaling(client, queue="reports, imports,reports").json()
     assert (list(both["queues"]), both["workers_needed"]) == (["reports", "imports"], 5)
 
 
