@@ -160,13 +160,15 @@ def _received(line: socket.socket) -> bytes | None:
 
 
 def _exactly(line: socket.socket, size: int) -> bytes | None:
-    parts = b""
-    while len(parts) < size:
+    """In one piece of memory: a result of a job may be large, and comes in small parts."""
+    whole = bytearray(size)
+    rest = memoryview(whole)
+    while rest:
         try:
-            part = line.recv(size - len(parts))
+            received = line.recv_into(rest)
         except OSError:
             return None
-        if not part:
+        if not received:
             return None
-        parts += part
-    return parts
+        rest = rest[received:]
+    return bytes(whole)

@@ -6,8 +6,11 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from rq.job import JobStatus
 
 from tenant_slots import dispatch
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
+from tenant_slots.workers import horses
 from tests.factories import counters_match, fresh
 from tests.history import History
 from tests.jobs import wait_for_file
@@ -197,6 +201,18 @@ def test_a_killed_horse_takes_nothing_along_but_its_job(
     wait_until(lambda: ended(long_one))
     assert (long_one.state, long_one.attempt, long_one.crashes) == (State.FINISHED, 2, 1)
     assert workers.processes[0].poll() is None
+
+
+def test_what_a_horse_says_takes_its_worker_time_in_proportion_to_its_length() -> None:
+    """Not to its square, although it comes in small pieces: sixteen megabytes are copied a few times at most."""
+    said, (line, its_end) = bytes(2**24), socket.socketpair()
+    its_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    with line, its_end, ThreadPoolExecutor(1) as horse:
+        sending = horse.submit(horses._send, its_end, said)
+        began = time.thread_time()
+        assert horses._received(line) == said
+        assert time.thread_time() - began < 2
+        sending.result()
 
 
 @pytest.mark.parametrize("worker_class", [PREFORK, FORKING])
