@@ -61,6 +61,8 @@ ABOUT_NO_SINGLE_JOB = {
         ("db/commits.py", "a step after a commit failed; the sweep will make up for it"),
         ("transitions.py", "a tenant queue loses its turn: %s"),
         ("transitions.py", "tenant queue %s loses its turn, the database refuses its next job"),
+        ("parting.py", "what a work-horse was to do last has failed"),
+        ("workers/base.py", "Redis refuses what a worker needs, it is asked again: %s"),
         ("workers/aside.py", "there is no room for a process that does something aside: %s"),
         ("workers/children.py", "process %s, which did something aside for a worker, failed"),
         ("workers/supervisor.py", "receivers of the end of a job took too long, or ended their process"),

@@ -68,25 +68,31 @@ class Baseline:
         self._decimal_context = decimal.getcontext().copy()
         self._highest_file = (_lowest_free_file() + os.sysconf("SC_OPEN_MAX")) // 2
 
-    def is_restorable(self) -> bool:
+    def is_restorable(self, job: TenantJob | None = None) -> bool:
         """Not where a job has left a thread, which cannot be ended, or memory, of which the system gets little back.
 
         Nor where jobs have left half of all files open that there may be, or given up what a process seldom gets back:
         see `_rights`.
+
+        Args:
+            job: the one that has run, if that was one of ours, for the log.
         """
         if _threads() > self._threads:
             end_thread_of_coroutines()
         limit = app_settings.HORSE_MAX_RSS
         is_small = (limit is None or resident_bytes() <= limit) and self._has_files_left()
         has_its_place = _rights() == self._rights and self._finds_its_way_back()
-        return is_small and has_its_place and not self._has_another_thread()
+        return is_small and has_its_place and not self._has_another_thread(job)
 
-    def _has_another_thread(self) -> bool:
+    def _has_another_thread(self, job: TenantJob | None) -> bool:
         """Says so: where every job leaves one, as a library may, each pays for a work-horse of its own."""
         if _threads() <= self._threads:
             return False
         names = ", ".join(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
-        logger.info("a job left a thread running, so another work-horse takes the next job; it has %s", names)
+        about_jobs = logs.about(job) if job is not None else logs.about()
+        logger.info(
+            "a job left a thread running, so another work-horse takes the next job; it has %s", names, extra=about_jobs
+        )
         return True
 
     def _has_files_left(self) -> bool:

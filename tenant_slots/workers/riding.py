@@ -72,7 +72,7 @@ class RidingWorker(BaseWorker):
                 return  # a child that a job has forked, and that fell through to here
             job = order.job if isinstance(order, Order) else None
             leave_transactions(job)
-            is_fit = jobs < self.jobs_per_horse and not self._timed_out and baseline.is_restorable()
+            is_fit = jobs < self.jobs_per_horse and not self._timed_out and baseline.is_restorable(job)
             hears = any(map(signals.heard_by_project, AFTER_THE_END)) or (job is not None and attempts.is_call(job))
             reins.report(Report(ended, is_fit, self._met_outage, hears))
             if is_fit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 from typing import Any
 
 import rq
@@ -27,7 +28,15 @@ class CarelessWorker(ForgetfulWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        Baseline.is_restorable = lambda _: True  # type: ignore[method-assign]
+        Baseline.is_restorable = lambda *_: True  # type: ignore[method-assign]
+
+
+class FewFilesWorker(TenantPreforkWorker):
+    """It and its work-horses may have 200 files open, each."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 class Hearing:
