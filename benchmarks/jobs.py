@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 from benchmarks import work
-from tenant_slots import tenant_job
+from tenant_slots import Reschedule, tenant_job
+from tenant_slots.models import TenantJob, TenantQueue
 
 
 @tenant_job("bench", tenant="tenant")
@@ -24,3 +27,14 @@ def query(tenant: str, name: str) -> None:
 @tenant_job("bench", tenant="tenant")
 def hold(tenant: str, name: str, path: str) -> None:
     work.hold(tenant, name, path)
+
+
+def _decide(job: TenantJob, tenant_queue: TenantQueue) -> Reschedule:
+    """Takes as long as a query or two."""
+    time.sleep(0.002)
+    return Reschedule(600)
+
+
+@tenant_job("bench", tenant="tenant", on_busy=_decide)
+def asking(tenant: str, name: str, seconds: float) -> None:
+    work.sleep(tenant, name, seconds)

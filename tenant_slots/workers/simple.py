@@ -10,12 +10,16 @@ from rq.queue import Queue
 from rq.worker import SimpleWorker
 
 from tenant_slots.running.run import WatchedRun
+from tenant_slots.workers.baseline import leave_transactions, restore_sessions
 from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.turns import TurnTakingWorker
 
 
 class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
-    """RQ's worker without a fork. It runs jobs, sweeps and calls receivers in one process and thread."""
+    """RQ's worker without a fork. It runs jobs, sweeps and calls receivers in one process and thread.
+
+    Of what a job changes in this process, only the database sessions are put back: its own work needs them.
+    """
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         taken = self.taken_run()
@@ -27,6 +31,8 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
             try:
                 super().execute_job(job, queue)
             finally:
+                leave_transactions()
+                restore_sessions()  # which what is left is then recorded in, too
                 self.keep_what_is_left()
 
     def new_run(self) -> WatchedRun:

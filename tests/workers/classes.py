@@ -8,7 +8,7 @@ from typing import Any
 
 import rq
 
-from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, riding, supervisor
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, riding, simple, supervisor
 from tenant_slots.workers.baseline import Baseline
 from tenant_slots.workers.horses import Horse
 from tests.workers import receivers
@@ -29,6 +29,14 @@ class CarelessWorker(ForgetfulWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         Baseline.is_restorable = lambda *_: True  # type: ignore[method-assign]
+
+
+class ForgetfulSimpleWorker(TenantSimpleWorker):
+    """The control: it puts nothing back."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        simple.leave_transactions = simple.restore_sessions = lambda: None  # type: ignore[assignment]
 
 
 class FewFilesWorker(TenantPreforkWorker):

@@ -21,7 +21,7 @@ from django.db.backends.signals import connection_created
 from django.utils import timezone, translation
 
 from tenant_slots import tenant_job
-from tenant_slots.models import TenantQueue
+from tenant_slots.models import TenantJob, TenantQueue
 
 WRITTEN = "written in a transaction that nobody commits"
 VARIABLE: ContextVar[str] = ContextVar("variable", default="nothing")
@@ -218,6 +218,15 @@ ALL = {**TRANSACTIONS, **IN_ANY, **IN_POSTGRESQL, **GONE_ANYWAY, **LASTING}
 @tenant_job("imports", tenant="tenant")
 def leave(tenant: str, kind: str) -> list[object]:
     ALL[kind].leave()
+    return [os.getpid(), None]
+
+
+def _leave_after(job: TenantJob, result: object) -> None:
+    ALL[job.args[1]].leave()
+
+
+@tenant_job("imports", tenant="tenant", on_success=_leave_after)
+def leave_in_callback(tenant: str, kind: str) -> list[object]:
     return [os.getpid(), None]
 
 

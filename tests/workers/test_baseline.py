@@ -24,11 +24,13 @@ from tests.workers.leftovers import GONE_ANYWAY, IN_ANY, IN_POSTGRESQL, LASTING,
 
 PREFORK = "tenant_slots.workers.TenantPreforkWorker"
 FORGETFUL = "tests.workers.classes.ForgetfulWorker"
+SIMPLE = "tenant_slots.workers.TenantSimpleWorker"
 CARELESS = "tests.workers.classes.CarelessWorker"
 
 postgresql_only = pytest.mark.skipif(connection.vendor != "postgresql", reason="a session of SQLite is closed")
 
 PUT_BACK = [*TRANSACTIONS, *IN_ANY, *(IN_POSTGRESQL if connection.vendor == "postgresql" else [])]
+OF_SESSIONS = [*TRANSACTIONS, *IN_POSTGRESQL]
 SHOWN = [kind for kind in PUT_BACK if connection.vendor == "postgresql" or kind not in TRANSACTIONS]
 """In a transaction that is open for ever SQLite lets nobody else write, so that no end is recorded either."""
 
@@ -49,11 +51,13 @@ def results_under(workers: Workers, worker_class: str, jobs: list[TenantJob]) ->
     return [job.result for job in ended]
 
 
-def seen_under(workers: Workers, worker_class: str, kinds: list[str]) -> dict[str, tuple[object, object]]:
+def seen_under(
+    workers: Workers, worker_class: str, kinds: list[str], leave: Any = leftovers.leave
+) -> dict[str, tuple[object, object]]:
     """What one job saw before, and another one after the job that left something, in the same process."""
     jobs = []
     for kind in kinds:
-        jobs += [task.enqueue("acme", kind) for task in (leftovers.see, leftovers.leave, leftovers.see)]
+        jobs += [task.enqueue("acme", kind) for task in (leftovers.see, leave, leftovers.see)]
     results = results_under(workers, worker_class, jobs)
     seen = {}
     for n, kind in enumerate(kinds):
@@ -70,6 +74,21 @@ def test_what_a_job_leaves_the_next_one_in_its_process_does_not_see(workers: Wor
     assert not TenantQueue.objects.filter(tenant=WRITTEN).exists()
     if connection.vendor == "postgresql":
         assert seen["time zone of the session"] == ("UTC", "UTC"), "that is Django's, not the server's"
+
+
+@postgresql_only
+@pytest.mark.parametrize("leave", [leftovers.leave, leftovers.leave_in_callback])
+def test_without_a_work_horse_its_sessions_are_put_back(workers: Workers, leave: Any) -> None:
+    """A worker that runs jobs in its own process records in them how these have ended."""
+    seen = seen_under(workers, SIMPLE, OF_SESSIONS, leave)
+    assert {kind: after for kind, (_, after) in seen.items()} == {kind: before for kind, (before, _) in seen.items()}
+    assert not TenantQueue.objects.filter(tenant=WRITTEN).exists()
+
+
+@postgresql_only
+def test_control_without_a_work_horse_the_next_job_sees_what_nobody_puts_back(workers: Workers) -> None:
+    seen = seen_under(workers, "tests.workers.classes.ForgetfulSimpleWorker", ["LISTEN", "temporary table"])
+    assert [kind for kind, (before, after) in seen.items() if before == after] == []
 
 
 @postgresql_only
