@@ -90,10 +90,11 @@ def record_end_briefly(job: TenantJob, outcome: Outcome, on_outage: Callable[[],
 def persistently(
     action: Callable[[], T],
     between: Callable[[], object] = lambda: None,
-    pauses: Sequence[float] = PAUSES,
+    pauses: Sequence[float] | None = None,
     give_up: Callable[[Error], bool] = lambda error: False,
 ) -> T | None:
-    """The action's answer; None when the database stayed out of reach for the sum of the pauses."""
+    """The action's answer; None when the database stayed out of reach for the sum of the pauses, or of `PAUSES`."""
+    pauses = PAUSES if pauses is None else pauses
     until = time.monotonic() + sum(pauses)
     for pause in pauses:
         try:

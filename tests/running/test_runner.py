@@ -20,7 +20,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_database_that_answers_late_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "PAUSES", (0, 0, 0))
     original, failures = slots.release, [OperationalError("gone"), OperationalError("still gone")]
 
     def release(*args: Any, **kwargs: Any) -> Any:
@@ -35,7 +34,6 @@ def test_a_database_that_answers_late_is_asked_again(monkeypatch: pytest.MonkeyP
 
 
 def test_a_start_whose_answer_was_lost_is_still_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "PAUSES", (0, 0))
     original, lose = slots.start, [True]
 
     def start(*args: Any) -> bool:
