@@ -33,8 +33,8 @@ class Command(BaseCommand):
         sweeper = Sweeper(name)
         try:
             while True:
-                if report := sweeper.sweep_if_due():
-                    self._print(report)
+                if done := sweeper.sweep_if_due():
+                    self._print(done)
                 time.sleep(app_settings.SWEEP_INTERVAL)
         except KeyboardInterrupt:
             return
