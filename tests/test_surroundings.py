@@ -54,6 +54,30 @@ def manage(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=ROOT, env=values, capture_output=True, text=True, timeout=60)
 
 
+# --- a database that is away ----------------------------------------------------------------------------------------
+
+AWAY = "postgresql://nobody@127.0.0.1:1/nothing"
+"""As where an image is built, and while a server is down."""
+
+
+def test_checks_need_no_database() -> None:
+    """Django 6.1 asks for the version of the server before it checks a GeneratedField."""
+    run = manage("check", DATABASE_URL=AWAY)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_the_probe_of_a_worker_needs_no_database() -> None:
+    run = manage("slots_doctor", "--here", DATABASE_URL=AWAY)
+    assert (run.returncode, run.stderr) == (1, "")
+    assert run.stdout.startswith("no worker here")
+
+
+def test_the_doctor_tells_a_database_that_is_away_from_a_finding() -> None:
+    run = manage("slots_doctor", DATABASE_URL=AWAY)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr.startswith("the database cannot be asked: ")
+
+
 # --- psycopg2 ------------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from django.conf import settings
-from django.db import InterfaceError, OperationalError, connections
+from django.db import Error, InterfaceError, OperationalError, connections, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_GET
@@ -131,7 +131,7 @@ def _tell_database(exposition: _Exposition) -> bool:
     """All of it or nothing: a part would look like a change."""
     try:
         found, snapshot = facts.collected(app_settings.METRICS_TENANTS), liveness.oldest_snapshot()
-    except (OperationalError, InterfaceError):
+    except Error:  # out of reach, or not migrated yet
         return False
     for queue in sorted({*_queues(), *found.queues}):
         _tell_queue(exposition, queue, found.queues.get(queue, Figures()))
@@ -234,8 +234,9 @@ def _queues() -> list[str]:
 # --- the view ---------------------------------------------------------------------------------------------------------
 
 
-@require_GET
+@transaction.non_atomic_requests  # with ATOMIC_REQUESTS it would not be called while the database is away
 @cache_control(no_store=True)
+@require_GET
 def metrics(request: HttpRequest) -> HttpResponse:
     """These metrics and no others, for projects that have no page for Prometheus yet.
 

@@ -16,7 +16,15 @@ from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.exceptions import NotInRQ, UnreadableColumn
 from tenant_slots.layering import implemented_above
 from tenant_slots.models import shapes
-from tenant_slots.models.fields import Moment, SparseDict, StoredJSON, Unreadable, UnreadableDict, UnreadableList
+from tenant_slots.models.fields import (
+    Derived,
+    Moment,
+    SparseDict,
+    StoredJSON,
+    Unreadable,
+    UnreadableDict,
+    UnreadableList,
+)
 from tenant_slots.models.job_indexes import ANY, CONSTRAINTS, HAS_COUNTED_OUT, INDEXES
 from tenant_slots.models.manager import MYPY, InConfiguredDatabase
 from tenant_slots.models.states import HOLDING, UNADMITTED, Kind, Stage, State
@@ -225,7 +233,7 @@ class TenantJob(models.Model):
         db_default=0,
         help_text=_("Counts the admissions; an earlier run of the job can change nothing any more."),
     )
-    stage = models.GeneratedField(
+    stage = Derived(
         expression=Case(
             When(state=State.SCHEDULED, then=Stage.SCHEDULED),
             When(state=State.WAITING, then=Stage.WAITING),
@@ -277,13 +285,13 @@ class TenantJob(models.Model):
     )
     result = StoredJSON(_("result"), null=True)
     error = models.TextField(_("error"), default="", db_default="")
-    has_failed = models.GeneratedField(
+    has_failed = Derived(
         expression=Case(When(state=State.FAILED, then=True), default=None),
         output_field=models.BooleanField(null=True),
         db_persist=True,
     )
     """For the index of failed jobs, whoever has them fail. NULL takes no room in the rows of the others."""
-    is_canceled = models.GeneratedField(
+    is_canceled = Derived(
         expression=Case(When(state=State.CANCELED, then=True), default=None),
         output_field=models.BooleanField(null=True),
         db_persist=True,

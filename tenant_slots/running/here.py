@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db.models import Min
 
-from tenant_slots import chains, logs, slots
+from tenant_slots import chains, logs, slots, transitions
 from tenant_slots.db import transactions
 from tenant_slots.db.clock import ago
 from tenant_slots.enqueueing import expiry
@@ -134,7 +134,7 @@ def _promote(jobs: TenantJobQuerySet, scheduled: bool) -> None:
             pass
     while tenants := chains.concerned():  # no transaction may have committed, after which they would have been told
         for tenant_queue_id in tenants:
-            chains.tell(tenant_queue_id)
+            transitions.tell_some(tenant_queue_id)
     due = jobs.scheduled().filter(**{"run_after__isnull": False} if scheduled else {"run_after__lte": ago(0)})
     due.update(state=State.WAITING, asks=False)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import django_rq
 import pytest
-from django.db import OperationalError, connection, connections
+from django.db import Error, OperationalError, ProgrammingError, connection, connections, transaction
 from django.http import HttpRequest
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
@@ -360,9 +360,14 @@ def test_to_register_the_collector_asks_nobody(django_assert_num_queries: Any) -
         CollectorRegistry(auto_describe=True).register(TenantSlotsCollector())
 
 
-def test_a_database_out_of_reach_is_told_and_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [OperationalError("connection refused"), ProgrammingError('relation "tenant_slots_job" does not exist')]
+)
+def test_a_database_that_cannot_be_asked_is_told_and_nothing_of_it(
+    error: Error, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def away(*_: Any) -> None:
-        raise OperationalError("connection refused")
+        raise error
 
     waiting_job(tenant_queue())
     monkeypatch.setattr(prometheus.liveness, "oldest_snapshot", away)
@@ -426,6 +431,26 @@ def test_the_view_is_open_to_whom_the_project_allows_and_to_get_alone(client: Cl
     assert response.headers["Content-Type"].startswith("text/plain")
     assert b"\ntenant_slots_database_up 1.0\n" in response.content
     assert client.post(reverse("metrics"), headers={"X-Scraper": "ours"}).status_code == 405
+
+
+@pytest.mark.usefixtures("open_to_ours")
+def test_the_view_answers_where_no_transaction_can_be_begun(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with ``ATOMIC_REQUESTS``, where Django begins one before it calls a view."""
+
+    def away(*_: Any) -> None:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    monkeypatch.setattr(transaction.Atomic, "__enter__", away)
+    monkeypatch.setattr(connection, "ensure_connection", away)
+    response = client.get(reverse("metrics"), headers={"X-Scraper": "ours"})
+    assert b"\ntenant_slots_database_up 0.0\n" in response.content
+    assert b'\ntenant_slots_redis_up{queue="imports"} 1.0\n' in response.content
+
+
+@pytest.mark.usefixtures("open_to_ours")
+def test_a_refused_method_is_not_cached(client: Client) -> None:
+    assert client.post(reverse("metrics")).headers["Cache-Control"] == "no-store"
 
 
 @pytest.mark.usefixtures("open_to_ours")

@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import ProgrammingError
 from django.utils import timezone
 
 from tenant_slots.management.commands import slots_status, slots_sweep
 from tenant_slots.management.commands._table import table
 from tenant_slots.models import State, TenantQueue
+from tenant_slots.repair import steps
 from tests.factories import fresh, in_rq, tenant_queue, waiting_job, work
 from tests.processes import ROOT, environment
 
@@ -318,6 +320,19 @@ def test_slots_sweep_says_what_it_did() -> None:
     output = io.StringIO()
     call_command("slots_sweep", stdout=output)
     assert output.getvalue() == "nothing to repair\n"
+
+
+@committing
+def test_slots_sweep_says_what_failed_and_that_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise ProgrammingError("no such table")
+
+    monkeypatch.setattr(steps, "STEPS", (broken,))
+    output, errors = io.StringIO(), io.StringIO()
+    with pytest.raises(SystemExit) as stop:
+        call_command("slots_sweep", stdout=output, stderr=errors)
+    assert (stop.value.code, output.getvalue()) == (1, "")
+    assert errors.getvalue() == "broken: ProgrammingError('no such table')\n"
 
 
 @committing

@@ -11,6 +11,8 @@ import django_rq
 import psycopg
 import pytest
 from django.conf import settings
+from django.core.checks import CheckMessage
+from django.core.checks.registry import registry
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection
 from django.test import override_settings
@@ -199,6 +201,20 @@ def test_a_redis_out_of_reach_restarts_no_worker() -> None:
 def test_whether_a_worker_is_here_asks_no_database(django_assert_num_queries: Any) -> None:
     with django_assert_num_queries(0):
         doctor("--here")
+
+
+@pytest.mark.parametrize("arguments", [("--here",), ("--check", "counters")])
+def test_a_check_of_the_project_that_asks_a_database_away_is_not_in_its_way(arguments: tuple[str, ...]) -> None:
+    """On the command line a command begins with Django's system checks."""
+
+    def asks(**_: Any) -> list[CheckMessage]:
+        raise OperationalError("connection refused")
+
+    registry.register(asks, "of the project")
+    try:
+        call_command("slots_doctor", *arguments, skip_checks=False, stdout=StringIO())
+    finally:
+        registry.registered_checks.remove(asks)
 
 
 @pytest.mark.parametrize("other", ["--fix", "--check=workers"])

@@ -19,9 +19,11 @@ from django.utils import timezone
 
 from tenant_slots import hold_slot
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.signals import job_ended
 from tests import async_jobs, jobs
 from tests.factories import counters_match, fresh, tenant_queue, waiting_job
 from tests.history import History
+from tests.test_testing import told
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -57,6 +59,24 @@ def test_inside_a_transaction_it_runs_when_that_commits() -> None:
         job = jobs.add.enqueue(1, 2, tenant="acme")
         assert fresh(job).state == State.WAITING
     assert fresh(job).state == State.FINISHED
+
+
+def test_a_chain_of_several_tenants_runs_when_its_transaction_commits() -> None:
+    """The first job has ended by the time when the second one's is to be noted."""
+    with transaction.atomic():
+        first = jobs.echo.enqueue("acme", "first")
+        second = jobs.echo.using(after=[first]).enqueue("beta", "second")
+        third = jobs.echo.using(after=[second]).enqueue("gamma", "third")
+    assert [fresh(job).state for job in (first, second, third)] == [State.FINISHED] * 3
+
+
+def test_what_a_failure_ends_in_such_a_chain_is_told_and_the_rest_runs() -> None:
+    with told(job_ended) as heard, transaction.atomic():
+        first = jobs.fail.enqueue("acme")
+        second = jobs.echo.using(after=[first]).enqueue("beta", "second")
+        third = jobs.echo.using(after=[second], after_any=True).enqueue("gamma", "third")
+    assert [fresh(job).state for job in (first, second, third)] == [State.FAILED, State.CANCELED, State.FINISHED]
+    assert heard == [(first, State.FAILED), (second, State.CANCELED), (third, State.FINISHED)]
 
 
 def test_a_rollback_leaves_nothing(history: History) -> None:

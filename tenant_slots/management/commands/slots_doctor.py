@@ -20,6 +20,7 @@ class Command(BaseCommand):
         "Check counters against jobs against RQ, and whether workers and sweeps are there. Exit code 0 when all is "
         "well, 1 when something is wrong, 2 when the database cannot be asked."
     )
+    requires_system_checks = ("tenant_slots",)  # others may ask the database, which may be what is wrong
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--fix", action="store_true", help="repair as the sweep does, then check again")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from dataclasses import asdict
 from typing import Any
@@ -13,7 +14,10 @@ from tenant_slots.repair.sweeper import Sweeper, run_now
 
 
 class Command(BaseCommand):
-    help = "Repair what crashes left behind. Workers of tenant_slots do it by themselves; stock workers do not."
+    help = (
+        "Repair what crashes left behind. Workers of tenant_slots do it by themselves; stock workers do not. Exit "
+        "code 1 when a part of a single sweep failed."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--loop", action="store_true", help="go on every SWEEP_INTERVAL seconds until Ctrl-C")
@@ -21,19 +25,23 @@ class Command(BaseCommand):
     def handle(self, *args: Any, loop: bool, **options: Any) -> None:
         name = f"slots_sweep {os.getpid()}"
         if not loop:
-            self._print(run_now(name))
+            report = run_now(name)
+            self._print(report)
+            if report.failed:
+                sys.exit(1)
             return
         sweeper = Sweeper(name)
         try:
             while True:
-                if report := sweeper.sweep_if_due():
-                    self._print(report)
+                if done := sweeper.sweep_if_due():
+                    self._print(done)
                 time.sleep(app_settings.SWEEP_INTERVAL)
         except KeyboardInterrupt:
             return
 
     def _print(self, report: Report) -> None:
         done = [f"{name} {value}" for name, value in asdict(report).items() if value and not isinstance(value, list)]
-        self.stdout.write(", ".join(done) or "nothing to repair")
+        if done or not report.failed:
+            self.stdout.write(", ".join(done) or "nothing to repair")
         for sentence in [*report.left, *report.failed]:
             self.stderr.write(sentence)
