@@ -85,8 +85,11 @@ class _Window(NamedTuple):
 
     @property
     def is_over(self) -> Q:
+        """A job whose time is over never runs, though nobody has come to cancel it yet."""
         is_old = Q(enqueued_at__lte=ago(self.unique_for.total_seconds()))
-        return is_old | Q(state=State.QUEUED) if self.holds else is_old
+        is_expired = Q(expires_at__lte=ago(0), started_at=None, state__in=(*UNADMITTED, State.QUEUED))
+        is_over = is_old | is_expired
+        return is_over | Q(state=State.QUEUED) if self.holds else is_over
 
 
 class _Wanted:
