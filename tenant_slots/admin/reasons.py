@@ -197,6 +197,12 @@ def _workers_of(queue: str) -> Iterable[str]:
         yield text % {"count": len(alive), "queue": queue, "busy": sum(member.is_busy for member in alive)}
 
 
+def _is_taken(queue: str) -> bool:
+    """Whether some worker takes the jobs of this queue, as far as Redis can be asked."""
+    known = fleet.known(queue)
+    return bool(known.unasked) or (not known.is_suspended and any(member.takes_jobs for member in known.of(queue)))
+
+
 def _last_heard(dead: Sequence[Member]) -> Iterable[str]:
     heard = [(member.heard_at, member.name) for member in dead if member.heard_at]
     if heard:
@@ -208,8 +214,12 @@ def _last_heard(dead: Sequence[Member]) -> Iterable[str]:
 def _estimate(waits: reasons.Waits) -> str:
     if not waits.may_start:
         return gettext("Nobody can say when it starts.")
+    if Reason.KEY_LIMIT in waits.reasons:
+        return gettext("There is no estimate: it depends on when a job with its concurrency key ends.")
     if waits.pace is None or waits.seconds_to_start is None:
         return gettext("There is no estimate: no job of this tenant queue has ended in the last hour.")
+    if Reason.WORKER in waits.reasons and not _is_taken(waits.rq_queue):
+        return gettext("Nobody can say when it starts.")
     text = gettext(
         "It starts in about %(time)s. This is an estimate by the pace of its tenant queue: %(ended)d jobs ended in "
         "%(seconds)s with something to run, and %(position)d are to start, this one included."

@@ -96,6 +96,8 @@ class Waits:
     """What the rate has left; None without one, and while no job may start at all."""
     seen_at: datetime
     """The database's clock at the look at the bucket."""
+    rests_for: float
+    """Seconds for which no job starts, while that is a reason."""
     pace: Pace | None
     """None while no job may start at all, and when there is nothing to tell it by."""
 
@@ -105,10 +107,14 @@ class Waits:
 
     @property
     def seconds_to_start(self) -> float | None:
-        """Estimated by the pace of the last jobs, and not sooner than the rate allows; None where there is none."""
-        if self.pace is None:
+        """Estimated by the pace of the last jobs, which does not count before a rest is over, and not sooner than the
+        rate allows; None where there is none.
+
+        A job whose concurrency key is at its cap has none: the pace is that of those that pass it.
+        """
+        if self.pace is None or Reason.KEY_LIMIT in self.reasons:
             return None
-        return max(self.pace.seconds_for(self.position), self._seconds_to_its_token())
+        return max(self.rests_for + self.pace.seconds_for(self.position), self._seconds_to_its_token())
 
     def _seconds_to_its_token(self) -> float:
         """Those before it take one each."""
@@ -150,7 +156,8 @@ def _waits(job: TenantJob, position: int) -> Waits:
     row, now = job.tenant_queue, clock.now()
     may_start = bool(row.max_job) and not row.paused
     bucket = rates.bucket(row, now) if may_start else None
-    reasons = tuple(_reasons(job, bucket))
+    rests_for = rests.seconds_left(row)
+    reasons = tuple(_reasons(job, bucket, rests_for))
     return Waits(
         row,
         position,
@@ -161,21 +168,24 @@ def _waits(job: TenantJob, position: int) -> Waits:
         stale=stale(row, MOST_NAMED) if {Reason.AT_LIMIT, Reason.KEY_LIMIT} & {*reasons} else [],
         bucket=bucket,
         seen_at=now,
+        rests_for=rests_for,
         pace=pace_of(row, now) if may_start else None,
     )
 
 
-def _reasons(job: TenantJob, bucket: rates.Bucket | None) -> list[Reason]:
+def _reasons(job: TenantJob, bucket: rates.Bucket | None, rests_for: float) -> list[Reason]:
+    """Whatever else keeps it from starting counts only once its tenant queue may start anything."""
     row = job.tenant_queue
-    if row.paused:
-        return [Reason.PAUSED]
-    if not row.max_job:
-        return [Reason.LIMIT_OF_ZERO]
-    found = {
-        Reason.RESTS: bool(rests.seconds_left(row)),
+    of_all = {Reason.PAUSED: row.paused, Reason.LIMIT_OF_ZERO: not row.max_job, Reason.RESTS: bool(rests_for)}
+    if row.paused or not row.max_job:
+        return _those_of(of_all)
+    found = of_all | {
         Reason.AT_LIMIT: row.current_job >= row.max_job,
         Reason.KEY_LIMIT: concurrency_keys.is_passed_over(job),
         Reason.RATE: bucket is not None and not bucket.tokens,
     }
-    otherwise = Reason.JOBS_BEFORE_IT if job.is_reservation else Reason.WORKER
-    return [reason for reason, applies in found.items() if applies] or [otherwise]
+    return _those_of(found) or [Reason.JOBS_BEFORE_IT if job.is_reservation else Reason.WORKER]
+
+
+def _those_of(found: dict[Reason, bool]) -> list[Reason]:
+    return [reason for reason, applies in found.items() if applies]

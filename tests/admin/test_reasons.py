@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -179,6 +180,60 @@ def test_a_reservation_waits_for_no_worker() -> None:
 
 def test_nobody_can_say_when_a_job_starts_that_may_not() -> None:
     assert "Nobody can say when it starts." in why(waiting_job(tenant_queue(paused=True)))
+
+
+# --- two reasons at once -------------------------------------------------------------------------------------------
+
+IN_AN_HOUR = timedelta(hours=1)
+
+
+@pytest.mark.parametrize("together", [("paused", "limit 0"), ("paused", "rest"), ("limit 0", "rest")])
+def test_what_keeps_the_whole_tenant_queue_is_said_all_together(together: tuple[str, str]) -> None:
+    values = {
+        "paused": {"paused": True, "resume_at": timezone.now() + IN_AN_HOUR},
+        "limit 0": {"max_job": 0},
+        "rest": {"rests_until": timezone.now() + IN_AN_HOUR, "rest_reason": "429"},
+    }
+    texts = {"paused": "is paused until", "limit 0": "The limit is 0", "rest": "the tenant is busy"}
+    said = why(waiting_job(tenant_queue(**{name: value for one in together for name, value in values[one].items()})))
+    assert {one for one, text in texts.items() if text in said} == {*together}
+    assert "Nobody can say when it starts." in said
+
+
+def ended_lately(row: TenantQueue, jobs: int = 5) -> None:
+    """One each ten seconds."""
+    for number in range(jobs):
+        job = waiting_job(row, state=State.FINISHED)
+        back = 10.0 * number
+        age(job, enqueued_at=back + 11, started_at=back + 10, ended_at=back)
+
+
+def test_an_estimate_begins_when_the_rest_is_over() -> None:
+    row = tenant_queue(max_job=3)
+    ended_lately(row)
+    worker_on_record("a")
+    job = waiting_job(row)
+    assert re.search(r"It starts in about \d+ s\.", why(job)), "the control: without a rest it starts soon"
+    TenantQueue.objects.update(rests_until=timezone.now() + IN_AN_HOUR)
+    assert "It starts in about 1 h" in why(job) or "It starts in about 60 min" in why(job)
+
+
+def test_who_is_passed_over_has_no_estimate_by_those_that_pass() -> None:
+    job = at_the_limit_of_its_key()
+    ended_lately(job.tenant_queue)
+    said = why(job)
+    assert "It starts in about" not in said
+    assert "There is no estimate: it depends on when a job with its concurrency key ends." in said
+
+
+def test_without_a_worker_there_is_no_estimate() -> None:
+    job = for_a_worker()
+    ended_lately(job.tenant_queue)
+    assert "It starts in about" not in why(job)
+    worker = worker_on_record("a")
+    assert "It starts in about" in why(job), "the control: one takes it"
+    suspend(worker.connection)
+    assert "It starts in about" not in why(job)
 
 
 # --- its workers ---------------------------------------------------------------------------------------------------
