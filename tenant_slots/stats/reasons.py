@@ -67,13 +67,17 @@ class AfterOthers:
     """It is scheduled, until other jobs have ended."""
 
     named: Named
+    """Those that have not. None where all have: a sweep tells it, if nobody else does."""
 
 
 @dataclass(frozen=True)
 class NeedsWorker:
     """It has a slot; the next free worker of this RQ queue takes it."""
 
+    row: TenantQueue
     queue: str
+    held_back_by: tuple[Reason, ...]
+    """What has come since it was admitted: a worker that takes it puts it back into the backlog."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,7 @@ def why_waiting(
             return AfterOthers(named(waited_for(job), MOST_NAMED, seen))
         return NotYet(job.run_after, _because(job), is_due=job.run_after <= clock.now())
     if job.state == State.QUEUED:
-        return NeedsWorker(job.rq_queue_name)
+        return NeedsWorker(job.tenant_queue, job.rq_queue_name, tuple(_since_its_admission(job)))
     position = position_in_backlog(job)
     return None if position is None else _waits(job, position)
 
@@ -176,7 +180,7 @@ def _waits(job: TenantJob, position: int) -> Waits:
 def _reasons(job: TenantJob, bucket: rates.Bucket | None, rests_for: float) -> list[Reason]:
     """Whatever else keeps it from starting counts only once its tenant queue may start anything."""
     row = job.tenant_queue
-    of_all = {Reason.PAUSED: row.paused, Reason.LIMIT_OF_ZERO: not row.max_job, Reason.RESTS: bool(rests_for)}
+    of_all = _of_all(row, rests_for)
     if row.paused or not row.max_job:
         return _those_of(of_all)
     found = of_all | {
@@ -185,6 +189,20 @@ def _reasons(job: TenantJob, bucket: rates.Bucket | None, rests_for: float) -> l
         Reason.RATE: bucket is not None and not bucket.tokens,
     }
     return _those_of(found) or [Reason.JOBS_BEFORE_IT if job.is_reservation else Reason.WORKER]
+
+
+def _since_its_admission(job: TenantJob) -> list[Reason]:
+    """What a start asks again, of all but a reservation."""
+    row = job.tenant_queue
+    if job.is_reservation:
+        return []
+    is_lowered = 0 < row.max_job < row.current_job
+    return _those_of(_of_all(row, rests.seconds_left(row)) | {Reason.AT_LIMIT: is_lowered})
+
+
+def _of_all(row: TenantQueue, rests_for: float) -> dict[Reason, bool]:
+    """What keeps all jobs of a tenant queue from starting, whatever slots are free."""
+    return {Reason.PAUSED: row.paused, Reason.LIMIT_OF_ZERO: not row.max_job, Reason.RESTS: bool(rests_for)}
 
 
 def _those_of(found: dict[Reason, bool]) -> list[Reason]:

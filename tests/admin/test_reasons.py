@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from rq.suspension import resume, suspend
 
 import tests.jobs
-from tenant_slots import dispatch, rates
+from tenant_slots import dispatch, rates, slots
 from tenant_slots.admin import reasons
 from tenant_slots.db.clock import ago
 from tenant_slots.models import UNKNOWN_TASK, Kind, State, SweepClaim, TenantJob, TenantQueue
@@ -198,6 +198,37 @@ def test_what_keeps_the_whole_tenant_queue_is_said_all_together(together: tuple[
     said = why(waiting_job(tenant_queue(**{name: value for one in together for name, value in values[one].items()})))
     assert {one for one, text in texts.items() if text in said} == {*together}
     assert "Nobody can say when it starts." in said
+
+
+@pytest.mark.parametrize(
+    ("since", "text"),
+    [
+        ({"paused": True}, "paused: no job starts until somebody resumes it"),
+        ({"rests_until": timezone.now() + IN_AN_HOUR}, "the tenant is busy"),
+        ({"max_job": 0}, "The limit is 0"),
+        ({"max_job": 1, "current_job": 2}, "at its limit: 2 of 1 slots are taken"),
+    ],
+)
+def test_what_has_come_since_a_job_got_its_slot_is_said(since: dict[str, Any], text: str) -> None:
+    job, worker = admitted(), worker_on_record("a")
+    TenantQueue.objects.update(**since)
+    said = why(job)
+    assert text in said
+    assert "the next free worker takes it" not in said
+    assert not slots.start(TenantJob.objects.get(pk=job.pk), another_process(worker.name)), "a start says the same"
+    TenantQueue.objects.update(paused=False, rests_until=None, max_job=1, current_job=1)
+    assert "It has a slot, and the next free worker takes it." in why(job), "the control"
+    assert slots.start(TenantJob.objects.get(pk=job.pk), another_process(worker.name))
+
+
+@pytest.mark.parametrize("how", ["ended", "deleted"])
+def test_jobs_whose_end_nobody_has_told_are_not_waited_for(how: str) -> None:
+    job = after_others()
+    awaited = TenantJob.objects.exclude(pk=job.pk)
+    awaited.filter(pk=awaited.first().pk).update(state=State.FINISHED)
+    assert "It runs after 1 job that has not ended yet." in why(job)
+    awaited.update(state=State.FINISHED) if how == "ended" else awaited.all()._raw_delete("default")
+    assert "The jobs that it runs after have ended: the next sweep tells it." in why(job)
 
 
 def ended_lately(row: TenantQueue, jobs: int = 5) -> None:
