@@ -25,6 +25,9 @@ def why_waiting(job: TenantJob, seen: QuerySet[TenantJob] | None = None) -> list
 
 def _sentences(job: TenantJob, seen: QuerySet[TenantJob] | None) -> list[str]:
     match reasons.why_waiting(job, seen):
+        case reasons.Expired(at):
+            text = gettext("It was to begin before %(time)s: the next sweep cancels it, or the worker that takes it.")
+            return [text % {"time": second(at)}]
         case reasons.AfterOthers(named):
             return [_after_others(named)]
         case reasons.NotYet() as not_yet:

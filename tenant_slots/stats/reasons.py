@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from tenant_slots import concurrency_keys, rates, rests
 from tenant_slots.db import clock
 from tenant_slots.models import UNKNOWN_TASK, State, TenantJob, TenantQueue
+from tenant_slots.models.states import UNSTARTED
 from tenant_slots.stats.dependencies import Named, named, waited_for
 from tenant_slots.stats.held import holding, holding_the_key, stale
 from tenant_slots.stats.pace import Pace, pace_of
@@ -68,6 +69,13 @@ class AfterOthers:
 
     named: Named
     """Those that have not. None where all have: a sweep tells it, if nobody else does."""
+
+
+@dataclass(frozen=True)
+class Expired:
+    """It was to begin before a time that has come: a sweep cancels it, or the worker that comes to it first."""
+
+    at: datetime
 
 
 @dataclass(frozen=True)
@@ -132,13 +140,15 @@ class Waits:
 
 def why_waiting(
     job: TenantJob, seen: QuerySet[TenantJob] | None = None
-) -> NotYet | AfterOthers | NeedsWorker | Waits | None:
+) -> Expired | NotYet | AfterOthers | NeedsWorker | Waits | None:
     """None when the job runs or has ended.
 
     Args:
         job: which one.
         seen: the jobs that may be named where other tenants' could be; None for all.
     """
+    if job.state in UNSTARTED and job.started_at is None and job.expires_at and job.expires_at <= clock.now():
+        return Expired(job.expires_at)
     if job.state == State.SCHEDULED:
         if job.run_after is None:
             return AfterOthers(named(waited_for(job), MOST_NAMED, seen))

@@ -231,6 +231,19 @@ def test_jobs_whose_end_nobody_has_told_are_not_waited_for(how: str) -> None:
     assert "The jobs that it runs after have ended: the next sweep tells it." in why(job)
 
 
+@pytest.mark.parametrize("stage", [at_its_limit, admitted, scheduled, after_others])
+def test_a_job_whose_time_to_begin_is_over_is_about_to_be_canceled(stage: Callable[[], TenantJob]) -> None:
+    job = stage()
+    age(job, expires_at=-60)
+    assert "It was to begin before" not in why(job), "the control: there is time left"
+    age(job, expires_at=1)
+    said = why(job)
+    assert "It was to begin before" in said
+    assert "the next sweep cancels it" in said
+    assert "takes it." not in said.replace("or the worker that takes it.", "")
+    assert "starts" not in said
+
+
 def ended_lately(row: TenantQueue, jobs: int = 5) -> None:
     """One each ten seconds."""
     for number in range(jobs):
