@@ -15,7 +15,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext, ngettext
 
 from tenant_slots.admin import chosen
-from tenant_slots.admin.bulk.commission import named_by
+from tenant_slots.admin.bulk.commission import called, named_by
 from tenant_slots.admin.bulk.start import start_bulk_change
 from tenant_slots.admin.confirmed import DONE, GONE, Confirmed
 from tenant_slots.admin.pages import address, confirmation
@@ -53,11 +53,19 @@ def run(model_admin: Any, request: HttpRequest, objects: QuerySet[Any], action: 
     form = action.form(None if shown is None else request.POST, initial=action.initial(pks) if shown is None else {})
     if shown is None or not form.is_valid():
         return _page(model_admin, request, pks, action, form)
-    if _is_for_background(action, pks, form.cleaned_data):
-        change = start_bulk_change(model_admin, request, action, request.POST["action"], pks, form.cleaned_data)
+    if _is_for_background(action, _theirs(model_admin, request, pks), form.cleaned_data):
+        name = called(model_admin, action)
+        change = start_bulk_change(model_admin, request, action, name, pks, form.cleaned_data)
         return HttpResponseRedirect(address(model_admin, "bulk_change", change.pk))
     _report(model_admin, request, _apply(model_admin, request, pks, action, form.cleaned_data), action)
     return None
+
+
+def _theirs(model_admin: Any, request: HttpRequest, pks: list[int]) -> list[int]:
+    """Those of them that the viewer may see: whatever set was sent, nothing is counted of any other."""
+    if model_admin.tenant_queues_for(request) is None:
+        return pks
+    return list(_visible(model_admin, request, pks).order_by().values_list("pk", flat=True))
 
 
 def _is_for_background(action: Confirmed, pks: list[int], values: Any) -> bool:
@@ -91,23 +99,27 @@ def _apply(
     return outcomes
 
 
+def _visible(model_admin: Any, request: HttpRequest, pks: list[int]) -> QuerySet[Any]:
+    found: QuerySet[Any] = model_admin.get_queryset(request).filter(among(pks))
+    return found
+
+
 def _objects(model_admin: Any, request: HttpRequest, pks: list[int]) -> QuerySet[Any]:
     """Those of them that the viewer may see, as the list reads them."""
     related = model_admin.list_select_related
-    found: QuerySet[Any] = model_admin.get_queryset(request).filter(among(pks))
+    found = _visible(model_admin, request, pks)
     return found.select_related(*related) if isinstance(related, list | tuple) else found
 
 
 def _page(model_admin: Any, request: HttpRequest, pks: list[int], action: Confirmed, form: forms.Form) -> HttpResponse:
     touched = ngettext("This affects %(count)d object.", "This affects %(count)d objects.", len(pks))
-    hidden = [("action", request.POST["action"]), ("confirm", "yes"), ("chosen", chosen.as_text(pks))]
+    hidden = [("action", called(model_admin, action)), ("confirm", "yes"), ("chosen", chosen.as_text(pks))]
     hidden += [
-        (name, value)
-        for name in (ACTION_CHECKBOX_NAME, "select_across", "index")
-        for value in request.POST.getlist(name)
+        (name, value) for name in (ACTION_CHECKBOX_NAME, "select_across") for value in request.POST.getlist(name)
     ]
-    effects = [touched % {"count": len(pks)}, *action.warnings(pks)]
-    if _is_for_background(action, pks, getattr(form, "cleaned_data", form.initial)):
+    theirs = _theirs(model_admin, request, pks)
+    effects = [touched % {"count": len(pks)}, *action.warnings(theirs)]
+    if _is_for_background(action, theirs, getattr(form, "cleaned_data", form.initial)):
         effects.append(gettext("A background job will do this: you will see its progress, and can stop it."))
     listed = _objects(model_admin, request, pks[:MOST_LISTED])
     return confirmation(

@@ -34,7 +34,7 @@ JOB_FIELDS = (
 
 ROWS_AT_ONCE = 500
 
-FORMULA = re.compile(r"(?:^|(?<=[;\n]))(?=\s*[=+\-@\t\r])")
+FORMULA = re.compile(r"(?:^|(?<=[;\n])|(?<=\r)(?!\n))(?=\s*[=+\-@\t\r])")
 """Where one begins: in the text, in a part of it that a spreadsheet with semicolons splits off, or in a line of it."""
 
 Lines = Callable[[QuerySet[Any]], Iterator[Any]]

@@ -25,12 +25,15 @@ def why_waiting(job: TenantJob, seen: QuerySet[TenantJob] | None = None) -> list
 
 def _sentences(job: TenantJob, seen: QuerySet[TenantJob] | None) -> list[str]:
     match reasons.why_waiting(job, seen):
+        case reasons.Expired(at):
+            text = gettext("It was to begin before %(time)s: the next sweep cancels it, or the worker that takes it.")
+            return [text % {"time": second(at)}]
         case reasons.AfterOthers(named):
             return [_after_others(named)]
         case reasons.NotYet() as not_yet:
             return [*_not_yet(not_yet)]
-        case reasons.NeedsWorker(queue):
-            return [gettext("It has a slot, and the next free worker takes it."), *_workers_of(queue)]
+        case reasons.NeedsWorker() as needs:
+            return [*_needs_worker(needs)]
         case reasons.Waits() as waits:
             return [*_waits(job, waits)]
     return []
@@ -50,8 +53,20 @@ def _not_yet(not_yet: reasons.NotYet) -> Iterable[str]:
         yield gettext("That time has come: the next sweep puts it into the backlog.")
 
 
+def _needs_worker(needs: reasons.NeedsWorker) -> Iterable[str]:
+    if needs.held_back_by:
+        yield gettext("It has a slot, but may not start now: a worker that takes it puts it back into the backlog.")
+        for reason in needs.held_back_by:
+            yield _of_tenant_queue(reason, needs.row)
+    else:
+        yield gettext("It has a slot, and the next free worker takes it.")
+    yield from _workers_of(needs.queue)
+
+
 def _after_others(named: Named) -> str:
     count = len(named.jobs) + named.others
+    if not count:
+        return gettext("The jobs that it runs after have ended: the next sweep tells it.")
     text = ngettext(
         "It runs after %(count)d job that has not ended yet.",
         "It runs after %(count)d jobs that have not ended yet.",
@@ -82,13 +97,8 @@ def _waits(job: TenantJob, waits: reasons.Waits) -> Iterable[str]:
     }
     for reason in waits.reasons:
         match reason:
-            case Reason.PAUSED:
-                yield _paused(waits.row)
-            case Reason.RESTS:
-                text = gettext("A job has said that the tenant is busy. No job starts now. %(rest)s.")
-                yield text % {"rest": rest(waits.row)}
-            case Reason.LIMIT_OF_ZERO:
-                yield gettext("The limit is 0: no job starts until it is raised.")
+            case Reason.PAUSED | Reason.RESTS | Reason.LIMIT_OF_ZERO:
+                yield _of_tenant_queue(reason, waits.row)
             case Reason.AT_LIMIT:
                 yield from _at_limit(waits)
             case Reason.KEY_LIMIT:
@@ -104,6 +114,20 @@ def _waits(job: TenantJob, waits: reasons.Waits) -> Iterable[str]:
     yield _estimate(waits)
 
 
+def _of_tenant_queue(reason: Reason, row: TenantQueue) -> str:
+    """What is no matter of this job."""
+    match reason:
+        case Reason.PAUSED:
+            return _paused(row)
+        case Reason.RESTS:
+            text = gettext("A job has said that the tenant is busy. No job starts now. %(rest)s.")
+            return text % {"rest": rest(row)}
+        case Reason.LIMIT_OF_ZERO:
+            return gettext("The limit is 0: no job starts until it is raised.")
+    text = gettext("Its tenant queue is at its limit: %(held)d of %(limit)d slots are taken.")
+    return text % {"held": row.current_job, "limit": row.max_job}
+
+
 def _paused(row: TenantQueue) -> str:
     if row.resume_at is None:
         return gettext("The tenant queue is paused: no job starts until somebody resumes it.")
@@ -111,8 +135,7 @@ def _paused(row: TenantQueue) -> str:
 
 
 def _at_limit(waits: reasons.Waits) -> Iterable[str]:
-    text = gettext("Its tenant queue is at its limit: %(held)d of %(limit)d slots are taken.")
-    yield text % {"held": waits.row.current_job, "limit": waits.row.max_job}
+    yield _of_tenant_queue(Reason.AT_LIMIT, waits.row)
     if waits.holding:
         names = [f"{job} ({job.worker})" if job.worker else str(job) for job in waits.holding]
         yield gettext("They are held by: %(jobs)s.") % {"jobs": ", ".join(names)}
@@ -197,6 +220,12 @@ def _workers_of(queue: str) -> Iterable[str]:
         yield text % {"count": len(alive), "queue": queue, "busy": sum(member.is_busy for member in alive)}
 
 
+def _is_taken(queue: str) -> bool:
+    """Whether some worker takes the jobs of this queue, as far as Redis can be asked."""
+    known = fleet.known(queue)
+    return bool(known.unasked) or (not known.is_suspended and any(member.takes_jobs for member in known.of(queue)))
+
+
 def _last_heard(dead: Sequence[Member]) -> Iterable[str]:
     heard = [(member.heard_at, member.name) for member in dead if member.heard_at]
     if heard:
@@ -208,8 +237,12 @@ def _last_heard(dead: Sequence[Member]) -> Iterable[str]:
 def _estimate(waits: reasons.Waits) -> str:
     if not waits.may_start:
         return gettext("Nobody can say when it starts.")
+    if Reason.KEY_LIMIT in waits.reasons:
+        return gettext("There is no estimate: it depends on when a job with its concurrency key ends.")
     if waits.pace is None or waits.seconds_to_start is None:
         return gettext("There is no estimate: no job of this tenant queue has ended in the last hour.")
+    if Reason.WORKER in waits.reasons and not _is_taken(waits.rq_queue):
+        return gettext("Nobody can say when it starts.")
     text = gettext(
         "It starts in about %(time)s. This is an estimate by the pace of its tenant queue: %(ended)d jobs ended in "
         "%(seconds)s with something to run, and %(position)d are to start, this one included."

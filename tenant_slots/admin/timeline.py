@@ -12,8 +12,7 @@ from django.utils.translation import gettext, ngettext
 from tenant_slots.admin import audit
 from tenant_slots.admin.words import duration
 from tenant_slots.models import State, TenantJob
-
-UNSTARTED = (State.SCHEDULED, State.WAITING, State.QUEUED)
+from tenant_slots.models.states import UNSTARTED
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from tenant_slots.enqueueing import bulk
 from tenant_slots.enqueueing.new_job import NewJob, Stored
 from tenant_slots.exceptions import DuplicateNotVisible
 from tenant_slots.models import State, TenantJob
-from tenant_slots.models.states import UNADMITTED
+from tenant_slots.models.states import UNADMITTED, UNSTARTED
 from tenant_slots.tasks.duplicates import START
 from tenant_slots.tasks.task import TenantTask
 
@@ -85,8 +85,11 @@ class _Window(NamedTuple):
 
     @property
     def is_over(self) -> Q:
+        """A job whose time is over never runs, though nobody has come to cancel it yet."""
         is_old = Q(enqueued_at__lte=ago(self.unique_for.total_seconds()))
-        return is_old | Q(state=State.QUEUED) if self.holds else is_old
+        is_expired = Q(expires_at__lte=ago(0), started_at=None, state__in=UNSTARTED)
+        is_over = is_old | is_expired
+        return is_over | Q(state=State.QUEUED) if self.holds else is_over
 
 
 class _Wanted:

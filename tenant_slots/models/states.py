@@ -18,6 +18,7 @@ class State(models.TextChoices):
 
 HOLDING = (State.QUEUED, State.RUNNING)
 UNADMITTED = (State.SCHEDULED, State.WAITING)
+UNSTARTED = (*UNADMITTED, State.QUEUED)
 ENDED = (State.FINISHED, State.FAILED, State.CANCELED)
 
 

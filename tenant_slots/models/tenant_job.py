@@ -27,7 +27,7 @@ from tenant_slots.models.fields import (
 )
 from tenant_slots.models.job_indexes import ANY, CONSTRAINTS, HAS_COUNTED_OUT, INDEXES
 from tenant_slots.models.manager import MYPY, InConfiguredDatabase
-from tenant_slots.models.states import HOLDING, UNADMITTED, Kind, Stage, State
+from tenant_slots.models.states import HOLDING, UNADMITTED, UNSTARTED, Kind, Stage, State
 from tenant_slots.models.tenant_queue import TenantQueue
 
 ERROR_CLASS_LENGTH = 200
@@ -97,7 +97,7 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
 
     def not_started(self) -> TenantJobQuerySet:
         """Jobs that no worker has begun."""
-        return self.filter(state__in=(*UNADMITTED, State.QUEUED))
+        return self.filter(state__in=UNSTARTED)
 
     def jobs(self) -> TenantJobQuerySet:
         """Without reservations."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from django.db.models import Exists, OuterRef, QuerySet
 
-from tenant_slots.models import JobDependency, TenantJob
+from tenant_slots.models import ENDED, JobDependency, TenantJob
 
 SHOWN = ("uuid", "task", "state")
 
@@ -25,8 +25,8 @@ def exist() -> Exists:
 
 
 def waited_for(job: TenantJob) -> QuerySet[TenantJob]:
-    """Those that have not ended yet, as far as the job knows."""
-    return _of(JobDependency.objects.filter(job=job.pk, is_open=True), "after")
+    """Those that have not ended yet. An end that nobody has told the job of is one."""
+    return _of(JobDependency.objects.filter(job=job.pk, is_open=True), "after").exclude(state__in=ENDED)
 
 
 def named_after(job: TenantJob) -> QuerySet[TenantJob]:

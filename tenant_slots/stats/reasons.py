@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from tenant_slots import concurrency_keys, rates, rests
 from tenant_slots.db import clock
 from tenant_slots.models import UNKNOWN_TASK, State, TenantJob, TenantQueue
+from tenant_slots.models.states import UNSTARTED
 from tenant_slots.stats.dependencies import Named, named, waited_for
 from tenant_slots.stats.held import holding, holding_the_key, stale
 from tenant_slots.stats.pace import Pace, pace_of
@@ -67,13 +68,24 @@ class AfterOthers:
     """It is scheduled, until other jobs have ended."""
 
     named: Named
+    """Those that have not. None where all have: a sweep tells it, if nobody else does."""
+
+
+@dataclass(frozen=True)
+class Expired:
+    """It was to begin before a time that has come: a sweep cancels it, or the worker that comes to it first."""
+
+    at: datetime
 
 
 @dataclass(frozen=True)
 class NeedsWorker:
     """It has a slot; the next free worker of this RQ queue takes it."""
 
+    row: TenantQueue
     queue: str
+    held_back_by: tuple[Reason, ...]
+    """What has come since it was admitted: a worker that takes it puts it back into the backlog."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +108,8 @@ class Waits:
     """What the rate has left; None without one, and while no job may start at all."""
     seen_at: datetime
     """The database's clock at the look at the bucket."""
+    rests_for: float
+    """Seconds for which no job starts, while that is a reason."""
     pace: Pace | None
     """None while no job may start at all, and when there is nothing to tell it by."""
 
@@ -105,10 +119,14 @@ class Waits:
 
     @property
     def seconds_to_start(self) -> float | None:
-        """Estimated by the pace of the last jobs, and not sooner than the rate allows; None where there is none."""
-        if self.pace is None:
+        """Estimated by the pace of the last jobs, which does not count before a rest is over, and not sooner than the
+        rate allows; None where there is none.
+
+        A job whose concurrency key is at its cap has none: the pace is that of those that pass it.
+        """
+        if self.pace is None or Reason.KEY_LIMIT in self.reasons:
             return None
-        return max(self.pace.seconds_for(self.position), self._seconds_to_its_token())
+        return max(self.rests_for + self.pace.seconds_for(self.position), self._seconds_to_its_token())
 
     def _seconds_to_its_token(self) -> float:
         """Those before it take one each."""
@@ -122,19 +140,21 @@ class Waits:
 
 def why_waiting(
     job: TenantJob, seen: QuerySet[TenantJob] | None = None
-) -> NotYet | AfterOthers | NeedsWorker | Waits | None:
+) -> Expired | NotYet | AfterOthers | NeedsWorker | Waits | None:
     """None when the job runs or has ended.
 
     Args:
         job: which one.
         seen: the jobs that may be named where other tenants' could be; None for all.
     """
+    if job.state in UNSTARTED and job.started_at is None and job.expires_at and job.expires_at <= clock.now():
+        return Expired(job.expires_at)
     if job.state == State.SCHEDULED:
         if job.run_after is None:
             return AfterOthers(named(waited_for(job), MOST_NAMED, seen))
         return NotYet(job.run_after, _because(job), is_due=job.run_after <= clock.now())
     if job.state == State.QUEUED:
-        return NeedsWorker(job.rq_queue_name)
+        return NeedsWorker(job.tenant_queue, job.rq_queue_name, tuple(_since_its_admission(job)))
     position = position_in_backlog(job)
     return None if position is None else _waits(job, position)
 
@@ -150,7 +170,8 @@ def _waits(job: TenantJob, position: int) -> Waits:
     row, now = job.tenant_queue, clock.now()
     may_start = bool(row.max_job) and not row.paused
     bucket = rates.bucket(row, now) if may_start else None
-    reasons = tuple(_reasons(job, bucket))
+    rests_for = rests.seconds_left(row)
+    reasons = tuple(_reasons(job, bucket, rests_for))
     return Waits(
         row,
         position,
@@ -161,21 +182,38 @@ def _waits(job: TenantJob, position: int) -> Waits:
         stale=stale(row, MOST_NAMED) if {Reason.AT_LIMIT, Reason.KEY_LIMIT} & {*reasons} else [],
         bucket=bucket,
         seen_at=now,
+        rests_for=rests_for,
         pace=pace_of(row, now) if may_start else None,
     )
 
 
-def _reasons(job: TenantJob, bucket: rates.Bucket | None) -> list[Reason]:
+def _reasons(job: TenantJob, bucket: rates.Bucket | None, rests_for: float) -> list[Reason]:
+    """Whatever else keeps it from starting counts only once its tenant queue may start anything."""
     row = job.tenant_queue
-    if row.paused:
-        return [Reason.PAUSED]
-    if not row.max_job:
-        return [Reason.LIMIT_OF_ZERO]
-    found = {
-        Reason.RESTS: bool(rests.seconds_left(row)),
+    of_all = _of_all(row, rests_for)
+    if row.paused or not row.max_job:
+        return _those_of(of_all)
+    found = of_all | {
         Reason.AT_LIMIT: row.current_job >= row.max_job,
         Reason.KEY_LIMIT: concurrency_keys.is_passed_over(job),
         Reason.RATE: bucket is not None and not bucket.tokens,
     }
-    otherwise = Reason.JOBS_BEFORE_IT if job.is_reservation else Reason.WORKER
-    return [reason for reason, applies in found.items() if applies] or [otherwise]
+    return _those_of(found) or [Reason.JOBS_BEFORE_IT if job.is_reservation else Reason.WORKER]
+
+
+def _since_its_admission(job: TenantJob) -> list[Reason]:
+    """What a start asks again, of all but a reservation."""
+    row = job.tenant_queue
+    if job.is_reservation:
+        return []
+    is_lowered = 0 < row.max_job < row.current_job
+    return _those_of(_of_all(row, rests.seconds_left(row)) | {Reason.AT_LIMIT: is_lowered})
+
+
+def _of_all(row: TenantQueue, rests_for: float) -> dict[Reason, bool]:
+    """What keeps all jobs of a tenant queue from starting, whatever slots are free."""
+    return {Reason.PAUSED: row.paused, Reason.LIMIT_OF_ZERO: not row.max_job, Reason.RESTS: bool(rests_for)}
+
+
+def _those_of(found: dict[Reason, bool]) -> list[Reason]:
+    return [reason for reason, applies in found.items() if applies]

@@ -12,11 +12,13 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
+from tenant_slots.admin import TenantQueueAdmin, actions
 from tenant_slots.admin.export import harmless
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import BulkChange, State, TenantJob, TenantQueue
 from tests.admin.site import (
     JOBS,
     QUEUES,
+    Form,
     actions_offered,
     asked,
     confirmed,
@@ -194,9 +196,10 @@ def test_jobs_are_exported_without_arguments_and_results(boss: Client) -> None:
     assert "s3cret" not in text
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", " =1", "\t=1", "\r=1"])
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", " =1", "\t=1"])
 def test_text_that_a_spreadsheet_would_run_is_made_harmless(text: str) -> None:
     assert harmless(text) == f"'{text}"
+    assert harmless(f"\r{text}") == f"'\r'{text}"
 
 
 # --- roles, one by one ---------------------------------------------------------------------------------------------
@@ -264,3 +267,15 @@ def test_no_confirmation_page_is_reached_by_get(boss: Client) -> None:
     for action in ("pause", "set_limit", "cancel_waiting"):
         boss.get(QUEUES, {"action": action, "_selected_action": row.pk, "confirm": "yes", "max_job": 9})
     assert fresh(row).version == 0
+
+
+@pytest.mark.parametrize(("index", "menus"), [("0", ["set_limit", ""]), ("1", ["", "set_limit"])])
+def test_a_list_may_have_a_menu_at_its_end_too(
+    boss: Client, index: str, menus: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TenantQueueAdmin, "actions_on_bottom", True)
+    monkeypatch.setattr(actions, "MOST_IN_REQUEST", 0)
+    row = tenant_queue()
+    page = boss.post(QUEUES, {"action": menus, "index": index, "_selected_action": [row.pk]})
+    boss.post(QUEUES, {**Form(page.content.decode()).values, "max_job": "9"})
+    assert BulkChange.objects.get().action == "set_limit"

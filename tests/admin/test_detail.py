@@ -22,7 +22,7 @@ from tenant_slots.stats.pace import Pace, pace_of
 from tenant_slots.stats.reasons import Reason, Waits, why_waiting
 from tests.admin.site import change_page, signed_in
 from tests.admin.test_limits import limit_page
-from tests.factories import another_process, fresh, running_job, tenant_queue, waiting_job
+from tests.factories import another_process, fresh, running_job, tenant_queue, waiting_job, worker_on_record
 
 pytestmark = pytest.mark.django_db
 
@@ -112,6 +112,7 @@ def test_staff_who_may_not_see_jobs_get_no_links_to_them() -> None:
 
 def test_an_estimate_is_the_tenants_own_pace_since_it_has_had_jobs() -> None:
     """Not what it was in a quarter of an hour for most of which it had none: that was 30 minutes."""
+    worker_on_record("a")
     row = tenant_queue(max_job=50)
     for _ in range(8):
         ran(row, 1, 0.5, 0)

@@ -57,6 +57,8 @@ def test_every_field_is_quoted(boss: Client, url: str) -> None:
         ("a;=1+1", "a;'=1+1"),
         ("a; =1+1;-2", "a;' =1+1;'-2"),
         ("a\n=1", "a\n'=1"),
+        ("a\r=1", "a\r'=1"),
+        ("a\r\n=1", "a\r\n'=1"),
         ("=1;@x", "'=1;'@x"),
         ("a;b", "a;b"),
         ("a-b=c", "a-b=c"),

@@ -256,3 +256,14 @@ def test_figures_are_read_from_the_index_of_failed_jobs_alone() -> None:
 
     assert "Index Only Scan Backward using tenant_slots_failed" in plan()
     assert "Index Only Scan" not in plan(attempt=1), "the control: a column that the index does not have"
+
+
+def test_a_form_that_names_no_action_or_another_one_retries(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed(tenant_queue())
+    data = {"task": TASK, "error_class": "ValueError"}
+    for named in ({}, {"action": "cancel"}):
+        assert Form(boss.post(FAILURES, {**data, **named}).content.decode()).values["action"] == "retry"
+    monkeypatch.setattr(actions, "MOST_IN_REQUEST", 0)
+    _, sent = sent_for(boss)
+    boss.post(FAILURES, {**sent, "action": "cancel"})
+    assert BulkChange.objects.get().action == "retry"

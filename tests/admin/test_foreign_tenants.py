@@ -1,4 +1,4 @@
-"""Staff who may see some tenants only add no row for another one, and learn of none."""
+"""Staff who may see some tenants only add no row for another one, and learn of none, whatever their forms send."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import User
-from django.test import RequestFactory
+from django.test import Client, RequestFactory
 
-from tenant_slots.admin import TenantQueueAdmin
-from tenant_slots.models import TenantQueue
-from tests.admin.site import messages_of  # noqa: F401  the site's addresses are known once it is imported
-from tests.factories import tenant_queue
+from tenant_slots.admin import TenantQueueAdmin, actions
+from tenant_slots.models import BulkChange, State, TenantQueue
+from tests.admin.site import QUEUES
+from tests.factories import tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -65,3 +65,43 @@ def test_who_is_restricted_to_nothing_adds_nothing() -> None:
 
 def test_staff_who_may_see_all_tenants_add_any() -> None:
     assert add(TenantQueueAdmin(TenantQueue, admin.site), tenant="beta").status_code == 302
+
+
+@pytest.fixture
+def sees_acme(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = TenantQueue.objects.filter(tenant="acme")
+    monkeypatch.setattr(TenantQueueAdmin, "tenant_queues_for", lambda self, request: own)
+
+
+@pytest.mark.usefixtures("sees_acme")
+def test_a_set_with_a_foreign_row_in_it_is_no_way_to_count_its_jobs(boss: Client) -> None:
+    own, foreign = tenant_queue("acme"), tenant_queue("beta")
+    waiting_job(own)
+    for _ in range(7):
+        waiting_job(foreign)
+
+    def page(chosen: str) -> str:
+        sent = {"confirm": "yes", "chosen": chosen, "reason": "x" * 1000}
+        answer = boss.post(QUEUES, {"action": "delete_selected", "_selected_action": [own.pk], **sent})
+        return str(answer.content.decode())
+
+    text = "of theirs"
+    assert text not in page(str(foreign.pk))
+    assert f"1 job {text} is deleted" in page(f"{own.pk} {foreign.pk - own.pk}"), "the control: one's own are counted"
+
+
+@pytest.mark.usefixtures("sees_acme")
+def test_nor_does_a_bulk_change_count_them(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actions, "MOST_IN_REQUEST", 3)
+    own, foreign = tenant_queue("acme"), tenant_queue("beta")
+    last = max(waiting_job(foreign, state=State.FAILED).pk for _ in range(7))
+
+    def retry_all() -> None:
+        sent = {"confirm": "yes", "chosen": f"{own.pk} {foreign.pk - own.pk}", "up_to": str(last), "reason": ""}
+        boss.post(QUEUES, {"action": "retry_failed", "_selected_action": [own.pk], **sent})
+
+    retry_all()
+    assert not BulkChange.objects.exists(), "seven jobs of somebody else are no reason for a background job"
+    last = max(waiting_job(own, state=State.FAILED).pk for _ in range(4))
+    retry_all()
+    assert BulkChange.objects.get().total == 4

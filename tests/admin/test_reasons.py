@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -15,7 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from rq.suspension import resume, suspend
 
 import tests.jobs
-from tenant_slots import dispatch, rates
+from tenant_slots import dispatch, rates, slots
 from tenant_slots.admin import reasons
 from tenant_slots.db.clock import ago
 from tenant_slots.models import UNKNOWN_TASK, Kind, State, SweepClaim, TenantJob, TenantQueue
@@ -179,6 +180,104 @@ def test_a_reservation_waits_for_no_worker() -> None:
 
 def test_nobody_can_say_when_a_job_starts_that_may_not() -> None:
     assert "Nobody can say when it starts." in why(waiting_job(tenant_queue(paused=True)))
+
+
+# --- two reasons at once -------------------------------------------------------------------------------------------
+
+IN_AN_HOUR = timedelta(hours=1)
+
+
+@pytest.mark.parametrize("together", [("paused", "limit 0"), ("paused", "rest"), ("limit 0", "rest")])
+def test_what_keeps_the_whole_tenant_queue_is_said_all_together(together: tuple[str, str]) -> None:
+    values = {
+        "paused": {"paused": True, "resume_at": timezone.now() + IN_AN_HOUR},
+        "limit 0": {"max_job": 0},
+        "rest": {"rests_until": timezone.now() + IN_AN_HOUR, "rest_reason": "429"},
+    }
+    texts = {"paused": "is paused until", "limit 0": "The limit is 0", "rest": "the tenant is busy"}
+    said = why(waiting_job(tenant_queue(**{name: value for one in together for name, value in values[one].items()})))
+    assert {one for one, text in texts.items() if text in said} == {*together}
+    assert "Nobody can say when it starts." in said
+
+
+@pytest.mark.parametrize(
+    ("since", "text"),
+    [
+        ({"paused": True}, "paused: no job starts until somebody resumes it"),
+        ({"rests_until": timezone.now() + IN_AN_HOUR}, "the tenant is busy"),
+        ({"max_job": 0}, "The limit is 0"),
+        ({"max_job": 1, "current_job": 2}, "at its limit: 2 of 1 slots are taken"),
+    ],
+)
+def test_what_has_come_since_a_job_got_its_slot_is_said(since: dict[str, Any], text: str) -> None:
+    job, worker = admitted(), worker_on_record("a")
+    TenantQueue.objects.update(**since)
+    said = why(job)
+    assert text in said
+    assert "the next free worker takes it" not in said
+    assert not slots.start(TenantJob.objects.get(pk=job.pk), another_process(worker.name)), "a start says the same"
+    TenantQueue.objects.update(paused=False, rests_until=None, max_job=1, current_job=1)
+    assert "It has a slot, and the next free worker takes it." in why(job), "the control"
+    assert slots.start(TenantJob.objects.get(pk=job.pk), another_process(worker.name))
+
+
+@pytest.mark.parametrize("how", ["ended", "deleted"])
+def test_jobs_whose_end_nobody_has_told_are_not_waited_for(how: str) -> None:
+    job = after_others()
+    awaited = TenantJob.objects.exclude(pk=job.pk)
+    awaited.filter(pk=awaited.first().pk).update(state=State.FINISHED)
+    assert "It runs after 1 job that has not ended yet." in why(job)
+    awaited.update(state=State.FINISHED) if how == "ended" else awaited.all()._raw_delete("default")
+    assert "The jobs that it runs after have ended: the next sweep tells it." in why(job)
+
+
+@pytest.mark.parametrize("stage", [at_its_limit, admitted, scheduled, after_others])
+def test_a_job_whose_time_to_begin_is_over_is_about_to_be_canceled(stage: Callable[[], TenantJob]) -> None:
+    job = stage()
+    age(job, expires_at=-60)
+    assert "It was to begin before" not in why(job), "the control: there is time left"
+    age(job, expires_at=1)
+    said = why(job)
+    assert "It was to begin before" in said
+    assert "the next sweep cancels it" in said
+    assert "takes it." not in said.replace("or the worker that takes it.", "")
+    assert "starts" not in said
+
+
+def ended_lately(row: TenantQueue, jobs: int = 5) -> None:
+    """One each ten seconds."""
+    for number in range(jobs):
+        job = waiting_job(row, state=State.FINISHED)
+        back = 10.0 * number
+        age(job, enqueued_at=back + 11, started_at=back + 10, ended_at=back)
+
+
+def test_an_estimate_begins_when_the_rest_is_over() -> None:
+    row = tenant_queue(max_job=3)
+    ended_lately(row)
+    worker_on_record("a")
+    job = waiting_job(row)
+    assert re.search(r"It starts in about \d+ s\.", why(job)), "the control: without a rest it starts soon"
+    TenantQueue.objects.update(rests_until=timezone.now() + IN_AN_HOUR)
+    assert "It starts in about 1 h" in why(job) or "It starts in about 60 min" in why(job)
+
+
+def test_who_is_passed_over_has_no_estimate_by_those_that_pass() -> None:
+    job = at_the_limit_of_its_key()
+    ended_lately(job.tenant_queue)
+    said = why(job)
+    assert "It starts in about" not in said
+    assert "There is no estimate: it depends on when a job with its concurrency key ends." in said
+
+
+def test_without_a_worker_there_is_no_estimate() -> None:
+    job = for_a_worker()
+    ended_lately(job.tenant_queue)
+    assert "It starts in about" not in why(job)
+    worker = worker_on_record("a")
+    assert "It starts in about" in why(job), "the control: one takes it"
+    suspend(worker.connection)
+    assert "It starts in about" not in why(job)
 
 
 # --- its workers ---------------------------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 import django_rq
 import pytest
+from django.db import transaction
 from django.test import TestCase
 from django.utils import timezone
 
@@ -17,7 +19,18 @@ from tenant_slots.models import EXPIRED, State, TenantJob
 from tenant_slots.testing import run_jobs
 from tenant_slots.workers import TenantSimpleWorker
 from tests import jobs
-from tests.factories import age, another_process, counters_match, end_run, fresh, owner, running_job, tenant_queue, work
+from tests.factories import (
+    admit,
+    age,
+    another_process,
+    counters_match,
+    end_run,
+    fresh,
+    owner,
+    running_job,
+    tenant_queue,
+    work,
+)
 from tests.history import History
 from tests.processes import Workers
 from tests.repair.sweeps import sweep_now
@@ -29,6 +42,11 @@ HOUR = timedelta(hours=1)
 
 @tenant_job("imports", tenant="tenant", expires=HOUR)
 def expiring(tenant: str) -> str:
+    return "ran"
+
+
+@tenant_job("imports", tenant="tenant", expires=HOUR, unique_for=2 * HOUR)
+def expiring_once(tenant: str) -> str:
     return "ran"
 
 
@@ -137,6 +155,31 @@ def test_many_are_canceled_in_chunks(full: None, monkeypatch: pytest.MonkeyPatch
 def test_a_job_without_it_never_expires() -> None:
     assert jobs.echo.enqueue("acme", 1).expires_at is None
     assert expiring.using(expires=2 * HOUR).enqueue("acme").expires_at > timezone.now() + HOUR
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+@pytest.mark.parametrize("state", [State.WAITING, State.SCHEDULED, State.QUEUED])
+def test_one_whose_time_is_over_stands_for_no_later_one(state: State, in_transaction: bool) -> None:
+    tenant_queue(max_job=0)
+    first = expiring_once.enqueue("acme")
+    TenantJob.objects.filter(pk=first.pk).update(state=state)
+    assert expiring_once.enqueue("acme") == first, "the control: until then it does"
+    age(first, expires_at=1)
+    with transaction.atomic() if in_transaction else nullcontext():
+        later = expiring_once.enqueue("acme")
+        assert later != first
+        assert expiring_once.enqueue("acme") == later
+    if state != State.QUEUED:
+        sweep_now()
+        assert states(first, later) == ["canceled", "waiting"]
+
+
+def test_one_that_has_begun_in_time_stands_for_later_ones_after_it() -> None:
+    first = expiring_once.enqueue("acme")
+    admit(first.tenant_queue)
+    assert slots.start(fresh(first), owner())
+    age(first, expires_at=1)
+    assert expiring_once.enqueue("acme") == first
 
 
 @pytest.mark.parametrize("value", [3600, timedelta(0), -HOUR, timedelta(days=367), "1h"], ids=str)

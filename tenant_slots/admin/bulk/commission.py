@@ -80,6 +80,12 @@ def named_by(method: F, action: Confirmed) -> F:
     return method
 
 
+def called(model_admin: Any, action: Confirmed) -> str:
+    """How the ModelAdmin calls it, whatever the form has sent: a list may have two menus."""
+    kind = type(model_admin)
+    return next(name for name in dir(kind) if getattr(getattr(kind, name, None), "confirmed", None) is action)
+
+
 def action_of(model_admin: Any, name: str) -> Confirmed | None:
     found: Confirmed | None = getattr(getattr(model_admin, name, None), "confirmed", None)
     return found

@@ -46,6 +46,7 @@ def start_bulk_change(
     """
     _forget_old()
     visible, parts, queues = _frozen(model_admin, request, action, pks, values)
+    gone = len(pks) - len(visible)
     queue = queue_for(queues)
     tenants.tenant_queue_of_admin(queue)
     with transaction.atomic(using=app_settings.DATABASE):
@@ -58,8 +59,8 @@ def start_bulk_change(
             user_key=str(request.user.pk),
             by=limits.stored_name(str(request.user.get_username())),
             reason=values.get("reason", ""),
-            total=action.rows_changed(pks, values),
-            outcomes={GONE: len(pks) - visible} if visible < len(pks) else {},
+            total=action.rows_changed(visible, values) + (0 if action.counts else gone),
+            outcomes={GONE: gone} if gone else {},
             job=NOBODY,
         )
         change.save(force_insert=True)
@@ -77,15 +78,15 @@ def enqueue(change: BulkChange, queue: str) -> None:
 
 def _frozen(
     model_admin: Any, request: HttpRequest, action: Confirmed, pks: list[int], values: Mapping[str, Any]
-) -> tuple[int, Iterator[list[Part]], list[str]]:
-    """How many of the rows are still there for the user, the parts of their chunks, and the queues they concern."""
+) -> tuple[list[int], Iterator[list[Part]], list[str]]:
+    """The rows that are still there for the user, the parts of their chunks, and the queues they concern."""
     found = model_admin.get_queryset(request).filter(among(pks)).order_by()
     if issubclass(model_admin.model, TenantJob):
         jobs = dict(found.values_list("pk", "tenant_queue_id"))
         rounds = chains.rounds(jobs) if action.in_rounds else {}
-        return len(jobs), chunks.of_jobs(jobs, rounds), _queues_of(sorted(set(jobs.values())))
+        return list(jobs), chunks.of_jobs(jobs, rounds), _queues_of(sorted(set(jobs.values())))
     rows = list(found.values_list("pk", flat=True))
-    return len(rows), chunks.of_queues(rows, values.get("seen", {})), _queues_of(rows)
+    return rows, chunks.of_queues(rows, values.get("seen", {})), _queues_of(rows)
 
 
 def _queues_of(tenant_queues: list[int]) -> list[str]:
