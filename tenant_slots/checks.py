@@ -28,7 +28,7 @@ def register_all() -> None:
         check_database,
         check_apps,
         check_queues,
-        check_weights,
+        check_values_by_queue,
         check_admin_queue,
         check_worker_class,
         check_schemas,
@@ -124,13 +124,19 @@ def check_queues(**_: Any) -> list[CheckMessage]:
     return _unknown_queues("tenant_slots.E007", [*own, *overflow])
 
 
-def check_weights(**_: Any) -> list[CheckMessage]:
-    """E009: a weight that no worker can use."""
-    weights = app_settings.QUEUE_WEIGHTS
-    if RULES["QUEUE_WEIGHTS"](weights):
-        return []
-    text = 'TENANT_SLOTS["QUEUE_WEIGHTS"] weighs queue'
-    return _unknown_queues("tenant_slots.E009", [(text, name, None) for name in weights])
+BY_QUEUE = ("QUEUE_WEIGHTS", "DEFAULT_MAX_JOB", "DEFAULT_SHARE", "DEFAULT_RATE")
+
+
+def check_values_by_queue(**_: Any) -> list[CheckMessage]:
+    """E009: a weight that no worker can use, or a default that no tenant queue gets."""
+    values = {name: getattr(app_settings, name) for name in BY_QUEUE}
+    named = [
+        (f'TENANT_SLOTS["{name}"] names queue', queue, None)
+        for name, value in values.items()
+        if isinstance(value, Mapping) and not RULES[name](value)
+        for queue in value
+    ]
+    return _unknown_queues("tenant_slots.E009", named)
 
 
 def check_admin_queue(**_: Any) -> list[CheckMessage]:

@@ -134,11 +134,14 @@ def test_an_overflow_queue_that_rq_does_not_have_is_reported() -> None:
     assert "tests.jobs.throttled is throttled to queue 'imports_slow'" in " ".join(one.msg for one in messages)
 
 
-def test_a_weight_for_a_queue_that_rq_does_not_have_is_reported() -> None:
-    with override_settings(TENANT_SLOTS={"QUEUE_WEIGHTS": {"imports": 6, "import_slow": 1}}):
+@pytest.mark.parametrize(
+    ("name", "value"), [("QUEUE_WEIGHTS", 1), ("DEFAULT_MAX_JOB", 1), ("DEFAULT_SHARE", 1), ("DEFAULT_RATE", "5/m")]
+)
+def test_a_value_for_a_queue_that_rq_does_not_have_is_reported(name: str, value: object) -> None:
+    with override_settings(TENANT_SLOTS={name: {"imports": value, "import_slow": value}}):
         (message,) = run_checks(tags=["tenant_slots"])
     assert message.id == "tenant_slots.E009"
-    assert "'import_slow'" in message.msg
+    assert f"{name}\"] names queue 'import_slow'" in message.msg
 
 
 def test_a_queue_for_the_admin_that_rq_does_not_have_is_reported() -> None:
