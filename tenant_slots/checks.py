@@ -15,7 +15,7 @@ from rq.worker import BaseWorker
 from tenant_slots import conf, surroundings
 from tenant_slots.conf import app_settings
 from tenant_slots.django_tasks import use
-from tenant_slots.setting_rules import RULES
+from tenant_slots.setting_rules import NOT_IMPORTABLE, RULES
 from tenant_slots.tasks.registry import registered
 
 RECOMMENDED_WORKER = "tenant_slots.workers.TenantPreforkWorker"
@@ -163,7 +163,7 @@ def check_worker_class(**_: Any) -> list[CheckMessage]:
     configured = getattr(settings, "RQ", {}).get("WORKER_CLASS")
     try:
         worker_class = import_string(configured) if isinstance(configured, str) else configured
-    except ImportError as error:
+    except NOT_IMPORTABLE as error:
         return [Error(f'RQ["WORKER_CLASS"] cannot be imported: {error}.', id="tenant_slots.E008")]
     if isinstance(worker_class, type) and issubclass(worker_class, BaseWorker) and _is_ours(worker_class):
         return []

@@ -28,6 +28,9 @@ SHORTEST_LEASE, LONGEST_LEASE = 1, 24 * 24 * 3600
 2**31, and a worker that has one set to more ends.
 """
 
+NOT_IMPORTABLE = (ImportError, TypeError, ValueError)
+"""What `import_string` raises; the latter two for a path that begins with a dot."""
+
 HIGHEST_WEIGHT = sys.float_info.max
 """A worker that computes with a higher one, which only an int can be, ends with an OverflowError."""
 
@@ -91,7 +94,7 @@ def _default(value: object, is_right: Callable[[object], bool], right: str) -> P
 def _importable(path: str) -> Problem:
     try:
         return None if callable(import_string(path)) else f"{path} is not callable."
-    except (ImportError, TypeError) as error:  # TypeError: a path that begins with a dot
+    except NOT_IMPORTABLE as error:
         return f"It cannot be imported: {error}."
 
 

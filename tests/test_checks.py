@@ -69,6 +69,7 @@ def test_every_setting_has_a_rule() -> None:
         ({"DATABASE": "nowhere"}, "tenant_slots.E005"),
         ({"DATABASE": ["default"]}, "tenant_slots.E003"),
         ({"MAY_VIEW_HEALTH": ".access.is_staff"}, "tenant_slots.E003"),
+        ({"MAY_VIEW_HEALTH": ".access"}, "tenant_slots.E003"),
         ({"CAPTURE_CONTEXT": ["", "tests.contexts.capture"]}, "tenant_slots.E003"),
         ({"JOB_CONTEXT": [""]}, "tenant_slots.E003"),
     ],
@@ -159,6 +160,8 @@ def test_a_queue_for_the_admin_that_rq_does_not_have_is_reported() -> None:
         ({}, ["tenant_slots.W002"]),
         ({"WORKER_CLASS": "rq.SimpleWorker"}, ["tenant_slots.W002"]),
         ({"WORKER_CLASS": "tests.nowhere.Worker"}, ["tenant_slots.E008"]),
+        ({"WORKER_CLASS": ".nowhere.Worker"}, ["tenant_slots.E008"]),
+        ({"WORKER_CLASS": ".Worker"}, ["tenant_slots.E008"]),
         ({"WORKER_CLASS": "tenant_slots.workers.TenantWorker"}, []),
     ],
 )

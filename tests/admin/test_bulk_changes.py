@@ -577,6 +577,22 @@ def test_everybody_sees_their_own_and_those_of_others_with_a_permission(boss: Cl
     assert fresh(change).cancel_requested_at is None
 
 
+def test_who_is_restricted_to_tenants_sees_only_their_own_whatever_they_may(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others have changed names tenants that are none of theirs."""
+    rows = many_queues(5)
+    change = started(boss, QUEUES, "set_limit", rows, max_job="5")
+    restricted = signed_in("view_tenantqueue", "view_bulkchange", "set_limit_tenantqueue")
+    own = started(restricted, QUEUES, "set_limit", rows, max_job="7")
+    theirs = TenantQueue.objects.filter(pk=rows[0].pk)
+    monkeypatch.setattr(TenantQueueAdmin, "tenant_queues_for", lambda self, request: theirs)
+    assert restricted.get(page_of(change)).status_code == 404
+    assert restricted.get(page_of(change, "bulk_live")).status_code == 404
+    listed = text_of(restricted.get(f"{QUEUES}bulk/"))
+    assert (page_of(change) in listed, page_of(own) in listed) == (False, True)
+
+
 # --- the page ------------------------------------------------------------------------------------------------------
 
 

@@ -34,7 +34,9 @@ SEES_ALL = "view_bulkchange"
 
 
 class BulkPages(AnyConcern):
-    """Everybody sees their own bulk changes; those of others need a permission."""
+    """Everybody sees their own bulk changes. Those of others, which may name any tenant, need a permission, and are not
+    shown to who is restricted to some tenants.
+    """
 
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view
@@ -97,7 +99,8 @@ class BulkPages(AnyConcern):
         changes: QuerySet[BulkChange] = BulkChange.objects.filter(
             model=self.opts.label_lower, site=self.admin_site.name
         )
-        return changes if may(request, SEES_ALL) else changes.filter(user_key=str(request.user.pk))
+        sees_all = may(request, SEES_ALL) and self.tenant_queues_for(request) is None
+        return changes if sees_all else changes.filter(user_key=str(request.user.pk))
 
     def _bulk_change(self, request: HttpRequest, change_id: int) -> BulkChange:
         change = self._bulk_changes(request).filter(pk=change_id).first()
