@@ -210,7 +210,15 @@ class Drops:
         return 1
 
 
-@pytest.mark.parametrize("leaves", [lambda: os.closerange(3, 4096), lambda: os.execv("/bin/sleep", ["sleep", "60"])])
+def close_all_files() -> None:
+    os.closerange(3, 4096)
+
+
+def become_another_program() -> None:
+    os.execv("/bin/sleep", ["sleep", "60"])  # noqa: S606
+
+
+@pytest.mark.parametrize("leaves", [close_all_files, become_another_program])
 def test_a_horse_that_has_hung_up_is_waited_for_in_peace(leaves: Callable[[], object]) -> None:
     """Its job has closed all files, as who becomes a daemon does, or is another program by now."""
 
