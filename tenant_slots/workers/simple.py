@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 from rq.job import Job
 from rq.queue import Queue
 from rq.worker import SimpleWorker
 
-from tenant_slots.running.run import WatchedRun
+from tenant_slots.running.run import EndedAtOnce, WatchedRun
 from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.turns import TurnTakingWorker
 
 
 class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
     """RQ's worker without a fork. It runs jobs, sweeps and calls receivers in one process and thread."""
+
+    _ends_at_once = False
+
+    def request_force_stop(self, *args: Any) -> None:
+        """Called in the midst of a job's function, perhaps: RQ's own error would be taken for one of the job."""
+        try:
+            super().request_force_stop(*args)
+        except SystemExit as error:
+            self._ends_at_once = True
+            raise EndedAtOnce from error
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         taken = self.taken_run()
@@ -27,7 +38,7 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
             try:
                 super().execute_job(job, queue)
             finally:
-                self.keep_what_is_left()
+                self.keep_what_is_left(was_interrupted=self._ends_at_once)
 
     def new_run(self) -> WatchedRun:
         """For the next job; an outage that it meets is this worker's, which then calls no owner stale for a lease."""
