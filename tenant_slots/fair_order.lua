@@ -8,6 +8,9 @@ local NEWEST = 0.2   -- weight of a job's run time in the mean of its tenant
 local LOOK = 100     -- jobs of RQ's list that are read at a time
 local FIELDS = 1000  -- names and values that are written at a time
 
+local NUDGE = 'tenant_slots-look' -- in RQ's list, in place of a job: whoever waits there is to look again. No job has this id
+local AT_ONCE = 0.02 -- seconds by which who looks again may be late
+
 local FRONT = -1e15   -- score of tenants that come with nothing to their account, the first one first
 
 local RECORD = '<dddddfHHIB'
@@ -228,15 +231,48 @@ local function stay(record)
   end
 end
 
+-- How many workers have a record of RQ's there and are not ours, and how many of these are idle.
+local function stock_workers(queue)
+  local others, idle = 0, 0
+  for _, worker in ipairs(redis.call('SMEMBERS', 'rq:workers:' .. queue)) do
+    if not redis.call('ZSCORE', key('workers', queue), worker) then
+      local state = redis.call('HGET', worker, 'state')
+      if state then others = others + 1 end
+      if state == 'idle' then idle = idle + 1 end
+    end
+  end
+  return others, idle
+end
+
+-- Somebody is to look when a tenant may start a job again. Who waits at RQ's list knows only of those that had left by
+-- then: unless one of them looks in time it is woken, to find out. Stock workers that it may come to pass over what is no job.
+local function have_somebody_watch(queue)
+  local wakes = times_of(queue).wakes
+  if wakes == 0 or redis.call('ZCOUNT', key('idle', queue), now, '+inf') == 0 then return end
+  if redis.call('ZCOUNT', key('watch', queue), now - AT_ONCE, math.max(now, wakes) + AT_ONCE) > 0 then return end
+  local list = 'rq:queue:' .. queue
+  if redis.call('LINDEX', list, 0) == NUDGE then return end
+  local _, idle = stock_workers(queue)
+  for _ = 0, idle do redis.call('LPUSH', list, NUDGE) end
+end
+
 local function wakes_at(queue)
   local due = redis.call('ZRANGE', key('wake', queue), 0, 0, 'WITHSCORES')
   note(queue, 'wakes', tonumber(due[2] or 0))
+  have_somebody_watch(queue)
 end
+
+local function is_due(queue)
+  local wakes = times_of(queue).wakes
+  return wakes > 0 and wakes <= now
+end
+
+local woken = {}
 
 -- Tenants that may start a job again by now, which they might not when they left.
 local function wake(queue)
-  local wakes = times_of(queue).wakes
-  if wakes == 0 or wakes > now then return end
+  if not is_due(queue) then return end
+  woken[queue] = true
   for _, tenant in ipairs(redis.call('ZRANGEBYSCORE', key('wake', queue), '-inf', now)) do
     redis.call('ZREM', key('wake', queue), tenant)
     offered(read(queue, tenant))
@@ -256,14 +292,8 @@ local function is_ours(rq_id) return string.find(rq_id, '^%x+%-%x+%-%x+%-%x+%-%x
 local function room(queue)
   local alive = redis.call('ZCOUNT', key('workers', queue), now, '+inf')
   local idle = redis.call('ZCOUNT', key('idle', queue), now, '+inf')
-  local others = 0
-  for _, worker in ipairs(redis.call('SMEMBERS', 'rq:workers:' .. queue)) do
-    if not redis.call('ZSCORE', key('workers', queue), worker) then
-      local state = redis.call('HGET', worker, 'state')
-      if state then others = others + 1 end
-      if state == 'idle' then idle = idle + 1 end
-    end
-  end
+  local others, idle_others = stock_workers(queue)
+  idle = idle + idle_others
   if alive + others > times_of(queue).most then note(queue, 'most', alive + others) end
   local most = idle
   if others > 0 or alive == 0 then most = most + K end
@@ -425,6 +455,9 @@ local function wait(worker, ttl, waits, queues)
     local wakes = times_of(queue).wakes
     if wakes > 0 then soonest = math.min(soonest, math.max(0, wakes - now)) end
   end
+  if waits == '1' and soonest < math.huge then
+    for _, queue in ipairs(queues) do redis.call('ZADD', key('watch', queue), now + soonest, worker) end
+  end
   return soonest < math.huge and {'', string.format('%.6f', soonest)}
 end
 
@@ -462,7 +495,11 @@ function operations.take(worker, ttl, says, waits, tenant, seconds, queue, is_ov
   end
   if says == '1' then show_presence(worker, ttl, queues) end
   local told = next_for(worker, ttl, waits, queues)
-  if tenant ~= '' and is_for_others(told, tenant, queue) then others[#others + 1] = queue end
+  if tenant ~= '' and not woken[queue] and is_for_others(told, tenant, queue) then others[#others + 1] = queue end
+  for lane in pairs(woken) do others[#others + 1] = lane end
+  if says == '1' and told and told[1] ~= '' then
+    for _, lane in ipairs(queues) do have_somebody_watch(lane) end
+  end
   return {told, with_room(others)}
 end
 
@@ -472,8 +509,7 @@ function operations.again(tenant, seconds, queue)
   fetch({tenant, field_of(queue)})
   local record = read(queue, tenant)
   local has_place = settle(queue, tenant, tonumber(seconds))
-  if listed_first(queue) then return false end
-  wake(queue)
+  if listed_first(queue) or is_due(queue) then return false end
   local heads = redis.call('ZRANGE', key('order', queue), 0, 1, 'WITHSCORES')
   has_place = has_place or heads[1] == tenant or heads[3] == tenant or place_of(record)
   if not has_place then come_back(record, times_of(queue).virtual) end
@@ -488,11 +524,13 @@ end
 -- The worker is there, and runs a job.
 function operations.here(worker, ttl) show_presence(worker, ttl, rest(2)) end
 
--- The worker is there for these queues no more, or has something to do.
-function operations.leave(worker, is_over)
-  for _, queue in ipairs(rest(2)) do
+-- The worker is there for these queues no more, or has something to do, or looks again.
+function operations.leave(worker, is_over, looks)
+  for _, queue in ipairs(rest(3)) do
     redis.call('ZREM', key('idle', queue), worker)
+    redis.call('ZREM', key('watch', queue), worker)
     if is_over == '1' then redis.call('ZREM', key('workers', queue), worker) end
+    if looks == '0' then have_somebody_watch(queue) end
   end
 end
 
@@ -550,6 +588,7 @@ function operations.charge(queue)
   note(queue, 'most', 0)
   redis.call('ZREMRANGEBYSCORE', key('workers', queue), '-inf', now - 60)
   redis.call('ZREMRANGEBYSCORE', key('idle', queue), '-inf', now - 60)
+  redis.call('ZREMRANGEBYSCORE', key('watch', queue), '-inf', now - 60)
   room(queue)
 end
 

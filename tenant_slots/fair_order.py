@@ -36,6 +36,13 @@ NOTHING_RAN = -1
 NOTHING_CHARGED = -2
 """In place of seconds: what became free was no job's."""
 
+NUDGE = "tenant_slots-look"
+"""In RQ's list, in place of a job's id: a worker of ours that waits there is to ask again who is next.
+
+It has last asked before a tenant was told to wait for a moment, so that it would sleep through that. RQ passes over ids
+of which it has no job.
+"""
+
 
 class Turn(NamedTuple):
     """A tenant's turn in one queue."""
@@ -132,7 +139,7 @@ def take(
         worker: RQ's key of it.
         rq_queues: where it looks, in this order.
         waits: whether it waits at RQ's lists if there is nothing; who enqueues then pushes to these.
-        is_news: whether it has not said for a while that it is there.
+        is_news: whether it has not said for a while that it is there, or has waited.
         slot: one that it has freed before; as of `freed`.
     """
     before = (worker, SECONDS_ALIVE, int(is_news), int(waits), *(_flat(slot) if slot else [""] * 4))
@@ -154,9 +161,9 @@ def show_presence(worker: str, rq_queues: list[str]) -> None:
     _ask(rq_queues[0], "here", worker, SECONDS_ALIVE, *rq_queues)
 
 
-def leave(worker: str, rq_queues: list[str], *, is_over: bool = False) -> None:
-    """The worker waits no more; or `is_over`: it will look no more."""
-    _ask(rq_queues[0], "leave", worker, int(is_over), *rq_queues)
+def leave(worker: str, rq_queues: list[str], *, is_over: bool = False, looks: bool = False) -> None:
+    """The worker waits no more; or `is_over`: it will look no more; or it `looks` at once who is next."""
+    _ask(rq_queues[0], "leave", worker, int(is_over), int(looks), *rq_queues)
 
 
 def drop(turn: Turn, admitted: int = 0, *, is_full: bool, wakes_in: float | None = None) -> None:

@@ -13,7 +13,7 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from tenant_slots import fair_order, slots, transitions
-from tenant_slots.fair_order import NOTHING_CHARGED, NOTHING_RAN, Freed, Turn
+from tenant_slots.fair_order import NOTHING_CHARGED, NOTHING_RAN, NUDGE, Freed, Turn
 from tenant_slots.models import Kind, State, TenantJob
 from tenant_slots.repair import lost_runs
 from tenant_slots.running.keeper import ReservationRun
@@ -638,6 +638,88 @@ def test_jobs_that_are_admitted_together_stand_in_their_order() -> None:
     assert django_rq.get_queue(QUEUE).job_ids == [fresh(job).rq_id for job in many]
 
 
+# Who looks when a tenant may start a job again
+
+
+def nudges() -> int:
+    return int(redis().lrange(LIST, 0, -1).count(NUDGE.encode()))
+
+
+def sleeps(name: str) -> None:
+    """A worker of ours, at RQ's lists."""
+    fair_order.take(name, [QUEUE], waits=True)
+
+
+def has_to_wait(seconds: float) -> None:
+    """A tenant's turn has come to nothing, and there is a token then."""
+    offer(A)
+    fair_order.drop(Turn(QUEUE, A, jobs=1, offers=record(A).offers), is_full=True, wakes_in=seconds)
+
+
+@alone
+def test_who_waits_without_knowing_is_told_to_look() -> None:
+    sleeps("one"), sleeps("two")
+    has_to_wait(60)
+    assert nudges() == 1, "one of them is enough"
+
+
+@alone
+def test_where_nobody_waits_nobody_is_told() -> None:
+    fair_order.take("busy", [QUEUE], waits=False)
+    has_to_wait(60)
+    assert nudges() == 0
+
+
+@alone
+def test_who_knows_already_is_not_told_again_unless_it_would_come_too_late() -> None:
+    has_to_wait(60)
+    sleeps("one")
+    has_to_wait(90)
+    assert nudges() == 0
+    has_to_wait(30)
+    assert nudges() == 1
+
+
+@alone
+def test_who_knows_and_turns_to_something_else_has_another_one_told() -> None:
+    sleeps("one"), sleeps("two")
+    redis().delete(LIST)
+    has_to_wait(60)
+    redis().delete(LIST)
+    fair_order.leave("one", [QUEUE], looks=True)
+    sleeps("one")
+    assert nudges() == 0
+    fair_order.leave("one", [QUEUE])
+    assert nudges() == 1
+
+
+@alone
+def test_a_stock_worker_that_waits_there_may_come_to_it_and_passes_it_over() -> None:
+    sleeps("one")
+    worker_of_rq("stock", "idle")
+    has_to_wait(60)
+    assert nudges() == 2
+
+
+@alone
+def test_whoever_takes_a_turn_that_was_due_has_the_others_fed() -> None:
+    """They wait, and do not know that there is something to run by now."""
+    sleeps("one"), sleeps("two")
+    has_to_wait(0)
+    redis().delete(LIST)
+    fair_order.leave("one", [QUEUE], looks=True)
+    turn, rooms = fair_order.take("one", [QUEUE], waits=True)
+    assert isinstance(turn, Turn)
+    assert rooms == [QUEUE]
+
+
+@alone
+def test_what_is_due_ends_the_chain_of_one_tenants_jobs_so_that_others_are_fed() -> None:
+    offer(B)
+    has_to_wait(0)
+    assert fair_order.again(Freed(B, 1.0, QUEUE)) is None
+
+
 # What may be lost, run twice, or cut off
 
 
@@ -662,6 +744,7 @@ TWICE: dict[str, Callable[[Turn], object]] = {
     "charge": lambda turn: fair_order.charge(QUEUE, [(A, 2, 5.0)]),
     "bring": lambda turn: fair_order.bring_before_plain_jobs(QUEUE, [OURS.format(1)]),
     "leave": lambda turn: fair_order.leave("one", [QUEUE], is_over=True),
+    "drop for a while": lambda turn: fair_order.drop(turn, is_full=False, wakes_in=60),
 }
 
 

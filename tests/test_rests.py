@@ -78,6 +78,7 @@ def test_a_tenant_queue_that_does_not_rest_asks_no_clock() -> None:
         assert any(query["sql"].startswith(clock) for query in queries) is asks
 
 
+@pytest.mark.usefixtures("no_workers")
 def test_the_order_wakes_the_tenant_when_the_rest_is_over() -> None:
     row = tenant_queue()
     waiting_job(row)

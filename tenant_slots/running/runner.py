@@ -24,7 +24,7 @@ from tenant_slots.running import busy, callbacks, deliveries, errors, unknown_ta
 from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.running.progress import reporting
 from tenant_slots.running.recording import Outcome, storable_error
-from tenant_slots.running.run import Run
+from tenant_slots.running.run import EndedAtOnce, Run
 from tenant_slots.tasks import attempts, methods
 from tenant_slots.tasks.arguments import json_problem
 from tenant_slots.tasks.options import LONGEST
@@ -74,6 +74,7 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
 
     Raises:
         TenantBusy: the function has; the job is back in its backlog.
+        EndedAtOnce: its end is not recorded.
         BaseException: whatever else it raises, or an error in its place.
     """
     job = run.job
@@ -87,6 +88,9 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
             result = function(job)
             alarm.disarm()
             _require_meaning(job, result)
+        except EndedAtOnce:
+            alarm.disarm()
+            raise  # its worker records that
         except BaseException as error:
             alarm.disarm()
             if back := unknown_tasks.put_back(job, error):

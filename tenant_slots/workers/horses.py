@@ -101,6 +101,7 @@ class Horse:
 
     def __init__(self, life: Callable[[Reins], object], first: Order | None = None) -> None:
         self._line, its_end = socket.socketpair()
+        self._has_hung_up = False
         try:
             self.child = Child(lambda: life(self._reins(its_end, first)))
         except OSError:
@@ -128,10 +129,14 @@ class Horse:
 
     def report(self, seconds: float) -> Report | None:
         """What it says within so many seconds; None when it has nothing to say, dead or alive."""
-        if not self.child.wait(seconds, self._line.fileno()):
+        line = [] if self._has_hung_up else [self._line.fileno()]
+        if not self.child.wait(seconds, *line):
             return None
         message, result = _received(self._line), _received(self._line)
         if message is None or result is None:
+            self._has_hung_up = (
+                True  # a job has closed all files, or become another program: only its end is waited for
+            )
             return None
         values = json.loads(message)
         if values["ended"]:

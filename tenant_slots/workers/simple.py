@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 from rq.job import Job
 from rq.queue import Queue
 from rq.worker import SimpleWorker
 
-from tenant_slots.running.run import WatchedRun
+from tenant_slots.running.run import EndedAtOnce, WatchedRun
 from tenant_slots.workers.baseline import leave_transactions, restore_sessions
 from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.turns import TurnTakingWorker
@@ -20,6 +21,16 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
 
     Of what a job changes in this process, only the database sessions are put back: its own work needs them.
     """
+
+    _ends_at_once = False
+
+    def request_force_stop(self, *args: Any) -> None:
+        """Called in the midst of a job's function, perhaps: RQ's own error would be taken for one of the job."""
+        try:
+            super().request_force_stop(*args)
+        except SystemExit as error:
+            self._ends_at_once = True
+            raise EndedAtOnce from error
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         taken = self.taken_run()
@@ -33,7 +44,7 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
             finally:
                 leave_transactions()
                 restore_sessions()  # which what is left is then recorded in, too
-                self.keep_what_is_left()
+                self.keep_what_is_left(was_interrupted=self._ends_at_once)
 
     def new_run(self) -> WatchedRun:
         """For the next job; an outage that it meets is this worker's, which then calls no owner stale for a lease."""

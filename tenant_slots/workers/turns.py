@@ -26,6 +26,7 @@ from tenant_slots.witness import Phase
 from tenant_slots.workers.base import SweepingWorker
 from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.kept import Ending
+from tenant_slots.workers.nudges import Nudged
 
 logger = logging.getLogger("tenant_slots")
 
@@ -48,12 +49,14 @@ class TurnTakingWorker(SweepingWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         dequeue = {"dequeue_any": staticmethod(self._next_job)}
-        self._rq_queue_class: type[Queue] = self.queue_class
+        self._rq_queue_class: type[Queue] = type(self.queue_class.__name__, (Nudged, self.queue_class), {})
         self.queue_class = cast(type[Queue], type(self.queue_class.__name__, (self.queue_class,), dequeue))
         self._taken: WatchedRun | None = None
         """The run of the next job, which is marked as running already."""
         self._slot: Freed | None = None
         """One that is free, and that is told to the order of tenants when this worker asks who is next."""
+        self._has_waited = False
+        """At RQ's lists, since it has last asked who is next."""
         self._next_sign = 0.0
         self._is_bounded = False
 
@@ -121,7 +124,8 @@ class TurnTakingWorker(SweepingWorker):
                 return found
 
     def _next_turn(self, names: list[str], *, waits: bool) -> Next:
-        is_news = self._is_sign_due()
+        is_news = self._is_sign_due() or self._has_waited
+        self._has_waited = False
         turn, rooms = fair_order.take(self.key, names, waits=waits, is_news=is_news, slot=self._slot)
         self._slot = None
         if is_news:
@@ -147,11 +151,15 @@ class TurnTakingWorker(SweepingWorker):
         self.settle_up()
         if self._stop_requested:
             raise StopRequested
+        self._has_waited, looks = timeout is not None, False
         try:
             return self._rq_queue_class.dequeue_any(queues, cast(int, timeout), **options)
+        except DequeueTimeout:
+            looks = True
+            raise
         finally:
             if timeout is not None:
-                self._unless_redis_is_away(fair_order.leave, self.key, self.queue_names())
+                self._unless_redis_is_away(partial(fair_order.leave, looks=looks), self.key, self.queue_names())
 
     def _take(self, turn: Turn) -> tuple[Job, Queue] | None:
         """The tenant's next job, which runs from now on; None when it has none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import django_rq
@@ -14,7 +15,7 @@ from rq.worker import WorkerStatus
 
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
 from tests import jobs
-from tests.factories import fresh
+from tests.factories import counters_match, fresh
 from tests.history import History
 from tests.processes import Workers, wait_until
 
@@ -72,6 +73,25 @@ def test_a_killed_worker_takes_its_horse_with_it(workers: Workers, history: Hist
     worker.kill()
     worker.wait()
     wait_until(lambda: gone(horse), timeout=5, message="the horse outlived its worker")
+
+
+@pytest.mark.parametrize("name", ["TenantWorker", "TenantPreforkWorker", "TenantSimpleWorker"])
+def test_a_worker_that_is_told_twice_to_end_interrupts_its_job_which_has_not_failed(
+    workers: Workers, history: History, tmp_path: Path, name: str
+) -> None:
+    (worker,) = workers.start(1, worker_class=f"tenant_slots.workers.{name}")
+    job = jobs.wait_for_file.enqueue("acme", "long", history.path, str(tmp_path / "never"))
+    wait_until(lambda: history.started() == ["long"])
+    redis = django_rq.get_connection("imports")
+    (on_record,) = Worker.all(connection=redis)
+    worker.send_signal(signal.SIGINT)
+    wait_until(lambda: redis.hget(on_record.key, "shutdown_requested_date"))
+    time.sleep(1.2)  # RQ takes two within a second for one
+    worker.send_signal(signal.SIGINT)
+    worker.wait(30)
+    job.refresh_from_db()
+    assert (job.state, job.interruptions, job.crashes, job.failures) == (State.WAITING, 1, 0, 0)
+    assert counters_match()
 
 
 def test_canceling_a_running_job_stops_it(workers: Workers, history: History, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from rq.job import JobStatus
 from tenant_slots import dispatch
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
 from tenant_slots.workers import horses
+from tenant_slots.workers.horses import Horse, Reins
 from tests.factories import counters_match, fresh
 from tests.history import History
 from tests.jobs import wait_for_file
@@ -205,6 +208,34 @@ class Drops:
         self.places.append(place.obj)
         place[:1], self._rest = self._rest[:1], self._rest[1:]
         return 1
+
+
+def close_all_files() -> None:
+    os.closerange(3, 4096)
+
+
+def become_another_program() -> None:
+    os.execv("/bin/sleep", ["sleep", "60"])  # noqa: S606
+
+
+@pytest.mark.parametrize("leaves", [close_all_files, become_another_program])
+def test_a_horse_that_has_hung_up_is_waited_for_in_peace(leaves: Callable[[], object]) -> None:
+    """Its job has closed all files, as who becomes a daemon does, or is another program by now."""
+
+    def live(reins: Reins) -> None:
+        leaves()
+        signal.pause()
+
+    horse = Horse(live)
+    try:
+        assert horse.report(30) is None
+        began = time.monotonic()
+        assert horse.report(0.2) is None
+        assert time.monotonic() - began >= 0.19, "who waits for it would spin"
+        assert not horse.child.has_ended()
+    finally:
+        horse.part(0)
+    assert horse.child.has_ended()
 
 
 def test_what_a_horse_says_is_written_once_in_however_many_parts_it_comes() -> None:

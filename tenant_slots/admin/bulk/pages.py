@@ -20,7 +20,7 @@ from tenant_slots.admin.bulk.start import enqueue, queue_for
 from tenant_slots.admin.cells import html
 from tenant_slots.admin.confirmed import Confirmed
 from tenant_slots.admin.pages import address, view_name
-from tenant_slots.admin.permissions import may
+from tenant_slots.admin.permissions import Restricted, may
 from tenant_slots.admin.polling import INTERVALS, clamped, conditional
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.models import BulkChange, TenantJob
@@ -33,7 +33,7 @@ LIVE = forms.Media(css={"all": ["tenant_slots/admin.css"]}, js=["tenant_slots/ad
 SEES_ALL = "view_bulkchange"
 
 
-class BulkPages(AnyConcern):
+class BulkPages(Restricted, AnyConcern):
     """Everybody sees their own bulk changes. Those of others, which may name any tenant, need a permission, and are not
     shown to who is restricted to some tenants.
     """

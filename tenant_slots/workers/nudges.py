@@ -1,0 +1,41 @@
+"""Waiting at RQ's lists for a job, or for word that there may be something else to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis import Redis
+from rq.exceptions import DequeueTimeout
+from rq.intermediate_queue import IntermediateQueue
+from rq.queue import Queue
+from rq.utils import as_text
+
+from tenant_slots.fair_order import NUDGE
+
+
+class Nudged(Queue):
+    """Before RQ's queue class (RQ 2.12): a nudge ends the wait at its lists, as if the time were over."""
+
+    @classmethod
+    def lpop(cls, queue_keys: Sequence[str], timeout: int | None, connection: Redis | None = None) -> Any:
+        found = super().lpop(queue_keys, timeout, connection=connection)
+        return _unless_nudged(found, timeout)
+
+    @classmethod
+    def lmove(cls, connection: Redis, queue_key: str, timeout: int | None) -> Any:
+        """A nudge is in the intermediate queue by now."""
+        found = super().lmove(connection, queue_key, timeout)
+        if _is_nudge(found):
+            connection.lrem(IntermediateQueue.get_intermediate_queue_key(queue_key), 0, NUDGE)
+        return _unless_nudged(found, timeout)
+
+
+def _unless_nudged(found: Any, timeout: int | None) -> Any:
+    if timeout is not None and _is_nudge(found):
+        raise DequeueTimeout(timeout, found[0])
+    return found
+
+
+def _is_nudge(found: Any) -> bool:
+    return found is not None and as_text(found[1]) == NUDGE
