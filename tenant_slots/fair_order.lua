@@ -245,7 +245,8 @@ local function stock_workers(queue)
 end
 
 -- Somebody is to look when a tenant may start a job again. Who waits at RQ's list knows only of those that had left by
--- then: unless one of them looks in time it is woken, to find out. Stock workers that it may come to pass over what is no job.
+-- then: unless one of them looks in time it is woken, to find out. Not where a worker of RQ's waits too: that would pass over
+-- what is no job and begin its wait anew, without the heartbeat that comes at its end.
 local function have_somebody_watch(queue)
   local wakes = times_of(queue).wakes
   if wakes == 0 or redis.call('ZCOUNT', key('idle', queue), now, '+inf') == 0 then return end
@@ -253,7 +254,7 @@ local function have_somebody_watch(queue)
   local list = 'rq:queue:' .. queue
   if redis.call('LINDEX', list, 0) == NUDGE then return end
   local _, idle = stock_workers(queue)
-  for _ = 0, idle do redis.call('LPUSH', list, NUDGE) end
+  if idle == 0 then redis.call('LPUSH', list, NUDGE) end
 end
 
 local function wakes_at(queue)
@@ -509,7 +510,8 @@ function operations.again(tenant, seconds, queue)
   fetch({tenant, field_of(queue)})
   local record = read(queue, tenant)
   local has_place = settle(queue, tenant, tonumber(seconds))
-  if listed_first(queue) or is_due(queue) then return false end
+  local listed = listed_first(queue)
+  if (listed and listed ~= NUDGE) or is_due(queue) then return false end
   local heads = redis.call('ZRANGE', key('order', queue), 0, 1, 'WITHSCORES')
   has_place = has_place or heads[1] == tenant or heads[3] == tenant or place_of(record)
   if not has_place then come_back(record, times_of(queue).virtual) end
@@ -588,7 +590,9 @@ function operations.charge(queue)
   note(queue, 'most', 0)
   redis.call('ZREMRANGEBYSCORE', key('workers', queue), '-inf', now - 60)
   redis.call('ZREMRANGEBYSCORE', key('idle', queue), '-inf', now - 60)
-  redis.call('ZREMRANGEBYSCORE', key('watch', queue), '-inf', now - 60)
+  for _, worker in ipairs(redis.call('ZRANGE', key('watch', queue), 0, -1)) do
+    if not redis.call('ZSCORE', key('workers', queue), worker) then redis.call('ZREM', key('watch', queue), worker) end
+  end
   room(queue)
 end
 

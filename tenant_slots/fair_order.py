@@ -23,9 +23,13 @@ from typing import Any, NamedTuple
 from redis import Redis
 
 from tenant_slots import dispatch
+from tenant_slots.conf import app_settings
 
 SECONDS_ALIVE = 15
 """For which a worker of ours counts as there, and as idle, after it was last heard of: it looks every few seconds."""
+
+SECONDS_LATE = 10
+"""By which a worker may look later than it wanted to: a sweep that has become due goes first."""
 
 TENANTS_PER_CALL = 1000
 """Most tenants in one run of the script: Redis serves nobody else meanwhile."""
@@ -142,7 +146,7 @@ def take(
         is_news: whether it has not said for a while that it is there, or has waited.
         slot: one that it has freed before; as of `freed`.
     """
-    before = (worker, SECONDS_ALIVE, int(is_news), int(waits), *(_flat(slot) if slot else [""] * 4))
+    before = (worker, _seconds_alive(), int(is_news), int(waits), *(_flat(slot) if slot else [""] * 4))
     answer, rooms = _ask(rq_queues[0], "take", *before, *rq_queues)
     return _next(answer), _known_names(rq_queues[0], rooms)
 
@@ -158,7 +162,12 @@ def again(slot: Freed) -> Turn | None:
 
 def show_presence(worker: str, rq_queues: list[str]) -> None:
     """The worker is there, and runs a job."""
-    _ask(rq_queues[0], "here", worker, SECONDS_ALIVE, *rq_queues)
+    _ask(rq_queues[0], "here", worker, _seconds_alive(), *rq_queues)
+
+
+def _seconds_alive() -> float:
+    """Longer where it waits for longer."""
+    return max(SECONDS_ALIVE, app_settings.SWEEP_INTERVAL + SECONDS_LATE)
 
 
 def leave(worker: str, rq_queues: list[str], *, is_over: bool = False, looks: bool = False) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import django_rq
 import pytest
 from django.conf import settings
+from django.test import override_settings
 from redis.exceptions import RedisError
 
 from tenant_slots import fair_order, slots, transitions
@@ -446,6 +447,12 @@ def test_who_stands_in_the_order_can_be_asked() -> None:
 # The window: how far ahead jobs are admitted
 
 
+def clock() -> float:
+    """That of Redis."""
+    seconds, microseconds = redis().time()
+    return float(seconds + microseconds / 1_000_000)
+
+
 def worker_of_rq(name: str, state: str | None, queue: str = QUEUE) -> None:
     redis().sadd(f"rq:workers:{queue}", f"rq:worker:{name}")
     if state:
@@ -694,11 +701,54 @@ def test_who_knows_and_turns_to_something_else_has_another_one_told() -> None:
 
 
 @alone
-def test_a_stock_worker_that_waits_there_may_come_to_it_and_passes_it_over() -> None:
+@pytest.mark.parametrize(("state", "told"), [("idle", 0), ("busy", 1)])
+def test_nobody_is_told_where_a_stock_worker_waits_too(state: str, told: int) -> None:
+    """It would pass over what is no job, and begin its wait anew: a heartbeat comes only at the end of one."""
     sleeps("one")
-    worker_of_rq("stock", "idle")
+    worker_of_rq("stock", state)
     has_to_wait(60)
-    assert nudges() == 2
+    assert nudges() == told
+
+
+@alone
+def test_who_was_passed_over_has_another_one_told() -> None:
+    """A worker that takes what stands behind the nudge in the list asks who is next again, with news."""
+    sleeps("one")
+    has_to_wait(60)
+    redis().delete(LIST)
+    fair_order.take("busy", [QUEUE], waits=False, is_news=True)
+    assert nudges() == 0, "it has nothing to do, and may wait next"
+    offer(B)
+    turn, _ = fair_order.take("busy", [QUEUE], waits=False, is_news=True)
+    assert isinstance(turn, Turn)
+    assert nudges() == 1
+
+
+@alone
+def test_a_nudge_ends_no_chain_of_jobs() -> None:
+    sleeps("one")
+    has_to_wait(60)
+    assert nudges() == 1
+    offer(B)
+    assert fair_order.again(Freed(B, 1.0, QUEUE)) is not None
+
+
+@alone
+def test_a_worker_that_is_gone_watches_nothing() -> None:
+    has_to_wait(3600)
+    sleeps("one")
+    redis().zrem(f"tenant_slots:workers:{QUEUE}", "one")
+    sleeps("two")
+    fair_order.charge(QUEUE, [])
+    assert [name.decode() for name in redis().zrange(f"tenant_slots:watch:{QUEUE}", 0, -1)] == ["two"]
+
+
+@alone
+def test_one_that_waits_for_long_counts_as_idle_for_as_long() -> None:
+    with override_settings(TENANT_SLOTS={"SWEEP_INTERVAL": 600}):
+        sleeps("one")
+    left = redis().zscore(f"tenant_slots:idle:{QUEUE}", "one") - clock()
+    assert 600 < left <= 610
 
 
 @alone

@@ -27,7 +27,7 @@ from rq.timeouts import BaseTimeoutException
 from tenant_slots import logs
 from tenant_slots.alarm import time_limit
 from tenant_slots.conf import app_settings
-from tenant_slots.db.sessions import threads_of_pools
+from tenant_slots.db.sessions import renew, threads_of_pools
 from tenant_slots.models import TenantJob
 
 logger = logging.getLogger("tenant_slots")
@@ -166,8 +166,7 @@ def leave_transactions(job: TenantJob | None = None) -> None:
         if connection.connection is not None and _is_in_transaction(connection):
             about_jobs = logs.about(job) if job is not None else logs.about()
             logger.error("a job left a transaction open; what it wrote there is rolled back", extra=about_jobs)
-            connection.close()
-            del connections[connection.alias]
+            renew(connection)
 
 
 def close_ended_sessions() -> None:

@@ -17,10 +17,12 @@ from tenant_slots.fair_order import NUDGE
 class Nudged(Queue):
     """Before RQ's queue class (RQ 2.12): a nudge ends the wait at its lists, as if the time were over."""
 
+    has_passed_over = False
+    """Whether one was met that was meant for somebody else, as whoever asks does not wait."""
+
     @classmethod
     def lpop(cls, queue_keys: Sequence[str], timeout: int | None, connection: Redis | None = None) -> Any:
-        found = super().lpop(queue_keys, timeout, connection=connection)
-        return _unless_nudged(found, timeout)
+        return cls._unless_nudged(super().lpop(queue_keys, timeout, connection=connection), timeout)
 
     @classmethod
     def lmove(cls, connection: Redis, queue_key: str, timeout: int | None) -> Any:
@@ -28,13 +30,15 @@ class Nudged(Queue):
         found = super().lmove(connection, queue_key, timeout)
         if _is_nudge(found):
             connection.lrem(IntermediateQueue.get_intermediate_queue_key(queue_key), 0, NUDGE)
-        return _unless_nudged(found, timeout)
+        return cls._unless_nudged(found, timeout)
 
-
-def _unless_nudged(found: Any, timeout: int | None) -> Any:
-    if timeout is not None and _is_nudge(found):
-        raise DequeueTimeout(timeout, found[0])
-    return found
+    @classmethod
+    def _unless_nudged(cls, found: Any, timeout: int | None) -> Any:
+        if _is_nudge(found):
+            if timeout is not None:
+                raise DequeueTimeout(timeout, found[0])
+            cls.has_passed_over = True  # RQ goes on: it has no such job
+        return found
 
 
 def _is_nudge(found: Any) -> bool:

@@ -49,14 +49,14 @@ class TurnTakingWorker(SweepingWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         dequeue = {"dequeue_any": staticmethod(self._next_job)}
-        self._rq_queue_class: type[Queue] = type(self.queue_class.__name__, (Nudged, self.queue_class), {})
+        self._rq_queue_class: type[Nudged] = type(self.queue_class.__name__, (Nudged, self.queue_class), {})
         self.queue_class = cast(type[Queue], type(self.queue_class.__name__, (self.queue_class,), dequeue))
         self._taken: WatchedRun | None = None
         """The run of the next job, which is marked as running already."""
         self._slot: Freed | None = None
         """One that is free, and that is told to the order of tenants when this worker asks who is next."""
         self._has_waited = False
-        """At RQ's lists, since it has last asked who is next."""
+        """At RQ's lists, since it has last asked who is next; or it has taken a nudge from there."""
         self._next_sign = 0.0
         self._is_bounded = False
 
@@ -115,20 +115,29 @@ class TurnTakingWorker(SweepingWorker):
             turn = self._next_turn(names, waits=timeout is not None)
             if turn is None or isinstance(turn, float):
                 return self._wait_at_lists(queues, _sooner(timeout, turn), options)
-            if isinstance(turn, Turn):
-                found = self._take(turn)
-            else:
-                listed = [queue for queue in queues if queue.name == turn]
-                found = self._rq_queue_class.dequeue_any(listed, None, **options)
+            found = self._take(turn) if isinstance(turn, Turn) else self._listed(turn, queues, options)
             if found is not None:
                 return found
 
+    def _listed(self, name: str, queues: Sequence[Queue], options: dict[str, Any]) -> tuple[Job, Queue] | None:
+        """What stands in RQ's list of a queue; None when that is gone by now.
+
+        A nudge that stood before it was meant for a worker that waits there: somebody else is to be told.
+        """
+        self._rq_queue_class.has_passed_over = False
+        found = self._rq_queue_class.dequeue_any([one for one in queues if one.name == name], None, **options)
+        if self._rq_queue_class.has_passed_over:
+            self._has_waited = True
+            if found is not None:
+                self._unless_redis_is_away(fair_order.leave, self.key, self.queue_names())
+        return found
+
     def _next_turn(self, names: list[str], *, waits: bool) -> Next:
-        is_news = self._is_sign_due() or self._has_waited
-        self._has_waited = False
+        is_due = self._is_sign_due()
+        is_news, self._has_waited = is_due or self._has_waited, False
         turn, rooms = fair_order.take(self.key, names, waits=waits, is_news=is_news, slot=self._slot)
         self._slot = None
-        if is_news:
+        if is_due:
             self._unless_redis_is_away(self.register_again_if_forgotten)
         if rooms:
             self._feed_others(partial(transitions.feed_each, rooms))
@@ -155,7 +164,7 @@ class TurnTakingWorker(SweepingWorker):
         try:
             return self._rq_queue_class.dequeue_any(queues, cast(int, timeout), **options)
         except DequeueTimeout:
-            looks = True
+            looks = not self.should_run_maintenance_tasks  # which RQ has it do before
             raise
         finally:
             if timeout is not None:

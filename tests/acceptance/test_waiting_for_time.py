@@ -67,18 +67,6 @@ def test_all_idle_workers_go_on_when_a_rest_is_over(
     door.touch()
 
 
-def test_a_stock_worker_beside_them_takes_no_nudge_for_a_job(idle: Workers, history: History, tmp_path: Path) -> None:
-    row, door = tenant_queue(max_job=10), tmp_path / "door"
-    row.set_rate(1, per=timedelta(seconds=1))
-    idle.start(1, worker_class="rq.Worker")
-    idle.start(3, worker_class=OURS[1])
-    redis = django_rq.get_connection("imports")
-    wait_until(lambda: redis.zcard("tenant_slots:idle:imports") == 3)
-    expected = [jobs.wait_for_file.enqueue("acme", name, history.path, str(door)) for name in "abc"]
-    wait_until(lambda: all_run(expected))
-    door.touch()
-
-
 def test_many_queues_are_watched_by_whoever_is_idle(idle: Workers, history: History, tmp_path: Path) -> None:
     """The worker that knows when the second queue goes on takes a job of the first one."""
     door = tmp_path / "door"

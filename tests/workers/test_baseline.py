@@ -13,10 +13,15 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, connections
 
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.workers.baseline import Baseline, close_ended_sessions, end_thread_of_coroutines
+from tenant_slots.workers.baseline import (
+    Baseline,
+    close_ended_sessions,
+    end_thread_of_coroutines,
+    leave_transactions,
+)
 from tests.processes import Workers
 from tests.processes import test_database_url as database_url
 from tests.workers import leftovers
@@ -137,6 +142,18 @@ def test_what_the_next_job_writes_is_committed_and_what_the_last_one_left_open_i
 ) -> None:
     results_under(workers, PREFORK, [leftovers.leave.enqueue("acme", kind), leftovers.write.enqueue("acme", "later")])
     assert set(TenantQueue.objects.values_list("tenant", flat=True)) == {"acme", "later"}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("kind", TRANSACTIONS)
+def test_a_transaction_is_left_without_a_connection_that_nobody_else_knows(kind: str) -> None:
+    """Who has kept Django's object, as a test runner does for its end, closes the session that is in use."""
+    kept = connections["default"]
+    leftovers.TRANSACTIONS[kind].leave()
+    leave_transactions()
+    assert connections["default"] is kept
+    assert (kept.in_atomic_block, kept.get_autocommit()) == (False, True)
+    assert not TenantQueue.objects.filter(tenant=WRITTEN).exists()
 
 
 @postgresql_only
