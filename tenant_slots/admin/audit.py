@@ -14,7 +14,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import DEFAULT_DB_ALIAS, router
 from django.db.models import Model
 from django.http import HttpRequest
-from django.utils import timezone
+from django.utils import timezone, translation
 from django.utils.translation import gettext
 
 from tenant_slots import limits
@@ -51,9 +51,9 @@ def log_changes(model_admin: Any, request: HttpRequest, row: TenantQueue, change
 
 
 def note(
-    model_admin: Any, request: HttpRequest, row: Model, what: str, old: str = "", new: str = "", reason: str = ""
+    model_admin: Any, request: HttpRequest, row: Model, what: Any, old: Any = "", new: Any = "", reason: str = ""
 ) -> None:
-    """One entry."""
+    """One entry. Texts are lazy, to be kept untranslated."""
     model_admin.log_change(request, row, [message(what, old, new, reason)])
 
 
@@ -124,10 +124,14 @@ def message_of(change: Change) -> dict[str, Any]:
     return made
 
 
-def message(what: str, old: str, new: str, reason: str) -> dict[str, Any]:
-    """Django shows the sentence in ``fields``; the other keys, which it ignores, are for our own history."""
+def message(what: Any, old: Any, new: Any, reason: str) -> dict[str, Any]:
+    """Django shows the sentence in ``fields``, in the language of the writer; the other keys, which it ignores, are for
+    our own history: untranslated, as readers have languages of their own.
+    """
     facts = {"what": what, "old": old, "new": new, "reason": reason}
-    return {"changed": {"fields": [sentence(**facts)], **facts}}
+    made = sentence(**{name: str(text) for name, text in facts.items()})
+    with translation.override(None):
+        return {"changed": {"fields": [made], **{name: str(text) for name, text in facts.items()}}}
 
 
 def sentence(what: str, old: str, new: str, reason: str) -> str:
@@ -192,12 +196,16 @@ def _facts(entry: LogEntry) -> list[dict[str, str]]:
     try:
         changed = [message["changed"] for message in json.loads(entry.change_message)]
         return [
-            {name: str(facts[name]) for name in ("what", "old", "new", "reason")}
+            {"reason": str(facts["reason"]), **{name: _translated(str(facts[name])) for name in ("what", "old", "new")}}
             for facts in changed
             if not facts.get("kept")
         ]
     except NO_MESSAGE:
         return [{"what": _as_django_says(entry), "old": "", "new": "", "reason": ""}]
+
+
+def _translated(text: str) -> str:
+    return gettext(text) if text else ""
 
 
 def _as_django_says(entry: LogEntry) -> str:

@@ -12,6 +12,8 @@ from itertools import groupby, pairwise
 MOST = 200_000
 """Objects that one action may touch: a larger page would be more than Django takes back."""
 
+HIGHEST = 2**63 - 1
+
 LONGEST_NUMBER = 19
 """Digits of the largest primary key."""
 
@@ -34,6 +36,8 @@ def from_text(text: str) -> list[int]:
         step = _number(gap)
         pks += range(last + step, last + step * repeated + 1, step)
         last = pks[-1]
+        if last > HIGHEST:
+            raise ValueError(f"no primary key: {last}")
     return pks
 
 

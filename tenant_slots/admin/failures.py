@@ -49,11 +49,15 @@ class Filters:
 
     time: str
     typed: dict[str, str]
+    group: tuple[str, str] | None = None
+    """Task and class of the one group that is shown."""
 
     @classmethod
     def of(cls, query: QueryDict) -> Filters:
         time = query.get("time", "")
-        return cls(time if time in TIMES else "24h", {name: query.get(name, "").strip() for name in FIELDS})
+        typed = {name: query.get(name, "").strip() for name in FIELDS}
+        group = (query.get("group_task", ""), query.get("group_error", "")) if "group_task" in query else None
+        return cls(time if time in TIMES else "24h", typed, group)
 
     def asked(self) -> Asked:
         tenant = self.typed["tenant"]
@@ -63,12 +67,13 @@ class Filters:
             self.typed["error"],
             self.typed["key"],
             tuple(row_ids(tenant)) if tenant else None,
+            self.group,
         )
 
     def address_of(self, group: Group) -> str:
         """What shows the same for one group."""
         query = QueryDict(mutable=True)
-        query.update({"time": self.time, **self.typed, "task": group.task, "error": group.error_class})
+        query.update({"time": self.time, **self.typed, "group_task": group.task, "group_error": group.error_class})
         return query.urlencode()
 
 
@@ -97,7 +102,7 @@ class FailuresPage(JobPermissions):
             "times": [(key, name) for key, (name, _) in TIMES.items()],
             "time": filters.time,
             "typed": filters.typed,
-            "is_filtered": any(filters.typed.values()),
+            "is_filtered": any(filters.typed.values()) or filters.group is not None,
             "groups": self._with_names(groups, filters),
             "are_more_groups": are_more_groups,
             "most_counted": failures.MOST_COUNTED if are_more_jobs else 0,

@@ -72,10 +72,10 @@ def describe(job: TenantJob) -> str:
 
 def _cancel(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
     """A run is stopped only by who may stop jobs, even if it begins right now."""
-    before = str(job.get_state_display())
+    before = State(job.state).label
     if cancel.cancel_unstarted(job):
-        after = str(job.get_state_display())
-        audit.note(model_admin, request, job, gettext("state"), before, after, values["reason"])
+        after = State(job.state).label
+        audit.note(model_admin, request, job, _("state"), before, after, values["reason"])
         return DONE
     if job.has_ended:
         return ENDED
@@ -88,18 +88,18 @@ def _cancel(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict
 def _stop(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
     if job.state != State.RUNNING or not job.cancel():
         return OTHER_STATE
-    audit.note(model_admin, request, job, gettext("stop requested"), reason=values["reason"])
+    audit.note(model_admin, request, job, _("stop requested"), reason=values["reason"])
     return ASKED if job.is_reservation else DONE
 
 
 def _retry(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
-    before = str(job.get_state_display())
+    before = State(job.state).label
     try:
         job.retry()
     except NotRetryable:
         return OTHER_STATE
-    after = str(job.get_state_display())
-    audit.note(model_admin, request, job, gettext("retry"), before, after, values["reason"])
+    after = State(job.state).label
+    audit.note(model_admin, request, job, _("retry"), before, after, values["reason"])
     return DONE
 
 
@@ -107,26 +107,26 @@ def _set_priority(model_admin: Any, request: HttpRequest, job: TenantJob, values
     before = str(job.priority)
     if not job.set_priority(values["priority"]):
         return OTHER_STATE
-    audit.note(model_admin, request, job, gettext("priority"), before, str(job.priority), values["reason"])
+    audit.note(model_admin, request, job, _("priority"), before, str(job.priority), values["reason"])
     return DONE
 
 
 def _release(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
     force = bool(values["force"]) and model_admin.has_force_release_permission(request)
     reason = f"released by {name_of(request)}: {values['reason']}"
-    before = str(job.get_state_display())
+    before = State(job.state).label
     outcome = lost_runs.release_by_hand(job, reason, force=force)
     if outcome is not ByHand.RELEASED:
         return str(outcome.value)
     job.refresh_from_db()
-    after = str(job.get_state_display())
-    audit.note(model_admin, request, job, gettext("slot released"), before, after, values["reason"])
+    after = State(job.state).label
+    audit.note(model_admin, request, job, _("slot released"), before, after, values["reason"])
     return DONE
 
 
-def _state_of(job: TenantJob) -> str:
+def _state_of(job: TenantJob) -> Any:
     """Django's `get_state_display` looks it up among all states, which takes long for very many."""
-    return str(State(job.state).label)
+    return State(job.state).label
 
 
 CANCEL = Confirmed(
@@ -152,7 +152,7 @@ CANCEL = Confirmed(
         change=lambda row, jobs, values: cancel.cancel_unadmitted(row, jobs),
         what=_("state"),
         old=_state_of,
-        new=lambda values: str(State.CANCELED.label),
+        new=lambda values: State.CANCELED.label,
         otherwise=lambda job: ENDED if job.has_ended else "",
     ),
 )
@@ -188,7 +188,7 @@ RETRY = Confirmed(
         change=lambda row, jobs, values: retry.retry_all(row, jobs),
         what=_("retry"),
         old=_state_of,
-        new=lambda values: str(State.WAITING.label),
+        new=lambda values: State.WAITING.label,
         otherwise=lambda job: OTHER_STATE,
     ),
     in_rounds=True,

@@ -80,7 +80,7 @@ class JobPage(JobPermissions):
             "slots_durations": timeline.durations_of(job, timezone.now()),
             "slots_events": timeline.events_of(job),
             "slots_earlier": timeline.earlier_attempts(job),
-            "slots_error": job.error if trusted else errors.class_of(job) or (arguments.HIDDEN if job.error else ""),
+            "slots_error": job.error if trusted else _class_of_error(job),
             "slots_result": arguments.shown_result(job) if trusted else "",
             "slots_actions": self._actions(request, job),
             "slots_actions_url": address(self, "changelist"),
@@ -111,3 +111,8 @@ class JobPage(JobPermissions):
         if "retry" in names and not TenantJob.objects.retryable().filter(pk=job.pk).exists():
             names = ()
         return [(name, str(LABELS[name])) for name in names if name in offered]
+
+
+def _class_of_error(job: TenantJob) -> str:
+    """Not a word more, for who may not see arguments."""
+    return job.error_class or errors.class_of(job) or (arguments.HIDDEN if job.error else "")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django import forms
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import transaction
 from django.db.models import Count, Max
 from django.http import HttpRequest
@@ -21,6 +22,7 @@ from tenant_slots.admin.forms import STYLED, LimitForm, ReasonForm, SeenForm, fu
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import origin
 from tenant_slots.conf import app_settings
+from tenant_slots.db import clock
 from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing import cancel, retry
 from tenant_slots.exceptions import NotRetryable, StaleVersion, TenantQueueInUse
@@ -59,18 +61,27 @@ class ShareForm(SeenForm, ReasonForm):
     field_order = ("share", "reason")
 
 
-class RetryForm(ReasonForm):
+class AsShown(ReasonForm):
+    """Jobs that the page has not counted are left: those that were enqueued later, or came to be so later."""
+
     up_to = forms.IntegerField(widget=forms.HiddenInput)
+    shown_at = forms.CharField(widget=forms.HiddenInput, required=False)
+
+    def clean_shown_at(self) -> datetime | None:
+        text = self.cleaned_data["shown_at"]
+        try:
+            return datetime.fromisoformat(text).astimezone(UTC) if text else None
+        except (ValueError, OverflowError) as error:
+            raise ValidationError(forms.DateTimeField.default_error_messages["invalid"], code="invalid") from error
 
 
-class CountForm(ReasonForm):
+class CountForm(AsShown):
     """The person types how many jobs will be canceled, as the page said it."""
 
     typed = forms.IntegerField(
         label=_("Type the number of jobs to confirm"), min_value=0, widget=forms.NumberInput(attrs=STYLED)
     )
     count = forms.IntegerField(widget=forms.HiddenInput)
-    up_to = forms.IntegerField(widget=forms.HiddenInput)
 
     field_order = ("typed", "reason")
 
@@ -149,11 +160,11 @@ def _changed(model_admin: Any, request: HttpRequest, row: TenantQueue, change: A
 
 
 def _cancel_waiting(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
-    count = cancel.cancel_waiting(row, up_to=values["up_to"])
-    return _counted(model_admin, request, row, gettext("waiting jobs canceled:"), count, values["reason"])
+    count = cancel.cancel_waiting(row, up_to=values["up_to"], ready_by=values.get("shown_at"))
+    return _counted(model_admin, request, row, _("waiting jobs canceled:"), count, values["reason"])
 
 
-def _counted(model_admin: Any, request: HttpRequest, row: TenantQueue, what: str, count: int, reason: str) -> str:
+def _counted(model_admin: Any, request: HttpRequest, row: TenantQueue, what: Any, count: int, reason: str) -> str:
     """Note how many jobs of a row an action has changed."""
     if not count:
         return UNCHANGED
@@ -162,20 +173,32 @@ def _counted(model_admin: Any, request: HttpRequest, row: TenantQueue, what: str
     return DONE
 
 
-def describe_failed(row: Any) -> str:
-    failed = _failed(row).count()
-    text = ngettext("%(row)s: %(count)d failed job", "%(row)s: %(count)d failed jobs", failed)
-    return text % {"row": row, "count": failed}
+def _failed(values: dict[str, Any]) -> Any:
+    """Those that the page has counted."""
+    failed = TenantJob.objects.retryable().filter(state=State.FAILED, pk__lte=values.get("up_to") or 0)
+    return failed.exclude(ended_at__gt=values["shown_at"]) if values.get("shown_at") else failed
 
 
-def _failed(row: TenantQueue) -> Any:
-    return row.jobs.retryable().filter(state=State.FAILED)
+def _waiting(values: dict[str, Any]) -> Any:
+    waiting = TenantJob.objects.waiting().filter(pk__lte=values.get("up_to") or 0)
+    return waiting.filter(cancel.ready_by_then(values.get("shown_at") or None))
+
+
+def _failed_among(pks: list[int]) -> list[str]:
+    count = TenantJob.objects.retryable().filter(among(pks, "tenant_queue"), state=State.FAILED).count()
+    text = ngettext("%(count)d failed job will run again.", "%(count)d failed jobs will run again.", count)
+    return [text % {"count": count}]
+
+
+def _waiting_among(pks: list[int]) -> list[str]:
+    count = TenantJob.objects.waiting().filter(among(pks, "tenant_queue")).count()
+    return [ngettext("%(count)d job waits.", "%(count)d jobs wait.", count) % {"count": count}]
 
 
 def _retry_failed(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
-    failed = _failed(row).filter(pk__lte=values["up_to"]).order_by("pk")
+    failed = _failed(values).filter(tenant_queue=row).order_by("pk")
     count = sum(map(_retried, failed.defer(*LARGE)))
-    return _counted(model_admin, request, row, gettext("failed jobs retried:"), count, values["reason"])
+    return _counted(model_admin, request, row, _("failed jobs retried:"), count, values["reason"])
 
 
 def _retried(job: TenantJob) -> bool:
@@ -187,24 +210,22 @@ def _retried(job: TenantJob) -> bool:
 
 
 def _failed_of(pks: list[int], values: dict[str, Any]) -> int:
-    failed = TenantJob.objects.retryable().filter(state=State.FAILED, pk__lte=values.get("up_to") or 0)
-    return int(failed.filter(among(pks, "tenant_queue")).count())
+    return int(_failed(values).filter(among(pks, "tenant_queue")).count())
 
 
 def _still_waiting_of(pks: list[int], values: dict[str, Any]) -> int:
-    waiting = TenantJob.objects.waiting().filter(pk__lte=values.get("up_to") or 0)
-    return int(waiting.filter(among(pks, "tenant_queue")).count())
+    return int(_waiting(values).filter(among(pks, "tenant_queue")).count())
 
 
 def _cancel_some(row: TenantQueue, last: int, values: dict[str, Any]) -> tuple[int, int, bool]:
     """A step of `_cancel_waiting`; see `JobsOfQueues`."""
-    jobs = cancel.cancel_first(row, up_to=values["up_to"])
+    jobs = cancel.cancel_first(row, up_to=values["up_to"], ready_by=values.get("shown_at"))
     return len(jobs), last, len(jobs) < cancel.JOBS_PER_STEP
 
 
 def _retry_some(row: TenantQueue, last: int, values: dict[str, Any]) -> tuple[int, int, bool]:
     """A step of `_retry_failed`. A job that fails again meanwhile comes before `last`."""
-    failed = _failed(row).filter(pk__gt=last, pk__lte=values["up_to"]).order_by("pk")
+    failed = _failed(values).filter(tenant_queue=row, pk__gt=last).order_by("pk")
     jobs = list(failed.defer(*LARGE)[: cancel.JOBS_PER_STEP])
     retried = retry.retry_all(row, jobs)
     return len(retried), jobs[-1].pk if jobs else last, len(jobs) < cancel.JOBS_PER_STEP
@@ -218,14 +239,15 @@ def _limit_edit(values: dict[str, Any], by: str) -> limits.Edit:
 
 def _last_job(pks: list[int]) -> dict[str, Any]:
     """A job that is enqueued after the page was shown is not retried, however soon it fails."""
-    return {"up_to": TenantJob.objects.aggregate(last=Max("pk"))["last"] or 0}
+    return {"up_to": TenantJob.objects.aggregate(last=Max("pk"))["last"] or 0, "shown_at": clock.now().isoformat()}
 
 
 def _waiting_of(pks: list[int]) -> dict[str, Any]:
     """How many wait now, and the last of them: a job that is enqueued after the page was shown is not canceled."""
-    waiting = TenantJob.objects.waiting().filter(among(pks, "tenant_queue"))
+    shown_at = clock.now()
+    waiting = TenantJob.objects.waiting().filter(cancel.ready_by_then(shown_at), among(pks, "tenant_queue"))
     found = waiting.aggregate(count=Count("*"), last=Max("pk"))
-    return {"count": found["count"], "up_to": found["last"] or 0}
+    return {"count": found["count"], "up_to": found["last"] or 0, "shown_at": shown_at.isoformat()}
 
 
 def _delete(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
@@ -318,6 +340,7 @@ CANCEL_WAITING = Confirmed(
     form=CountForm,
     apply=_cancel_waiting,
     describe=describe,
+    warnings=_waiting_among,
     outcomes={
         DONE: ngettext_lazy(
             "The waiting jobs of %(count)d tenant queue were canceled.",
@@ -336,9 +359,10 @@ RETRY_FAILED = Confirmed(
     permission="retry_failed",
     label=_("Retry the failed jobs of selected tenant queues"),
     title=_("Retry failed jobs"),
-    form=RetryForm,
+    form=AsShown,
     apply=_retry_failed,
-    describe=describe_failed,
+    describe=str,
+    warnings=_failed_among,
     outcomes={
         DONE: ngettext_lazy(
             "The failed jobs of %(count)d tenant queue will run again.",

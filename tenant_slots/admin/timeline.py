@@ -37,7 +37,7 @@ def _of_row(job: TenantJob) -> Iterator[Event]:
         yield Event(job.expires_at, gettext("canceled at this time if it has not begun"))
     if job.attempt and job.admitted_at:
         yield Event(job.admitted_at, gettext("attempt %(attempt)d: got a slot") % attempt)
-    if job.attempt and job.started_at:
+    if job.attempt and job.started_at and job.state != State.QUEUED:  # that start was of the attempt before
         yield Event(job.started_at, gettext("attempt %(attempt)d: started") % attempt, job.worker)
     if job.state == State.RUNNING and job.beats and job.beat_at:
         yield Event(job.beat_at, gettext("last heartbeat"), job.worker)
@@ -63,7 +63,7 @@ def durations_of(job: TenantJob, now: datetime) -> list[tuple[str, str]]:
         found.append((gettext("waited for"), ready, job.started_at))
     if job.started_at and job.state == State.RUNNING:
         found.append((gettext("has run for"), job.started_at, now))
-    elif job.started_at and job.ended_at:
+    elif job.started_at and job.ended_at and (job.state != State.CANCELED or job.cancel_requested_at):
         found.append((gettext("ran for"), job.started_at, job.ended_at))
     return [(name, duration(max(0.0, (end - begin).total_seconds()))) for name, begin, end in found]
 

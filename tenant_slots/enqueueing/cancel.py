@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import Any
+
+from django.db.models import Q
+from django.db.models.lookups import LessThanOrEqual
 
 from tenant_slots import dispatch, transitions
 from tenant_slots.db.clock import DatabaseNow
@@ -12,7 +16,7 @@ from tenant_slots.db.commits import after_commit
 from tenant_slots.db.compiled import among
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
-from tenant_slots.models import CONTENT, State, TenantJob, TenantQueue
+from tenant_slots.models import CONTENT, READY_AT, State, TenantJob, TenantQueue
 from tenant_slots.models.states import UNADMITTED
 
 JOBS_PER_STEP = 1000
@@ -43,30 +47,35 @@ def cancel_unstarted(job: TenantJob) -> bool:
     return False
 
 
-def cancel_waiting(tenant_queue: TenantQueue, *, up_to: int) -> int:
+def cancel_waiting(tenant_queue: TenantQueue, *, up_to: int, ready_by: datetime | None = None) -> int:
     """Cancel a tenant's waiting jobs, those that were enqueued later than the job `up_to` aside.
 
     Returns:
         How many. A job that got a slot meanwhile is not one of them.
     """
     canceled = 0
-    while some := _cancel_some(tenant_queue, up_to):
+    while some := _cancel_some(tenant_queue, up_to, ready_by):
         canceled += len(some)
     return canceled
 
 
-def _cancel_some(tenant_queue: TenantQueue, up_to: int) -> list[TenantJob]:
+def _cancel_some(tenant_queue: TenantQueue, up_to: int, ready_by: datetime | None) -> list[TenantJob]:
     with locked(tenant_queue.pk) as row:
-        return cancel_first(row, up_to=up_to)
+        return cancel_first(row, up_to=up_to, ready_by=ready_by)
 
 
-def cancel_first(row: TenantQueue, *, up_to: int) -> list[TenantJob]:
+def cancel_first(row: TenantQueue, *, up_to: int, ready_by: datetime | None = None) -> list[TenantJob]:
     """A step of `cancel_waiting`, in a transaction that holds the row. Fewer than `JOBS_PER_STEP`: it is the last."""
-    backlog = row.jobs.waiting().filter(pk__lte=up_to).defer(*CONTENT)
+    backlog = row.jobs.waiting().filter(ready_by_then(ready_by), pk__lte=up_to).defer(*CONTENT)
     jobs = list(backlog.order_by("pk")[:JOBS_PER_STEP])
     TenantJob.objects.waiting().filter(among([job.pk for job in jobs])).update(**_canceled())
     _tell(row, jobs)
     return jobs
+
+
+def ready_by_then(time: datetime | None) -> Q:
+    """Condition: the job could have started then. One that was scheduled was not in the backlog before."""
+    return Q() if time is None else Q(LessThanOrEqual(READY_AT, time))
 
 
 def cancel_unadmitted(row: TenantQueue, jobs: list[TenantJob]) -> list[TenantJob]:

@@ -13,6 +13,7 @@ from functools import partial
 
 from tenant_slots import dispatch, owners, transitions
 from tenant_slots.conf import app_settings
+from tenant_slots.db import clock
 from tenant_slots.db.commits import after_commit
 from tenant_slots.dispatch import WorkerRecord
 from tenant_slots.models import State, TenantJob
@@ -82,8 +83,9 @@ def _end(job: TenantJob, reason: str, state: State | None, seconds: float | None
     error = f"{job.error}\nattempt {job.attempt}: {reason}".strip()
     after = state or _by_policy(job, **counted)
     if after == State.CANCELED:
-        # Its process was killed because somebody asked for that: nothing is counted.
-        return bool(transitions.release(job, seconds=seconds, state=after, error=error))
+        # Its process was killed because somebody asked for that: nothing is counted. By RQ's own command, perhaps.
+        asked_at = job.cancel_requested_at or clock.now()
+        return bool(transitions.release(job, seconds=seconds, state=after, error=error, cancel_requested_at=asked_at))
     noted = attempts.noted(job, attempts.RUN_LOST, reason)
     released = bool(transitions.release(job, seconds=seconds, state=after, error=error, **counted, **noted))
     for column in counted if released else ():

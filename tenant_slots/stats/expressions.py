@@ -74,8 +74,11 @@ def run_time() -> Any:
 
 
 def ran_lately(jobs: Any, seconds: float) -> Any:
-    """Those that ran within the last `seconds`: running ones, and ended ones by the index of their row."""
-    ended = Q(stage=Stage.ENDED, ended_at__gt=ago(seconds))
+    """Those that ran within the last `seconds`: running ones, and ended ones by the index of their row.
+
+    One that was put back and canceled while it waited did not run to that end: nobody had to ask its run to stop.
+    """
+    ended = Q(stage=Stage.ENDED, ended_at__gt=ago(seconds)) & ~Q(state=State.CANCELED, cancel_requested_at=None)
     return jobs.filter(Q(stage=Stage.HOLDING, state=State.RUNNING) | ended, started_at__isnull=False)
 
 

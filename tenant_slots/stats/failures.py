@@ -41,6 +41,8 @@ class Asked:
     key: str = ""
     tenant_queues: tuple[int, ...] | None = None
     """None for all."""
+    group: tuple[str, str] | None = None
+    """Of one group alone: its task and its class of errors, as they are."""
 
     def of(self, jobs: TenantJobQuerySet) -> TenantJobQuerySet:
         found = jobs.filter(has_failed=True).annotate(kind_of_error=Coalesce("error_class", Value("")))
@@ -54,6 +56,8 @@ class Asked:
             found = found.filter(key=self.key)
         if self.tenant_queues is not None:
             found = found.filter(tenant_queue__in=self.tenant_queues)
+        if self.group is not None:
+            found = found.filter(task=self.group[0], kind_of_error=self.group[1])
         return found
 
 

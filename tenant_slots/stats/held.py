@@ -24,7 +24,7 @@ def holding(row: TenantQueue, most: int) -> list[TenantJob]:
 def holding_the_key(job: TenantJob, most: int) -> list[TenantJob]:
     """The jobs that hold a slot and have the concurrency key of this one."""
     jobs = job.tenant_queue.jobs.holding().filter(key=job.key).order_by("pk")
-    return list(jobs.only("task", "uuid", "worker", "beats")[:most])
+    return list(jobs.only("tenant_queue", "task", "uuid", "worker", "beats")[:most])
 
 
 def stale(row: TenantQueue, most: int) -> list[TenantJob]:

@@ -48,13 +48,19 @@ class BulkPages(Restricted, AnyConcern):
         ]
 
     def bulk_changes_view(self, request: HttpRequest) -> HttpResponse:
-        changes = self._bulk_changes(request).order_by("-pk")[:MOST_SHOWN]
-        shown = [(change, self._bulk_title(change), self._bulk_report(request, change)) for change in changes]
+        changes = list(self._bulk_changes(request).order_by("-pk")[:MOST_SHOWN])
+        shown = zip(changes, report.in_short(changes, lambda one: action_of(self, one.action)), strict=True)
         context = {
             "title": gettext("Bulk changes"),
             "changes": [
-                (change, title, report.STATES[one.state], one.numbers, address(self, "bulk_change", change.pk))
-                for change, title, one in shown
+                (
+                    change,
+                    self._bulk_title(change),
+                    report.STATES[state],
+                    numbers,
+                    address(self, "bulk_change", change.pk),
+                )
+                for change, (state, numbers) in shown
             ],
         }
         return self._bulk_page(request, "admin/tenant_slots/bulk_changes.html", context)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +16,7 @@ from tenant_slots.admin.cells import Cells
 from tenant_slots.admin.confirmed import FAILED, GONE, Confirmed
 from tenant_slots.admin.reasons import why_waiting
 from tenant_slots.admin.words import second
-from tenant_slots.models import BulkChange, Ending, State, TenantJob
+from tenant_slots.models import BulkChange, BulkChunk, Ending, State, TenantJob
 from tenant_slots.stats.expressions import LARGE
 
 WAITS, RUNS, STOPS, LOST = "waits", "runs", "stops", "lost"
@@ -47,6 +49,27 @@ class Report:
     def numbers(self) -> str:
         facts = {"done": localize(self.done), "total": localize(self.change.total)}
         return gettext("%(done)s of %(total)s") % facts
+
+
+def in_short(
+    changes: Sequence[BulkChange], action_of: Callable[[BulkChange], Confirmed | None]
+) -> list[tuple[str, str]]:
+    """The state and the numbers of each. Two queries, however many."""
+    open_ones = [change for change in changes if not change.ending]
+    jobs = {
+        job.uuid: job for job in TenantJob.objects.filter(uuid__in=[one.job for one in open_ones]).only("uuid", "state")
+    }
+    came_of = {one.pk: Counter(one.outcomes) for one in changes}
+    chunks = BulkChunk.objects.filter(change__in=[one.pk for one in open_ones])
+    for pk, some in chunks.values_list("change", "outcomes"):
+        came_of[pk] += Counter(some)
+    found = []
+    for change in changes:
+        action = action_of(change)
+        done = run.done_of(came_of[change.pk], action.counts if action else "")
+        report = Report(change, _state(change, jobs.get(change.job)), done, {}, [], [])
+        found.append((report.state, report.numbers))
+    return found
 
 
 def of(change: BulkChange, action: Confirmed | None, *, shows_error: bool = False) -> Report:

@@ -170,8 +170,8 @@ class Jobs:
     """Changes those that it can, and returns them."""
     what: Any
     """That is changed, in the history."""
-    old: Callable[[TenantJob], str]
-    new: Callable[[dict[str, Any]], str]
+    old: Callable[[TenantJob], Any]
+    new: Callable[[dict[str, Any]], Any]
     otherwise: Callable[[TenantJob], str]
     """The outcome of one that was not changed; "" for one that is left to the action on one object."""
 
@@ -199,8 +199,8 @@ class Jobs:
     def _change_those(self, work: Work, row: TenantQueue, jobs: list[TenantJob], step: Step) -> None:
         old = {job.pk: self.old(job) for job in jobs}
         changed = self.change(row, jobs, work.values)
-        new, what = self.new(work.values), str(self.what)
-        made = {text: audit.message(what, text, new, work.reason) for text in set(old.values())}
+        new = self.new(work.values)
+        made = {text: audit.message(self.what, text, new, work.reason) for text in set(old.values())}
         audit.log_all(work.model_admin, work.request, [(job, made[old[job.pk]]) for job in changed])
         step.outcomes[DONE] += len(changed)
         done = {job.pk for job in changed}
@@ -248,4 +248,4 @@ class JobsOfQueues:
         step.outcomes[DONE if counted else UNCHANGED] += 1
         if counted:
             facts = {"new": str(counted), "reason": work.reason}
-            audit.note(work.model_admin, work.request, row, str(self.what), **facts)
+            audit.note(work.model_admin, work.request, row, self.what, **facts)

@@ -32,7 +32,10 @@
 
     /* Its figures are out of date, whatever the page says of its age. */
     function tellDeleted(pk, text) {
-        applyTo(document.querySelector(`[data-slots="${pk}.state"]`), { text: text, attrs: { "data-state": "deleted" } });
+        const state = document.querySelector(`[data-slots="${pk}.state"]`);
+        if (state) {
+            applyTo(state, { text: text, attrs: { "data-state": "deleted" } });
+        }
     }
 
     function rowsOnPage() {

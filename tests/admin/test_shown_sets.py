@@ -1,0 +1,87 @@
+"""An action changes no job that its page has not counted, and its pages cost the same for many rows as for few."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from tenant_slots.admin import actions
+from tenant_slots.models import BulkChange, State, TenantJob
+from tests.admin.bulk_changes import carried_out, many_jobs, many_queues, started, text_of
+from tests.admin.site import QUEUES, asked, run_action
+from tests.factories import fresh, tenant_queue, waiting_job
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.mark.parametrize("most", [200, 0])
+def test_jobs_that_come_to_wait_after_the_page_was_shown_are_left(boss: Client, monkeypatch: Any, most: int) -> None:
+    monkeypatch.setattr(actions, "MOST_IN_REQUEST", most)
+    row = tenant_queue(max_job=0)
+    scheduled = waiting_job(row, state=State.SCHEDULED, run_after=timezone.now() + timedelta(hours=1))
+    jobs = many_jobs(row, 3)
+    page, sent = asked(boss, QUEUES, "cancel_waiting", row)
+    assert "3 jobs wait." in text_of(page)
+    TenantJob.objects.filter(pk=scheduled.pk).update(state=State.WAITING, run_after=timezone.now())
+    boss.post(QUEUES, {**sent, "typed": "3"}, follow=True)
+    if not most:
+        carried_out(BulkChange.objects.get())
+    assert {fresh(job).state for job in jobs} == {State.CANCELED}
+    assert fresh(scheduled).state == State.WAITING
+
+
+@pytest.mark.parametrize("most", [200, 0])
+def test_jobs_that_fail_after_the_page_was_shown_are_left(boss: Client, monkeypatch: Any, most: int) -> None:
+    monkeypatch.setattr(actions, "MOST_IN_REQUEST", most)
+    row = tenant_queue(max_job=0)
+    failed = waiting_job(row, state=State.FAILED, attempt=1, ended_at=timezone.now())
+    later = waiting_job(row)
+    page, sent = asked(boss, QUEUES, "retry_failed", row)
+    assert "1 failed job will run again." in text_of(page)
+    TenantJob.objects.filter(pk=later.pk).update(state=State.FAILED, attempt=1, ended_at=timezone.now())
+    boss.post(QUEUES, sent, follow=True)
+    if not most:
+        carried_out(BulkChange.objects.get())
+    assert [fresh(job).state for job in (failed, later)] == [State.WAITING, State.FAILED]
+
+
+@pytest.mark.parametrize("action", ["retry_failed", "cancel_waiting", "set_limit", "delete_selected"])
+def test_the_page_in_between_takes_as_many_queries_for_many_rows_as_for_few(boss: Client, action: str) -> None:
+    rows = many_queues(30)
+
+    def queries(some: Any) -> int:
+        with CaptureQueriesContext(connection) as captured:
+            run_action(boss, QUEUES, action, *some)
+        return len(captured)
+
+    queries(rows)
+    assert queries(rows[:2]) == queries(rows) <= 12
+
+
+def test_the_page_that_lists_them_costs_the_same_however_many_go_on(boss: Client, monkeypatch: Any) -> None:
+    monkeypatch.setattr(actions, "MOST_IN_REQUEST", 3)
+    rows = many_queues(5)
+
+    def queries(number: int) -> int:
+        while BulkChange.objects.count() < number:
+            started(boss, QUEUES, "pause", rows)
+        with CaptureQueriesContext(connection) as captured:
+            page = text_of(boss.get(f"{QUEUES}bulk/"))
+        assert page.count("It waits for a worker.") == page.count("0 of 5") == number
+        return len(captured)
+
+    queries(1)
+    assert queries(1) == queries(5) <= 12
+
+
+def test_a_set_past_the_last_primary_key_is_no_error_of_the_server(boss: Client) -> None:
+    row = tenant_queue()
+    sent = {"action": "pause", "_selected_action": [row.pk], "confirm": "yes", "chosen": f"{'9' * 19}x2"}
+    assert boss.post(QUEUES, sent).status_code == 200
+    assert not fresh(row).paused
