@@ -34,6 +34,9 @@ Edit = Callable[[TenantQueue], None]
 CAPS = ("share", "max_job_per_key", "max_waiting")
 """Changed by themselves: neither an override nor the default has a say in them."""
 
+WHAT_CHANGES = ("limit", "paused", "resting", "rate", *CAPS)
+"""What each `Change` is of."""
+
 CHANGEABLE = (
     *GUARDED, "rests_until", "rest_reason", "rate_empty_at", "limit_source", "limit_set_by", "override_by",
     "limit_before_override",
