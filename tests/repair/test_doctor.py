@@ -302,6 +302,7 @@ def test_a_role_without_rights_is_no_finding(capsys: pytest.CaptureFixture[str])
 def test_a_redis_that_no_setting_leads_to_is_found(wrong: dict[str, str]) -> None:
     with override_settings(RQ_QUEUES=dict.fromkeys(settings.RQ_QUEUES, wrong)):
         age(waiting_job(tenant_queue(), state=State.QUEUED, attempt=1), admitted_at=3600)
+        waiting_job(tenant_queue("other"))
         code, output = doctor()
     assert code == 1
     assert "RQ_QUEUES['imports'] does not say how to reach its Redis" in output
