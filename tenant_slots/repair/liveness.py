@@ -36,14 +36,10 @@ _SNAPSHOTS = """
 def without_worker() -> Iterator[Finding]:
     """Queues with jobs that may start and nobody who takes them."""
     known = fleet.known()
-    for queue in lanes.with_jobs():
-        if queue in known.unasked:
-            continue
-        members = known.of(queue)
-        if not any(member.takes_jobs for member in members):
-            alive = sum(member.is_alive for member in members)
-            there = f"of its {alive} workers none takes another job" if alive else "no worker listens"
-            yield Finding("no worker", "", queue, "", f"jobs wait in this queue of RQ, and {there}")
+    for queue in fleet.without_worker(known, lanes.with_jobs()):
+        alive = sum(member.is_alive for member in known.of(queue))
+        there = f"of its {alive} workers none takes another job" if alive else "no worker listens"
+        yield Finding("no worker", "", queue, "", f"jobs wait in this queue of RQ, and {there}")
     for queue in known.unasked:
         yield Finding("redis", "", queue, "", "Redis does not answer, so that nothing is known of its workers")
 

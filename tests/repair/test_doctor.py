@@ -18,6 +18,7 @@ from django.db import OperationalError, connection
 from django.test import override_settings
 
 from tenant_slots.db.clock import ago
+from tenant_slots.fair_order import NUDGE
 from tenant_slots.models import Kind, State, SweepClaim, TenantJob, TenantQueue
 from tenant_slots.repair import doctor as diagnosis
 from tenant_slots.repair import liveness
@@ -152,6 +153,38 @@ def test_a_queue_with_jobs_and_no_worker_is_found() -> None:
     assert kinds("--check", "workers") == ["no worker"]
     TenantQueue.objects.update(paused=True)
     assert kinds("--check", "workers") == [], "nobody is needed for what may not start"
+
+
+def test_a_queue_with_plain_jobs_and_no_worker_is_found_too() -> None:
+    django_rq.get_queue("imports").enqueue(jobs.add, 1, 2, tenant="acme")
+    assert kinds("--check", "workers") == [], "the control: there is one"
+    django_rq.get_connection("imports").delete("rq:workers")
+    assert kinds("--check", "workers") == ["no worker"]
+
+
+def test_what_only_wakes_a_worker_is_no_job() -> None:
+    connection = django_rq.get_connection("imports")
+    connection.flushall()
+    connection.lpush("rq:queue:imports", NUDGE)
+    assert kinds("--check", "workers") == []
+
+
+def test_a_job_of_a_paused_tenant_that_had_been_admitted_needs_no_worker() -> None:
+    row = tenant_queue()
+    jobs.add.using(queue="imports").enqueue(1, 2, tenant="acme")
+    assert fresh(row).jobs.get().state == State.QUEUED
+    TenantQueue.objects.update(paused=True)
+    django_rq.get_connection("imports").delete("rq:workers")
+    assert kinds("--check", "workers") == []
+
+
+def test_plain_jobs_are_looked_for_on_the_servers_that_answer() -> None:
+    django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
+    django_rq.get_connection("reports").delete("rq:workers")
+    away = {"imports": {"URL": "redis://127.0.0.1:1/0"}, "reports": settings.RQ_QUEUES["reports"]}
+    with override_settings(RQ_QUEUES=away):
+        found = [(finding.kind, finding.queue) for finding in diagnosis.findings("workers")]
+    assert found == [("no worker", "reports"), ("redis", "imports")]
 
 
 def test_workers_that_take_no_other_job_are_none() -> None:
