@@ -84,6 +84,11 @@ class Fleet:
         """Whether nobody takes jobs of a queue. Not while its Redis does not answer."""
         return queue not in self.unasked and not any(member.takes_jobs for member in self.of(queue))
 
+    def is_busy(self, queue: str) -> bool:
+        """Whether all who take jobs of a queue run one. Its next job waits for as long as theirs take."""
+        takers = [member for member in self.of(queue) if member.takes_jobs]
+        return bool(takers) and all(member.is_busy for member in takers)
+
     @property
     def alive(self) -> int:
         return sum(member.is_alive for member in self.members)

@@ -17,6 +17,7 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection
 from django.test import override_settings
 
+from tenant_slots.admin import attention
 from tenant_slots.db.clock import ago
 from tenant_slots.fair_order import NUDGE
 from tenant_slots.models import Kind, State, SweepClaim, TenantJob, TenantQueue
@@ -262,6 +263,22 @@ def test_an_admitted_job_that_nobody_begins_is_found() -> None:
     assert kinds("--check", "workers") == []
     age(job, admitted_at=360)
     assert kinds("--check", "workers") == ["queued too long"]
+
+
+@pytest.mark.parametrize("overflow_queue", ["", "reports"])
+def test_one_that_waits_for_busy_workers_is_not(overflow_queue: str) -> None:
+    """A worker of RQ finds a job ahead, whatever the others take."""
+    row = tenant_queue(current_job=1)
+    age(waiting_job(row, state=State.QUEUED, attempt=1, rq_queue=overflow_queue), admitted_at=301)
+    name = overflow_queue or "imports"
+    worker = worker_on_record("stock", name, of_ours=False)
+    for worker_name in (f"works-for-{name}", "stock"):
+        worker.connection.hset(f"rq:worker:{worker_name}", "state", "busy")
+    assert kinds("--check", "workers") == []
+    assert attention.facts().queued_too_long == 0
+    worker.set_state("idle")
+    assert kinds("--check", "workers") == ["queued too long"], "the control"
+    assert attention.facts().queued_too_long == 1
 
 
 def test_nobody_sweeps_any_more() -> None:
