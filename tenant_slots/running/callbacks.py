@@ -14,6 +14,7 @@ from rq.defaults import CALLBACK_TIMEOUT
 from rq.timeouts import JobTimeoutException
 
 from tenant_slots import alarm, logs
+from tenant_slots.db import transactions
 from tenant_slots.models import State, TenantJob
 from tenant_slots.running import recording
 from tenant_slots.running.coroutines import completed_in_context
@@ -49,7 +50,7 @@ def _call(callback: Callable[[TenantJob, Any], object], job: TenantJob, state: S
     job.state = state
     before = recording.open_transactions()
     try:
-        with alarm.time_limit(SECONDS, JobTimeoutException):
+        with transactions.kept_unbroken(), alarm.time_limit(SECONDS, JobTimeoutException):
             completed_in_context(job, lambda: callback(job, came_of_it))
     except KeyboardInterrupt:
         raise
