@@ -28,6 +28,7 @@ ABOUT_NO_SINGLE_JOB = {
         ("fleet.py", "the workers of queue %s cannot be asked for: %s"),
         ("repair/findings.py", "the order of tenants in queue %s cannot be asked: %s"),
         ("repair/steps.py", "the sweep leaves out queue %s, which cannot be asked: %s"),
+        ("repair/steps.py", "what runs in these queues is not charged yet, as Redis cannot be asked: %s"),
         ("repair/sweeper.py", "the sweep cannot ask Redis, the rest of it goes on: %s"),
         ("running/recording.py", "the database did not answer, trying again: %s"),
         ("transitions.py", "the order of tenants is out of reach, the sweep will make up for it: %s"),

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from django.conf import settings
 from django.db.models import CharField, Count, Exists, F, OuterRef, Q, QuerySet, Value, Window
 from django.db.models.functions import RowNumber
-from redis.exceptions import RedisError
 
 from tenant_slots import chains, dispatch, fair_order, owners, rates, rests
 from tenant_slots.conf import app_settings
@@ -172,7 +171,7 @@ def stranded_by_queue() -> Iterator[tuple[str, list[tuple[int, int]]]]:
     for rq_queue, rows in with_something_to_run().items():
         try:
             known = set(fair_order.known(rq_queue, [pk for pk, _ in rows]))
-        except RedisError as error:
+        except dispatch.OUT_OF_REACH as error:
             logger.warning("the order of tenants in queue %s cannot be asked: %s", rq_queue, error)
         else:
             yield rq_queue, [(pk, share) for pk, share in rows if pk not in known]
