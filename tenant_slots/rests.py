@@ -23,6 +23,9 @@ from tenant_slots.validation import storable
 LONGEST = timedelta(days=1)
 """Of a rest; who wants no jobs for longer pauses the tenant queue."""
 
+SHORTEST = timedelta(seconds=1)
+"""A job whose partner names no time, or one that has passed, would run again at once, and keep a worker busy so."""
+
 LONGEST_REASON: int = TenantQueue._meta.get_field("rest_reason").max_length or 0
 
 
@@ -36,7 +39,7 @@ def begin(tenant_queue: TenantQueue, reason: str, seconds: float | None = None, 
     """
     now = clock.now()
     end = now + timedelta(seconds=seconds or 0) if until is None else datetime.fromisoformat(until)
-    end = min(end, now + LONGEST)
+    end = min(max(end, now + SHORTEST), now + LONGEST)
     if end > now + timedelta(seconds=_left(tenant_queue.rests_until, now)):
         _store(tenant_queue, end, storable(reason)[:LONGEST_REASON])
 
