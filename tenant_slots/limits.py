@@ -25,7 +25,7 @@ from tenant_slots.db.commits import after_commit
 from tenant_slots.exceptions import InvalidLimit, InvalidOption, InvalidRate, InvalidTime, StaleVersion, TimeHasPassed
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
-from tenant_slots.models import GUARDED, HIGHEST_LIMIT, Change, KeptChange, LimitSource, TenantQueue
+from tenant_slots.models import GUARDED, HIGHEST_LIMIT, Change, KeptChange, LimitSource, State, TenantQueue
 from tenant_slots.validation import is_whole, name_text, storable, time_problem, type_problem
 
 Edit = Callable[[TenantQueue], None]
@@ -133,7 +133,8 @@ def set_rate(
 
     def apply(row: TenantQueue) -> None:
         if row.rate != rate:
-            row.rate_empty_at = rates.carried_over(row, rate, clock.now())
+            admitted = row.jobs.holding().filter(state=State.QUEUED).count()
+            row.rate_empty_at = rates.carried_over(row, rate, clock.now(), admitted)
             for name, value in rates.fields_of(rate).items():
                 setattr(row, name, value)
 

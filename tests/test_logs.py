@@ -63,6 +63,7 @@ ABOUT_NO_SINGLE_JOB = {
         ("transitions.py", "a tenant queue loses its turn: %s"),
         ("transitions.py", "tenant queue %s loses its turn, the database refuses its next job"),
         ("parting.py", "what a work-horse was to do last has failed"),
+        ("tasks/tenant_busy.py", "a rest lasts from a second to a day, and not as long as was asked for: %s"),
         ("workers/base.py", "Redis refuses what a worker needs, it is asked again: %s"),
         ("workers/aside.py", "there is no room for a process that does something aside: %s"),
         ("workers/children.py", "process %s, which did something aside for a worker, failed"),
