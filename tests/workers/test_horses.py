@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -195,6 +196,18 @@ def test_a_killed_horse_takes_nothing_along_but_its_job(
     wait_until(lambda: ended(long_one))
     assert (long_one.state, long_one.attempt, long_one.crashes) == (State.FINISHED, 2, 1)
     assert workers.processes[0].poll() is None
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EMFILE])
+@pytest.mark.parametrize("kind", ["Worker", "PreforkWorker"])
+def test_a_horse_that_the_system_gives_no_descriptor_of_runs_its_job_once(
+    workers: Workers, kind: str, number: int
+) -> None:
+    workers.variables["TEST_ERRNO"] = str(number)
+    rows = enqueue(2)
+    assert burst(workers, f"tests.workers.classes.{kind}WithoutDescriptors") == 0
+    assert len(results()) == 2
+    assert [fresh(row).attempt for row in rows] == [1, 1]
 
 
 class Drops:
