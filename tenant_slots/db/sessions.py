@@ -57,7 +57,7 @@ class PrivateConnection:
     def cut(self) -> None:
         """Let whoever waits for an answer in another thread get an error."""
         if self._connection is not None:
-            _cut(self._connection)
+            cut(self._connection)
 
 
 @contextmanager
@@ -78,21 +78,6 @@ def _without_pool(like: BaseDatabaseWrapper, connect_seconds: float) -> BaseData
         settings["OPTIONS"].setdefault("connect_timeout", math.ceil(connect_seconds))
     connection: BaseDatabaseWrapper = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, like.alias)
     return connection
-
-
-@contextmanager
-def cut_after(seconds: float) -> Iterator[None]:
-    """Cut our connection if the block takes longer: what waits for an answer then gets an error.
-
-    A signal reaches only the main thread, and the server's own limits are no help when it does not answer at all.
-    """
-    timer = threading.Timer(seconds, _cut, [connections[app_settings.DATABASE]])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def backend_pid() -> int | None:
@@ -130,7 +115,8 @@ def forget_inherited_sessions() -> None:
         del connections[wrapper.alias]
 
 
-def _cut(connection: BaseDatabaseWrapper) -> None:
+def cut(connection: BaseDatabaseWrapper) -> None:
+    """Let whoever waits for an answer on it get an error. Does nothing where it is not open."""
     with suppress(Exception), socket.socket(fileno=os.dup(connection.connection.fileno())) as link:
         link.shutdown(socket.SHUT_RDWR)
 

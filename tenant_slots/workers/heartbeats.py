@@ -6,13 +6,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
-from django.db import Error, OperationalError, connections
+from django.db import OperationalError, connections
 
 from tenant_slots import logs, slots
 from tenant_slots.conf import app_settings
 from tenant_slots.db import sessions
 from tenant_slots.db.transactions import is_locked_out
+from tenant_slots.workers.watchdog import Watchdog
 
 logger = logging.getLogger("tenant_slots")
 
@@ -50,6 +52,11 @@ class Heartbeats(threading.Thread):
         self._is_over = threading.Event()
         self._wanted = threading.Event()
         self._last_contact = time.monotonic()
+        self._watchdog = Watchdog()
+
+    def start(self) -> None:
+        self._watchdog.start()
+        super().start()
 
     def look_now(self) -> None:
         """Send the heartbeats at once, and look whether a run is to be stopped."""
@@ -60,6 +67,7 @@ class Heartbeats(threading.Thread):
         self._wanted.set()
         if self.ident is not None:
             self.join()
+        self._watchdog.stop()
 
     def run(self) -> None:
         with sessions.private_connection(app_settings.LEASE_TTL * ANSWER_SHARE):
@@ -67,8 +75,19 @@ class Heartbeats(threading.Thread):
             while not self._is_over.is_set():
                 self._wanted.wait(pause)
                 self._wanted.clear()
-                self._look()
-                pause = self.beat()
+                pause = self._look_around()
+
+    def _look_around(self) -> float:
+        """Returns the seconds until the next time. No error ends this thread: nobody else would keep the leases."""
+        try:
+            self._look()
+            return self.beat()
+        except BaseException:
+            with suppress(BaseException):  # a handler of the project's logs may be what fails
+                connections.close_all()
+                self._on_outage()
+                logger.exception("a round of heartbeats failed")
+            return app_settings.BEAT_INTERVAL
 
     def beat(self) -> float:
         """One heartbeat for each run; returns the seconds until the next one."""
@@ -79,9 +98,9 @@ class Heartbeats(threading.Thread):
         pause: float = app_settings.BEAT_INTERVAL
         for run, horse in runs.items():
             try:
-                with sessions.cut_after(app_settings.LEASE_TTL * ANSWER_SHARE):
+                with self._watchdog.cutting_after(app_settings.LEASE_TTL * ANSWER_SHARE):
                     renewed = self._beat_one(run, horse)
-            except Error as error:
+            except Exception as error:  # a receiver of `connection_created` may raise any
                 self._failed(run, error)
                 break
             self._last_contact = time.monotonic()

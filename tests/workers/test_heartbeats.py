@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +16,9 @@ from tenant_slots.models import State, TenantJob
 from tenant_slots.witness import Witness
 from tenant_slots.workers import heartbeats
 from tenant_slots.workers.heartbeats import Heartbeats
+from tenant_slots.workers.watchdog import Watchdog
 from tests.factories import age, another_process, fresh, in_thread, running_job, tenant_queue
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -41,6 +45,24 @@ class Run:
 
     def _outage(self) -> None:
         self.outages += 1
+
+
+@pytest.fixture
+def beating() -> Iterator[Run]:
+    """A run whose heartbeats are sent by their thread."""
+    run = Run()
+    run.heartbeats.start()
+    yield run
+    run.heartbeats.stop()
+
+
+def is_renewed(run: Run) -> bool:
+    """Whether a heartbeat is sent within half a minute."""
+    age(run.job, beat_at=19)
+    before = fresh(run.job).beat_at
+    run.heartbeats.look_now()
+    wait_until(lambda: fresh(run.job).beat_at > before)
+    return True
 
 
 def unreachable(*_: Any) -> bool:
@@ -113,3 +135,71 @@ def test_a_heartbeat_waits_for_nobody_who_holds_the_row() -> None:
         assert in_thread(run.heartbeats.beat) == 20 * heartbeats.AGAIN_SHARE
     assert not run.ended
     assert run.heartbeats.beat() == 5
+
+
+ERRORS = [RuntimeError("can't start new thread"), OSError("too many open files"), SystemExit()]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "places",
+    [[(slots, "beat")], [(slots, "beat"), (heartbeats.logger, "warning"), (heartbeats.logger, "exception")]],
+    ids=["beat", "beat and log"],
+)
+def test_no_error_ends_the_thread_that_keeps_the_leases(
+    beating: Run, places: list[tuple[object, str]], error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor one of whoever writes it to the log."""
+    met = threading.Event()
+
+    def fail(*_: object) -> None:
+        met.set()
+        raise error
+
+    for owner, name in places:
+        monkeypatch.setattr(owner, name, fail)
+    beating.heartbeats.look_now()
+    assert met.wait(30)
+    monkeypatch.undo()
+    assert is_renewed(beating)
+
+
+def test_heartbeats_need_no_other_thread_once_they_have_begun(beating: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that is short of processes may have no room for one."""
+    assert is_renewed(beating)
+
+    def no_room(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_room)
+    assert is_renewed(beating)
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite answers at once")
+def test_who_waits_too_long_for_an_answer_gets_an_error_each_time() -> None:
+    watchdog = Watchdog()
+    watchdog.start()
+    try:
+        assert in_thread(lambda: [is_cut(watchdog, seconds) for seconds in (1, 0, 1)]) == [True, False, True]
+    finally:
+        watchdog.stop()
+        wait_until(lambda: not sleeping_sessions())
+
+
+def is_cut(watchdog: Watchdog, seconds: float) -> bool:
+    connection.ensure_connection()
+    try:
+        with watchdog.cutting_after(0.2), connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(%s)", [seconds])
+    except OperationalError:
+        connection.close()
+        return True
+    return False
+
+
+def sleeping_sessions() -> int:
+    """The server notices late that somebody has gone."""
+    with connection.cursor() as cursor:
+        sessions = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active'"
+        cursor.execute(sessions)
+        return int(cursor.fetchone()[0])
