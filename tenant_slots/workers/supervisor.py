@@ -261,6 +261,8 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
                 self._untold = partial(self.tell_rq, job, queue, report.ended)
                 if not (self.looks_at_once and self.may_hear_later(job, report.ended)):
                     self._tell_untold()
+            if self.execution is not None:
+                self.heartbeats.let_go()
             self.execution = None
             self.set_state("idle")
             self._tell(news, report)
