@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -26,6 +27,7 @@ import tenant_slots
 from tenant_slots import dispatch, fleet
 from tenant_slots.conf import app_settings
 from tenant_slots.owners import Owner, this_process
+from tenant_slots.redis_servers import asked, impatient
 from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
@@ -212,11 +214,23 @@ class SweepingWorker(BaseWorker):
         return time.monotonic() >= self._next_suspension_check
 
     def _unless_redis_is_away(self, action: Callable[..., object], *args: Any) -> None:
-        """What is said again soon. RQ waits for Redis where it asks for a job, and quits when this raises."""
+        """What is said again soon. RQ waits for Redis where it asks for a job, and quits when this raises.
+
+        The connection to wait for a job on would wait for minutes, and the end of a job with it.
+        """
+        patient, self.connection = self.connection, self.impatient
         try:
-            action(*args)
+            with asked(self.connection):
+                action(*args)
         except RedisError as error:
             logger.warning("Redis is out of reach: %s", error)
+        finally:
+            self.connection = patient
+
+    @cached_property
+    def impatient(self) -> Redis:
+        """A connection that nobody waits for."""
+        return impatient(self.connection)
 
     def _shutdown(self) -> None:
         """RQ raises StopRequested wherever a worker is that it does not think busy (RQ 2.12).

@@ -89,6 +89,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         gc.freeze()  # what is loaded by now is never garbage; horses need not look at it, and so not copy it
 
     def execute_job(self, job: Job, queue: Queue) -> None:
+        job.connection = self.impatient
         try:
             with self._noting_failure(), self._undisturbed():
                 self._execute(job, queue)
