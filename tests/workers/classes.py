@@ -122,3 +122,14 @@ class BrokenSimpleWorker(Broken, TenantSimpleWorker):
 
 class BrokenStockWorker(Broken, rq.Worker):
     """The control."""
+
+
+class BrokenWhereItSettlesWorker(TenantPreforkWorker):
+    """Meets such an error before it asks whether workers are suspended."""
+
+    _has_failed = False
+
+    def settle_up(self) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            raise RuntimeError("nobody has foreseen it")

@@ -375,6 +375,7 @@ def test_rqs_scheduler_runs_beside_the_jobs(workers: Workers, worker_class: str)
         ("tests.workers.classes.BrokenWorker", 1),
         ("tests.workers.classes.BrokenPreforkWorker", 1),
         ("tests.workers.classes.BrokenSimpleWorker", 1),
+        ("tests.workers.classes.BrokenWhereItSettlesWorker", 1),
         pytest.param("tests.workers.classes.BrokenStockWorker", 0, id="control"),
     ],
 )
