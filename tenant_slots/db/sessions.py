@@ -21,6 +21,9 @@ from tenant_slots.conf import app_settings
 _private: weakref.WeakSet[BaseDatabaseWrapper] = weakref.WeakSet()
 """Connections of threads: only their own thread finds them in Django's `connections`."""
 
+NOT_PRIVATE = ("pool", "server_side_binding")
+"""Options that our own sessions do without. With the second one each statement would be a round trip of its own."""
+
 _forgotten: list[Any] = []
 """What a child has inherited. It is kept, so that nothing is closed when it is collected."""
 
@@ -73,7 +76,7 @@ def private_connection(connect_seconds: float) -> Iterator[None]:
 
 def _without_pool(like: BaseDatabaseWrapper, connect_seconds: float) -> BaseDatabaseWrapper:
     settings = copy.deepcopy(like.settings_dict)
-    settings["OPTIONS"] = {name: value for name, value in settings["OPTIONS"].items() if name != "pool"}
+    settings["OPTIONS"] = {name: value for name, value in settings["OPTIONS"].items() if name not in NOT_PRIVATE}
     if like.vendor == "postgresql":
         settings["OPTIONS"].setdefault("connect_timeout", math.ceil(connect_seconds))
     connection: BaseDatabaseWrapper = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, like.alias)

@@ -12,6 +12,7 @@ from django.db import OperationalError, connection, transaction
 from django.test import override_settings
 
 from tenant_slots import slots
+from tenant_slots.db.sessions import private_connection
 from tenant_slots.models import State, TenantJob
 from tenant_slots.witness import Witness
 from tenant_slots.workers import heartbeats
@@ -138,6 +139,41 @@ def test_a_heartbeat_waits_for_nobody_who_holds_the_row() -> None:
         assert in_thread(run.beat) == 20 * heartbeats.AGAIN_SHARE
     assert not run.ended
     assert run.beat() == 5
+
+
+@pytest.fixture
+def _server_binds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The server takes one statement at a time, and ends one that waits for long."""
+    options = connection.settings_dict["OPTIONS"]
+    monkeypatch.setitem(options, "server_side_binding", True)
+    monkeypatch.setitem(options, "options", "-c statement_timeout=5s")
+    connection.close()
+    yield
+    monkeypatch.undo()
+    connection.close()
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite locks no rows")
+@pytest.mark.usefixtures("_server_binds")
+def test_a_heartbeat_waits_for_nobody_where_the_server_binds_the_parameters() -> None:
+    run = Run()
+    with transaction.atomic():
+        TenantJob.objects.select_for_update().get()
+        assert in_thread(run.beat) == 20 * heartbeats.AGAIN_SHARE
+    age(run.job, beat_at=19)
+    before = fresh(run.job).beat_at
+    assert run.beat() == 5
+    assert fresh(run.job).beat_at > before
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="an option of PostgreSQL's driver")
+@pytest.mark.usefixtures("_server_binds")
+def test_a_session_of_our_own_sends_what_belongs_together_at_once() -> None:
+    def binding() -> bool:
+        with private_connection(5):
+            return "server_side_binding" in connection.settings_dict["OPTIONS"]
+
+    assert not in_thread(binding)
 
 
 ERRORS = [RuntimeError("can't start new thread"), OSError("too many open files"), SystemExit()]
