@@ -201,7 +201,7 @@ def _close_if_obsolete(connection: BaseDatabaseWrapper) -> None:
     if connection.alias != app_settings.DATABASE or connection.settings_dict["CONN_MAX_AGE"]:
         connection.close_if_unusable_or_obsolete()
     else:
-        connection.health_check_done = False
+        connection.health_check_done = False  # type: ignore[attr-defined]
 
 
 def _restore(connection: BaseDatabaseWrapper) -> None:
