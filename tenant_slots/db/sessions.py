@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import os
 import socket
@@ -33,10 +34,11 @@ class PrivateConnection:
 
     Args:
         connect_seconds: how long to wait for the server, unless the project says so.
+        is_silent: whether receivers of `connection_created` are not to hear of it. They are the project's code.
     """
 
-    def __init__(self, connect_seconds: float) -> None:
-        self._connect_seconds = connect_seconds
+    def __init__(self, connect_seconds: float, *, is_silent: bool = False) -> None:
+        self._connect_seconds, self._is_silent = connect_seconds, is_silent
         self._connection: BaseDatabaseWrapper | None = None
 
     @contextmanager
@@ -45,7 +47,7 @@ class PrivateConnection:
         alias = app_settings.DATABASE
         before = connections[alias]
         if self._connection is None:
-            self._connection = _without_pool(before, self._connect_seconds)
+            self._connection = _without_pool(before, self._connect_seconds, self._is_silent)
             _private.add(self._connection)
         connections[alias] = self._connection
         try:
@@ -64,9 +66,9 @@ class PrivateConnection:
 
 
 @contextmanager
-def private_connection(connect_seconds: float) -> Iterator[None]:
+def private_connection(connect_seconds: float, *, is_silent: bool = False) -> Iterator[None]:
     """In the block this thread has a `PrivateConnection`, which ends with it."""
-    connection = PrivateConnection(connect_seconds)
+    connection = PrivateConnection(connect_seconds, is_silent=is_silent)
     with connection.used():
         try:
             yield
@@ -74,13 +76,35 @@ def private_connection(connect_seconds: float) -> Iterator[None]:
             connection.close()
 
 
-def _without_pool(like: BaseDatabaseWrapper, connect_seconds: float) -> BaseDatabaseWrapper:
+def _without_pool(like: BaseDatabaseWrapper, connect_seconds: float, is_silent: bool) -> BaseDatabaseWrapper:
     settings = copy.deepcopy(like.settings_dict)
     settings["OPTIONS"] = {name: value for name, value in settings["OPTIONS"].items() if name not in NOT_PRIVATE}
     if like.vendor == "postgresql":
         settings["OPTIONS"].setdefault("connect_timeout", math.ceil(connect_seconds))
-    connection: BaseDatabaseWrapper = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, like.alias)
+    wrapper: Any = load_backend(settings["ENGINE"]).DatabaseWrapper
+    connection: BaseDatabaseWrapper = (_silent(wrapper) if is_silent else wrapper)(settings, like.alias)
     return connection
+
+
+@functools.cache
+def _silent(wrapper: Any) -> Any:
+    """A class of connections whose `connect` ends before the signal, which Django sends as its last step but one."""
+
+    class Silent(wrapper):  # type: ignore[misc]
+        def connect(self) -> None:
+            with suppress(_Connected):
+                super().connect()
+            self.run_on_commit: list[Any] = []
+
+        def init_connection_state(self) -> None:
+            super().init_connection_state()
+            raise _Connected
+
+    return Silent
+
+
+class _Connected(Exception):
+    """There is nothing left to do but to tell."""
 
 
 def backend_pid() -> int | None:

@@ -79,7 +79,7 @@ class Heartbeats(threading.Thread):
         self._watchdog.stop()
 
     def run(self) -> None:
-        with sessions.private_connection(app_settings.LEASE_TTL * ANSWER_SHARE):
+        with sessions.private_connection(app_settings.LEASE_TTL * ANSWER_SHARE, is_silent=True):
             pause: float = app_settings.BEAT_INTERVAL
             while not self._is_over.is_set():
                 self._wanted.wait(pause)
@@ -118,7 +118,7 @@ class Heartbeats(threading.Thread):
             try:
                 with self._watchdog.cutting_after(app_settings.LEASE_TTL * ANSWER_SHARE):
                     renewed = self._beat_one(run, horse)
-            except Exception as error:  # a receiver of `connection_created` may raise any
+            except Exception as error:  # the database's driver may raise any
                 self._failed(run, error)
                 break
             self._last_contact = time.monotonic()

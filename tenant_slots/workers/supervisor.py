@@ -72,7 +72,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         self._handing = threading.RLock()
         """Whoever has it may trust that the work-horse does not turn to another job."""
         self._next_rq_heartbeat = 0.0
-        self._session = PrivateConnection(app_settings.LEASE_TTL / 4)
+        self._session = PrivateConnection(app_settings.LEASE_TTL / 4, is_silent=True)
         self._asked_at: float | None = None
         self._untold: Callable[[], None] | None = None
         """Tells RQ of the end of the job before."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
+from django.db.backends.signals import connection_created
 from django.test import override_settings
 
 from tenant_slots import slots
@@ -174,6 +175,28 @@ def test_a_session_of_our_own_sends_what_belongs_together_at_once() -> None:
             return "server_side_binding" in connection.settings_dict["OPTIONS"]
 
     assert not in_thread(binding)
+
+
+@pytest.mark.parametrize("is_silent", [True, pytest.param(False, id="control")])
+def test_receivers_of_the_project_do_not_hear_of_a_session_that_the_worker_keeps_to_itself(is_silent: bool) -> None:
+    heard: list[object] = []
+
+    def hear(**_: object) -> None:
+        heard.append(threading.get_ident())
+
+    def use() -> int:
+        with private_connection(5, is_silent=is_silent):
+            assert TenantJob.objects.count() == 0
+            with transaction.atomic():
+                assert not connection.run_on_commit
+        return threading.get_ident()
+
+    connection_created.connect(hear)
+    try:
+        thread = in_thread(use)
+    finally:
+        connection_created.disconnect(hear)
+    assert (thread in heard) is not is_silent
 
 
 ERRORS = [RuntimeError("can't start new thread"), OSError("too many open files"), SystemExit()]
