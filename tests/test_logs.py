@@ -67,6 +67,7 @@ ABOUT_NO_SINGLE_JOB = {
         ("workers/base.py", "Redis refuses what a worker needs, it is asked again: %s"),
         ("workers/aside.py", "there is no room for a process that does something aside: %s"),
         ("workers/children.py", "process %s, which did something aside for a worker, failed"),
+        ("workers/heartbeats.py", "a round of heartbeats failed"),
         ("workers/supervisor.py", "receivers of the end of a job took too long, or ended their process"),
     },
 }

@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from django.db import connections
+from django.db import connections, transaction
 from django.db.models import BooleanField, Expression, Field, Func, JSONField, Model, QuerySet, Value
 from django.db.models.expressions import Col
 from django.db.models.sql import UpdateQuery
@@ -328,11 +329,13 @@ def _read_back(alias: str, read: Compiled) -> str:
 
 
 def _execute(cursor: Any, before: Sequence[str], sql: str, parameters: list[Any]) -> None:
-    """In one round trip, unless the server takes one statement at a time."""
+    """In one round trip, unless the server takes one statement at a time. What goes before is of the transaction."""
     if before and _takes_one_at_a_time(cursor):
-        for statement in before:
-            cursor.execute(statement)
-        before = ()
+        with transaction.atomic(using=cursor.db.alias) if cursor.db.get_autocommit() else nullcontext():
+            for statement in before:
+                cursor.execute(statement)
+            cursor.execute(sql, parameters)
+        return
     cursor.execute("; ".join((*before, sql)), parameters)
     for _ in before:
         cursor.nextset()
