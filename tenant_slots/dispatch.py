@@ -50,6 +50,13 @@ PUSHED_AT_ONCE = 100
 IDS_SEEN = 100
 """Of a queue's list that is looked at for plain RQ jobs; of ours there are a few where no worker is idle."""
 
+NUDGE = "tenant_slots-look"
+"""In RQ's list, in place of a job's id: a worker of ours that waits there is to ask again who is next.
+
+It has last asked before a tenant was told to wait for a moment, so that it would sleep through that. RQ passes over ids
+of which it has no job.
+"""
+
 NO_EVICTION = "noeviction"
 
 OUT_OF_REACH = (RedisError, UnknownQueue, UnusableQueue)
@@ -358,7 +365,7 @@ def plain_ids(queues: Sequence[str]) -> dict[str, set[str]]:
                     pipeline.lrange(queue_named(other).key, 0, IDS_SEEN - 1)
                 listed = pipeline.execute()
             for other, raw in zip(same_server, listed, strict=True):
-                found[other] = {rq_id for rq_id in map(as_text, raw) if not is_ours(rq_id)}
+                found[other] = {rq_id for rq_id in map(as_text, raw) if not is_ours(rq_id) and rq_id != NUDGE}
     return found
 
 

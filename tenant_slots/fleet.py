@@ -20,7 +20,6 @@ from rq.utils import utcparse
 from rq.worker import Worker, WorkerStatus
 
 from tenant_slots import dispatch
-from tenant_slots.fair_order import NUDGE
 
 logger = logging.getLogger("tenant_slots")
 
@@ -119,7 +118,7 @@ def without_worker(known: Fleet, with_jobs: Collection[str]) -> list[str]:
     """
     left_alone = [name for name in getattr(settings, "RQ_QUEUES", {}) if known.is_without_worker(name)]
     plain = dispatch.plain_ids([name for name in left_alone if name not in with_jobs])
-    return [name for name in left_alone if name in with_jobs or plain.get(name, set()) - {NUDGE}]
+    return [name for name in left_alone if name in with_jobs or plain.get(name)]
 
 
 def _members(connection: Redis) -> Iterable[Member]:

@@ -13,7 +13,8 @@ from django.test import override_settings
 from redis.exceptions import RedisError
 
 from tenant_slots import fair_order, slots, transitions
-from tenant_slots.fair_order import NOTHING_CHARGED, NOTHING_RAN, NUDGE, Freed, Turn
+from tenant_slots.dispatch import NUDGE
+from tenant_slots.fair_order import NOTHING_CHARGED, NOTHING_RAN, Freed, Turn
 from tenant_slots.models import Kind, State, TenantJob
 from tenant_slots.repair import lost_runs
 from tenant_slots.running.keeper import ReservationRun

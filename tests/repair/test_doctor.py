@@ -19,7 +19,7 @@ from django.test import override_settings
 
 from tenant_slots.admin import attention
 from tenant_slots.db.clock import ago
-from tenant_slots.fair_order import NUDGE
+from tenant_slots.dispatch import NUDGE
 from tenant_slots.models import Kind, State, SweepClaim, TenantJob, TenantQueue
 from tenant_slots.repair import doctor as diagnosis
 from tenant_slots.repair import liveness
