@@ -172,7 +172,7 @@ def test_i1_i3_i4_a_simple_worker_that_keeps_the_gil_so_long_is_killed_before_it
 ) -> None:
     """The thread that sends its heartbeats cannot run, so it looks dead, and there is no other way to be sure."""
     (simple,) = workers.start(1, worker_class="tenant_slots.workers.TenantSimpleWorker")
-    job = jobs.keep_the_gil.enqueue("acme", "deaf", observer.path, 5)
+    job = jobs.keep_the_gil.enqueue("acme", "deaf", observer.path, jobs.LONGEST)
     observer.process_of("deaf")
     workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
     observer.wait_for_all()

@@ -275,12 +275,12 @@ def named_sessions(workers: FaultWorkers) -> None:
 
 
 def lasting_sessions() -> int:
-    """Those of the workers that are not a sweep's, which ends after a moment."""
+    """Those of the workers that are not a sweep's, which is given up before it is as old as a lease."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND datname = current_database()"
-            " AND backend_start < clock_timestamp() - interval '0.7 s'",
-            [NAME],
+            " AND backend_start < clock_timestamp() - make_interval(secs => %s)",
+            [NAME, SHORT["LEASE_TTL"]],
         )
         return int(cursor.fetchone()[0])
 
@@ -303,7 +303,7 @@ def test_i3_a_transaction_that_a_job_leaves_open_is_not_committed_by_the_next_jo
     holding = jobs.hold_with_session.enqueue("a", "holding", observer.path, str(door))
     observer.process_of("holding")
     wait_until(lambda: lasting_sessions() >= size, message="the job has no pool, nothing was tested")
-    leases_pass(1)
+    leases_pass(2)
     assert lasting_sessions() <= size + 1, "the worker keeps a pool of its own"
     door.touch()
     observer.wait_for_all()
@@ -508,7 +508,7 @@ def test_a_worker_and_its_work_horse_have_two_database_sessions_while_a_job_last
     job = jobs.hold_with_session.enqueue("acme", "long", observer.path, str(door))
     observer.process_of("long")
     seen: list[int] = []
-    wait_until(lambda: seen.append(lasting_sessions()) or lasted(job) > 3 * SHORT["BEAT_INTERVAL"])
+    wait_until(lambda: seen.append(lasting_sessions()) or lasted(job) > 3 * SHORT["LEASE_TTL"])
     assert max(seen) == 2, "the heartbeats' and the job's"
     door.touch()
     observer.wait_for_all()
@@ -523,7 +523,7 @@ def test_a_worker_and_its_work_horse_have_two_database_sessions_while_jobs_are_s
     workers.start(1, worker_class=ours("PreforkWorker"))
     seen: list[int] = []
     began = time.monotonic()
-    while time.monotonic() - began < 4 * SHORT["BEAT_INTERVAL"]:
+    while time.monotonic() - began < 3 * SHORT["LEASE_TTL"]:
         rows.append(jobs.ask_database.enqueue("acme", f"short{len(rows)}", observer.path))
         seen.append(lasting_sessions())
     observer.wait_for_all()
