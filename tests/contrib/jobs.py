@@ -54,7 +54,8 @@ class EnvelopesToFile(Transport):
                 values = payload.get("exception", {}).get("values", [])
                 errors = [value["type"] for value in values]
                 name = payload.get("transaction")
-                note("sentry", type=item.type, name=name, trace=trace_id, attempt=attempt, errors=errors)
+                wait = payload["contexts"].get("tenant_slots", {}).get("wait")
+                note("sentry", type=item.type, name=name, trace=trace_id, attempt=attempt, errors=errors, wait=wait)
 
 
 if "SPANS" in os.environ:  # in worker processes

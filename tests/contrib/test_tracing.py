@@ -42,6 +42,8 @@ BOTH = {
     "JOB_CONTEXT": ["tenant_slots.contrib.opentelemetry.job_context", "tenant_slots.contrib.sentry.job_context"],
 }
 
+TEN_SECONDS = timedelta(seconds=10)
+
 ONLY_OTEL = {name: paths[:1] for name, paths in BOTH.items()}
 ONLY_SENTRY = {name: paths[1:] for name, paths in BOTH.items()}
 
@@ -244,6 +246,7 @@ def test_a_wait_a_failure_and_a_crash_are_one_trace(
             row = tenant_queue(max_job=0)
             job = jobs.traced.enqueue("acme", str(tmp_path / "marks"))
         assert fresh(job).state == State.WAITING, "it waits, until somebody raises the limit"
+        TenantJob.objects.filter(pk=job.pk).update(enqueued_at=job.enqueued_at - TEN_SECONDS)
         row.set_limit(1)
     workers.start(worker_class=f"tenant_slots.workers.{kind}")
     wait_until(lambda: fresh(job).state == State.FINISHED, timeout=60)
@@ -262,6 +265,8 @@ def test_a_wait_a_failure_and_a_crash_are_one_trace(
     transactions = of("sentry", type="transaction")
     assert {one["name"] for one in transactions} == {job.task}
     assert {one["trace"] for one in transactions} == {asked_sentry.trace_id}
+    waits = [one["wait"] for one in (*runs(), *transactions)]
+    assert TEN_SECONDS.total_seconds() <= min(waits) <= max(waits) < 120, waits
     (event,) = of("sentry", type="event")
     assert (event["errors"], event["attempt"], event["trace"]) == (["ValueError"], "1", asked_sentry.trace_id)
     assert "SPANS" not in os.environ
