@@ -25,6 +25,7 @@ from rq import Queue, Retry
 from rq.command import send_stop_job_command
 from rq.exceptions import InvalidJobOperation, NoSuchJobError
 from rq.job import Job, JobStatus, _job_stack
+from rq.utils import as_text
 from rq.worker import Worker, WorkerStatus
 
 from tenant_slots import logs, redis_servers, tenants
@@ -45,6 +46,16 @@ RQ_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{1,10})
 
 PUSHED_AT_ONCE = 100
 """Most jobs in one request to Redis, which serves nobody else meanwhile."""
+
+IDS_SEEN = 100
+"""Of a queue's list that is looked at for plain RQ jobs; of ours there are a few where no worker is idle."""
+
+NUDGE = "tenant_slots-look"
+"""In RQ's list, in place of a job's id: a worker of ours that waits there is to ask again who is next.
+
+It has last asked before a tenant was told to wait for a moment, so that it would sleep through that. RQ passes over ids
+of which it has no job.
+"""
 
 NO_EVICTION = "noeviction"
 
@@ -339,6 +350,23 @@ def by_server(queues: Sequence[str]) -> dict[str, list[str]]:
     for name in queues:
         servers.setdefault(_server_of(name), []).append(name)
     return {names[0]: names for names in servers.values()}
+
+
+def plain_ids(queues: Sequence[str]) -> dict[str, set[str]]:
+    """By queue, the ids in its list that are none of ours, of the first `IDS_SEEN`. One request for each server.
+
+    Nothing of a server that cannot be asked.
+    """
+    found: dict[str, set[str]] = {}
+    for name, same_server in by_server(queues).items():
+        with suppress(*OUT_OF_REACH), reaching(name) as queue:
+            with queue.connection.pipeline(transaction=False) as pipeline:
+                for other in same_server:
+                    pipeline.lrange(queue_named(other).key, 0, IDS_SEEN - 1)
+                listed = pipeline.execute()
+            for other, raw in zip(same_server, listed, strict=True):
+                found[other] = {rq_id for rq_id in map(as_text, raw) if not is_ours(rq_id) and rq_id != NUDGE}
+    return found
 
 
 def window_of(name: str) -> int:

@@ -196,6 +196,10 @@ class UnreadableColumn(TenantSlotsError):
     message = "{column} of job {job} are not what was stored: {problem}; cancel the job and enqueue it again."
 
 
+class UnreadableBulkChange(TenantSlotsError):
+    message = "{column} of {row} are not what was stored: {problem}; put them right by SQL, or act again."
+
+
 class TimeHasPassed(TenantSlotsError):
     message = "{until} has passed already; give a time to come."
 

@@ -24,7 +24,7 @@ local now = clock[1] + clock[2] / 1000000
 local function key(name, queue) return 'tenant_slots:' .. name .. ':' .. queue end
 
 -- What is known of tenants and queues, a field each: a tenant's has a record for each queue that it has been in.
-local KNOWN = 'tenant_slots:tenants'
+local KNOWN = 'tenant_slots:known'
 
 local function field_of(queue) return ':' .. queue end
 
@@ -60,7 +60,7 @@ local function records_of(tenant)
   local raw, at = raw_of(tenant), 1
   while at <= #raw do
     local queue, values
-    queue, at = struct.unpack('Bc0', raw, at)
+    queue, at = struct.unpack('<Hc0', raw, at)
     values = {struct.unpack(RECORD, raw, at)}
     at = table.remove(values)
     records[queue] = new_record(queue, tenant, values)
@@ -81,7 +81,7 @@ local function packed(r)
   local values = struct.pack(
     RECORD, r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.parked
   )
-  return struct.pack('Bc0', #r.queue, r.queue) .. values
+  return struct.pack('<Hc0', #r.queue, r.queue) .. values
 end
 
 -- virtual: the queue's virtual time. newcomers: counts them. mean: of all jobs, negative if not known. swept: when the sweep

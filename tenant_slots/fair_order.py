@@ -40,13 +40,6 @@ NOTHING_RAN = -1
 NOTHING_CHARGED = -2
 """In place of seconds: what became free was no job's."""
 
-NUDGE = "tenant_slots-look"
-"""In RQ's list, in place of a job's id: a worker of ours that waits there is to ask again who is next.
-
-It has last asked before a tenant was told to wait for a moment, so that it would sleep through that. RQ passes over ids
-of which it has no job.
-"""
-
 
 class Turn(NamedTuple):
     """A tenant's turn in one queue."""

@@ -8,7 +8,7 @@ so lately. Of a stock worker nobody knows better than its record.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -79,6 +79,15 @@ class Fleet:
         """Who listens on a queue of RQ, the dead among them."""
         return tuple(member for member in self.members if queue in member.queues)
 
+    def is_without_worker(self, queue: str) -> bool:
+        """Whether nobody takes jobs of a queue. Not while its Redis does not answer."""
+        return queue not in self.unasked and not any(member.takes_jobs for member in self.of(queue))
+
+    def is_busy(self, queue: str) -> bool:
+        """Whether all who take jobs of a queue run one. Its next job waits for as long as theirs take."""
+        takers = [member for member in self.of(queue) if member.takes_jobs]
+        return bool(takers) and all(member.is_busy for member in takers)
+
     @property
     def alive(self) -> int:
         return sum(member.is_alive for member in self.members)
@@ -98,6 +107,18 @@ def known(*queues: str) -> Fleet:
             logger.warning("the workers of queue %s cannot be asked for: %s", name, error)
             unasked += same_server
     return Fleet(tuple(sorted(members.values(), key=lambda member: member.name)), tuple(unasked), suspended)
+
+
+def without_worker(known: Fleet, with_jobs: Collection[str]) -> list[str]:
+    """Queues that have jobs, and nobody who takes them, as far as Redis can be asked.
+
+    Args:
+        known: the workers of all the project's queues.
+        with_jobs: queues with jobs of ours. Whether there are plain ones is asked here.
+    """
+    left_alone = [name for name in getattr(settings, "RQ_QUEUES", {}) if known.is_without_worker(name)]
+    plain = dispatch.plain_ids([name for name in left_alone if name not in with_jobs])
+    return [name for name in left_alone if name in with_jobs or plain.get(name)]
 
 
 def _members(connection: Redis) -> Iterable[Member]:

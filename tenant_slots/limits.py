@@ -25,7 +25,7 @@ from tenant_slots.db.commits import after_commit
 from tenant_slots.exceptions import InvalidLimit, InvalidOption, InvalidRate, InvalidTime, StaleVersion, TimeHasPassed
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
-from tenant_slots.models import GUARDED, HIGHEST_LIMIT, Change, KeptChange, LimitSource, TenantQueue
+from tenant_slots.models import GUARDED, HIGHEST_LIMIT, Change, KeptChange, LimitSource, State, TenantQueue
 from tenant_slots.validation import is_whole, name_text, storable, time_problem, type_problem
 
 Edit = Callable[[TenantQueue], None]
@@ -33,6 +33,9 @@ Edit = Callable[[TenantQueue], None]
 
 CAPS = ("share", "max_job_per_key", "max_waiting")
 """Changed by themselves: neither an override nor the default has a say in them."""
+
+WHAT_CHANGES = ("limit", "paused", "resting", "rate", *CAPS)
+"""What each `Change` is of."""
 
 CHANGEABLE = (
     *GUARDED, "rests_until", "rest_reason", "rate_empty_at", "limit_source", "limit_set_by", "override_by",
@@ -130,7 +133,8 @@ def set_rate(
 
     def apply(row: TenantQueue) -> None:
         if row.rate != rate:
-            row.rate_empty_at = rates.carried_over(row, rate, clock.now())
+            admitted = row.jobs.holding().filter(state=State.QUEUED).count()
+            row.rate_empty_at = rates.carried_over(row, rate, clock.now(), admitted)
             for name, value in rates.fields_of(rate).items():
                 setattr(row, name, value)
 

@@ -206,12 +206,20 @@ def bucket(row: HasRate, now: datetime) -> Bucket | None:
     return Bucket(tokens, None if full else _moment(empty_at + (tokens + 1) * rate.step))
 
 
-def carried_over(row: HasRate, new: Rate | None, now: datetime) -> int | None:
-    """The `rate_empty_at` of a row whose rate is to be `new`: what was used stays used, as far as it fits the burst."""
-    old = of(row)
-    if old is None or new is None:
+def carried_over(row: HasRate, new: Rate | None, now: datetime, admitted: int = 0) -> int | None:
+    """The `rate_empty_at` of a row whose rate is to be `new`: what was used stays used, as far as it fits the burst.
+
+    Args:
+        row, new: as told.
+        now: by the database's clock.
+        admitted: jobs that are about to start. Where there was no rate they have taken no token, and each that does
+            not start gives one back.
+    """
+    old, moment = of(row), _since_1970(now)
+    if new is None:
         return None
-    moment = _since_1970(now)
+    if old is None:
+        return moment - max(0, new.burst - admitted) * new.step if admitted else None
     passed = moment - _sane(old, row.rate_empty_at, moment)
     unused = Fraction(min(max(0, passed), old.burst * old.step), old.step)
     still_unused = max(Fraction(0), new.burst - (old.burst - unused))

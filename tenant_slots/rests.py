@@ -2,7 +2,7 @@
 
 What is stored is the moment when the rest is over, by the database's clock, in a column of the tenant queue. It is
 written and read under the lock of that row. The clock is asked only where there is such a moment, and whoever admits
-jobs after it takes it away.
+jobs after it takes it away, to another column, which says when the last rest was over.
 
 A moment further ahead than a rest can last is none: the clock was set back since.
 """
@@ -23,6 +23,9 @@ from tenant_slots.validation import storable
 LONGEST = timedelta(days=1)
 """Of a rest; who wants no jobs for longer pauses the tenant queue."""
 
+SHORTEST = timedelta(seconds=1)
+"""A job whose partner names no time, or one that has passed, would run again at once, and keep a worker busy so."""
+
 LONGEST_REASON: int = TenantQueue._meta.get_field("rest_reason").max_length or 0
 
 
@@ -36,14 +39,14 @@ def begin(tenant_queue: TenantQueue, reason: str, seconds: float | None = None, 
     """
     now = clock.now()
     end = now + timedelta(seconds=seconds or 0) if until is None else datetime.fromisoformat(until)
-    end = min(end, now + LONGEST)
+    end = min(max(end, now + SHORTEST), now + LONGEST)
     if end > now + timedelta(seconds=_left(tenant_queue.rests_until, now)):
         _store(tenant_queue, end, storable(reason)[:LONGEST_REASON])
 
 
-def seconds_left(tenant_queue: TenantQueue) -> float:
-    """For how long no job may start; 0 where the tenant queue does not rest."""
-    return 0.0 if tenant_queue.rests_until is None else _left(tenant_queue.rests_until, clock.now())
+def seconds_left(tenant_queue: TenantQueue, now: datetime | None = None) -> float:
+    """For how long no job may start; 0 where the tenant queue does not rest. `now` is by the database's clock."""
+    return 0.0 if tenant_queue.rests_until is None else _left(tenant_queue.rests_until, now or clock.now())
 
 
 def goes_on(tenant_queue: TenantQueue) -> bool:
@@ -52,7 +55,7 @@ def goes_on(tenant_queue: TenantQueue) -> bool:
         return False
     if seconds_left(tenant_queue):
         return True
-    _store(tenant_queue, None, "")
+    _store(tenant_queue, None, "", rested_until=tenant_queue.rests_until)
     return False
 
 
@@ -73,7 +76,7 @@ def _left(end: datetime | None, now: datetime) -> float:
     return max(0.0, (end - now).total_seconds())
 
 
-def _store(tenant_queue: TenantQueue, until: datetime | None, reason: str) -> None:
+def _store(tenant_queue: TenantQueue, until: datetime | None, reason: str, **also: Any) -> None:
     tenant_queue.rests_until, tenant_queue.rest_reason = until, reason
-    values: dict[str, Any] = {"rests_until": until, "rest_reason": reason}
+    values: dict[str, Any] = {"rests_until": until, "rest_reason": reason, **also}
     TenantQueue.objects.filter(pk=tenant_queue.pk).update(**values)

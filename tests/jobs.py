@@ -183,6 +183,15 @@ def calls_back(tenant: str, *, history: str, raises: str = "", then: str = "") -
     return "fine"
 
 
+@tenant_job("imports", tenant="tenant")
+def ends_each_time_otherwise(tenant: str, history: str, ends: list[str]) -> str | Retry:
+    note(history, "start", tenant, "again")
+    end = ends[len(Path(history).read_text().splitlines()) - 1]
+    if end == "raises":
+        raise KeyError(end)
+    return Retry(max=9) if end == "again" else end
+
+
 @tenant_job("imports", tenant="tenant", retry=Retry(max=2, interval=[60, 0]))
 def flaky(tenant: str) -> None:
     raise RuntimeError("flaky")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import django_rq
 
+KNOWN = "tenant_slots:known"
 LAYOUT = "<dddddfHHIB"
 SIZE = struct.calcsize(LAYOUT)
 
@@ -24,16 +25,22 @@ class Record(NamedTuple):
     parked: int
 
 
+def packed(rq_queue: str, record: Record) -> bytes:
+    """A length in bytes, a name and the values."""
+    name = rq_queue.encode()
+    return struct.pack("<H", len(name)) + name + struct.pack(LAYOUT, *record)
+
+
 def records(tenant_queue_id: int, server: str = "imports") -> dict[str, Record]:
-    """By RQ queue in which the tenant has been: each is written as a length, a name and the values."""
-    raw, found = django_rq.get_connection(server).hget("tenant_slots:tenants", tenant_queue_id), {}
+    """By RQ queue in which the tenant has been."""
+    raw, found = django_rq.get_connection(server).hget(KNOWN, tenant_queue_id), {}
     while raw:
-        name, raw = raw[1 : 1 + raw[0]].decode(), raw[1 + raw[0] :]
+        (length,), raw = struct.unpack("<H", raw[:2]), raw[2:]
+        name, raw = raw[:length].decode(), raw[length:]
         found[name], raw = Record(*struct.unpack(LAYOUT, raw[:SIZE])), raw[SIZE:]
     return found
 
 
 def write(tenant_queue_id: int, rq_queue: str, record: Record) -> None:
     """The only one that the tenant has from now on."""
-    raw = bytes([len(rq_queue)]) + rq_queue.encode() + struct.pack(LAYOUT, *record)
-    django_rq.get_connection(rq_queue).hset("tenant_slots:tenants", tenant_queue_id, raw)
+    django_rq.get_connection(rq_queue).hset(KNOWN, tenant_queue_id, packed(rq_queue, record))

@@ -67,8 +67,11 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
 if "TEST_DATABASE_POOL" in os.environ:
     DATABASES["default"].setdefault("OPTIONS", {})["pool"] = json.loads(os.environ["TEST_DATABASE_POOL"])
 
+REDIS: dict[str, object] = {"URL": os.environ["REDIS_URL"]}
+if "TEST_REDIS_PORT" in os.environ:  # as in django-rq's README, and with other defaults of redis-py
+    REDIS = {"HOST": "127.0.0.1", "PORT": int(os.environ["TEST_REDIS_PORT"]), "DB": 0}
 RQ_QUEUES = {
-    name: {"URL": os.environ["REDIS_URL"], "DEFAULT_TIMEOUT": 180}
+    name: {**REDIS, "DEFAULT_TIMEOUT": 180}
     for name in ("default", "imports", "imports_bulk", "imports_throttled", "imports_slow", "reports")
 }
 RQ = {"WORKER_CLASS": os.environ.get("TEST_WORKER_CLASS", "tenant_slots.workers.TenantWorker")}

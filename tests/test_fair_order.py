@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -14,15 +13,16 @@ from django.test import override_settings
 from redis.exceptions import RedisError
 
 from tenant_slots import fair_order, slots, transitions
-from tenant_slots.fair_order import NOTHING_CHARGED, NOTHING_RAN, NUDGE, Freed, Turn
+from tenant_slots.dispatch import NUDGE
+from tenant_slots.fair_order import NOTHING_CHARGED, NOTHING_RAN, Freed, Turn
 from tenant_slots.models import Kind, State, TenantJob
 from tenant_slots.repair import lost_runs
 from tenant_slots.running.keeper import ReservationRun
-from tenant_slots.workers import kept
+from tenant_slots.workers import TenantSimpleWorker, kept
 from tenant_slots.workers.kept import Ending
 from tests import jobs
 from tests.factories import age, another_process, fresh, in_rq, owner, running_job, tenant_queue, waiting_job
-from tests.order_records import LAYOUT, Record, records, write
+from tests.order_records import KNOWN, Record, packed, records, write
 from tests.repair.sweeps import sweep_now
 
 QUEUE, LANE, OTHER_LANE = "imports", "imports_bulk", "imports_slow"
@@ -433,9 +433,23 @@ def test_control_where_nobody_waits_it_is_told_of_no_room() -> None:
 
 def test_a_queue_that_the_project_has_no_more_is_left_alone() -> None:
     offer(A, queue=LANE)
-    gone = bytes([4]) + b"gone" + struct.pack(LAYOUT, *record(A, LANE)._replace(parked=1))
-    redis().hset("tenant_slots:tenants", A, redis().hget("tenant_slots:tenants", A) + gone)
+    gone = packed("gone", record(A, LANE)._replace(parked=1))
+    redis().hset(KNOWN, A, redis().hget(KNOWN, A) + gone)
     assert "gone" not in fair_order.freed(ended(A))
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("length", [85, 86, 100], ids=["255 bytes", "258 bytes", "the longest"])
+def test_a_name_of_a_queue_may_be_as_long_as_its_column_lets_it(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In characters, of which each may take several bytes."""
+    name = "進" * length
+    monkeypatch.setitem(settings.RQ_QUEUES, name, settings.RQ_QUEUES[QUEUE])
+    expected = [jobs.add.using(queue=name).enqueue(1, 2, tenant=tenant) for tenant in ("acme", "umbrella", "acme")]
+    offer(*(job.tenant_queue_id for job in expected), queue=name)
+    queue = django_rq.get_queue(name)
+    TenantSimpleWorker([queue], connection=queue.connection).work(burst=True, logging_level="ERROR")
+    assert {fresh(job).state for job in expected} == {State.FINISHED}
+    assert {record(job.tenant_queue_id, name).jobs for job in expected} == {0}
 
 
 def test_who_stands_in_the_order_can_be_asked() -> None:

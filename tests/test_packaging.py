@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import tenant_slots
 
@@ -60,6 +63,28 @@ def test_every_package_that_is_imported_is_declared() -> None:
 
 def test_every_dependency_has_a_lowest_version() -> None:
     assert [requirement for requirement in PROJECT["dependencies"] if ">=" not in requirement] == []
+
+
+def lowest(*extras: str) -> dict[str, Version]:
+    """What the project itself and these extras ask for at least."""
+    extra_lists = [PROJECT["optional-dependencies"][extra] for extra in extras]
+    requirements = [Requirement(text) for texts in (PROJECT["dependencies"], *extra_lists) for text in texts]
+    return {
+        one.name: Version(bound.version) for one in requirements for bound in one.specifier if bound.operator == ">="
+    }
+
+
+def pinned_as_lowest() -> dict[str, Version]:
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini")
+    pins = [line.split("==") for line in tox["lowest"]["deps"].split()]
+    return {name: Version(version) for name, version in pins if name != "psycopg-binary"}  # it comes with psycopg
+
+
+def test_the_lowest_versions_that_users_may_have_are_tested() -> None:
+    of_users = lowest("postgres", "tasks", "prometheus", "opentelemetry", "sentry")
+    of_tests = {name: version for name, version in lowest("test").items() if name in pinned_as_lowest()}
+    assert pinned_as_lowest() == {**of_tests, **of_users}
 
 
 def test_the_changelog_has_this_version() -> None:

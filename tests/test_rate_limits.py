@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from tenant_slots import rates, signals, tenants
+from tenant_slots import rates, signals, slots, tenants
 from tenant_slots.db import clock
 from tenant_slots.exceptions import InvalidRate, InvalidSetting, StaleVersion
-from tenant_slots.models import Change, TenantQueue
-from tests.factories import fresh, tenant_queue
+from tenant_slots.models import Change, State, TenantQueue
+from tests.factories import admit, fresh, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -90,6 +90,18 @@ def test_what_was_used_stays_used_when_the_rate_is_changed(number: int, burst: i
     take(row, 8)
     row.set_rate(number, per=150 * DAY, burst=burst)
     assert tokens(row) == left
+
+
+def test_jobs_that_were_admitted_without_a_rate_start_at_the_new_one() -> None:
+    """Else each of them that goes back would bring a token that it has not taken."""
+    row = tenant_queue(max_job=3)
+    for _ in range(3):
+        waiting_job(row)
+    admitted = admit(row)
+    row.set_rate(1, per=DAY, burst=5)
+    assert tokens(row) == 2
+    assert slots.release(admitted[0], states=(State.QUEUED,), state=State.WAITING)
+    assert tokens(row) == 3
 
 
 def test_the_same_rate_again_refills_nothing() -> None:

@@ -7,18 +7,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.db import connection
 from django.dispatch import Signal
 from django.test import TestCase, override_settings
 from django.utils import timezone
 
 from tenant_slots.exceptions import JobsDoNotEnd
 from tenant_slots.models import Kind, State, TenantJob, TenantQueue
-from tenant_slots.signals import job_ended
+from tenant_slots.signals import job_ended, job_started
 from tenant_slots.testing import assert_enqueued, enqueued, run_jobs
 from tests import async_jobs, jobs
 from tests.django_tasks import tasks
@@ -152,6 +154,31 @@ class TestWithRedis:
         with told(job_ended) as heard:
             run_jobs()
         assert heard == [(job, State.CANCELED), (behind, State.CANCELED)]
+
+
+def breaks_the_transaction(*_: Any, **__: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT nothing_of_that_name")
+
+
+@pytest.mark.parametrize("state", [State.FINISHED, State.FAILED])
+def test_a_callback_that_breaks_the_transaction_harms_nothing_else(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(vars(jobs.add.tenant_task), "on_success", breaks_the_transaction)
+    monkeypatch.setitem(vars(jobs.fail.tenant_task), "on_failure", breaks_the_transaction)
+    enqueue = partial(jobs.fail.enqueue, "acme") if state == State.FAILED else partial(jobs.add.enqueue, 1, 2, "acme")
+    stored = [enqueue() for _ in range(2)]
+    assert [(job.pk, job.state) for job in run_jobs()] == [(job.pk, state) for job in stored]
+
+
+def test_a_receiver_that_breaks_the_transaction_harms_nothing_else() -> None:
+    stored = [jobs.add.enqueue(number, 2, tenant="acme") for number in range(2)]
+    job_started.connect(breaks_the_transaction)
+    try:
+        assert [(job.pk, job.state) for job in run_jobs()] == [(job.pk, State.FINISHED) for job in stored]
+    finally:
+        job_started.disconnect(breaks_the_transaction)
 
 
 def test_tenants_have_their_turns(history: History) -> None:

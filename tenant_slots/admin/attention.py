@@ -13,7 +13,7 @@ from django.utils.translation import gettext, ngettext
 from tenant_slots import fleet
 from tenant_slots.admin import workers
 from tenant_slots.admin.words import duration
-from tenant_slots.db.clock import ago
+from tenant_slots.fleet import Fleet
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.repair import findings, liveness
 from tenant_slots.stats import sweeps
@@ -58,7 +58,7 @@ class Sentence:
 def facts() -> Facts:
     """Five queries, and what RQ has on record of the workers."""
     known = fleet.known()
-    stale, queued_too_long, paused_for_good, without_queue = _counted()
+    stale, queued_too_long, paused_for_good, without_queue = _counted(known)
     return Facts(
         workers.deserted(known),
         known.unasked,
@@ -72,8 +72,8 @@ def facts() -> Facts:
     )
 
 
-def _counted() -> tuple[int, ...]:
-    queued = TenantJob.objects.queued().jobs().filter(admitted_at__lt=ago(60 * liveness.MINUTES_QUEUED))
+def _counted(known: Fleet) -> tuple[int, ...]:
+    queued = liveness.left_by_idle(liveness.admitted_long_ago(), known)
     waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("pk"))
     paused = TenantQueue.objects.filter(Exists(waiting), paused=True, resume_at=None)
     counted: tuple[Any, ...] = (TenantJob.objects.stale(), queued, paused, findings.without_queue())

@@ -239,9 +239,9 @@ def _estimate(waits: reasons.Waits) -> str:
         return gettext("Nobody can say when it starts.")
     if Reason.KEY_LIMIT in waits.reasons:
         return gettext("There is no estimate: it depends on when a job with its concurrency key ends.")
-    if waits.pace is None or waits.seconds_to_start is None:
+    if waits.pace is None:
         return gettext("There is no estimate: no job of this tenant queue has ended in the last hour.")
-    if Reason.WORKER in waits.reasons and not _is_taken(waits.rq_queue):
+    if waits.seconds_to_start is None or (Reason.WORKER in waits.reasons and not _is_taken(waits.rq_queue)):
         return gettext("Nobody can say when it starts.")
     text = gettext(
         "It starts in about %(time)s. This is an estimate by the pace of its tenant queue: %(ended)d jobs ended in "

@@ -37,10 +37,8 @@ class Lane:
     busy: int
     leaving: int
     has_jobs: bool
-
-    @property
-    def is_deserted(self) -> bool:
-        return self.has_jobs and self.alive == self.leaving
+    is_deserted: bool
+    """It has jobs, plain ones among them, and nobody takes them."""
 
 
 @dataclass(frozen=True)
@@ -65,16 +63,17 @@ class Shown:
 
 def deserted(known: Fleet) -> tuple[str, ...]:
     """Queues with jobs and without a worker that takes them, as far as Redis can be asked."""
-    return tuple(lane.name for lane in _lanes(known) if lane.is_deserted and lane.name not in known.unasked)
+    return tuple(fleet.without_worker(known, lanes.with_jobs()))
 
 
 def _lanes(known: Fleet) -> list[Lane]:
     with_jobs = lanes.with_jobs()
+    left_alone = fleet.without_worker(known, with_jobs)
     found = []
     for name in getattr(settings, "RQ_QUEUES", {}):
         alive = [member for member in known.of(name) if member.is_alive]
         busy, leaving = sum(member.is_busy for member in alive), sum(not member.takes_jobs for member in alive)
-        found.append(Lane(name, len(alive), busy, leaving, name in with_jobs))
+        found.append(Lane(name, len(alive), busy, leaving, name in {*with_jobs, *left_alone}, name in left_alone))
     return found
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from django.db import connections
+from django.db import connections, transaction
 from django.db.models import BooleanField, Expression, Field, Func, JSONField, Model, QuerySet, Value
 from django.db.models.expressions import Col
 from django.db.models.sql import UpdateQuery
@@ -180,7 +181,7 @@ class Statement:
             return Compiled(sql, tuple(parameters))
         changed = query.model._base_manager.all()
         read = self._compile_select(alias, changed if self._returning is True else changed.only(*self._returning))
-        return replace(read, sql=f"{sql} RETURNING {_quoted(alias, read)}", parameters=tuple(parameters))
+        return replace(read, sql=f"{sql} RETURNING {_read_back(alias, read)}", parameters=tuple(parameters))
 
     def _compile_select(self, alias: str, queryset: QuerySet[Any]) -> Compiled:
         compiler = queryset.query.get_compiler(alias)
@@ -315,22 +316,26 @@ class Insertion(Statement):
         columns = ", ".join(ops.quote_name(str(fields[name].column)) for name in self._names)
         values = ", ".join(["%s"] * len(self._names))
         table = ops.quote_name(self._model._meta.db_table)
-        sql = f"INSERT INTO {table} ({columns}) VALUES ({values}) RETURNING {_quoted(alias, read)}"  # noqa: S608 - names of columns
+        sql = f"INSERT INTO {table} ({columns}) VALUES ({values}) RETURNING {_read_back(alias, read)}"  # noqa: S608 - names of columns
         return replace(read, sql=sql, parameters=tuple(Parameter(name, fields[name]) for name in self._names))
 
 
-def _quoted(alias: str, read: Compiled) -> str:
-    """The columns to be returned."""
-    columns = {field.attname: field.column for field in read.model._meta.concrete_fields}
-    return ", ".join(connections[alias].ops.quote_name(str(columns[name])) for name in read.columns)
+def _read_back(alias: str, read: Compiled) -> str:
+    """The columns to be returned, each as its field has a SELECT read it."""
+    compiler = read.model._base_manager.all().query.get_compiler(alias)
+    fields = {field.attname: field for field in read.model._meta.concrete_fields}
+    quoted = [(fields[name], connections[alias].ops.quote_name(str(fields[name].column))) for name in read.columns]
+    return ", ".join(field.select_format(compiler, column, ())[0] for field, column in quoted)
 
 
 def _execute(cursor: Any, before: Sequence[str], sql: str, parameters: list[Any]) -> None:
-    """In one round trip, unless the server takes one statement at a time."""
+    """In one round trip, unless the server takes one statement at a time. What goes before is of the transaction."""
     if before and _takes_one_at_a_time(cursor):
-        for statement in before:
-            cursor.execute(statement)
-        before = ()
+        with transaction.atomic(using=cursor.db.alias) if cursor.db.get_autocommit() else nullcontext():
+            for statement in before:
+                cursor.execute(statement)
+            cursor.execute(sql, parameters)
+        return
     cursor.execute("; ".join((*before, sql)), parameters)
     for _ in before:
         cursor.nextset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import os
 import socket
@@ -21,6 +22,9 @@ from tenant_slots.conf import app_settings
 _private: weakref.WeakSet[BaseDatabaseWrapper] = weakref.WeakSet()
 """Connections of threads: only their own thread finds them in Django's `connections`."""
 
+NOT_PRIVATE = ("pool", "server_side_binding")
+"""Options that our own sessions do without. With the second one each statement would be a round trip of its own."""
+
 _forgotten: list[Any] = []
 """What a child has inherited. It is kept, so that nothing is closed when it is collected."""
 
@@ -30,10 +34,11 @@ class PrivateConnection:
 
     Args:
         connect_seconds: how long to wait for the server, unless the project says so.
+        is_silent: whether receivers of `connection_created` are not to hear of it. They are the project's code.
     """
 
-    def __init__(self, connect_seconds: float) -> None:
-        self._connect_seconds = connect_seconds
+    def __init__(self, connect_seconds: float, *, is_silent: bool = False) -> None:
+        self._connect_seconds, self._is_silent = connect_seconds, is_silent
         self._connection: BaseDatabaseWrapper | None = None
 
     @contextmanager
@@ -42,7 +47,7 @@ class PrivateConnection:
         alias = app_settings.DATABASE
         before = connections[alias]
         if self._connection is None:
-            self._connection = _without_pool(before, self._connect_seconds)
+            self._connection = _without_pool(before, self._connect_seconds, self._is_silent)
             _private.add(self._connection)
         connections[alias] = self._connection
         try:
@@ -57,13 +62,13 @@ class PrivateConnection:
     def cut(self) -> None:
         """Let whoever waits for an answer in another thread get an error."""
         if self._connection is not None:
-            _cut(self._connection)
+            cut(self._connection)
 
 
 @contextmanager
-def private_connection(connect_seconds: float) -> Iterator[None]:
+def private_connection(connect_seconds: float, *, is_silent: bool = False) -> Iterator[None]:
     """In the block this thread has a `PrivateConnection`, which ends with it."""
-    connection = PrivateConnection(connect_seconds)
+    connection = PrivateConnection(connect_seconds, is_silent=is_silent)
     with connection.used():
         try:
             yield
@@ -71,28 +76,35 @@ def private_connection(connect_seconds: float) -> Iterator[None]:
             connection.close()
 
 
-def _without_pool(like: BaseDatabaseWrapper, connect_seconds: float) -> BaseDatabaseWrapper:
+def _without_pool(like: BaseDatabaseWrapper, connect_seconds: float, is_silent: bool) -> BaseDatabaseWrapper:
     settings = copy.deepcopy(like.settings_dict)
-    settings["OPTIONS"] = {name: value for name, value in settings["OPTIONS"].items() if name != "pool"}
+    settings["OPTIONS"] = {name: value for name, value in settings["OPTIONS"].items() if name not in NOT_PRIVATE}
     if like.vendor == "postgresql":
         settings["OPTIONS"].setdefault("connect_timeout", math.ceil(connect_seconds))
-    connection: BaseDatabaseWrapper = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, like.alias)
+    wrapper: Any = load_backend(settings["ENGINE"]).DatabaseWrapper
+    connection: BaseDatabaseWrapper = (_silent(wrapper) if is_silent else wrapper)(settings, like.alias)
     return connection
 
 
-@contextmanager
-def cut_after(seconds: float) -> Iterator[None]:
-    """Cut our connection if the block takes longer: what waits for an answer then gets an error.
+@functools.cache
+def _silent(wrapper: Any) -> Any:
+    """A class of connections whose `connect` ends before the signal, which Django sends as its last step but one."""
 
-    A signal reaches only the main thread, and the server's own limits are no help when it does not answer at all.
-    """
-    timer = threading.Timer(seconds, _cut, [connections[app_settings.DATABASE]])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+    class Silent(wrapper):  # type: ignore[misc]
+        def connect(self) -> None:
+            with suppress(_Connected):
+                super().connect()
+            self.run_on_commit: list[Any] = []
+
+        def init_connection_state(self) -> None:
+            super().init_connection_state()
+            raise _Connected
+
+    return Silent
+
+
+class _Connected(Exception):
+    """There is nothing left to do but to tell."""
 
 
 def backend_pid() -> int | None:
@@ -130,7 +142,8 @@ def forget_inherited_sessions() -> None:
         del connections[wrapper.alias]
 
 
-def _cut(connection: BaseDatabaseWrapper) -> None:
+def cut(connection: BaseDatabaseWrapper) -> None:
+    """Let whoever waits for an answer on it get an error. Does nothing where it is not open."""
     with suppress(Exception), socket.socket(fileno=os.dup(connection.connection.fileno())) as link:
         link.shutdown(socket.SHUT_RDWR)
 

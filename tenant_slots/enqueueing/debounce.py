@@ -18,7 +18,7 @@ from django.db.models.functions import Least
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db import transactions
-from tenant_slots.db.clock import DatabaseNow, from_now
+from tenant_slots.db.clock import DatabaseNow, InCalendar, from_now
 from tenant_slots.db.compiled import Parameter, Statement, fields_of
 from tenant_slots.enqueueing import bulk, unique
 from tenant_slots.enqueueing.new_job import NewJob, Stored
@@ -36,7 +36,7 @@ FOR_EVER = timedelta(days=36525)
 """In place of ``max_wait`` where none is given."""
 
 _MOST = Parameter("most", DurationField())
-_LATEST = ExpressionWrapper(F("enqueued_at") + _MOST, output_field=DateTimeField())
+_LATEST = ExpressionWrapper(InCalendar(F("enqueued_at")) + _MOST, output_field=DateTimeField())
 _FIRST_IN_TIME = ExpressionWrapper(DatabaseNow() - _MOST, output_field=DateTimeField())
 
 MOVE = Statement(

@@ -232,6 +232,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("rests_until", models.DateTimeField(editable=False, null=True, verbose_name="rests until")),
+                ("rested_until", models.DateTimeField(editable=False, null=True)),
                 (
                     "rest_reason",
                     models.CharField(

@@ -33,7 +33,7 @@ class BulkChange(models.Model):
     site = models.CharField(max_length=100, help_text="The name of the admin site.")
     model = models.CharField(max_length=100)
     action = models.CharField(max_length=100)
-    values = StoredJSON(default=dict, fits=shapes.is_dict, empty=UnreadableDict)
+    values = StoredJSON(default=dict, fits=shapes.are_form_values, empty=UnreadableDict)
     language = models.CharField(max_length=20)
     user_key = models.CharField(max_length=255)
     by = models.CharField(max_length=150)
@@ -53,7 +53,7 @@ class BulkChange(models.Model):
         help_text="How many came to what, beside those in the chunks.",
     )
     problems = StoredJSON(
-        default=list, fits=shapes.is_list, empty=UnreadableList, db_default=Value([], models.JSONField())
+        default=list, fits=shapes.are_texts, empty=UnreadableList, db_default=Value([], models.JSONField())
     )
 
     objects = InConfiguredDatabase()
@@ -77,10 +77,10 @@ class BulkChunk(models.Model):
     """
 
     change = models.ForeignKey(BulkChange, models.CASCADE, related_name="chunks", db_index=False)
-    left = StoredJSON(default=list, fits=shapes.is_list, empty=UnreadableList)
+    left = StoredJSON(default=list, fits=shapes.are_parts, empty=UnreadableList)
     step = models.PositiveIntegerField(default=0, db_default=0)
     outcomes = StoredJSON(default=dict, fits=shapes.are_counts, empty=UnreadableDict)
-    problems = StoredJSON(default=list, fits=shapes.is_list, empty=UnreadableList)
+    problems = StoredJSON(default=list, fits=shapes.are_texts, empty=UnreadableList)
 
     objects = InConfiguredDatabase()
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any
 
 from django.conf import settings
 
-from tenant_slots.validation import HIGHEST_COUNT, LATEST, is_number, is_whole, time_problem
+from tenant_slots.validation import HIGHEST_COUNT, HIGHEST_TOTAL, LATEST, is_number, is_whole, time_problem
 
 FOR_EVER = -1
 """To RQ: a job with this timeout may take any time, what has this ttl is kept."""
@@ -16,6 +17,11 @@ MOST_SECONDS = 2**31 - 1
 """68 years. No timer of the system takes more, and a work-horse that is told to set one ends before its job has begun;
 Redis refuses what is far more, and RQ's worker then ends.
 """
+
+GAP = re.compile(r"([1-9]\d{0,18})(?:x([1-9]\d{0,4}))?", re.ASCII)
+"""Between two primary keys of a part of a bulk change, and how often it comes in a row."""
+
+VERSION = re.compile(r"\d{1,10}", re.ASCII)
 
 HIGHEST_AMOUNT = 10**15
 """Of what a job reports. Above it JavaScript, which shows the numbers, rounds them."""
@@ -27,6 +33,10 @@ def is_list(value: Any) -> bool:
 
 def is_dict(value: Any) -> bool:
     return isinstance(value, dict)
+
+
+def are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def is_timeout(value: Any) -> bool:
@@ -62,6 +72,36 @@ def is_progress(value: Any) -> bool:
         and "total" in value
         and (value["total"] is None or is_number(value["total"], 0, HIGHEST_AMOUNT))
     )
+
+
+def are_form_values(value: Any) -> bool:
+    """What was typed into a form; of the objects in JSON it has only times."""
+    return isinstance(value, dict) and all(_is_stored_time(one) for one in value.values() if isinstance(one, dict))
+
+
+def _is_stored_time(value: dict[str, Any]) -> bool:
+    return value.keys() == {"time"} and _is_time(value["time"])
+
+
+def are_parts(value: Any) -> bool:
+    """What is left of a chunk of a bulk change."""
+    return isinstance(value, list) and all(map(_is_part, value))
+
+
+def _is_part(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(isinstance(value.get(name), str) for name in ("pks", "versions"))
+        and _are_primary_keys(value["pks"])
+        and all(map(VERSION.fullmatch, value["versions"].split()))
+        and isinstance(value.get("one_by_one"), bool)
+        and all(is_whole(value.get(name), 0) for name in ("of", "counted", "last"))
+    )
+
+
+def _are_primary_keys(text: str) -> bool:
+    gaps = [GAP.fullmatch(gap) for gap in text.split()]
+    return None not in gaps and sum(int(gap[1]) * int(gap[2] or 1) for gap in gaps if gap) <= HIGHEST_TOTAL
 
 
 def is_limit_history(value: Any) -> bool:

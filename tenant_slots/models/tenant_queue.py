@@ -126,6 +126,7 @@ class TenantQueue(models.Model):
         help_text=_("The pause ends by itself then. Empty: it lasts until somebody resumes."),
     )
     rests_until = Moment(_("rests until"), null=True, editable=False)
+    rested_until = Moment(null=True, editable=False)
     rest_reason = models.CharField(_("reason of the rest"), max_length=200, default="", db_default="", editable=False)
     version = models.PositiveIntegerField(
         _("version"),
@@ -222,7 +223,7 @@ class TenantQueue(models.Model):
     def _fields_to_save(self, asked: Iterable[str] | None) -> set[str]:
         if asked is not None:
             return set(asked)
-        never = {"current_job", "rate_empty_at", "rests_until", "rest_reason", "version"}
+        never = {"current_job", "rate_empty_at", "rests_until", "rested_until", "rest_reason", "version"}
         return {field.name for field in self._meta.concrete_fields if not field.primary_key} - never
 
     def _save_as_next_version(self, *args: Any, **kwargs: Any) -> None:

@@ -12,7 +12,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import UnusableQueue
 from tenant_slots.models import KeptChange, TenantJob, TenantQueue
 from tenant_slots.repair import findings as found
-from tenant_slots.repair import liveness, numbers
+from tenant_slots.repair import liveness, numbers, unreadable
 from tenant_slots.repair.finding import Finding, of_job, of_row
 
 INTERVALS_TOO_LATE = 3
@@ -74,11 +74,11 @@ def _overdue() -> Iterator[Finding]:
 
 
 def _unreadable() -> Iterator[Finding]:
-    for job, columns in found.unreadable_jobs():
+    for job, columns in unreadable.jobs():
         yield of_job("unreadable", job, _not_ours(columns))
-    for row, columns in found.unreadable_tenant_queues():
+    for row, columns in unreadable.tenant_queues():
         yield of_row("unreadable", row, _not_ours(columns))
-    for other, columns in found.unreadable_elsewhere():
+    for other, columns in unreadable.elsewhere():
         yield _of_other("unreadable", other, f"row {other.pk} of {other._meta.db_table}: {_not_ours(columns)}")
 
 

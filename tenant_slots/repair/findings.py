@@ -11,46 +11,27 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.conf import settings
-from django.db.models import CharField, Count, Exists, F, Model, OuterRef, Q, QuerySet, TextField, Value, Window
-from django.db.models.functions import Cast, Length, RowNumber
-from redis.exceptions import RedisError
+from django.db.models import CharField, Count, Exists, F, OuterRef, Q, QuerySet, Value, Window
+from django.db.models.functions import RowNumber
 
 from tenant_slots import chains, dispatch, fair_order, owners, rates, rests
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.models import (
-    BulkChange,
-    BulkChunk,
-    KeptChange,
-    Kind,
-    QueueMinute,
     State,
-    SweepClaim,
     TenantJob,
     TenantJobQuerySet,
     TenantQueue,
     rq_queue_of,
 )
-from tenant_slots.models.fields import Moment, StoredJSON, Unreadable
 from tenant_slots.owners import Liveness
-from tenant_slots.validation import EARLIEST, LATEST
 
 LARGE = ("args", "kwargs", "progress", "stats", "result")
 """Fields of a job that nothing here asks for, and that may take long to read."""
 
-JSON_OF_JOBS = ("args", "kwargs", "options", "context", "progress", "stats")
-
-WORDS_OF_JOBS = {"kind": Kind.values, "state": State.values}
-
-LONG_TEXT = 500
-"""Characters. Numbers of too many digits, and lists in lists that are nested too deeply for Python, are longer."""
-
 OVERRIDE, PAUSE = "override_until", "resume_at"
 """Until when each of them lasts."""
-
-ROWS_AT_ONCE = 1000
-"""How many rows of what may be a whole table are held in memory."""
 
 logger = logging.getLogger("tenant_slots")
 
@@ -190,7 +171,7 @@ def stranded_by_queue() -> Iterator[tuple[str, list[tuple[int, int]]]]:
     for rq_queue, rows in with_something_to_run().items():
         try:
             known = set(fair_order.known(rq_queue, [pk for pk, _ in rows]))
-        except RedisError as error:
+        except dispatch.OUT_OF_REACH as error:
             logger.warning("the order of tenants in queue %s cannot be asked: %s", rq_queue, error)
         else:
             yield rq_queue, [(pk, share) for pk, share in rows if pk not in known]
@@ -233,80 +214,12 @@ def wrong_counters() -> list[int]:
     return [*counted.values_list("tenant_queue", flat=True), *idle.values_list("pk", flat=True)]
 
 
-def unreadable_jobs() -> Iterator[tuple[TenantJob, list[str]]]:
-    """Jobs with columns that no code of ours has written: times out of the calendar, kinds and states that there are
-    not, and JSON that a run would read.
-    """
-    jobs: TenantJobQuerySet = TenantJob.objects.select_related("tenant_queue")
-    unknown = ~Q(kind__in=Kind.values) | ~Q(state__in=State.values)
-    for job in jobs.filter(_out_of_calendar(TenantJob) | unknown).defer(*LARGE, "options", "error"):
-        words = [name for name, known in WORDS_OF_JOBS.items() if getattr(job, name) not in known]
-        yield job, _far_away(job) + words
-    for job in _with_odd_json(jobs.not_ended()).defer("result", "error").iterator(ROWS_AT_ONCE):
-        if columns := [name for name in JSON_OF_JOBS if isinstance(getattr(job, name), Unreadable)]:
-            yield job, columns
-
-
-def unreadable_tenant_queues() -> Iterator[tuple[TenantQueue, list[str]]]:
-    """The same of tenant queues."""
-    for row in TenantQueue.objects.filter(_out_of_calendar(TenantQueue)):
-        yield row, _far_away(row)
-    for row in TenantQueue.objects.exclude(limit_history__isnull=True).iterator(ROWS_AT_ONCE):
-        if isinstance(row.limit_history, Unreadable):
-            yield row, ["limit_history"]
-
-
-def unreadable_elsewhere() -> Iterator[tuple[Model, list[str]]]:
-    """The same of the tables that only pages and sweeps read."""
-    with_times: tuple[type[Model], ...] = (KeptChange, QueueMinute, SweepClaim, BulkChange)
-    with_json: tuple[type[Model], ...] = (BulkChange, BulkChunk)
-    for model in with_times:
-        for row in model._base_manager.filter(_out_of_calendar(model)).iterator(ROWS_AT_ONCE):
-            yield row, _far_away(row)
-    for model in with_json:
-        for row in model._base_manager.iterator(ROWS_AT_ONCE):
-            if columns := [name for name in _json_of(model) if isinstance(getattr(row, name), Unreadable)]:
-                yield row, columns
-
-
 def without_queue() -> QuerySet[TenantQueue]:
     """Tenant queues with jobs that have not ended, of a queue that the project does not have any more."""
     jobs = TenantJob.objects.not_ended().filter(tenant_queue=OuterRef("pk"))
     known = list(getattr(settings, "RQ_QUEUES", {}))
     rows: QuerySet[TenantQueue] = TenantQueue.objects.exclude(queue__in=known).filter(Exists(jobs))
     return rows
-
-
-def _out_of_calendar(model: type[Model]) -> Q:
-    """Whether a row has a time that Python cannot express everywhere; it is read as `EARLIEST` or `LATEST`."""
-    far_away = Q()
-    for name in _moments_of(model):
-        far_away |= Q((f"{name}__lt", EARLIEST)) | Q((f"{name}__gt", LATEST))
-    return far_away
-
-
-def _far_away(row: Model) -> list[str]:
-    return [name for name in _moments_of(type(row)) if getattr(row, name) in (EARLIEST, LATEST)]
-
-
-def _moments_of(model: type[Model]) -> list[str]:
-    return [field.name for field in model._meta.concrete_fields if isinstance(field, Moment)]
-
-
-def _json_of(model: type[Model]) -> list[str]:
-    return [field.name for field in model._meta.concrete_fields if isinstance(field, StoredJSON)]
-
-
-def _with_odd_json(jobs: TenantJobQuerySet) -> TenantJobQuerySet:
-    """Those whose JSON is worth reading, as it is long or is not what most jobs have: a backlog may be very long."""
-    texts = {f"{name}_text": Cast(name, TextField()) for name in JSON_OF_JOBS}
-    sizes = {f"{name}_size": Length(f"{name}_text") for name in ("args", "kwargs", "context")}
-    is_long = Q(args_size__gt=LONG_TEXT) | Q(kwargs_size__gt=LONG_TEXT) | Q(context_size__gt=LONG_TEXT)
-    is_odd = ~Q(args_text__startswith="[") | ~Q(kwargs_text__startswith="{")
-    is_odd |= Q(context__isnull=False) & ~Q(context_text__startswith="{")
-    is_rare = ~Q(options_text="{}") | ~Q(stats_text="{}") | Q(progress__isnull=False)
-    found: TenantJobQuerySet = jobs.alias(**texts).alias(**sizes).filter(is_long | is_odd | is_rare)
-    return found
 
 
 def _dead_here(jobs: TenantJobQuerySet) -> list[TenantJob]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from socket import gethostname
 
+from django.conf import settings
 from django.db import connections
 
 from tenant_slots import fleet
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import ago
-from tenant_slots.models import TenantJob
+from tenant_slots.fleet import Fleet
+from tenant_slots.models import TenantJob, TenantJobQuerySet
 from tenant_slots.repair.finding import Finding, of_job
 from tenant_slots.stats import lanes, sweeps
 
 MINUTES_QUEUED = 5
-"""An admitted job waits for a worker that is free or about to be: for as long as one of its queue's jobs may take."""
+"""A job is admitted for a worker that is free or about to be; while all are busy, it waits for longer."""
 
 MINUTES_PINNED = 10
 """As long as a report may take. What a look for a backlog's head passes over is kept for as long as such a snapshot."""
@@ -36,14 +38,10 @@ _SNAPSHOTS = """
 def without_worker() -> Iterator[Finding]:
     """Queues with jobs that may start and nobody who takes them."""
     known = fleet.known()
-    for queue in lanes.with_jobs():
-        if queue in known.unasked:
-            continue
-        members = known.of(queue)
-        if not any(member.takes_jobs for member in members):
-            alive = sum(member.is_alive for member in members)
-            there = f"of its {alive} workers none takes another job" if alive else "no worker listens"
-            yield Finding("no worker", "", queue, "", f"jobs wait in this queue of RQ, and {there}")
+    for queue in fleet.without_worker(known, lanes.with_jobs()):
+        alive = sum(member.is_alive for member in known.of(queue))
+        there = f"of its {alive} workers none takes another job" if alive else "no worker listens"
+        yield Finding("no worker", "", queue, "", f"jobs wait in this queue of RQ, and {there}")
     for queue in known.unasked:
         yield Finding("redis", "", queue, "", "Redis does not answer, so that nothing is known of its workers")
 
@@ -59,10 +57,23 @@ def without_worker_here() -> Iterator[Finding]:
 
 def queued_too_long() -> Iterator[Finding]:
     """Jobs that were admitted for a worker which has not come."""
-    queued = TenantJob.objects.queued().jobs().filter(admitted_at__lt=ago(60 * MINUTES_QUEUED))
+    if not admitted_long_ago().exists():
+        return
+    queued = left_by_idle(admitted_long_ago(), fleet.known())
     for job in queued.select_related("tenant_queue").order_by("pk")[:MOST_NAMED]:
         meaning = f"it has had a slot since {job.admitted_at}, and no worker of queue {job.rq_queue_name} has begun it"
         yield of_job("queued too long", job, meaning)
+
+
+def admitted_long_ago() -> TenantJobQuerySet:
+    return TenantJob.objects.queued().jobs().filter(admitted_at__lt=ago(60 * MINUTES_QUEUED))
+
+
+def left_by_idle(queued: TenantJobQuerySet, known: Fleet) -> TenantJobQuerySet:
+    """Those of them that a worker could have begun: while all of a queue are busy, its next job waits for one."""
+    busy = [name for name in getattr(settings, "RQ_QUEUES", {}) if known.is_busy(name)]
+    left: TenantJobQuerySet = queued.exclude(rq_queue__in=busy).exclude(rq_queue="", tenant_queue__queue__in=busy)
+    return left
 
 
 def without_sweep() -> Iterator[Finding]:

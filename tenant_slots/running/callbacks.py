@@ -9,10 +9,12 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from rq import Retry, get_current_job
 from rq.defaults import CALLBACK_TIMEOUT
 from rq.timeouts import JobTimeoutException
 
 from tenant_slots import alarm, logs
+from tenant_slots.db import transactions
 from tenant_slots.models import State, TenantJob
 from tenant_slots.running import recording
 from tenant_slots.running.coroutines import completed_in_context
@@ -25,15 +27,22 @@ SECONDS = CALLBACK_TIMEOUT
 
 
 def tell_success(job: TenantJob, result: Any) -> None:
+    """Not of a plain RQ job that has asked RQ to run it again."""
     task = registered.get(job.task)
-    if task is not None and task.on_success is not None:
+    if task is not None and task.on_success is not None and not isinstance(result, Retry):
         _call(task.on_success, job, State.FINISHED, result)
 
 
 def tell_failure(job: TenantJob, error: BaseException) -> None:
+    """Not of a plain RQ job that RQ has retries left for."""
     task = registered.get(job.task)
-    if task is not None and task.on_failure is not None:
+    if task is not None and task.on_failure is not None and not _is_retried_by_rq(job):
         _call(task.on_failure, job, State.FAILED, error)
+
+
+def _is_retried_by_rq(job: TenantJob) -> bool:
+    rq_job = get_current_job() if job.rq_job_id else None
+    return rq_job is not None and rq_job.should_retry
 
 
 def _call(callback: Callable[[TenantJob, Any], object], job: TenantJob, state: State, came_of_it: Any) -> None:
@@ -41,7 +50,7 @@ def _call(callback: Callable[[TenantJob, Any], object], job: TenantJob, state: S
     job.state = state
     before = recording.open_transactions()
     try:
-        with alarm.time_limit(SECONDS, JobTimeoutException):
+        with transactions.kept_unbroken(), alarm.time_limit(SECONDS, JobTimeoutException):
             completed_in_context(job, lambda: callback(job, came_of_it))
     except KeyboardInterrupt:
         raise

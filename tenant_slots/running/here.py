@@ -112,6 +112,10 @@ class _RunHere(Run):
         self._choosing(job)
         super()._taking(job, owner)
 
+    def tell_started(self, job: TenantJob) -> None:
+        with transactions.kept_unbroken():
+            super().tell_started(job)
+
     def _free(self, slot: Freed) -> None:
         """Its tenant gets no turn by it."""
 

@@ -281,6 +281,7 @@ class WatchedRun(Run):
     def fail(self, error: str) -> None:
         """The function cannot be called."""
         assert self.job is not None, "a run fails that has not begun"
-        outcome: Outcome = {"state": State.FAILED, "error": error, "failures": one_more(self.job.failures)}
+        failures = one_more(self.job.failures)
+        outcome: Outcome = {"state": State.FAILED, "error": error, "failures": failures, "unstarted": True}
         self._outbox.put(self.job.token, outcome)
         self.end(outcome)

@@ -80,7 +80,7 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
     job = run.job
     assert job is not None, "a function is called whose run has not begun"
     if _is_expired(job):
-        run.end({"state": State.CANCELED, "error": EXPIRED})
+        run.end({"state": State.CANCELED, "error": EXPIRED, "unstarted": True})
         return None
     failure: BaseException | None = None
     with reporting(job) as reporter:

@@ -31,6 +31,7 @@ def put_back(job: TenantJob, error: BaseException) -> Outcome | None:
         "error": f"waits for a worker that knows its function: {error}",
         "options": {**job.options, UNKNOWN_TASK: mark},
         "later": PAUSE,
+        "unstarted": True,
     }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from django.db.models import BooleanField, Case, Count, DurationField, ExpressionWrapper, Max, Value, When
+from django.db.models import BooleanField, Count, DurationField, ExpressionWrapper, Max
 
 from tenant_slots import rates, rests
 from tenant_slots.db.clock import DatabaseNow, InCalendar
@@ -31,7 +31,7 @@ from tenant_slots.models import (
 )
 from tenant_slots.models.queue_minute import ALL_QUEUES
 from tenant_slots.stats.expressions import in_seconds, jobs_of_row, oldest_wait
-from tenant_slots.stats.states import has_a_job_below_its_key_limit
+from tenant_slots.stats.key_limits import jobs_below_key_limit
 
 
 class HeldBackBy(StrEnum):
@@ -39,9 +39,9 @@ class HeldBackBy(StrEnum):
 
     PAUSE = "pause"
     REST = "rest"
+    KEY = "key"
     LIMIT = "limit"
     RATE = "rate"
-    KEY = "key"
 
 
 @dataclass
@@ -117,7 +117,7 @@ class _Row:
         self._free = max(0, values["max_job"] - values["current_job"])
         self._tokens = values["tokens"]
         self._closed = HeldBackBy.PAUSE if values["paused"] else None if values["rested"] else HeldBackBy.REST
-        self._is_below_key_limit = values["is_below_key_limit"]
+        self._below_key_limit = values["below_key_limit"]
 
     def spread(self, counts: Counter[str], of_queue: Figures) -> None:
         """Add its jobs of one queue of RQ. What could run is shared out among these queues as they come."""
@@ -130,15 +130,22 @@ class _Row:
     def _told_apart(self, waiting: int) -> tuple[int, Counter[HeldBackBy]]:
         if self._closed:
             return 0, Counter({self._closed: waiting})
-        fit = min(waiting, self._free)
-        held_back = Counter({HeldBackBy.LIMIT: waiting - fit})
-        allowed = fit if self._tokens is None else min(fit, self._tokens)
-        held_back[HeldBackBy.RATE] = fit - allowed
-        if not self._is_below_key_limit:
-            held_back[HeldBackBy.KEY], allowed = allowed, 0
+        below_key_limit = _at_most(self._below_key_limit, waiting)
+        fit = min(below_key_limit, self._free)
+        allowed = _at_most(self._tokens, fit)
+        self._below_key_limit = _less(self._below_key_limit, below_key_limit)
         self._free -= allowed
-        self._tokens = None if self._tokens is None else self._tokens - allowed
-        return allowed, held_back
+        self._tokens = _less(self._tokens, allowed)
+        by_key, by_limit, by_rate = waiting - below_key_limit, below_key_limit - fit, fit - allowed
+        return allowed, Counter({HeldBackBy.KEY: by_key, HeldBackBy.LIMIT: by_limit, HeldBackBy.RATE: by_rate})
+
+
+def _at_most(bound: int | None, jobs: int) -> int:
+    return jobs if bound is None else min(bound, jobs)
+
+
+def _less(bound: int | None, jobs: int) -> int | None:
+    return None if bound is None else bound - jobs
 
 
 def _by_queue(rows: Mapping[int, _Row]) -> defaultdict[str, Figures]:
@@ -155,15 +162,10 @@ def _by_queue(rows: Mapping[int, _Row]) -> defaultdict[str, Figures]:
 
 
 def _rows() -> dict[int, _Row]:
-    below = Case(
-        When(max_job_per_key=None, then=Value(True)),
-        default=has_a_job_below_its_key_limit(),
-        output_field=BooleanField(),
-    )
     rested = ExpressionWrapper(rests.is_over(), output_field=BooleanField())
     rows = TenantQueue.objects.order_by().values_list("pk", "tenant", "queue", "max_job", "current_job", "paused")
-    names = ("max_job", "current_job", "paused", "rested", "tokens", "is_below_key_limit")
-    found = rows.annotate(rested=rested, tokens=rates.left(), below=below)
+    names = ("max_job", "current_job", "paused", "rested", "tokens", "below_key_limit")
+    found = rows.annotate(rested=rested, tokens=rates.left(), below=jobs_below_key_limit())
     return {pk: _Row(tenant, queue, dict(zip(names, rest, strict=True))) for pk, tenant, queue, *rest in found}
 
 

@@ -18,7 +18,7 @@ from tenant_slots.db.clock import MinuteOf, start_of
 from tenant_slots.models import State, TenantJob, TenantQueue, rq_queue_of
 from tenant_slots.models.queue_minute import DELAY_BOUNDS, DELAYS, RUN_BOUNDS, RUNS
 from tenant_slots.stats.expressions import in_seconds, run_time, start_delay
-from tenant_slots.stats.states import has_a_job_below_its_key_limit
+from tenant_slots.stats.key_limits import jobs_below_key_limit
 
 Counts = Mapping[tuple[int, str], Counter[str]]
 """By minute and queue of RQ, how many by column."""
@@ -47,8 +47,8 @@ def counts_of(first: int, end: int) -> Counts:
 def gauges() -> dict[str, Counter[str]]:
     """By queue of RQ: how many jobs run, could run, and are held back. Three queries.
 
-    As many could run of a tenant queue as it has slots free, unless it is paused or rests, its rate is used up, or each
-    of its jobs has a concurrency key that is at its limit.
+    As many could run of a tenant queue as it has slots free and its limit per concurrency key allows, unless it is
+    paused or rests, or its rate is used up.
     """
     found: defaultdict[str, Counter[str]] = defaultdict(Counter)
     running = TenantJob.objects.running().jobs().order_by().values_list(*QUEUE_OF_JOB)
@@ -66,9 +66,9 @@ def gauges() -> dict[str, Counter[str]]:
 
 
 def _free_slots() -> dict[int, int]:
-    below_cap = Q(max_job_per_key=None) | has_a_job_below_its_key_limit()
-    rows = TenantQueue.objects.filter(rates.allows(1), rests.is_over(), below_cap).with_free(1)
-    return dict(rows.order_by().values_list("pk", F("max_job") - F("current_job")))
+    rows = TenantQueue.objects.filter(rates.allows(1), rests.is_over()).with_free(1).order_by()
+    found = rows.values_list("pk", F("max_job") - F("current_job"), jobs_below_key_limit())
+    return {pk: free if below is None else min(free, below) for pk, free, below in found}
 
 
 def ends(first: int, end: int) -> Any:

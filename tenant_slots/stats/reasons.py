@@ -126,7 +126,8 @@ class Waits:
         """
         if self.pace is None or Reason.KEY_LIMIT in self.reasons:
             return None
-        return max(self.rests_for + self.pace.seconds_for(self.position), self._seconds_to_its_token())
+        seconds = self.pace.seconds_for(self.position)
+        return None if seconds is None else max(self.rests_for + seconds, self._seconds_to_its_token())
 
     def _seconds_to_its_token(self) -> float:
         """Those before it take one each."""

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import copyreg
-from datetime import datetime, timedelta
+import logging
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
 from django.utils import timezone
 
 from tenant_slots.exceptions import InvalidOption, InvalidTime
-from tenant_slots.rests import LONGEST
-from tenant_slots.validation import is_number, time_problem, type_problem
+from tenant_slots.rests import LONGEST, SHORTEST
+from tenant_slots.validation import is_number, shown, time_problem, type_problem
+
+logger = logging.getLogger("tenant_slots")
 
 
 class TenantBusy(Exception):
     """The job goes back to its place in the backlog, without a failure, and its tenant queue rests.
 
+    A partner's answer is passed on as it is: a rest that it wants shorter than a second lasts one, and one that it
+    wants longer than a day lasts a day.
+
     Args:
         reason: why, in a few words; staff see it.
-        seconds: for how long, from 0 to a day.
-        until: or until when; a time that has passed is no rest.
+        seconds: for how long.
+        until: or until when.
 
     Raises:
-        InvalidOption: neither `seconds` nor `until` is given, or both, or one of the values is not possible.
-        InvalidTime: `until` has no time zone, or is more than a day ahead.
+        InvalidOption: neither `seconds` nor `until` is given, or both, or one of the values is of the wrong type.
+        InvalidTime: `until` is no time, or has no time zone.
     """
 
     def __init__(self, reason: str = "", *, seconds: float | None = None, until: datetime | None = None) -> None:
@@ -33,11 +39,13 @@ class TenantBusy(Exception):
         if problem := type_problem(reason, str):
             self._refuse("reason", reason, problem)
         if until is not None and seconds is None:
-            _require_soon(until)
+            self.until = _possible_time(until)
         elif until is not None:
             self._refuse("until", until, "give it or seconds, not both")
-        elif not is_number(seconds, 0, LONGEST.total_seconds()):
-            self._refuse("seconds", seconds, f"give a number of seconds from 0 to {LONGEST.total_seconds():.0f}")
+        elif not is_number(seconds):
+            self._refuse("seconds", seconds, "give a number of seconds")
+        else:
+            self.seconds = _possible_seconds(seconds)
 
     def __reduce__(self) -> Any:
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
@@ -53,12 +61,24 @@ class TenantBusy(Exception):
         raise InvalidOption(option=option, value=value, task="TenantBusy", problem=problem)
 
 
-def _require_soon(until: datetime) -> None:
-    problem = time_problem(until, aware=settings.USE_TZ)
-    if not problem and until > _now() + LONGEST + timedelta(minutes=1):
-        problem = "it is more than a day ahead"
-    if problem:
-        raise InvalidTime(value=until, problem=problem)
+def _possible_seconds(wanted: float) -> float:
+    seconds = min(max(wanted, SHORTEST.total_seconds()), LONGEST.total_seconds())
+    _note_other(seconds, wanted)
+    return seconds
+
+
+def _possible_time(wanted: datetime) -> datetime:
+    """One that has passed by this host's clock may be to come by the database's, which decides."""
+    if problem := time_problem(wanted, aware=settings.USE_TZ):
+        raise InvalidTime(value=wanted, problem=problem)
+    until = min(wanted, _now() + LONGEST)
+    _note_other(until, wanted)
+    return until
+
+
+def _note_other(possible: object, wanted: object) -> None:
+    if possible != wanted:
+        logger.info("a rest lasts from a second to a day, and not as long as was asked for: %s", shown(wanted))
 
 
 def _now() -> datetime:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,13 +20,15 @@ from rq import worker_registration
 from rq.exceptions import StopRequested
 from rq.job import Job
 from rq.queue import Queue
+from rq.suspension import is_suspended
 from rq.utils import now as utc_now
-from rq.worker import BaseWorker
+from rq.worker import BaseWorker, WorkerStatus
 
 import tenant_slots
 from tenant_slots import dispatch, fleet
 from tenant_slots.conf import app_settings
 from tenant_slots.owners import Owner, this_process
+from tenant_slots.redis_servers import asked, impatient
 from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
@@ -55,6 +58,7 @@ class SweepingWorker(BaseWorker):
         self.sweeper = Sweeper(self.name)
         self.heartbeats = Heartbeats(self.runs, self.end_run, lambda: self.sweeper.contact.broken(), self.look_at_clock)
         self._busy_with_bookkeeping = self._has_said_that_it_leaves = False
+        self._is_suspended = False
         self._failure: BaseException | None = None
         self._next_heartbeat = self._next_suspension_check = 0.0
 
@@ -201,22 +205,63 @@ class SweepingWorker(BaseWorker):
             self._unless_redis_is_away(super().set_state, state)
 
     def check_for_suspension(self, burst: bool) -> None:
-        """RQ asks before every job whether ``rq suspend`` was called; once a second is enough."""
+        """RQ asks before every job whether ``rq suspend`` was called; once a second is enough.
+
+        While workers are suspended RQ only waits (RQ 2.12). Running jobs of others still need sweeps then.
+        """
         if self.is_suspension_check_due:
-            self._next_suspension_check = time.monotonic() + 1
-            self.settle_up()
-            self._unless_redis_is_away(super().check_for_suspension, burst)
+            with self._noting_failure():
+                self.settle_up()
+                if self._is_told_to_wait():
+                    self._wait_suspended(burst)
+
+    def _is_told_to_wait(self) -> bool:
+        """As far as is known: one that cannot ask goes on with what it was told."""
+        self._next_suspension_check = time.monotonic() + 1
+        self._unless_redis_is_away(self._ask_for_suspension)
+        return self._is_suspended
+
+    def _ask_for_suspension(self) -> None:
+        self._is_suspended = bool(is_suspended(self.connection, self))
+
+    def _wait_suspended(self, burst: bool) -> None:
+        if burst:
+            self.log.info("Worker %s: suspended in burst mode, exiting", self.name)
+            raise StopRequested
+        self.log.info("Worker %s: suspended, run `rq resume` to resume", self.name)
+        before = self.get_state()
+        self.set_state(WorkerStatus.SUSPENDED)
+        while not self._stop_requested and self._is_told_to_wait():
+            self.show_presence()
+            self.run_maintenance_tasks()
+            time.sleep(1)
+        self.set_state(before)
+
+    def show_presence(self) -> None:
+        """Called once in a while when this worker does not look for a job."""
 
     @property
     def is_suspension_check_due(self) -> bool:
         return time.monotonic() >= self._next_suspension_check
 
     def _unless_redis_is_away(self, action: Callable[..., object], *args: Any) -> None:
-        """What is said again soon. RQ waits for Redis where it asks for a job, and quits when this raises."""
+        """What is said again soon. RQ waits for Redis where it asks for a job, and quits when this raises.
+
+        The connection to wait for a job on would wait for minutes, and the end of a job with it.
+        """
+        patient, self.connection = self.connection, self.impatient
         try:
-            action(*args)
+            with asked(self.connection):
+                action(*args)
         except RedisError as error:
             logger.warning("Redis is out of reach: %s", error)
+        finally:
+            self.connection = patient
+
+    @cached_property
+    def impatient(self) -> Redis:
+        """A connection that nobody waits for."""
+        return impatient(self.connection)
 
     def _shutdown(self) -> None:
         """RQ raises StopRequested wherever a worker is that it does not think busy (RQ 2.12).

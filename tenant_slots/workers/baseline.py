@@ -193,8 +193,15 @@ def restore_sessions() -> None:
                 _restore(connection)
         except Exception:  # the project's receivers of `connection_created` may raise any
             connection.close()
-        if connection.alias != app_settings.DATABASE:
-            connection.close_if_unusable_or_obsolete()
+        _close_if_obsolete(connection)
+
+
+def _close_if_obsolete(connection: BaseDatabaseWrapper) -> None:
+    """As Django does after a request. Ours is not closed after each job, as its default for `CONN_MAX_AGE` says."""
+    if connection.alias != app_settings.DATABASE or connection.settings_dict["CONN_MAX_AGE"]:
+        connection.close_if_unusable_or_obsolete()
+    else:
+        connection.health_check_done = False  # type: ignore[attr-defined]
 
 
 def _restore(connection: BaseDatabaseWrapper) -> None:

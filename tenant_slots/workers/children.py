@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -23,12 +24,6 @@ class Child:
 
     def __init__(self, function: Callable[[], object]) -> None:
         """Raises OSError when the system has no room for another process."""
-        parent = os.getpid()
-        self.pid = os.fork()
-        if not self.pid:
-            _live(function, parent)
-        with suppress(OSError):  # the child does so too: whoever of the two comes first
-            os.setpgid(self.pid, self.pid)
         self.status: int | None = None
         """As of `os.wait`; None while the process lives."""
         self._ending = threading.RLock()
@@ -36,16 +31,36 @@ class Child:
 
         A handler of a signal may kill while its own thread is just looking whether the child has ended.
         """
-        self._descriptor = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+        self._descriptor: int | None = None
+        """Tells when the child ends; None where the system has none to give."""
+        parent = os.getpid()
+        self.pid = os.fork()
+        if not self.pid:
+            _live(function, parent)
+        try:
+            with suppress(OSError):  # the child does so too: whoever of the two comes first
+                os.setpgid(self.pid, self.pid)
+            self._descriptor = _descriptor_of(self.pid)
+        except BaseException:  # a handler of a signal has raised it: nobody would know that there is a child
+            self.end()
+            raise
 
     def wait(self, seconds: float, *files: int) -> list[int]:
         """Wait until the child has ended, or one of these descriptors can be read; returns those that can be."""
         watched = select.poll()
-        for file in (*files, *([] if self._descriptor is None else [self._descriptor])):
+        for file in files:
             watched.register(file, select.POLLIN)
         if self._descriptor is None:
-            seconds = min(seconds, POLL_SECONDS)
+            return self._look_again_and_again(watched, seconds)
+        watched.register(self._descriptor, select.POLLIN)
         return [file for file, _ in watched.poll(seconds * 1000) if file in files]
+
+    def _look_again_and_again(self, watched: select.poll, seconds: float) -> list[int]:
+        until = time.monotonic() + seconds
+        while not (ready := watched.poll(min(seconds, POLL_SECONDS) * 1000)):
+            if self.has_ended() or time.monotonic() >= until:
+                break
+        return [file for file, _ in ready]
 
     def has_ended(self) -> bool:
         """Whether it has. If it did not end by itself, what it had started and left in its group is killed."""
@@ -59,6 +74,7 @@ class Child:
             self.status = status
         if self._descriptor is not None:
             os.close(self._descriptor)
+            self._descriptor = None
         return True
 
     def _kill_leftovers(self) -> None:
@@ -84,6 +100,13 @@ class Child:
         self.kill()
         while not self.has_ended():
             self.wait(1)
+
+
+def _descriptor_of(pid: int) -> int | None:
+    """None for an older system, in a sandbox that does not know of them, and where no more files may be open."""
+    with suppress(OSError):
+        return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+    return None
 
 
 def _live(function: Callable[[], object], parent: int) -> None:

@@ -55,8 +55,8 @@ class HandingOnWorker(TurnTakingWorker):
         Or again: the answer to the commit may have been lost. Then what may have been started is put back.
         """
         assert run.job is not None, "a run ends that has not begun"
-        if outcome["state"] not in ENDED:
-            return None  # it runs again, perhaps after a rest of its tenant: who is next then is another question
+        if outcome["state"] not in ENDED or outcome.get("unstarted"):
+            return None  # it runs again, perhaps after a rest, or gives back a token: who is next then is asked later
         if not (self.looks_at_once and run.stays_first):
             return None  # nor was a job that RQ delivered read together with its tenant queue
         turn = self._next_turn_of_same_tenant(run, run.job.tenant_queue_id, run.job.rq_queue_name)

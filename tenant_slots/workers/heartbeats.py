@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 
-from django.db import Error, OperationalError, connections
+from django.db import OperationalError, connections
 
 from tenant_slots import logs, slots
 from tenant_slots.conf import app_settings
 from tenant_slots.db import sessions
 from tenant_slots.db.transactions import is_locked_out
+from tenant_slots.workers.watchdog import Watchdog
 
 logger = logging.getLogger("tenant_slots")
 
@@ -20,7 +22,8 @@ ANSWER_SHARE = 1 / 4
 """Of a lease, how long the database may take for an answer."""
 
 AGAIN_SHARE = 1 / 100
-"""Of a lease, when to try again where somebody held the job's row: a sweeper that finds it free looks twice."""
+"""Of a lease, when to look again: somebody held the job's row, and a sweeper that finds it free looks twice; or a run
+is so new that it may end at once."""
 
 Token = tuple[int, int]
 """Primary key of a job and the token of its run."""
@@ -49,10 +52,23 @@ class Heartbeats(threading.Thread):
         self._runs, self._end_run, self._on_outage, self._look = runs, end_run, on_outage, look
         self._is_over = threading.Event()
         self._wanted = threading.Event()
+        self._spares_none = threading.Event()
+        self._seen: Collection[Token] = ()
+        """At the last look."""
         self._last_contact = time.monotonic()
+        self._watchdog = Watchdog()
+
+    def start(self) -> None:
+        self._watchdog.start()
+        super().start()
 
     def look_now(self) -> None:
-        """Send the heartbeats at once, and look whether a run is to be stopped."""
+        """Send the heartbeats at once, of new runs too, and look whether a run is to be stopped."""
+        self._spares_none.set()
+        self._wanted.set()
+
+    def let_go(self) -> None:
+        """A run that lasted has ended: its session is not needed any more, unless there is another such run."""
         self._wanted.set()
 
     def stop(self) -> None:
@@ -60,28 +76,49 @@ class Heartbeats(threading.Thread):
         self._wanted.set()
         if self.ident is not None:
             self.join()
+        self._watchdog.stop()
 
     def run(self) -> None:
-        with sessions.private_connection(app_settings.LEASE_TTL * ANSWER_SHARE):
+        with sessions.private_connection(app_settings.LEASE_TTL * ANSWER_SHARE, is_silent=True):
             pause: float = app_settings.BEAT_INTERVAL
             while not self._is_over.is_set():
                 self._wanted.wait(pause)
                 self._wanted.clear()
-                self._look()
-                pause = self.beat()
+                pause = self._look_around()
 
-    def beat(self) -> float:
-        """One heartbeat for each run; returns the seconds until the next one."""
-        runs = self._runs()
+    def _look_around(self) -> float:
+        """Returns the seconds until the next time. No error ends this thread: nobody else would keep the leases."""
+        try:
+            self._look()
+            runs = self._runs()
+            lasting = self._lasting(runs)
+            pause = self.beat(lasting)
+            return pause if len(lasting) == len(runs) else app_settings.LEASE_TTL * AGAIN_SHARE
+        except BaseException:
+            with suppress(BaseException):  # a handler of the project's logs may be what fails
+                connections.close_all()
+                self._on_outage()
+                logger.exception("a round of heartbeats failed")
+            return app_settings.BEAT_INTERVAL
+
+    def _lasting(self, runs: Mapping[Token, int]) -> Mapping[Token, int]:
+        """Those that were there at the last look: one that is over in a moment needs neither heartbeat nor session."""
+        spares_none, seen = self._spares_none.is_set(), self._seen
+        self._spares_none.clear()
+        self._seen = runs.keys()
+        return runs if spares_none else {run: horse for run, horse in runs.items() if run in seen}
+
+    def beat(self, runs: Mapping[Token, int]) -> float:
+        """One heartbeat for each of these; returns the seconds until the next one."""
         if not runs:
             connections.close_all()  # between jobs that take long; in the short ones it is never opened
             self._last_contact = time.monotonic()
         pause: float = app_settings.BEAT_INTERVAL
         for run, horse in runs.items():
             try:
-                with sessions.cut_after(app_settings.LEASE_TTL * ANSWER_SHARE):
+                with self._watchdog.cutting_after(app_settings.LEASE_TTL * ANSWER_SHARE):
                     renewed = self._beat_one(run, horse)
-            except Error as error:
+            except Exception as error:  # the database's driver may raise any
                 self._failed(run, error)
                 break
             self._last_contact = time.monotonic()

@@ -6,11 +6,12 @@ import json
 import pickle
 import socket
 import struct
+import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantJob
 from tenant_slots.news import News
 from tenant_slots.workers.children import Child
@@ -69,17 +70,17 @@ class Reins:
     """The work-horse's end of the line to its worker."""
 
     def __init__(self, line: socket.socket, first: Order | None) -> None:
-        self._line, self._first = line, first
+        self._line, self._first, self._orders = line, first, Inbox(line)
 
     def next_order(self) -> Order | Tell | None:
         """Waits for it; None when the worker has hung up."""
         if (first := self._first) is not None:
             self._first = None
             return first
-        message = _received(self._line)
-        if message is None:
+        try:
+            order: Order | Tell = pickle.loads(self._orders.next())  # type: ignore[arg-type]  # it waits for a whole one
+        except (OSError, EOFError):
             return None
-        order: Order | Tell = pickle.loads(message)
         return order
 
     def report(self, report: Report) -> None:
@@ -101,6 +102,8 @@ class Horse:
 
     def __init__(self, life: Callable[[Reins], object], first: Order | None = None) -> None:
         self._line, its_end = socket.socketpair()
+        self._line.setblocking(False)
+        self._inbox, self._parts = Inbox(self._line), list[bytes]()
         self._has_hung_up = False
         try:
             self.child = Child(lambda: life(self._reins(its_end, first)))
@@ -119,25 +122,35 @@ class Horse:
         return Reins(its_end, first)
 
     def can_take(self, order: Order | Tell) -> bool:
-        """Tell it what to do. False when it has died since the last time."""
+        """Tell it what to do. False when it has died since the last time, or was killed now because it stands still."""
         if self.child.has_ended():
             return False
-        with suppress(OSError):
+        try:
+            self._line.settimeout(app_settings.LEASE_TTL / 2)  # it may still put its sessions back, but no longer
             _send(self._line, pickle.dumps(order))
-            return True
-        return False
+        except OSError:
+            self.child.end()
+            return False
+        finally:
+            self._line.setblocking(False)
+        return True
 
     def report(self, seconds: float) -> Report | None:
-        """What it says within so many seconds; None when it has nothing to say, dead or alive."""
+        """What it says within so many seconds; None when it has nothing to say, dead or alive, or not all of it yet."""
+        until = time.monotonic() + seconds
         line = [] if self._has_hung_up else [self._line.fileno()]
-        if not self.child.wait(seconds, *line):
-            return None
-        message, result = _received(self._line), _received(self._line)
-        if message is None or result is None:
-            self._has_hung_up = (
-                True  # a job has closed all files, or become another program: only its end is waited for
-            )
-            return None
+        while self.child.wait(max(0.0, until - time.monotonic()), *line):
+            try:
+                self._parts.extend(iter(self._inbox.next, None))
+            except (OSError, EOFError):
+                self._has_hung_up = True  # a job has closed all files, or is another program: its end is waited for
+                return None
+            if len(self._parts) == PARTS_OF_REPORT:
+                return self._whole_report()
+        return None
+
+    def _whole_report(self) -> Report:
+        (message, result), self._parts = self._parts, []
         values = json.loads(message)
         if values["ended"]:
             values["ended"] = RQEnd(**values["ended"], result=result)
@@ -153,27 +166,50 @@ class Horse:
 
 LENGTH = struct.Struct("!I")
 
+PARTS_OF_REPORT = 2
+"""The report, and what RQ is to keep as the job's result."""
+
 
 def _send(line: socket.socket, message: bytes) -> None:
     line.sendall(LENGTH.pack(len(message)) + message)
 
 
-def _received(line: socket.socket) -> bytes | None:
-    """One message; None when the other end is closed."""
-    header = _exactly(line, LENGTH.size)
-    return None if header is None else _exactly(line, *LENGTH.unpack(header))
+class Inbox:
+    """The messages that come over a line, each whole in however many parts it comes.
 
+    Where the line does not block, nobody waits for the rest of one: who sends it may die or be stopped in the midst,
+    and a process that a job has forked may hold the other end open.
+    """
 
-def _exactly(line: socket.socket, size: int) -> bytes | None:
-    """In one piece of memory: a result of a job may be large, and comes in small parts."""
-    whole = bytearray(size)
-    rest = memoryview(whole)
-    while rest:
-        try:
-            received = line.recv_into(rest)
-        except OSError:
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._expect(LENGTH.size, is_length=True)
+
+    def next(self) -> bytes | None:
+        """None while it is not there, or not all of it.
+
+        Raises EOFError or OSError when the other end is closed.
+        """
+        if self._is_length and self._is_whole():
+            self._expect(*LENGTH.unpack(self._message), is_length=False)
+        if self._is_length or not self._is_whole():
             return None
-        if not received:
-            return None
-        rest = rest[received:]
-    return bytes(whole)
+        message = bytes(self._message)
+        self._expect(LENGTH.size, is_length=True)
+        return message
+
+    def _expect(self, size: int, *, is_length: bool) -> None:
+        """In one piece of memory: a result of a job may be large, and comes in small parts."""
+        self._is_length, self._message = is_length, bytearray(size)
+        self._rest = memoryview(self._message)
+
+    def _is_whole(self) -> bool:
+        while self._rest:
+            try:
+                received = self._line.recv_into(self._rest)
+            except BlockingIOError:
+                return False
+            if not received:
+                raise EOFError
+            self._rest = self._rest[received:]
+        return True

@@ -11,7 +11,7 @@ from rq.intermediate_queue import IntermediateQueue
 from rq.queue import Queue
 from rq.utils import as_text
 
-from tenant_slots.fair_order import NUDGE
+from tenant_slots.dispatch import NUDGE
 
 
 class Nudged(Queue):

@@ -72,7 +72,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         self._handing = threading.RLock()
         """Whoever has it may trust that the work-horse does not turn to another job."""
         self._next_rq_heartbeat = 0.0
-        self._session = PrivateConnection(app_settings.LEASE_TTL / 4)
+        self._session = PrivateConnection(app_settings.LEASE_TTL / 4, is_silent=True)
         self._asked_at: float | None = None
         self._untold: Callable[[], None] | None = None
         """Tells RQ of the end of the job before."""
@@ -89,6 +89,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         gc.freeze()  # what is loaded by now is never garbage; horses need not look at it, and so not copy it
 
     def execute_job(self, job: Job, queue: Queue) -> None:
+        job.connection = self.impatient
         try:
             with self._noting_failure(), self._undisturbed():
                 self._execute(job, queue)
@@ -261,6 +262,8 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
                 self._untold = partial(self.tell_rq, job, queue, report.ended)
                 if not (self.looks_at_once and self.may_hear_later(job, report.ended)):
                     self._tell_untold()
+            if self.execution is not None:
+                self.heartbeats.let_go()
             self.execution = None
             self.set_state("idle")
             self._tell(news, report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,12 +18,12 @@ from tenant_slots import rates
 from tenant_slots.admin import reasons
 from tenant_slots.admin.arguments import HIDDEN, is_hidden, shown_args
 from tenant_slots.admin.queue_charts import SPANS, charts_of, ticks_of
-from tenant_slots.models import State, TenantQueue
+from tenant_slots.models import KeptChange, State, TenantQueue
 from tenant_slots.stats.pace import Pace, pace_of
 from tenant_slots.stats.reasons import Reason, Waits, why_waiting
 from tests.admin.site import change_page, signed_in
 from tests.admin.test_limits import limit_page
-from tests.factories import another_process, fresh, running_job, tenant_queue, waiting_job, worker_on_record
+from tests.factories import admit, another_process, fresh, running_job, tenant_queue, waiting_job, worker_on_record
 
 pytestmark = pytest.mark.django_db
 
@@ -150,6 +151,69 @@ def test_of_a_long_backlog_the_latest_ends_count() -> None:
         ran(row, 55, 50, seconds / 60)
     waiting_job(row, enqueued_at=ago(minutes=55))
     assert pace_of(row) == Pace(49, pytest.approx(49, abs=2))
+
+
+def after_a_pause(row: TenantQueue) -> None:
+    row.pause()
+    row.resume()
+
+
+def after_a_rest_that_was_ended(row: TenantQueue) -> None:
+    TenantQueue.objects.filter(pk=row.pk).update(rests_until=timezone.now() + timedelta(minutes=1))
+    row.end_rest()
+
+
+@pytest.mark.parametrize(
+    "let_go",
+    [after_a_pause, after_a_rest_that_was_ended, lambda row: row.set_limit(7), lambda row: row.set_share(7)],
+)
+def test_the_pace_counts_from_when_it_was_last_let_go(let_go: Callable[[TenantQueue], object]) -> None:
+    """Its backlog has been ready for an hour, and for most of that it was held back."""
+    row = tenant_queue()
+    let_go(row)
+    KeptChange.objects.update(at=ago(minutes=1))
+    ran(row, 55, 54, 53)
+    for seconds in range(1, 31):
+        ran(row, 55, seconds / 60, (seconds - 1) / 60)
+    jobs = [waiting_job(row, enqueued_at=ago(minutes=55)) for _ in range(40)]
+    assert pace_of(row) == Pace(30, pytest.approx(60, abs=2))
+    waits = why_waiting(jobs[-1])
+    assert isinstance(waits, Waits)
+    assert waits.seconds_to_start == pytest.approx(80, abs=3)
+
+
+def test_so_it_does_from_the_end_of_a_rest() -> None:
+    row = tenant_queue(max_job=2, rests_until=ago(minutes=1))
+    ran(row, 55, 54, 53)
+    ran(row, 55, 0.5, 0.4)
+    waiting_job(row, enqueued_at=ago(minutes=55)), waiting_job(row, enqueued_at=ago(minutes=55))
+    assert pace_of(row) == Pace(1, pytest.approx(60, abs=2))
+    admit(row, 1)
+    assert fresh(row).rests_until is None
+    assert pace_of(row) == Pace(1, pytest.approx(60, abs=2)), "whoever admits has taken the moment away"
+
+
+def test_a_rest_that_goes_on_is_no_slow_pace() -> None:
+    row = tenant_queue(rests_until=timezone.now() + timedelta(minutes=10))
+    for minutes in range(50, 54):
+        ran(row, 55, minutes + 1, minutes)
+    job = waiting_job(row, enqueued_at=ago(minutes=55))
+    assert pace_of(row) == Pace(4, pytest.approx(5 * 60, abs=2))
+    waits = why_waiting(job)
+    assert isinstance(waits, Waits)
+    assert waits.seconds_to_start == pytest.approx(600 + 75, abs=3)
+
+
+def test_nobody_knows_the_pace_before_something_has_ended_since() -> None:
+    row = tenant_queue()
+    ran(row, 55, 54, 53)
+    row.set_limit(5)
+    job = waiting_job(row)
+    worker_on_record("a")
+    waits = why_waiting(job)
+    assert isinstance(waits, Waits)
+    assert waits.seconds_to_start is None
+    assert "Nobody can say when it starts." in reasons.why_waiting(job)
 
 
 def test_an_estimate_is_not_sooner_than_the_rate_allows() -> None:

@@ -11,10 +11,12 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from redis.exceptions import ConnectionError as RedisConnectionError
+from rq import Queue
 
-import tests.jobs  # noqa: F401  the task is known once its module is imported
-from tenant_slots import dispatch
+from tenant_slots import dispatch, fleet
+from tenant_slots.admin import workers
 from tenant_slots.stats import lanes
+from tests import jobs
 from tests.admin.site import HOSTILE, QUEUES, change_page, signed_in
 from tests.factories import (
     another_process,
@@ -86,6 +88,14 @@ def test_a_queue_with_jobs_and_nobody_raises_an_alarm_and_an_empty_one_does_not(
     worker_on_record("a", "reports")
     assert lane(viewer, "imports").is_deserted, "a worker of another queue is none of this one"
     worker_on_record("b")
+    assert not lane(viewer, "imports").is_deserted
+
+
+def test_plain_jobs_and_nobody_raise_an_alarm_too(viewer: Client) -> None:
+    Queue("imports", connection=django_rq.get_connection("imports")).enqueue(jobs.add, 1, 2, tenant="acme")
+    assert (lane(viewer, "imports").has_jobs, lane(viewer, "imports").is_deserted) == (True, True)
+    assert workers.deserted(fleet.known()) == ("imports",)
+    worker_on_record("a")
     assert not lane(viewer, "imports").is_deserted
 
 

@@ -127,3 +127,7 @@ def test_keda_scales_on_what_workers_could_do() -> None:
     assert re.search(r'state=~"queued\|running"', query)
     assert "waiting" not in query
     assert KEDA["spec"]["minReplicaCount"] >= 1, "somebody has to sweep"
+    assert trigger["metadata"].get("ignoreNullValues") == "false", "else metrics that are missing count as 0"
+    fallback = KEDA["spec"].get("fallback", {})
+    assert fallback.get("failureThreshold"), "else those that have run so far are all there are while nothing is known"
+    assert fallback.get("replicas") >= 1

@@ -102,6 +102,41 @@ def test_runnable_is_told_from_what_is_held_back_and_by_what() -> None:
     assert value(samples, "capacity", queue="imports") == 3 + 1 + 0 + 9 + 9, "without what is paused"
 
 
+@pytest.mark.parametrize(
+    ("running", "waiting", "runnable"),
+    [
+        ("", "k" * 50, 1),
+        ("k", "k" * 49 + "j", 1),
+        ("k", "kk", 0),
+        ("k", "kjj mm" + " " * 5, 2 + 6),
+        ("jk", " " * 30, 18),
+        ("k", "k" * 5 + "abcdefghijlmnopqrstuvwxyz", 19),
+    ],
+)
+def test_of_each_key_as_many_jobs_are_runnable_as_its_limit_allows(running: str, waiting: str, runnable: int) -> None:
+    """A letter is a job with that key, a blank one without."""
+    row = tenant_queue(max_job=20, max_job_per_key=1)
+    for key in running:
+        running_job(row, another_process(), key=key)
+    for key in waiting:
+        waiting_job(row, key=key.strip())
+    samples = scrape()
+    assert value(samples, "jobs_runnable", queue="imports") == runnable
+    fit_their_keys = len(set(waiting) - {" "} - set(running)) + waiting.count(" ")
+    held_back = {"key": len(waiting) - fit_their_keys, "limit": fit_their_keys - runnable}
+    assert of(samples, "jobs_held_back") == {"pause": 0, "rest": 0, "rate": 0, **held_back}
+
+
+def test_a_higher_limit_per_key_lets_as_many_of_each_start() -> None:
+    row = tenant_queue(max_job=20, max_job_per_key=3)
+    running_job(row, another_process(), key="k"), running_job(row, another_process(), key="k")
+    for key in "kkjjjjj":
+        waiting_job(row, key=key)
+    other = tenant_queue("other", max_job=20, max_job_per_key=1)
+    waiting_job(other, key="k")
+    assert value(scrape(), "jobs_runnable", queue="imports") == 1 + 3 + 1, "a key is its tenant queue's own"
+
+
 def test_jobs_that_overflow_count_in_their_rq_queue_and_share_the_free_slots() -> None:
     row = tenant_queue(max_job=3)
     for rq_queue in ("", "", "imports_bulk", "imports_bulk"):

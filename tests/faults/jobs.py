@@ -56,6 +56,12 @@ def hold_with_session(tenant: str, name: str, history: str, path: str) -> None:
 
 
 @tenant_job("imports", tenant="tenant")
+def ask_database(tenant: str, name: str, history: str) -> None:
+    with observed(history, tenant, name):
+        assert TenantJob.objects.exists()
+
+
+@tenant_job("imports", tenant="tenant")
 def hold_with_children(tenant: str, name: str, history: str, path: str) -> None:
     """The first run starts a program and forks a child; a later one notes how many of them are left."""
     with observed(history, tenant, name):

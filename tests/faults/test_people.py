@@ -12,8 +12,11 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.urls import reverse
+from rq import Worker
 from rq.command import send_stop_job_command
 from rq.job import Job, JobStatus
+from rq.suspension import resume, suspend
+from rq.worker import WorkerStatus
 
 from tenant_slots import dispatch
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -180,6 +183,22 @@ def test_i3_a_dependency_chain_at_a_limit_of_one(workers: FaultWorkers, observer
     jobs.quick.enqueue("acme", "ours", observer.path, 0.1)
     wait_until(lambda: TenantJob.objects.filter(state=State.FINISHED).count() == 4)
     assert [name for name in observer.started() if name != "ours"] == ["first", "second", "third"]
+
+
+def test_i3_i6_i7_suspended_workers_repair_all_the_same(workers: FaultWorkers, observer: Observer) -> None:
+    redis = django_rq.get_connection("imports")
+    workers.start()
+    suspend(redis)
+    try:
+        wait_until(lambda: [one.get_state() for one in Worker.all(connection=redis)] == [WorkerStatus.SUSPENDED])
+        jobs.quick.enqueue("acme", "after", observer.path)
+        TenantQueue.objects.update(current_job=5)
+        wait_until(counters_match, 10, "nobody sweeps while the workers are suspended")
+        assert observer.started() == []
+    finally:
+        resume(redis)
+    observer.wait_for_all()
+    observer.watched = [breach for breach in observer.watched if "I6" not in breach]  # that was us
 
 
 @pytest.mark.parametrize("wrong", [0, 5])

@@ -404,13 +404,14 @@ def test_i3_no_kind_of_database_error_ends_a_worker_that_sends_heartbeats(
     """InterfaceError: psycopg2 when the session is gone. InternalError: a failover that left us on a standby."""
     ended: list[object] = []
     job = running_job(tenant_queue(), owner())
-    heartbeats = Heartbeats(lambda: {(job.pk, job.token): 0}, ended.append, lambda: None)
+    runs = {(job.pk, job.token): 0}
+    heartbeats = Heartbeats(lambda: runs, ended.append, lambda: None)
 
     def broken(*_: Any) -> bool:
         raise error("the session is gone")
 
     monkeypatch.setattr(slots, "beat", broken)
-    heartbeats.beat()
+    heartbeats.beat(runs)
     assert not ended
 
 

@@ -182,6 +182,28 @@ def test_i1_i3_i4_redis_down_for_longer_than_a_lease_does_not_end_the_running_jo
     assert fresh(after).state == State.FINISHED
 
 
+@pytest.mark.parametrize("address", ["URL", "HOST"])
+def test_i2_a_job_that_ends_while_redis_answers_nothing_gives_its_slot_back_in_seconds(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer, door: Path, address: str
+) -> None:
+    """Whatever the worker has to tell Redis while the job runs. By host, redis-py tries each of it eleven times."""
+    if address == "HOST":
+        workers.variables["TEST_REDIS_PORT"] = str(valkey.proxy.port)
+    workers.start(worker_class="tenant_slots.workers.TenantPreforkWorker")
+    job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    observer.process_of("long")
+    wait_until(lambda: is_announced(job))
+    valkey.proxy.black_hole()
+    try:
+        since = lease_kept_for(job)
+        wait_until(lambda: lease_kept_for(job) > since + SHORT["LEASE_TTL"], message="the lease is not kept")
+        door.touch()
+        wait_until(lambda: fresh(job).state == State.FINISHED, timeout=8, message="the slot waits for Redis")
+    finally:
+        valkey.proxy.heal()
+    observer.wait_for_all()
+
+
 def lease_kept_for(job: TenantJob) -> float:
     beat_at, started_at = TenantJob.objects.filter(pk=job.pk).values_list("beat_at", "started_at").get()
     return float((beat_at - started_at).total_seconds())

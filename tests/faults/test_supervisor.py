@@ -514,6 +514,22 @@ def test_a_worker_and_its_work_horse_have_two_database_sessions_while_a_job_last
     observer.wait_for_all()
 
 
+def test_a_worker_and_its_work_horse_have_two_database_sessions_while_jobs_are_short(
+    workers: FaultWorkers, observer: Observer
+) -> None:
+    """Of a work-horse that keeps its session: a new one for each job is gone before anybody looks twice."""
+    named_sessions(workers)
+    rows = [jobs.ask_database.enqueue("acme", f"short{n}", observer.path) for n in range(20)]
+    workers.start(1, worker_class=ours("PreforkWorker"))
+    seen: list[int] = []
+    began = time.monotonic()
+    while time.monotonic() - began < 4 * SHORT["BEAT_INTERVAL"]:
+        rows.append(jobs.ask_database.enqueue("acme", f"short{len(rows)}", observer.path))
+        seen.append(lasting_sessions())
+    observer.wait_for_all()
+    assert max(seen) == 2, "the worker's and the jobs'"
+
+
 def lasted(job: TenantJob) -> float:
     beat_at, started_at = TenantJob.objects.filter(pk=job.pk).values_list("beat_at", "started_at").get()
     return float((beat_at - started_at).total_seconds())

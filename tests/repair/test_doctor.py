@@ -17,7 +17,9 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection
 from django.test import override_settings
 
+from tenant_slots.admin import attention
 from tenant_slots.db.clock import ago
+from tenant_slots.dispatch import NUDGE
 from tenant_slots.models import Kind, State, SweepClaim, TenantJob, TenantQueue
 from tenant_slots.repair import doctor as diagnosis
 from tenant_slots.repair import liveness
@@ -154,6 +156,38 @@ def test_a_queue_with_jobs_and_no_worker_is_found() -> None:
     assert kinds("--check", "workers") == [], "nobody is needed for what may not start"
 
 
+def test_a_queue_with_plain_jobs_and_no_worker_is_found_too() -> None:
+    django_rq.get_queue("imports").enqueue(jobs.add, 1, 2, tenant="acme")
+    assert kinds("--check", "workers") == [], "the control: there is one"
+    django_rq.get_connection("imports").delete("rq:workers")
+    assert kinds("--check", "workers") == ["no worker"]
+
+
+def test_what_only_wakes_a_worker_is_no_job() -> None:
+    connection = django_rq.get_connection("imports")
+    connection.flushall()
+    connection.lpush("rq:queue:imports", NUDGE)
+    assert kinds("--check", "workers") == []
+
+
+def test_a_job_of_a_paused_tenant_that_had_been_admitted_needs_no_worker() -> None:
+    row = tenant_queue()
+    jobs.add.using(queue="imports").enqueue(1, 2, tenant="acme")
+    assert fresh(row).jobs.get().state == State.QUEUED
+    TenantQueue.objects.update(paused=True)
+    django_rq.get_connection("imports").delete("rq:workers")
+    assert kinds("--check", "workers") == []
+
+
+def test_plain_jobs_are_looked_for_on_the_servers_that_answer() -> None:
+    django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
+    django_rq.get_connection("reports").delete("rq:workers")
+    away = {"imports": {"URL": "redis://127.0.0.1:1/0"}, "reports": settings.RQ_QUEUES["reports"]}
+    with override_settings(RQ_QUEUES=away):
+        found = [(finding.kind, finding.queue) for finding in diagnosis.findings("workers")]
+    assert found == [("no worker", "reports"), ("redis", "imports")]
+
+
 def test_workers_that_take_no_other_job_are_none() -> None:
     waiting_job(tenant_queue())
     worker = worker_on_record("works-for-imports-too")
@@ -231,6 +265,22 @@ def test_an_admitted_job_that_nobody_begins_is_found() -> None:
     assert kinds("--check", "workers") == ["queued too long"]
 
 
+@pytest.mark.parametrize("overflow_queue", ["", "reports"])
+def test_one_that_waits_for_busy_workers_is_not(overflow_queue: str) -> None:
+    """A worker of RQ finds a job ahead, whatever the others take."""
+    row = tenant_queue(current_job=1)
+    age(waiting_job(row, state=State.QUEUED, attempt=1, rq_queue=overflow_queue), admitted_at=301)
+    name = overflow_queue or "imports"
+    worker = worker_on_record("stock", name, of_ours=False)
+    for worker_name in (f"works-for-{name}", "stock"):
+        worker.connection.hset(f"rq:worker:{worker_name}", "state", "busy")
+    assert kinds("--check", "workers") == []
+    assert attention.facts().queued_too_long == 0
+    worker.set_state("idle")
+    assert kinds("--check", "workers") == ["queued too long"], "the control"
+    assert attention.facts().queued_too_long == 1
+
+
 def test_nobody_sweeps_any_more() -> None:
     assert kinds("--check", "sweeps") == []
     SweepClaim.objects.update(until=ago(60))
@@ -302,6 +352,7 @@ def test_a_role_without_rights_is_no_finding(capsys: pytest.CaptureFixture[str])
 def test_a_redis_that_no_setting_leads_to_is_found(wrong: dict[str, str]) -> None:
     with override_settings(RQ_QUEUES=dict.fromkeys(settings.RQ_QUEUES, wrong)):
         age(waiting_job(tenant_queue(), state=State.QUEUED, attempt=1), admitted_at=3600)
+        waiting_job(tenant_queue("other"))
         code, output = doctor()
     assert code == 1
     assert "RQ_QUEUES['imports'] does not say how to reach its Redis" in output

@@ -210,6 +210,16 @@ def test_what_is_now_goes_to_the_last_minute() -> None:
     assert set(QueueMinute.objects.exclude(minute=last.minute).values_list("running", flat=True)) == {None}
 
 
+def test_of_each_key_as_many_jobs_could_run_as_its_limit_allows() -> None:
+    row = tenant_queue(max_job=20, max_job_per_key=1)
+    running_job(row, another_process(), key="k")
+    for key in ("k", "k", "j", "j", ""):
+        waiting_job(row, key=key)
+    count()
+    last = QueueMinute.objects.filter(queue="imports").latest("minute")
+    assert (last.runnable, last.held_back) == (1 + 1, 3)
+
+
 def test_a_worker_of_several_queues_is_one_and_one_of_others_is_none() -> None:
     connection = django_rq.get_connection("imports")
     for name, queues in (("ours", ["imports", "reports"]), ("theirs", ["x" * 300])):

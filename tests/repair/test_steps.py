@@ -12,6 +12,7 @@ from typing import Any
 
 import django_rq
 import pytest
+from django.conf import settings
 from django.db import connection, transaction
 from django.test import override_settings
 from django.utils import timezone
@@ -459,3 +460,37 @@ def test_a_sweep_fills_the_window_for_tenants_that_are_in_the_order() -> None:
     pretend_idle(1)
     assert sweep_now().admitted == 1
     assert fresh(job).state == State.QUEUED
+
+
+def queues_with_one_good(wrong: dict[str, str]) -> Any:
+    """Others before it and after it lead to no server."""
+    return override_settings(
+        RQ_QUEUES={**dict.fromkeys(settings.RQ_QUEUES, wrong), "imports": settings.RQ_QUEUES["imports"]}
+    )
+
+
+OUT_OF_REACH = [{"URL": "bogus://x"}, {"URL": "redis://127.0.0.1:1/0"}]
+
+
+@pytest.mark.parametrize("wrong", OUT_OF_REACH)
+def test_a_queue_out_of_reach_keeps_no_sweep_from_those_of_others(wrong: dict[str, str]) -> None:
+    for queue in ("default", "imports", "reports"):
+        waiting_job(tenant_queue(queue=queue))
+    with queues_with_one_good(wrong):
+        report = sweep_now()
+    assert (report.failed, report.admitted) == ([], 1)
+
+
+@pytest.mark.parametrize("wrong", OUT_OF_REACH)
+def test_what_runs_is_charged_where_it_can_be(wrong: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    charged = []
+    charge = fair_order.charge
+
+    def noted(rq_queue: str, running: Any) -> None:
+        charge(rq_queue, running)
+        charged.append(rq_queue)
+
+    monkeypatch.setattr(fair_order, "charge", noted)
+    with queues_with_one_good(wrong):
+        assert sweep_now().failed == []
+    assert charged == ["imports"]

@@ -15,7 +15,7 @@ from tenant_slots.models import State, TenantJob
 from tenant_slots.running import callbacks
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
 from tests import contexts, jobs
-from tests.factories import counters_match, fresh
+from tests.factories import DeafWorker, counters_match, fresh
 from tests.history import History
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -71,6 +71,44 @@ def test_a_job_that_runs_where_it_is_enqueued_calls_back_too(history: History, s
     settings.TENANT_SLOTS = {"IMMEDIATE": True}
     jobs.calls_back.enqueue("acme", history=history.path)
     assert said(history) == [("success", "finished", "fine")]
+
+
+@pytest.mark.parametrize("worker_class", [DeafWorker, TenantSimpleWorker])
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        (["fine"], ["fine"]),
+        (["raises"], ["KeyError"]),
+        (["again", "fine"], ["fine"]),
+        (["again", "raises"], ["KeyError"]),
+        (["raises", "fine"], ["fine"]),
+        (["raises", "raises", "raises"], ["KeyError"]),
+    ],
+)
+def test_of_a_plain_job_the_last_attempt_alone_is_told(
+    worker_class: Any, ends: list[str], told: list[str], history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others follow where RQ has retries left, or where the function asks it for one."""
+    heard: list[str] = []
+    task = vars(jobs.ends_each_time_otherwise.tenant_task)
+    monkeypatch.setitem(task, "on_success", lambda job, result: heard.append(result))
+    monkeypatch.setitem(task, "on_failure", lambda job, error: heard.append(type(error).__name__))
+    failures_before = ends[:-1].count("raises")
+    retry = Retry(max=failures_before) if failures_before else None
+    django_rq.get_queue("imports").enqueue(jobs.ends_each_time_otherwise, "acme", history.path, ends, retry=retry)
+    run(worker_class)
+    assert len(history.started()) == len(ends)
+    assert heard == told
+
+
+def test_a_plain_job_without_a_tenant_calls_nobody(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no `TenantJob` to give them."""
+    heard: list[TenantJob] = []
+    monkeypatch.setitem(vars(jobs.calls_back.tenant_task), "on_success", lambda job, result: heard.append(job))
+    for tenant in ("", "acme"):
+        django_rq.get_queue("imports").enqueue(jobs.calls_back, tenant, history=history.path)
+    run()
+    assert [job.tenant_queue.tenant for job in heard] == ["acme"]
 
 
 def test_one_is_called_in_the_context_of_its_job(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import pickle
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -107,22 +108,35 @@ def test_after_the_rest_the_job_runs_again(history: str, tmp_path: Path) -> None
     assert (row.rests_until, row.rest_reason) == (None, ""), "each admission would ask the clock"
 
 
-def test_no_seconds_are_no_rest(history: str, tmp_path: Path) -> None:
-    """The job runs again at once, so it ends only if the partner answers."""
-    door = tmp_path / "door"
+DAY = 24 * 3600
 
-    def open_door(**_: Any) -> None:
-        door.touch()
 
-    signals.job_put_back.connect(open_door)
-    try:
-        job = jobs.ask_partner.enqueue("acme", history, str(door), seconds=0)
-        work()
-    finally:
-        signals.job_put_back.disconnect(open_door)
-    assert fresh(job).state == State.FINISHED
-    assert lines(history) == ["busy acme", "answered acme"]
-    assert TenantQueue.objects.get().rests_until is None
+@pytest.mark.parametrize(("seconds", "rest"), [(0, 1), (-0.3, 1), (0.2, 1), (2 * DAY, DAY), (10**400, DAY), (DAY, DAY)])
+def test_a_partner_may_name_any_number_of_seconds(history: str, seconds: float, rest: float) -> None:
+    """As in ``Retry-After``. None at all would have the job run again at once, and again."""
+    job = jobs.ask_partner.enqueue("acme", history, seconds=seconds)
+    work()
+    assert (fresh(job).state, job.failures, lines(history)) == (State.WAITING, 0, ["busy acme"])
+    until = fresh(job.tenant_queue).rests_until
+    assert rest - 0.1 <= (until - job.started_at).total_seconds() <= rest + 20
+
+
+@pytest.mark.parametrize(("seconds", "rest"), [(-3600, 1), (-1e9, 1), (2 * DAY, DAY), (1e9, DAY)])
+def test_and_any_time(seconds: float, rest: float) -> None:
+    until = timezone.now() + timedelta(seconds=seconds)
+    job = jobs.ask_partner_slowly.enqueue("acme", until.isoformat())
+    work()
+    assert (fresh(job).state, job.failures) == (State.WAITING, 0)
+    until = fresh(job.tenant_queue).rests_until
+    assert rest - 0.1 <= (until - job.started_at).total_seconds() <= rest + 20
+
+
+def test_what_was_shortened_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "tenant_slots"):
+        assert TenantBusy(seconds=30).seconds == 30
+        assert not caplog.messages
+        TenantBusy(seconds=2 * DAY), TenantBusy(until=timezone.now() + timedelta(days=9))
+    assert [text.startswith("a rest lasts from a second to a day") for text in caplog.messages] == [True, True]
 
 
 def test_a_coroutine_and_a_time(history: str) -> None:
@@ -216,7 +230,7 @@ def test_a_plain_rq_job_without_a_tenant_comes_back_too(history: str) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{}, {"seconds": -1}, {"seconds": 86401}, {"seconds": True}, {"seconds": float("nan")}, {"seconds": "30"},
+    [{}, {"seconds": True}, {"seconds": float("nan")}, {"seconds": float("inf")}, {"seconds": "30"},
      {"seconds": 1, "until": datetime(2030, 1, 1, tzinfo=UTC)}, {"reason": 429, "seconds": 1}],
 )  # fmt: skip
 def test_a_wrong_value_is_refused(values: dict[str, Any]) -> None:
@@ -224,13 +238,13 @@ def test_a_wrong_value_is_refused(values: dict[str, Any]) -> None:
         TenantBusy(**values)
 
 
-@pytest.mark.parametrize("until", ["soon", datetime(2020, 1, 1), datetime.now(UTC) + timedelta(days=1, hours=5)])
+@pytest.mark.parametrize("until", ["soon", datetime(2020, 1, 1), datetime.min.replace(tzinfo=UTC)])
 def test_a_wrong_time_is_refused(until: Any) -> None:
     with pytest.raises(InvalidTime):
         TenantBusy(until=until)
 
 
-def test_a_time_that_has_passed_is_no_rest() -> None:
+def test_a_time_that_has_passed_leaves_no_seconds() -> None:
     assert TenantBusy(until=timezone.now() - timedelta(hours=1)).seconds_left == 0
 
 

@@ -14,6 +14,7 @@ from tenant_slots.models import Stage, State, TenantJob, TenantQueue
 from tenant_slots.statements import ADMITTED
 from tenant_slots.stats import minute_counts, percentiles, worker_time
 from tenant_slots.stats.expressions import count_of, jobs_of_row, oldest_wait, ran_lately
+from tenant_slots.stats.key_limits import jobs_below_key_limit
 from tenant_slots.stats.positions import with_position
 from tenant_slots.stats.tenant_queues import with_longest_wait, with_waiting
 from tenant_slots.stats.tiles import sums_of_all
@@ -120,6 +121,15 @@ def test_slots_in_use_are_counted_from_the_index_of_the_jobs_that_hold_one(state
     filled()
     plan = explained(TenantQueue.objects.annotate(count=count_of(getattr(jobs_of_row(), state)())))
     assert "using tenant_slots_holding" in plan, plan
+
+
+@on_postgresql
+def test_jobs_below_their_key_limit_are_counted_from_the_indexes_of_those_that_wait_and_that_hold_a_slot() -> None:
+    filled()
+    plan = explained(TenantQueue.objects.annotate(below=jobs_below_key_limit()))
+    assert "Index Only Scan using tenant_slots_backlog" in plan, plan
+    assert "using tenant_slots_holding" in plan, plan
+    assert "Seq Scan on tenant_slots_tenantjob" not in plan, plan
 
 
 @on_postgresql

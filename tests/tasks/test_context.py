@@ -22,7 +22,7 @@ from tenant_slots import capture_context, signals
 from tenant_slots.enqueueing import bulk, on_busy
 from tenant_slots.exceptions import InvalidContext, InvalidSetting, UnreadableColumn
 from tenant_slots.models import State, TenantJob
-from tenant_slots.repair import findings
+from tenant_slots.repair import unreadable
 from tests import contexts
 from tests.factories import age, counters_match, dead_process, fresh, running_job, tenant_queue, work
 from tests.repair.sweeps import sweep_now
@@ -404,7 +404,7 @@ def test_a_context_that_somebody_has_spoilt_fails_the_job_and_the_doctor_names_i
     job = contexts.say.enqueue("acme")
     with connection.cursor() as cursor:
         cursor.execute("UPDATE tenant_slots_tenantjob SET context = %s", ["[1]"])
-    assert [columns for _, columns in findings.unreadable_jobs()] == [["context"]]
+    assert [columns for _, columns in unreadable.jobs()] == [["context"]]
     job.tenant_queue.refresh_from_db()
     job.tenant_queue.set_limit(1)
     work()

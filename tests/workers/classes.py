@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 from typing import Any
 
@@ -45,6 +46,25 @@ class FewFilesWorker(TenantPreforkWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+class WithoutDescriptors:
+    """The system gives no descriptor of a process: TEST_ERRNO says why."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        os.pidfd_open = self._fail
+
+    def _fail(self, pid: int) -> int:
+        raise OSError(int(os.environ["TEST_ERRNO"]), "no descriptor")
+
+
+class WorkerWithoutDescriptors(WithoutDescriptors, TenantWorker):
+    pass
+
+
+class PreforkWorkerWithoutDescriptors(WithoutDescriptors, TenantPreforkWorker):
+    pass
 
 
 class Hearing:
@@ -102,3 +122,14 @@ class BrokenSimpleWorker(Broken, TenantSimpleWorker):
 
 class BrokenStockWorker(Broken, rq.Worker):
     """The control."""
+
+
+class BrokenWhereItSettlesWorker(TenantPreforkWorker):
+    """Meets such an error before it asks whether workers are suspended."""
+
+    _has_failed = False
+
+    def settle_up(self) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            raise RuntimeError("nobody has foreseen it")

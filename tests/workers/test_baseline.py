@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,8 +22,9 @@ from tenant_slots.workers.baseline import (
     close_ended_sessions,
     end_thread_of_coroutines,
     leave_transactions,
+    restore_sessions,
 )
-from tests.processes import Workers
+from tests.processes import Workers, wait_until
 from tests.processes import test_database_url as database_url
 from tests.workers import leftovers
 from tests.workers.leftovers import GONE_ANYWAY, IN_ANY, IN_POSTGRESQL, LASTING, TRANSACTIONS, WRITTEN
@@ -222,3 +224,37 @@ def test_a_process_that_may_not_look_into_its_folder_is_restored_in_all_else(
     assert "LEFT_BY_A_JOB" not in os.environ
     monkeypatch.chdir(tmp_path)
     assert not baseline.is_restorable(), "it would run the next job elsewhere"
+
+
+@postgresql_only
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("max_age", "stays"), [(0, True), (None, True), (3600, True), (0.001, False)])
+def test_our_session_is_kept_for_as_long_as_the_project_says(
+    max_age: float | None, stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Django's default it would be closed after each job."""
+    monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", max_age)
+    connection.close()
+    connection.connect()
+    wait_until(lambda: stays or time.monotonic() >= connection.close_at)
+    restore_sessions()
+    assert (connection.connection is not None) is stays
+
+
+@postgresql_only
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("checks", [True, pytest.param(False, id="control")])
+def test_the_health_of_our_session_is_checked_before_each_job_where_the_project_says_so(
+    checks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "CONN_HEALTH_CHECKS", checks)
+    connection.close()
+    backend = leftovers.sql("SELECT pg_backend_pid()")
+    restore_sessions()
+    with psycopg.connect(database_url(), autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 10000)", [backend])
+    try:
+        with nullcontext() if checks else pytest.raises(OperationalError):
+            assert leftovers.sql("SELECT pg_backend_pid()") != backend
+    finally:
+        connection.close()

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import django_rq
 import pytest
 from django.db import connection
+from django.test import override_settings
 from rq.command import send_stop_job_command
 from rq.job import JobStatus
 
 from tenant_slots import dispatch
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
 from tenant_slots.workers import horses
-from tenant_slots.workers.horses import Horse, Reins
+from tenant_slots.workers.horses import Horse, Order, Reins, Report, RQEnd
 from tests.factories import counters_match, fresh
 from tests.history import History
 from tests.jobs import wait_for_file
@@ -197,6 +202,18 @@ def test_a_killed_horse_takes_nothing_along_but_its_job(
     assert workers.processes[0].poll() is None
 
 
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EMFILE])
+@pytest.mark.parametrize("kind", ["Worker", "PreforkWorker"])
+def test_a_horse_that_the_system_gives_no_descriptor_of_runs_its_job_once(
+    workers: Workers, kind: str, number: int
+) -> None:
+    workers.variables["TEST_ERRNO"] = str(number)
+    rows = enqueue(2)
+    assert burst(workers, f"tests.workers.classes.{kind}WithoutDescriptors") == 0
+    assert len(results()) == 2
+    assert [fresh(row).attempt for row in rows] == [1, 1]
+
+
 class Drops:
     """A line from which a message comes byte by byte. Notes where to."""
 
@@ -241,10 +258,85 @@ def test_a_horse_that_has_hung_up_is_waited_for_in_peace(leaves: Callable[[], ob
 def test_what_a_horse_says_is_written_once_in_however_many_parts_it_comes() -> None:
     """To join the parts one by one takes the square of their number: minutes for a large result."""
     message = b"what a work-horse has to say"
-    drops = Drops(message)
-    assert horses._exactly(drops, len(message)) == message  # type: ignore[arg-type]
-    assert len(drops.places) == len(message)
-    assert len(set(map(id, drops.places))) == 1
+    drops = Drops(horses.LENGTH.pack(len(message)) + message)
+    assert horses.Inbox(drops).next() == message  # type: ignore[arg-type]
+    assert len(drops.places) == horses.LENGTH.size + len(message)
+    assert len(set(map(id, drops.places))) == 2, "its length, and the message"
+
+
+@pytest.fixture
+def _no_hanging() -> Iterator[None]:
+    """Whoever waits for ever gets an error."""
+
+    def too_late(*_: object) -> None:
+        raise AssertionError("nobody will send the rest")
+
+    before = signal.signal(signal.SIGALRM, too_late)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+HALF = horses.LENGTH.pack(1000) + b"half"
+
+
+def die_and_leave_a_child(line: socket.socket) -> None:
+    """The child has the line open, too."""
+    if not os.fork():
+        signal.pause()
+    line.sendall(HALF)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("_no_hanging")
+def test_a_horse_that_dies_in_the_midst_of_its_report_has_ended_although_its_line_is_open() -> None:
+    horse = Horse(lambda reins: die_and_leave_a_child(reins._line))
+    try:
+        wait_until(lambda: horse.report(1) is None and horse.child.has_ended())
+        assert horse.report(0) is None
+    finally:
+        horse.part(0)
+
+
+def stop_in_the_midst(line: socket.socket) -> None:
+    """Of a report that is too large to be taken in one part."""
+    sending = threading.Thread(target=Reins(line, None).report, args=[Report(RQEnd(1, 2, None, b"x" * 5_000_000))])
+    sending.start()
+    room = select.poll()
+    room.register(line, select.POLLOUT)
+    wait_until(lambda: not room.poll(0))
+    os.kill(os.getpid(), signal.SIGSTOP)
+    sending.join()
+    signal.pause()
+
+
+@pytest.mark.usefixtures("_no_hanging")
+def test_nobody_waits_for_the_rest_of_a_report_of_a_horse_that_stands_still_and_none_of_it_is_lost() -> None:
+    horse = Horse(lambda reins: stop_in_the_midst(reins._line))
+    try:
+        os.waitid(os.P_PID, horse.pid, os.WSTOPPED | os.WNOWAIT)
+        assert horse.report(0.2) is None
+        os.kill(horse.pid, signal.SIGCONT)
+        report = horse.report(20)
+        assert report is not None
+        assert report.ended is not None
+        assert report.ended.result == b"x" * 5_000_000
+    finally:
+        horse.part(0)
+
+
+@pytest.mark.usefixtures("_no_hanging")
+def test_a_horse_that_stands_still_and_does_not_take_an_order_is_killed() -> None:
+    """The order is too large to be left for it on the line."""
+    horse = Horse(lambda _: os.kill(os.getpid(), signal.SIGSTOP))
+    os.waitid(os.P_PID, horse.pid, os.WSTOPPED | os.WNOWAIT)
+    try:
+        with override_settings(TENANT_SLOTS={"BEAT_INTERVAL": 0.1, "LEASE_TTL": 1}):
+            assert not horse.can_take(Order("job", "imports", rq_fields={"description": "x" * 5_000_000}))
+        assert horse.child.has_ended()
+    finally:
+        horse.part(0)
 
 
 @pytest.mark.parametrize("worker_class", [PREFORK, FORKING])
@@ -283,6 +375,7 @@ def test_rqs_scheduler_runs_beside_the_jobs(workers: Workers, worker_class: str)
         ("tests.workers.classes.BrokenWorker", 1),
         ("tests.workers.classes.BrokenPreforkWorker", 1),
         ("tests.workers.classes.BrokenSimpleWorker", 1),
+        ("tests.workers.classes.BrokenWhereItSettlesWorker", 1),
         pytest.param("tests.workers.classes.BrokenStockWorker", 0, id="control"),
     ],
 )

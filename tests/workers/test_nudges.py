@@ -8,7 +8,7 @@ from rq import Queue
 from rq.exceptions import DequeueTimeout
 from rq.intermediate_queue import IntermediateQueue
 
-from tenant_slots.fair_order import NUDGE
+from tenant_slots.dispatch import NUDGE
 from tenant_slots.workers.nudges import Nudged
 from tests import jobs
 

@@ -15,8 +15,9 @@ from django.contrib.auth import get_user_model
 from django.http import HttpRequest
 
 from tenant_slots.admin.confirmed import Confirmed
-from tenant_slots.exceptions import UnknownBulkAction
-from tenant_slots.models import BulkChange
+from tenant_slots.exceptions import UnknownBulkAction, UnreadableBulkChange
+from tenant_slots.models import BulkChange, BulkChunk
+from tenant_slots.models.fields import Unreadable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,7 +42,9 @@ class Commission:
 
         Raises:
             UnknownBulkAction: this process has no such admin site, or it has no such action.
+            UnreadableBulkChange: somebody has spoilt what was typed into its form.
         """
+        require_readable(change, "values")
         model_admin = model_admin_of(change)
         action = action_of(model_admin, change.action)
         user = get_user_model()._default_manager.filter(pk=change.user_key).first()
@@ -55,6 +58,13 @@ class Commission:
         if not may or not getattr(model_admin, f"has_{action.permission}_permission")(request):
             return None
         return cls(model_admin, request, action, restored(change.values), change.by)
+
+
+def require_readable(row: BulkChange | BulkChunk, column: str) -> None:
+    """Raises UnreadableBulkChange when the column holds something else than what was stored there."""
+    value = getattr(row, column)
+    if isinstance(value, Unreadable):
+        raise UnreadableBulkChange(column=column, row=f"row {row.pk} of {row._meta.db_table}", problem=value.problem)
 
 
 def model_admin_of(change: BulkChange) -> Any:

@@ -56,7 +56,7 @@ class BulkPages(Restricted, AnyConcern):
                 (
                     change,
                     self._bulk_title(change),
-                    report.STATES[state],
+                    report.in_words(state),
                     numbers,
                     address(self, "bulk_change", change.pk),
                 )

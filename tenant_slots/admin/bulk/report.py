@@ -51,6 +51,11 @@ class Report:
         return gettext("%(done)s of %(total)s") % facts
 
 
+def in_words(state: str) -> Any:
+    """One that only SQL from outside has written has no words but itself."""
+    return STATES.get(state, state)
+
+
 def in_short(
     changes: Sequence[BulkChange], action_of: Callable[[BulkChange], Confirmed | None]
 ) -> list[tuple[str, str]]:
@@ -142,7 +147,7 @@ def cells(report: Report) -> Cells:
     total = str(max(1, report.change.total))
     found: Cells = {
         "bulk.section": {"attrs": {"data-state": report.state}},
-        "bulk.state": {"text": str(STATES[report.state])},
+        "bulk.state": {"text": str(in_words(report.state))},
         "bulk.numbers": {"text": report.numbers},
         "bulk.bar": {"attrs": {"max": total, "value": str(min(report.done, int(total)))}},
         "bulk.reasons": {"text": " ".join(report.reasons)},

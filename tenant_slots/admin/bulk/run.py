@@ -16,7 +16,7 @@ from rq import Retry
 
 from tenant_slots.admin.bulk import chunks, ways
 from tenant_slots.admin.bulk.chunks import Chunk
-from tenant_slots.admin.bulk.commission import Commission
+from tenant_slots.admin.bulk.commission import Commission, require_readable
 from tenant_slots.admin.bulk.work import Work
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow
@@ -58,11 +58,18 @@ def _carry_out(change: BulkChange) -> Ending:
         commission = Commission.of(change)
         if commission is None:
             return Ending.FORBIDDEN
-        for _ in _steps(Work(commission, Chunk.of(BulkChunk.objects.get(pk=pk)))):
+        for _ in _steps(Work(commission, _chunk(pk))):
             if watch.is_time_to_look() and watch.is_stop_requested():
                 return Ending.STOPPED
         report_progress(done_of(outcomes(change), commission.action.counts), change.total)
     return Ending.DONE
+
+
+def _chunk(pk: int) -> Chunk:
+    """Raises UnreadableBulkChange: nobody knows what is left of it, and it is not to be taken for done."""
+    row = BulkChunk.objects.get(pk=pk)
+    require_readable(row, "left")
+    return Chunk.of(row)
 
 
 def _steps(work: Work) -> Iterator[None]:

@@ -1,0 +1,91 @@
+"""A bulk change that SQL from outside has spoilt: all pages are shown, and nothing of it is taken for done."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.urls import reverse
+
+from tenant_slots.admin import actions
+from tenant_slots.admin.bulk import chunks
+from tenant_slots.admin.bulk.run import run_bulk_change
+from tenant_slots.exceptions import UnreadableBulkChange
+from tenant_slots.models import BulkChange
+from tests.admin.bulk_changes import carried_out, many_queues, page_of, started
+from tests.admin.site import QUEUES
+from tests.factories import fresh
+from tests.repair.test_poisoned_rows import write
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite keeps what it is given, as text"),
+]
+
+PART = '{"pks": "%s", "versions": "%s", "of": %s, "one_by_one": false, "counted": 0, "last": 0}'
+
+TEXTS = ["", "nowhere", "\u202e<script>", "a\r\nb", "%s {0}"]
+NO_TEXTS = ["[7]", "7", '{"a": 1}', "[null]"]
+NO_VALUES = ["[]", '{"until": {"x": 1}}', '{"until": {"time": 5}}', '{"until": {"time": "x"}}',
+             '{"until": {"time": "9999-12-31T23:59:59-05:00"}}']  # fmt: skip
+NO_PARTS = ["7", "[7]", "[{}]", f"[{PART % ('x', '', 0)}]", f"[{PART % ('7 1x3', '-1', 0)}]",
+            f"[{PART % ('9' * 19, '', 0)}]", f"[{PART % ('7', '', -1)}]"]  # fmt: skip
+
+OF_CHANGES = {
+    "ending": TEXTS[1:], "language": TEXTS, "action": TEXTS,
+    "values": NO_VALUES, "problems": NO_TEXTS, "outcomes": NO_TEXTS,
+}  # fmt: skip
+OF_CHUNKS = {"left": NO_PARTS, "problems": NO_TEXTS, "outcomes": NO_TEXTS}
+
+
+@pytest.fixture(autouse=True)
+def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actions, "MOST_IN_REQUEST", 3)
+    monkeypatch.setattr(chunks, "QUEUES_PER_CHUNK", 3)
+
+
+def pages_are_shown(boss: Client, change: BulkChange) -> None:
+    assert boss.get(reverse("admin:tenant_slots_tenantqueue_bulk_changes")).status_code == 200
+    assert boss.get(page_of(change)).status_code == 200
+    assert boss.get(page_of(change, "bulk_live")).status_code == 200
+
+
+@pytest.mark.parametrize("column", OF_CHANGES)
+def test_a_spoilt_bulk_change_spoils_no_page(column: str, boss: Client) -> None:
+    change = started(boss, QUEUES, "set_limit", many_queues(4), max_job="5")
+    for value in OF_CHANGES[column]:
+        write(change, f'"{column}"', value)
+        pages_are_shown(boss, change)
+
+
+@pytest.mark.parametrize("column", OF_CHUNKS)
+def test_nor_does_a_spoilt_part_of_one(column: str, boss: Client) -> None:
+    change = started(boss, QUEUES, "set_limit", many_queues(4), max_job="5")
+    for value in OF_CHUNKS[column]:
+        write(change.chunks.earliest("pk"), f'"{column}"', value)
+        pages_are_shown(boss, change)
+
+
+def test_a_part_of_which_nobody_knows_what_is_left_is_not_taken_for_done(boss: Client) -> None:
+    rows = many_queues(4)
+    change = started(boss, QUEUES, "set_limit", rows, max_job="5")
+    first = change.chunks.earliest("pk")
+    as_it_was = first.left
+    for value in NO_PARTS:
+        write(first, '"left"', value)
+        with pytest.raises(UnreadableBulkChange, match=f"left of row {first.pk} of tenant_slots_bulkchunk"):
+            run_bulk_change(change.pk)
+    assert {fresh(row).max_job for row in rows} == {1}
+    change.chunks.filter(pk=first.pk).update(left=as_it_was)
+    carried_out(change)
+    assert {fresh(row).max_job for row in rows} == {5}
+
+
+def test_nothing_is_changed_by_a_form_that_cannot_be_read(boss: Client) -> None:
+    rows = many_queues(4)
+    change = started(boss, QUEUES, "pause", rows)
+    for value in NO_VALUES:
+        write(change, '"values"', value)
+        with pytest.raises(UnreadableBulkChange, match="values of row"):
+            run_bulk_change(change.pk)
+    assert not any(fresh(row).paused for row in rows)
