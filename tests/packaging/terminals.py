@@ -7,8 +7,11 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from tests.processes import wait_until
 
 OURS = ("DATABASE_URL", "DJANGO_SETTINGS_MODULE", "REDIS_URL", "PYTHONPATH")
 """What the tests' own project is told, and a reader's must not be."""
@@ -25,10 +28,34 @@ class Terminal:
     def output(self) -> str:
         return self._printed.read_text()
 
+    def running(self) -> list[int]:
+        """The ids of its processes: the program, and what it has started, also in groups of their own."""
+        return [pid for pid, state, session in _processes() if session == self.process.pid and state not in "ZX"]
+
     def interrupt(self) -> None:
-        """Ctrl-C."""
-        self.process.send_signal(signal.SIGINT)
+        """Ctrl-C, which all of the program's group is told, as a server that the program has started."""
+        self._tell(signal.SIGINT)
         self.process.wait(timeout=30)
+
+    def close(self) -> None:
+        """Ctrl-C, then the end of all that has not heard it. Returns when nothing is left."""
+        with suppress(subprocess.TimeoutExpired):
+            self.interrupt()
+        self._tell(signal.SIGKILL)
+        self.process.wait()
+        wait_until(lambda: not self.running(), message=f"not all of it ended: {self.process.args}")
+
+    def _tell(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+
+def _processes() -> Iterator[tuple[int, str, int]]:
+    """Of this system: each one's id, state and session."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _parent, _group, session = stat.read_text().rpartition(")")[2].split()[:4]
+            yield int(stat.parent.name), state, int(session)
 
 
 class Shell:
@@ -59,18 +86,16 @@ class Shell:
         printed = self._directory / f"terminal{len(self.terminals)}"
         with printed.open("w") as file:
             options = {**self._options(), "stdout": file}
-            process = subprocess.Popen(["bash", "-c", f'. "$0"\nexec {line}', self._state], **options)
+            process = subprocess.Popen(
+                ["bash", "-c", f'. "$0"\nexec {line}', self._state], **options, start_new_session=True
+            )
         self.terminals.append(Terminal(process, printed))
         return self.terminals[-1]
 
     def close(self) -> None:
         """Ends what is still running, the last one first, so that workers still have their server."""
         for terminal in reversed(self.terminals):
-            terminal.process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                terminal.process.wait(timeout=20)
-            terminal.process.kill()
-            terminal.process.wait()
+            terminal.close()
 
     def _options(self) -> dict[str, object]:
         return {
