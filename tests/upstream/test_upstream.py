@@ -81,6 +81,12 @@ def adapted(source: Path, package: Path) -> None:
             (package / path.name).write_text(re.sub(r"from (tests|\.) import", "from tasks import", path.read_text()))
 
 
+def deviating(package: Path) -> set[str]:
+    """Of what is named, what these tests have: not each version has all."""
+    texts = [path.read_text() for path in package.glob("test_*.py")]
+    return {name for name in DEVIATIONS if any(all(f" {part}(" in text for part in name.split("::")) for text in texts)}
+
+
 def test_their_tests_pass_but_for_what_is_named(tmp_path: Path) -> None:
     adapted(Path(GIVEN), tmp_path / "tasks")
     (tmp_path / "conftest.py").write_text("pytest_plugins = ['tests.conftest']\n")
@@ -91,7 +97,7 @@ def test_their_tests_pass_but_for_what_is_named(tmp_path: Path) -> None:
     passed = re.search(r"(\d+) passed", ran.stdout)
     assert passed, ran.stdout + ran.stderr
     assert int(passed[1]) > 50, ran.stdout
-    assert failed <= DEVIATIONS.keys(), ran.stdout
+    assert failed == deviating(tmp_path / "tasks"), ran.stdout
     print(f"{passed[0]}, and not: {', '.join(sorted(failed))}")  # noqa: T201
 
 
