@@ -64,12 +64,6 @@ print(list(TenantJob.objects.values_list("state", "result")))
 """
 
 
-@pytest.fixture(scope="session")
-def wheel() -> Path:
-    (found,) = Path(os.environ["DIST"]).glob("*.whl")
-    return found
-
-
 @pytest.fixture(scope="session", params=["sqlite", "postgres"])
 def installed(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment with the wheel alone, or with its extra for PostgreSQL."""
