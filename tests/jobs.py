@@ -224,6 +224,10 @@ def commits_durably(tenant: str) -> None:
 
 
 @tenant_job("imports", tenant="tenant")
+def close(tenant: str, task: int) -> None: ...
+
+
+@tenant_job("imports", tenant="tenant")
 def exports_since(tenant: str, since: date = date(2020, 1, 1), path: str = "") -> None: ...
 
 

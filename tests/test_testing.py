@@ -326,6 +326,14 @@ def test_a_job_is_found_by_its_arguments_however_they_were_passed() -> None:
     assert assert_enqueued(jobs.add) == second
 
 
+def test_an_argument_may_be_called_task(assert_tenant_job_enqueued: Any) -> None:
+    job = jobs.close.enqueue("acme", task=5)
+    assert assert_enqueued(jobs.close, tenant="acme", task=5) == job
+    assert assert_tenant_job_enqueued(jobs.close, tenant="acme", task=5) == job
+    with pytest.raises(AssertionError, match="was not enqueued with"):
+        assert_enqueued(jobs.close, tenant="acme", task=6)
+
+
 def test_a_default_and_what_is_asked_for_need_not_be_json() -> None:
     job = jobs.exports_since.enqueue("acme", path="all.csv")
     assert assert_enqueued(jobs.exports_since, "acme", path="all.csv") == job

@@ -79,7 +79,7 @@ def enqueued(*, task: Callable[..., Any] | DjangoTask | str | None = None, tenan
     return list(jobs)
 
 
-def assert_enqueued(task: Callable[..., Any] | DjangoTask, *args: Any, **kwargs: Any) -> TenantJob:
+def assert_enqueued(task: Callable[..., Any] | DjangoTask, /, *args: Any, **kwargs: Any) -> TenantJob:
     """The last job of this function that was enqueued with these arguments; with any, if none are given.
 
     Whether an argument was passed by name or by position does not matter.
