@@ -16,9 +16,11 @@ from tenant_slots import conf, surroundings
 from tenant_slots.conf import app_settings
 from tenant_slots.django_tasks import use
 from tenant_slots.setting_rules import NOT_IMPORTABLE, RULES
+from tenant_slots.tasks.context import paths_in
 from tenant_slots.tasks.registry import registered
 
 RECOMMENDED_WORKER = "tenant_slots.workers.TenantPreforkWorker"
+SCHEMA_CONTEXT = "tenant_slots.contrib.schemas.job_context"
 
 
 def register_all() -> None:
@@ -160,7 +162,7 @@ def _unknown_queues(check_id: str, uses: Iterable[tuple[str, str, object]]) -> l
 
 def check_worker_class(**_: Any) -> list[CheckMessage]:
     """E008, W002: limits hold with any worker class; slots of killed jobs come back at once only with ours."""
-    configured = getattr(settings, "RQ", {}).get("WORKER_CLASS")
+    configured = (getattr(settings, "RQ", None) or {}).get("WORKER_CLASS")
     try:
         worker_class = import_string(configured) if isinstance(configured, str) else configured
     except NOT_IMPORTABLE as error:
@@ -180,9 +182,10 @@ def check_schemas(**_: Any) -> list[CheckMessage]:
 
 def _tables_in_schemas() -> Iterator[CheckMessage]:
     """A job that is enqueued in a tenant's schema would be stored there, where no worker looks."""
-    types = getattr(settings, "TENANT_TYPES", {}) if getattr(settings, "HAS_MULTI_TYPE_TENANTS", False) else {}
+    has_types = getattr(settings, "HAS_MULTI_TYPE_TENANTS", False)
+    types = getattr(settings, "TENANT_TYPES", None) or {} if has_types else {}
     public = getattr(settings, "PUBLIC_SCHEMA_NAME", "public")
-    by_setting = {"TENANT_APPS": getattr(settings, "TENANT_APPS", ())}
+    by_setting = {"TENANT_APPS": getattr(settings, "TENANT_APPS", None) or ()}
     by_setting |= {f"TENANT_TYPES[{name!r}]": kind.get("APPS", ()) for name, kind in types.items() if name != public}
     for name, own in by_setting.items():
         if any(app.split(".")[0] == "tenant_slots" for app in own):
@@ -191,10 +194,17 @@ def _tables_in_schemas() -> Iterator[CheckMessage]:
 
 
 def _jobs_in_public() -> Iterator[CheckMessage]:
-    engine = surroundings.engine()
-    if engine.startswith("django_tenants.") and not app_settings.JOB_CONTEXT:
-        hint = 'Set TENANT_SLOTS["JOB_CONTEXT"] = "tenant_slots.contrib.schemas.job_context", and CAPTURE_CONTEXT.'
+    """The slots may be in another database than the tenants."""
+    has_schemas = any(config.get("ENGINE", "").startswith("django_tenants.") for config in settings.DATABASES.values())
+    contexts = app_settings.JOB_CONTEXT
+    if has_schemas and not RULES["JOB_CONTEXT"](contexts) and not any(map(_may_set_schema, paths_in(contexts))):
+        hint = f'Add "{SCHEMA_CONTEXT}" to TENANT_SLOTS["JOB_CONTEXT"], and set CAPTURE_CONTEXT.'
         yield Warning("Jobs run in the public schema of django-tenants.", hint=hint, id="tenant_slots.W003")
+
+
+def _may_set_schema(path: str) -> bool:
+    """What the project has written may; of what is ready made only one does."""
+    return path == SCHEMA_CONTEXT or not path.startswith("tenant_slots.")
 
 
 def check_foreign_tasks(**_: Any) -> list[CheckMessage]:
