@@ -15,7 +15,8 @@ from rq.worker import BaseWorker
 from tenant_slots import conf, surroundings
 from tenant_slots.conf import app_settings
 from tenant_slots.django_tasks import use
-from tenant_slots.setting_rules import NOT_IMPORTABLE, RULES
+from tenant_slots.named import NOT_IMPORTABLE
+from tenant_slots.setting_rules import RULES
 from tenant_slots.tasks.context import paths_in
 from tenant_slots.tasks.registry import registered
 

@@ -12,6 +12,7 @@ from tenant_slots import rates
 from tenant_slots.exceptions import InvalidRate
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE
 from tenant_slots.models.queue_minute import VERSION_LENGTH
+from tenant_slots.named import NOT_IMPORTABLE
 from tenant_slots.tenants import is_limit, is_share
 from tenant_slots.validation import is_flag, is_number, is_positive, is_whole
 
@@ -27,9 +28,6 @@ SHORTEST_LEASE, LONGEST_LEASE = 1, 24 * 24 * 3600
 """Seconds: 24 days. A database is given a fraction of a lease to answer. Timers of the system count milliseconds up to
 2**31, and a worker that has one set to more ends.
 """
-
-NOT_IMPORTABLE = (ImportError, TypeError, ValueError)
-"""What `import_string` raises; the latter two for a path that begins with a dot."""
 
 HIGHEST_WEIGHT = sys.float_info.max
 """A worker that computes with a higher one, which only an int can be, ends with an OverflowError."""

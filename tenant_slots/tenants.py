@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from django.conf import settings
 from django.db import IntegrityError, OperationalError
 from django.db.models import CharField
-from django.utils.module_loading import import_string
 
 from tenant_slots import logs, rates
 from tenant_slots.conf import app_settings
@@ -20,7 +19,6 @@ from tenant_slots.exceptions import (
     InvalidKey,
     InvalidLimit,
     InvalidOption,
-    InvalidSetting,
     InvalidShare,
     InvalidTenant,
     TenantMissing,
@@ -29,6 +27,7 @@ from tenant_slots.exceptions import (
     UnknownTenantQueue,
 )
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE, TenantQueue
+from tenant_slots.named import callable_named
 from tenant_slots.tasks.options import key_problem
 from tenant_slots.tasks.task import TaskCall
 from tenant_slots.validation import is_name, is_whole, name_text, text_problem
@@ -299,15 +298,7 @@ def _default(name: str, tenant: str, queue: str, otherwise: Any) -> Any:
     configured = getattr(app_settings, name)
     if isinstance(configured, Mapping):
         return configured.get(queue, otherwise)
-    return _imported(name, configured)(tenant, queue) if isinstance(configured, str) else configured
-
-
-def _imported(name: str, path: str) -> Callable[[str, str], Any]:
-    try:
-        function: Callable[[str, str], Any] = import_string(path)
-    except ImportError as error:
-        raise InvalidSetting(name=name, value=path, problem=f"it cannot be imported ({error})") from error
-    return function
+    return callable_named(name, configured)(tenant, queue) if isinstance(configured, str) else configured
 
 
 def is_limit(value: object) -> bool:

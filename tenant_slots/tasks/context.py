@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
-from django.utils.module_loading import import_string
-
 from tenant_slots.conf import app_settings
-from tenant_slots.exceptions import InvalidContext, InvalidSetting
+from tenant_slots.exceptions import InvalidContext
 from tenant_slots.models import TenantJob
+from tenant_slots.named import callable_named
 from tenant_slots.tasks.arguments import json_problem
 
 Entering = Callable[[TenantJob], AbstractContextManager[Any]]
@@ -33,11 +32,11 @@ def capture_context() -> dict[str, Any]:
 
     Raises:
         InvalidContext: one of them gave what a job's row cannot keep, or a key of another one.
-        InvalidSetting: one of them cannot be imported.
+        InvalidSetting: one of them cannot be imported, or called.
     """
     context: dict[str, Any] = {}
     for path in paths_in(app_settings.CAPTURE_CONTEXT):
-        own = _imported("CAPTURE_CONTEXT", path)()
+        own = callable_named("CAPTURE_CONTEXT", path)()
         if problem := _problem(own, context):
             raise InvalidContext(path=path, problem=problem)
         context |= own
@@ -56,12 +55,12 @@ def context_in(meta: Mapping[str, Any]) -> dict[str, Any]:
 def entered(job: TenantJob) -> AbstractContextManager[Any]:
     """The context managers of ``JOB_CONTEXT``, in their order, around what is done for a job."""
     paths = paths_in(app_settings.JOB_CONTEXT)
-    return _JobContext(job, (_imported("JOB_CONTEXT", path) for path in paths)) if paths else _NOTHING
+    return _JobContext(job, (callable_named("JOB_CONTEXT", path) for path in paths)) if paths else _NOTHING
 
 
 def of_thread(job: TenantJob) -> AbstractContextManager[Any] | None:
     """Those of them that hold for a thread, to be entered in another one too; None without any."""
-    found = [_imported("JOB_CONTEXT", path) for path in paths_in(app_settings.JOB_CONTEXT)]
+    found = [callable_named("JOB_CONTEXT", path) for path in paths_in(app_settings.JOB_CONTEXT)]
     own = [entering for entering in found if getattr(entering, PER_THREAD, False)]
     return _JobContext(job, own) if own else None
 
@@ -100,13 +99,6 @@ class _Unswallowed(AbstractContextManager[None]):
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
-
-
-def _imported(name: str, path: str) -> Any:
-    try:
-        return import_string(path)
-    except ImportError as error:
-        raise InvalidSetting(name=name, value=path, problem=f"it cannot be imported ({error})") from error
 
 
 def _problem(own: object, others: Mapping[str, Any]) -> str:

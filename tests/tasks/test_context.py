@@ -147,10 +147,23 @@ def test_a_context_that_cannot_be_kept_is_refused_where_it_is_captured(paths: li
     assert not TenantJob.objects.exists()
 
 
-@override_settings(TENANT_SLOTS={"CAPTURE_CONTEXT": "tests.contexts.nowhere"})
-def test_a_capture_that_cannot_be_imported_is_named_to_the_caller() -> None:
-    with pytest.raises(InvalidSetting, match="CAPTURE_CONTEXT"):
+NO_CALLABLES = ("tests.contexts.nowhere", ".x.y", ".x", "nowhere", "os.sep")
+
+
+@pytest.mark.parametrize("path", NO_CALLABLES)
+def test_a_capture_that_cannot_be_called_is_named_to_the_caller(path: str) -> None:
+    with override_settings(TENANT_SLOTS={"CAPTURE_CONTEXT": path}), pytest.raises(InvalidSetting) as raised:
         contexts.say.enqueue("acme")
+    assert f"TENANT_SLOTS['CAPTURE_CONTEXT'] is '{path}'" in str(raised.value)
+
+
+@pytest.mark.parametrize("path", NO_CALLABLES)
+def test_a_job_whose_context_cannot_be_called_fails_with_its_name(path: str) -> None:
+    job = contexts.say.enqueue("acme")
+    with override_settings(TENANT_SLOTS={"JOB_CONTEXT": path}):
+        work()
+    assert (fresh(job).state, contexts.entered) == (State.FAILED, [])
+    assert f"InvalidSetting: TENANT_SLOTS['JOB_CONTEXT'] is '{path}'" in fresh(job).error
 
 
 @override_settings(TENANT_SLOTS={"CAPTURE_CONTEXT": "tests.contexts.capture_wrongly"})
