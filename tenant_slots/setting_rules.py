@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from django.utils.module_loading import import_string
 
@@ -157,12 +158,14 @@ def _job_context(value: object) -> Problem:
     return _callables(value, "(job) that gives a context manager", _no_context_manager)
 
 
-def _no_context_manager(path: str, entering: object) -> Problem:
-    return f"{path} is a generator; decorate it with contextlib.contextmanager." if _is_generator(entering) else None
-
-
-def _is_generator(function: object) -> bool:
-    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+def _no_context_manager(path: str, entering: Any) -> Problem:
+    if inspect.isgeneratorfunction(entering):
+        return f"{path} is a generator; decorate it with contextlib.contextmanager."
+    if inspect.isasyncgenfunction(inspect.unwrap(entering)):
+        return f"{path} is async; write a plain generator, and decorate it with contextlib.contextmanager."
+    if isinstance(entering, type) and not hasattr(entering, "__enter__"):
+        return f"{path} is a class that is no context manager; give it __enter__ and __exit__."
+    return None
 
 
 def _callables(

@@ -470,11 +470,22 @@ def test_the_ready_made_one_leaves_what_was_not_captured() -> None:
         {"JOB_CONTEXT": ["tests.contexts.job_context", "tests.nowhere"]},
         {"JOB_CONTEXT": "tests.contexts.generator"},
         {"JOB_CONTEXT": "tests.contexts.asynchronous"},
+        {"JOB_CONTEXT": "tests.contexts.manager_for_async_code"},
+        {"JOB_CONTEXT": "tests.contexts.NoManager"},
     ],
 )
 def test_a_wrong_setting_is_an_error_of_the_check(configured: Any) -> None:
     with override_settings(TENANT_SLOTS=configured):
         assert [message.id for message in run_checks(tags=["tenant_slots"])] == ["tenant_slots.E003"]
+
+
+@pytest.mark.parametrize("path", ["no_manager", "generator", "manager_for_async_code", "NoManager"])
+def test_what_gives_no_context_manager_is_named_in_the_error_of_the_job(path: str) -> None:
+    with override_settings(TENANT_SLOTS={"JOB_CONTEXT": ["tests.contexts.job_context", contexts.PATH + path]}):
+        job = contexts.say.enqueue("acme")
+        work()
+    assert f"InvalidSetting: TENANT_SLOTS['JOB_CONTEXT'] is 'tests.contexts.{path}': it gave" in fresh(job).error
+    assert contexts.entered == ["enter", "exit"]
 
 
 @pytest.mark.parametrize(
