@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 from rq.worker import BaseWorker
 
 from tenant_slots import conf, surroundings
-from tenant_slots.conf import app_settings
+from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.django_tasks import use
 from tenant_slots.named import NOT_IMPORTABLE
 from tenant_slots.setting_rules import RULES
@@ -30,6 +30,7 @@ def register_all() -> None:
         check_leases,
         check_database,
         check_apps,
+        check_rq_queues,
         check_queues,
         check_values_by_queue,
         check_admin_queue,
@@ -114,6 +115,14 @@ def check_apps(**_: Any) -> list[CheckMessage]:
     return [Error("django_rq is not in INSTALLED_APPS.", hint=hint, id="tenant_slots.E006")]
 
 
+def check_rq_queues(**_: Any) -> list[CheckMessage]:
+    """E018: RQ's own setting."""
+    if isinstance(getattr(settings, "RQ_QUEUES", {}), Mapping):
+        return []
+    hint = 'Write RQ_QUEUES = {"default": {"URL": "redis://…"}}.'
+    return [Error("RQ_QUEUES is not a dict.", hint=hint, id="tenant_slots.E018")]
+
+
 def check_queues(**_: Any) -> list[CheckMessage]:
     """E007: queues and overflow queues of the decorated functions that are imported so far.
 
@@ -152,7 +161,7 @@ def check_admin_queue(**_: Any) -> list[CheckMessage]:
 
 def _unknown_queues(check_id: str, uses: Iterable[tuple[str, str, object]]) -> list[CheckMessage]:
     """An error for each use of a queue that RQ lacks; a use is what it says, the queue, and where it is written."""
-    known = getattr(settings, "RQ_QUEUES", {})
+    known = rq_queues()
     hint = f"Add it to RQ_QUEUES, or use one of: {', '.join(sorted(known)) or 'none so far'}."
     return [
         Error(f"{text} {queue!r}, which RQ_QUEUES does not have.", hint=hint, obj=where, id=check_id)

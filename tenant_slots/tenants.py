@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from django.conf import settings
 from django.db import IntegrityError, OperationalError
 from django.db.models import CharField
 
 from tenant_slots import logs, rates
-from tenant_slots.conf import app_settings
+from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.db import transactions
 from tenant_slots.db.compiled import Parameter, Statement
 from tenant_slots.exceptions import (
@@ -247,7 +246,7 @@ def though_deleted(store: Callable[[], T]) -> T:
 
 def require_queue(queue: str) -> None:
     """Raises UnknownQueue unless the project's ``RQ_QUEUES`` has it, and InvalidOption if its name does not fit."""
-    known = getattr(settings, "RQ_QUEUES", {})
+    known = rq_queues()
     if queue not in known:
         raise UnknownQueue(queue=queue, known=", ".join(sorted(known)) or "none")
     if len(queue) > LONGEST_QUEUE:

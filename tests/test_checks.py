@@ -128,6 +128,13 @@ def test_a_job_on_an_unknown_queue_is_reported() -> None:
     assert "tests.jobs.record" in {message.obj for message in messages}
 
 
+@pytest.mark.parametrize("value", [None, ["imports"], "imports"])
+def test_queues_of_rq_that_are_no_dict_are_reported(value: Any) -> None:
+    with override_settings(RQ_QUEUES=value):
+        assert set(ids()) == {"tenant_slots.E018", "tenant_slots.E007"}
+        assert conf.rq_queues() == {}
+
+
 def test_an_overflow_queue_that_rq_does_not_have_is_reported() -> None:
     with override_settings(RQ_QUEUES={name: settings.RQ_QUEUES[name] for name in ("imports", "reports")}):
         messages = run_checks(tags=["tenant_slots"])

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from socket import gethostname
 
-from django.conf import settings
 from django.db import connections
 
 from tenant_slots import fleet
-from tenant_slots.conf import app_settings
+from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.db.clock import ago
 from tenant_slots.fleet import Fleet
 from tenant_slots.models import TenantJob, TenantJobQuerySet
@@ -71,7 +70,7 @@ def admitted_long_ago() -> TenantJobQuerySet:
 
 def left_by_idle(queued: TenantJobQuerySet, known: Fleet) -> TenantJobQuerySet:
     """Those of them that a worker could have begun: while all of a queue are busy, its next job waits for one."""
-    busy = [name for name in getattr(settings, "RQ_QUEUES", {}) if known.is_busy(name)]
+    busy = [name for name in rq_queues() if known.is_busy(name)]
     left: TenantJobQuerySet = queued.exclude(rq_queue__in=busy).exclude(rq_queue="", tenant_queue__queue__in=busy)
     return left
 
