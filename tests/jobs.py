@@ -267,6 +267,11 @@ def only_now(tenant: str) -> str:
     return "ran"
 
 
+@tenant_job("imports", tenant="tenant")
+def enqueues_for(tenant: str, other: str) -> None:
+    only_now.enqueue(other)
+
+
 @tenant_job("imports", tenant="tenant", on_busy=Reschedule(60, jitter=0.5))
 def later(tenant: str) -> str:
     return "ran"
