@@ -257,6 +257,12 @@ def test_whether_a_worker_is_here_is_asked_alone(other: str) -> None:
         doctor("--here", other)
 
 
+def test_arguments_that_exclude_each_other_end_as_an_unknown_one_does() -> None:
+    with pytest.raises(CommandError) as raised:
+        doctor("--here", "--fix")
+    assert raised.value.returncode == 2
+
+
 def test_an_admitted_job_that_nobody_begins_is_found() -> None:
     job = waiting_job(tenant_queue(current_job=1), state=State.QUEUED, attempt=1)
     age(job, admitted_at=240)
