@@ -26,12 +26,18 @@ MOST_NAMED = 100
 
 # A worker of autovacuum keeps nothing from being removed, though it has a snapshot.
 _SNAPSHOTS = """
-    SELECT pid, usename, application_name, EXTRACT(EPOCH FROM clock_timestamp() - xact_start)::int
-    FROM pg_stat_activity
-    WHERE datname = current_database() AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
-    AND backend_type <> 'autovacuum worker' AND xact_start < clock_timestamp() - make_interval(mins => %s)
-    ORDER BY xact_start
+    SELECT pid, name, usename, EXTRACT(EPOCH FROM clock_timestamp() - since)::int
+    FROM (
+        SELECT pid, application_name AS name, usename, xact_start AS since FROM pg_stat_activity
+        WHERE datname = current_database() AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
+        AND backend_type <> 'autovacuum worker'
+        UNION ALL
+        SELECT NULL, gid, owner, prepared FROM pg_prepared_xacts WHERE database = current_database()
+    ) AS transactions
+    WHERE since < clock_timestamp() - make_interval(mins => %s)
+    ORDER BY since
 """
+"""The process, its program or the name of a transaction that was prepared and has no process, the user, and seconds."""
 
 
 def without_worker() -> Iterator[Finding]:
@@ -107,7 +113,12 @@ def old_snapshots() -> Iterator[Finding]:
     with connection.cursor() as cursor:
         cursor.execute(_SNAPSHOTS, [MINUTES_PINNED])
         found = cursor.fetchall()
-    for pid, user, program, seconds in found:
-        whose = f"process {pid} of {user}" + (f" ({program})" if program else "")
+    for pid, name, user, seconds in found:
         meaning = "nothing deleted since can be cleared away, and backlogs are read more slowly by the hour; end it"
-        yield Finding("old snapshot", "", "", "", f"{whose} has kept a transaction open for {seconds} s: {meaning}")
+        yield Finding("old snapshot", "", "", "", f"{_whose(pid, name, user)} open for {seconds} s: {meaning}")
+
+
+def _whose(pid: int | None, name: str, user: str) -> str:
+    if pid is None:
+        return f"the prepared transaction {name!r} of {user} has been"
+    return f"process {pid} of {user}" + (f" ({name})" if name else "") + " has kept a transaction"
