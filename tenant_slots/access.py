@@ -7,10 +7,9 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.http import Http404
-from django.utils.module_loading import import_string
 
 from tenant_slots.conf import app_settings
-from tenant_slots.exceptions import InvalidSetting
+from tenant_slots.named import callable_named
 
 Decision = Callable[..., bool]
 
@@ -19,15 +18,12 @@ def decision(setting: str) -> Decision:
     """The callable that a setting names; one that allows nothing while it names none.
 
     Raises:
-        InvalidSetting: it cannot be imported.
+        InvalidSetting: it cannot be imported, or called.
     """
     path: str = getattr(app_settings, setting)
     if not path:
         return lambda *_: False
-    try:
-        found: Decision = import_string(path)
-    except ImportError as error:
-        raise InvalidSetting(name=setting, value=path, problem=f"it cannot be imported ({error})") from error
+    found: Decision = callable_named(setting, path)
     return found
 
 

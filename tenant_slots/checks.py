@@ -13,12 +13,15 @@ from django.utils.module_loading import import_string
 from rq.worker import BaseWorker
 
 from tenant_slots import conf, surroundings
-from tenant_slots.conf import app_settings
+from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.django_tasks import use
-from tenant_slots.setting_rules import NOT_IMPORTABLE, RULES
+from tenant_slots.named import NOT_IMPORTABLE
+from tenant_slots.setting_rules import RULES
+from tenant_slots.tasks.context import paths_in
 from tenant_slots.tasks.registry import registered
 
 RECOMMENDED_WORKER = "tenant_slots.workers.TenantPreforkWorker"
+SCHEMA_CONTEXT = "tenant_slots.contrib.schemas.job_context"
 
 
 def register_all() -> None:
@@ -27,6 +30,7 @@ def register_all() -> None:
         check_leases,
         check_database,
         check_apps,
+        check_rq_queues,
         check_queues,
         check_values_by_queue,
         check_admin_queue,
@@ -111,6 +115,14 @@ def check_apps(**_: Any) -> list[CheckMessage]:
     return [Error("django_rq is not in INSTALLED_APPS.", hint=hint, id="tenant_slots.E006")]
 
 
+def check_rq_queues(**_: Any) -> list[CheckMessage]:
+    """E018: RQ's own setting."""
+    if isinstance(getattr(settings, "RQ_QUEUES", {}), Mapping):
+        return []
+    hint = 'Write RQ_QUEUES = {"default": {"URL": "redis://…"}}.'
+    return [Error("RQ_QUEUES is not a dict.", hint=hint, id="tenant_slots.E018")]
+
+
 def check_queues(**_: Any) -> list[CheckMessage]:
     """E007: queues and overflow queues of the decorated functions that are imported so far.
 
@@ -149,7 +161,7 @@ def check_admin_queue(**_: Any) -> list[CheckMessage]:
 
 def _unknown_queues(check_id: str, uses: Iterable[tuple[str, str, object]]) -> list[CheckMessage]:
     """An error for each use of a queue that RQ lacks; a use is what it says, the queue, and where it is written."""
-    known = getattr(settings, "RQ_QUEUES", {})
+    known = rq_queues()
     hint = f"Add it to RQ_QUEUES, or use one of: {', '.join(sorted(known)) or 'none so far'}."
     return [
         Error(f"{text} {queue!r}, which RQ_QUEUES does not have.", hint=hint, obj=where, id=check_id)
@@ -160,7 +172,7 @@ def _unknown_queues(check_id: str, uses: Iterable[tuple[str, str, object]]) -> l
 
 def check_worker_class(**_: Any) -> list[CheckMessage]:
     """E008, W002: limits hold with any worker class; slots of killed jobs come back at once only with ours."""
-    configured = getattr(settings, "RQ", {}).get("WORKER_CLASS")
+    configured = (getattr(settings, "RQ", None) or {}).get("WORKER_CLASS")
     try:
         worker_class = import_string(configured) if isinstance(configured, str) else configured
     except NOT_IMPORTABLE as error:
@@ -180,9 +192,10 @@ def check_schemas(**_: Any) -> list[CheckMessage]:
 
 def _tables_in_schemas() -> Iterator[CheckMessage]:
     """A job that is enqueued in a tenant's schema would be stored there, where no worker looks."""
-    types = getattr(settings, "TENANT_TYPES", {}) if getattr(settings, "HAS_MULTI_TYPE_TENANTS", False) else {}
+    has_types = getattr(settings, "HAS_MULTI_TYPE_TENANTS", False)
+    types = getattr(settings, "TENANT_TYPES", None) or {} if has_types else {}
     public = getattr(settings, "PUBLIC_SCHEMA_NAME", "public")
-    by_setting = {"TENANT_APPS": getattr(settings, "TENANT_APPS", ())}
+    by_setting = {"TENANT_APPS": getattr(settings, "TENANT_APPS", None) or ()}
     by_setting |= {f"TENANT_TYPES[{name!r}]": kind.get("APPS", ()) for name, kind in types.items() if name != public}
     for name, own in by_setting.items():
         if any(app.split(".")[0] == "tenant_slots" for app in own):
@@ -191,10 +204,17 @@ def _tables_in_schemas() -> Iterator[CheckMessage]:
 
 
 def _jobs_in_public() -> Iterator[CheckMessage]:
-    engine = surroundings.engine()
-    if engine.startswith("django_tenants.") and not app_settings.JOB_CONTEXT:
-        hint = 'Set TENANT_SLOTS["JOB_CONTEXT"] = "tenant_slots.contrib.schemas.job_context", and CAPTURE_CONTEXT.'
+    """The slots may be in another database than the tenants."""
+    has_schemas = any(config.get("ENGINE", "").startswith("django_tenants.") for config in settings.DATABASES.values())
+    contexts = app_settings.JOB_CONTEXT
+    if has_schemas and not RULES["JOB_CONTEXT"](contexts) and not any(map(_may_set_schema, paths_in(contexts))):
+        hint = f'Add "{SCHEMA_CONTEXT}" to TENANT_SLOTS["JOB_CONTEXT"], and set CAPTURE_CONTEXT.'
         yield Warning("Jobs run in the public schema of django-tenants.", hint=hint, id="tenant_slots.W003")
+
+
+def _may_set_schema(path: str) -> bool:
+    """What the project has written may; of what is ready made only one does."""
+    return path == SCHEMA_CONTEXT or not path.startswith("tenant_slots.")
 
 
 def check_foreign_tasks(**_: Any) -> list[CheckMessage]:

@@ -14,9 +14,8 @@ from collections import Counter
 from collections.abc import Generator, Iterable
 from contextlib import closing
 
-from django.conf import settings
-
 from tenant_slots import waiting_keys
+from tenant_slots.conf import rq_queues
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.waiting_keys import Head, Lane
 
@@ -43,7 +42,7 @@ def heads(tenant_queue: TenantQueue, slots: int, *rq_queues: str) -> list[int]:
 
 def lanes() -> tuple[str, ...]:
     """All RQ queues in which a tenant's jobs may wait, as their rows have them."""
-    return ("", *getattr(settings, "RQ_QUEUES", {}))
+    return ("", *rq_queues())
 
 
 def is_passed_over(job: TenantJob) -> bool:

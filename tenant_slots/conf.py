@@ -64,6 +64,12 @@ def configured() -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def rq_queues() -> Mapping[str, Any]:
+    """The project's ``RQ_QUEUES``. A system check reports what is not a dict."""
+    value = getattr(settings, "RQ_QUEUES", {})
+    return value if isinstance(value, Mapping) else {}
+
+
 def known_names() -> set[str]:
     return {name for name, value in vars(AppSettings).items() if isinstance(value, Setting)}
 

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import django_rq
-from django.conf import settings
 from django.core.signals import setting_changed
 from django_rq.queues import get_result_ttl
 from redis.exceptions import RedisError
@@ -29,7 +28,7 @@ from rq.utils import as_text
 from rq.worker import Worker, WorkerStatus
 
 from tenant_slots import logs, redis_servers, tenants
-from tenant_slots.conf import app_settings
+from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.db import clock
 from tenant_slots.exceptions import UnknownQueue, UnreadableColumn, UnusableQueue
 from tenant_slots.models import TenantJob, rq_id_of, rq_queue_of
@@ -111,7 +110,7 @@ def queues_beside(name: str) -> list[str]:
     if name not in _beside:
         tenants.require_queue(name)
         server = _server_of(name)
-        names = dict.fromkeys([name, *getattr(settings, "RQ_QUEUES", {})])
+        names = dict.fromkeys([name, *rq_queues()])
         _beside[name] = [one for one in names if _server_of(one) == server]
     return _beside[name]
 
@@ -336,7 +335,7 @@ def evicting() -> Iterator[tuple[str, str]]:
 
     Not those that do not tell.
     """
-    for name in by_server(list(getattr(settings, "RQ_QUEUES", {}))):
+    for name in by_server(list(rq_queues())):
         with suppress(*OUT_OF_REACH), reaching(name) as queue:
             memory = queue.connection.info("memory")
             policy = str(memory.get("maxmemory_policy", NO_EVICTION))

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.conf import settings
 from redis import Redis
 from rq.suspension import is_suspended
 from rq.utils import utcparse
 from rq.worker import Worker, WorkerStatus
 
 from tenant_slots import dispatch
+from tenant_slots.conf import rq_queues
 
 logger = logging.getLogger("tenant_slots")
 
@@ -98,7 +98,7 @@ def known(*queues: str) -> Fleet:
     members: dict[str, Member] = {}
     unasked: list[str] = []
     suspended = False
-    for name, same_server in dispatch.by_server(queues or tuple(getattr(settings, "RQ_QUEUES", {}))).items():
+    for name, same_server in dispatch.by_server(queues or tuple(rq_queues())).items():
         try:
             with dispatch.reaching(name) as queue:
                 members |= {member.name: member for member in _members(queue.connection)}
@@ -116,7 +116,7 @@ def without_worker(known: Fleet, with_jobs: Collection[str]) -> list[str]:
         known: the workers of all the project's queues.
         with_jobs: queues with jobs of ours. Whether there are plain ones is asked here.
     """
-    left_alone = [name for name in getattr(settings, "RQ_QUEUES", {}) if known.is_without_worker(name)]
+    left_alone = [name for name in rq_queues() if known.is_without_worker(name)]
     plain = dispatch.plain_ids([name for name in left_alone if name not in with_jobs])
     return [name for name in left_alone if name in with_jobs or plain.get(name)]
 

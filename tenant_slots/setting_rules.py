@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from django.utils.module_loading import import_string
 
@@ -12,6 +13,7 @@ from tenant_slots import rates
 from tenant_slots.exceptions import InvalidRate
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE
 from tenant_slots.models.queue_minute import VERSION_LENGTH
+from tenant_slots.named import NOT_IMPORTABLE
 from tenant_slots.tenants import is_limit, is_share
 from tenant_slots.validation import is_flag, is_number, is_positive, is_whole
 
@@ -27,9 +29,6 @@ SHORTEST_LEASE, LONGEST_LEASE = 1, 24 * 24 * 3600
 """Seconds: 24 days. A database is given a fraction of a lease to answer. Timers of the system count milliseconds up to
 2**31, and a worker that has one set to more ends.
 """
-
-NOT_IMPORTABLE = (ImportError, TypeError, ValueError)
-"""What `import_string` raises; the latter two for a path that begins with a dot."""
 
 HIGHEST_WEIGHT = sys.float_info.max
 """A worker that computes with a higher one, which only an int can be, ends with an OverflowError."""
@@ -159,12 +158,14 @@ def _job_context(value: object) -> Problem:
     return _callables(value, "(job) that gives a context manager", _no_context_manager)
 
 
-def _no_context_manager(path: str, entering: object) -> Problem:
-    return f"{path} is a generator; decorate it with contextlib.contextmanager." if _is_generator(entering) else None
-
-
-def _is_generator(function: object) -> bool:
-    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+def _no_context_manager(path: str, entering: Any) -> Problem:
+    if inspect.isgeneratorfunction(entering):
+        return f"{path} is a generator; decorate it with contextlib.contextmanager."
+    if inspect.isasyncgenfunction(inspect.unwrap(entering)):
+        return f"{path} is async; write a plain generator, and decorate it with contextlib.contextmanager."
+    if isinstance(entering, type) and not hasattr(entering, "__enter__"):
+        return f"{path} is a class that is no context manager; give it __enter__ and __exit__."
+    return None
 
 
 def _callables(

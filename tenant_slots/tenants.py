@@ -7,20 +7,17 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from django.conf import settings
 from django.db import IntegrityError, OperationalError
 from django.db.models import CharField
-from django.utils.module_loading import import_string
 
 from tenant_slots import logs, rates
-from tenant_slots.conf import app_settings
+from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.db import transactions
 from tenant_slots.db.compiled import Parameter, Statement
 from tenant_slots.exceptions import (
     InvalidKey,
     InvalidLimit,
     InvalidOption,
-    InvalidSetting,
     InvalidShare,
     InvalidTenant,
     TenantMissing,
@@ -29,6 +26,7 @@ from tenant_slots.exceptions import (
     UnknownTenantQueue,
 )
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE, TenantQueue
+from tenant_slots.named import callable_named
 from tenant_slots.tasks.options import key_problem
 from tenant_slots.tasks.task import TaskCall
 from tenant_slots.validation import is_name, is_whole, name_text, text_problem
@@ -248,7 +246,7 @@ def though_deleted(store: Callable[[], T]) -> T:
 
 def require_queue(queue: str) -> None:
     """Raises UnknownQueue unless the project's ``RQ_QUEUES`` has it, and InvalidOption if its name does not fit."""
-    known = getattr(settings, "RQ_QUEUES", {})
+    known = rq_queues()
     if queue not in known:
         raise UnknownQueue(queue=queue, known=", ".join(sorted(known)) or "none")
     if len(queue) > LONGEST_QUEUE:
@@ -299,15 +297,7 @@ def _default(name: str, tenant: str, queue: str, otherwise: Any) -> Any:
     configured = getattr(app_settings, name)
     if isinstance(configured, Mapping):
         return configured.get(queue, otherwise)
-    return _imported(name, configured)(tenant, queue) if isinstance(configured, str) else configured
-
-
-def _imported(name: str, path: str) -> Callable[[str, str], Any]:
-    try:
-        function: Callable[[str, str], Any] = import_string(path)
-    except ImportError as error:
-        raise InvalidSetting(name=name, value=path, problem=f"it cannot be imported ({error})") from error
-    return function
+    return callable_named(name, configured)(tenant, queue) if isinstance(configured, str) else configured
 
 
 def is_limit(value: object) -> bool:

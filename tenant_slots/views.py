@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.db import Error, transaction
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import cache_control
@@ -19,6 +18,7 @@ from django.views.decorators.http import require_GET, require_safe
 
 from tenant_slots import stats
 from tenant_slots.access import decision, is_allowed
+from tenant_slots.conf import rq_queues
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair import doctor
 from tenant_slots.stats import metrics
@@ -108,7 +108,7 @@ def autoscaling(request: HttpRequest) -> JsonResponse:
     """
     if not is_allowed(decision("MAY_VIEW_METRICS"), request):
         return JsonResponse({"error": "not found"}, status=404)
-    known = sorted(getattr(settings, "RQ_QUEUES", {}))
+    known = sorted(rq_queues())
     names = _names(request, "queue", known)
     if unknown := [name for name in names if name not in known]:
         return JsonResponse({"error": "unknown queue", "unknown": unknown, "queues": known}, status=400)

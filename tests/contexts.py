@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -114,6 +114,16 @@ hearing_per_thread.tenant_slots_per_thread = True  # type: ignore[attr-defined]
 
 
 def no_manager(job: TenantJob) -> None: ...
+
+
+class NoManager:
+    def __init__(self, job: TenantJob) -> None: ...
+
+
+@asynccontextmanager
+async def manager_for_async_code(job: TenantJob) -> AsyncIterator[None]:
+    entered.append("entered")
+    yield
 
 
 def generator(job: TenantJob) -> Iterator[None]:

@@ -224,6 +224,10 @@ def commits_durably(tenant: str) -> None:
 
 
 @tenant_job("imports", tenant="tenant")
+def close(tenant: str, task: int) -> None: ...
+
+
+@tenant_job("imports", tenant="tenant")
 def exports_since(tenant: str, since: date = date(2020, 1, 1), path: str = "") -> None: ...
 
 
@@ -261,6 +265,11 @@ def cancels_itself(tenant: str) -> None:
 @tenant_job("imports", tenant="tenant", on_busy="discard")
 def only_now(tenant: str) -> str:
     return "ran"
+
+
+@tenant_job("imports", tenant="tenant")
+def enqueues_for(tenant: str, other: str) -> None:
+    only_now.enqueue(other)
 
 
 @tenant_job("imports", tenant="tenant", on_busy=Reschedule(60, jitter=0.5))

@@ -37,9 +37,9 @@ def explained(rows: Any, *, bitmaps: bool = False, sorts: bool = True) -> str:
     return plan
 
 
-def rows_read(plan: dict[str, Any]) -> float:
+def rows_read(plan: dict[str, Any], table: str = "tenant_slots_tenantjob") -> float:
     """How many jobs each part of a plan has read, those too that were no match; as EXPLAIN (ANALYZE, FORMAT JSON)."""
     own = 0.0
-    if plan.get("Relation Name") == "tenant_slots_tenantjob":
+    if plan.get("Relation Name") == table:
         own = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)
-    return own * plan["Actual Loops"] + sum(rows_read(part) for part in plan.get("Plans", ()))
+    return own * plan["Actual Loops"] + sum(rows_read(part, table) for part in plan.get("Plans", ()))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.test import override_settings
 
 from tenant_slots.models import State, TenantJob
 from tenant_slots.tasks.registry import registered
@@ -81,6 +82,19 @@ def test_a_fan_in_counts_the_results(feeds: Any, failing: list[int]) -> None:
     work()
     rows = sum(number + 1 for number in range(3) if number not in failing)
     assert fresh(last).result == {"rows": rows, "failed": len(failing)}
+
+
+@override_settings(TENANT_SLOTS={"MAX_ARGS_BYTES": 40})
+def test_a_fan_in_of_many_takes_no_more_room_than_one_of_few(feeds: Any) -> None:
+    last = feeds("summary").import_all("acme", [["row"]] * 30)
+    assert last.dependencies.count() == 30
+
+
+def test_two_fan_ins_count_their_own_results(feeds: Any) -> None:
+    """Also where they are of the same tenant, and stored and run at the same time."""
+    one, two = (feeds("summary").import_all("acme", [["row"] * number] * number) for number in (2, 3))
+    work()
+    assert [fresh(job).result for job in (one, two)] == [{"rows": 4, "failed": 0}, {"rows": 9, "failed": 0}]
 
 
 def test_a_fan_in_that_is_rolled_back_leaves_nothing(feeds: Any) -> None:

@@ -128,6 +128,13 @@ def test_a_job_on_an_unknown_queue_is_reported() -> None:
     assert "tests.jobs.record" in {message.obj for message in messages}
 
 
+@pytest.mark.parametrize("value", [None, ["imports"], "imports"])
+def test_queues_of_rq_that_are_no_dict_are_reported(value: Any) -> None:
+    with override_settings(RQ_QUEUES=value):
+        assert set(ids()) == {"tenant_slots.E018", "tenant_slots.E007"}
+        assert conf.rq_queues() == {}
+
+
 def test_an_overflow_queue_that_rq_does_not_have_is_reported() -> None:
     with override_settings(RQ_QUEUES={name: settings.RQ_QUEUES[name] for name in ("imports", "reports")}):
         messages = run_checks(tags=["tenant_slots"])
@@ -167,6 +174,39 @@ def test_a_queue_for_the_admin_that_rq_does_not_have_is_reported() -> None:
 )
 def test_the_worker_class_is_checked(rq: dict[str, str], expected: list[str]) -> None:
     with override_settings(RQ=rq):
+        assert ids() == expected
+
+
+POSTGRESQL = {"ENGINE": "django.db.backends.postgresql", "NAME": "x"}
+SCHEMAS = {"ENGINE": "django_tenants.postgresql_backend", "NAME": "x"}
+READY_MADE = [f"tenant_slots.contrib.{name}.job_context" for name in ("localization", "opentelemetry", "sentry")]
+
+
+@pytest.mark.parametrize(
+    ("databases", "configured", "expected"),
+    [
+        ({"default": SCHEMAS}, {}, ["tenant_slots.W003"]),
+        ({"default": SCHEMAS, "slots": POSTGRESQL}, {"DATABASE": "slots"}, ["tenant_slots.W003"]),
+        ({"default": SCHEMAS}, {"JOB_CONTEXT": READY_MADE}, ["tenant_slots.W003"]),
+        ({"default": SCHEMAS}, {"JOB_CONTEXT": [*READY_MADE, "tests.contexts.job_context"]}, []),
+        ({"default": SCHEMAS}, {"JOB_CONTEXT": None}, ["tenant_slots.E003"]),
+        ({"default": POSTGRESQL}, {"JOB_CONTEXT": READY_MADE}, []),
+    ],
+)
+def test_jobs_that_run_in_the_public_schema_are_warned_of(
+    databases: Any, configured: Any, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "DATABASES", databases)
+    with override_settings(TENANT_SLOTS=configured):
+        assert ids() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [("RQ", None, ["tenant_slots.W002"]), ("TENANT_APPS", None, []), ("TENANT_TYPES", None, [])],
+)
+def test_a_setting_of_another_package_may_be_none(name: str, value: Any, expected: list[str]) -> None:
+    with override_settings(**{name: value, "HAS_MULTI_TYPE_TENANTS": True}):
         assert ids() == expected
 
 

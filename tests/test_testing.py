@@ -209,6 +209,25 @@ def test_what_may_not_start_waits() -> None:
     assert len(run_jobs()) == 3, "the control"
 
 
+def test_a_job_that_finds_no_free_slot_does_what_its_on_busy_says() -> None:
+    """Where nothing commits. Those for which there is a slot wait for it, as for a worker."""
+    tenant_queue("paused", paused=True)
+    discarded, deferred = jobs.only_now.enqueue("paused"), jobs.later.enqueue("paused")
+    waiting = jobs.decides.enqueue("paused", on_busy="wait")
+    first, second = jobs.only_now.enqueue("acme"), jobs.only_now.enqueue("acme")
+    assert run_jobs() == [first]
+    assert [fresh(job).state for job in (discarded, second)] == [State.CANCELED] * 2
+    assert fresh(discarded).error == "discarded: paused on imports was paused (0 of 1 in use)"
+    assert (fresh(deferred).state, fresh(waiting).state) == (State.SCHEDULED, State.WAITING)
+
+
+def test_what_a_job_enqueues_is_asked_what_to_do_too() -> None:
+    tenant_queue("paused", paused=True)
+    jobs.enqueues_for.enqueue("acme", "paused")
+    run_jobs()
+    assert TenantJob.objects.get(tenant_queue__tenant="paused").state == State.CANCELED
+
+
 def test_a_failing_job_raises_nothing_and_says_why_in_its_row() -> None:
     jobs.fail.enqueue("acme", "no such feed")
     (job,) = run_jobs()
@@ -324,6 +343,14 @@ def test_a_job_is_found_by_its_arguments_however_they_were_passed() -> None:
     assert assert_enqueued(jobs.add, a=1, b=2, tenant="acme") == first
     assert assert_enqueued(jobs.add, 1, 3, tenant="acme") == second
     assert assert_enqueued(jobs.add) == second
+
+
+def test_an_argument_may_be_called_task(assert_tenant_job_enqueued: Any) -> None:
+    job = jobs.close.enqueue("acme", task=5)
+    assert assert_enqueued(jobs.close, tenant="acme", task=5) == job
+    assert assert_tenant_job_enqueued(jobs.close, tenant="acme", task=5) == job
+    with pytest.raises(AssertionError, match="was not enqueued with"):
+        assert_enqueued(jobs.close, tenant="acme", task=6)
 
 
 def test_a_default_and_what_is_asked_for_need_not_be_json() -> None:

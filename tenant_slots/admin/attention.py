@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from django.conf import settings
 from django.db.models import Exists, OuterRef
 from django.utils.translation import gettext, ngettext
 
 from tenant_slots import fleet
 from tenant_slots.admin import workers
 from tenant_slots.admin.words import duration
+from tenant_slots.conf import rq_queues
 from tenant_slots.fleet import Fleet
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.repair import findings, liveness
@@ -144,7 +144,7 @@ def _of_tenants(facts: Facts, links: Links) -> Iterator[Sentence]:
             "%(count)d tenant queues have jobs that cannot run: RQ_QUEUES does not have their queues, only %(queues)s.",
             facts.without_queue,
         )
-        queues = ", ".join(getattr(settings, "RQ_QUEUES", {}))
+        queues = ", ".join(rq_queues())
         yield Sentence(text % {"count": facts.without_queue, "queues": queues}, links.queues)
     if facts.old_snapshots:
         text = ngettext(

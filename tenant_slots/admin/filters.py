@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from django.conf import settings
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -13,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.admin.search import row_ids
 from tenant_slots.admin.words import STATES
+from tenant_slots.conf import rq_queues
 from tenant_slots.stats.states import with_state
 
 
@@ -34,7 +34,7 @@ class QueueFilter(admin.SimpleListFilter):
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, name) for name in getattr(settings, "RQ_QUEUES", {})]
+        return [(name, name) for name in rq_queues()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(queue=self.value()) if self.value() else queryset

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
@@ -21,6 +20,7 @@ from tenant_slots.admin.queue_charts import SPANS, Span
 from tenant_slots.admin.snapshots import shared_deploys, shared_facts, shared_periods
 from tenant_slots.admin.words import NOTHING, duration
 from tenant_slots.admin.workers import WorkersPage
+from tenant_slots.conf import rq_queues
 from tenant_slots.models.queue_minute import ALL_QUEUES
 from tenant_slots.stats import minutes
 from tenant_slots.stats.deploys import Deploy, last_deploys
@@ -42,7 +42,7 @@ class OverviewPage(WorkersPage):
         if not self.has_overview_permission(request):
             raise PermissionDenied
         span = SPANS.get(request.GET.get("span", ""), SPANS["1h"])
-        names = list(getattr(settings, "RQ_QUEUES", {}))
+        names = list(rq_queues())
         queue = request.GET.get("queue", "")
         queue = queue if queue in names else ALL_QUEUES
         now = timezone.now()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from django.conf import settings
 from django.db.models import QuerySet
 from django.utils.translation import gettext, ngettext
 
 from tenant_slots import fleet
 from tenant_slots.admin.words import duration, long_moment, rest, second
+from tenant_slots.conf import rq_queues
 from tenant_slots.fleet import Member
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.stats import reasons, sweeps
@@ -189,7 +189,7 @@ def _waits_for_worker(waits: reasons.Waits) -> Iterable[str]:
 
 
 def _workers_of(queue: str) -> Iterable[str]:
-    if queue not in getattr(settings, "RQ_QUEUES", {}):
+    if queue not in rq_queues():
         yield gettext("RQ_QUEUES does not have queue %(queue)s, so that no worker takes its jobs.") % {"queue": queue}
         return
     known = fleet.known(queue)

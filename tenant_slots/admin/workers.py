@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
@@ -16,6 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from tenant_slots import dispatch, fleet
 from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import QueuePermissions, may
+from tenant_slots.conf import rq_queues
 from tenant_slots.fleet import Fleet, Member
 from tenant_slots.models import TenantJob
 from tenant_slots.stats import lanes
@@ -70,7 +70,7 @@ def _lanes(known: Fleet) -> list[Lane]:
     with_jobs = lanes.with_jobs()
     left_alone = fleet.without_worker(known, with_jobs)
     found = []
-    for name in getattr(settings, "RQ_QUEUES", {}):
+    for name in rq_queues():
         alive = [member for member in known.of(name) if member.is_alive]
         busy, leaving = sum(member.is_busy for member in alive), sum(not member.takes_jobs for member in alive)
         found.append(Lane(name, len(alive), busy, leaving, name in {*with_jobs, *left_alone}, name in left_alone))

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from django.conf import settings
 from django.db import Error, InterfaceError, OperationalError, connections, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import cache_control
@@ -22,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from tenant_slots import dispatch, fair_order, fleet
 from tenant_slots.access import decision, is_allowed
-from tenant_slots.conf import app_settings
+from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.models import QueueTotal, State
 from tenant_slots.models.queue_minute import DELAY_BOUNDS, DELAYS, RUN_BOUNDS, RUNS
 from tenant_slots.repair import liveness
@@ -228,7 +227,7 @@ def _state_of(member: fleet.Member) -> str:
 
 
 def _queues() -> list[str]:
-    return sorted(getattr(settings, "RQ_QUEUES", {}))
+    return sorted(rq_queues())
 
 
 # --- the view ---------------------------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from django.conf import settings
 from django.core.checks import CheckMessage, Error
 
+from tenant_slots.conf import rq_queues
 from tenant_slots.django_tasks.api import BaseTaskBackend
 from tenant_slots.django_tasks.tenant import source_in
 
@@ -21,7 +21,7 @@ def check(backend: BaseTaskBackend) -> Iterator[CheckMessage]:
 
 
 def _check_queues(backend: BaseTaskBackend) -> Iterator[CheckMessage]:
-    known = getattr(settings, "RQ_QUEUES", {})
+    known = rq_queues()
     hint = f"Add it to RQ_QUEUES, or use some of: {', '.join(sorted(known)) or 'none so far'}."
     for queue in sorted(backend.queues - known.keys()):
         text = f'TASKS[{backend.alias!r}]["QUEUES"] has queue {queue!r}, which RQ_QUEUES does not have.'

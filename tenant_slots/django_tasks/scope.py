@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from uuid import UUID
 
 from tenant_slots.exceptions import InvalidTenant
 from tenant_slots.tenants import require_tenant
@@ -13,7 +14,7 @@ _tenant: ContextVar[str | None] = ContextVar("tenant_slots_tenant", default=None
 
 
 @contextmanager
-def tenant_scope(tenant: str | int) -> Iterator[None]:
+def tenant_scope(tenant: str | int | UUID) -> Iterator[None]:
     """Tasks that are enqueued in this block, in this thread or this asyncio task, are this tenant's.
 
     What says so itself goes before: ``.using(tenant=…)``, ``@task(tenant=…)`` and ``OPTIONS["TENANT"]``. A job does not

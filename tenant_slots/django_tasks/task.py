@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from rq import Retry
 
@@ -31,7 +32,7 @@ class TenantSlotsTask(AnyTask):
     key: str | Callable[..., object] | None = None
     timeout: int | None = UNCHANGED
     retry: Retry | None = UNCHANGED
-    explicit_tenant: str | int | None = None
+    explicit_tenant: str | int | UUID | None = None
     explicit_key: str | None = None
 
     def __post_init__(self) -> None:
@@ -49,7 +50,7 @@ class TenantSlotsTask(AnyTask):
         queue_name: str | None = None,
         run_after: datetime | None = None,
         backend: str | None = None,
-        tenant: str | int | None = None,
+        tenant: str | int | UUID | None = None,
         key: str | None = None,
         timeout: int | None = UNCHANGED,
         retry: Retry | None = UNCHANGED,

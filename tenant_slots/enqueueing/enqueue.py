@@ -15,6 +15,7 @@ from tenant_slots.db.commits import after_commit
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.enqueueing import after, backlog_limit, bulk, debounce, identity, on_busy, overflow, unique
 from tenant_slots.enqueueing.new_job import NewJob, Stored, job_like
+from tenant_slots.exceptions import InvalidOption
 from tenant_slots.models import State, TenantJob
 from tenant_slots.tasks import methods
 from tenant_slots.tasks.arguments import require_storable
@@ -41,7 +42,7 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
             state=state,
             priority=task.priority,
             run_after=None if task.after else run_after,
-            expires_at=clock.now() + task.expires if task.expires else None,
+            expires_at=_end_of_wait(task, later),
         )
         new_jobs = [_checked(task, call, alike) for call in calls]
         jobs, fresh, held = _stored(task, new_jobs)
@@ -64,6 +65,17 @@ def _times(task: TenantTask[..., Any]) -> tuple[datetime | None, datetime | None
         later = clock.now() + task.debounce
         return later, later
     return task.run_after, task.run_after if task.run_after and task.run_after > clock.now() else None
+
+
+def _end_of_wait(task: TenantTask[..., Any], later: datetime | None) -> datetime | None:
+    """Raises InvalidOption where that comes before the jobs may start."""
+    if task.expires is None:
+        return None
+    end = clock.now() + task.expires
+    if later is not None and later >= end:
+        problem = f"it would expire before it may start: run_after is {later}"
+        raise InvalidOption(option="expires", value=task.expires, task=task.path, problem=problem)
+    return end
 
 
 def _stored(task: TenantTask[..., Any], new_jobs: list[NewJob]) -> Stored:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, Self, TypeVar
+from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from rq import Retry
@@ -14,7 +15,7 @@ from tenant_slots.enqueueing import enqueue
 from tenant_slots.models import TenantJob
 from tenant_slots.tasks.options import UNCHANGED, USING_OPTIONS, as_fields, require_fitting, require_options
 from tenant_slots.tasks.registry import resolve
-from tenant_slots.tasks.task import Arguments, TenantTask
+from tenant_slots.tasks.task import Arguments, Call, TenantTask
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,7 +28,7 @@ CHANGED = (*(name for name, option in USING_OPTIONS.items() if not option.is_for
 class WaysToEnqueue(Generic[P, R]):
     """A task, to be enqueued with its arguments."""
 
-    NAMES = ("enqueue", "delay", "enqueue_many", "using", "aenqueue", "aenqueue_many")
+    NAMES = ("enqueue", "delay", "enqueue_many", "call", "using", "aenqueue", "aenqueue_many")
 
     def __init__(self, task: TenantTask[..., R]) -> None:
         self.tenant_task = task
@@ -45,19 +46,23 @@ class WaysToEnqueue(Generic[P, R]):
 
     delay = enqueue
 
-    def enqueue_many(self, calls: Iterable[Arguments]) -> list[TenantJob]:
-        """Store many jobs, all or none. `calls` are pairs of positional and keyword arguments.
+    def enqueue_many(self, calls: Iterable[Call[P] | Arguments]) -> list[TenantJob]:
+        """Store many jobs, all or none. `calls` are made by `call`, or pairs of positional and keyword arguments.
 
         Raises:
             TenantSlotsError: as `enqueue`; nothing was stored.
         """
         return enqueue.enqueue_many(self.tenant_task, ((self._all_args(args), kwargs) for args, kwargs in calls))
 
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[P]:
+        """One call for `enqueue_many`, whose arguments type checkers know."""
+        return Call(*args, **kwargs)
+
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TenantJob:
         """`enqueue` for async code."""
         return await sync_to_async(self.enqueue)(*args, **kwargs)
 
-    async def aenqueue_many(self, calls: Iterable[Arguments]) -> list[TenantJob]:
+    async def aenqueue_many(self, calls: Iterable[Call[P] | Arguments]) -> list[TenantJob]:
         """`enqueue_many` for async code."""
         return await sync_to_async(self.enqueue_many)(calls)
 
@@ -67,7 +72,7 @@ class WaysToEnqueue(Generic[P, R]):
         priority: int | None = None,
         run_after: datetime | None = None,
         queue: str | None = None,
-        tenant: str | int | None = None,
+        tenant: str | int | UUID | None = None,
         key: str | None = None,
         after: Iterable[TenantJob] | None = None,
         after_any: bool | None = None,

@@ -6,12 +6,11 @@ import uuid
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from asgiref.sync import sync_to_async
-from django.conf import settings
 from django.db import models
 from django.db.models import Case, Q, SmallIntegerField, Value, When
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots.conf import app_settings
+from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.exceptions import NotInRQ, UnreadableColumn
 from tenant_slots.layering import implemented_above
@@ -61,7 +60,7 @@ def overflow_queue_of(rq_queue: str, queue: str) -> str:
 
 def rq_queue_of(overflow_queue: str, queue: str) -> str:
     """The RQ queue that a job goes to. One whose overflow queue the project has given up goes to its own queue."""
-    return overflow_queue if overflow_queue in getattr(settings, "RQ_QUEUES", {}) else queue
+    return overflow_queue if overflow_queue in rq_queues() else queue
 
 
 class TenantJobQuerySet(models.QuerySet["TenantJob"]):

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.conf import settings
 from django.db.models import CharField, Count, Exists, F, OuterRef, Q, QuerySet, Value, Window
 from django.db.models.functions import RowNumber
 
 from tenant_slots import chains, dispatch, fair_order, owners, rates, rests
-from tenant_slots.conf import app_settings
+from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.models import (
@@ -138,7 +137,7 @@ def to_ask() -> TenantJobQuerySet:
 
 def with_something_to_run() -> dict[str, list[tuple[int, int]]]:
     """Tenant queues that have a waiting job and a free slot for it, with their share, by the RQ queue of the job."""
-    names = getattr(settings, "RQ_QUEUES", {})
+    names = rq_queues()
     own, *overflow = (_free_with_waiting(name) for name in ("", *names))
     found: dict[str, list[tuple[int, int]]] = {}
     for pk, queue, share, name in own.union(*overflow, all=True):
@@ -189,7 +188,7 @@ def under_way_by_tenant() -> dict[str, list[tuple[int, int, float]]]:
         began = job.started_at if job.state == State.RUNNING else None
         taken = max(0.0, (now - (began or now)).total_seconds())
         seconds.setdefault((job.rq_queue_name, job.tenant_queue_id), []).append(taken)
-    found: dict[str, list[tuple[int, int, float]]] = {name: [] for name in getattr(settings, "RQ_QUEUES", {})}
+    found: dict[str, list[tuple[int, int, float]]] = {name: [] for name in rq_queues()}
     for (rq_queue, pk), taken_by in seconds.items():
         if rq_queue in found:
             found[rq_queue].append((pk, len(taken_by), sum(taken_by)))
@@ -198,7 +197,7 @@ def under_way_by_tenant() -> dict[str, list[tuple[int, int, float]]]:
 
 def without_overflow_queue() -> TenantJobQuerySet:
     """Waiting jobs whose overflow queue the project has given up."""
-    return TenantJob.objects.waiting().exclude(rq_queue__in=["", *getattr(settings, "RQ_QUEUES", {})])
+    return TenantJob.objects.waiting().exclude(rq_queue__in=["", *rq_queues()])
 
 
 def wrong_counters() -> list[int]:
@@ -217,7 +216,7 @@ def wrong_counters() -> list[int]:
 def without_queue() -> QuerySet[TenantQueue]:
     """Tenant queues with jobs that have not ended, of a queue that the project does not have any more."""
     jobs = TenantJob.objects.not_ended().filter(tenant_queue=OuterRef("pk"))
-    known = list(getattr(settings, "RQ_QUEUES", {}))
+    known = list(rq_queues())
     rows: QuerySet[TenantQueue] = TenantQueue.objects.exclude(queue__in=known).filter(Exists(jobs))
     return rows
 

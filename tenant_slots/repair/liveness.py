@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from socket import gethostname
 
-from django.conf import settings
 from django.db import connections
 
 from tenant_slots import fleet
-from tenant_slots.conf import app_settings
+from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.db.clock import ago
 from tenant_slots.fleet import Fleet
 from tenant_slots.models import TenantJob, TenantJobQuerySet
@@ -27,12 +26,18 @@ MOST_NAMED = 100
 
 # A worker of autovacuum keeps nothing from being removed, though it has a snapshot.
 _SNAPSHOTS = """
-    SELECT pid, usename, application_name, EXTRACT(EPOCH FROM clock_timestamp() - xact_start)::int
-    FROM pg_stat_activity
-    WHERE datname = current_database() AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
-    AND backend_type <> 'autovacuum worker' AND xact_start < clock_timestamp() - make_interval(mins => %s)
-    ORDER BY xact_start
+    SELECT pid, name, usename, EXTRACT(EPOCH FROM clock_timestamp() - since)::int
+    FROM (
+        SELECT pid, application_name AS name, usename, xact_start AS since FROM pg_stat_activity
+        WHERE datname = current_database() AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
+        AND backend_type <> 'autovacuum worker'
+        UNION ALL
+        SELECT NULL, gid, owner, prepared FROM pg_prepared_xacts WHERE database = current_database()
+    ) AS transactions
+    WHERE since < clock_timestamp() - make_interval(mins => %s)
+    ORDER BY since
 """
+"""The process, its program or the name of a transaction that was prepared and has no process, the user, and seconds."""
 
 
 def without_worker() -> Iterator[Finding]:
@@ -71,7 +76,7 @@ def admitted_long_ago() -> TenantJobQuerySet:
 
 def left_by_idle(queued: TenantJobQuerySet, known: Fleet) -> TenantJobQuerySet:
     """Those of them that a worker could have begun: while all of a queue are busy, its next job waits for one."""
-    busy = [name for name in getattr(settings, "RQ_QUEUES", {}) if known.is_busy(name)]
+    busy = [name for name in rq_queues() if known.is_busy(name)]
     left: TenantJobQuerySet = queued.exclude(rq_queue__in=busy).exclude(rq_queue="", tenant_queue__queue__in=busy)
     return left
 
@@ -108,7 +113,12 @@ def old_snapshots() -> Iterator[Finding]:
     with connection.cursor() as cursor:
         cursor.execute(_SNAPSHOTS, [MINUTES_PINNED])
         found = cursor.fetchall()
-    for pid, user, program, seconds in found:
-        whose = f"process {pid} of {user}" + (f" ({program})" if program else "")
+    for pid, name, user, seconds in found:
         meaning = "nothing deleted since can be cleared away, and backlogs are read more slowly by the hour; end it"
-        yield Finding("old snapshot", "", "", "", f"{whose} has kept a transaction open for {seconds} s: {meaning}")
+        yield Finding("old snapshot", "", "", "", f"{_whose(pid, name, user)} open for {seconds} s: {meaning}")
+
+
+def _whose(pid: int | None, name: str, user: str) -> str:
+    if pid is None:
+        return f"the prepared transaction {name!r} of {user} has been"
+    return f"process {pid} of {user}" + (f" ({name})" if name else "") + " has kept a transaction"

@@ -11,11 +11,10 @@ import time
 from collections import Counter, defaultdict
 from typing import Any
 
-from django.conf import settings
 from django.db import transaction
 
 from tenant_slots import fleet
-from tenant_slots.conf import app_settings
+from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow, minute_of, start_of
 from tenant_slots.models import QueueMinute
@@ -101,7 +100,7 @@ def _looks() -> Looks:
     found: Looks = {queue: {name: counts[name] for name in GAUGES} for queue, counts in minute_counts.gauges().items()}
     everywhere: dict[str, int | None] = {name: sum(one[name] or 0 for one in found.values()) for name in GAUGES}
     everybody = set()
-    for queue in getattr(settings, "RQ_QUEUES", {}):  # others' workers may be on the same server
+    for queue in rq_queues():  # others' workers may be on the same server
         alive = {member.name for member in known.of(queue) if member.is_alive}
         everybody |= alive
         if alive or queue in known.unasked:

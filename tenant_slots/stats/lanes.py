@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from django.conf import settings
 from django.db.models import BooleanField, Exists, ExpressionWrapper, Q
 
+from tenant_slots.conf import rq_queues
 from tenant_slots.db.compiled import Statement
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats.expressions import jobs_of_row
@@ -15,7 +15,7 @@ from tenant_slots.stats.expressions import jobs_of_row
 
 def with_jobs() -> list[str]:
     """Queues of RQ in which jobs wait for a worker. One query, and one more while some tenant's jobs overflow."""
-    names = tuple(getattr(settings, "RQ_QUEUES", {}))
+    names = tuple(rq_queues())
     *of_own, overflows = _first_row(_own(names)) or [False]
     found = {name for name, has_jobs in zip(names, of_own, strict=False) if has_jobs}
     if overflows:

@@ -6,18 +6,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
-
-from django.utils.module_loading import import_string
 
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import InvalidContext, InvalidSetting
 from tenant_slots.models import TenantJob
+from tenant_slots.named import callable_named
 from tenant_slots.tasks.arguments import json_problem
-
-Entering = Callable[[TenantJob], AbstractContextManager[Any]]
 
 PER_THREAD = "tenant_slots_per_thread"
 """A context manager's own mark: what it sets is the thread's, such as a database connection. See `of_thread`."""
@@ -33,11 +30,11 @@ def capture_context() -> dict[str, Any]:
 
     Raises:
         InvalidContext: one of them gave what a job's row cannot keep, or a key of another one.
-        InvalidSetting: one of them cannot be imported.
+        InvalidSetting: one of them cannot be imported, or called.
     """
     context: dict[str, Any] = {}
     for path in paths_in(app_settings.CAPTURE_CONTEXT):
-        own = _imported("CAPTURE_CONTEXT", path)()
+        own = callable_named("CAPTURE_CONTEXT", path)()
         if problem := _problem(own, context):
             raise InvalidContext(path=path, problem=problem)
         context |= own
@@ -56,13 +53,13 @@ def context_in(meta: Mapping[str, Any]) -> dict[str, Any]:
 def entered(job: TenantJob) -> AbstractContextManager[Any]:
     """The context managers of ``JOB_CONTEXT``, in their order, around what is done for a job."""
     paths = paths_in(app_settings.JOB_CONTEXT)
-    return _JobContext(job, (_imported("JOB_CONTEXT", path) for path in paths)) if paths else _NOTHING
+    return _JobContext(job, paths) if paths else _NOTHING
 
 
 def of_thread(job: TenantJob) -> AbstractContextManager[Any] | None:
     """Those of them that hold for a thread, to be entered in another one too; None without any."""
-    found = [_imported("JOB_CONTEXT", path) for path in paths_in(app_settings.JOB_CONTEXT)]
-    own = [entering for entering in found if getattr(entering, PER_THREAD, False)]
+    paths = paths_in(app_settings.JOB_CONTEXT)
+    own = [path for path in paths if getattr(callable_named("JOB_CONTEXT", path), PER_THREAD, False)]
     return _JobContext(job, own) if own else None
 
 
@@ -74,19 +71,28 @@ def paths_in(setting: str | Iterable[str]) -> tuple[str, ...]:
 class _JobContext(AbstractContextManager[None]):
     """All of them or none: nothing runs that one of them has refused, and none of them swallows a job's error."""
 
-    def __init__(self, job: TenantJob, managers: Iterable[Entering]) -> None:
-        self._job, self._managers, self._stack = job, managers, ExitStack()
+    def __init__(self, job: TenantJob, paths: Iterable[str]) -> None:
+        self._job, self._paths, self._stack = job, paths, ExitStack()
 
     def __enter__(self) -> None:
         try:
-            for entering in self._managers:
-                self._stack.enter_context(_Unswallowed(entering(self._job)))
+            for path in self._paths:
+                self._stack.enter_context(_Unswallowed(_manager(path, self._job)))
         except BaseException as error:
             self._stack.__exit__(type(error), error, error.__traceback__)
             raise
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
+
+
+def _manager(path: str, job: TenantJob) -> AbstractContextManager[Any]:
+    """Raises InvalidSetting unless what is named there gives one; one for ``async with`` is none."""
+    found = callable_named("JOB_CONTEXT", path)(job)
+    if not isinstance(found, AbstractContextManager):
+        problem = f"it gave a {type(found).__name__}, which is no context manager"
+        raise InvalidSetting(name="JOB_CONTEXT", value=path, problem=problem)
+    return found
 
 
 class _Unswallowed(AbstractContextManager[None]):
@@ -100,13 +106,6 @@ class _Unswallowed(AbstractContextManager[None]):
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
-
-
-def _imported(name: str, path: str) -> Any:
-    try:
-        return import_string(path)
-    except ImportError as error:
-        raise InvalidSetting(name=name, value=path, problem=f"it cannot be imported ({error})") from error
 
 
 def _problem(own: object, others: Mapping[str, Any]) -> str:

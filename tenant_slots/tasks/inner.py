@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from django_rq.queues import get_result_ttl
-from rq import Retry
+from rq import Queue, Retry
 from rq.decorators import job as RQDecorator
 from rq.defaults import DEFAULT_RESULT_TTL
 from rq.utils import parse_timeout
@@ -45,6 +45,9 @@ def with_options_inside(function: Callable[..., Any], queue: str, own: Mapping[s
     for name, instead in INSTEAD.items():
         if value := getattr(inner, name, None):
             raise _conflict(function, f"{name}={value!r} of the @job inside it would be lost; {instead}")
+    if inner.queue_class is not Queue:
+        kind = f"queue_class={inner.queue_class.__name__} of the @job inside it would be lost"
+        raise _conflict(function, f"{kind}; set QUEUE_CLASS of that queue in RQ_QUEUES")
     return {**own, **_taken_over(function, inner, own)}
 
 

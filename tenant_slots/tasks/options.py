@@ -69,6 +69,8 @@ def _retry_problem(value: Any) -> str:
         return problem
     if not is_whole(value.max, 1, HIGHEST_COUNT):
         return f"its max is a whole number from 1 to {HIGHEST_COUNT}"
+    if value.enqueue_at_front:
+        return "a job that runs again keeps its place in the backlog; leave out enqueue_at_front"
     if not value.intervals:
         return "it has no interval; give 0 for none"
     is_short = all(is_number(seconds, 0, LONGEST.total_seconds()) for seconds in value.intervals)

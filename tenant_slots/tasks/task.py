@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar
+from uuid import UUID
 
 from tenant_slots.tasks.duplicates import END
 from tenant_slots.tasks.on_busy import WAIT, OnBusy
@@ -19,6 +20,18 @@ R = TypeVar("R")
 
 Arguments = tuple[Iterable[Any], Mapping[str, Any]]
 """The positional and the keyword arguments of one call."""
+
+
+class Call(Generic[P]):
+    """The same where type checkers are to compare them with the function's parameters. As a tuple it would be an
+    `Arguments` to them, of whatever function it is.
+    """
+
+    def __init__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        self._args, self._kwargs = args, kwargs
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self._args, self._kwargs))
 
 
 @dataclass(frozen=True)
@@ -37,7 +50,7 @@ class TenantTask(Generic[P, R]):
     debounce: timedelta | None = None
     max_wait: timedelta | None = None
     key: str | Callable[..., object] | None = None
-    explicit_tenant: str | int | None = None
+    explicit_tenant: str | int | UUID | None = None
     explicit_key: str | None = None
     explicit_queue: bool = False
     """The caller chose the queue; no throttle moves the job from there."""

@@ -19,6 +19,7 @@ from tenant_slots.running.here import Turns, run_next
 from tenant_slots.tasks import methods
 from tenant_slots.tasks.registry import django_task_at
 from tenant_slots.tasks.task import TenantTask
+from tenant_slots.testing.asking import Asking
 from tenant_slots.validation import name_text
 
 WORKER = "tenant_slots.testing"
@@ -34,6 +35,8 @@ class DjangoTask(Protocol):
 
 def run_jobs(*, scheduled: bool = False, most: int = 1000) -> list[TenantJob]:
     """Run the waiting jobs, and those that they enqueue, until none may start.
+
+    A job that finds no free slot does what its `on_busy` says, in a `TestCase` too.
 
     A job that fails raises nothing here: look at its `state` and `error`. Plain RQ jobs and reservations are left
     alone. No timeout ends a job.
@@ -55,8 +58,11 @@ def run_jobs(*, scheduled: bool = False, most: int = 1000) -> list[TenantJob]:
         if turns.total() >= most:
             raise JobsDoNotEnd(most=most, task=job.task)
 
+    asking = Asking()
+    asking.ask_new_ones()
     while job := run_next(WORKER, turns, scheduled=scheduled, choosing=require_fewer):
         ran[job.pk] = None
+        asking.ask_new_ones()
     rows = TenantJob.objects.select_related("tenant_queue").in_bulk(list(ran))
     return [rows[pk] for pk in ran if pk in rows]
 
@@ -79,7 +85,7 @@ def enqueued(*, task: Callable[..., Any] | DjangoTask | str | None = None, tenan
     return list(jobs)
 
 
-def assert_enqueued(task: Callable[..., Any] | DjangoTask, *args: Any, **kwargs: Any) -> TenantJob:
+def assert_enqueued(task: Callable[..., Any] | DjangoTask, /, *args: Any, **kwargs: Any) -> TenantJob:
     """The last job of this function that was enqueued with these arguments; with any, if none are given.
 
     Whether an argument was passed by name or by position does not matter.

@@ -42,6 +42,7 @@ from tests.factories import (
     work,
 )
 from tests.history import History
+from tests.plans import rows_read
 from tests.repair.sweeps import sweep_now
 from tests.reports_app.models import Report
 
@@ -582,6 +583,31 @@ def test_nothing_is_asked_for_jobs_that_nobody_waits_for() -> None:
     after(awaited)
     told = statements(lambda: end_run(awaited, state=State.FINISHED))
     assert [sql for sql in told if "jobdependency" in sql], "or this test would not see them"
+
+
+def dependencies_read(tenant_queue_id: int, ended: TenantJob) -> float:
+    """In telling of an end, with what PostgreSQL would do in a large table."""
+    asked = statements(lambda: chains.tell(tenant_queue_id, [ended.pk]))
+    read = 0.0
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("ANALYZE tenant_slots_jobdependency")
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        for sql in [sql for sql in asked if sql.startswith("SELECT") and "jobdependency" in sql]:
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}")
+            read += rows_read(cursor.fetchone()[0][0]["Plan"], JobDependency._meta.db_table)
+    return read
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite does not count the rows that it reads")
+def test_an_end_reads_no_more_where_two_jobs_wait_for_many_others() -> None:
+    read = []
+    for number in (20, 200):
+        awaited = jobs.echo.enqueue_many([(("acme", number), {}) for _ in range(number)])
+        both = [after(*awaited), after(*awaited)]
+        TenantJob.objects.filter(pk=awaited[0].pk).update(state=State.FINISHED)
+        read.append(dependencies_read(awaited[0].tenant_queue_id, awaited[0]))
+        assert states(*both) == ["scheduled"] * 2
+    assert 0 < read[1] <= read[0]
 
 
 def test_the_number_of_statements_does_not_depend_on_how_many_wait() -> None:

@@ -122,6 +122,15 @@ def test_many_calls_may_come_from_a_generator_that_uses_its_containers_again() -
     assert [job.kwargs["name"] for job in enqueued] == ["one", "two", "three"]
 
 
+def test_many_calls_may_be_made_by_the_function_for_type_checkers() -> None:
+    enqueued = jobs.add.using(priority=3).enqueue_many(jobs.add.call(1, b=n, tenant="acme") for n in range(2))
+    assert [(job.args, job.kwargs, job.priority) for job in enqueued] == [
+        ([1], {"b": n, "tenant": "acme"}, 3) for n in range(2)
+    ]
+    with pytest.raises(TypeError, match="missing a required argument"):
+        jobs.add.enqueue_many([jobs.add.call(1)])  # type: ignore[call-arg]
+
+
 def test_many_calls_are_read_no_further_than_to_the_first_bad_one() -> None:
     read: list[int] = []
 

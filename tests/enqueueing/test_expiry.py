@@ -80,7 +80,7 @@ def test_a_job_that_waits_for_too_long_is_canceled_by_a_sweep_with_the_reason(fu
 
 def test_a_job_that_is_scheduled_expires_too() -> None:
     awaited = running_job(tenant_queue(), owner())
-    later = expiring.using(run_after=timezone.now() + 2 * HOUR).enqueue("acme")
+    later = expiring.using(run_after=timezone.now() + HOUR / 2).enqueue("acme")
     after = expiring.using(after=[awaited]).enqueue("acme")
     TenantJob.objects.filter(pk__in=[later.pk, after.pk]).update(expires_at=timezone.now())
     sweep_now()
@@ -188,6 +188,19 @@ def test_a_wrong_value_is_refused_at_once(value: Any) -> None:
         jobs.echo.using(expires=value)
     with pytest.raises(InvalidOption, match="expires"):
         tenant_job("imports", tenant="tenant", expires=value)(jobs.echo.tenant_task.function)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_job_that_would_expire_before_its_time_is_refused(after: bool) -> None:
+    awaited = [jobs.echo.enqueue("acme", 1)] if after else []
+    with pytest.raises(InvalidOption, match="it would expire before it may start: run_after is"):
+        expiring.using(run_after=timezone.now() + 2 * HOUR, after=awaited).enqueue("acme")
+    assert not TenantJob.objects.scheduled().exists()
+
+
+def test_a_job_that_expires_after_its_time_waits_for_that() -> None:
+    later = expiring.using(run_after=timezone.now() + 2 * HOUR)
+    assert later.using(expires=3 * HOUR).enqueue("acme").state == State.SCHEDULED
 
 
 class InATestCase(TestCase):

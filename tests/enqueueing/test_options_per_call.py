@@ -107,3 +107,15 @@ def test_they_can_be_given_to_plain_rq() -> None:
 def test_a_wrong_value_is_refused_at_once(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption, match=next(iter(given))):
         has_options.using(**given)
+
+
+def test_a_retry_at_the_front_of_the_queue_is_refused_wherever_it_is_written() -> None:
+    at_front = Retry(max=2, enqueue_at_front=True)
+    function = has_options.tenant_task.function
+    for write in (
+        lambda: has_options.using(retry=at_front),
+        lambda: tenant_job("imports", tenant="tenant", retry=at_front)(function),
+        lambda: tenant_job("imports", tenant="tenant")(django_rq.job("imports", retry=at_front)(function)),
+    ):
+        with pytest.raises(InvalidOption, match="leave out enqueue_at_front"):
+            write()

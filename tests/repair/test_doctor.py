@@ -257,6 +257,12 @@ def test_whether_a_worker_is_here_is_asked_alone(other: str) -> None:
         doctor("--here", other)
 
 
+def test_arguments_that_exclude_each_other_end_as_an_unknown_one_does() -> None:
+    with pytest.raises(CommandError) as raised:
+        doctor("--here", "--fix")
+    assert raised.value.returncode == 2
+
+
 def test_an_admitted_job_that_nobody_begins_is_found() -> None:
     job = waiting_job(tenant_queue(current_job=1), state=State.QUEUED, attempt=1)
     age(job, admitted_at=240)
@@ -305,6 +311,26 @@ def test_a_transaction_that_stays_open_for_long_is_found(monkeypatch: pytest.Mon
         assert (code, f"process {session.info.backend_pid} of" in output) == (1, True)
         monkeypatch.setattr(liveness, "MINUTES_PINNED", 10)
         assert kinds("--check", "snapshots") == [], "the control: it is not old yet"
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite prepares no transactions")
+@pytest.mark.parametrize(("database", "minutes", "found"), [("own", 11, 1), ("own", 9, 0), ("other", 11, 0)])
+def test_a_transaction_that_was_prepared_and_left_is_found(database: str, minutes: int, found: int) -> None:
+    """A table in the place of the view of this name: most servers allow no prepared transactions."""
+    with connection.cursor() as cursor:
+        name = connection.settings_dict["NAME"] if database == "own" else "other"
+        cursor.execute("CREATE TEMPORARY TABLE pg_prepared_xacts AS SELECT * FROM pg_catalog.pg_prepared_xacts")
+        insert = """
+            INSERT INTO pg_temp.pg_prepared_xacts VALUES ('7', 'order-7', now() - make_interval(mins => %s), 'ann', %s)
+        """
+        cursor.execute(insert, [minutes, name])
+        try:
+            meanings = [finding.meaning for finding in liveness.old_snapshots()]
+            assert (liveness.oldest_snapshot() or 0) >= (60 * minutes if database == "own" else 0)
+        finally:
+            cursor.execute("DROP TABLE pg_temp.pg_prepared_xacts")
+    text = "the prepared transaction 'order-7' of ann has been open for"
+    assert sum(text in meaning for meaning in meanings) == found
 
 
 def test_only_what_is_asked_for_is_checked() -> None:

@@ -147,10 +147,23 @@ def test_a_context_that_cannot_be_kept_is_refused_where_it_is_captured(paths: li
     assert not TenantJob.objects.exists()
 
 
-@override_settings(TENANT_SLOTS={"CAPTURE_CONTEXT": "tests.contexts.nowhere"})
-def test_a_capture_that_cannot_be_imported_is_named_to_the_caller() -> None:
-    with pytest.raises(InvalidSetting, match="CAPTURE_CONTEXT"):
+NO_CALLABLES = ("tests.contexts.nowhere", ".x.y", ".x", "nowhere", "os.sep")
+
+
+@pytest.mark.parametrize("path", NO_CALLABLES)
+def test_a_capture_that_cannot_be_called_is_named_to_the_caller(path: str) -> None:
+    with override_settings(TENANT_SLOTS={"CAPTURE_CONTEXT": path}), pytest.raises(InvalidSetting) as raised:
         contexts.say.enqueue("acme")
+    assert f"TENANT_SLOTS['CAPTURE_CONTEXT'] is '{path}'" in str(raised.value)
+
+
+@pytest.mark.parametrize("path", NO_CALLABLES)
+def test_a_job_whose_context_cannot_be_called_fails_with_its_name(path: str) -> None:
+    job = contexts.say.enqueue("acme")
+    with override_settings(TENANT_SLOTS={"JOB_CONTEXT": path}):
+        work()
+    assert (fresh(job).state, contexts.entered) == (State.FAILED, [])
+    assert f"InvalidSetting: TENANT_SLOTS['JOB_CONTEXT'] is '{path}'" in fresh(job).error
 
 
 @override_settings(TENANT_SLOTS={"CAPTURE_CONTEXT": "tests.contexts.capture_wrongly"})
@@ -457,11 +470,22 @@ def test_the_ready_made_one_leaves_what_was_not_captured() -> None:
         {"JOB_CONTEXT": ["tests.contexts.job_context", "tests.nowhere"]},
         {"JOB_CONTEXT": "tests.contexts.generator"},
         {"JOB_CONTEXT": "tests.contexts.asynchronous"},
+        {"JOB_CONTEXT": "tests.contexts.manager_for_async_code"},
+        {"JOB_CONTEXT": "tests.contexts.NoManager"},
     ],
 )
 def test_a_wrong_setting_is_an_error_of_the_check(configured: Any) -> None:
     with override_settings(TENANT_SLOTS=configured):
         assert [message.id for message in run_checks(tags=["tenant_slots"])] == ["tenant_slots.E003"]
+
+
+@pytest.mark.parametrize("path", ["no_manager", "generator", "manager_for_async_code", "NoManager"])
+def test_what_gives_no_context_manager_is_named_in_the_error_of_the_job(path: str) -> None:
+    with override_settings(TENANT_SLOTS={"JOB_CONTEXT": ["tests.contexts.job_context", contexts.PATH + path]}):
+        job = contexts.say.enqueue("acme")
+        work()
+    assert f"InvalidSetting: TENANT_SLOTS['JOB_CONTEXT'] is 'tests.contexts.{path}': it gave" in fresh(job).error
+    assert contexts.entered == ["enter", "exit"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import django_rq
 import pytest
-from rq import Callback, Retry
+from rq import Callback, Queue, Retry
 from rq.decorators import job as rq_decorator
 
 from tenant_slots import tenant_job
@@ -82,6 +82,17 @@ def test_another_queue_is_refused_at_import() -> None:
     for inner in (django_rq.job("imports"), django_rq.job(django_rq.get_queue("imports")), django_rq.job):
         with pytest.raises(ImproperJob, match=r"queue '(imports|default)'.*'reports'"):
             decorated(inner)
+
+
+class OddQueue(Queue):
+    """A queue of a project's own class."""
+
+
+def test_a_class_of_queues_is_refused_at_import() -> None:
+    connection = django_rq.get_connection("reports")
+    assert decorated(rq_decorator("reports", connection, queue_class=Queue)).tenant_task.queue == "reports"
+    with pytest.raises(ImproperJob, match=r"OddQueue .*would be lost; set QUEUE_CLASS"):
+        decorated(rq_decorator("reports", connection, queue_class=OddQueue))
 
 
 def test_a_value_that_ours_refuses_is_refused_from_there_too() -> None:

@@ -44,9 +44,9 @@ def test_all_ways_to_enqueue_are_there_for_an_object_without_self_and_for_the_cl
     one, two = Report.objects.create(tenant="acme"), Report.objects.create(tenant="umbrella")
     stored = [
         one.execute.delay("a"),
-        *one.execute.enqueue_many([(("b",), {}), ((), {"words": "c"})]),
+        *one.execute.enqueue_many([(("b",), {}), one.execute.call(words="c")]),
         one.execute.using(priority=5, tenant="other").enqueue("d"),
-        *Report.execute.enqueue_many([((one, "e"), {}), ((two,), {"words": "f"})]),
+        *Report.execute.enqueue_many([((one, "e"), {}), Report.execute.call(two, words="f")]),
         Report.execute.using(key="k").enqueue(two, "g"),
     ]
     work()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import assert_type
+from uuid import uuid4
 
 from django.db import models
 from rq import Retry
@@ -63,7 +64,10 @@ def functions() -> None:
     assert_type(import_feed.delay("acme", path="a.csv"), TenantJob)
     assert_type(import_feed.enqueue_many([(("acme", "a.csv"), {"rows": 2})]), list[TenantJob])
     assert_type(import_feed.using(priority=5, key="ann").enqueue("acme", "a.csv"), TenantJob)
+    calls = (import_feed.call("acme", f"{n}.csv", rows=n) for n in range(3))
+    assert_type(import_feed.enqueue_many(calls), list[TenantJob])
     import_feed.using(run_after=datetime.now(UTC), queue="slow", tenant=7)
+    import_feed.using(tenant=uuid4())
     assert_type(index.using(debounce=timedelta(seconds=9), max_wait=timedelta(hours=1)).enqueue("acme"), TenantJob)
     index.using(debounce=9)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     import_feed(1, "a.csv")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -72,6 +76,9 @@ def functions() -> None:
     import_feed.enqueue("acme")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     import_feed.delay("acme", "a.csv", row=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     import_feed.enqueue_many(["acme"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    import_feed.enqueue_many([import_feed.call(1, "a.csv")])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    import_feed.enqueue_many([index.call("acme")])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    import_feed.using(tenant=[7])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     import_feed.using(priority="high")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     import_feed.using(urgent=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     import_feed.using(key="ann").enqueue(1, "a.csv")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -82,6 +89,8 @@ def methods(shop: Shop) -> None:
     assert_type(shop.close.enqueue("bankrupt"), TenantJob)
     assert_type(shop.close.using(priority=1).enqueue(reason="bankrupt"), TenantJob)
     shop.close.enqueue(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert_type(shop.close.enqueue_many([shop.close.call("bankrupt")]), list[TenantJob])
+    shop.close.call(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     shop.close.enqueue()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     shop.close(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
@@ -89,9 +98,11 @@ def methods(shop: Shop) -> None:
 async def asynchronous(shop: Shop) -> None:
     assert_type(await import_feed.aenqueue("acme", "a.csv"), TenantJob)
     assert_type(await notify.aenqueue_many([(("acme",), {})]), list[TenantJob])
+    assert_type(await notify.aenqueue_many([notify.call("acme")]), list[TenantJob])
     assert_type(await shop.close.aenqueue("bankrupt"), TenantJob)
     assert_type(await notify("acme"), None)
     await import_feed.aenqueue(1, "a.csv")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await notify.aenqueue_many([notify.call(2)])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await shop.close.aenqueue(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 

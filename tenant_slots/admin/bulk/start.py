@@ -17,7 +17,7 @@ from tenant_slots.admin.bulk.chunks import Part
 from tenant_slots.admin.bulk.commission import stored
 from tenant_slots.admin.bulk.run import run_bulk_change
 from tenant_slots.admin.confirmed import GONE, Confirmed
-from tenant_slots.conf import app_settings
+from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.db.clock import ago
 from tenant_slots.db.compiled import among
 from tenant_slots.models import BulkChange, BulkChunk, TenantJob, TenantQueue
@@ -98,7 +98,7 @@ def queue_for(queues: list[str]) -> str:
     """Where the job goes: ``ADMIN_QUEUE``, or one of the queues that it is about, one with a worker if there is any."""
     if app_settings.ADMIN_QUEUE:
         return app_settings.ADMIN_QUEUE
-    configured: list[str] = list(getattr(settings, "RQ_QUEUES", {}))
+    configured: list[str] = list(rq_queues())
     possible = [name for name in configured if name in queues] or configured
     known = fleet.known(*possible)
     return next((name for name in possible if any(one.takes_jobs for one in known.of(name))), possible[0])

@@ -18,7 +18,7 @@ from tenant_slots.repair.finding import Finding
 class Command(BaseCommand):
     help = (
         "Check counters against jobs against RQ, and whether workers and sweeps are there. Exit code 0 when all is "
-        "well, 1 when something is wrong, 2 when the database cannot be asked."
+        "well, 1 when something is wrong, 2 when the database cannot be asked, or an argument is wrong."
     )
     requires_system_checks = ("tenant_slots",)  # others may ask the database, which may be what is wrong
 
@@ -36,7 +36,7 @@ class Command(BaseCommand):
     ) -> None:
         check = _as_given_in_code(check) if isinstance(check, str) else check
         if here and fix:
-            raise CommandError("--here looks for a worker, which a sweep does not start: leave out --fix")
+            raise CommandError("--here looks for a worker, which a sweep does not start: leave out --fix", returncode=2)
         try:
             findings = left = [*liveness.without_worker_here()] if here else doctor.findings(*check)
             if fix and findings:

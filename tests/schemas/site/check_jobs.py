@@ -25,7 +25,7 @@ from tests.schemas.site.conftest import SCHEMAS
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
 OURS = ("TenantWorker", "TenantPreforkWorker", "TenantSimpleWorker")
-WORKERS = [*(f"tenant_slots.workers.{name}" for name in OURS), "rq.Worker", "rq.SimpleWorker"]
+WORKERS = [*(f"tenant_slots.workers.{name}" for name in OURS), "rq.Worker", "rq.SimpleWorker", "rq.worker.SpawnWorker"]
 
 
 def work(worker_class: str = WORKERS[1], **variables: str) -> None:
