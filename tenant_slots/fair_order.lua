@@ -6,7 +6,7 @@ local UNKNOWN = 1    -- seconds that a job is charged of which nobody knows how 
 local STEP = 1e-6    -- seconds between tenants that come in at the same virtual time, so that the first one stays first
 local NEWEST = 0.2   -- weight of a job's run time in the mean of its tenant
 local LOOK = 100     -- jobs of RQ's list that are read at a time
-local FIELDS = 1000  -- names and values that are written at a time
+local FIELDS = 1000  -- names and values that are read or written at a time
 
 local NUDGE = 'tenant_slots-look' -- in RQ's list, in place of a job: whoever waits there is to look again. No job has this id
 local AT_ONCE = 0.02 -- seconds by which who looks again may be late
@@ -231,15 +231,25 @@ local function stay(record)
   end
 end
 
+-- Those of these workers that have not said that they are ours.
+local function not_ours(queue, workers)
+  local others = {}
+  for start = 1, #workers, FIELDS do
+    local some = {unpack(workers, start, math.min(#workers, start + FIELDS - 1))}
+    for at, score in ipairs(redis.call('ZMSCORE', key('workers', queue), unpack(some))) do
+      if not score then others[#others + 1] = some[at] end
+    end
+  end
+  return others
+end
+
 -- How many workers have a record of RQ's there and are not ours, and how many of these are idle.
 local function stock_workers(queue)
   local others, idle = 0, 0
-  for _, worker in ipairs(redis.call('SMEMBERS', 'rq:workers:' .. queue)) do
-    if not redis.call('ZSCORE', key('workers', queue), worker) then
-      local state = redis.call('HGET', worker, 'state')
-      if state then others = others + 1 end
-      if state == 'idle' then idle = idle + 1 end
-    end
+  for _, worker in ipairs(not_ours(queue, redis.call('SMEMBERS', 'rq:workers:' .. queue))) do
+    local state = redis.call('HGET', worker, 'state')
+    if state then others = others + 1 end
+    if state == 'idle' then idle = idle + 1 end
   end
   return others, idle
 end

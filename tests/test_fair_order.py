@@ -525,6 +525,47 @@ def test_beside_a_stock_worker_one_is_ready_however_many_workers_of_ours_there_a
     assert room() == 1, "RQ's record of a worker of ours says nothing: it may be about to ask"
 
 
+def workers_of_ours(number: int) -> None:
+    names = [f"rq:worker:{n}" for n in range(number)]
+    redis().sadd(f"rq:workers:{QUEUE}", *names)
+    redis().zadd(f"tenant_slots:workers:{QUEUE}", dict.fromkeys(names, clock() + 60))
+
+
+def commands(action: Callable[[], object]) -> int:
+    """How many commands Redis runs for something, those of scripts too."""
+
+    def so_far() -> int:
+        return sum(of_one["calls"] for of_one in redis().info("commandstats").values())
+
+    before = so_far()
+    action()
+    return so_far() - before
+
+
+@alone
+def test_a_large_fleet_of_ours_costs_a_turn_no_more_than_a_small_one() -> None:
+    workers_of_ours(10)
+    few = commands(room)
+    workers_of_ours(1000)
+    assert commands(room) <= few
+
+
+@alone
+def test_control_each_worker_of_rq_is_asked_for_its_state() -> None:
+    workers_of_ours(10)
+    before = commands(room)
+    worker_of_rq("idle", "idle"), worker_of_rq("busy", "busy")
+    assert commands(room) >= before + 2
+
+
+@alone
+def test_stock_workers_are_known_among_thousands_of_ours() -> None:
+    for name in "abc":
+        worker_of_rq(name, "idle")
+    workers_of_ours(2500)
+    assert room() == 4
+
+
 @alone
 def test_a_worker_of_ours_that_was_not_heard_of_lately_is_none() -> None:
     for what in ("workers", "idle"):
