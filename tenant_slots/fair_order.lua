@@ -570,6 +570,15 @@ function operations.undo(queue, tenant, unused)
   write(record)
 end
 
+-- The tenant is no more.
+function operations.forget(tenant)
+  for queue in pairs(records_of(tenant)) do
+    for _, name in ipairs({'order', 'wake'}) do redis.call('ZREM', key(name, queue), tenant) end
+    redis.call('SREM', key('busy', queue), tenant)
+  end
+  redis.call('HDEL', KNOWN, tenant)
+end
+
 local function charge(record, jobs, seconds)
   record.jobs, record.begun = jobs, jobs * now - seconds
   record.ahead = jobs == 0 and 0 or math.max(jobs * charge_of(record), seconds / record.share)

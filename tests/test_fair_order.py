@@ -13,9 +13,10 @@ from django.test import override_settings
 from redis.exceptions import RedisError
 
 from tenant_slots import fair_order, slots, transitions
+from tenant_slots.conf import app_settings
 from tenant_slots.dispatch import NUDGE
 from tenant_slots.fair_order import NOTHING_CHARGED, NOTHING_RAN, Freed, Turn
-from tenant_slots.models import Kind, State, TenantJob
+from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tenant_slots.repair import lost_runs
 from tenant_slots.running.keeper import ReservationRun
 from tenant_slots.workers import TenantSimpleWorker, kept
@@ -840,6 +841,51 @@ def test_a_tenant_takes_less_than_300_bytes() -> None:
     assert used / 1000 < 300
 
 
+def is_known(tenant: int) -> bool:
+    return redis().hexists(KNOWN, tenant) or tenant in order() or tenant in order(LANE)
+
+
+def served_once(tenant: str) -> TenantQueue:
+    """A tenant queue that has had jobs in its own queue and in an overflow queue, and was offered since."""
+    row = tenant_queue(tenant)
+    offer(row.pk), offer(row.pk, queue=LANE)
+    fair_order.charge(QUEUE, [(row.pk, 1, 5.0)])
+    fair_order.freed(Freed(row.pk, 5.0, QUEUE))
+    return row
+
+
+def deleted_by_sql(row: TenantQueue) -> None:
+    TenantQueue.objects.filter(pk=row.pk)._raw_delete(app_settings.DATABASE)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_tenant_queue_that_is_deleted_is_forgotten_and_the_others_are_not() -> None:
+    gone, other = served_once("gone"), served_once("other")
+    pk = gone.pk
+    gone.delete()
+    assert (is_known(pk), is_known(other.pk)) == (False, True)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_so_is_one_that_sql_has_deleted_when_it_has_its_turn() -> None:
+    gone, other = served_once("gone"), served_once("other")
+    deleted_by_sql(gone)
+    assert transitions.feed(QUEUE) == []
+    assert (is_known(gone.pk), is_known(other.pk)) == (False, True)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_deletion_stands_although_redis_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = served_once("gone")
+
+    def away(*arguments: Any, **options: Any) -> None:
+        raise RedisError("away")
+
+    monkeypatch.setattr(fair_order, "_ask", away)
+    row.delete()
+    assert not TenantQueue.objects.exists()
+
+
 TWICE: dict[str, Callable[[Turn], object]] = {
     "offer": lambda turn: offer(A, B),
     "drop": lambda turn: fair_order.drop(turn, is_full=True),
@@ -849,6 +895,7 @@ TWICE: dict[str, Callable[[Turn], object]] = {
     "charge": lambda turn: fair_order.charge(QUEUE, [(A, 2, 5.0)]),
     "bring": lambda turn: fair_order.bring_before_plain_jobs(QUEUE, [OURS.format(1)]),
     "leave": lambda turn: fair_order.leave("one", [QUEUE], is_over=True),
+    "forget": lambda turn: fair_order.forget(QUEUE, B),
     "drop for a while": lambda turn: fair_order.drop(turn, is_full=False, wakes_in=60),
 }
 
