@@ -790,13 +790,47 @@ def test_a_nudge_ends_no_chain_of_jobs() -> None:
 
 
 @alone
-def test_a_worker_that_is_gone_watches_nothing() -> None:
-    has_to_wait(3600)
+def test_one_of_many_that_wait_knows_and_the_others_sleep_on() -> None:
+    has_to_wait(60)
+    told = [fair_order.take(name, [QUEUE], waits=True)[0] for name in ("one", "two", "three")]
+    assert told == [pytest.approx(60, abs=5), None, None]
+    fair_order.leave("one", [QUEUE], looks=True)
+    assert fair_order.take("one", [QUEUE], waits=True)[0] == pytest.approx(60, abs=5), "it knows nobody but itself"
+    assert nudges() == 0
+
+
+@alone
+def test_who_would_look_too_late_or_in_another_queue_only_does_not_count() -> None:
+    has_to_wait(90)
     sleeps("one")
+    has_to_wait(30)
+    redis().delete(LIST)
+    assert fair_order.take("two", [QUEUE], waits=True)[0] == pytest.approx(30, abs=5)
+    assert fair_order.take("three", [QUEUE, LANE], waits=True)[0] is None
+    offer(B, queue=LANE)
+    fair_order.drop(Turn(LANE, B, jobs=1, offers=record(B, LANE).offers), is_full=True, wakes_in=60)
+    redis().delete(f"rq:queue:{LANE}")
+    assert fair_order.take("four", [QUEUE, LANE], waits=True)[0] == pytest.approx(30, abs=5)
+
+
+@alone
+@pytest.mark.parametrize(("state", "knows"), [("idle", True), ("busy", True), (None, False)])
+def test_all_know_where_a_stock_worker_is_as_nobody_is_told_beside_one(state: str | None, knows: bool) -> None:
+    worker_of_rq("stock", state)
+    has_to_wait(60)
+    sleeps("one")
+    assert isinstance(fair_order.take("two", [QUEUE], waits=True)[0], float) is knows
+
+
+@alone
+def test_a_worker_that_is_gone_watches_nothing_and_another_one_is_told() -> None:
+    has_to_wait(3600)
+    sleeps("one"), sleeps("two")
     redis().zrem(f"tenant_slots:workers:{QUEUE}", "one")
-    sleeps("two")
+    assert nudges() == 0
     fair_order.charge(QUEUE, [])
-    assert [name.decode() for name in redis().zrange(f"tenant_slots:watch:{QUEUE}", 0, -1)] == ["two"]
+    assert redis().zrange(f"tenant_slots:watch:{QUEUE}", 0, -1) == []
+    assert nudges() == 1
 
 
 @alone
