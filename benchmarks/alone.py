@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
+from benchmarks.checkouts import benchmarks_with, result_in
 from benchmarks.harness import Benchmark, Size, main
 from benchmarks.history import SECOND, ends
 from benchmarks.phase import ROOT, phase
@@ -30,7 +23,7 @@ def measure(options: Namespace) -> Result:
         return Result([], {FACT: _numbers(rates)})
     here: list[float] = []
     there: list[float] = []
-    with _benchmarks_with(Path(options.other)) as other:
+    with benchmarks_with(Path(options.other)) as other:
         for number in range(options.rounds):
             pair = [(ROOT, here), (other, there)]
             for root, rates in pair if number % 2 else reversed(pair):
@@ -58,31 +51,10 @@ def _jobs_per_second(options: Namespace) -> float:
         return len(runs) * SECOND / (ends(runs)[-1] - runs[0].start)
 
 
-@contextmanager
-def _benchmarks_with(checkout: Path) -> Iterator[Path]:
-    """A directory with these benchmarks and the package of another checkout."""
-    package = checkout.resolve() / "tenant_slots"
-    if not package.is_dir():
-        raise SystemExit(f"There is no directory {package}: --other is the path of a checkout.")
-    with tempfile.TemporaryDirectory(prefix="tenant_slots_bench_") as name:
-        directory = Path(name)
-        (directory / "tenant_slots").symlink_to(package)
-        for shared in ("benchmarks", "tests"):
-            (directory / shared).symlink_to(ROOT / shared)
-        shutil.copy(ROOT / "manage.py", directory)  # Python looks beside what a link to a script leads to
-        yield directory
-
-
 def _in_process_of_its_own(root: Path, options: Namespace) -> float:
     sizes = {"jobs": options.jobs, "workers": options.workers, "rounds": 1}
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.alone", "--json"]
-    command += [f"--{name}={value}" for name, value in sizes.items()]
-    command += ["--worker-class", options.side.environment["BENCHMARK_WORKER_CLASS"]]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"The benchmark failed in {root}:\n{done.stderr[-3000:]}")
-    return float(json.loads(done.stdout)["results"][0]["facts"][FACT])
+    result = result_in(root, BENCHMARK.name, sizes, options.side.environment["BENCHMARK_WORKER_CLASS"])
+    return float(result["facts"][FACT])
 
 
 def _numbers(values: list[float]) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from django.utils.module_loading import import_string
 
 from benchmarks import meters
+from benchmarks.checkouts import benchmarks_with, result_in
 from benchmarks.harness import Benchmark, Size, main
 from benchmarks.history import ends
 from benchmarks.meters import WAL
@@ -64,13 +66,31 @@ class Cost:
 def measure(options: Namespace) -> Result:
     facts: dict[str, object] = {}
     bars: list[Bar] = []
+    there = _figures_of_other(options) if options.other else {}
     for worker_class in _existing(options.worker_classes or CLASSES):
         for variant, side, tenants in _variants(worker_class, options):
             cost = _cost(side, options.jobs, tenants)
             facts[f"{side.label}{variant and f', {variant}'}"] = cost
             if worker_class.endswith(WITH_BARS):
                 bars += _bars(cost, variant)
-    return Result(bars, facts)
+    return Result([*bars, *_compared(bars, there)], facts)
+
+
+def _figures_of_other(options: Namespace) -> dict[str, float]:
+    """By what they are figures of. Asked for first: each process wants a Redis that is empty."""
+    sizes = {"jobs": options.jobs, "tenants": options.tenants}
+    with benchmarks_with(Path(options.other)) as other:
+        result = result_in(other, BENCHMARK.name, sizes, f"tenant_slots.workers.{WITH_BARS}")
+    return {bar["what"]: bar["figure"] for bar in result["bars"]}
+
+
+def _compared(bars: Iterable[Bar], there: Mapping[str, float]) -> list[Bar]:
+    """Nothing may cost more than in the other checkout, where that has the class."""
+    return [
+        Bar(f"{bar.what}: this checkout / the other", round(bar.figure / there[bar.what], 2), "<=", 1, "x")
+        for bar in bars
+        if bar.what in there
+    ]
 
 
 def _existing(classes: Iterable[str]) -> Iterable[str]:
@@ -154,6 +174,7 @@ BENCHMARK = Benchmark(
         "tenants": Size(100, "tenants of the part in which all jobs are admitted before", smoke=10),
     },
     measure=measure,
+    paths={"other": "another checkout whose costs are not to be exceeded"},
 )
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ local UNKNOWN = 1    -- seconds that a job is charged of which nobody knows how 
 local STEP = 1e-6    -- seconds between tenants that come in at the same virtual time, so that the first one stays first
 local NEWEST = 0.2   -- weight of a job's run time in the mean of its tenant
 local LOOK = 100     -- jobs of RQ's list that are read at a time
-local FIELDS = 1000  -- names and values that are written at a time
+local FIELDS = 1000  -- names and values that are read or written at a time
 
 local NUDGE = 'tenant_slots-look' -- in RQ's list, in place of a job: whoever waits there is to look again. No job has this id
 local AT_ONCE = 0.02 -- seconds by which who looks again may be late
@@ -231,26 +231,41 @@ local function stay(record)
   end
 end
 
+-- Those of these workers that have not said that they are ours.
+local function not_ours(queue, workers)
+  local others = {}
+  for start = 1, #workers, FIELDS do
+    local some = {unpack(workers, start, math.min(#workers, start + FIELDS - 1))}
+    for at, score in ipairs(redis.call('ZMSCORE', key('workers', queue), unpack(some))) do
+      if not score then others[#others + 1] = some[at] end
+    end
+  end
+  return others
+end
+
 -- How many workers have a record of RQ's there and are not ours, and how many of these are idle.
 local function stock_workers(queue)
   local others, idle = 0, 0
-  for _, worker in ipairs(redis.call('SMEMBERS', 'rq:workers:' .. queue)) do
-    if not redis.call('ZSCORE', key('workers', queue), worker) then
-      local state = redis.call('HGET', worker, 'state')
-      if state then others = others + 1 end
-      if state == 'idle' then idle = idle + 1 end
-    end
+  for _, worker in ipairs(not_ours(queue, redis.call('SMEMBERS', 'rq:workers:' .. queue))) do
+    local state = redis.call('HGET', worker, 'state')
+    if state then others = others + 1 end
+    if state == 'idle' then idle = idle + 1 end
   end
   return others, idle
+end
+
+-- Whether somebody who waits at RQ's lists will look when a tenant may start a job again.
+local function is_watched(queue)
+  local latest = math.max(now, times_of(queue).wakes) + AT_ONCE
+  return redis.call('ZCOUNT', key('watch', queue), now - AT_ONCE, latest) > 0
 end
 
 -- Somebody is to look when a tenant may start a job again. Who waits at RQ's list knows only of those that had left by
 -- then: unless one of them looks in time it is woken, to find out. Not where a worker of RQ's waits too: that would pass over
 -- what is no job and begin its wait anew, without the heartbeat that comes at its end.
 local function have_somebody_watch(queue)
-  local wakes = times_of(queue).wakes
-  if wakes == 0 or redis.call('ZCOUNT', key('idle', queue), now, '+inf') == 0 then return end
-  if redis.call('ZCOUNT', key('watch', queue), now - AT_ONCE, math.max(now, wakes) + AT_ONCE) > 0 then return end
+  if times_of(queue).wakes == 0 or redis.call('ZCOUNT', key('idle', queue), now, '+inf') == 0 then return end
+  if is_watched(queue) then return end
   local list = 'rq:queue:' .. queue
   if redis.call('LINDEX', list, 0) == NUDGE then return end
   local _, idle = stock_workers(queue)
@@ -448,18 +463,27 @@ local function show_presence(worker, ttl, queues)
   for _, queue in ipairs(queues) do redis.call('ZADD', key('workers', queue), now + ttl, worker) end
 end
 
--- The worker waits at RQ's lists; returns the seconds until a tenant may start a job that it may not now.
+-- Whether a worker that waits has to know when a tenant may start a job: not where another one looks then, who has somebody
+-- told if it turns to something else. Nobody is told where RQ's own workers may wait: there all of ours know.
+local function has_to_watch(queue)
+  return times_of(queue).wakes > 0 and (not is_watched(queue) or stock_workers(queue) > 0)
+end
+
+-- The worker waits at RQ's lists; returns the seconds until a tenant may start a job that it may not now, if it is to look.
 local function wait(worker, ttl, waits, queues)
-  local soonest = math.huge
+  local soonest, looks = math.huge, waits ~= '1'
   for _, queue in ipairs(queues) do
+    redis.call('ZREM', key('watch', queue), worker)
     if waits == '1' then redis.call('ZADD', key('idle', queue), now + ttl, worker) end
     local wakes = times_of(queue).wakes
     if wakes > 0 then soonest = math.min(soonest, math.max(0, wakes - now)) end
+    looks = looks or has_to_watch(queue)
   end
-  if waits == '1' and soonest < math.huge then
+  if not looks or soonest == math.huge then return false end
+  if waits == '1' then
     for _, queue in ipairs(queues) do redis.call('ZADD', key('watch', queue), now + soonest, worker) end
   end
-  return soonest < math.huge and {'', string.format('%.6f', soonest)}
+  return {'', string.format('%.6f', soonest)}
 end
 
 -- What a worker of ours is to do: run a tenant's next job, take one from RQ's list, or wait at that list.
@@ -560,6 +584,15 @@ function operations.undo(queue, tenant, unused)
   write(record)
 end
 
+-- The tenant is no more.
+function operations.forget(tenant)
+  for queue in pairs(records_of(tenant)) do
+    for _, name in ipairs({'order', 'wake'}) do redis.call('ZREM', key(name, queue), tenant) end
+    redis.call('SREM', key('busy', queue), tenant)
+  end
+  redis.call('HDEL', KNOWN, tenant)
+end
+
 local function charge(record, jobs, seconds)
   record.jobs, record.begun = jobs, jobs * now - seconds
   record.ahead = jobs == 0 and 0 or math.max(jobs * charge_of(record), seconds / record.share)
@@ -594,6 +627,7 @@ function operations.charge(queue)
     if not redis.call('ZSCORE', key('workers', queue), worker) then redis.call('ZREM', key('watch', queue), worker) end
   end
   room(queue)
+  have_somebody_watch(queue)
 end
 
 -- Pushed jobs at the end of a list with plain RQ jobs go where two of these stand together, one between each two of them.

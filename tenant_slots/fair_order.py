@@ -180,6 +180,11 @@ def undo(turn: Turn) -> None:
     _ask(turn.rq_queue, "undo", turn.rq_queue, turn.tenant_queue_id, turn.jobs)
 
 
+def forget(rq_queue: str, tenant_queue_id: int) -> None:
+    """The tenant queue was deleted: nothing stays of it on the server of this queue."""
+    _ask(rq_queue, "forget", tenant_queue_id)
+
+
 def charge(rq_queue: str, running: Iterable[tuple[int, int, float]]) -> None:
     """Charge tenants for what runs: primary key, number of jobs, and the seconds that these have taken so far."""
     _ask(rq_queue, "charge", rq_queue, *(number for tenant in running for number in tenant))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
-from django.db.models.signals import pre_delete
+from django.db.models.signals import post_delete, pre_delete
 
-from tenant_slots import logs, signals
+from tenant_slots import logs, signals, transitions
+from tenant_slots.db.commits import after_commit
 from tenant_slots.exceptions import TenantQueueInUse
 from tenant_slots.models import Change, JobDependency, State, TenantJob, TenantQueue
 
@@ -17,6 +19,7 @@ logger = logging.getLogger("tenant_slots")
 def connect_all() -> None:
     pre_delete.connect(refuse_to_delete_in_use, sender=TenantQueue)
     pre_delete.connect(forget_dependencies, sender=TenantQueue)
+    post_delete.connect(forget_place_in_order, sender=TenantQueue)
     signals.connect_ours("jobs_enqueued", log_enqueued)
     signals.connect_ours("jobs_admitted", log_admitted)
     signals.connect_ours("job_started", log_started)
@@ -41,6 +44,10 @@ def refuse_to_delete_in_use(*, instance: TenantQueue, **_: Any) -> None:
 def forget_dependencies(*, instance: TenantQueue, **_: Any) -> None:
     """For which others its jobs waited; these have ended."""
     JobDependency.objects.filter(job__tenant_queue=instance.pk).delete()
+
+
+def forget_place_in_order(*, instance: TenantQueue, **_: Any) -> None:
+    after_commit(partial(transitions.deleted, instance.pk, instance.queue))
 
 
 def log_enqueued(*, jobs: list[TenantJob], **_: Any) -> None:

@@ -14,15 +14,18 @@ from django.db.models import (
     BigIntegerField,
     Case,
     CharField,
+    Count,
     DurationField,
     Exists,
     F,
     IntegerField,
     Q,
+    Subquery,
     UUIDField,
     Value,
     When,
 )
+from django.db.models.functions import Coalesce
 
 from tenant_slots import rates, rests
 from tenant_slots.db.clock import DatabaseNow, from_now
@@ -119,8 +122,19 @@ def _due() -> Q:
     more_urgent = TenantJob.objects.waiting().filter(
         tenant_queue=TENANT_QUEUE, rq_queue=RQ_QUEUE, priority__gt=PRIORITY
     )
-    may_hold_it = Exists(row.filter(rests.is_over(), paused=False, current_job__lte=F("max_job")))
+    key_may = Q(max_job_per_key=None) | Q(max_job_per_key__gte=_held_by_its_key())
+    may_hold_it = Exists(row.filter(rests.is_over(), key_may, paused=False, current_job__lte=F("max_job")))
     return Q(may_hold_it) & (Q(~Exists(more_urgent)) | Q(Exists(row.exclude(max_job_per_key=None))))
+
+
+def _held_by_its_key() -> Any:
+    """How many slots the job's concurrency key has, the job's own among them; 0 if it has no key.
+
+    The key is asked for by a question of its own, for the reason above.
+    """
+    key = TenantJob.objects.filter(pk=PK).exclude(key="").values("key")
+    held = TenantJob.objects.holding().filter(tenant_queue=TENANT_QUEUE, key=Subquery(key))
+    return Coalesce(Subquery(held.order_by().values("key").annotate(slots=Count("pk")).values("slots")), 0)
 
 
 START_IF_DUE = Statement(

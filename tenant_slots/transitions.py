@@ -102,6 +102,12 @@ def offer_changed(queue: str, shares: list[tuple[int, int]], to_offer: list[tupl
     return feed_each(_unless_out_of_reach(partial(fair_order.changed, queue, to_offer)) or [])
 
 
+def deleted(tenant_queue_id: int, queue: str) -> None:
+    """A tenant queue is no more."""
+    if not app_settings.IMMEDIATE:
+        _unless_out_of_reach(partial(fair_order.forget, queue, tenant_queue_id))
+
+
 def _run_at_once(tenant_queues: list[int]) -> list[TenantJob]:
     """Nobody is admitted for a worker."""
     import_string(RUNS_AT_ONCE)(tenant_queues)
@@ -171,9 +177,10 @@ def admit(turn: Turn) -> list[TenantJob]:
 def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
     """Around the admission that a turn is for: a tenant that has no more to run leaves the order.
 
-    A tenant queue that somebody holds, or that was deleted, leaves it too, and one with a row that the database does
-    not take: nobody else is to wait for it. Whoever holds one offers it afterwards, or the sweep does. Where the
-    database is out of reach the tenant keeps its place. What was admitted stands, whether or not the order can be told.
+    A tenant queue that somebody holds leaves it too, and one with a row that the database does not take: nobody else is
+    to wait for it. Whoever holds one offers it afterwards, or the sweep does. One that was deleted is forgotten. Where
+    the database is out of reach the tenant keeps its place. What was admitted stands, whether or not the order can be
+    told.
     """
 
     def came_of(admission: Admission) -> None:
@@ -181,26 +188,29 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
         for_workers = taken - sum(job.is_reservation for job in admission.jobs)
         stays_out = turn.is_out and admission.is_full and admission.wakes_in is None and for_workers == turn.jobs
         if (taken < turn.jobs or not admission.has_more) and not stays_out:
-            forget(for_workers, admission)
+            leave(for_workers, admission)
             return
         if for_workers < turn.jobs:
             _unless_out_of_reach(partial(fair_order.undo, turn._replace(jobs=turn.jobs - for_workers)))
         if turn.is_out and admission.has_more:
             freed(turn.tenant_queue_id, turn.rq_queue)
 
-    def forget(admitted: int, admission: Admission) -> None:
+    def leave(admitted: int, admission: Admission) -> None:
         drop = partial(fair_order.drop, turn, admitted, is_full=admission.is_full, wakes_in=admission.wakes_in)
         _unless_out_of_reach(drop)
 
     try:
         with waiting_at_most(min(patience.get(), LOCK_TIMEOUT_SECONDS)):
             yield came_of
-    except (TenantQueue.DoesNotExist, TenantQueueLocked) as error:
+    except TenantQueueLocked as error:
         logger.warning("a tenant queue loses its turn: %s", error)
-        forget(0, Admission(is_full=True))
+        leave(0, Admission(is_full=True))
+    except TenantQueue.DoesNotExist as error:
+        logger.warning("a tenant queue loses its turn: %s", error)
+        deleted(turn.tenant_queue_id, turn.rq_queue)
     except REFUSALS:
         logger.exception("tenant queue %s loses its turn, the database refuses its next job", turn.tenant_queue_id)
-        forget(0, Admission(is_full=True))
+        leave(0, Admission(is_full=True))
     except Error:
         _unless_out_of_reach(partial(fair_order.undo, turn))
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -29,12 +30,13 @@ from tests.factories import (
     damage_found,
     fresh,
     many_waiting,
+    owner,
     release_then_admit,
     tenant_queue,
     waiting_job,
     work,
 )
-from tests.plans import explained
+from tests.plans import analyze, explained, explained_sql
 
 pytestmark = pytest.mark.django_db
 
@@ -116,6 +118,47 @@ def test_raising_the_limit_per_key_lets_waiting_jobs_in() -> None:
     row.max_job_per_key = None
     row.save()
     assert TenantJob.objects.queued().count() == 3
+
+
+def test_a_lowered_limit_per_key_keeps_back_as_many_queued_jobs_as_are_too_many() -> None:
+    row = tenant_queue(max_job=5, max_job_per_key=5)
+    for _ in range(3):
+        waiting_job(row, key="ann")
+    first, second, third = admit(row)
+    row.set_max_job_per_key(1)
+    for job in (first, second):
+        assert not slots.start(job, owner())
+        assert slots.release(job, states=(State.QUEUED,), state=State.WAITING)
+    assert slots.start(third, owner())
+    assert counters_match()
+
+
+@pytest.mark.parametrize(
+    ("key", "others"), [("ann", "bob"), ("", "")], ids=["other users' jobs", "jobs without a concurrency key"]
+)
+def test_a_lowered_limit_per_key_keeps_no_job_of_others_from_starting(key: str, others: str) -> None:
+    row = tenant_queue(max_job=5, max_job_per_key=5)
+    waiting_job(row, key=key), waiting_job(row, key=others), waiting_job(row, key=others)
+    waiting_job(tenant_queue("another"), key=key)
+    (job, *_), _ = admit(row), admit(TenantQueue.objects.get(tenant="another"))
+    row.set_max_job_per_key(1)
+    assert slots.start(job, owner())
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="reads PostgreSQL's plan")
+@pytest.mark.parametrize("per_key", [None, 2])
+def test_at_a_start_the_jobs_of_its_key_that_hold_a_slot_are_counted_only_where_it_has_a_limit(
+    per_key: int | None,
+) -> None:
+    row = tenant_queue(max_job=5, max_job_per_key=per_key)
+    many_waiting(row, 500, key="ann", state=State.FINISHED)
+    waiting_job(row, key="ann")
+    (job,) = admit(row)
+    with CaptureQueriesContext(connection) as queries:
+        assert slots.start(job, owner())
+    analyze()
+    (look,) = re.findall("using tenant_slots_holding .*", explained_sql(f"ANALYZE {queries[-1]['sql']}"))
+    assert ("never executed" in look) is (per_key is None)
 
 
 def test_why_a_job_is_passed_over_can_be_asked() -> None:

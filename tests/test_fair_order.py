@@ -13,9 +13,10 @@ from django.test import override_settings
 from redis.exceptions import RedisError
 
 from tenant_slots import fair_order, slots, transitions
+from tenant_slots.conf import app_settings
 from tenant_slots.dispatch import NUDGE
 from tenant_slots.fair_order import NOTHING_CHARGED, NOTHING_RAN, Freed, Turn
-from tenant_slots.models import Kind, State, TenantJob
+from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tenant_slots.repair import lost_runs
 from tenant_slots.running.keeper import ReservationRun
 from tenant_slots.workers import TenantSimpleWorker, kept
@@ -525,6 +526,47 @@ def test_beside_a_stock_worker_one_is_ready_however_many_workers_of_ours_there_a
     assert room() == 1, "RQ's record of a worker of ours says nothing: it may be about to ask"
 
 
+def workers_of_ours(number: int) -> None:
+    names = [f"rq:worker:{n}" for n in range(number)]
+    redis().sadd(f"rq:workers:{QUEUE}", *names)
+    redis().zadd(f"tenant_slots:workers:{QUEUE}", dict.fromkeys(names, clock() + 60))
+
+
+def commands(action: Callable[[], object]) -> int:
+    """How many commands Redis runs for something, those of scripts too."""
+
+    def so_far() -> int:
+        return sum(of_one["calls"] for of_one in redis().info("commandstats").values())
+
+    before = so_far()
+    action()
+    return so_far() - before
+
+
+@alone
+def test_a_large_fleet_of_ours_costs_a_turn_no_more_than_a_small_one() -> None:
+    workers_of_ours(10)
+    few = commands(room)
+    workers_of_ours(1000)
+    assert commands(room) <= few
+
+
+@alone
+def test_control_each_worker_of_rq_is_asked_for_its_state() -> None:
+    workers_of_ours(10)
+    before = commands(room)
+    worker_of_rq("idle", "idle"), worker_of_rq("busy", "busy")
+    assert commands(room) >= before + 2
+
+
+@alone
+def test_stock_workers_are_known_among_thousands_of_ours() -> None:
+    for name in "abc":
+        worker_of_rq(name, "idle")
+    workers_of_ours(2500)
+    assert room() == 4
+
+
 @alone
 def test_a_worker_of_ours_that_was_not_heard_of_lately_is_none() -> None:
     for what in ("workers", "idle"):
@@ -748,13 +790,47 @@ def test_a_nudge_ends_no_chain_of_jobs() -> None:
 
 
 @alone
-def test_a_worker_that_is_gone_watches_nothing() -> None:
-    has_to_wait(3600)
+def test_one_of_many_that_wait_knows_and_the_others_sleep_on() -> None:
+    has_to_wait(60)
+    told = [fair_order.take(name, [QUEUE], waits=True)[0] for name in ("one", "two", "three")]
+    assert told == [pytest.approx(60, abs=5), None, None]
+    fair_order.leave("one", [QUEUE], looks=True)
+    assert fair_order.take("one", [QUEUE], waits=True)[0] == pytest.approx(60, abs=5), "it knows nobody but itself"
+    assert nudges() == 0
+
+
+@alone
+def test_who_would_look_too_late_or_in_another_queue_only_does_not_count() -> None:
+    has_to_wait(90)
     sleeps("one")
+    has_to_wait(30)
+    redis().delete(LIST)
+    assert fair_order.take("two", [QUEUE], waits=True)[0] == pytest.approx(30, abs=5)
+    assert fair_order.take("three", [QUEUE, LANE], waits=True)[0] is None
+    offer(B, queue=LANE)
+    fair_order.drop(Turn(LANE, B, jobs=1, offers=record(B, LANE).offers), is_full=True, wakes_in=60)
+    redis().delete(f"rq:queue:{LANE}")
+    assert fair_order.take("four", [QUEUE, LANE], waits=True)[0] == pytest.approx(30, abs=5)
+
+
+@alone
+@pytest.mark.parametrize(("state", "knows"), [("idle", True), ("busy", True), (None, False)])
+def test_all_know_where_a_stock_worker_is_as_nobody_is_told_beside_one(state: str | None, knows: bool) -> None:
+    worker_of_rq("stock", state)
+    has_to_wait(60)
+    sleeps("one")
+    assert isinstance(fair_order.take("two", [QUEUE], waits=True)[0], float) is knows
+
+
+@alone
+def test_a_worker_that_is_gone_watches_nothing_and_another_one_is_told() -> None:
+    has_to_wait(3600)
+    sleeps("one"), sleeps("two")
     redis().zrem(f"tenant_slots:workers:{QUEUE}", "one")
-    sleeps("two")
+    assert nudges() == 0
     fair_order.charge(QUEUE, [])
-    assert [name.decode() for name in redis().zrange(f"tenant_slots:watch:{QUEUE}", 0, -1)] == ["two"]
+    assert redis().zrange(f"tenant_slots:watch:{QUEUE}", 0, -1) == []
+    assert nudges() == 1
 
 
 @alone
@@ -799,6 +875,51 @@ def test_a_tenant_takes_less_than_300_bytes() -> None:
     assert used / 1000 < 300
 
 
+def is_known(tenant: int) -> bool:
+    return redis().hexists(KNOWN, tenant) or tenant in order() or tenant in order(LANE)
+
+
+def served_once(tenant: str) -> TenantQueue:
+    """A tenant queue that has had jobs in its own queue and in an overflow queue, and was offered since."""
+    row = tenant_queue(tenant)
+    offer(row.pk), offer(row.pk, queue=LANE)
+    fair_order.charge(QUEUE, [(row.pk, 1, 5.0)])
+    fair_order.freed(Freed(row.pk, 5.0, QUEUE))
+    return row
+
+
+def deleted_by_sql(row: TenantQueue) -> None:
+    TenantQueue.objects.filter(pk=row.pk)._raw_delete(app_settings.DATABASE)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_tenant_queue_that_is_deleted_is_forgotten_and_the_others_are_not() -> None:
+    gone, other = served_once("gone"), served_once("other")
+    pk = gone.pk
+    gone.delete()
+    assert (is_known(pk), is_known(other.pk)) == (False, True)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_so_is_one_that_sql_has_deleted_when_it_has_its_turn() -> None:
+    gone, other = served_once("gone"), served_once("other")
+    deleted_by_sql(gone)
+    assert transitions.feed(QUEUE) == []
+    assert (is_known(gone.pk), is_known(other.pk)) == (False, True)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_deletion_stands_although_redis_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = served_once("gone")
+
+    def away(*arguments: Any, **options: Any) -> None:
+        raise RedisError("away")
+
+    monkeypatch.setattr(fair_order, "_ask", away)
+    row.delete()
+    assert not TenantQueue.objects.exists()
+
+
 TWICE: dict[str, Callable[[Turn], object]] = {
     "offer": lambda turn: offer(A, B),
     "drop": lambda turn: fair_order.drop(turn, is_full=True),
@@ -808,6 +929,7 @@ TWICE: dict[str, Callable[[Turn], object]] = {
     "charge": lambda turn: fair_order.charge(QUEUE, [(A, 2, 5.0)]),
     "bring": lambda turn: fair_order.bring_before_plain_jobs(QUEUE, [OURS.format(1)]),
     "leave": lambda turn: fair_order.leave("one", [QUEUE], is_over=True),
+    "forget": lambda turn: fair_order.forget(QUEUE, B),
     "drop for a while": lambda turn: fair_order.drop(turn, is_full=False, wakes_in=60),
 }
 

@@ -122,7 +122,7 @@ def test_a_job_that_does_not_want_to_wait_takes_a_rest_for_busy() -> None:
     job = jobs.only_now.enqueue("acme")
     assert (fresh(job).state, job.error) == (
         State.CANCELED,
-        "discarded: acme on imports rested: HTTP 429 (0 of 1 in use)",
+        "discarded: acme on imports rested: HTTP 429 (0 of 1 taken)",
     )
 
 

@@ -150,7 +150,7 @@ def _defer(job: TenantJob, policy: Reschedule) -> None:
 def _discard(job: TenantJob) -> TenantJob:
     row = job.tenant_queue
     job.state = State.CANCELED
-    job.error = f"discarded: {row} {_reason(job)} ({row.current_job} of {row.max_job} in use)"
+    job.error = f"discarded: {row} {_reason(job)} ({row.current_job} of {row.max_job} taken)"
     TenantJob.objects.filter(pk=job.pk).update(state=job.state, error=job.error, ended_at=DatabaseNow())
     return job
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from django.db import Error, OperationalError, connections
 
-from tenant_slots import fair_order, logs, rests, slots, tenants, transitions
+from tenant_slots import fair_order, logs, rates, rests, slots, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db import sessions, transactions
 from tenant_slots.db.clock import DatabaseNow
@@ -254,9 +254,9 @@ class Keeper:
             self._beat_in_backlog(job)
 
     def _gets_slot(self, job: TenantJob) -> bool:
-        """Nobody is asked to wait for the row unless it looks as if a slot were free."""
-        looks_free = TenantQueue.objects.with_free(1).filter(rests.is_over(), pk=job.tenant_queue_id).exists()
-        return looks_free and transitions.admit_here(job)
+        """Nobody is asked to wait for the row unless it looks as if a slot and a token were free."""
+        free = TenantQueue.objects.with_free(1).filter(rests.is_over(), rates.allows(1), pk=job.tenant_queue_id)
+        return free.exists() and transitions.admit_here(job)
 
     def _still_waits(self, job: TenantJob) -> bool:
         seen = TenantJob.objects.filter(pk=job.pk).values_list("state", "attempt", "token").first()

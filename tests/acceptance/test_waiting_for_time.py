@@ -19,6 +19,11 @@ from tests.processes import Workers, wait_until
 OURS = [f"tenant_slots.workers.{name}" for name in ("TenantWorker", "TenantPreforkWorker", "TenantSimpleWorker")]
 NO_SWEEPS = json.dumps({"SWEEP_INTERVAL": 600})
 
+BARELY_A_SECOND = timedelta(seconds=0.8)
+"""Between two tokens is a whole one. Each is taken before its job's admission is noted, by however long a moment."""
+LATE = timedelta(seconds=5)
+"""On a loaded machine. Without somebody who is told when a token comes it is as long as a worker waits for a job."""
+
 
 @pytest.fixture
 def idle(workers: Workers) -> Workers:
@@ -48,8 +53,8 @@ def test_a_job_that_waits_for_a_token_starts_on_an_idle_worker_while_the_one_bef
     expected = [jobs.wait_for_file.enqueue("acme", name, history.path, str(door)) for name in "abc"]
     wait_until(lambda: all_run(expected))
     door.touch()
-    starts = sorted(job.started_at for job in expected)
-    assert all(later - earlier >= timedelta(seconds=0.99) for earlier, later in pairwise(starts))
+    admissions = sorted(job.admitted_at for job in expected)
+    assert all(BARELY_A_SECOND <= later - earlier <= LATE for earlier, later in pairwise(admissions))
 
 
 @pytest.mark.parametrize("worker_class", OURS)

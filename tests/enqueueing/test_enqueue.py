@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import django_rq
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from tenant_slots.exceptions import ArgumentNotJSON
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
-from tests.factories import fresh, in_rq, work
+from tests.factories import fresh, in_rq, pretend_idle, redis_forgets, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -27,6 +29,33 @@ def test_a_job_runs_and_keeps_its_result() -> None:
     assert job.result == 3
     assert job.enqueued_at <= job.admitted_at <= job.started_at <= job.ended_at
     assert job.tenant_queue.current_job == 0
+
+
+def commits(action: Callable[[], object]) -> int:
+    """How many transactions of the database something writes in."""
+    number, is_open = 0, False
+    with CaptureQueriesContext(connection) as queries:
+        action()
+    for query in queries.captured_queries:
+        if query["sql"].startswith("BEGIN"):
+            is_open = True
+        elif query["sql"].startswith("COMMIT"):
+            number, is_open = number + 1, False
+        elif not is_open and query["sql"].startswith(("INSERT", "UPDATE", "DELETE")):
+            number += 1
+    return number
+
+
+@pytest.mark.usefixtures("no_workers")
+@pytest.mark.parametrize(("idle", "expected"), [(0, 1), (1, 2), (50, 2)])
+def test_a_call_is_one_commit_and_one_more_where_a_worker_is_idle(idle: int, expected: int) -> None:
+    """Whoever enqueues admits the job for that worker."""
+    jobs.add.enqueue(1, 2, tenant="acme").cancel()
+    redis_forgets()
+    if idle:
+        pretend_idle(idle)
+    assert commits(partial(jobs.add.enqueue, 1, 2, tenant="acme")) == expected
+    assert TenantJob.objects.queued().exists() is bool(idle)
 
 
 def test_delay_is_enqueue() -> None:

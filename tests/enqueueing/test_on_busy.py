@@ -57,7 +57,7 @@ def test_discard_cancels_a_job_that_finds_no_slot_and_says_why() -> None:
         signals.job_ended.disconnect(receiver)
     assert fresh(first).state == State.QUEUED
     assert (fresh(second).state, fresh(second).ended_at is None) == (State.CANCELED, False)
-    assert second.error == "discarded: acme on imports had no free slot (1 of 1 in use)"
+    assert second.error == "discarded: acme on imports had no free slot (1 of 1 taken)"
     assert [job.pk for job in ended] == [second.pk]
     assert counters_match()
 
@@ -72,7 +72,7 @@ def test_of_many_discardable_jobs_as_many_stay_as_there_are_slots() -> None:
 def test_a_paused_tenant_is_busy() -> None:
     tenant_queue(max_job=3, paused=True)
     job = fresh(jobs.only_now.enqueue("acme"))
-    assert (job.state, job.error) == (State.CANCELED, "discarded: acme on imports was paused (0 of 3 in use)")
+    assert (job.state, job.error) == (State.CANCELED, "discarded: acme on imports was paused (0 of 3 taken)")
 
 
 def test_a_user_at_the_limit_per_key_is_told_so() -> None:
@@ -80,7 +80,7 @@ def test_a_user_at_the_limit_per_key_is_told_so() -> None:
     for_ann = jobs.only_now.using(key="ann")
     first, second = fresh(for_ann.enqueue("acme")), fresh(for_ann.enqueue("acme"))
     assert (first.state, second.state) == (State.QUEUED, State.CANCELED)
-    assert second.error == "discarded: acme on imports had no free slot for concurrency key 'ann' (1 of 3 in use)"
+    assert second.error == "discarded: acme on imports had no free slot for concurrency key 'ann' (1 of 3 taken)"
 
 
 def test_reschedule_leaves_the_backlog_for_its_seconds_give_or_take_the_jitter() -> None:
@@ -192,7 +192,7 @@ def test_no_job_is_turned_away_from_a_free_slot_when_the_admission_was_cut_off(m
     monkeypatch.setattr(slots, "admit", cut_off)
     first, second = jobs.only_now.enqueue_many([(("acme",), {})] * 2)
     assert (fresh(first).state, in_rq()) == (State.WAITING, 0)
-    assert fresh(second).error == "discarded: acme on imports had free slots only for jobs before it (0 of 1 in use)"
+    assert fresh(second).error == "discarded: acme on imports had free slots only for jobs before it (0 of 1 taken)"
     assert transitions.feed("imports") == [first], "its tenant has kept its place in the order"
     assert (fresh(first).state, in_rq()) == (State.QUEUED, 1)
     assert (fresh(row).current_job, counters_match()) == (1, True)
@@ -204,7 +204,7 @@ def test_no_job_is_turned_away_that_only_waits_for_a_worker() -> None:
     tenant_queue(max_job=3)
     many = jobs.only_now.enqueue_many([(("acme",), {})] * 5)
     assert [fresh(job).state for job in many] == [State.QUEUED, *[State.WAITING] * 2, *[State.CANCELED] * 2]
-    assert fresh(many[4]).error == "discarded: acme on imports had free slots only for jobs before it (1 of 3 in use)"
+    assert fresh(many[4]).error == "discarded: acme on imports had free slots only for jobs before it (1 of 3 taken)"
     assert fresh(jobs.only_now.enqueue("acme")).state == State.CANCELED
     more_urgent = fresh(jobs.only_now.using(priority=1).enqueue("acme"))
     assert more_urgent.state == State.WAITING

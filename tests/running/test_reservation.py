@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -190,6 +191,30 @@ def test_a_higher_priority_goes_first_and_the_key_is_stored() -> None:
         tenant_queue_with_one_slot.save()
         assert one.begun.wait(10)
         assert TenantJob.objects.running().get().key == "user-7"
+
+
+@pytest.mark.parametrize(("tokens", "asks"), [(0, False), (1, True)], ids=["its rate is used up", "control"])
+def test_it_asks_nobody_to_wait_for_the_tenant_queue_while_there_is_no_token(
+    monkeypatch: pytest.MonkeyPatch, tokens: int, asks: bool
+) -> None:
+    row = tenant_queue(max_job=5)
+    row.set_rate(1, per=timedelta(days=1), burst=1)
+    if not tokens:
+        running_job(row, another_process())
+    looks: list[TenantJob] = []
+    monkeypatch.setattr(transitions, "admit_here", looks.append)
+    with pytest.raises(NoFreeSlot), hold_slot("acme", "imports", timeout=0.1):
+        pass
+    assert bool(looks) is asks
+
+
+def test_it_begins_when_the_next_token_comes() -> None:
+    row = tenant_queue(max_job=5)
+    row.set_rate(1, per=timedelta(seconds=1), burst=1)
+    running_job(row, another_process())
+    with hold_slot("acme", "imports", timeout=30):
+        assert states() == ["running", "running"]
+    assert counters_match()
 
 
 def test_a_full_backlog_takes_no_reservation_and_a_free_slot_needs_no_place_in_it() -> None:

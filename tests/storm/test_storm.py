@@ -1,5 +1,5 @@
 """Everything at once, for minutes: kill -9 of horses and workers, FLUSHALL, restarts and outages of PostgreSQL, stopped
-processes, paused tenants, and rows that another session keeps locked.
+processes, paused tenants, lowered limits, and rows that another session keeps locked.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from tests.faults.conftest import SHORT, FaultWorkers
 from tests.faults.observer import Observer, events, open_runs, runs, snapshot
 from tests.faults.servers import Postgres, Valkey
 from tests.processes import wait_until
+from tests.storm.pauses import Pauses
+from tests.storm.probe import Probe
 
 MINUTES = float(os.environ["STORM_MINUTES"])
 SEED = int(os.environ.get("STORM_SEED") or random.SystemRandom().randrange(10**6))
@@ -35,7 +37,10 @@ WORKERS = 4
 BACKLOG = 60
 """Jobs that are kept waiting, so that there is always something to go wrong."""
 
-KILL, FLUSH, RESTART, OUTAGE, FREEZE, LOCK, PAUSE = 0.5, 20.0, 60.0, 45.0, 7.0, 11.0, 5.0
+LOWERED = ("f", "g", "h")
+"""Whose limit is lowered for a while: never above what the observer knows."""
+
+KILL, FLUSH, RESTART, OUTAGE, FREEZE, LOCK, PAUSE, LOWER, PROBE = 0.5, 20.0, 60.0, 45.0, 7.0, 11.0, 5.0, 9.0, 5.0
 """Seconds between two of a kind."""
 
 LEASES = (1.2, 2.5)
@@ -60,6 +65,8 @@ class Storm:
     def __init__(self, postgres: Postgres, valkey: Valkey, workers: FaultWorkers, observer: Observer) -> None:
         self.postgres, self.valkey, self.workers, self.observer = postgres, valkey, workers, observer
         self.chance = random.Random(SEED)
+        self.pauses, self.probe = Pauses(), Probe()
+        self.paused: set[str] = set()
         self.enqueued: set[str] = set()
         self.done: Counter[str] = Counter()
         self.pending: list[tuple[float, Callable[[], object]]] = []
@@ -75,6 +82,8 @@ class Storm:
             self.freeze: FREEZE,
             self.lock: LOCK,
             self.pause: PAUSE,
+            self.lower: LOWER,
+            self.ask: PROBE,
         }
         last = dict.fromkeys(due, began)
         while time.monotonic() - began < seconds:
@@ -121,14 +130,16 @@ class Storm:
         self.done["FLUSHALL"] += 1
 
     def restart(self) -> None:
-        self.postgres.restart("immediate")
+        with self.probe.outage():
+            self.postgres.restart("immediate")
         connection.close()
         self.done["PostgreSQL restarts"] += 1
 
     def outage(self) -> None:
-        self.postgres.stop("immediate")
-        time.sleep(self.chance.uniform(*LEASES) * SHORT["LEASE_TTL"])
-        self.postgres.start()
+        with self.probe.outage():
+            self.postgres.stop("immediate")
+            time.sleep(self.chance.uniform(*LEASES) * SHORT["LEASE_TTL"])
+            self.postgres.start()
         connection.close()
         self.done["outages"] += 1
 
@@ -158,18 +169,44 @@ class Storm:
 
     def pause(self) -> None:
         """Somebody pauses a tenant, and resumes it later."""
-        tenant = self.chance.choice(list(LIMITS))
+        tenant = self.chance.choice([name for name in LIMITS if name not in self.paused])
+        self.paused.add(tenant)
         with suppress(Error, TenantQueueLocked):
             TenantQueue.objects.get(tenant=tenant).pause()
+            self.pauses.began(tenant)
             self.done["pauses"] += 1
         self.until(lambda: self.resume(tenant))
 
     def resume(self, tenant: str) -> None:
         try:
+            self.pauses.is_to_end(tenant)
             TenantQueue.objects.get(tenant=tenant).resume()
+            self.paused.remove(tenant)
         except (Error, TenantQueueLocked):
             connection.close()
             self.until(lambda: self.resume(tenant))
+
+    def lower(self) -> None:
+        """Somebody lowers a limit, and raises it again later."""
+        tenant = self.chance.choice(LOWERED)
+        with suppress(Error, TenantQueueLocked):
+            TenantQueue.objects.get(tenant=tenant).set_limit(self.chance.randrange(LIMITS[tenant]))
+            self.done["limits lowered"] += 1
+        self.until(lambda: self.put_up(tenant))
+
+    def put_up(self, tenant: str) -> None:
+        try:
+            TenantQueue.objects.get(tenant=tenant).set_limit(LIMITS[tenant])
+        except (Error, TenantQueueLocked):
+            connection.close()
+            self.until(lambda: self.put_up(tenant))
+
+    def ask(self) -> None:
+        """A tenant that has nothing to run enqueues one job."""
+        try:
+            self.probe.enqueue(self.observer.path)
+        except Error:
+            connection.close()
 
     def until(self, end: Callable[[], object]) -> None:
         seconds = self.chance.uniform(*LEASES) * SHORT["LEASE_TTL"]
@@ -216,7 +253,7 @@ class Storm:
         wait_until(all_ended, seconds, "I3: jobs are left after the storm")
 
 
-def test_i1_to_i7_hold_in_a_storm(
+def test_i1_to_i7_and_i12_hold_in_a_storm(
     postgres: Postgres, valkey: Valkey, workers: FaultWorkers, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     import json
@@ -234,14 +271,16 @@ def test_i1_to_i7_hold_in_a_storm(
         storm.done |= {
             "ran again after their end": ran_after_end(observer),
             "jobs": len(storm.enqueued),
+            "newcomers": len(storm.probe.asked),
             "runs": len(observer.starts()),
             "snapshots": observer.samples,
         }
         with capfd.disabled():
             sys.stderr.write(f"{dict(storm.done)}\n")
-        breaches = observer.breaches()
+        breaches = [*observer.breaches(), *storm.pauses.breaches, *storm.probe.breaches(observer.events())]
     finished = {event.name for event in events(observer.path) if event.kind == "end"}
-    assert storm.enqueued <= finished, f"I3: {len(storm.enqueued - finished)} jobs are lost"
+    enqueued = storm.enqueued | storm.probe.asked.keys()
+    assert enqueued <= finished, f"I3: {len(enqueued - finished)} jobs are lost"
     assert not breaches, "\n".join(breaches)
     assert all(current == held == 0 for _, current, *_, held, _ in snapshot())
 
