@@ -16,6 +16,7 @@ from sentry_sdk.utils import event_from_exception
 
 from tenant_slots.contrib import tracing
 from tenant_slots.models import TenantJob
+from tenant_slots.running.run import EndedAtOnce
 from tenant_slots.tasks.tenant_busy import TenantBusy
 
 KEY = "sentry"
@@ -88,12 +89,15 @@ def _transaction(job: TenantJob) -> Iterator[None]:
 
 @contextmanager
 def _captured() -> Iterator[None]:
-    """A failure, but no `TenantBusy`. Sentry drops the same error where another integration tells it once more."""
+    """A failure, also by ``sys.exit()``, but no `TenantBusy`, nor a run that goes on elsewhere.
+
+    Sentry drops the same error where another integration tells it once more.
+    """
     try:
         yield
-    except TenantBusy:
+    except (TenantBusy, EndedAtOnce):
         raise
-    except Exception as error:
+    except BaseException as error:
         options = sentry_sdk.get_client().options
         mechanism = {"type": "tenant_slots", "handled": False}
         event, hint = event_from_exception(error, client_options=options, mechanism=mechanism)

@@ -16,6 +16,7 @@ from typing import Any
 import django_rq
 import pytest
 import sentry_sdk
+from django.db.models import JSONField, Value
 from django.test import override_settings
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -31,6 +32,7 @@ from sentry_sdk.transport import Transport
 
 from tenant_slots.contrib import opentelemetry, sentry
 from tenant_slots.models import State, TenantJob
+from tenant_slots.running.run import EndedAtOnce
 from tests.contrib import jobs
 from tests.factories import fresh, tenant_queue, waiting_job, work
 from tests.processes import Workers, wait_until
@@ -199,11 +201,73 @@ def test_a_failure_is_one_event_with_the_right_stack_and_name(sent: InMemory) ->
     assert run["contexts"]["trace"]["trace_id"] == event["contexts"]["trace"]["trace_id"]
 
 
+def moved(job: TenantJob) -> None:
+    """To where no worker finds it any more."""
+    TenantJob.objects.filter(pk=job.pk).update(task="shop.nowhere.fails")
+
+
+def spoilt(job: TenantJob) -> None:
+    TenantJob.objects.filter(pk=job.pk).update(args=Value("none of ours", JSONField()))
+
+
+def refused(job: TenantJob) -> None:
+    TenantJob.objects.filter(pk=job.pk).update(context={"refused": True})
+
+
+@contextmanager
+def doorkeeper(job: TenantJob) -> Iterator[None]:
+    """One of the project's contexts, after ours."""
+    if job.context.get("refused"):
+        raise PermissionError("not today")
+    yield
+
+
+@pytest.mark.parametrize(
+    ("task", "happens", "error"),
+    [
+        (jobs.leaves, None, "SystemExit"),
+        (jobs.gives_up, None, "CancelledError"),
+        (jobs.succeeds, refused, "PermissionError"),
+        (jobs.succeeds, moved, "UnknownJob"),
+        (jobs.succeeds, spoilt, "UnreadableColumn"),
+    ],
+)
+def test_whatever_ends_a_job_is_one_event_with_its_tags(sent: InMemory, task: Any, happens: Any, error: str) -> None:
+    both = [*ONLY_SENTRY["JOB_CONTEXT"], f"{__name__}.doorkeeper"]
+    with override_settings(TENANT_SLOTS={**ONLY_SENTRY, "JOB_CONTEXT": both, "UNKNOWN_TASK_WAIT": 0}):
+        job = task.enqueue("acme")
+        if happens is not None:
+            happens(job)
+        work()
+    job.refresh_from_db()
+    assert job.state == State.FAILED
+    (event,) = sent.of("event")
+    assert event["exception"]["values"][-1]["type"] == error
+    assert event["tags"]["tenant_slots.tenant"] == "acme"
+    assert event["tags"]["tenant_slots.task"] == event["transaction"] == job.task
+    assert [one["transaction"] for one in sent.of("transaction")] == [job.task]
+
+
+def test_a_job_that_waits_for_a_worker_that_knows_its_function_is_no_event(sent: InMemory) -> None:
+    job = jobs.succeeds.enqueue("acme")
+    moved(job)
+    work()
+    assert fresh(job).state == State.SCHEDULED
+    assert not sent.of("event")
+
+
 def test_a_busy_tenant_is_no_event(sent: InMemory) -> None:
     job = jobs.busy.enqueue("acme")
     work()
     assert fresh(job).state == State.WAITING
     assert not sent.of("event")
+
+
+def test_a_run_that_ends_with_its_worker_is_no_event(sent: InMemory) -> None:
+    job = waiting_job(tenant_queue(), attempt=1)
+    with pytest.raises(EndedAtOnce), sentry.job_context(job):
+        raise EndedAtOnce
+    assert [kind for kind, _ in sent.items] == ["transaction"]
 
 
 def test_tags_of_one_job_are_not_those_of_the_next(sent: InMemory) -> None:
@@ -273,6 +337,7 @@ def test_a_wait_a_failure_and_a_crash_are_one_trace(
 
 
 PREFORK = "tenant_slots.workers.TenantPreforkWorker"
+SIMPLE = "tenant_slots.workers.TenantSimpleWorker"
 
 
 class SentryServer(ThreadingHTTPServer):
@@ -319,13 +384,14 @@ def test_the_thread_that_sends_to_sentry_is_no_reason_for_another_work_horse(
     assert sentry_server.of("transaction") == [job.task for job in made]
 
 
-@pytest.mark.parametrize("kind", ["TenantWorker", "TenantPreforkWorker", "TenantSimpleWorker"])
-def test_a_failure_in_the_last_job_of_a_work_horse_reaches_sentry(
+@pytest.mark.parametrize("kind", ["tenant_slots.workers.TenantWorker", PREFORK, SIMPLE, "rq.Worker"])
+def test_each_failure_up_to_the_last_job_of_a_work_horse_reaches_sentry_once(
     workers: Workers, sentry_server: SentryServer, kind: str
 ) -> None:
-    job = jobs.process.enqueue("acme", "no such feed")
-    assert workers.run("--burst", worker_class=f"tenant_slots.workers.{kind}").returncode == 0
-    assert (sentry_server.of("event"), sentry_server.of("transaction")) == ([job.task], [job.task])
+    job = jobs.process.enqueue("acme", "enough", leaves=True)
+    jobs.process.enqueue("acme", "no such feed")
+    assert workers.run("--burst", worker_class=kind).returncode == 0
+    assert (sentry_server.of("event"), sentry_server.of("transaction")) == ([job.task] * 2, [job.task] * 2)
 
 
 def told_of(path: Path) -> list[dict[str, Any]]:
