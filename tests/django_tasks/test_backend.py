@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -226,6 +227,39 @@ def test_the_tenant_of_a_call_is_the_first_that_is_named() -> None:
         assert tenant_of(tasks.ping.enqueue()) == "scope"
     with configured(TENANT=f"{__name__}.whoever"):
         assert tenant_of(tasks.ping.enqueue(shop="option")) == "option"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "problem"),
+    [
+        ("priority", "1", "give a whole number from -100 to 100"),
+        ("priority", float("nan"), "give a whole number from -100 to 100"),
+        ("priority", 1.5, "priority must be a whole number between -100 and 100"),
+        ("run_after", timedelta(hours=1), "give a datetime, such as timezone.now() + timedelta(hours=1)"),
+        ("run_after", "2030-01-01", "give a datetime"),
+        ("queue_name", ["imports"], "it must be of type str"),
+        ("key", 5, "it must be of type str"),
+        ("timeout", "long", "it must be of type int"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_no_task(option: str, value: Any, problem: str) -> None:
+    with pytest.raises(InvalidTask, match=re.escape(problem)) as refused:
+        tasks.add.using(**{option: value})
+    if "must be a whole" not in problem:  # Django's own words
+        assert repr(value) in str(refused.value)
+
+
+@pytest.mark.parametrize("tenant", [[], 1.5, True])
+def test_what_is_no_tenant_is_refused_where_it_is_written(tenant: Any) -> None:
+    with pytest.raises(InvalidTenant, match=re.escape(repr(tenant))):
+        tasks.add.using(tenant=tenant)
+
+
+@pytest.mark.parametrize("option", ["priority", "queue_name"])
+@pytest.mark.parametrize("value", [None, {"wrong": 1}])
+def test_the_decorator_refuses_them_too(option: str, value: Any) -> None:
+    with pytest.raises(InvalidTask, match=option):
+        task(**{"queue_name": "imports", option: value})(tasks.add.func)
 
 
 @pytest.mark.skipif(not PASSES_OPTIONS_ON, reason="@task of Django 6.0 takes no further keyword arguments")
