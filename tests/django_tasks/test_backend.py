@@ -10,9 +10,11 @@ from uuid import UUID, uuid4
 import django_rq
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
 from rq import Retry
 
 from tenant_slots import tenant_scope
@@ -20,6 +22,7 @@ from tenant_slots.admin.arguments import shown_args
 from tenant_slots.exceptions import ArgumentNotJSON, InvalidTenant, TaskWithoutTenant, UnknownJob
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.testing import run_jobs
+from tests import jobs as ours
 from tests.django_tasks import tasks
 from tests.django_tasks.api import (
     PASSES_OPTIONS_ON,
@@ -401,3 +404,19 @@ def test_immediate_mode_runs_a_coroutine_for_an_asynchronous_caller() -> None:
     with override_settings(TENANT_SLOTS={"IMMEDIATE": True}):
         result = async_to_sync(tasks.add_slowly.aenqueue)("acme", 1)
     assert (result.errors, result.status) == ([], TaskResultStatus.SUCCESSFUL)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_call_costs_no_more_queries_than_a_job_of_ours_and_reading_it_back_costs_one(
+    django_assert_num_queries: DjangoAssertNumQueries,
+) -> None:
+    """However many there were before."""
+    tasks.add.enqueue("acme", 0)
+    ours.add.enqueue(1, 2, tenant="acme")
+    with CaptureQueriesContext(connection) as of_ours:
+        ours.add.enqueue(1, 2, tenant="acme")
+    for number in range(3):
+        with django_assert_num_queries(len(of_ours)):
+            result = tasks.add.enqueue("acme", number)
+        with django_assert_num_queries(1):
+            tasks.add.get_result(result.id)
