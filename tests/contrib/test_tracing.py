@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def sent(request: pytest.FixtureRequest) -> Iterator[InMemory]:
 
 
 @contextmanager
-def sentry_on(transport: InMemory, *integrations: Integration) -> Iterator[InMemory]:
+def sentry_on(transport: InMemory, *integrations: Integration, **options: Any) -> Iterator[InMemory]:
     """Few integrations, as they patch this process for good; those that are on by themselves real workers have."""
     sentry_sdk.init(
         dsn="https://key@sentry.invalid/1",
@@ -166,6 +167,7 @@ def sentry_on(transport: InMemory, *integrations: Integration) -> Iterator[InMem
         transport=transport,
         default_integrations=False,
         integrations=[DedupeIntegration(), LoggingIntegration(), *integrations],
+        **options,
     )
     try:
         yield transport
@@ -284,6 +286,45 @@ def test_where_sentry_is_off_nothing_is_kept_and_jobs_run() -> None:
         work()
     assert sentry.capture() == {}
     assert (fresh(job).state, fresh(job).context) == (State.FINISHED, {})
+
+
+@pytest.fixture
+def streamed() -> Iterator[InMemory]:
+    """Sentry as it sends spans as they end, and no transactions."""
+    if not find_spec("sentry_sdk.traces"):
+        pytest.skip("this version of sentry_sdk streams no spans")
+    options = {"trace_lifecycle": "stream", "ignore_spans": [{"name": "tenant_slots.run_job"}]}
+    with sentry_on(InMemory(), RqIntegration(), **options) as transport, override_settings(TENANT_SLOTS=ONLY_SENTRY):
+        yield transport
+
+
+def streamed_spans(transport: InMemory) -> dict[str, dict[str, Any]]:
+    sentry_sdk.flush()
+    return {span["name"]: span for sent in transport.of("span") for span in sent["items"]}
+
+
+@pytest.mark.filterwarnings("error:.*streaming mode")
+def test_where_spans_are_streamed_a_run_is_one_in_the_trace_of_the_request(streamed: InMemory) -> None:
+    with sentry_sdk.traces.start_span(name="request", parent_span=None) as asked:
+        job = jobs.fails.enqueue("acme")
+    work()
+    spans = streamed_spans(streamed)
+    assert set(spans) == {"request", job.task}
+    run = spans[job.task]
+    assert (run["trace_id"], run["parent_span_id"], run["is_segment"]) == (asked.trace_id, asked.span_id, True)
+    assert run["status"] == "error"
+    attributes = {name: value["value"] for name, value in run["attributes"].items()}
+    assert (attributes["tenant_slots.tenant"], attributes["tenant_slots.attempt"]) == ("acme", 1)
+    (event,) = streamed.of("event")
+    assert (event["contexts"]["trace"]["trace_id"], event["transaction"]) == (asked.trace_id, job.task)
+
+
+def test_where_spans_are_streamed_jobs_of_nobodys_request_have_a_trace_each(streamed: InMemory) -> None:
+    jobs.succeeds.enqueue("acme")
+    jobs.process.enqueue("acme")
+    TenantJob.objects.update(context={})
+    work()
+    assert len({span["trace_id"] for span in streamed_spans(streamed).values()}) == 2
 
 
 def test_a_plain_rq_job_without_a_tenant_is_traced_too(spans: InMemorySpanExporter) -> None:
