@@ -15,7 +15,7 @@ from tenant_slots.django_tasks import configuration, ours, results
 from tenant_slots.django_tasks.api import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, normalize_json
 from tenant_slots.django_tasks.calls import called_task
 from tenant_slots.django_tasks.task import TenantSlotsTask
-from tenant_slots.django_tasks.validation import problem_of
+from tenant_slots.django_tasks.validation import problem_of, problem_of_values
 from tenant_slots.enqueueing import enqueue
 
 
@@ -39,6 +39,8 @@ class TenantSlotsBackend(BaseTaskBackend):
 
     def validate_task(self, task: AnyTask) -> None:
         """Raises InvalidTask, or InvalidTenant for what `using` was given."""
+        if problem := problem_of_values(task):
+            raise InvalidTask(problem)
         super().validate_task(task)
         if problem := problem_of(task):
             raise InvalidTask(problem)

@@ -57,6 +57,7 @@ def test_it_is_for_those_whom_the_project_allows(client: Client) -> None:
 
 @OPEN
 def test_it_only_reads_and_is_not_kept(client: Client) -> None:
+    assert client.head(reverse("autoscaling"), headers={"Authorization": "Bearer ours"}).status_code == 200
     assert client.post(reverse("autoscaling")).status_code == 405
     assert "no-store" in autoscaling(client)["Cache-Control"]
 

@@ -16,13 +16,21 @@ from sentry_sdk.utils import event_from_exception
 
 from tenant_slots.contrib import tracing
 from tenant_slots.models import TenantJob
+from tenant_slots.running.run import EndedAtOnce
 from tenant_slots.tasks.tenant_busy import TenantBusy
+
+try:
+    from sentry_sdk import traces
+    from sentry_sdk.tracing_utils import has_span_streaming_enabled
+except ImportError:  # older than that spans can be streamed
+    traces = None  # type: ignore[assignment]
 
 KEY = "sentry"
 
 OF_RQ = "queue.task.rq"
 """The operation of the transactions of sentry_sdk's integration."""
 
+OPERATION = "queue.process"
 ORIGIN = "auto.queue.tenant_slots"
 
 TAGS = ("task", "tenant", "queue", "attempt")
@@ -43,15 +51,13 @@ def job_context(job: TenantJob) -> Iterator[None]:
         yield
         return
     ignore_logger("rq.worker")  # as Sentry's integration does: the error is told here
-    around = sentry_sdk.get_current_scope().transaction
+    span = _segment if _are_spans_streamed() else _transaction
     failed = True
     try:
         with sentry_sdk.isolation_scope() as scope:
             _tell_of(job, scope)
             if tracing.is_run(job):
-                if around is not None and around.op == OF_RQ:
-                    around.sampled = False
-                with _transaction(job), _captured():
+                with span(job), _captured():
                     yield
             else:
                 yield
@@ -74,26 +80,61 @@ def _tell_of(job: TenantJob, scope: sentry_sdk.Scope) -> None:
 
 @contextmanager
 def _transaction(job: TenantJob) -> Iterator[None]:
+    _drop_around()
     headers = job.context.get(KEY) or {}
     with sentry_sdk.new_scope():
         sentry_sdk.get_current_scope().span = None
-        transaction = sentry_sdk.continue_trace(
-            headers, op="queue.process", name=job.task, source="task", origin=ORIGIN
-        )
-        with sentry_sdk.start_transaction(transaction, custom_sampling_context={"tenant_slots_job": job}) as span:
-            for name, value in tracing.attributes_of(job).items():
-                span.set_data(f"tenant_slots.{name}", value)
+        transaction = sentry_sdk.continue_trace(headers, op=OPERATION, name=job.task, source="task", origin=ORIGIN)
+        with sentry_sdk.start_transaction(transaction, custom_sampling_context=_for_sampler(job)) as span:
+            for name, value in _attributes_of(job).items():
+                span.set_data(name, value)
             yield
+
+
+def _drop_around() -> None:
+    around = sentry_sdk.get_current_scope().transaction
+    if around is not None and around.op == OF_RQ:
+        around.sampled = False
+
+
+def _are_spans_streamed() -> bool:
+    """Whether the project has each span sent as it ends, in newer versions, which know no transactions then."""
+    return traces is not None and has_span_streaming_enabled(sentry_sdk.get_client().options)
+
+
+@contextmanager
+def _segment(job: TenantJob) -> Iterator[None]:
+    """What a transaction is where spans are streamed."""
+    own = {"sentry.op": OPERATION, "sentry.origin": ORIGIN, "sentry.segment.name.source": "task"}
+    with sentry_sdk.new_scope() as scope:
+        if headers := job.context.get(KEY):
+            traces.continue_trace(headers)
+        else:
+            traces.new_trace()
+        scope.set_custom_sampling_context(_for_sampler(job))
+        with traces.start_span(name=job.task, attributes=own | _attributes_of(job), parent_span=None):
+            yield
+
+
+def _attributes_of(job: TenantJob) -> dict[str, Any]:
+    return {f"tenant_slots.{name}": value for name, value in tracing.attributes_of(job).items()}
+
+
+def _for_sampler(job: TenantJob) -> dict[str, Any]:
+    return {"tenant_slots_job": job}
 
 
 @contextmanager
 def _captured() -> Iterator[None]:
-    """A failure, but no `TenantBusy`. Sentry drops the same error where another integration tells it once more."""
+    """A failure, also by ``sys.exit()``, but no `TenantBusy`, nor a run that goes on elsewhere.
+
+    Sentry drops the same error where another integration tells it once more.
+    """
     try:
         yield
-    except TenantBusy:
+    except (TenantBusy, EndedAtOnce):
         raise
-    except Exception as error:
+    except BaseException as error:
         options = sentry_sdk.get_client().options
         mechanism = {"type": "tenant_slots", "handled": False}
         event, hint = event_from_exception(error, client_options=options, mechanism=mechanism)

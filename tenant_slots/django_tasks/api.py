@@ -15,6 +15,8 @@ if TYPE_CHECKING or django.VERSION >= (6, 0):
     from django.tasks.backends.immediate import ImmediateBackend
     from django.tasks.base import (
         DEFAULT_TASK_QUEUE_NAME,
+        TASK_MAX_PRIORITY,
+        TASK_MIN_PRIORITY,
         Task,
         TaskContext,
         TaskError,
@@ -36,6 +38,8 @@ else:
     from django_tasks.backends.immediate import ImmediateBackend
     from django_tasks.base import (
         DEFAULT_TASK_QUEUE_NAME,
+        TASK_MAX_PRIORITY,
+        TASK_MIN_PRIORITY,
         Task,
         TaskContext,
         TaskError,
@@ -56,6 +60,8 @@ else:  # here with two parameters, there with one, or with none
 
 __all__ = [
     "DEFAULT_TASK_QUEUE_NAME",
+    "TASK_MAX_PRIORITY",
+    "TASK_MIN_PRIORITY",
     "AnyResult",
     "AnyTask",
     "BaseTaskBackend",

@@ -45,4 +45,9 @@ def _is_task_of_ours(value: Any) -> bool:
 def _gives_slots(backend: type[BaseTaskBackend]) -> bool:
     """Or runs nothing, or runs it here and now, as a plain call of the function would."""
     is_local = issubclass(backend, (DummyBackend, ImmediateBackend))
-    return is_local or getattr(backend, "gives_slots", False) or backend.__module__.startswith(AS_PLAIN_RQ)
+    return is_local or getattr(backend, "gives_slots", False) or _is_of_plain_rq(backend)
+
+
+def _is_of_plain_rq(backend: type[BaseTaskBackend]) -> bool:
+    """Or a class of the project that is made of it."""
+    return any(kind.__module__.startswith(AS_PLAIN_RQ) for kind in backend.__mro__)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
+from math import isnan
+from typing import Any
 
 from tenant_slots import tenants
 from tenant_slots.decorators import problem_of as problem_of_function
-from tenant_slots.django_tasks.api import AnyTask
+from tenant_slots.django_tasks.api import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, AnyTask
 from tenant_slots.exceptions import ImproperJob, InvalidOption
 from tenant_slots.tasks.options import (
     DECORATOR_OPTIONS,
@@ -23,6 +27,34 @@ OPTIONS["explicit_key"] = USING_OPTIONS["explicit_key"]
 """By the name of the field of our Task class."""
 
 
+def _priority_problem(value: object) -> str:
+    """Django says itself what is out of range, and takes 1.0 for 1."""
+    is_any = isinstance(value, int | float) and not isnan(value)
+    return "" if is_any else f"give a whole number from {TASK_MIN_PRIORITY} to {TASK_MAX_PRIORITY}"
+
+
+def _run_after_problem(value: object) -> str:
+    is_time = value is None or isinstance(value, datetime)
+    return "" if is_time else "give a datetime, such as timezone.now() + timedelta(hours=1)"
+
+
+DJANGOS: dict[str, Callable[[Any], str]] = {
+    "priority": _priority_problem,
+    "queue_name": USING_OPTIONS["queue"].problem,
+    "run_after": _run_after_problem,
+}
+"""Django's own, which it compares and asks for more without a look at what they are."""
+
+
+def problem_of_values(task: AnyTask) -> str:
+    """Why Django cannot check what it knows of a Task; empty when it can."""
+    for name, problem_of_value in DJANGOS.items():
+        value = getattr(task, name)
+        if problem := problem_of_value(value):
+            return f"{name}={value!r} is not possible for a Task: {problem}."
+    return ""
+
+
 def problem_of(task: AnyTask) -> str:
     """Why there can be no such Task; empty when there can. Raises InvalidTenant."""
     if problem := problem_of_function(task.func):
@@ -36,7 +68,7 @@ def problem_of(task: AnyTask) -> str:
             require_fitting(replace(inner, run_after=task.run_after))
     except (InvalidOption, ImproperJob) as error:
         return str(error)
-    if tenant := getattr(task, "explicit_tenant", None):
+    if (tenant := getattr(task, "explicit_tenant", None)) not in (None, tenants.NO_TENANT):
         tenants.require_tenant(tenant)
     return ""
 

@@ -131,10 +131,29 @@ def _is_expired(job: TenantJob) -> bool:
 
 def run_stored(job: TenantJob) -> Any:
     """Call the function of a job as its row has it."""
-    task = task_of(job)
-    job.require_readable("args", "kwargs", "options", "context")
-    function = task.called_for(job)
-    return completed_in_context(job, lambda: function(*methods.object_of(task, job), *job.args, **job.kwargs))
+    job.require_readable("context")
+    return completed_in_context(job, _call_of(job))
+
+
+def _call_of(job: TenantJob) -> Callable[[], Any]:
+    """What calls the function; or raises why it cannot be called, in the job's context: errors are told of there.
+
+    Raises:
+        UnknownJob: the job is to go back, which is no failure.
+    """
+    try:
+        task = task_of(job)
+        job.require_readable("args", "kwargs", "options")
+        function = task.called_for(job)
+    except Exception as error:
+        if unknown_tasks.put_back(job, error):
+            raise
+        return partial(_fail, error)
+    return lambda: function(*methods.object_of(task, job), *job.args, **job.kwargs)
+
+
+def _fail(error: Exception) -> None:
+    raise error
 
 
 def _after_error(job: TenantJob, text: str, error: BaseException) -> Outcome:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
+from asyncio import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,16 @@ def fails(tenant: str, secret: str = "") -> None:
 
 
 @tenant_job("imports", tenant="tenant")
+def leaves(tenant: str) -> None:
+    sys.exit("enough")
+
+
+@tenant_job("imports", tenant="tenant")
+async def gives_up(tenant: str) -> None:
+    raise CancelledError("nobody waits for it")
+
+
+@tenant_job("imports", tenant="tenant")
 def busy(tenant: str) -> None:
     raise TenantBusy("slow down", seconds=3600)
 
@@ -104,8 +116,10 @@ def succeeds(tenant: str) -> int:
 
 
 @tenant_job("imports", tenant="tenant")
-def process(tenant: str, error: str = "") -> int:
+def process(tenant: str, error: str = "", leaves: bool = False) -> int:
     """Which one it runs in."""
+    if leaves:
+        sys.exit(error)
     if error:
         raise ValueError(error)
     return os.getpid()

@@ -131,3 +131,4 @@ def test_keda_scales_on_what_workers_could_do() -> None:
     fallback = KEDA["spec"].get("fallback", {})
     assert fallback.get("failureThreshold"), "else those that have run so far are all there are while nothing is known"
     assert fallback.get("replicas") >= 1
+    assert fallback.get("behavior") == "currentReplicasIfHigher", "else those that have more to do are taken away"

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import django_rq
 import pytest
 import sentry_sdk
+from django.db.models import JSONField, Value
 from django.test import override_settings
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -31,6 +33,7 @@ from sentry_sdk.transport import Transport
 
 from tenant_slots.contrib import opentelemetry, sentry
 from tenant_slots.models import State, TenantJob
+from tenant_slots.running.run import EndedAtOnce
 from tests.contrib import jobs
 from tests.factories import fresh, tenant_queue, waiting_job, work
 from tests.processes import Workers, wait_until
@@ -156,7 +159,7 @@ def sent(request: pytest.FixtureRequest) -> Iterator[InMemory]:
 
 
 @contextmanager
-def sentry_on(transport: InMemory, *integrations: Integration) -> Iterator[InMemory]:
+def sentry_on(transport: InMemory, *integrations: Integration, **options: Any) -> Iterator[InMemory]:
     """Few integrations, as they patch this process for good; those that are on by themselves real workers have."""
     sentry_sdk.init(
         dsn="https://key@sentry.invalid/1",
@@ -164,6 +167,7 @@ def sentry_on(transport: InMemory, *integrations: Integration) -> Iterator[InMem
         transport=transport,
         default_integrations=False,
         integrations=[DedupeIntegration(), LoggingIntegration(), *integrations],
+        **options,
     )
     try:
         yield transport
@@ -199,11 +203,73 @@ def test_a_failure_is_one_event_with_the_right_stack_and_name(sent: InMemory) ->
     assert run["contexts"]["trace"]["trace_id"] == event["contexts"]["trace"]["trace_id"]
 
 
+def moved(job: TenantJob) -> None:
+    """To where no worker finds it any more."""
+    TenantJob.objects.filter(pk=job.pk).update(task="shop.nowhere.fails")
+
+
+def spoilt(job: TenantJob) -> None:
+    TenantJob.objects.filter(pk=job.pk).update(args=Value("none of ours", JSONField()))
+
+
+def refused(job: TenantJob) -> None:
+    TenantJob.objects.filter(pk=job.pk).update(context={"refused": True})
+
+
+@contextmanager
+def doorkeeper(job: TenantJob) -> Iterator[None]:
+    """One of the project's contexts, after ours."""
+    if job.context.get("refused"):
+        raise PermissionError("not today")
+    yield
+
+
+@pytest.mark.parametrize(
+    ("task", "happens", "error"),
+    [
+        (jobs.leaves, None, "SystemExit"),
+        (jobs.gives_up, None, "CancelledError"),
+        (jobs.succeeds, refused, "PermissionError"),
+        (jobs.succeeds, moved, "UnknownJob"),
+        (jobs.succeeds, spoilt, "UnreadableColumn"),
+    ],
+)
+def test_whatever_ends_a_job_is_one_event_with_its_tags(sent: InMemory, task: Any, happens: Any, error: str) -> None:
+    both = [*ONLY_SENTRY["JOB_CONTEXT"], f"{__name__}.doorkeeper"]
+    with override_settings(TENANT_SLOTS={**ONLY_SENTRY, "JOB_CONTEXT": both, "UNKNOWN_TASK_WAIT": 0}):
+        job = task.enqueue("acme")
+        if happens is not None:
+            happens(job)
+        work()
+    job.refresh_from_db()
+    assert job.state == State.FAILED
+    (event,) = sent.of("event")
+    assert event["exception"]["values"][-1]["type"] == error
+    assert event["tags"]["tenant_slots.tenant"] == "acme"
+    assert event["tags"]["tenant_slots.task"] == event["transaction"] == job.task
+    assert [one["transaction"] for one in sent.of("transaction")] == [job.task]
+
+
+def test_a_job_that_waits_for_a_worker_that_knows_its_function_is_no_event(sent: InMemory) -> None:
+    job = jobs.succeeds.enqueue("acme")
+    moved(job)
+    work()
+    assert fresh(job).state == State.SCHEDULED
+    assert not sent.of("event")
+
+
 def test_a_busy_tenant_is_no_event(sent: InMemory) -> None:
     job = jobs.busy.enqueue("acme")
     work()
     assert fresh(job).state == State.WAITING
     assert not sent.of("event")
+
+
+def test_a_run_that_ends_with_its_worker_is_no_event(sent: InMemory) -> None:
+    job = waiting_job(tenant_queue(), attempt=1)
+    with pytest.raises(EndedAtOnce), sentry.job_context(job):
+        raise EndedAtOnce
+    assert [kind for kind, _ in sent.items] == ["transaction"]
 
 
 def test_tags_of_one_job_are_not_those_of_the_next(sent: InMemory) -> None:
@@ -220,6 +286,45 @@ def test_where_sentry_is_off_nothing_is_kept_and_jobs_run() -> None:
         work()
     assert sentry.capture() == {}
     assert (fresh(job).state, fresh(job).context) == (State.FINISHED, {})
+
+
+@pytest.fixture
+def streamed() -> Iterator[InMemory]:
+    """Sentry as it sends spans as they end, and no transactions."""
+    if not find_spec("sentry_sdk.traces"):
+        pytest.skip("this version of sentry_sdk streams no spans")
+    options = {"trace_lifecycle": "stream", "ignore_spans": [{"name": "tenant_slots.run_job"}]}
+    with sentry_on(InMemory(), RqIntegration(), **options) as transport, override_settings(TENANT_SLOTS=ONLY_SENTRY):
+        yield transport
+
+
+def streamed_spans(transport: InMemory) -> dict[str, dict[str, Any]]:
+    sentry_sdk.flush()
+    return {span["name"]: span for sent in transport.of("span") for span in sent["items"]}
+
+
+@pytest.mark.filterwarnings("error:.*streaming mode")
+def test_where_spans_are_streamed_a_run_is_one_in_the_trace_of_the_request(streamed: InMemory) -> None:
+    with sentry_sdk.traces.start_span(name="request", parent_span=None) as asked:
+        job = jobs.fails.enqueue("acme")
+    work()
+    spans = streamed_spans(streamed)
+    assert set(spans) == {"request", job.task}
+    run = spans[job.task]
+    assert (run["trace_id"], run["parent_span_id"], run["is_segment"]) == (asked.trace_id, asked.span_id, True)
+    assert run["status"] == "error"
+    attributes = {name: value["value"] for name, value in run["attributes"].items()}
+    assert (attributes["tenant_slots.tenant"], attributes["tenant_slots.attempt"]) == ("acme", 1)
+    (event,) = streamed.of("event")
+    assert (event["contexts"]["trace"]["trace_id"], event["transaction"]) == (asked.trace_id, job.task)
+
+
+def test_where_spans_are_streamed_jobs_of_nobodys_request_have_a_trace_each(streamed: InMemory) -> None:
+    jobs.succeeds.enqueue("acme")
+    jobs.process.enqueue("acme")
+    TenantJob.objects.update(context={})
+    work()
+    assert len({span["trace_id"] for span in streamed_spans(streamed).values()}) == 2
 
 
 def test_a_plain_rq_job_without_a_tenant_is_traced_too(spans: InMemorySpanExporter) -> None:
@@ -273,6 +378,7 @@ def test_a_wait_a_failure_and_a_crash_are_one_trace(
 
 
 PREFORK = "tenant_slots.workers.TenantPreforkWorker"
+SIMPLE = "tenant_slots.workers.TenantSimpleWorker"
 
 
 class SentryServer(ThreadingHTTPServer):
@@ -319,13 +425,14 @@ def test_the_thread_that_sends_to_sentry_is_no_reason_for_another_work_horse(
     assert sentry_server.of("transaction") == [job.task for job in made]
 
 
-@pytest.mark.parametrize("kind", ["TenantWorker", "TenantPreforkWorker", "TenantSimpleWorker"])
-def test_a_failure_in_the_last_job_of_a_work_horse_reaches_sentry(
+@pytest.mark.parametrize("kind", ["tenant_slots.workers.TenantWorker", PREFORK, SIMPLE, "rq.Worker"])
+def test_each_failure_up_to_the_last_job_of_a_work_horse_reaches_sentry_once(
     workers: Workers, sentry_server: SentryServer, kind: str
 ) -> None:
-    job = jobs.process.enqueue("acme", "no such feed")
-    assert workers.run("--burst", worker_class=f"tenant_slots.workers.{kind}").returncode == 0
-    assert (sentry_server.of("event"), sentry_server.of("transaction")) == ([job.task], [job.task])
+    job = jobs.process.enqueue("acme", "enough", leaves=True)
+    jobs.process.enqueue("acme", "no such feed")
+    assert workers.run("--burst", worker_class=kind).returncode == 0
+    assert (sentry_server.of("event"), sentry_server.of("transaction")) == ([job.task] * 2, [job.task] * 2)
 
 
 def told_of(path: Path) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ DOCKERFILE = ROOT / "example_project" / "Dockerfile"
 KUBERNETES = ROOT / "docs" / "deploy" / "kubernetes.yaml"
 KEDA = ROOT / "docs" / "deploy" / "keda.yaml"
 KEDA_PROMETHEUS = ROOT / "docs" / "monitoring" / "keda.yaml"
+GRAFANA = ROOT / "docs" / "monitoring" / "grafana.json"
 
 
 def documents(path: Path) -> list[dict[str, Any]]:

