@@ -18,8 +18,11 @@ T = TypeVar("T")
 LOCK_TIMEOUT_SECONDS = 5
 """How long to wait for a tenant queue. We lock it for milliseconds; only a stuck foreign transaction takes longer."""
 
-LOCKED_OUT = ("55P03", "40P01")
-"""PostgreSQL's SQLSTATE of a lock_timeout that ran out, and of a deadlock, which is found a second after it began."""
+DEADLOCK = "40P01"
+"""PostgreSQL's SQLSTATE of a deadlock, which is found a second after it began."""
+
+LOCKED_OUT = ("55P03", DEADLOCK)
+"""The one of a lock_timeout that ran out, and of a deadlock."""
 
 REFUSALS = (DataError, IntegrityError)
 """What a database answers to a value out of its column's range, or against a constraint: later, as well."""
@@ -54,7 +57,12 @@ def waiting_at_most(seconds: float) -> Iterator[None]:
 
 def is_locked_out(error: Error) -> bool:
     """Whether it means that somebody held a row for longer than we wait for one."""
-    return isinstance(error, TenantQueueLocked) or getattr(error.__cause__, "sqlstate", None) in LOCKED_OUT
+    return isinstance(error, TenantQueueLocked) or _sqlstate(error) in LOCKED_OUT
+
+
+def is_deadlock(error: Error) -> bool:
+    """Whether PostgreSQL has undone a transaction because it and others waited for each other."""
+    return _sqlstate(error) == DEADLOCK
 
 
 def impatient(alias: str, seconds: float) -> tuple[str, ...]:
@@ -203,6 +211,10 @@ def outside(function: Callable[[], T]) -> T:
 
 def _lock_timeout(seconds: float) -> str:
     return f"SET LOCAL lock_timeout = '{int(seconds * 1000)}ms'"
+
+
+def _sqlstate(error: Error) -> object:
+    return getattr(error.__cause__, "sqlstate", None)
 
 
 def _milliseconds() -> int:
