@@ -35,6 +35,9 @@ index of that tenant's jobs and to sort them is a little cheaper then, and reads
 many. Before version 18 a sort that cannot be helped counts as so dear that the statement would be compiled.
 """
 
+SEES_OTHERS = ("read committed", "read uncommitted")
+"""Isolation levels whose every statement looks anew. The second one is the first one in PostgreSQL, by another name."""
+
 READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 """A stricter level fails where waiting for the lock is what we want."""
 
@@ -153,7 +156,7 @@ def sees_others(alias: str) -> bool:
         return True
     with connection.cursor() as cursor:
         cursor.execute("SHOW transaction_isolation")
-        return bool(cursor.fetchone()[0] == "read committed")
+        return cursor.fetchone()[0] in SEES_OTHERS
 
 
 @contextmanager
