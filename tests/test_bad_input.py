@@ -215,6 +215,13 @@ def test_arguments_over_the_limit_are_refused_with_their_size() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
+def test_arguments_are_as_large_as_what_the_database_is_sent() -> None:
+    """Of a float, all of its digits."""
+    with pytest.raises(exceptions.ArgumentsTooLarge, match=r"take 31\d{4} bytes"):
+        jobs.fail.enqueue("acme", [1e308] * 1000)
+
+
+@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
     ("tenant", "problem"),
     [
