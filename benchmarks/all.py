@@ -31,6 +31,7 @@ from benchmarks import (
     scrape,
     sweep_cost,
     throttle_cost,
+    unique_for,
     weights,
     worker_time,
 )
@@ -62,6 +63,7 @@ MODULES = (
     throttle_cost,
     key_caps,
     due_jobs,
+    unique_for,
     weights,
     admin_list,
     scrape,
