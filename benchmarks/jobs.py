@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 
 from benchmarks import work
 from tenant_slots import Reschedule, tenant_job
@@ -27,6 +28,11 @@ def query(tenant: str, name: str) -> None:
 @tenant_job("bench", tenant="tenant")
 def hold(tenant: str, name: str, path: str) -> None:
     work.hold(tenant, name, path)
+
+
+@tenant_job("bench", tenant="tenant", key="name", unique_for=timedelta(hours=1))
+def once(tenant: str, name: str) -> None:
+    work.nothing(tenant, name)
 
 
 def _decide(job: TenantJob, tenant_queue: TenantQueue) -> Reschedule:

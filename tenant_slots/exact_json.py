@@ -25,6 +25,11 @@ class ExactEncoder(json.JSONEncoder):
         return _TEXT_OR_NUMBER.sub(_exact, text) if "e+" in text or "-0.0" in text else text
 
 
+def size_of(value: Any) -> int:
+    """In bytes, as it is sent to the database: a float may be written with 300 digits."""
+    return len(json.dumps(value, cls=ExactEncoder))
+
+
 def _exact(found: re.Match[str]) -> str:
     text = found[0]
     if text.startswith('"'):

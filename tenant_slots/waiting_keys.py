@@ -109,10 +109,25 @@ _OF_EACH_KEY = {
     """,
 }
 
+_WITHOUT = """
+    SELECT -1 - priority, id, key FROM (
+        SELECT priority, id, key FROM {jobs} WHERE tenant_queue_id = %(row)s AND rq_queue = %(rq_queue)s AND stage = 2
+        ORDER BY priority DESC, id LIMIT %(jobs)s
+    ) AS ahead WHERE NOT {is_one_of} ORDER BY priority DESC, id LIMIT %(limit)s
+"""
+"""Django's slices cannot be filtered. The condition is that of the index of the backlog."""
+
+_IS_ONE_OF = {"postgresql": "key = ANY(%(keys)s)", "sqlite": "key IN (SELECT value FROM json_each(%(keys)s))"}
+
 
 def keys(lane: Lane, number: int) -> list[str]:
     """The concurrency keys of which jobs wait, so many of them at most: from key to key in the index."""
     return [key for (key,) in _rows(_KEYS, lane, limit=number)]
+
+
+def first_without(lane: Lane, keys: Sequence[str], jobs: int, number: int) -> list[Head]:
+    """Those of the first `jobs` that have none of these keys, so many of them at most, in their order."""
+    return [Head(*row) for row in _rows(_WITHOUT, lane, keys=_listed(keys), jobs=jobs, limit=number)]
 
 
 def first_of_each(lane: Lane, keys: Sequence[str], each: int, number: int) -> list[Head]:
@@ -122,10 +137,16 @@ def first_of_each(lane: Lane, keys: Sequence[str], each: int, number: int) -> li
         each: most jobs of a key.
         number: most jobs altogether.
     """
-    is_sqlite = connections[app_settings.DATABASE].vendor == "sqlite"
-    given = json.dumps(keys) if is_sqlite else keys
-    sql = _OF_EACH_KEY["sqlite" if is_sqlite else "postgresql"]
-    return [Head(*row) for row in _rows(sql, lane, keys=given, each=each, limit=number)]
+    return [Head(*row) for row in _rows(_OF_EACH_KEY[_vendor()], lane, keys=_listed(keys), each=each, limit=number)]
+
+
+def _listed(keys: Sequence[str]) -> object:
+    """As one parameter."""
+    return json.dumps(list(keys)) if _vendor() == "sqlite" else list(keys)
+
+
+def _vendor() -> str:
+    return connections[app_settings.DATABASE].vendor
 
 
 def _rows(sql: str, lane: Lane, **values: Any) -> list[Any]:
@@ -133,6 +154,7 @@ def _rows(sql: str, lane: Lane, **values: Any) -> list[Any]:
     names = {"jobs": connection.ops.quote_name(TenantJob._meta.db_table)}
     names["waiting"] = _WAITING.format(**names)
     names["of_key"] = _OF_KEY.format(**names)
+    names["is_one_of"] = _IS_ONE_OF[_vendor()]
     with connection.cursor() as cursor:
         cursor.execute(sql.format(**names), {"row": lane.tenant_queue, "rq_queue": lane.rq_queue, **values})
         found: list[Any] = cursor.fetchall()

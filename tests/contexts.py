@@ -53,6 +53,11 @@ def capture_much() -> dict[str, Any]:
     return {"text": "x" * 70_000}
 
 
+def capture_digits() -> dict[str, Any]:
+    """Short in Python, and not in the database."""
+    return {"numbers": [1e308] * 1000}
+
+
 def capture_wrongly() -> dict[str, Any]:
     raise LookupError("nobody is signed in")
 

@@ -424,6 +424,21 @@ PROBLEMS: dict[str, type[BaseException]] = {
 }
 
 
+def _runs_out_of_time(job: TenantJob, row: TenantQueue) -> str:
+    """RQ's own alarm, brought forward."""
+    signal.raise_signal(signal.SIGALRM)
+    return "wait"
+
+
+@tenant_job("imports", tenant="tenant", on_busy=_runs_out_of_time)
+def runs_out_of_time_while_it_decides(tenant: str) -> None: ...
+
+
+@tenant_job("imports", tenant="tenant")
+def enqueues_for(tenant: str, other: str) -> None:
+    runs_out_of_time_while_it_decides.enqueue(other)
+
+
 def _raises(job: TenantJob, row: TenantQueue) -> str:
     raise PROBLEMS[job.kwargs["kind"]]
 

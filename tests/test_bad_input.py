@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +212,13 @@ def test_enqueue_many_with_one_wrong_call_stores_nothing() -> None:
 def test_arguments_over_the_limit_are_refused_with_their_size() -> None:
     with pytest.raises(exceptions.ArgumentsTooLarge, match="65536"):
         jobs.fail.enqueue("acme", "x" * 70_000)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_arguments_are_as_large_as_what_the_database_is_sent() -> None:
+    """Of a float, all of its digits."""
+    with pytest.raises(exceptions.ArgumentsTooLarge, match=r"take 31\d{4} bytes"):
+        jobs.fail.enqueue("acme", [1e308] * 1000)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -444,11 +453,44 @@ class CallsAsync:
 @pytest.mark.parametrize(
     ("function", "problem"),
     [(generator, "generator"), (async_generator, "async generator"), (coroutine, "coroutine"),
-     (partial(coroutine), "coroutine"), (CallsAsync(), "coroutine"), (jobs.record_async, "coroutine")],
+     (partial(coroutine), "coroutine"), (CallsAsync(), "coroutine"), (jobs.record_async, "coroutine"),
+     (staticmethod(coroutine), "coroutine"), (classmethod(generator), "generator"),
+     (partial(staticmethod(async_generator)), "async generator")],
 )  # fmt: skip
 def test_hold_slot_is_no_decorator_for_what_runs_after_it_was_called(function: Any, problem: str) -> None:
     with pytest.raises(exceptions.ImproperJob, match=rf"hold_slot.*{problem}"):
         hold_slot("acme", "imports")(function)
+
+
+def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A plain function, as many decorators make one."""
+
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        return function(*args)
+
+    return call
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [(timed(coroutine), "coroutine"), (lambda: (number for number in range(3)), "generator"),
+     (timed(partial(generator, "acme")), "generator"), (timed(partial(async_generator, "acme")), "async generator")],
+)  # fmt: skip
+@pytest.mark.filterwarnings("error")
+def test_hold_slot_refuses_what_a_call_returns_to_run_later(function: Any, problem: str) -> None:
+    with pytest.raises(exceptions.ImproperReservation, match=rf"hold_slot.*it returned an? {problem}"):
+        hold_slot("acme", "imports")(function)()
+    job = TenantJob.objects.get()
+    assert (job.state, job.error_class) == ("failed", "tenant_slots.exceptions.ImproperReservation")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_hold_slot_is_a_decorator_for_what_completes_a_coroutine() -> None:
+    completed = wraps(coroutine)(lambda: asyncio.run(coroutine()))
+    hold_slot("acme", "imports")(completed)()
+    assert TenantJob.objects.get().state == "finished"
 
 
 @pytest.mark.django_db(transaction=True)

@@ -17,7 +17,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
-from tenant_slots import concurrency_keys, exceptions, slots, tenant_job
+from tenant_slots import concurrency_keys, exceptions, slots, tenant_job, waiting_keys
 from tenant_slots.db.transactions import AS_INDEXED
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -309,6 +309,62 @@ def test_a_backlog_of_too_many_keys_is_walked_along_once(monkeypatch: pytest.Mon
     assert len(queries) <= 5
 
 
+def test_a_backlog_of_many_keys_is_looked_at_by_key_and_is_not_walked_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrency_keys, "FEW_KEYS", 10)
+    monkeypatch.setattr(concurrency_keys, "_walk", lambda *_: pytest.fail("every job of it would be read"))
+    row = tenant_queue(max_job=100, max_job_per_key=1)
+    waiting_in_blocks(row, 40, 20)
+    with CaptureQueriesContext(connection) as queries:
+        assert len(concurrency_keys.heads(row, 100, "")) == 40
+    assert len(queries) <= 7
+
+
+def test_nobody_looks_for_many_keys_where_only_a_few_jobs_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One user of a tenant with thousands of them has all its slots' worth of jobs at the head."""
+    monkeypatch.setattr(concurrency_keys, "FEW_KEYS", 10)
+    row = tenant_queue(max_job=3, max_job_per_key=1)
+    many_waiting(row, 600, key="ann")
+    assert len(admit(row, 1)) == 1
+    for number in range(40):
+        waiting_job(row, key=f"user {number}")
+    with CaptureQueriesContext(connection) as queries:
+        found = concurrency_keys.heads(row, 2, "")
+    assert [TenantJob.objects.get(pk=pk).key for pk in found] == ["user 0", "user 1"]
+    assert len(queries) <= 4
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="reads PostgreSQL's plan")
+def test_nor_does_it_count_behind_many_keys_how_many_jobs_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrency_keys, "FEW_KEYS", 5)
+    monkeypatch.setattr(concurrency_keys, "FAR", 300)
+    few, many = (pages_for_the_last_key(jobs_of_each, 2) for jobs_of_each in (300, 1500))
+    assert many < few * 1.5
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="reads PostgreSQL's plan")
+def test_control_a_part_of_the_backlog_that_has_no_end_is_seen_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrency_keys, "FEW_KEYS", 5)
+    few, many = (pages_for_the_last_key(jobs_of_each, 2) for jobs_of_each in (300, 1500))
+    assert many > few * 2
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="reads PostgreSQL's plan")
+@pytest.mark.django_db(transaction=True)
+def test_jobs_without_a_full_key_are_read_from_the_index_of_the_backlog() -> None:
+    row = tenant_queue()
+    many_waiting(row, 3000, key="ann")
+    many_waiting(tenant_queue("others"), 20000, key="ann")
+    lane = waiting_keys.Lane(row.pk, "")
+    with CaptureQueriesContext(connection) as queries:
+        assert waiting_keys.first_without(lane, ["ann"], 1000, 5) == []
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE tenant_slots_tenantjob")
+        cursor.execute(f"EXPLAIN {queries.captured_queries[0]['sql']}")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "Index Only Scan using tenant_slots_backlog on" in plan, plan
+    assert "Sort" not in plan
+
+
 def test_all_jobs_of_a_turn_are_marked_by_one_statement() -> None:
     row = tenant_queue(max_job=30)
     many_waiting(row, 30)
@@ -325,8 +381,14 @@ def test_what_the_turn_gives_is_what_the_database_has() -> None:
     assert [(job.state, job.attempt) for job in admitted] == [(State.QUEUED, 1)] * 3
 
 
-WAYS = {"near the head": (256, 500), "by key": (1, 500), "along the backlog": (1, 0)}
-"""How a head is found: `NEAR` and `MOST_KEYS`."""
+WAYS = {
+    "near the head": (256, 500, 500),
+    "by key": (1, 500, 500),
+    "without the full keys, then by key": (1, 0, 500),
+    "without the full keys, then along the backlog": (1, 0, 0),
+    "along the backlog": (1, 500, 0),
+}
+"""How a head is found: `NEAR`, `FEW_KEYS` and `MOST_KEYS`."""
 
 
 class Ways(TestCase):
@@ -358,9 +420,11 @@ class Ways(TestCase):
                 if job.rq_queue in lanes and is_free and len(expected) < slots:
                     expected.append(job.pk)
                     count[job.key] += 1
-            for near, most_keys in WAYS.values():
+            for near, few_keys, most_keys in WAYS.values():
                 with (
                     patch.object(concurrency_keys, "NEAR", near),
+                    patch.object(concurrency_keys, "FEW_KEYS", few_keys),
+                    patch.object(concurrency_keys, "FAR", 8),
                     patch.object(concurrency_keys, "MOST_KEYS", most_keys),
                 ):
                     assert concurrency_keys.heads(row, slots, *lanes) == expected

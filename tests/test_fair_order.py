@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import django_rq
@@ -991,11 +992,20 @@ def test_what_runs_is_charged_by_the_sweep() -> None:
     row, other = tenant_queue(max_job=2), tenant_queue("other")
     job = running_job(row, another_process())
     running_job(row, another_process())
-    TenantJob.objects.filter(pk=job.pk).update(started_at=fresh(job).started_at.replace(year=2020))
+    age(job, started_at=20 * 3600)
     running_job(other, another_process(), rq_queue=LANE)
     sweep_now()
-    assert record(row.pk).ahead > 365 * 24 * 3600
+    assert record(row.pk).ahead == pytest.approx(20 * 3600, abs=60)
     assert record(other.pk, LANE).ahead == 1.0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_no_time_that_is_wrong_has_what_runs_cost_more_than_a_day() -> None:
+    row = tenant_queue()
+    job = running_job(row, another_process())
+    TenantJob.objects.filter(pk=job.pk).update(started_at=datetime(1, 2, 3, tzinfo=UTC))
+    sweep_now()
+    assert record(row.pk).ahead == 24 * 3600
 
 
 @pytest.mark.django_db(transaction=True)

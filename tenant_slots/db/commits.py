@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 from django.db import connections, transaction
+from rq.timeouts import JobTimeoutException
 
 from tenant_slots.conf import app_settings
 
@@ -18,12 +19,15 @@ def after_commit(function: Callable[[], object]) -> None:
 
     Where the caller has switched autocommit off, Django runs it when that is on again after a commit.
 
-    What was committed stands whatever happens here, so an error is logged and left to the sweep.
+    What was committed stands whatever happens here, so an error is logged and left to the sweep. The end of the time of
+    a job that does this in its function is none: RQ gives it no second alarm.
     """
 
     def run() -> None:
         try:
             function()
+        except JobTimeoutException:
+            raise
         except Exception:
             logger.exception("a step after a commit failed; the sweep will make up for it")
 

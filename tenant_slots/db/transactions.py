@@ -18,8 +18,11 @@ T = TypeVar("T")
 LOCK_TIMEOUT_SECONDS = 5
 """How long to wait for a tenant queue. We lock it for milliseconds; only a stuck foreign transaction takes longer."""
 
-LOCKED_OUT = ("55P03", "40P01")
-"""PostgreSQL's SQLSTATE of a lock_timeout that ran out, and of a deadlock, which is found a second after it began."""
+DEADLOCK = "40P01"
+"""PostgreSQL's SQLSTATE of a deadlock, which is found a second after it began."""
+
+LOCKED_OUT = ("55P03", DEADLOCK)
+"""The one of a lock_timeout that ran out, and of a deadlock."""
 
 REFUSALS = (DataError, IntegrityError)
 """What a database answers to a value out of its column's range, or against a constraint: later, as well."""
@@ -31,6 +34,9 @@ A tenant whose jobs came after the last ANALYZE has a row or two for all that Po
 index of that tenant's jobs and to sort them is a little cheaper then, and reads a hundred thousand where there are as
 many. Before version 18 a sort that cannot be helped counts as so dear that the statement would be compiled.
 """
+
+SEES_OTHERS = ("read committed", "read uncommitted")
+"""Isolation levels whose every statement looks anew. The second one is the first one in PostgreSQL, by another name."""
 
 READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 """A stricter level fails where waiting for the lock is what we want."""
@@ -54,7 +60,12 @@ def waiting_at_most(seconds: float) -> Iterator[None]:
 
 def is_locked_out(error: Error) -> bool:
     """Whether it means that somebody held a row for longer than we wait for one."""
-    return isinstance(error, TenantQueueLocked) or getattr(error.__cause__, "sqlstate", None) in LOCKED_OUT
+    return isinstance(error, TenantQueueLocked) or _sqlstate(error) in LOCKED_OUT
+
+
+def is_deadlock(error: Error) -> bool:
+    """Whether PostgreSQL has undone a transaction because it and others waited for each other."""
+    return _sqlstate(error) == DEADLOCK
 
 
 def impatient(alias: str, seconds: float) -> tuple[str, ...]:
@@ -145,7 +156,7 @@ def sees_others(alias: str) -> bool:
         return True
     with connection.cursor() as cursor:
         cursor.execute("SHOW transaction_isolation")
-        return bool(cursor.fetchone()[0] == "read committed")
+        return cursor.fetchone()[0] in SEES_OTHERS
 
 
 @contextmanager
@@ -203,6 +214,10 @@ def outside(function: Callable[[], T]) -> T:
 
 def _lock_timeout(seconds: float) -> str:
     return f"SET LOCAL lock_timeout = '{int(seconds * 1000)}ms'"
+
+
+def _sqlstate(error: Error) -> object:
+    return getattr(error.__cause__, "sqlstate", None)
 
 
 def _milliseconds() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from tenant_slots import chains, transitions
@@ -52,14 +53,16 @@ def retry(job: TenantJob) -> None:
 def retry_all(row: TenantQueue, jobs: list[TenantJob]) -> list[TenantJob]:
     """As `TenantJob.retry`, of those of a tenant's jobs that can be. Returns these.
 
-    In a transaction that holds the row, and in which the jobs were read.
+    In a transaction that holds the row, and in which the jobs were read. Unique ones are revived in the order in which
+    `enqueue_many` stores them: whoever waits for one of the other's jobs has not got any that the other still wants.
     """
     retryable = [job for job in jobs if _is_retryable(job)]
     in_chains = chains.among_dependents(retryable)
     alone = [job for job in retryable if job.unique_key or job.pk in in_chains]
     together = [job.pk for job in retryable if job not in alone]
     TenantJob.objects.retryable().filter(among(together)).update(**AS_NEW)
-    for job in alone:  # a duplicate of it may be under way, or a job that it runs after
+    for job in sorted(alone, key=attrgetter("unique_key", "pk")):
+        # A duplicate of it may be under way, or a job that it runs after.
         after = chains.wait_again(job)
         unique.revive(TenantJob.objects.retryable().filter(pk=job.pk), **_as_new(after))
         if after:

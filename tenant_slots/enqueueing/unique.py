@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
-from django.db import IntegrityError, OperationalError, connections, transaction
+from django.db import DatabaseError, IntegrityError, OperationalError, connections, transaction
 from django.db.models import Q, QuerySet
 
 from tenant_slots.conf import app_settings
@@ -62,15 +62,25 @@ def stored_once(task: TenantTask[..., Any], new_jobs: list[NewJob], store: Store
     """
     assert task.unique_for is not None
     wanted = _Wanted(_Window(task.unique_for, task.unique_until == START and _is_open()), new_jobs)
-    last: IntegrityError
+    last: DatabaseError
     for number in range(TRIES):
         in_order = number >= TRIES_AT_ONCE and transactions.sees_others(app_settings.DATABASE)
         try:
             wanted.store_in_order(store) if in_order else wanted.store_at_once(store)
             return wanted.stored()
-        except IntegrityError as error:
+        except (IntegrityError, OperationalError) as error:
+            if not _is_lost(error):
+                raise
             last = error
     raise DuplicateNotVisible(task=task.path) from last
+
+
+def _is_lost(error: DatabaseError) -> bool:
+    """Whether somebody was in the way, and another try can do better.
+
+    A deadlock that undid a transaction of ours has undone all that it waited for. That of a caller has done more.
+    """
+    return isinstance(error, IntegrityError) or (transactions.is_deadlock(error) and not _is_open())
 
 
 class _Window(NamedTuple):

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from tenant_slots import dispatch
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import UnusableQueue
-from tenant_slots.models import KeptChange, TenantJob, TenantQueue
+from tenant_slots.models import KeptChange, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.repair import findings as found
 from tenant_slots.repair import liveness, numbers, unreadable
 from tenant_slots.repair.finding import Finding, of_job, of_row
@@ -44,7 +44,7 @@ def _dead_reservations() -> Iterator[Finding]:
 
 
 def _stale_owners() -> Iterator[Finding]:
-    for job in TenantJob.objects.stale().select_related("tenant_queue"):
+    for job in _named(TenantJob.objects.stale(), "worker", "beat_at"):
         meaning = f"worker {job.worker} has sent no heartbeat for {app_settings.LEASE_TTL} s, since {job.beat_at}"
         yield of_job("stale owner", job, meaning)
 
@@ -69,8 +69,14 @@ def _stranded() -> Iterator[Finding]:
 
 def _overdue() -> Iterator[Finding]:
     late = INTERVALS_TOO_LATE * app_settings.SWEEP_INTERVAL
-    for job in found.due(seconds_ago=late).select_related("tenant_queue"):
+    for job in _named(found.due(seconds_ago=late), "run_after"):
         yield of_job("overdue", job, f"it was due at {job.run_after}; no worker of ours or slots_sweep seems to run")
+
+
+def _named(jobs: TenantJobQuerySet, *columns: str) -> Iterator[TenantJob]:
+    """Without their arguments and results: of jobs that nobody sees to there may be many, and large ones."""
+    rows = jobs.select_related("tenant_queue").only("uuid", *columns, "tenant_queue__tenant", "tenant_queue__queue")
+    yield from rows.iterator()
 
 
 def _unreadable() -> Iterator[Finding]:

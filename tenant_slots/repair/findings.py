@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from django.db.models import CharField, Count, Exists, F, OuterRef, Q, QuerySet, Value, Window
 from django.db.models.functions import RowNumber
 
-from tenant_slots import chains, dispatch, fair_order, owners, rates, rests
+from tenant_slots import chains, charges, dispatch, fair_order, owners, rates, rests
 from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.exceptions import UnreadableColumn
@@ -179,15 +179,15 @@ def stranded_by_queue() -> Iterator[tuple[str, list[tuple[int, int]]]]:
 def under_way_by_tenant() -> dict[str, list[tuple[int, int, float]]]:
     """Per RQ queue the tenant queues that hold slots: for how many jobs, and for how many seconds these have run.
 
-    Of each queue of RQ, whether or not there is one.
+    Of each queue of RQ, whether or not there is one. No row is believed more than `charges.LONGEST`.
     """
     held = TenantJob.objects.holding().jobs().select_related("tenant_queue").annotate(now=DatabaseNow())
     seconds: dict[tuple[str, int], list[float]] = {}
     for job in held.only("tenant_queue__queue", "rq_queue", "state", "started_at"):
         now: datetime = job.now  # type: ignore[attr-defined]  # annotated
         began = job.started_at if job.state == State.RUNNING else None
-        taken = max(0.0, (now - (began or now)).total_seconds())
-        seconds.setdefault((job.rq_queue_name, job.tenant_queue_id), []).append(taken)
+        taken = min(now - (began or now), charges.LONGEST).total_seconds()
+        seconds.setdefault((job.rq_queue_name, job.tenant_queue_id), []).append(max(0.0, taken))
     found: dict[str, list[tuple[int, int, float]]] = {name: [] for name in rq_queues()}
     for (rq_queue, pk), taken_by in seconds.items():
         if rq_queue in found:

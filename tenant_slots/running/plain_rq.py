@@ -16,7 +16,7 @@ from rq.job import Job
 from tenant_slots import dispatch, logs, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.enqueueing import on_busy
-from tenant_slots.exceptions import UnknownQueue
+from tenant_slots.exceptions import InvalidOption, UnknownQueue
 from tenant_slots.models import State, TenantJob, TenantQueue, overflow_queue_of
 from tenant_slots.repair import lost_runs
 from tenant_slots.running import deliveries
@@ -33,6 +33,8 @@ logger = logging.getLogger("tenant_slots")
 
 SYNCHRONOUS = "sync"
 """The worker of a job that RQ runs where it is enqueued (RQ 2.12, ``Queue.run_sync``): without a timeout."""
+
+LONGEST_ID: int = TenantJob._meta.get_field("rq_job_id").max_length or 0
 
 
 def call(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -76,6 +78,7 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
     tenant = tenants.tenant_of(call)
     if tenant == tenants.NO_TENANT:
         return _run_unlimited(call, rq_job)
+    _require_storable_id(task, rq_job)
     if earlier := deliveries.has_run(rq_job):
         text = "RQ delivered job %s again after it had finished; this delivery does nothing"
         known = {"task": task.path, "tenant": tenant, "queue": rq_job.origin}
@@ -100,6 +103,13 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
     finally:
         with suppress(RedisError):
             deliveries.forget_later(rq_job)
+
+
+def _require_storable_id(task: TenantTask[..., Any], rq_job: Job) -> None:
+    """RQ takes an id of any length."""
+    if (length := len(rq_job.id)) > LONGEST_ID:
+        problem = f"it has {length} characters, at most {LONGEST_ID} fit"
+        raise InvalidOption(option="job_id", value=rq_job.id, task=task.path, problem=problem)
 
 
 def _run_unlimited(call: TaskCall, rq_job: Job) -> Any:

@@ -6,8 +6,9 @@ the process that waits for it looks whether it was admitted, and nobody else cou
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextlib import AbstractContextManager, ContextDecorator, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
@@ -33,6 +34,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 LONGEST_TIMEOUT = 24 * 3600
 """Seconds to wait for a slot; what waits longer is a job."""
 
+ASYNC_GENERATOR, GENERATOR, COROUTINE = "an async generator", "a generator", "a coroutine"
+
 TOO_LATE = "whose code runs when the slot has been given back; use `with hold_slot(...)` inside it"
 
 
@@ -44,9 +47,12 @@ class SlotHolder(ContextDecorator, AbstractContextManager["Reservation"]):
         self._held: list[AbstractContextManager[Reservation]] = []
 
     def __call__(self, function: F) -> F:
-        """Raises ImproperReservation for what runs only after it was called, when the slot has gone again."""
+        """Raises ImproperReservation for what runs only after it was called, when the slot has gone again.
+
+        Where the function does not tell, as one that returns a coroutine of another, each call does.
+        """
         _require_run_by_call(function)
-        return super().__call__(function)
+        return super().__call__(_refusing_what_runs_later(function))
 
     def _recreate_cm(self) -> SlotHolder:
         """For each call of a decorated function."""
@@ -81,7 +87,7 @@ def hold_slot(
         NoFreeSlot: the time is over, or somebody canceled the reservation while it waited.
         TenantQueueFull: no slot is free, and the backlog has its `max_waiting` jobs.
         HoldInTransaction: on SQLite, inside a transaction: only one connection at a time can write.
-        ImproperReservation: it decorates a generator or a coroutine.
+        ImproperReservation: it decorates a generator or a coroutine, or a call of what it decorates returns one.
         TenantSlotsError: a leaf that names what is wrong with the arguments.
     """
     return SlotHolder(partial(_held, tenant, queue, timeout, priority, key))
@@ -130,17 +136,41 @@ OPTIONS = {
 
 
 def _require_run_by_call(function: Any) -> None:
-    called = function
-    while isinstance(called, partial):
-        called = called.func
-    name = getattr(called, "__qualname__", type(called).__qualname__)
+    called = _called(function)
     for one in (called, type(called).__call__):  # an object's class may have what is called
         if inspect.isasyncgenfunction(one):
-            raise ImproperReservation(name=name, problem=f"it is an async generator, {TOO_LATE}")
+            raise _improper(function, f"it is {ASYNC_GENERATOR}")
         if inspect.isgeneratorfunction(one):
-            raise ImproperReservation(name=name, problem=f"it is a generator, {TOO_LATE}")
+            raise _improper(function, f"it is {GENERATOR}")
         if iscoroutinefunction(one):
-            raise ImproperReservation(name=name, problem=f"it is a coroutine, {TOO_LATE}")
+            raise _improper(function, f"it is {COROUTINE}")
+
+
+def _refusing_what_runs_later(function: F) -> F:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        if isinstance(result, AsyncGenerator):  # has nothing to close before it was begun
+            raise _improper(function, f"it returned {ASYNC_GENERATOR}")
+        if isinstance(result, (Generator, Coroutine)):
+            result.close()  # else Python warns that nobody has awaited it
+            raise _improper(function, f"it returned {GENERATOR if isinstance(result, Generator) else COROUTINE}")
+        return result
+
+    return call  # type: ignore[return-value]  # is called as the function is
+
+
+def _improper(function: Any, problem: str) -> ImproperReservation:
+    called = _called(function)
+    name = getattr(called, "__qualname__", type(called).__qualname__)
+    return ImproperReservation(name=name, problem=f"{problem}, {TOO_LATE}")
+
+
+def _called(function: Any) -> Any:
+    """What a call comes to, behind partials and what a class makes of a function."""
+    while isinstance(function, (partial, staticmethod, classmethod)):
+        function = function.func if isinstance(function, partial) else function.__func__
+    return function
 
 
 def _require_second_connection() -> None:

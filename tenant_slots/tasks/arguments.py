@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
 
 from tenant_slots.conf import app_settings
+from tenant_slots.exact_json import size_of
 from tenant_slots.exceptions import ArgumentNotJSON, ArgumentsTooLarge
 from tenant_slots.tasks.task import TaskCall
 from tenant_slots.validation import LARGEST_INT_BITS, shown, text_problem
@@ -26,7 +26,7 @@ def require_storable(call: TaskCall) -> None:
     for name, value in _named(call):
         if problem := json_problem(value):
             raise ArgumentNotJSON(argument=name, task=call.task.path, problem=problem)
-    size = len(json.dumps([call.stored_args, call.kwargs]))
+    size = size_of([call.stored_args, call.kwargs])
     limit = app_settings.MAX_ARGS_BYTES
     if size > limit:
         raise ArgumentsTooLarge(task=call.task.path, size=size, limit=limit)

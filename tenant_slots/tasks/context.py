@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 from tenant_slots.conf import app_settings
+from tenant_slots.exact_json import size_of
 from tenant_slots.exceptions import InvalidContext, InvalidSetting
 from tenant_slots.models import TenantJob
 from tenant_slots.named import callable_named
@@ -118,6 +118,6 @@ def _problem(own: object, others: Mapping[str, Any]) -> str:
 
 def _require_small(context: dict[str, Any]) -> None:
     limit = app_settings.MAX_ARGS_BYTES
-    if context and (size := len(json.dumps(context))) > limit:
+    if context and (size := size_of(context)) > limit:
         problem = f'it takes {size} bytes; TENANT_SLOTS["MAX_ARGS_BYTES"] allows {limit}'
         raise InvalidContext(path=", ".join(paths_in(app_settings.CAPTURE_CONTEXT)), problem=problem)

@@ -437,14 +437,23 @@ class Churn:
 PATHS = [f"{number}.csv" for number in range(30)]
 
 
+@contextmanager
+def in_transaction(level: str) -> Iterator[None]:
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+        yield
+
+
 @on_postgresql
-@pytest.mark.parametrize("inside", [False, True], ids=["alone", "in a transaction"])
+@pytest.mark.parametrize("level", ["", "READ COMMITTED", "READ UNCOMMITTED"], ids=lambda level: level or "alone")
 def test_others_who_store_and_end_identical_jobs_all_the_time_cause_no_error(
-    inside: bool, monkeypatch: pytest.MonkeyPatch
+    level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Alone, or in a transaction of that level."""
     tenant_queue(max_job=0)
     churn = Churn(PATHS, monkeypatch)
-    with transaction.atomic() if inside else nullcontext():
+    with in_transaction(level) if level else nullcontext():
         got = jobs.import_once.enqueue_many([(("acme", path), {}) for path in PATHS])
     assert [job.args[1] for job in got] == PATHS
     assert churn.looks > 2, "the control: somebody was in the way"

@@ -16,6 +16,7 @@ from django.core.checks.registry import registry
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
 
 from tenant_slots.admin import attention
 from tenant_slots.db.clock import ago
@@ -129,6 +130,16 @@ def test_a_stale_owner_is_found_and_left_to_a_sweeper_that_has_watched() -> None
     assert code == 1
     assert "stale owner: 'acme' on 'imports'" in output
     assert fresh(job).state == State.RUNNING
+
+
+def test_jobs_that_nobody_sees_to_are_named_without_reading_what_may_be_large() -> None:
+    overdue()
+    age(running_job(tenant_queue("stale"), owner("far", host="elsewhere")), beat_at=21)
+    with CaptureQueriesContext(connection) as queries:
+        found = [*diagnosis._overdue(), *diagnosis._stale_owners()]
+    assert [(one.kind, one.tenant) for one in found] == [("overdue", "acme"), ("stale owner", "stale")]
+    for column in ("args", "kwargs", "options", "context", "result", "error", "stats"):
+        assert f'"{column}"' not in str(queries.captured_queries), column
 
 
 def test_a_redis_out_of_reach_is_a_finding() -> None:

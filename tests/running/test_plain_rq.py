@@ -51,6 +51,16 @@ def test_a_plain_rq_job_named_by_text_takes_a_slot_too() -> None:
     assert TenantJob.objects.get().state == State.FINISHED
 
 
+@pytest.mark.parametrize(("length", "status"), [(255, JobStatus.FINISHED), (256, JobStatus.FAILED)])
+def test_a_plain_rq_job_whose_id_is_too_long_for_its_column_fails_and_says_so(length: int, status: JobStatus) -> None:
+    rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme", job_id="x" * length)
+    work()
+    assert rq_job.get_status() == status
+    told = "InvalidOption: job_id='xxx" in str(rq_job.latest_result().exc_string)
+    assert told is (length > 255)
+    assert TenantJob.objects.count() == (length <= 255)
+
+
 def test_a_plain_rq_job_that_raises_gives_its_slot_back() -> None:
     rq_job = django_rq.get_queue("imports").enqueue(jobs.fail, "acme")
     work()

@@ -134,6 +134,7 @@ def test_many_calls_are_captured_once() -> None:
     [
         (["capture_list"], "it is a list; give a dict"),
         (["capture_object"], "it holds a object"),
+        (["capture_digits"], "takes 31"),
         (["capture_much"], 'bytes; TENANT_SLOTS["MAX_ARGS_BYTES"] allows 65536'),
         (["capture", "capture_twice"], "another one gives 'request_id' too"),
     ],
