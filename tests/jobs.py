@@ -435,7 +435,7 @@ def runs_out_of_time_while_it_decides(tenant: str) -> None: ...
 
 
 @tenant_job("imports", tenant="tenant")
-def enqueues_for(tenant: str, other: str) -> None:
+def enqueues_for_somebody_slow(tenant: str, other: str) -> None:
     runs_out_of_time_while_it_decides.enqueue(other)
 
 

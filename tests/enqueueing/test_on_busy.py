@@ -395,7 +395,7 @@ def test_control_whoever_interrupts_a_callable_is_obeyed() -> None:
 
 def test_a_job_whose_time_ends_while_it_asks_what_another_one_does_has_had_it() -> None:
     tenant_queue("full", max_job=0)
-    job = jobs.enqueues_for.enqueue("acme", "full")
+    job = jobs.enqueues_for_somebody_slow.enqueue("acme", "full")
     work()
     assert (fresh(job).state, job.error_class) == (State.FAILED, "rq.timeouts.JobTimeoutException")
     assert TenantJob.objects.exclude(pk=job.pk).get().state == State.WAITING
