@@ -217,7 +217,7 @@ def test_a_job_that_finds_no_free_slot_does_what_its_on_busy_says() -> None:
     first, second = jobs.only_now.enqueue("acme"), jobs.only_now.enqueue("acme")
     assert run_jobs() == [first]
     assert [fresh(job).state for job in (discarded, second)] == [State.CANCELED] * 2
-    assert fresh(discarded).error == "discarded: paused on imports was paused (0 of 1 in use)"
+    assert fresh(discarded).error == "discarded: paused on imports was paused (0 of 1 taken)"
     assert (fresh(deferred).state, fresh(waiting).state) == (State.SCHEDULED, State.WAITING)
 
 
