@@ -119,6 +119,23 @@ def test_one_that_found_the_row_free_commits_as_the_project_has_it() -> None:
     assert statements_of(lambda: slots.release(job, state=State.FINISHED)) == ["COMMIT"]
 
 
+def test_who_has_waited_for_it_does_not_look_first_whether_it_is_free_for_some_time() -> None:
+    row = tenant_queue()
+    in_thread_while_held(row, lambda: admit(row))
+    said = [statements_of(lambda: admit(row)) for _ in range(locks.SOUGHT_FOR + 1)]
+    assert said == [*[list(OF_COMMITS)] * locks.SOUGHT_FOR, ["COMMIT"]]
+    assert statements_of(lambda: admit(tenant_queue("other"))) == ["COMMIT"]
+
+
+def test_no_more_than_so_many_rows_are_kept_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "MOST_SOUGHT", 1)
+    first, second = tenant_queue("first"), tenant_queue("second")
+    for row in (first, second):
+        in_thread_while_held(row, lambda row=row: admit(row))
+    assert statements_of(lambda: admit(first)) == ["COMMIT"]
+    assert statements_of(lambda: admit(second)) == list(OF_COMMITS)
+
+
 def test_nothing_is_changed_about_the_commit_of_a_caller() -> None:
     """It is the caller's, and the row stays locked until then anyway."""
     row = tenant_queue()
