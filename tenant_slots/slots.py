@@ -111,7 +111,8 @@ def start(job: TenantJob, owner: Owner) -> bool:
     """Mark a queued job as running. False: do not run it.
 
     It was canceled, or another run has started it. Or it waited in RQ, and would not be admitted by now: the tenant was
-    paused, rests, its limit was lowered, or a job with a higher priority has come. Then it is to be put back.
+    paused, rests, its limit or that of its keys was lowered, or a job with a higher priority has come. Then it is to be
+    put back.
     """
     rules = impatient(app_settings.DATABASE, LOCK_SECONDS)
     values = {"pk": job.pk, "attempt": job.attempt, **owner.as_fields()}

@@ -14,6 +14,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from tenant_slots.contrib import tracing
 from tenant_slots.models import TenantJob
+from tenant_slots.running.run import EndedAtOnce
 from tenant_slots.tasks.tenant_busy import TenantBusy
 
 KEY = "opentelemetry"
@@ -58,6 +59,9 @@ def _span(job: TenantJob) -> Iterator[None]:
                 yield
             except TenantBusy:
                 span.add_event("tenant busy")
+                raise
+            except EndedAtOnce:  # no failure: it goes on elsewhere
+                span.add_event("ended with its worker")
                 raise
             except BaseException as error:
                 failed = True

@@ -23,7 +23,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import SpanKind, StatusCode
 from sentry_sdk.envelope import Envelope
 from sentry_sdk.integrations import Integration
 from sentry_sdk.integrations.dedupe import DedupeIntegration
@@ -270,6 +270,15 @@ def test_a_run_that_ends_with_its_worker_is_no_event(sent: InMemory) -> None:
     with pytest.raises(EndedAtOnce), sentry.job_context(job):
         raise EndedAtOnce
     assert [kind for kind, _ in sent.items] == ["transaction"]
+
+
+def test_a_run_that_ends_with_its_worker_is_no_failed_span(spans: InMemorySpanExporter) -> None:
+    job = waiting_job(tenant_queue(), attempt=1)
+    with pytest.raises(EndedAtOnce), opentelemetry.job_context(job):
+        raise EndedAtOnce
+    span = named(spans, job.task)
+    assert span.status.status_code == StatusCode.UNSET
+    assert [event.name for event in span.events] == ["ended with its worker"]
 
 
 def test_tags_of_one_job_are_not_those_of_the_next(sent: InMemory) -> None:
