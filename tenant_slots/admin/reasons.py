@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext, ngettext
 
 from tenant_slots import fleet
-from tenant_slots.admin.words import duration, long_moment, rest, second
+from tenant_slots.admin.words import between, duration, long_moment, rest, second
 from tenant_slots.fleet import Member
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.stats import reasons, sweeps
@@ -248,7 +248,7 @@ def _estimate(waits: reasons.Waits) -> str:
         "%(seconds)s with something to run, and %(position)d are to start, this one included."
     )
     return text % {
-        "time": duration(waits.seconds_to_start),
+        "time": between(*waits.seconds_to_start),
         "ended": waits.pace.ended,
         "seconds": duration(waits.pace.seconds),
         "position": waits.position,

@@ -67,6 +67,12 @@ def duration(seconds: float | None) -> str:
     return ngettext("%(count)d day", "%(count)d days", int(seconds // 86400)) % {"count": seconds // 86400}
 
 
+def between(fewest: float, most: float) -> str:
+    """Two durations, or one where they are the same in words."""
+    facts = {"fewest": duration(fewest), "most": duration(most)}
+    return facts["most"] if len({*facts.values()}) == 1 else gettext("%(fewest)s to %(most)s") % facts
+
+
 REASON_IN_LIST = 60
 """Characters of the reason of a rest."""
 

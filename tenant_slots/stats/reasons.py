@@ -118,16 +118,21 @@ class Waits:
         return not {Reason.PAUSED, Reason.LIMIT_OF_ZERO} & {*self.reasons}
 
     @property
-    def seconds_to_start(self) -> float | None:
-        """Estimated by the pace of the last jobs, which does not count before a rest is over, and not sooner than the
-        rate allows; None where there is none.
+    def seconds_to_start(self) -> tuple[float, float] | None:
+        """The fewest and the most, as a rule; None where there is no estimate.
+
+        By the pace of the last jobs, which does not count before a rest is over, and not sooner than the rate allows.
 
         A job whose concurrency key is at its cap has none: the pace is that of those that pass it.
         """
         if self.pace is None or Reason.KEY_LIMIT in self.reasons:
             return None
         seconds = self.pace.seconds_for(self.position)
-        return None if seconds is None else max(self.rests_for + seconds, self._seconds_to_its_token())
+        if seconds is None:
+            return None
+        to_its_token = self._seconds_to_its_token()
+        soonest, latest = (max(self.rests_for + one, to_its_token) for one in seconds)
+        return soonest, latest
 
     def _seconds_to_its_token(self) -> float:
         """Those before it take one each."""
