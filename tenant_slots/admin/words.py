@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -127,15 +126,6 @@ def origin(row: Any) -> str:
     if row.limit_source == LimitSource.SET:
         return gettext("set by %(name)s") % {"name": row.limit_set_by} if row.limit_set_by else gettext("set by code")
     return NOTHING
-
-
-def workers_alive(workers: int | None, deserted: Sequence[str]) -> str:
-    """How many, and for which queues with jobs there is none."""
-    if workers is None:
-        return NOTHING
-    if not workers or not deserted:
-        return str(workers)
-    return gettext("%(count)d, none for %(queues)s") % {"count": workers, "queues": ", ".join(deserted)}
 
 
 def activity_in_words(row: Row) -> str:
