@@ -145,24 +145,25 @@ class Waits:
 
 
 def why_waiting(
-    job: TenantJob, seen: QuerySet[TenantJob] | None = None
+    job: TenantJob, seen: QuerySet[TenantJob] | None = None, most_named: int = MOST_NAMED
 ) -> Expired | NotYet | AfterOthers | NeedsWorker | Waits | None:
     """None when the job runs or has ended.
 
     Args:
         job: which one.
         seen: the jobs that may be named where other tenants' could be; None for all.
+        most_named: how many jobs are named of each kind; none with 0.
     """
     if job.state in UNSTARTED and job.started_at is None and job.expires_at and job.expires_at <= clock.now():
         return Expired(job.expires_at)
     if job.state == State.SCHEDULED:
         if job.run_after is None:
-            return AfterOthers(named(waited_for(job), MOST_NAMED, seen))
+            return AfterOthers(named(waited_for(job), most_named, seen))
         return NotYet(job.run_after, _because(job), is_due=job.run_after <= clock.now())
     if job.state == State.QUEUED:
         return NeedsWorker(job.tenant_queue, job.rq_queue_name, tuple(_since_its_admission(job)))
     position = position_in_backlog(job)
-    return None if position is None else _waits(job, position)
+    return None if position is None else _waits(job, position, most_named)
 
 
 def _because(job: TenantJob) -> Because:
@@ -172,7 +173,7 @@ def _because(job: TenantJob) -> Because:
     return Because.UNKNOWN_TASK if mark and mark["attempt"] == job.attempt else Because.RETRY
 
 
-def _waits(job: TenantJob, position: int) -> Waits:
+def _waits(job: TenantJob, position: int, most_named: int) -> Waits:
     row, now = job.tenant_queue, clock.now()
     may_start = bool(row.max_job) and not row.paused
     bucket = rates.bucket(row, now) if may_start else None
@@ -183,9 +184,9 @@ def _waits(job: TenantJob, position: int) -> Waits:
         position,
         job.rq_queue_name,
         reasons,
-        holding=holding(row, MOST_NAMED) if Reason.AT_LIMIT in reasons else [],
-        holding_its_key=holding_the_key(job, MOST_NAMED) if Reason.KEY_LIMIT in reasons else [],
-        stale=stale(row, MOST_NAMED) if {Reason.AT_LIMIT, Reason.KEY_LIMIT} & {*reasons} else [],
+        holding=holding(row, most_named) if Reason.AT_LIMIT in reasons else [],
+        holding_its_key=holding_the_key(job, most_named) if Reason.KEY_LIMIT in reasons else [],
+        stale=stale(row, most_named) if {Reason.AT_LIMIT, Reason.KEY_LIMIT} & {*reasons} else [],
         bucket=bucket,
         seen_at=now,
         rests_for=rests_for,
