@@ -11,7 +11,7 @@ from django.utils.translation import gettext
 
 from tenant_slots.admin import charts
 from tenant_slots.admin.forms import as_typed
-from tenant_slots.admin.words import NOTHING, activity_in_words, duration, origin, part_of, state
+from tenant_slots.admin.words import NOTHING, activity_in_words, duration, origin, origin_and_reason, part_of, state
 from tenant_slots.stats.rows import Row
 from tenant_slots.stats.tiles import Tiles
 
@@ -46,7 +46,7 @@ def of_row(row: Row, worker_time: Mapping[str, float]) -> Cells:
         "chart": {"attrs": {"aria-label": activity_in_words(row)}},
         "ran": {"attrs": {"points": charts.line(row.activity, _highest(row))}},
         "limit": {"attrs": {"points": charts.steps(row.limits, _highest(row))}},
-        "origin": {"text": origin(row)},
+        "origin": {"text": origin_and_reason(row)},
         "edit": {"attrs": _edit(row)},
     }
     return {f"{row.pk}.{place}": cell for place, cell in places.items()}

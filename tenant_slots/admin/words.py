@@ -73,7 +73,7 @@ def between(fewest: float, most: float) -> str:
 
 
 REASON_IN_LIST = 60
-"""Characters of the reason of a rest."""
+"""Characters of the reason of a rest, or of a limit."""
 
 
 def part_of(seconds: float, of_all: float) -> str:
@@ -126,6 +126,12 @@ def origin(row: Any) -> str:
     if row.limit_source == LimitSource.SET:
         return gettext("set by %(name)s") % {"name": row.limit_set_by} if row.limit_set_by else gettext("set by code")
     return NOTHING
+
+
+def origin_and_reason(row: Row) -> str:
+    """As short as a list needs it."""
+    text = origin(row)
+    return f"{text}: {Truncator(row.limit_reason).chars(REASON_IN_LIST)}" if row.limit_reason else text
 
 
 def activity_in_words(row: Row) -> str:
