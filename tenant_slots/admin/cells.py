@@ -11,7 +11,7 @@ from django.utils.translation import gettext
 
 from tenant_slots.admin import charts
 from tenant_slots.admin.forms import as_typed
-from tenant_slots.admin.words import activity_in_words, duration, origin, part_of, state, workers_alive
+from tenant_slots.admin.words import NOTHING, activity_in_words, duration, origin, origin_and_reason, part_of, state
 from tenant_slots.stats.rows import Row
 from tenant_slots.stats.tiles import Tiles
 
@@ -46,7 +46,7 @@ def of_row(row: Row, worker_time: Mapping[str, float]) -> Cells:
         "chart": {"attrs": {"aria-label": activity_in_words(row)}},
         "ran": {"attrs": {"points": charts.line(row.activity, _highest(row))}},
         "limit": {"attrs": {"points": charts.steps(row.limits, _highest(row))}},
-        "origin": {"text": origin(row)},
+        "origin": {"text": origin_and_reason(row)},
         "edit": {"attrs": _edit(row)},
     }
     return {f"{row.pk}.{place}": cell for place, cell in places.items()}
@@ -55,26 +55,29 @@ def of_row(row: Row, worker_time: Mapping[str, float]) -> Cells:
 def of_tiles(tiles: Tiles, workers: int | None, deserted: Sequence[str] = ()) -> Cells:
     """By ``tile.<name>``. See `snapshots.Board`."""
     return {
-        "tile.slots": {"text": f"{tiles.in_use} / {tiles.capacity}"},
+        "tile.running": {
+            "text": f"{tiles.running} / {NOTHING if workers is None else workers}",
+            "attrs": {"data-alarm": "no" if workers else "yes"},
+        },
         "tile.waiting": {"text": str(tiles.waiting)},
         "tile.oldest": {"text": duration(tiles.oldest_wait)},
         "tile.at_limit": {"text": str(tiles.at_limit)},
         "tile.stale": {"text": str(tiles.stale), "attrs": {"data-alarm": "yes" if tiles.stale else "no"}},
-        "tile.workers": {
-            "text": workers_alive(workers, deserted),
-            "attrs": {"data-alarm": "no" if workers and not deserted else "yes"},
+        "tile.deserted": {
+            "text": ", ".join(deserted) or NOTHING,
+            "attrs": {"data-alarm": "yes" if deserted else "no"},
         },
     }
 
 
 def titles_of_tiles() -> dict[str, str]:
     return {
-        "tile.slots": gettext("Slots in use / capacity"),
+        "tile.running": gettext("Running / workers alive"),
         "tile.waiting": gettext("Waiting"),
         "tile.oldest": gettext("Oldest wait"),
         "tile.at_limit": gettext("Tenant queues at limit"),
         "tile.stale": gettext("Stale owners"),
-        "tile.workers": gettext("Workers alive"),
+        "tile.deserted": gettext("Queues without a worker"),
     }
 
 

@@ -21,7 +21,7 @@ from tenant_slots.stats import rows
 QUEUE_FIELDS = (
     "tenant", "queue", "state", "current_job", "max_job", "share", "rate", "running", "queued", "waiting",
     "oldest_wait", "start_delay", "worker_seconds", "failed", "paused", "limit_source",
-    "limit_set_by", "override_until", "resume_at",
+    "limit_set_by", "limit_reason", "override_until", "override_by", "limit_before_override", "resume_at",
     "rests_until", "rest_reason",
 )  # fmt: skip
 

@@ -91,4 +91,4 @@ class LiveList(Restricted, QueueConcern):
 
 def _board(queues: QuerySet[TenantQueue] | None = None) -> Board:
     known = fleet.known()
-    return Board(tiles.added_up(queues), None if known.unasked else known.alive, workers.deserted(known))
+    return Board(tiles.added_up(queues), None if known.unasked else known.alive, workers.deserted(known, queues))

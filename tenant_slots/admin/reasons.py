@@ -8,7 +8,7 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext, ngettext
 
 from tenant_slots import fleet
-from tenant_slots.admin.words import duration, long_moment, rest, second
+from tenant_slots.admin.words import between, duration, long_moment, rest, second
 from tenant_slots.conf import rq_queues
 from tenant_slots.fleet import Member
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -17,14 +17,16 @@ from tenant_slots.stats.dependencies import Named
 from tenant_slots.stats.reasons import Because, Reason
 
 
-def why_waiting(job: TenantJob, seen: QuerySet[TenantJob] | None = None) -> list[str]:
+def why_waiting(
+    job: TenantJob, seen: QuerySet[TenantJob] | None = None, most_named: int = reasons.MOST_NAMED
+) -> list[str]:
     """Nothing when it runs or has ended. See `reasons.why_waiting`."""
-    sentences = _sentences(job, seen)
+    sentences = _sentences(job, seen, most_named)
     return [*sentences, *_nobody_sweeps()] if sentences else []
 
 
-def _sentences(job: TenantJob, seen: QuerySet[TenantJob] | None) -> list[str]:
-    match reasons.why_waiting(job, seen):
+def _sentences(job: TenantJob, seen: QuerySet[TenantJob] | None, most_named: int) -> list[str]:
+    match reasons.why_waiting(job, seen, most_named):
         case reasons.Expired(at):
             text = gettext("It was to begin before %(time)s: the next sweep cancels it, or the worker that takes it.")
             return [text % {"time": second(at)}]
@@ -248,7 +250,7 @@ def _estimate(waits: reasons.Waits) -> str:
         "%(seconds)s with something to run, and %(position)d are to start, this one included."
     )
     return text % {
-        "time": duration(waits.seconds_to_start),
+        "time": between(*waits.seconds_to_start),
         "ended": waits.pace.ended,
         "seconds": duration(waits.pace.seconds),
         "position": waits.position,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -67,8 +66,14 @@ def duration(seconds: float | None) -> str:
     return ngettext("%(count)d day", "%(count)d days", int(seconds // 86400)) % {"count": seconds // 86400}
 
 
+def between(fewest: float, most: float) -> str:
+    """Two durations, or one where they are the same in words."""
+    facts = {"fewest": duration(fewest), "most": duration(most)}
+    return facts["most"] if len({*facts.values()}) == 1 else gettext("%(fewest)s to %(most)s") % facts
+
+
 REASON_IN_LIST = 60
-"""Characters of the reason of a rest."""
+"""Characters of the reason of a rest, or of a limit."""
 
 
 def part_of(seconds: float, of_all: float) -> str:
@@ -123,13 +128,10 @@ def origin(row: Any) -> str:
     return NOTHING
 
 
-def workers_alive(workers: int | None, deserted: Sequence[str]) -> str:
-    """How many, and for which queues with jobs there is none."""
-    if workers is None:
-        return NOTHING
-    if not workers or not deserted:
-        return str(workers)
-    return gettext("%(count)d, none for %(queues)s") % {"count": workers, "queues": ", ".join(deserted)}
+def origin_and_reason(row: Row) -> str:
+    """As short as a list needs it."""
+    text = origin(row)
+    return f"{text}: {Truncator(row.limit_reason).chars(REASON_IN_LIST)}" if row.limit_reason else text
 
 
 def activity_in_words(row: Row) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.urls import path
@@ -17,7 +18,7 @@ from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import QueuePermissions, may
 from tenant_slots.conf import rq_queues
 from tenant_slots.fleet import Fleet, Member
-from tenant_slots.models import TenantJob
+from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats import lanes
 from tenant_slots.stats.expressions import LARGE
 
@@ -38,7 +39,7 @@ class Lane:
     leaving: int
     has_jobs: bool
     is_deserted: bool
-    """It has jobs, plain ones among them, and nobody takes them."""
+    """It has jobs, plain ones among them, and nobody takes them; as far as the viewer may see whose they are."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,25 @@ class Shown:
         return self.member.worker_class.rpartition(".")[2] or gettext("not ours")
 
 
-def deserted(known: Fleet) -> tuple[str, ...]:
-    """Queues with jobs and without a worker that takes them, as far as Redis can be asked."""
-    return tuple(fleet.without_worker(known, lanes.with_jobs()))
+def deserted(known: Fleet, own: QuerySet[TenantQueue] | None = None) -> tuple[str, ...]:
+    """Queues with jobs and without a worker that takes them, as far as Redis can be asked.
+
+    Args:
+        own: the tenant queues that the viewer may see; None for all.
+    """
+    return tuple(_left_alone(known, lanes.with_jobs(own), own))
 
 
-def _lanes(known: Fleet) -> list[Lane]:
-    with_jobs = lanes.with_jobs()
-    left_alone = fleet.without_worker(known, with_jobs)
+def _left_alone(known: Fleet, with_jobs: list[str], own: QuerySet[TenantQueue] | None) -> list[str]:
+    """Plain jobs may be of any tenant, so that they count for those only who may see all."""
+    if own is None:
+        return fleet.without_worker(known, with_jobs)
+    return [name for name in with_jobs if known.is_without_worker(name)]
+
+
+def _lanes(known: Fleet, own: QuerySet[TenantQueue] | None) -> list[Lane]:
+    with_jobs = lanes.with_jobs(own)
+    left_alone = _left_alone(known, with_jobs, own)
     found = []
     for name in rq_queues():
         alive = [member for member in known.of(name) if member.is_alive]
@@ -92,7 +104,7 @@ class WorkersPage(QueuePermissions):
             "title": gettext("Workers"),
             "media": self.media,
             "back": address(self, "changelist"),
-            "lanes": _lanes(known),
+            "lanes": _lanes(known, self.tenant_queues_for(request)),
             "unasked": known.unasked,
             "is_suspended": known.is_suspended,
             "workers": self._shown(request, known),

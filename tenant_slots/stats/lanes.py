@@ -3,51 +3,66 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from django.db.models import BooleanField, Exists, ExpressionWrapper, Q
+from django.db.models import BooleanField, Exists, ExpressionWrapper, Q, QuerySet
 
 from tenant_slots.conf import rq_queues
 from tenant_slots.db.compiled import Statement
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats.expressions import jobs_of_row
 
+Names = tuple[str, ...]
+Rows = QuerySet[TenantQueue]
+Asked = Callable[[Names, Rows], list[Q]]
 
-def with_jobs() -> list[str]:
-    """Queues of RQ in which jobs wait for a worker. One query, and one more while some tenant's jobs overflow."""
+
+def with_jobs(own: Rows | None = None) -> list[str]:
+    """Queues of RQ in which jobs wait for a worker. One query, and one more while some tenant's jobs overflow.
+
+    Args:
+        own: the tenant queues whose jobs count; None for all.
+    """
     names = tuple(rq_queues())
-    *of_own, overflows = _first_row(_own(names)) or [False]
+    *of_own, overflows = _answers(_own, names, own) or [False]
     found = {name for name, has_jobs in zip(names, of_own, strict=False) if has_jobs}
     if overflows:
-        found |= {name for name, has_jobs in zip(names, _first_row(_overflow(names)), strict=False) if has_jobs}
+        answers = _answers(_overflow, names, own)
+        found |= {name for name, has_jobs in zip(names, answers, strict=False) if has_jobs}
     return [name for name in names if name in found]
 
 
-def _first_row(statement: Statement) -> list[Any]:
-    """There is none without a tenant queue."""
-    return next(iter(statement.lists()), [])
-
-
-@functools.cache
-def _own(names: tuple[str, ...]) -> Statement:
+def _own(names: Names, rows: Rows) -> list[Q]:
     """Whether each queue has jobs of its own tenant queues, and whether any job overflows to whichever queue."""
-    return _asked(
-        [*(_with_jobs(_rows(queue=name), rq_queue="") for name in names), _with_jobs(_rows(), rq_queue__gt="")]
-    )
+    return [*(_with_jobs(rows.filter(queue=name), rq_queue="") for name in names), _with_jobs(rows, rq_queue__gt="")]
+
+
+def _overflow(names: Names, rows: Rows) -> list[Q]:
+    return [_with_jobs(rows, rq_queue=name) for name in names]
+
+
+def _answers(asked: Asked, names: Names, own: Rows | None) -> Sequence[Any]:
+    """There is none without a tenant queue."""
+    if own is None:
+        found = _compiled(asked, names).lists()
+    else:
+        found = list(_one_row(asked(names, _rows().filter(pk__in=own.order_by().values("pk")))))
+    return next(iter(found), [])
 
 
 @functools.cache
-def _overflow(names: tuple[str, ...]) -> Statement:
-    return _asked([_with_jobs(_rows(), rq_queue=name) for name in names])
+def _compiled(asked: Asked, names: Names) -> Statement:
+    return Statement(lambda: _one_row(asked(names, _rows())))
 
 
-def _asked(conditions: list[Q]) -> Statement:
+def _one_row(conditions: list[Q]) -> QuerySet[Any]:
     columns = [ExpressionWrapper(condition, BooleanField()) for condition in conditions]
-    return Statement(lambda: TenantQueue.objects.order_by().values_list(*columns)[:1])
+    return TenantQueue.objects.order_by().values_list(*columns)[:1]
 
 
-def _rows(**of_queue: str) -> Any:
-    return TenantQueue.objects.filter(paused=False, max_job__gt=0, **of_queue)
+def _rows() -> Any:
+    return TenantQueue.objects.filter(paused=False, max_job__gt=0)
 
 
 def _with_jobs(rows: Any, **of_queue: str) -> Q:

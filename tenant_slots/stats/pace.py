@@ -5,9 +5,11 @@ Not by its limit: below it, jobs wait for workers, and how many of these a tenan
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from tenant_slots import rests
 from tenant_slots.db import clock
@@ -24,6 +26,9 @@ WINDOW = timedelta(hours=1)
 SETS_THE_PACE = ("limit", "paused", "rate", "share", "resting")
 """What is changed: what ended before that did so at another pace, or in spite of it."""
 
+DEVIATIONS = 1.28
+"""Of a normal distribution, to both sides of its mean: eight of ten values are nearer."""
+
 Interval = tuple[datetime, datetime]
 
 
@@ -33,10 +38,21 @@ class Pace:
     """Jobs of the tenant queue that ended lately, and since it was last allowed more or less than before."""
     seconds: float
     """For how long it had something to run meanwhile: time in which it wanted nothing says nothing about its pace."""
+    deviation: float
+    """Seconds by which the times from one end to the next differ from their mean: how evenly they came."""
 
-    def seconds_for(self, jobs: int) -> float | None:
-        """In which so many will start; None where nobody knows. As many end as start, while more wait."""
-        return jobs * self.seconds / self.ended if self.ended else None
+    def seconds_for(self, jobs: int) -> tuple[float, float] | None:
+        """The fewest and the most in which so many will start, as a rule; None where nobody knows.
+
+        As many end as start, while more wait. The fewer have ended, and the less evenly, the wider it is: so many more
+        times differ by themselves, and their mean is as uncertain as that of those that were seen.
+        """
+        if not self.ended:
+            return None
+        expected = jobs * self.seconds / self.ended
+        differs = self.deviation * math.sqrt(jobs + jobs**2 / self.ended)
+        factor = math.exp(DEVIATIONS * math.sqrt(math.log1p((differs / expected) ** 2))) if expected else 1.0
+        return expected / factor, expected * factor
 
 
 def pace_of(row: TenantQueue, now: datetime | None = None) -> Pace | None:
@@ -49,11 +65,13 @@ def pace_of(row: TenantQueue, now: datetime | None = None) -> Pace | None:
     if len(wanted) == MOST_ENDS:  # what was wanted before the first of these ended, those before it were busy with
         since = max(since, wanted[-1][1])
     wanted = [(ready, end) for ready, end in wanted if end > since]
-    ended = len(wanted)
+    ends = sorted(end for _, end in wanted)
     (oldest,) = first_ready(row.jobs.waiting().filter(ANY))
     if oldest is not None and not rests.seconds_left(row, now):  # it waits for the end of the rest, at no pace
         wanted.append((oldest, now))
-    return Pace(ended, _covered(wanted, since))
+    seconds = _covered(wanted, since, now)
+    between = [after - before for before, after in pairwise([0.0, *(_covered(wanted, since, end) for end in ends)])]
+    return Pace(len(ends), seconds, _deviation(between, seconds))
 
 
 def _let_go_again(row: TenantQueue, now: datetime) -> Iterable[datetime]:
@@ -69,11 +87,20 @@ def _last_wanted(row: TenantQueue) -> Iterable[Interval]:
     return found
 
 
-def _covered(intervals: Iterable[Interval], since: datetime) -> float:
-    """The seconds from `since` on that at least one of these covers."""
+def _covered(intervals: Iterable[Interval], since: datetime, until: datetime) -> float:
+    """The seconds between these moments that at least one of the intervals covers."""
     seconds, reached = 0.0, since
     for begin, end in sorted(intervals):
-        if end > reached:
-            seconds += (end - max(begin, reached)).total_seconds()
+        begin, end = max(begin, reached), min(end, until)
+        if end > begin:
+            seconds += (end - begin).total_seconds()
             reached = end
     return seconds
+
+
+def _deviation(between: Sequence[float], seconds: float) -> float:
+    """As if there had been one more that was off by all of the mean: a few that are alike may be so by chance."""
+    if not between:
+        return 0.0
+    mean = seconds / len(between)
+    return math.sqrt((sum((one - mean) ** 2 for one in between) + mean**2) / len(between))

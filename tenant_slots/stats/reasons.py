@@ -118,16 +118,21 @@ class Waits:
         return not {Reason.PAUSED, Reason.LIMIT_OF_ZERO} & {*self.reasons}
 
     @property
-    def seconds_to_start(self) -> float | None:
-        """Estimated by the pace of the last jobs, which does not count before a rest is over, and not sooner than the
-        rate allows; None where there is none.
+    def seconds_to_start(self) -> tuple[float, float] | None:
+        """The fewest and the most, as a rule; None where there is no estimate.
+
+        By the pace of the last jobs, which does not count before a rest is over, and not sooner than the rate allows.
 
         A job whose concurrency key is at its cap has none: the pace is that of those that pass it.
         """
         if self.pace is None or Reason.KEY_LIMIT in self.reasons:
             return None
         seconds = self.pace.seconds_for(self.position)
-        return None if seconds is None else max(self.rests_for + seconds, self._seconds_to_its_token())
+        if seconds is None:
+            return None
+        to_its_token = self._seconds_to_its_token()
+        soonest, latest = (max(self.rests_for + one, to_its_token) for one in seconds)
+        return soonest, latest
 
     def _seconds_to_its_token(self) -> float:
         """Those before it take one each."""
@@ -140,24 +145,25 @@ class Waits:
 
 
 def why_waiting(
-    job: TenantJob, seen: QuerySet[TenantJob] | None = None
+    job: TenantJob, seen: QuerySet[TenantJob] | None = None, most_named: int = MOST_NAMED
 ) -> Expired | NotYet | AfterOthers | NeedsWorker | Waits | None:
     """None when the job runs or has ended.
 
     Args:
         job: which one.
         seen: the jobs that may be named where other tenants' could be; None for all.
+        most_named: how many jobs are named of each kind; none with 0.
     """
     if job.state in UNSTARTED and job.started_at is None and job.expires_at and job.expires_at <= clock.now():
         return Expired(job.expires_at)
     if job.state == State.SCHEDULED:
         if job.run_after is None:
-            return AfterOthers(named(waited_for(job), MOST_NAMED, seen))
+            return AfterOthers(named(waited_for(job), most_named, seen))
         return NotYet(job.run_after, _because(job), is_due=job.run_after <= clock.now())
     if job.state == State.QUEUED:
         return NeedsWorker(job.tenant_queue, job.rq_queue_name, tuple(_since_its_admission(job)))
     position = position_in_backlog(job)
-    return None if position is None else _waits(job, position)
+    return None if position is None else _waits(job, position, most_named)
 
 
 def _because(job: TenantJob) -> Because:
@@ -167,7 +173,7 @@ def _because(job: TenantJob) -> Because:
     return Because.UNKNOWN_TASK if mark and mark["attempt"] == job.attempt else Because.RETRY
 
 
-def _waits(job: TenantJob, position: int) -> Waits:
+def _waits(job: TenantJob, position: int, most_named: int) -> Waits:
     row, now = job.tenant_queue, clock.now()
     may_start = bool(row.max_job) and not row.paused
     bucket = rates.bucket(row, now) if may_start else None
@@ -178,9 +184,9 @@ def _waits(job: TenantJob, position: int) -> Waits:
         position,
         job.rq_queue_name,
         reasons,
-        holding=holding(row, MOST_NAMED) if Reason.AT_LIMIT in reasons else [],
-        holding_its_key=holding_the_key(job, MOST_NAMED) if Reason.KEY_LIMIT in reasons else [],
-        stale=stale(row, MOST_NAMED) if {Reason.AT_LIMIT, Reason.KEY_LIMIT} & {*reasons} else [],
+        holding=holding(row, most_named) if Reason.AT_LIMIT in reasons else [],
+        holding_its_key=holding_the_key(job, most_named) if Reason.KEY_LIMIT in reasons else [],
+        stale=stale(row, most_named) if {Reason.AT_LIMIT, Reason.KEY_LIMIT} & {*reasons} else [],
         bucket=bucket,
         seen_at=now,
         rests_for=rests_for,

@@ -17,6 +17,7 @@ from tenant_slots.db.compiled import IsOneOf, Statement
 from tenant_slots.models import State, TenantQueue
 from tenant_slots.stats import percentiles, series
 from tenant_slots.stats.expressions import PKS, count_of, in_seconds, jobs_of_row, oldest_wait
+from tenant_slots.stats.limit_reasons import reason_of_limit
 from tenant_slots.stats.states import with_state
 from tenant_slots.stats.tenant_queues import with_waiting
 
@@ -48,6 +49,8 @@ class Row:
     oldest_wait: float | None
     limit_source: str
     limit_set_by: str
+    limit_reason: str
+    """"" where none was given, or is known."""
     limit_before_override: int | None
     override_until: datetime | None
     override_by: str
@@ -111,6 +114,7 @@ def with_figures(rows: QuerySet[Any]) -> QuerySet[Any]:
         failed=count_of(jobs.filter(state=State.FAILED, ended_at__gt=ago(3600)).ended()),
         stale=count_of(jobs.stale()),
         oldest_wait=oldest_wait(jobs),
+        limit_reason=reason_of_limit(),
         seen_at=DatabaseNow(),
     )
     return figures

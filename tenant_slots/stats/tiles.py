@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass, fields
 from typing import Any
 
-from django.db.models import Count, F, IntegerField, Max, Q, QuerySet, Subquery, Sum, Value
+from django.db.models import Count, F, IntegerField, Max, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce
 
 from tenant_slots.conf import app_settings
@@ -19,9 +19,8 @@ from tenant_slots.stats.expressions import count_of, in_seconds, jobs_of_row, ol
 class Tiles:
     """Sums over tenant queues. Times are in seconds; None where nothing waits."""
 
-    in_use: int
-    capacity: int
-    """Of those that are not paused; calls without a tenant, which nobody limits, are left out."""
+    running: int
+    """Jobs only, each of which keeps a worker busy; a reservation takes none."""
     waiting: int
     oldest_wait: float | None
     at_limit: int
@@ -75,13 +74,9 @@ def _sums(jobs: Any, oldest_among: Any, whose: Q) -> dict[str, Any]:
             of some rows it is looked for row by row.
         whose: what the index of these has in its condition.
     """
-    limited = ~Q(tenant="")
-    unlimited = TenantQueue.objects.filter(tenant="").values("pk")
-    running_in_slots = jobs.running().exclude(tenant_queue__in=unlimited)
     # Max, because what does not depend on the row has one answer for all; the database asks for it once.
     return {
-        "in_use": Coalesce(Max(count_of(running_in_slots)), 0),
-        "capacity": Coalesce(Sum("max_job", filter=limited & Q(paused=False)), 0),
+        "running": Coalesce(Max(count_of(jobs.running().jobs())), 0),
         "at_limit": Count("pk", filter=Q(current_job__gte=F("max_job"), current_job__gt=0)),
         "waiting": Coalesce(Max(CountInOneProcess(jobs.waiting().filter(whose))), 0),
         "stale": Coalesce(Max(count_of(jobs.stale())), 0),

@@ -10,9 +10,10 @@ from django.test import Client
 from django.utils import timezone
 
 from tenant_slots.admin import audit, decided
+from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import moment
 from tenant_slots.models import LimitSource, TenantQueue
-from tests.admin.site import HOSTILE, change_page
+from tests.admin.site import HOSTILE, LIVE, change_page
 from tests.factories import fresh, tenant_queue
 
 pytestmark = pytest.mark.django_db
@@ -81,6 +82,31 @@ def test_code_that_gives_no_name_is_called_code() -> None:
     row = tenant_queue()
     row.set_limit(2)
     assert told_of(row) == [f"2, set by code at {set_at(row)}."]
+
+
+def shown_in_list(client: Client, row: TenantQueue) -> str:
+    answer = client.get(LIVE, {"rows": row.pk}).json()
+    forget_shared()
+    return str(answer["cells"][f"{row.pk}.origin"]["text"])
+
+
+def test_the_list_says_who_set_a_limit_and_why(viewer: Client) -> None:
+    row = tenant_queue()
+    assert shown_in_list(viewer, row) == "default"
+    row.set_limit(3, by="anna", reason="trial")
+    row.set_limit(7, by="billing", reason="plan: pro")
+    row.set_share(4, by="billing", reason="of something else")
+    assert shown_in_list(viewer, row) == "set by billing: plan: pro"
+    row.set_override(9, timezone.now() + timedelta(days=2), by="anna", reason="import day " * 20)
+    assert shown_in_list(viewer, row).startswith("override until")
+    assert "(anna): import day import day" in shown_in_list(viewer, row)
+    assert len(shown_in_list(viewer, row)) < 150, "not all of a long reason"
+    row.end_override(by="sweep")
+    assert shown_in_list(viewer, row) == "set by billing: plan: pro"
+    row.set_limit(8, by="billing")
+    assert shown_in_list(viewer, row) == "set by billing", "the reason of another limit is none of this one"
+    row.reset_to_default(reason="the trial is over")
+    assert shown_in_list(viewer, row) == "default"
 
 
 def test_the_page_shows_it_as_text(viewer: Client) -> None:

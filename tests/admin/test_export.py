@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
+from django.utils import timezone
 
 from tenant_slots.admin.export import harmless
 from tests.admin.site import JOBS, QUEUES, run_action
@@ -33,6 +35,19 @@ def test_zeros_and_noes_are_exported_as_such(boss: Client) -> None:
         assert values[name] == "0", name
     assert (values["paused"], values["worker_seconds"]) == ("False", "0.0")
     assert (values["oldest_wait"], values["rate"], values["resume_at"], values["rest_reason"]) == ("", "", "", "")
+
+
+def test_the_source_of_a_limit_is_exported_with_its_reason(boss: Client) -> None:
+    row = tenant_queue()
+    row.set_limit(3, by="billing", reason="plan: pro")
+
+    def exported() -> list[str]:
+        values = values_of(text_of(run_action(boss, QUEUES, "export", row)))
+        return [values[name] for name in ("limit_set_by", "limit_reason", "override_by", "limit_before_override")]
+
+    assert exported() == ["billing", "plan: pro", "", ""]
+    row.set_override(9, timezone.now() + timedelta(days=2), by="anna", reason="import day")
+    assert exported() == ["billing", "import day", "anna", "3"]
 
 
 def test_zeros_of_jobs_are_exported(boss: Client) -> None:

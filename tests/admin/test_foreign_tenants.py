@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+import django_rq
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.test import Client, RequestFactory
+from django.urls import reverse
+from rq import Queue
 
 from tenant_slots.admin import TenantQueueAdmin, actions
+from tenant_slots.admin.bulk.run import run_bulk_change
 from tenant_slots.models import BulkChange, State, TenantQueue
-from tests.admin.site import QUEUES
-from tests.factories import tenant_queue, waiting_job
+from tenant_slots.tenants import ADMIN_TENANT
+from tests import jobs
+from tests.admin.site import LIVE, QUEUES, change_page
+from tests.factories import another_process, running_job, tenant_queue, waiting_job, worker_on_record
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+WORKERS = reverse("admin:tenant_slots_tenantqueue_workers")
 
 
 class OfAcme(TenantQueueAdmin):
@@ -71,6 +79,60 @@ def test_staff_who_may_see_all_tenants_add_any() -> None:
 def sees_acme(monkeypatch: pytest.MonkeyPatch) -> None:
     own = TenantQueue.objects.filter(tenant="acme")
     monkeypatch.setattr(TenantQueueAdmin, "tenant_queues_for", lambda self, request: own)
+
+
+@pytest.mark.usefixtures("sees_acme")
+def test_the_tiles_name_no_queue_in_which_only_others_have_jobs(boss: Client) -> None:
+    def deserted() -> str:
+        return str(boss.get(LIVE).json()["cells"]["tile.deserted"]["text"])
+
+    waiting_job(tenant_queue("beta", queue="reports"))
+    Queue("default", connection=django_rq.get_connection("default")).enqueue(jobs.add, 1, 2, tenant="beta")
+    assert deserted() == "\N{EN DASH}"
+    waiting_job(tenant_queue("acme"))
+    assert deserted() == "imports", "the control: of one's own jobs it is said"
+
+
+@pytest.mark.usefixtures("sees_acme")
+def test_nor_does_the_page_of_the_workers_say_that_others_have_jobs(boss: Client) -> None:
+    def with_jobs() -> dict[str, tuple[bool, bool]]:
+        lanes = boss.get(WORKERS).context["lanes"]
+        return {lane.name: (lane.has_jobs, lane.is_deserted) for lane in lanes if lane.has_jobs or lane.is_deserted}
+
+    waiting_job(tenant_queue("beta", queue="reports"))
+    waiting_job(tenant_queue("beta"), rq_queue="default")
+    assert with_jobs() == {}
+    waiting_job(tenant_queue("acme"), rq_queue="default")
+    assert with_jobs() == {"default": (True, True)}, "the control: of one's own jobs it is said"
+
+
+@pytest.mark.usefixtures("sees_acme")
+def test_nor_which_jobs_of_others_run(boss: Client) -> None:
+    own, foreign = (running_job(tenant_queue(tenant), another_process()) for tenant in ("acme", "beta"))
+    for job in (own, foreign):
+        worker = worker_on_record(job.tenant_queue.tenant)
+        worker.connection.hset(worker.key, "current_job", job.rq_id)
+    shown = boss.get(WORKERS).content.decode()
+    assert change_page(foreign) not in shown
+    assert str(foreign.uuid) not in shown
+    assert change_page(own) in shown, "the control"
+
+
+@pytest.mark.usefixtures("sees_acme")
+def test_nor_which_bulk_changes_of_others_hold_up_ones_own(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant_queue(ADMIN_TENANT)
+    other, mine = (run_bulk_change.using(queue="imports").enqueue(number) for number in range(2))
+    change = BulkChange.objects.create(
+        site="admin", model="tenant_slots.tenantqueue", action="pause", job=mine.uuid, total=1, values={},
+        user_key=str(User.objects.get().pk), language="en",
+    )  # fmt: skip
+
+    def said() -> str:
+        return str(boss.get(reverse("admin:tenant_slots_tenantqueue_bulk_change", args=[change.pk])).content.decode())
+
+    assert str(other) not in said()
+    monkeypatch.setattr(TenantQueueAdmin, "tenant_queues_for", lambda self, request: None)
+    assert str(other) in said(), "the control: who may see all tenants is told"
 
 
 @pytest.mark.usefixtures("sees_acme")

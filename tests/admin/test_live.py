@@ -20,7 +20,7 @@ from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin, charts, snapsho
 from tenant_slots.admin.snapshots import shared_rows
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.admin.site import HOSTILE, LIVE, QUEUES, in_use, signed_in
-from tests.factories import age, tenant_queue, waiting_job
+from tests.factories import age, tenant_queue, waiting_job, worker_on_record
 
 pytestmark = pytest.mark.django_db
 
@@ -42,14 +42,14 @@ def test_a_poll_has_the_texts_and_attributes_of_the_page(viewer: Client) -> None
         "attrs": {"data-state": "waits_for_worker"},
     }
     assert cells[f"{row.pk}.meter"]["attrs"]["value"] == "3"
-    assert cells["tile.slots"]["text"] == "3 / 5"
+    assert cells["tile.running"]["text"] == "3 / 0"
 
 
 def test_a_poll_of_rows_has_the_tiles_only_where_nobody_needs_to_add_them_up(viewer: Client) -> None:
     row = in_use(tenant_queue(max_job=5), 3)
-    assert "tile.slots" not in poll(viewer, row).json()["cells"]
-    assert poll(viewer).json()["cells"]["tile.slots"]["text"] == "3 / 5"
-    assert "tile.slots" in poll(viewer, row).json()["cells"]
+    assert "tile.running" not in poll(viewer, row).json()["cells"]
+    assert poll(viewer).json()["cells"]["tile.running"]["text"] == "3 / 0"
+    assert "tile.running" in poll(viewer, row).json()["cells"]
 
 
 def test_a_poll_shows_what_has_changed_since(viewer: Client) -> None:
@@ -67,7 +67,7 @@ def test_a_slot_of_a_job_that_has_not_begun_is_next_and_not_in_use(viewer: Clien
     cells = poll(viewer, row).json()["cells"]
     assert (cells[f"{row.pk}.usage"]["text"], cells[f"{row.pk}.queued"]["text"]) == ("1 / 3", "1")
     assert cells[f"{row.pk}.meter"]["attrs"]["aria-label"] == "1 of 3 slots in use"
-    assert poll(viewer).json()["cells"]["tile.slots"]["text"] == "1 / 3"
+    assert poll(viewer).json()["cells"]["tile.running"]["text"] == "1 / 0"
 
 
 def test_the_list_is_sorted_by_what_is_in_use(viewer: Client) -> None:
@@ -279,11 +279,17 @@ def test_stale_owners_and_missing_workers_are_an_alarm(boss: Client) -> None:
     waiting_job(tenant_queue(current_job=1), state=State.RUNNING, beats=True, beat_at="2020-01-01T00:00:00Z")
     cells = poll(boss).json()["cells"]
     assert cells["tile.stale"] == {"text": "1", "attrs": {"data-alarm": "yes"}}
-    assert cells["tile.workers"] == {"text": "0", "attrs": {"data-alarm": "yes"}}
+    assert cells["tile.running"] == {"text": "1 / 0", "attrs": {"data-alarm": "yes"}}
+
+
+def test_what_runs_is_shown_against_the_workers_that_are_alive_whatever_the_limits_allow(boss: Client) -> None:
+    in_use(tenant_queue(max_job=50), 2)
+    worker_on_record("a"), worker_on_record("b"), worker_on_record("c", "reports")
+    assert poll(boss).json()["cells"]["tile.running"] == {"text": "2 / 3", "attrs": {"data-alarm": "no"}}
 
 
 @override_settings(RQ_QUEUES={"imports": {"URL": "redis://127.0.0.1:1/0"}})
 def test_a_redis_that_cannot_be_asked_leaves_the_page_standing(boss: Client) -> None:
     tenant_queue()
     assert boss.get(QUEUES).status_code == 200
-    assert poll(boss).json()["cells"]["tile.workers"]["text"] == "\N{EN DASH}"
+    assert poll(boss).json()["cells"]["tile.running"]["text"] == "0 / \N{EN DASH}"

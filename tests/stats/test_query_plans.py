@@ -15,6 +15,7 @@ from tenant_slots.statements import ADMITTED
 from tenant_slots.stats import minute_counts, percentiles, worker_time
 from tenant_slots.stats.expressions import count_of, jobs_of_row, oldest_wait, ran_lately
 from tenant_slots.stats.key_limits import jobs_below_key_limit
+from tenant_slots.stats.limit_reasons import reason_of_limit
 from tenant_slots.stats.positions import with_position
 from tenant_slots.stats.tenant_queues import with_longest_wait, with_waiting
 from tenant_slots.stats.tiles import sums_of_all
@@ -63,6 +64,12 @@ def test_the_longest_wait_of_a_row_is_the_first_of_an_index() -> None:
     plan = explained(TenantQueue.objects.annotate(wait=oldest_wait(jobs_of_row())))
     assert "using tenant_slots_longest_wait" in plan, plan
     assert "Sort" not in plan, plan
+
+
+@on_postgresql
+def test_the_reason_of_a_limit_is_read_from_the_index_of_the_changes_of_its_row() -> None:
+    plan = explained(TenantQueue.objects.annotate(reason=reason_of_limit()), sorts=False)
+    assert plan.count("Index Scan Backward using tenant_slots_changes") == 2, plan
 
 
 @on_postgresql

@@ -176,22 +176,22 @@ def test_a_snapshot_has_three_queries_however_many_rows() -> None:
         assert len(captured) == 3
 
 
-def test_the_tiles_sum_up_and_leave_out_what_nobody_limits() -> None:
+def test_the_tiles_sum_up_and_count_what_takes_a_worker() -> None:
     full = tenant_queue("full", max_job=2, current_job=2)
     waiting_job(full, enqueued_at=ago(minutes=2)), runs(full), runs(full)
     runs(tenant_queue("stale", max_job=3, current_job=1), beat_at=ago(minutes=5))
     tenant_queue("paused", max_job=7, paused=True)
-    runs(tenant_queue("", max_job=10_000, current_job=1))
+    runs(tenant_queue("", max_job=10_000, current_job=1)), runs(full, kind=Kind.RESERVATION)
     with CaptureQueriesContext(connection) as captured:
         found = tiles.added_up()
-    assert (found.in_use, found.capacity, found.waiting, found.at_limit, found.stale) == (3, 5, 1, 1, 1)
+    assert (found.running, found.waiting, found.at_limit, found.stale) == (4, 1, 1, 1)
     assert found.oldest_wait == pytest.approx(120, abs=5)
     assert len(captured) == 1
 
 
 def test_tiles_without_any_row_are_zeros() -> None:
     found = tiles.added_up()
-    assert (found.in_use, found.capacity, found.waiting, found.oldest_wait) == (0, 0, 0, None)
+    assert (found.running, found.waiting, found.oldest_wait) == (0, 0, None)
 
 
 def test_tiles_of_some_rows_count_no_others() -> None:

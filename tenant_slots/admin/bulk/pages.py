@@ -105,8 +105,10 @@ class BulkPages(Restricted, AnyConcern):
         changes: QuerySet[BulkChange] = BulkChange.objects.filter(
             model=self.opts.label_lower, site=self.admin_site.name
         )
-        sees_all = may(request, SEES_ALL) and self.tenant_queues_for(request) is None
-        return changes if sees_all else changes.filter(user_key=str(request.user.pk))
+        return changes if self._sees_all(request) else changes.filter(user_key=str(request.user.pk))
+
+    def _sees_all(self, request: HttpRequest) -> bool:
+        return may(request, SEES_ALL) and self.tenant_queues_for(request) is None
 
     def _bulk_change(self, request: HttpRequest, change_id: int) -> BulkChange:
         change = self._bulk_changes(request).filter(pk=change_id).first()
@@ -116,7 +118,8 @@ class BulkPages(Restricted, AnyConcern):
 
     def _bulk_report(self, request: HttpRequest, change: BulkChange) -> Report:
         shows_error = may(request, "view_job_arguments")
-        return report.of(change, action_of(self, change.action), shows_error=shows_error)
+        action, names_others = action_of(self, change.action), self._sees_all(request)
+        return report.of(change, action, shows_error=shows_error, names_others=names_others)
 
     def _bulk_title(self, change: BulkChange) -> str:
         action = action_of(self, change.action)

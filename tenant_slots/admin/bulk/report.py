@@ -18,6 +18,7 @@ from tenant_slots.admin.reasons import why_waiting
 from tenant_slots.admin.words import second
 from tenant_slots.models import BulkChange, BulkChunk, Ending, State, TenantJob
 from tenant_slots.stats.expressions import LARGE
+from tenant_slots.stats.reasons import MOST_NAMED
 
 WAITS, RUNS, STOPS, LOST = "waits", "runs", "stops", "lost"
 
@@ -77,11 +78,12 @@ def in_short(
     return found
 
 
-def of(change: BulkChange, action: Confirmed | None, *, shows_error: bool = False) -> Report:
+def of(change: BulkChange, action: Confirmed | None, *, shows_error: bool = False, names_others: bool = True) -> Report:
     """None for one that has ended; else three queries, and those that say why it waits.
 
     Args:
         shows_error: also why the job has failed, for those who may see errors.
+        names_others: also the bulk changes that it waits for, for those who may see them.
     """
     job = None if change.ending else _job_of(change)
     state = _state(change, job)
@@ -91,7 +93,9 @@ def of(change: BulkChange, action: Confirmed | None, *, shows_error: bool = Fals
     lines = {outcome: _line(text, came_of[outcome], outcome) for outcome, text in texts.items()}
     lines |= {outcome: _common_line(outcome, came_of[outcome]) for outcome in (GONE, FAILED)}
     lines["left"] = _left_line(change, action, done)
-    reasons = why_waiting(job) if job is not None and state == WAITS else []
+    reasons = []
+    if job is not None and state == WAITS:
+        reasons = why_waiting(job, most_named=MOST_NAMED if names_others else 0)
     if state == LOST and shows_error and job is not None and job.error:
         reasons = [job.error.strip().rpartition("\n")[2]]
     return Report(change, state, done, lines, run.problems(change), reasons)

@@ -56,7 +56,7 @@
             this.updated = Date.now();
             this.failures = 0;
             this.etags = {};
-            this.hasTiles = Boolean(document.querySelector('[data-slots="tile.slots"]'));
+            this.hasTiles = Boolean(document.querySelector('[data-slots="tile.running"]'));
             this.lacksTiles = false;
             this.stopped = false;
         }
@@ -134,7 +134,7 @@
                 rows.filter((pk) => !(`${pk}.state` in cells)).forEach((pk) => tellDeleted(pk, this.board.dataset.deleted));
                 this.etags[what] = answer.headers.get("ETag") || "";
                 if (what === "rows") {
-                    this.lacksTiles = rows.length > 0 && this.hasTiles && !("tile.slots" in cells);
+                    this.lacksTiles = rows.length > 0 && this.hasTiles && !("tile.running" in cells);
                 }
             } else if (answer.status !== 304) {
                 throw new Error(String(answer.status));
