@@ -17,8 +17,10 @@ from tenant_slots.admin.pages import address
 from tenant_slots.admin.permissions import JobPermissions, may
 from tenant_slots.admin.polling import INTERVALS
 from tenant_slots.admin.words import NOTHING
+from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.models import State, TenantJob
-from tenant_slots.stats import dependencies
+from tenant_slots.stats import dependencies, sweeps
+from tenant_slots.stats.sweeps import Look
 
 ACTIONS: dict[str, tuple[str, ...]] = {
     State.SCHEDULED: ("cancel", "set_priority"),
@@ -55,7 +57,8 @@ class JobPage(JobPermissions):
         except ValidationError:
             return None
         jobs = self.get_queryset(request).defer(None).select_related("tenant_queue")
-        return jobs.annotate(has_dependencies=dependencies.exist()).filter(pk=key).first()
+        looked = jobs.annotate(seen_at=DatabaseNow(), swept_until=sweeps.claimed_until())
+        return looked.annotate(has_dependencies=dependencies.exist()).filter(pk=key).first()
 
     def change_view(self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
         context = {**self._summary(request, object_id), **(extra_context or {})}
@@ -73,7 +76,9 @@ class JobPage(JobPermissions):
             "subtitle": None,
             "slots_job": job,
             "slots_facts": self._facts(request, job),
-            "slots_why": reasons.why_waiting(job, job_chains.seen_by(self, request)),
+            "slots_why": reasons.why_waiting(
+                job, job_chains.seen_by(self, request), look=Look(job.seen_at, job.swept_until)
+            ),
             "slots_chains": job_chains.of(self, request, job),
             "slots_progress": "" if (bar := progress.bar(job)) == NOTHING else bar,
             "slots_statistics": "" if (figures := progress.statistics(job)) == NOTHING else figures,

@@ -15,18 +15,22 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.stats import reasons, sweeps
 from tenant_slots.stats.dependencies import Named
 from tenant_slots.stats.reasons import Because, Reason
+from tenant_slots.stats.sweeps import Look
 
 
 def why_waiting(
-    job: TenantJob, seen: QuerySet[TenantJob] | None = None, most_named: int = reasons.MOST_NAMED
+    job: TenantJob,
+    seen: QuerySet[TenantJob] | None = None,
+    most_named: int = reasons.MOST_NAMED,
+    look: Look | None = None,
 ) -> list[str]:
-    """Nothing when it runs or has ended. See `reasons.why_waiting`."""
-    sentences = _sentences(job, seen, most_named)
-    return [*sentences, *_nobody_sweeps()] if sentences else []
+    """Nothing when it runs or has ended. See `reasons.why_waiting`; `look` is that of `sweeps`, if it was read."""
+    because = reasons.why_waiting(job, seen, most_named, look and look.now)
+    return [*_sentences(job, because), *_nobody_sweeps(look)] if because else []
 
 
-def _sentences(job: TenantJob, seen: QuerySet[TenantJob] | None, most_named: int) -> list[str]:
-    match reasons.why_waiting(job, seen, most_named):
+def _sentences(job: TenantJob, because: object) -> list[str]:
+    match because:
         case reasons.Expired(at):
             text = gettext("It was to begin before %(time)s: the next sweep cancels it, or the worker that takes it.")
             return [text % {"time": second(at)}]
@@ -53,6 +57,10 @@ def _not_yet(not_yet: reasons.NotYet) -> Iterable[str]:
     yield because[not_yet.because] % {"time": second(not_yet.until)}
     if not_yet.is_due:
         yield gettext("That time has come: the next sweep puts it into the backlog.")
+    if not_yet.held_back_by:
+        yield gettext("It will still wait then, as long as this lasts.")
+        for reason in not_yet.held_back_by:
+            yield _of_tenant_queue(reason, not_yet.row)
 
 
 def _needs_worker(needs: reasons.NeedsWorker) -> Iterable[str]:
@@ -78,8 +86,8 @@ def _after_others(named: Named) -> str:
     return f"{sentence} {', '.join(map(str, named.jobs))}".strip()
 
 
-def _nobody_sweeps() -> Iterable[str]:
-    overdue = sweeps.seconds_overdue()
+def _nobody_sweeps(look: Look | None) -> Iterable[str]:
+    overdue = sweeps.seconds_overdue(look)
     if overdue is None:
         return
     if overdue:

@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-from django.db.models import Exists, F, OuterRef
+import functools
+import operator
+from typing import Any, NamedTuple
+
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats.expressions import LARGE
+
+RUN_FIRST = (F("started_at").asc(nulls_last=True), "pk")
+
+
+class Held(NamedTuple):
+    """Some jobs of a tenant queue that hold its slots."""
+
+    holding: list[TenantJob]
+    """Those that run first."""
+    of_its_key: list[TenantJob]
+    """With the concurrency key of the job that waits."""
+    stale: list[TenantJob]
+    """Running ones whose heartbeat is too old, the oldest first."""
+
+
+NOBODY = Held([], [], [])
 
 
 def running(row: TenantQueue) -> int:
@@ -16,17 +36,21 @@ def running(row: TenantQueue) -> int:
 
 def holding(row: TenantQueue, most: int) -> list[TenantJob]:
     """The jobs that hold a slot, those that run first; `is_stale` where the heartbeat is too old."""
+    return list(_read(row).order_by(*RUN_FIRST)[:most])
+
+
+def held(job: TenantJob, most: int) -> Held:
+    """Who has the slots for which a job waits: so many jobs, or fewer, of each kind. One query."""
+    row = job.tenant_queue
+    of_its_key = row.jobs.holding().filter(key=job.key).order_by("pk")
+    kinds = (row.jobs.holding().order_by(*RUN_FIRST), of_its_key, row.jobs.stale().order_by("beat_at"))
+    is_one = (Q(pk__in=kind.values("pk")[:most]) for kind in kinds)
+    found = list(_read(row).filter(functools.reduce(operator.or_, is_one)).order_by(*RUN_FIRST))
+    in_order = sorted(found, key=lambda one: one.pk)
+    stale = sorted((one for one in found if one.is_stale), key=lambda one: one.beat_at)
+    return Held(found[:most], [one for one in in_order if one.key == job.key][:most], stale[:most])
+
+
+def _read(row: TenantQueue) -> QuerySet[Any]:
     stale = Exists(TenantJob.objects.stale().filter(pk=OuterRef("pk")))
-    jobs = row.jobs.holding().defer(*LARGE).annotate(is_stale=stale)
-    return list(jobs.order_by(F("started_at").asc(nulls_last=True), "pk")[:most])
-
-
-def holding_the_key(job: TenantJob, most: int) -> list[TenantJob]:
-    """The jobs that hold a slot and have the concurrency key of this one."""
-    jobs = job.tenant_queue.jobs.holding().filter(key=job.key).order_by("pk")
-    return list(jobs.only("tenant_queue", "task", "uuid", "worker", "beats")[:most])
-
-
-def stale(row: TenantQueue, most: int) -> list[TenantJob]:
-    """Running jobs whose heartbeat is too old, the oldest first."""
-    return list(row.jobs.stale().defer(*LARGE).order_by("beat_at")[:most])
+    return row.jobs.holding().defer(*LARGE).annotate(is_stale=stale)

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+from django.db.models import Subquery
+
 from tenant_slots import rests
 from tenant_slots.db import clock
 from tenant_slots.db.clock import ago
 from tenant_slots.models import ANY, READY_AT, TenantQueue
+from tenant_slots.models.fields import Moment
 from tenant_slots.stats.expressions import first_ready
 
 MOST_ENDS = 50
@@ -56,17 +59,18 @@ class Pace:
 
 
 def pace_of(row: TenantQueue, now: datetime | None = None) -> Pace | None:
-    """None when none of its jobs has ended lately. Three queries, and one more unless `now` is given."""
+    """None when none of its jobs has ended lately. One query, and one more unless `now` is given."""
     now = now or clock.now()
-    wanted = list(_last_wanted(row))
-    if not wanted:
+    found = list(_last_wanted(row))
+    if not found:
         return None
-    since = max([now - WINDOW, *_let_go_again(row, now)])
+    wanted: list[Interval] = [(ready, end) for ready, end, _, _ in found]
+    _, _, oldest, changed = found[0]
+    since = max([now - WINDOW, *_let_go_again(row, changed, now)])
     if len(wanted) == MOST_ENDS:  # what was wanted before the first of these ended, those before it were busy with
         since = max(since, wanted[-1][1])
     wanted = [(ready, end) for ready, end in wanted if end > since]
     ends = sorted(end for _, end in wanted)
-    (oldest,) = first_ready(row.jobs.waiting().filter(ANY))
     if oldest is not None and not rests.seconds_left(row, now):  # it waits for the end of the rest, at no pace
         wanted.append((oldest, now))
     seconds = _covered(wanted, since, now)
@@ -74,17 +78,22 @@ def pace_of(row: TenantQueue, now: datetime | None = None) -> Pace | None:
     return Pace(len(ends), seconds, _deviation(between, seconds))
 
 
-def _let_go_again(row: TenantQueue, now: datetime) -> Iterable[datetime]:
+def _let_go_again(row: TenantQueue, changed: datetime | None, now: datetime) -> Iterable[datetime]:
     """When what it may do was changed last, and when its last rest was over."""
-    changed = row.kept_changes.filter(what__in=SETS_THE_PACE).order_by("-pk").values_list("at", flat=True)
-    return (at for at in (*changed[:1], row.rested_until, row.rests_until) if at is not None and at <= now)
+    return (at for at in (changed, row.rested_until, row.rests_until) if at is not None and at <= now)
 
 
-def _last_wanted(row: TenantQueue) -> Iterable[Interval]:
-    """From when each of the last jobs could have started to its end, the latest first."""
+def _last_wanted(row: TenantQueue) -> Iterable[tuple[datetime, datetime, datetime | None, datetime | None]]:
+    """From when each of the last jobs could have started to its end, the latest first.
+
+    With each, as they are read together: from when the first of those that wait could have started, and when what the
+    tenant queue may do was changed last.
+    """
+    oldest = Subquery(first_ready(row.jobs.waiting().filter(ANY)), output_field=Moment())
+    changed = row.kept_changes.filter(what__in=SETS_THE_PACE).order_by("-pk").values("at")[:1]
     ran = row.jobs.ended().filter(started_at__isnull=False, ended_at__gt=ago(WINDOW.total_seconds()))
-    found: Iterable[Interval] = ran.order_by("-ended_at").values_list(READY_AT, "ended_at")[:MOST_ENDS]
-    return found
+    found = ran.order_by("-ended_at").values_list(READY_AT, "ended_at", oldest, Subquery(changed))
+    return found[:MOST_ENDS]
 
 
 def _covered(intervals: Iterable[Interval], since: datetime, until: datetime) -> float:

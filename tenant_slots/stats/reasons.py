@@ -13,7 +13,7 @@ from tenant_slots.db import clock
 from tenant_slots.models import UNKNOWN_TASK, State, TenantJob, TenantQueue
 from tenant_slots.models.states import UNSTARTED
 from tenant_slots.stats.dependencies import Named, named, waited_for
-from tenant_slots.stats.held import holding, holding_the_key, stale
+from tenant_slots.stats.held import NOBODY, held
 from tenant_slots.stats.pace import Pace, pace_of
 from tenant_slots.stats.positions import position_in_backlog
 
@@ -61,6 +61,9 @@ class NotYet:
     because: Because
     is_due: bool
     """Its time has come: the next sweep puts it into the backlog."""
+    row: TenantQueue
+    held_back_by: tuple[Reason, ...]
+    """What would keep it from starting then too, as far as that is known now."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,10 @@ class Waits:
 
 
 def why_waiting(
-    job: TenantJob, seen: QuerySet[TenantJob] | None = None, most_named: int = MOST_NAMED
+    job: TenantJob,
+    seen: QuerySet[TenantJob] | None = None,
+    most_named: int = MOST_NAMED,
+    now: datetime | None = None,
 ) -> Expired | NotYet | AfterOthers | NeedsWorker | Waits | None:
     """None when the job runs or has ended.
 
@@ -153,17 +159,22 @@ def why_waiting(
         job: which one.
         seen: the jobs that may be named where other tenants' could be; None for all.
         most_named: how many jobs are named of each kind; none with 0.
+        now: by the database's clock, where it is known already.
     """
-    if job.state in UNSTARTED and job.started_at is None and job.expires_at and job.expires_at <= clock.now():
+    if job.state not in UNSTARTED:
+        return None
+    now = now or clock.now()
+    if job.started_at is None and job.expires_at and job.expires_at <= now:
         return Expired(job.expires_at)
     if job.state == State.SCHEDULED:
         if job.run_after is None:
             return AfterOthers(named(waited_for(job), most_named, seen))
-        return NotYet(job.run_after, _because(job), is_due=job.run_after <= clock.now())
+        row, then = job.tenant_queue, max(now, job.run_after)
+        return NotYet(job.run_after, _because(job), job.run_after <= now, row, tuple(_still_then(row, then)))
     if job.state == State.QUEUED:
-        return NeedsWorker(job.tenant_queue, job.rq_queue_name, tuple(_since_its_admission(job)))
+        return NeedsWorker(job.tenant_queue, job.rq_queue_name, tuple(_since_its_admission(job, now)))
     position = position_in_backlog(job)
-    return None if position is None else _waits(job, position, most_named)
+    return None if position is None else _waits(job, position, most_named, now)
 
 
 def _because(job: TenantJob) -> Because:
@@ -173,20 +184,22 @@ def _because(job: TenantJob) -> Because:
     return Because.UNKNOWN_TASK if mark and mark["attempt"] == job.attempt else Because.RETRY
 
 
-def _waits(job: TenantJob, position: int, most_named: int) -> Waits:
-    row, now = job.tenant_queue, clock.now()
+def _waits(job: TenantJob, position: int, most_named: int, now: datetime) -> Waits:
+    row = job.tenant_queue
     may_start = bool(row.max_job) and not row.paused
     bucket = rates.bucket(row, now) if may_start else None
-    rests_for = rests.seconds_left(row)
+    rests_for = rests.seconds_left(row, now)
     reasons = tuple(_reasons(job, bucket, rests_for))
+    by_slots = {Reason.AT_LIMIT, Reason.KEY_LIMIT} & {*reasons}
+    holders = held(job, most_named) if by_slots and most_named else NOBODY
     return Waits(
         row,
         position,
         job.rq_queue_name,
         reasons,
-        holding=holding(row, most_named) if Reason.AT_LIMIT in reasons else [],
-        holding_its_key=holding_the_key(job, most_named) if Reason.KEY_LIMIT in reasons else [],
-        stale=stale(row, most_named) if {Reason.AT_LIMIT, Reason.KEY_LIMIT} & {*reasons} else [],
+        holding=holders.holding if Reason.AT_LIMIT in reasons else [],
+        holding_its_key=holders.of_its_key if Reason.KEY_LIMIT in reasons else [],
+        stale=holders.stale,
         bucket=bucket,
         seen_at=now,
         rests_for=rests_for,
@@ -208,18 +221,24 @@ def _reasons(job: TenantJob, bucket: rates.Bucket | None, rests_for: float) -> l
     return _those_of(found) or [Reason.JOBS_BEFORE_IT if job.is_reservation else Reason.WORKER]
 
 
-def _since_its_admission(job: TenantJob) -> list[Reason]:
+def _since_its_admission(job: TenantJob, now: datetime) -> list[Reason]:
     """What a start asks again, of all but a reservation."""
     row = job.tenant_queue
     if job.is_reservation:
         return []
     is_lowered = 0 < row.max_job < row.current_job
-    return _those_of(_of_all(row, rests.seconds_left(row)) | {Reason.AT_LIMIT: is_lowered})
+    return _those_of(_of_all(row, rests.seconds_left(row, now)) | {Reason.AT_LIMIT: is_lowered})
 
 
 def _of_all(row: TenantQueue, rests_for: float) -> dict[Reason, bool]:
     """What keeps all jobs of a tenant queue from starting, whatever slots are free."""
     return {Reason.PAUSED: row.paused, Reason.LIMIT_OF_ZERO: not row.max_job, Reason.RESTS: bool(rests_for)}
+
+
+def _still_then(row: TenantQueue, then: datetime) -> list[Reason]:
+    """What of it still does so at that time, as far as it is known now."""
+    found = _of_all(row, rests.seconds_left(row, then))
+    return _those_of(found | {Reason.PAUSED: row.paused and (row.resume_at is None or row.resume_at > then)})
 
 
 def _those_of(found: dict[Reason, bool]) -> list[Reason]:

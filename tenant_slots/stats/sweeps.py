@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import NamedTuple
+
+from django.db.models import Subquery
+
 from tenant_slots.conf import app_settings
+from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.models import EVERYWHERE, SweepClaim
 
@@ -10,15 +16,35 @@ MISSED = 3
 """Sweeps that have to be overdue: one may take longer than the time between two."""
 
 
-def seconds_overdue() -> float | None:
-    """Since when nobody has swept although it was due, roughly; None while somebody does. One query.
+class Look(NamedTuple):
+    """The database's clock, and until when it is somebody's to sweep; None where nobody has ever done so."""
+
+    now: datetime
+    claimed_until: datetime | None
+
+
+def claimed_until() -> Subquery:
+    """As of a `Look`, to be read along with something else."""
+    return Subquery(SweepClaim.objects.filter(name=EVERYWHERE).values("until")[:1])
+
+
+def look() -> Look:
+    """One query, and one more where nobody has ever swept."""
+    claims = SweepClaim.objects.filter(name=EVERYWHERE).annotate(now=DatabaseNow())
+    claim = claims.values_list("now", "until").first()
+    return Look(*claim) if claim else Look(clock.now(), None)
+
+
+def seconds_overdue(at: Look | None = None) -> float | None:
+    """Since when nobody has swept although it was due, roughly; None while somebody does.
 
     Where nobody has ever swept nothing is known of that time, and it is 0.
+
+    Args:
+        at: as it was then; else it is looked at.
     """
-    claims = SweepClaim.objects.filter(name=EVERYWHERE).annotate(now=DatabaseNow())
-    claim = claims.values_list("until", "now").first()
-    if claim is None:
+    now, until = at or look()
+    if until is None:
         return 0.0
-    until, now = claim
-    seconds: float = (now - until).total_seconds()
+    seconds = (now - until).total_seconds()
     return seconds if seconds > MISSED * app_settings.SWEEP_INTERVAL else None

@@ -13,10 +13,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 import tests.jobs  # noqa: F401  the task is known once its module is imported
-from tenant_slots import slots
-from tenant_slots.models import Kind, State, TenantJob
+from tenant_slots import rates, slots
+from tenant_slots.models import JobDependency, Kind, State, TenantJob, TenantQueue
 from tests.admin.site import HOSTILE, JOBS, Form, change_page, confirmed, signed_in
-from tests.factories import another_process, fresh, running_job, tenant_queue, waiting_job, worker_on_record
+from tests.factories import age, another_process, fresh, running_job, tenant_queue, waiting_job, worker_on_record
 
 pytestmark = pytest.mark.django_db
 
@@ -165,9 +165,57 @@ def test_a_job_that_does_not_exist(boss: Client, object_id: str) -> None:
     assert boss.get(f"{JOBS}{object_id}/change/").status_code == 302
 
 
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"paused": True}, "paused: no job starts until somebody resumes it"),
+        ({"paused": True, "resume_at": timezone.now() + timedelta(hours=2)}, "is paused until"),
+        ({"max_job": 0}, "The limit is 0"),
+        ({"rests_until": timezone.now() + timedelta(hours=2)}, "the tenant is busy"),
+    ],
+)
+def test_a_scheduled_job_says_what_will_keep_it_then(boss: Client, values: dict[str, Any], text: str) -> None:
+    """And nothing that is over by then."""
+    soon, later = (timezone.now() + timedelta(hours=hours) for hours in (1, 3))
+    row = tenant_queue(**values)
+    why = [" ".join(_why(boss, waiting_job(row, state=State.SCHEDULED, run_after=at))) for at in (soon, later)]
+    assert "It will still wait then, as long as this lasts." in why[0]
+    assert text in why[0]
+    ends = "resume_at" in values or "rests_until" in values
+    assert ("It will still wait then" in why[1]) is not ends
+
+
+def _why(client: Client, job: TenantJob) -> list[str]:
+    said: list[str] = client.get(change_page(job)).context["slots_why"]
+    return said
+
+
+def waits_for_everything() -> TenantJob:
+    """A job with a key, a rate, a time by which it is to begin, and jobs before and after it."""
+    row, now = tenant_queue(max_job=1), timezone.now()
+    ended = waiting_job(row, state=State.FINISHED, started_at=now, ended_at=now)
+    age(running_job(row, another_process(), key="user"), beat_at=3600)
+    rate = rates.fields_of(rates.Rate(1, timedelta(minutes=1), 1))
+    rest = {"rests_until": now + timedelta(minutes=5), "rest_reason": "429"}
+    TenantQueue.objects.filter(pk=row.pk).update(max_job_per_key=1, **rate, **rest)
+    TenantQueue.objects.filter(pk=row.pk).update(**rates.taken(1))
+    job = waiting_job(row, key="user", expires_at=now + timedelta(hours=1), awaited=True)
+    after = [JobDependency(job=job, after=ended), JobDependency(job=waiting_job(row), after=job)]
+    JobDependency.objects.bulk_create(after)
+    return job
+
+
+def test_it_names_all_that_keeps_a_job_at_once(boss: Client) -> None:
+    said = " ".join(_why(boss, waits_for_everything()))
+    for text in ("the tenant is busy", "at its limit", "They are held by", "per concurrency key is 1", "is used up",
+                 "has sent no heartbeat since", "Nobody has ever swept."):  # fmt: skip
+        assert text in said
+
+
 def test_twelve_queries_at_most(boss: Client) -> None:
-    row = tenant_queue(max_job=1)
+    row = tenant_queue("other", max_job=1)
     jobs: list[Any] = [running_job(row, another_process()), waiting_job(row), waiting_job(row, state=State.FAILED)]
+    jobs += [waits_for_everything(), waiting_job(row, state=State.SCHEDULED, run_after=timezone.now())]
     staff = signed_in("view_tenantjob", "view_tenantqueue", "stop_tenantjob", "change_tenantjob")
     for client in (boss, staff):
         for job in jobs:
