@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django import forms
-from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import transaction
+from django.core.exceptions import ValidationError
 from django.db.models import Count, Max
 from django.http import HttpRequest
 from django.utils.translation import gettext, ngettext, ngettext_lazy
@@ -21,15 +20,12 @@ from tenant_slots.admin.confirmed import DONE, JOBS, Confirmed
 from tenant_slots.admin.forms import STYLED, LimitForm, ReasonForm, SeenForm, future_field, seen, share_field
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import origin
-from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing import cancel, retry
-from tenant_slots.exceptions import NotRetryable, StaleVersion, TenantQueueInUse
+from tenant_slots.exceptions import NotRetryable, StaleVersion
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.stats.expressions import LARGE
-
-IN_USE = "in use"
 
 LEFT = {
     CHANGED_MEANWHILE: ngettext_lazy(
@@ -106,7 +102,7 @@ def describe_limit(row: Any) -> str:
     return f"{describe(row)}, {origin(row)}" if row.override_until else describe(row)
 
 
-def _overrides_among(pks: list[int]) -> list[str]:
+def _overrides_among(pks: list[int], values: dict[str, Any]) -> list[str]:
     count = TenantQueue.objects.filter(among(pks), override_until__isnull=False).count()
     text = ngettext(
         "%(count)d of them has a temporary limit. It ends with this change, and the new limit replaces it.",
@@ -184,13 +180,13 @@ def _waiting(values: dict[str, Any]) -> Any:
     return waiting.filter(cancel.ready_by_then(values.get("shown_at") or None))
 
 
-def _failed_among(pks: list[int]) -> list[str]:
+def _failed_among(pks: list[int], values: dict[str, Any]) -> list[str]:
     count = TenantJob.objects.retryable().filter(among(pks, "tenant_queue"), state=State.FAILED).count()
     text = ngettext("%(count)d failed job will run again.", "%(count)d failed jobs will run again.", count)
     return [text % {"count": count}]
 
 
-def _waiting_among(pks: list[int]) -> list[str]:
+def _waiting_among(pks: list[int], values: dict[str, Any]) -> list[str]:
     count = TenantJob.objects.waiting().filter(among(pks, "tenant_queue")).count()
     return [ngettext("%(count)d job waits.", "%(count)d jobs wait.", count) % {"count": count}]
 
@@ -248,28 +244,6 @@ def _waiting_of(pks: list[int]) -> dict[str, Any]:
     waiting = TenantJob.objects.waiting().filter(cancel.ready_by_then(shown_at), among(pks, "tenant_queue"))
     found = waiting.aggregate(count=Count("*"), last=Max("pk"))
     return {"count": found["count"], "up_to": found["last"] or 0, "shown_at": shown_at.isoformat()}
-
-
-def _delete(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
-    """With its ended jobs, and with the entry or not at all."""
-    if not model_admin.has_delete_permission(request, row):
-        raise PermissionDenied
-    try:
-        with transaction.atomic(using=app_settings.DATABASE):
-            audit.note_deletion(request, row, values["reason"])
-            row.delete()
-    except TenantQueueInUse:
-        return IN_USE
-    forget_shared()
-    return DONE
-
-
-def _jobs_among(pks: list[int]) -> list[str]:
-    count = TenantJob.objects.filter(among(pks, "tenant_queue")).count()
-    text = ngettext(
-        "%(count)d job of theirs is deleted with them.", "%(count)d jobs of theirs are deleted with them.", count
-    )
-    return [text % {"count": count}] if count else []
 
 
 PAUSE = Confirmed(
@@ -376,21 +350,4 @@ RETRY_FAILED = Confirmed(
     rows_changed=_failed_of,
     in_background=JobsOfQueues(_retry_some, _("failed jobs retried:")),
     counts=JOBS,
-)
-DELETE = Confirmed(
-    permission="delete",
-    label=_("Delete selected tenant queues"),
-    title=_("Delete tenant queues"),
-    form=ReasonForm,
-    apply=_delete,
-    describe=describe,
-    warnings=_jobs_among,
-    outcomes={
-        DONE: ngettext_lazy("%(count)d tenant queue was deleted.", "%(count)d tenant queues were deleted.", "count"),
-        IN_USE: ngettext_lazy(
-            "%(count)d tenant queue was left alone: jobs hold its slots or wait.",
-            "%(count)d tenant queues were left alone: jobs hold their slots or wait.",
-            "count",
-        ),
-    },
 )

@@ -76,9 +76,9 @@ def sees_acme(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("sees_acme")
 def test_a_set_with_a_foreign_row_in_it_is_no_way_to_count_its_jobs(boss: Client) -> None:
     own, foreign = tenant_queue("acme"), tenant_queue("beta")
-    waiting_job(own)
+    waiting_job(own, state=State.FINISHED)
     for _ in range(7):
-        waiting_job(foreign)
+        waiting_job(foreign, state=State.FINISHED)
 
     def page(chosen: str) -> str:
         sent = {"confirm": "yes", "chosen": chosen, "reason": "x" * 1000}

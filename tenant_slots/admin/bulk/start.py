@@ -59,7 +59,7 @@ def start_bulk_change(
             user_key=str(request.user.pk),
             by=limits.stored_name(str(request.user.get_username())),
             reason=values.get("reason", ""),
-            total=action.rows_changed(visible, values) + (0 if action.counts else gone),
+            total=action.rows_changed(visible, values) if action.counts else len(pks),
             outcomes={GONE: gone} if gone else {},
             job=NOBODY,
         )
