@@ -135,6 +135,14 @@ def _resume(model_admin: Any, request: HttpRequest, row: TenantQueue, values: di
     return _changed(model_admin, request, row, lambda: [*row.end_rest(**facts), *row.resume(**facts)])
 
 
+def _let_go(now: datetime) -> limits.Edit:
+    def edit(row: TenantQueue) -> None:
+        limits.rest_ended(row, now)
+        limits.resumed(row)
+
+    return edit
+
+
 def _set_limit(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
     limit = {"max_job": values["max_job"], "until": values["until"]}
     return _changed(model_admin, request, row, lambda: set_limit(row, **limit, **_facts(request, row, values)))
@@ -272,7 +280,7 @@ RESUME = Confirmed(
         **LEFT,
     },
     initial=seen,
-    in_background=Limits(lambda values, by: limits.resumed, is_for=lambda row: row.rests_until is None),
+    in_background=Limits(lambda values, by: _let_go(clock.now())),
 )
 SET_LIMIT = Confirmed(
     permission="set_limit",

@@ -65,8 +65,6 @@ class Limits:
 
     edit: Callable[[dict[str, Any], str], Edit]
     """By the form's values and the name of the user."""
-    is_for: Callable[[TenantQueue], bool] = lambda row: True
-    """Whether the edit is all there is to do with a row; any other is left to the action on one object."""
 
     def __call__(self, work: Work) -> Iterator[None]:
         if not (many_limits.is_possible() and audit.is_beside_slots(work.model_admin)):
@@ -104,7 +102,7 @@ class _LimitsRun:
     """One part. What changes nothing is counted with the next row that is changed, or at the end."""
 
     def __init__(self, work: Work, way: Limits) -> None:
-        self.work, self.way = work, way
+        self.work, self.edit = work, way.edit(work.values, work.by)
         self.by_themselves: list[int] = []
         self._written: list[Edited] = []
         self._idle: Counter[str] = Counter()
@@ -128,8 +126,6 @@ class _LimitsRun:
             self._idle[GONE] += 1
         elif shown is not None and shown != row.version:
             self._idle[CHANGED_MEANWHILE] += 1
-        elif not self.way.is_for(row):
-            self.by_themselves.append(pk)
         else:
             try:
                 self._change(row)
@@ -139,7 +135,7 @@ class _LimitsRun:
 
     def _change(self, row: TenantQueue) -> None:
         work = self.work
-        one = many_limits.edited(row, self.way.edit(work.values, work.by), work.by, work.reason)
+        one = many_limits.edited(row, self.edit, work.by, work.reason)
         if not one.fields:
             self._idle[UNCHANGED] += 1
             return
