@@ -616,14 +616,18 @@ def test_it_can_be_stopped_and_says_how_many_were_changed(boss: Client, monkeypa
     rows = many_queues(10)
     change = started(boss, QUEUES, "set_limit", rows, max_job="5")
 
+    said = []
+
     def stop(**_: Any) -> None:
         boss.post(page_of(change), {"stop": "Stop"})
+        said.append(report_of(boss, change)[0])
 
     signals.limit_changed.connect(stop)
     try:
         carried_out(change)
     finally:
         signals.limit_changed.disconnect(stop)
+    assert set(said) == {"It stops after what it is doing now."}
     changed = sum(fresh(row).max_job == 5 for row in rows)
     assert 0 < changed < 10
     assert report_of(boss, change) == [
@@ -638,7 +642,7 @@ def test_one_that_is_stopped_before_it_began_changes_nothing(boss: Client) -> No
     rows = many_queues(5)
     change = started(boss, QUEUES, "pause", rows)
     boss.post(page_of(change), {"stop": "Stop"})
-    assert report_of(boss, change)[0] == "It stops after what it is doing now."
+    assert report_of(boss, change)[0] == "It was stopped while it waited for a worker: nothing more is done."
     carried_out(change)
     assert not TenantQueue.objects.filter(paused=True).exists()
 
