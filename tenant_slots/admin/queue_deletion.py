@@ -153,8 +153,7 @@ def _delete_those(
     leaving = Unused(rows[pk] for pk, one in outcomes.items() if one == DONE)
     audit.note_deletions(work.request, leaving, work.reason)
     step.outcomes.update(one for one in outcomes.values() if one != BY_ITSELF)
-    step.outcomes[JOBS] += sum(jobs.get(row.pk, NO_JOBS).number for row in leaving)
-    delete_unused(leaving)
+    step.outcomes[JOBS] += delete_unused(leaving)
     return [pk for pk, one in outcomes.items() if one == BY_ITSELF]
 
 

@@ -38,9 +38,15 @@ def with_work(rows: Sequence[TenantQueue]) -> set[int]:
     return set(found.values_list("pk", flat=True))
 
 
-def delete_unused(rows: Unused) -> None:
-    """Django's, of all of them together. In the transaction in which they were locked and found to be unused."""
+def delete_unused(rows: Unused) -> int:
+    """Django's, of all of them together. In the transaction in which they were locked and found to be unused.
+
+    Returns:
+        How many jobs were deleted with them.
+    """
     JobDependency.objects.filter(among([row.pk for row in rows], "job__tenant_queue")).delete()
     collector: Any = Collector(using=app_settings.DATABASE, origin=rows)  # type: ignore[arg-type]
     collector.collect(rows)
-    collector.delete()
+    _, deleted = collector.delete()
+    jobs: int = deleted.get(TenantJob._meta.label, 0)
+    return jobs
