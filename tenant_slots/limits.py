@@ -183,11 +183,7 @@ def resume(tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version
 
 @implements(TenantQueue.end_rest)
 def end_rest(tenant_queue: TenantQueue, *, by: str = "", reason: str = "", version: int | None = None) -> list[Change]:
-    def apply(row: TenantQueue) -> None:
-        if rests.seconds_left(row):
-            row.rests_until, row.rest_reason = None, ""
-
-    return _change(tenant_queue, apply, by, reason, version)
+    return _change(tenant_queue, rest_ended, by, reason, version)
 
 
 def limited(max_job: int, by: str) -> Edit:
@@ -223,6 +219,12 @@ def paused(until: datetime | None) -> Edit:
 def resumed(row: TenantQueue) -> None:
     """What `TenantQueue.resume` changes."""
     row.paused, row.resume_at = False, None
+
+
+def rest_ended(row: TenantQueue, now: datetime | None = None) -> None:
+    """What `TenantQueue.end_rest` changes. `now` is by the database's clock, for who changes many."""
+    if rests.seconds_left(row, now):
+        row.rests_until, row.rest_reason = None, ""
 
 
 def setting(field: str, value: int | None) -> Edit:

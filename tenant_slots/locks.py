@@ -1,6 +1,7 @@
 """A transaction that holds one tenant queue: whoever admits, releases or changes a limit does it inside.
 
-No transaction holds the rows of two tenants, and nothing but the database is talked to while one is held.
+No transaction holds the rows of two tenants, but one that deletes unused ones and waits for none; and nothing but the
+database is talked to while one is held.
 
 PostgreSQL gives up a transaction's locks when its commit is on the disk, so a tenant could have no more transactions in
 a second than the disk has flushes, however many workers it has. Whoever had to wait for the row therefore lets the next

@@ -113,10 +113,10 @@ def follow(written: Sequence[Edited]) -> None:
             limits.tell(one.row, change)
         if one.changes:
             limits.forget_oldest(one.row)
-    guarded = [one.row for one in written if not one.fields.isdisjoint(GUARDED)]
-    with_work = _with_work([row.pk for row in guarded if not row.paused])
-    for queue in {row.queue: None for row in guarded}:
-        shares = [(row.pk, row.share) for row in guarded if row.queue == queue]
+    changed = [one.row for one in written if one.changes]
+    with_work = _with_work([row.pk for row in changed if not row.paused])
+    for queue in {row.queue: None for row in changed}:
+        shares = [(row.pk, row.share) for row in changed if row.queue == queue]
         to_offer = [known for known in shares if known[0] in with_work]
         after_commit(partial(transitions.offer_changed, queue, shares, to_offer))
 

@@ -10,6 +10,7 @@ from django.db.models.signals import post_delete, pre_delete
 
 from tenant_slots import logs, signals, transitions
 from tenant_slots.db.commits import after_commit
+from tenant_slots.enqueueing.queue_deletion import Unused
 from tenant_slots.exceptions import TenantQueueInUse
 from tenant_slots.models import Change, JobDependency, State, TenantJob, TenantQueue
 
@@ -28,12 +29,14 @@ def connect_all() -> None:
     signals.connect_ours("limit_changed", log_limit_changed)
 
 
-def refuse_to_delete_in_use(*, instance: TenantQueue, **_: Any) -> None:
+def refuse_to_delete_in_use(*, instance: TenantQueue, origin: object = None, **_: Any) -> None:
     """Raises TenantQueueInUse while jobs hold its slots or wait for them.
 
     FOR UPDATE, unlike all other locks on this row: an enqueue that commits from here on finds its foreign key gone and
     makes the row anew, instead of being deleted with it.
     """
+    if isinstance(origin, Unused):
+        return
     list(TenantQueue.objects.select_for_update().filter(pk=instance.pk))
     holding = instance.jobs.holding().count()
     waiting = instance.jobs.unadmitted().count()
@@ -41,9 +44,10 @@ def refuse_to_delete_in_use(*, instance: TenantQueue, **_: Any) -> None:
         raise TenantQueueInUse(tenant_queue=instance, holding=holding, waiting=waiting)
 
 
-def forget_dependencies(*, instance: TenantQueue, **_: Any) -> None:
+def forget_dependencies(*, instance: TenantQueue, origin: object = None, **_: Any) -> None:
     """For which others its jobs waited; these have ended."""
-    JobDependency.objects.filter(job__tenant_queue=instance.pk).delete()
+    if not isinstance(origin, Unused):
+        JobDependency.objects.filter(job__tenant_queue=instance.pk).delete()
 
 
 def forget_place_in_order(*, instance: TenantQueue, **_: Any) -> None:

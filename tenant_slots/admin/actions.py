@@ -118,8 +118,9 @@ def _page(model_admin: Any, request: HttpRequest, pks: list[int], action: Confir
         (name, value) for name in (ACTION_CHECKBOX_NAME, "select_across") for value in request.POST.getlist(name)
     ]
     theirs = _theirs(model_admin, request, pks)
-    effects = [touched % {"count": len(pks)}, *action.warnings(theirs)]
-    if _is_for_background(action, theirs, getattr(form, "cleaned_data", form.initial)):
+    values: Any = getattr(form, "cleaned_data", form.initial)
+    effects = [touched % {"count": len(pks)}, *action.warnings(theirs, values)]
+    if _is_for_background(action, theirs, values):
         effects.append(gettext("A background job will do this: you will see its progress, and can stop it."))
     listed = _objects(model_admin, request, pks[:MOST_LISTED])
     return confirmation(

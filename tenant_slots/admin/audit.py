@@ -68,10 +68,11 @@ def note_all(model_admin: Any, request: HttpRequest, what: str, new: str, reason
     )
 
 
-def note_deletion(request: HttpRequest, row: TenantQueue, reason: str) -> None:
-    """Beforehand, as afterwards it has no primary key to name it by."""
-    entry = _values(request, row, {}) | {"action_flag": DELETION, "change_message": reason}
-    LogEntry.objects.create(**entry)
+def note_deletions(request: HttpRequest, rows: Sequence[TenantQueue], reason: str) -> None:
+    """An entry for each, beforehand, as afterwards it has no primary key to name it by."""
+    if rows:
+        alike = _alike(request, rows[0]) | {"action_flag": DELETION, "change_message": reason}
+        LogEntry.objects.bulk_create([LogEntry(**alike, **_own(row)) for row in rows])
 
 
 def is_beside_slots(model_admin: Any) -> bool:

@@ -41,8 +41,8 @@ class Confirmed:
     """What to say of so many objects with this outcome: a plural text by ``count``."""
     initial: Callable[[list[int]], dict[str, Any]] = field(default=lambda pks: {})
     """Of the form, by the primary keys of what is touched."""
-    warnings: Callable[[list[int]], list[str]] = field(default=lambda pks: [])
-    """What else the page is to say of them."""
+    warnings: Callable[[list[int], dict[str, Any]], list[str]] = field(default=lambda pks, values: [])
+    """What else the page is to say of them, with the values that its form has."""
     rows_changed: Callable[[list[int], dict[str, Any]], int] = field(default=lambda pks, values: len(pks))
     """How many rows it is about to change, with these values: many are left to a background job."""
     in_background: Callable[[Any], Iterator[None]] | None = None
@@ -50,4 +50,4 @@ class Confirmed:
     in_rounds: bool = False
     """Of jobs: whether a background job changes those first that others of them run after."""
     counts: str = ""
-    """The outcome that `rows_changed` is about, where that is not every object's."""
+    """The outcome that `rows_changed` is about, where its progress is not that of the objects."""

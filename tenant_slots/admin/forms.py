@@ -11,6 +11,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots import rates
+from tenant_slots.admin import chosen
 from tenant_slots.db import clock
 from tenant_slots.db.compiled import among
 from tenant_slots.exceptions import InvalidRate
@@ -131,6 +132,21 @@ def require_rate(text: str) -> None:
         rates.parse(text)
     except InvalidRate as error:
         raise ValidationError(_("This is not a rate; write for example 100/m or 10/15m.")) from error
+
+
+class JobsField(forms.Field):
+    """The jobs that the page has counted, by primary key: nothing is done to any other."""
+
+    widget = forms.HiddenInput
+
+    def prepare_value(self, value: Any) -> str:
+        return value if isinstance(value, str) else chosen.as_text(value or ())
+
+    def to_python(self, value: Any) -> list[int]:
+        try:
+            return chosen.from_text(value or "")
+        except ValueError as error:
+            raise ValidationError(_("These are no jobs that the page has shown."), code="invalid") from error
 
 
 class ReasonForm(forms.Form):

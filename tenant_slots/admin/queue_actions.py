@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from django import forms
-from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import transaction
-from django.db.models import Count, Max
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots import limits
-from tenant_slots.admin import audit
+from tenant_slots.admin import audit, chosen
 from tenant_slots.admin.bulk.ways import CHANGED_MEANWHILE, UNCHANGED, JobsOfQueues, Limits
 from tenant_slots.admin.changes import name_of, set_limit
 from tenant_slots.admin.confirmed import DONE, JOBS, Confirmed
-from tenant_slots.admin.forms import STYLED, LimitForm, ReasonForm, SeenForm, future_field, seen, share_field
+from tenant_slots.admin.forms import STYLED, JobsField, LimitForm, ReasonForm, SeenForm, future_field, seen, share_field
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import origin
-from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing import cancel, retry
-from tenant_slots.exceptions import NotRetryable, StaleVersion, TenantQueueInUse
+from tenant_slots.exceptions import NotRetryable, StaleVersion
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.stats.expressions import LARGE
-
-IN_USE = "in use"
 
 LEFT = {
     CHANGED_MEANWHILE: ngettext_lazy(
@@ -62,17 +58,9 @@ class ShareForm(SeenForm, ReasonForm):
 
 
 class AsShown(ReasonForm):
-    """Jobs that the page has not counted are left: those that were enqueued later, or came to be so later."""
+    """Jobs that the page has not counted are left, whenever they were enqueued or have come to be like those."""
 
-    up_to = forms.IntegerField(widget=forms.HiddenInput)
-    shown_at = forms.CharField(widget=forms.HiddenInput, required=False)
-
-    def clean_shown_at(self) -> datetime | None:
-        text = self.cleaned_data["shown_at"]
-        try:
-            return datetime.fromisoformat(text).astimezone(UTC) if text else None
-        except (ValueError, OverflowError) as error:
-            raise ValidationError(forms.DateTimeField.default_error_messages["invalid"], code="invalid") from error
+    jobs = JobsField(required=False)
 
 
 class CountForm(AsShown):
@@ -81,15 +69,14 @@ class CountForm(AsShown):
     typed = forms.IntegerField(
         label=_("Type the number of jobs to confirm"), min_value=0, widget=forms.NumberInput(attrs=STYLED)
     )
-    count = forms.IntegerField(widget=forms.HiddenInput)
 
     field_order = ("typed", "reason")
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
-        if "typed" in cleaned and "count" in cleaned and cleaned["typed"] != cleaned["count"]:
+        if "typed" in cleaned and "jobs" in cleaned and cleaned["typed"] != len(cleaned["jobs"]):
             message = gettext("There are %(count)s jobs, not %(typed)s.")
-            self.add_error("typed", message % {"count": cleaned["count"], "typed": cleaned["typed"]})
+            self.add_error("typed", message % {"count": len(cleaned["jobs"]), "typed": cleaned["typed"]})
         return cleaned
 
 
@@ -106,7 +93,7 @@ def describe_limit(row: Any) -> str:
     return f"{describe(row)}, {origin(row)}" if row.override_until else describe(row)
 
 
-def _overrides_among(pks: list[int]) -> list[str]:
+def _overrides_among(pks: list[int], values: dict[str, Any]) -> list[str]:
     count = TenantQueue.objects.filter(among(pks), override_until__isnull=False).count()
     text = ngettext(
         "%(count)d of them has a temporary limit. It ends with this change, and the new limit replaces it.",
@@ -139,6 +126,14 @@ def _resume(model_admin: Any, request: HttpRequest, row: TenantQueue, values: di
     return _changed(model_admin, request, row, lambda: [*row.end_rest(**facts), *row.resume(**facts)])
 
 
+def _let_go(now: datetime) -> limits.Edit:
+    def edit(row: TenantQueue) -> None:
+        limits.rest_ended(row, now)
+        limits.resumed(row)
+
+    return edit
+
+
 def _set_limit(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
     limit = {"max_job": values["max_job"], "until": values["until"]}
     return _changed(model_admin, request, row, lambda: set_limit(row, **limit, **_facts(request, row, values)))
@@ -160,7 +155,8 @@ def _changed(model_admin: Any, request: HttpRequest, row: TenantQueue, change: A
 
 
 def _cancel_waiting(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
-    count = cancel.cancel_waiting(row, up_to=values["up_to"], ready_by=values.get("shown_at"))
+    waiting = _waiting().filter(among(values["jobs"]), tenant_queue=row).order_by("pk")
+    count = cancel.cancel_waiting(row, list(waiting.values_list("pk", flat=True)))
     return _counted(model_admin, request, row, _("waiting jobs canceled:"), count, values["reason"])
 
 
@@ -173,30 +169,38 @@ def _counted(model_admin: Any, request: HttpRequest, row: TenantQueue, what: Any
     return DONE
 
 
-def _failed(values: dict[str, Any]) -> Any:
-    """Those that the page has counted."""
-    failed = TenantJob.objects.retryable().filter(state=State.FAILED, pk__lte=values.get("up_to") or 0)
-    return failed.exclude(ended_at__gt=values["shown_at"]) if values.get("shown_at") else failed
+def _waiting() -> QuerySet[TenantJob]:
+    return TenantJob.objects.waiting()
 
 
-def _waiting(values: dict[str, Any]) -> Any:
-    waiting = TenantJob.objects.waiting().filter(pk__lte=values.get("up_to") or 0)
-    return waiting.filter(cancel.ready_by_then(values.get("shown_at") or None))
+def _failed() -> QuerySet[TenantJob]:
+    return TenantJob.objects.retryable().filter(state=State.FAILED)
 
 
-def _failed_among(pks: list[int]) -> list[str]:
-    count = TenantJob.objects.retryable().filter(among(pks, "tenant_queue"), state=State.FAILED).count()
+def _shown(jobs: QuerySet[TenantJob], pks: list[int]) -> dict[str, Any]:
+    """What the page counts of these jobs, for these tenant queues: as many as one action may change."""
+    own = jobs.filter(among(pks, "tenant_queue")).order_by()
+    return {"jobs": list(own.values_list("pk", flat=True)[: chosen.MOST])}
+
+
+def _failed_among(pks: list[int], values: dict[str, Any]) -> list[str]:
+    count = len(values.get("jobs", ()))
     text = ngettext("%(count)d failed job will run again.", "%(count)d failed jobs will run again.", count)
-    return [text % {"count": count}]
+    return [text % {"count": count}, *_are_most(count)]
 
 
-def _waiting_among(pks: list[int]) -> list[str]:
-    count = TenantJob.objects.waiting().filter(among(pks, "tenant_queue")).count()
-    return [ngettext("%(count)d job waits.", "%(count)d jobs wait.", count) % {"count": count}]
+def _waiting_among(pks: list[int], values: dict[str, Any]) -> list[str]:
+    count = len(values.get("jobs", ()))
+    return [ngettext("%(count)d job waits.", "%(count)d jobs wait.", count) % {"count": count}, *_are_most(count)]
+
+
+def _are_most(count: int) -> list[str]:
+    text = gettext("No more than %(count)d jobs can be changed at once. If there are others, do the same again.")
+    return [text % {"count": count}] if count == chosen.MOST else []
 
 
 def _retry_failed(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
-    failed = _failed(values).filter(tenant_queue=row).order_by("pk")
+    failed = _failed().filter(among(values["jobs"]), tenant_queue=row).order_by("pk")
     count = sum(map(_retried, failed.defer(*LARGE)))
     return _counted(model_admin, request, row, _("failed jobs retried:"), count, values["reason"])
 
@@ -209,67 +213,25 @@ def _retried(job: TenantJob) -> bool:
     return True
 
 
-def _failed_of(pks: list[int], values: dict[str, Any]) -> int:
-    return int(_failed(values).filter(among(pks, "tenant_queue")).count())
+def _still_like_that(jobs: QuerySet[TenantJob], pks: list[int], values: dict[str, Any]) -> int:
+    return jobs.filter(among(values.get("jobs", ())), among(pks, "tenant_queue")).count()
 
 
-def _still_waiting_of(pks: list[int], values: dict[str, Any]) -> int:
-    return int(_waiting(values).filter(among(pks, "tenant_queue")).count())
-
-
-def _cancel_some(row: TenantQueue, last: int, values: dict[str, Any]) -> tuple[int, int, bool]:
+def _cancel_some(row: TenantQueue, pks: Sequence[int]) -> int:
     """A step of `_cancel_waiting`; see `JobsOfQueues`."""
-    jobs = cancel.cancel_first(row, up_to=values["up_to"], ready_by=values.get("shown_at"))
-    return len(jobs), last, len(jobs) < cancel.JOBS_PER_STEP
+    return len(cancel.cancel_those(row, pks))
 
 
-def _retry_some(row: TenantQueue, last: int, values: dict[str, Any]) -> tuple[int, int, bool]:
-    """A step of `_retry_failed`. A job that fails again meanwhile comes before `last`."""
-    failed = _failed(values).filter(tenant_queue=row, pk__gt=last).order_by("pk")
-    jobs = list(failed.defer(*LARGE)[: cancel.JOBS_PER_STEP])
-    retried = retry.retry_all(row, jobs)
-    return len(retried), jobs[-1].pk if jobs else last, len(jobs) < cancel.JOBS_PER_STEP
+def _retry_some(row: TenantQueue, pks: Sequence[int]) -> int:
+    """A step of `_retry_failed`."""
+    failed = _failed().filter(among(pks), tenant_queue=row).order_by("pk")
+    return len(retry.retry_all(row, list(failed.defer(*LARGE))))
 
 
 def _limit_edit(values: dict[str, Any], by: str) -> limits.Edit:
     if values["until"] is not None:
         return limits.overridden(values["max_job"], values["until"], by)
     return limits.limited(values["max_job"], by)
-
-
-def _last_job(pks: list[int]) -> dict[str, Any]:
-    """A job that is enqueued after the page was shown is not retried, however soon it fails."""
-    return {"up_to": TenantJob.objects.aggregate(last=Max("pk"))["last"] or 0, "shown_at": clock.now().isoformat()}
-
-
-def _waiting_of(pks: list[int]) -> dict[str, Any]:
-    """How many wait now, and the last of them: a job that is enqueued after the page was shown is not canceled."""
-    shown_at = clock.now()
-    waiting = TenantJob.objects.waiting().filter(cancel.ready_by_then(shown_at), among(pks, "tenant_queue"))
-    found = waiting.aggregate(count=Count("*"), last=Max("pk"))
-    return {"count": found["count"], "up_to": found["last"] or 0, "shown_at": shown_at.isoformat()}
-
-
-def _delete(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
-    """With its ended jobs, and with the entry or not at all."""
-    if not model_admin.has_delete_permission(request, row):
-        raise PermissionDenied
-    try:
-        with transaction.atomic(using=app_settings.DATABASE):
-            audit.note_deletion(request, row, values["reason"])
-            row.delete()
-    except TenantQueueInUse:
-        return IN_USE
-    forget_shared()
-    return DONE
-
-
-def _jobs_among(pks: list[int]) -> list[str]:
-    count = TenantJob.objects.filter(among(pks, "tenant_queue")).count()
-    text = ngettext(
-        "%(count)d job of theirs is deleted with them.", "%(count)d jobs of theirs are deleted with them.", count
-    )
-    return [text % {"count": count}] if count else []
 
 
 PAUSE = Confirmed(
@@ -298,7 +260,7 @@ RESUME = Confirmed(
         **LEFT,
     },
     initial=seen,
-    in_background=Limits(lambda values, by: limits.resumed, is_for=lambda row: row.rests_until is None),
+    in_background=Limits(lambda values, by: _let_go(clock.now())),
 )
 SET_LIMIT = Confirmed(
     permission="set_limit",
@@ -350,8 +312,8 @@ CANCEL_WAITING = Confirmed(
         JOBS: ngettext_lazy("%(count)d job was canceled.", "%(count)d jobs were canceled.", "count"),
         **LEFT,
     },
-    initial=_waiting_of,
-    rows_changed=_still_waiting_of,
+    initial=lambda pks: _shown(_waiting(), pks),
+    rows_changed=lambda pks, values: _still_like_that(_waiting(), pks, values),
     in_background=JobsOfQueues(_cancel_some, _("waiting jobs canceled:")),
     counts=JOBS,
 )
@@ -372,25 +334,8 @@ RETRY_FAILED = Confirmed(
         JOBS: ngettext_lazy("%(count)d job will run again.", "%(count)d jobs will run again.", "count"),
         **LEFT,
     },
-    initial=_last_job,
-    rows_changed=_failed_of,
+    initial=lambda pks: _shown(_failed(), pks),
+    rows_changed=lambda pks, values: _still_like_that(_failed(), pks, values),
     in_background=JobsOfQueues(_retry_some, _("failed jobs retried:")),
     counts=JOBS,
-)
-DELETE = Confirmed(
-    permission="delete",
-    label=_("Delete selected tenant queues"),
-    title=_("Delete tenant queues"),
-    form=ReasonForm,
-    apply=_delete,
-    describe=describe,
-    warnings=_jobs_among,
-    outcomes={
-        DONE: ngettext_lazy("%(count)d tenant queue was deleted.", "%(count)d tenant queues were deleted.", "count"),
-        IN_USE: ngettext_lazy(
-            "%(count)d tenant queue was left alone: jobs hold its slots or wait.",
-            "%(count)d tenant queues were left alone: jobs hold their slots or wait.",
-            "count",
-        ),
-    },
 )

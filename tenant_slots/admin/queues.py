@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots.admin import export, queue_actions
+from tenant_slots.admin import export, queue_actions, queue_deletion
 from tenant_slots.admin.actions import in_menu
 from tenant_slots.admin.bases import QueueModelAdmin
 from tenant_slots.admin.bulk.pages import BulkPages
@@ -77,7 +77,7 @@ class TenantQueueAdmin(
     set_share = in_menu(queue_actions.SET_SHARE)
     cancel_waiting = in_menu(queue_actions.CANCEL_WAITING)
     retry_failed = in_menu(queue_actions.RETRY_FAILED)
-    delete_selected = in_menu(queue_actions.DELETE)
+    delete_selected = in_menu(queue_deletion.DELETE)
 
     @admin.action(permissions=["export"], description=_("Export selected tenant queues as CSV"))
     def export(self, request: HttpRequest, queryset: QuerySet[TenantQueue]) -> Any:

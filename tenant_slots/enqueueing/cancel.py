@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from typing import Any
-
-from django.db.models import Q
-from django.db.models.lookups import LessThanOrEqual
 
 from tenant_slots import dispatch, transitions
 from tenant_slots.db.clock import DatabaseNow
@@ -16,7 +13,7 @@ from tenant_slots.db.commits import after_commit
 from tenant_slots.db.compiled import among
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
-from tenant_slots.models import CONTENT, READY_AT, State, TenantJob, TenantQueue
+from tenant_slots.models import CONTENT, State, TenantJob, TenantQueue
 from tenant_slots.models.states import UNADMITTED
 
 JOBS_PER_STEP = 1000
@@ -47,35 +44,25 @@ def cancel_unstarted(job: TenantJob) -> bool:
     return False
 
 
-def cancel_waiting(tenant_queue: TenantQueue, *, up_to: int, ready_by: datetime | None = None) -> int:
-    """Cancel a tenant's waiting jobs, those that were enqueued later than the job `up_to` aside.
+def cancel_waiting(tenant_queue: TenantQueue, pks: Sequence[int]) -> int:
+    """Cancel those of a tenant's jobs, by primary key, that wait.
 
     Returns:
         How many. A job that got a slot meanwhile is not one of them.
     """
     canceled = 0
-    while some := _cancel_some(tenant_queue, up_to, ready_by):
-        canceled += len(some)
+    for start in range(0, len(pks), JOBS_PER_STEP):
+        with locked(tenant_queue.pk) as row:
+            canceled += len(cancel_those(row, pks[start : start + JOBS_PER_STEP]))
     return canceled
 
 
-def _cancel_some(tenant_queue: TenantQueue, up_to: int, ready_by: datetime | None) -> list[TenantJob]:
-    with locked(tenant_queue.pk) as row:
-        return cancel_first(row, up_to=up_to, ready_by=ready_by)
-
-
-def cancel_first(row: TenantQueue, *, up_to: int, ready_by: datetime | None = None) -> list[TenantJob]:
-    """A step of `cancel_waiting`, in a transaction that holds the row. Fewer than `JOBS_PER_STEP`: it is the last."""
-    backlog = row.jobs.waiting().filter(ready_by_then(ready_by), pk__lte=up_to).defer(*CONTENT)
-    jobs = list(backlog.order_by("pk")[:JOBS_PER_STEP])
+def cancel_those(row: TenantQueue, pks: Sequence[int]) -> list[TenantJob]:
+    """A step of `cancel_waiting`, in a transaction that holds the row."""
+    jobs = list(row.jobs.waiting().filter(among(pks)).defer(*CONTENT).order_by("pk"))
     TenantJob.objects.waiting().filter(among([job.pk for job in jobs])).update(**_canceled())
     _tell(row, jobs)
     return jobs
-
-
-def ready_by_then(time: datetime | None) -> Q:
-    """Condition: the job could have started then. One that was scheduled was not in the backlog before."""
-    return Q() if time is None else Q(LessThanOrEqual(READY_AT, time))
 
 
 def cancel_unadmitted(row: TenantQueue, jobs: list[TenantJob]) -> list[TenantJob]:

@@ -18,7 +18,7 @@ MOST_SECONDS = 2**31 - 1
 Redis refuses what is far more, and RQ's worker then ends.
 """
 
-GAP = re.compile(r"([1-9]\d{0,18})(?:x([1-9]\d{0,4}))?", re.ASCII)
+GAP = re.compile(r"([1-9]\d{0,18})(?:x([1-9]\d{0,5}))?", re.ASCII)
 """Between two primary keys of a part of a bulk change, and how often it comes in a row."""
 
 VERSION = re.compile(r"\d{1,10}", re.ASCII)
@@ -91,8 +91,8 @@ def are_parts(value: Any) -> bool:
 def _is_part(value: Any) -> bool:
     return (
         isinstance(value, dict)
-        and all(isinstance(value.get(name), str) for name in ("pks", "versions"))
-        and _are_primary_keys(value["pks"])
+        and all(isinstance(value.get(name), str) for name in ("pks", "versions", "jobs"))
+        and all(map(_are_primary_keys, (value["pks"], value["jobs"])))
         and all(map(VERSION.fullmatch, value["versions"].split()))
         and isinstance(value.get("one_by_one"), bool)
         and all(is_whole(value.get(name), 0) for name in ("of", "counted", "last"))

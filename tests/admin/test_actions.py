@@ -252,7 +252,7 @@ def test_each_handler_checks_its_permission(url: str, action: str, permission: s
     row = tenant_queue()
     job = waiting_job(row, state=State.FAILED)
     chosen = row if url == QUEUES else job
-    run_action(client, url, action, chosen, confirm="yes", max_job="9", typed="0", count="0", up_to="99", force="on")
+    run_action(client, url, action, chosen, confirm="yes", max_job="9", typed="0", force="on")
     assert (fresh(row).version, fresh(job).state, LogEntry.objects.count()) == (0, State.FAILED, 0)
 
 

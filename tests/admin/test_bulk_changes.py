@@ -129,6 +129,20 @@ def test_rows_that_rest_are_resumed_too(boss: Client) -> None:
     assert came_of(change) == {"done": 5}
 
 
+def test_the_end_of_a_rest_is_kept_and_its_jobs_are_admitted(boss: Client) -> None:
+    resting, over = ({"rests_until": timezone.now() + timedelta(minutes=at), "rest_reason": "429"} for at in (5, -5))
+    rows = [*many_queues(4, **resting), tenant_queue("over", **over), tenant_queue("both", paused=True, **resting)]
+    jobs = [waiting_job(row) for row in rows]
+    change = carried_out(started(boss, QUEUES, "resume", rows, reason="they are back"))
+    assert came_of(change) == {"done": 5, "unchanged": 1}
+    assert [fresh(row).rest_reason for row in rows] == [""] * 4 + ["429", ""]
+    assert {fresh(job).state for job in (*jobs[:4], jobs[5])} == {State.FINISHED}
+    kept = [[(one.what, one.new) for one in row.kept_changes.order_by("what")] for row in rows]
+    assert kept == [[("resting", "False")]] * 4 + [[], [("paused", "False"), ("resting", "False")]]
+    entry = LogEntry.objects.filter(object_id=rows[0].pk).get()
+    assert entry.get_change_message() == "Changed rest: resting → not resting (they are back)."
+
+
 def test_a_time_that_passes_before_the_job_runs_is_said(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = many_queues(5)
     until = timezone.localtime() + timedelta(hours=2)
@@ -217,13 +231,15 @@ def _run_impatiently(change: BulkChange) -> None:
         run_bulk_change(change.pk)
 
 
-def test_the_statements_of_a_row_do_not_grow_with_the_rows(boss: Client) -> None:
+@pytest.mark.parametrize(("action", "data"), [("set_limit", {"max_job": "5"}), ("resume", {})])
+def test_the_statements_of_a_row_do_not_grow_with_the_rows(boss: Client, action: str, data: dict[str, str]) -> None:
     if connection.vendor != "postgresql":
         pytest.skip("elsewhere each row is changed by its own methods")
 
     def queries(number: int) -> int:
         TenantQueue.objects.filter(tenant__startswith="tenant 0").delete()
-        change = started(boss, QUEUES, "set_limit", many_queues(number), max_job="5")
+        rows = many_queues(number, rests_until=timezone.now() + timedelta(minutes=5), version=1)
+        change = started(boss, QUEUES, action, rows, **data)
         with CaptureQueriesContext(connection) as captured:
             run_bulk_change(change.pk)
         return len(captured)
@@ -600,14 +616,18 @@ def test_it_can_be_stopped_and_says_how_many_were_changed(boss: Client, monkeypa
     rows = many_queues(10)
     change = started(boss, QUEUES, "set_limit", rows, max_job="5")
 
+    said = []
+
     def stop(**_: Any) -> None:
         boss.post(page_of(change), {"stop": "Stop"})
+        said.append(report_of(boss, change)[0])
 
     signals.limit_changed.connect(stop)
     try:
         carried_out(change)
     finally:
         signals.limit_changed.disconnect(stop)
+    assert set(said) == {"It stops after what it is doing now."}
     changed = sum(fresh(row).max_job == 5 for row in rows)
     assert 0 < changed < 10
     assert report_of(boss, change) == [
@@ -622,7 +642,7 @@ def test_one_that_is_stopped_before_it_began_changes_nothing(boss: Client) -> No
     rows = many_queues(5)
     change = started(boss, QUEUES, "pause", rows)
     boss.post(page_of(change), {"stop": "Stop"})
-    assert report_of(boss, change)[0] == "It stops after what it is doing now."
+    assert report_of(boss, change)[0] == "It was stopped while it waited for a worker: nothing more is done."
     carried_out(change)
     assert not TenantQueue.objects.filter(paused=True).exists()
 

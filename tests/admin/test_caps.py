@@ -147,12 +147,3 @@ def test_a_traceback_needs_the_permission_for_arguments(viewer: Client, boss: Cl
 
 def test_nobody_can_guess_a_traceback_through_the_address(boss: Client) -> None:
     assert boss.get(JOBS, {"error__contains": "s3"}).status_code in (302, 400)
-
-
-def test_a_row_in_use_is_refused_in_the_viewers_language(boss: Client) -> None:
-    row = tenant_queue()
-    waiting_job(row)
-    response = boss.post(change_page(row, "delete"), {"post": "yes"}, follow=True)
-    assert messages_of(response) == [
-        "acme on imports cannot be deleted: 0 jobs hold its slots and 1 wait. Let them end first."
-    ]

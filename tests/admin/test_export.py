@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import io
 from datetime import timedelta
 from typing import Any
@@ -12,7 +13,9 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
+from tenant_slots.admin import export
 from tenant_slots.admin.export import harmless
+from tenant_slots.models import TenantQueue
 from tests.admin.site import JOBS, QUEUES, run_action
 from tests.factories import tenant_queue, waiting_job
 
@@ -53,6 +56,18 @@ def test_the_source_of_a_limit_is_exported_with_its_reason(boss: Client) -> None
 def test_zeros_of_jobs_are_exported(boss: Client) -> None:
     values = values_of(text_of(run_action(boss, JOBS, "export", waiting_job(tenant_queue()))))
     assert [values[name] for name in ("attempt", "failures", "crashes", "interruptions", "priority")] == ["0"] * 5
+
+
+def test_no_more_rows_are_in_memory_than_one_part_has(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "ROWS_AT_ONCE", 2)
+    TenantQueue.objects.bulk_create([TenantQueue(tenant=f"tenant {at}", queue="imports") for at in range(7)])
+    gc.collect()
+    alive = [
+        sum(isinstance(one, TenantQueue) for one in gc.get_objects())
+        for _ in export.queue_lines(TenantQueue.objects.all())
+    ]
+    assert len(alive) == 7
+    assert max(alive) <= 4, "a part, and the next one while it takes its place"
 
 
 @pytest.mark.parametrize("url", [QUEUES, JOBS])

@@ -12,7 +12,7 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 from rq import Queue
 
-from tenant_slots.admin import TenantQueueAdmin, actions
+from tenant_slots.admin import TenantQueueAdmin, actions, chosen
 from tenant_slots.admin.bulk.run import run_bulk_change
 from tenant_slots.models import BulkChange, State, TenantQueue
 from tenant_slots.tenants import ADMIN_TENANT
@@ -138,9 +138,9 @@ def test_nor_which_bulk_changes_of_others_hold_up_ones_own(boss: Client, monkeyp
 @pytest.mark.usefixtures("sees_acme")
 def test_a_set_with_a_foreign_row_in_it_is_no_way_to_count_its_jobs(boss: Client) -> None:
     own, foreign = tenant_queue("acme"), tenant_queue("beta")
-    waiting_job(own)
+    waiting_job(own, state=State.FINISHED)
     for _ in range(7):
-        waiting_job(foreign)
+        waiting_job(foreign, state=State.FINISHED)
 
     def page(chosen: str) -> str:
         sent = {"confirm": "yes", "chosen": chosen, "reason": "x" * 1000}
@@ -156,14 +156,15 @@ def test_a_set_with_a_foreign_row_in_it_is_no_way_to_count_its_jobs(boss: Client
 def test_nor_does_a_bulk_change_count_them(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actions, "MOST_IN_REQUEST", 3)
     own, foreign = tenant_queue("acme"), tenant_queue("beta")
-    last = max(waiting_job(foreign, state=State.FAILED).pk for _ in range(7))
+    failed = [waiting_job(foreign, state=State.FAILED) for _ in range(7)]
 
     def retry_all() -> None:
-        sent = {"confirm": "yes", "chosen": f"{own.pk} {foreign.pk - own.pk}", "up_to": str(last), "reason": ""}
+        jobs = chosen.as_text(job.pk for job in failed)
+        sent = {"confirm": "yes", "chosen": chosen.as_text([own.pk, foreign.pk]), "jobs": jobs, "reason": ""}
         boss.post(QUEUES, {"action": "retry_failed", "_selected_action": [own.pk], **sent})
 
     retry_all()
     assert not BulkChange.objects.exists(), "seven jobs of somebody else are no reason for a background job"
-    last = max(waiting_job(own, state=State.FAILED).pk for _ in range(4))
+    failed += [waiting_job(own, state=State.FAILED) for _ in range(4)]
     retry_all()
     assert BulkChange.objects.get().total == 4

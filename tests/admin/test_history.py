@@ -112,7 +112,7 @@ def test_text_that_no_column_takes_is_kept_as_far_as_it_goes() -> None:
 def test_the_history_goes_with_its_row(boss: Client) -> None:
     row = tenant_queue()
     row.set_limit(3)
-    boss.post(change_page(row, "delete"), {"post": "yes"})
+    confirmed(boss, QUEUES, "delete_selected", row)
     assert not TenantQueue.objects.exists()
     assert not KeptChange.objects.exists()
 

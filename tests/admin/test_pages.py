@@ -100,9 +100,8 @@ def test_a_tenants_name_is_shown_as_text_on_every_page(boss: Client) -> None:
 @committing
 def test_a_tenants_name_is_shown_as_text_in_messages(boss: Client) -> None:
     row = tenant_queue(HOSTILE)
-    waiting_job(row)
-    page = boss.post(change_page(row, "delete"), {"post": "yes"}, follow=True).content.decode()
-    assert "cannot be deleted" in page
+    page = boss.post(change_page(row), loaded(boss, row), follow=True).content.decode()
+    assert "was changed successfully" in page
     assert HOSTILE not in page
 
 
@@ -290,67 +289,6 @@ def test_a_get_runs_no_action(boss: Client) -> None:
     boss.get(JOBS, {"action": "cancel", "_selected_action": job.pk})
     assert not fresh(row).paused
     assert fresh(job).state == State.WAITING
-
-
-# --- deleting ------------------------------------------------------------------------------------------------------
-
-
-@committing
-@pytest.mark.parametrize("state", [State.SCHEDULED, State.WAITING, State.QUEUED, State.RUNNING])
-def test_deleting_a_row_with_work_is_refused_with_the_reason(boss: Client, state: State) -> None:
-    row = tenant_queue()
-    waiting_job(row, state=state)
-
-    response = boss.post(change_page(row, "delete"), {"post": "yes"}, follow=True)
-
-    [message] = messages_of(response)
-    assert "acme on imports cannot be deleted" in message
-    assert TenantQueue.objects.filter(pk=row.pk).exists()
-    assert TenantJob.objects.count() == 1
-    assert not LogEntry.objects.exists()
-
-
-@committing
-def test_of_several_rows_those_with_work_are_left(boss: Client) -> None:
-    idle, busy = tenant_queue("idle"), tenant_queue("busy")
-    waiting_job(busy)
-
-    response = confirmed(boss, QUEUES, "delete_selected", idle, busy, reason="they left")
-
-    assert messages_of(response) == [
-        "1 tenant queue was deleted.",
-        "1 tenant queue was left alone: jobs hold its slots or wait.",
-    ]
-    assert list(TenantQueue.objects.all()) == [busy]
-    [entry] = LogEntry.objects.all()
-    assert (entry.object_repr, entry.is_deletion(), entry.get_change_message()) == (
-        "idle on imports", True, "they left",
-    )  # fmt: skip
-
-
-@committing
-def test_idle_rows_are_deleted_with_their_history(boss: Client) -> None:
-    rows = [tenant_queue("acme"), tenant_queue("beta")]
-    for row in rows:
-        waiting_job(row, state=State.FINISHED)
-
-    boss.post(change_page(rows[0], "delete"), {"post": "yes"})
-    confirmed(boss, QUEUES, "delete_selected", rows[1])
-
-    assert not TenantQueue.objects.exists()
-    assert not TenantJob.objects.exists()
-    assert LogEntry.objects.count() == 2
-
-
-def test_the_page_before_a_deletion_counts_the_jobs_instead_of_listing_them(boss: Client) -> None:
-    row = tenant_queue()
-    jobs = [waiting_job(row, state=State.FINISHED) for _ in range(3)]
-    page = boss.get(change_page(row, "delete")).content.decode()
-    assert "Tenant jobs: 3" in page
-    assert str(jobs[0].uuid) not in page
-    page = run_action(boss, QUEUES, "delete_selected", row).content.decode()
-    assert "3 jobs of theirs are deleted with them." in page
-    assert str(jobs[0].uuid) not in page
 
 
 # --- jobs ----------------------------------------------------------------------------------------------------------

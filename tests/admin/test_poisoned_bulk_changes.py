@@ -22,14 +22,15 @@ pytestmark = [
     pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite keeps what it is given, as text"),
 ]
 
-PART = '{"pks": "%s", "versions": "%s", "of": %s, "one_by_one": false, "counted": 0, "last": 0}'
+PART = '{"pks": "%s", "versions": "%s", "of": %s, "one_by_one": false, "counted": 0, "last": 0, "jobs": "%s"}'
 
 TEXTS = ["", "nowhere", "\u202e<script>", "a\r\nb", "%s {0}"]
 NO_TEXTS = ["[7]", "7", '{"a": 1}', "[null]"]
 NO_VALUES = ["[]", '{"until": {"x": 1}}', '{"until": {"time": 5}}', '{"until": {"time": "x"}}',
              '{"until": {"time": "9999-12-31T23:59:59-05:00"}}']  # fmt: skip
-NO_PARTS = ["7", "[7]", "[{}]", f"[{PART % ('x', '', 0)}]", f"[{PART % ('7 1x3', '-1', 0)}]",
-            f"[{PART % ('9' * 19, '', 0)}]", f"[{PART % ('7', '', -1)}]"]  # fmt: skip
+NO_PARTS = ["7", "[7]", "[{}]", f"[{PART % ('x', '', 0, '')}]", f"[{PART % ('7 1x3', '-1', 0, '')}]",
+            f"[{PART % ('9' * 19, '', 0, '')}]", f"[{PART % ('7', '', -1, '')}]",
+            f"[{PART % ('7', '', 0, '5 x')}]"]  # fmt: skip
 
 OF_CHANGES = {
     "ending": TEXTS[1:], "language": TEXTS, "action": TEXTS,

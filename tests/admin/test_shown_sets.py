@@ -11,8 +11,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from tenant_slots.admin import actions
-from tenant_slots.models import BulkChange, State, TenantJob
+from tenant_slots.admin import actions, chosen
+from tenant_slots.admin.bulk.chunks import Part
+from tenant_slots.models import BulkChange, State, TenantJob, shapes
 from tests.admin.bulk_changes import carried_out, many_jobs, many_queues, started, text_of
 from tests.admin.site import QUEUES, asked, run_action
 from tests.factories import fresh, tenant_queue, waiting_job
@@ -49,6 +50,70 @@ def test_jobs_that_fail_after_the_page_was_shown_are_left(boss: Client, monkeypa
     if not most:
         carried_out(BulkChange.objects.get())
     assert [fresh(job).state for job in (failed, later)] == [State.WAITING, State.FAILED]
+
+
+@pytest.mark.parametrize("most", [200, 0])
+@pytest.mark.parametrize(
+    ("action", "sent", "before", "after"),
+    [
+        ("cancel_waiting", {"typed": "2"}, State.WAITING, State.CANCELED),
+        ("retry_failed", {}, State.FAILED, State.WAITING),
+    ],
+)
+def test_an_older_job_that_comes_back_after_the_page_was_shown_is_left(
+    boss: Client, monkeypatch: Any, action: str, sent: dict[str, str], before: State, after: State, most: int
+) -> None:
+    """It has been ready for as long as those that were shown, and nothing in its row tells when it came back."""
+    monkeypatch.setattr(actions, "MOST_IN_REQUEST", most)
+    row = tenant_queue(max_job=0)
+    an_hour_ago = timezone.now() - timedelta(hours=1)
+    first = waiting_job(row, state=before, ended_at=an_hour_ago)
+    back = waiting_job(row, state=State.CANCELED, attempt=1, ended_at=an_hour_ago)
+    last = waiting_job(row, state=before, ended_at=an_hour_ago)
+    _, shown = asked(boss, QUEUES, action, row)
+    TenantJob.objects.filter(pk=back.pk).update(state=before)
+    boss.post(QUEUES, {**shown, **sent}, follow=True)
+    if not most:
+        carried_out(BulkChange.objects.get())
+    assert [fresh(job).state for job in (first, back, last)] == [after, before, after]
+
+
+def test_the_page_counts_what_it_changes_also_when_it_is_shown_again(boss: Client) -> None:
+    row = tenant_queue(max_job=0)
+    many_jobs(row, 2)
+    _, sent = asked(boss, QUEUES, "cancel_waiting", row)
+    many_jobs(row, 1)
+    again = text_of(boss.post(QUEUES, {**sent, "typed": "3"}))
+    assert "2 jobs wait." in again
+    assert "There are 2 jobs, not 3." in again
+
+
+def test_of_more_jobs_than_one_action_may_change_the_others_stay(boss: Client, monkeypatch: Any) -> None:
+    monkeypatch.setattr(chosen, "MOST", 3)
+    row = tenant_queue(max_job=0)
+    many_jobs(row, 5)
+    page, sent = asked(boss, QUEUES, "cancel_waiting", row)
+    assert "No more than 3 jobs can be changed at once. If there are others, do the same again." in text_of(page)
+    boss.post(QUEUES, {**sent, "typed": "3"})
+    assert TenantJob.objects.filter(state=State.CANCELED).count() == 3
+    page, sent = asked(boss, QUEUES, "cancel_waiting", row)
+    assert "2 jobs wait." in text_of(page)
+    assert "at once" not in text_of(page)
+
+
+def test_what_is_left_can_be_as_many_jobs_as_one_action_may_change() -> None:
+    part = Part((1,), jobs=chosen.as_text(range(1, chosen.MOST + 1)))
+    assert shapes.are_parts([part.as_json()])
+    assert len(part.next_jobs(chosen.MOST)) == chosen.MOST
+
+
+@pytest.mark.parametrize("jobs", ["x", "0", "5x99999999", f"{'9' * 19}x2"])
+def test_jobs_that_no_page_has_shown_are_refused(boss: Client, jobs: str) -> None:
+    row = tenant_queue(max_job=0)
+    job = many_jobs(row, 1)[0]
+    _, sent = asked(boss, QUEUES, "cancel_waiting", row)
+    assert boss.post(QUEUES, {**sent, "jobs": jobs, "typed": "1"}).status_code == 200
+    assert fresh(job).state == State.WAITING
 
 
 @pytest.mark.parametrize("action", ["retry_failed", "cancel_waiting", "set_limit", "delete_selected"])

@@ -13,6 +13,7 @@ from django.db import connection, transaction
 from rq import Retry
 
 from tenant_slots import exceptions, signals, slots, tenant_job
+from tenant_slots.admin.reasons import why_waiting
 from tenant_slots.db import clock
 from tenant_slots.enqueueing import debounce, unique
 from tenant_slots.models import UNTIL_START, State, TenantJob, TenantQueue
@@ -137,6 +138,16 @@ def test_after_max_wait_a_job_that_waits_for_a_slot_keeps_its_place() -> None:
     job = make_due(jobs.index_shop.enqueue("acme", 1), MAX_WAIT.total_seconds() + 1)
     assert jobs.index_shop.enqueue("acme", 2) == job
     assert (fresh(job).state, job.args) == (State.WAITING, ["acme", 2])
+
+
+def test_after_a_call_its_time_is_one_that_was_asked_for_whatever_put_it_off_before() -> None:
+    tenant_queue(max_job=0)
+    job = jobs.index_shop.enqueue("acme", 1)
+    TenantJob.objects.filter(pk=job.pk).update(deferrals=2)
+    assert "its tenant was busy" in why_waiting(fresh(job))[0]
+    jobs.index_shop.enqueue("acme", 2)
+    assert "whoever enqueued it asked for that" in why_waiting(fresh(job))[0]
+    assert job.deferrals == 0
 
 
 def test_once_it_has_started_a_call_makes_another_job() -> None:

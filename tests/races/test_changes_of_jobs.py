@@ -151,7 +151,7 @@ class TestAdmittedFirst:
     def cancel_waiting(self) -> tuple[int, list[str]]:
         row = tenant_queue(max_job=1)
         first, second = waiting_job(row), waiting_job(row)
-        number = after(partial(admit, row), partial(cancel.cancel_waiting, row, up_to=second.pk))
+        number = after(partial(admit, row), partial(cancel.cancel_waiting, row, [first.pk, second.pk]))
         return number, states(first, second)
 
     def test_what_was_admitted_is_not_canceled_with_the_backlog(self, ends: list[int]) -> None:
@@ -207,7 +207,9 @@ class TestChangedFirst:
     def test_of_a_canceled_backlog_none_is_admitted(self) -> None:
         row = tenant_queue(max_job=2)
         jobs = [waiting_job(row) for _ in range(3)]
-        assert after(partial(cancel.cancel_waiting, row, up_to=jobs[1].pk), partial(admit, row)) == [jobs[2]]
+        assert after(partial(cancel.cancel_waiting, row, [job.pk for job in jobs[:2]]), partial(admit, row)) == [
+            jobs[2]
+        ]
         assert states(*jobs) == [State.CANCELED, State.CANCELED, State.QUEUED]
         assert counters_match()
 
@@ -273,7 +275,7 @@ class TestStart:
         "change",
         [
             lambda row, job: job.set_priority(5),
-            lambda row, job: cancel.cancel_waiting(row, up_to=job.pk),
+            lambda row, job: cancel.cancel_waiting(row, [job.pk]),
         ],
     )
     def test_what_is_about_the_backlog_leaves_a_job_alone_that_starts(
@@ -317,7 +319,7 @@ class TestEndedFirst:
     def cancel_waiting(self) -> int:
         row = tenant_queue(max_job=1)
         job, following = running_job(row, owner()), waiting_job(row)
-        number = after(partial(hand_over, job), partial(cancel.cancel_waiting, row, up_to=following.pk))
+        number = after(partial(hand_over, job), partial(cancel.cancel_waiting, row, [job.pk, following.pk]))
         assert states(job, following) == [State.FINISHED, State.RUNNING]
         return number
 
@@ -357,7 +359,7 @@ class TestEndWaits:
 
     def test_of_a_canceled_backlog_none_is_started_and_the_slot_is_free(self) -> None:
         row = tenant_queue(max_job=1)
-        change = lambda jobs: cancel.cancel_waiting(row, up_to=jobs[-1].pk)  # noqa: E731
+        change = lambda jobs: cancel.cancel_waiting(row, [job.pk for job in jobs])  # noqa: E731
         assert self.started(change, row, "", "", "") == [State.CANCELED] * 2
         assert fresh(row).current_job == 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +19,9 @@ from tenant_slots.models import BulkChunk
 
 QUEUES_PER_CHUNK = 100
 """Tenant queues whose changes become safe on the disk together."""
+
+QUEUES_WITH_JOBS_PER_CHUNK = 25
+"""Tenant queues that are written, with those of their jobs that are left, at each step of one of them."""
 
 JOBS_PER_CHUNK = 1000
 """Most jobs that are changed in one transaction, so that their tenant queue is not locked for long."""
@@ -41,9 +46,17 @@ class Part:
     """Jobs of the first tenant queue that were changed so far."""
     last: int = 0
     """The last of these."""
+    jobs: str = ""
+    """Of the one tenant queue that such a part has, as `chosen` writes them: those that the page has shown."""
 
     def without_first(self) -> Part:
-        return replace(self, pks=self.pks[1:], versions=self.versions[1:], counted=0, last=0)
+        return replace(self, pks=self.pks[1:], versions=self.versions[1:], counted=0, last=0, jobs="")
+
+    def next_jobs(self, number: int) -> list[int]:
+        """As many at most, of those after the last."""
+        jobs = _jobs(self.jobs)
+        start = bisect_right(jobs, self.last)
+        return jobs[start : start + number]
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -53,6 +66,7 @@ class Part:
             "one_by_one": self.one_by_one,
             "counted": self.counted,
             "last": self.last,
+            "jobs": self.jobs,
         }
 
     @classmethod
@@ -64,7 +78,14 @@ class Part:
             stored["one_by_one"],
             stored["counted"],
             stored["last"],
+            stored["jobs"],
         )
+
+
+@functools.lru_cache(maxsize=1)
+def _jobs(text: str) -> list[int]:
+    """Read once for all steps of a tenant queue."""
+    return chosen.from_text(text)
 
 
 @dataclass(frozen=True)
@@ -125,6 +146,13 @@ def of_queues(pks: Sequence[int], versions: Mapping[int, int]) -> Iterator[list[
     for start in range(0, len(ordered), QUEUES_PER_CHUNK):
         some = tuple(ordered[start : start + QUEUES_PER_CHUNK])
         yield [Part(some, tuple(versions[pk] for pk in some) if versions.keys() >= set(some) else ())]
+
+
+def of_queues_with_jobs(pks: Sequence[int], jobs: Mapping[int, Sequence[int]]) -> Iterator[list[Part]]:
+    """The parts of each chunk, for tenant queues whose jobs are concerned, by primary key of the tenant queue."""
+    parts = [Part((pk,), jobs=chosen.as_text(jobs.get(pk, ()))) for pk in sorted(pks)]
+    for start in range(0, len(parts), QUEUES_WITH_JOBS_PER_CHUNK):
+        yield parts[start : start + QUEUES_WITH_JOBS_PER_CHUNK]
 
 
 def of_jobs(tenant_queues: Mapping[int, int], rounds: Mapping[int, int]) -> Iterator[list[Part]]:

@@ -21,7 +21,7 @@ from tenant_slots.models.fields import Unreadable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-LEFT_OUT = ("seen",)
+LEFT_OUT = ("seen", "jobs")
 """Values of a form that the chunks have."""
 
 

@@ -21,11 +21,13 @@ from tenant_slots.stats.expressions import LARGE
 from tenant_slots.stats.reasons import MOST_NAMED
 
 WAITS, RUNS, STOPS, LOST = "waits", "runs", "stops", "lost"
+STOPPED_WAITING = "stopped waiting"
 
 STATES = {
     WAITS: _("It waits for a worker."),
     RUNS: _("It runs."),
     STOPS: _("It stops after what it is doing now."),
+    STOPPED_WAITING: _("It was stopped while it waited for a worker: nothing more is done."),
     LOST: _("Nobody goes on with it. What was done is done; the rest can still be done."),
     Ending.DONE.value: _("It is done."),
     Ending.STOPPED.value: _("It was stopped. What was done before stays done."),
@@ -113,7 +115,7 @@ def _state(change: BulkChange, job: TenantJob | None) -> str:
     if job is None or job.has_ended:
         return LOST
     if change.cancel_requested_at is not None:
-        return STOPS
+        return STOPS if job.state == State.RUNNING else STOPPED_WAITING
     return RUNS if job.state == State.RUNNING else WAITS
 
 

@@ -18,6 +18,7 @@ from tenant_slots.admin.bulk import chunks, ways
 from tenant_slots.admin.bulk.chunks import Chunk
 from tenant_slots.admin.bulk.commission import Commission, require_readable
 from tenant_slots.admin.bulk.work import Work
+from tenant_slots.admin.confirmed import JOBS
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.decorators import tenant_job
@@ -102,8 +103,8 @@ def outcomes(change: BulkChange) -> Counter[str]:
 
 
 def done_of(came_of: Counter[str], counts: str) -> int:
-    """How far it is, of its total: by the outcome that this is about, or by all of them."""
-    return came_of[counts] if counts else came_of.total()
+    """How far it is, of its total: by the outcome that this is about, or by all that an object may come to."""
+    return came_of[counts] if counts else came_of.total() - came_of[JOBS]
 
 
 def problems(change: BulkChange) -> list[str]:

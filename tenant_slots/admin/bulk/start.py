@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -59,7 +60,7 @@ def start_bulk_change(
             user_key=str(request.user.pk),
             by=limits.stored_name(str(request.user.get_username())),
             reason=values.get("reason", ""),
-            total=action.rows_changed(visible, values) + (0 if action.counts else gone),
+            total=action.rows_changed(visible, values) if action.counts else len(pks),
             outcomes={GONE: gone} if gone else {},
             job=NOBODY,
         )
@@ -86,7 +87,17 @@ def _frozen(
         rounds = chains.rounds(jobs) if action.in_rounds else {}
         return list(jobs), chunks.of_jobs(jobs, rounds), _queues_of(sorted(set(jobs.values())))
     rows = list(found.values_list("pk", flat=True))
+    if "jobs" in values:
+        return rows, chunks.of_queues_with_jobs(rows, _by_queue(values["jobs"])), _queues_of(rows)
     return rows, chunks.of_queues(rows, values.get("seen", {})), _queues_of(rows)
+
+
+def _by_queue(jobs: Sequence[int]) -> dict[int, list[int]]:
+    """Primary keys of jobs by that of their tenant queue."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for tenant_queue, job in TenantJob.objects.filter(among(jobs)).values_list("tenant_queue", "pk"):
+        found[tenant_queue].append(job)
+    return found
 
 
 def _queues_of(tenant_queues: list[int]) -> list[str]:

@@ -7,7 +7,7 @@ Whatever it has yielded is stored, and what it does next is what the chunk says 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from tenant_slots.admin.bulk.chunks import Part
 from tenant_slots.admin.bulk.work import Step, Work
 from tenant_slots.admin.confirmed import DONE, FAILED, GONE, JOBS, Confirmed
 from tenant_slots.db.compiled import among
+from tenant_slots.enqueueing import cancel
 from tenant_slots.exceptions import TenantSlotsError
 from tenant_slots.limits import Edit, require_future
 from tenant_slots.many_limits import Edited
@@ -65,8 +66,6 @@ class Limits:
 
     edit: Callable[[dict[str, Any], str], Edit]
     """By the form's values and the name of the user."""
-    is_for: Callable[[TenantQueue], bool] = lambda row: True
-    """Whether the edit is all there is to do with a row; any other is left to the action on one object."""
 
     def __call__(self, work: Work) -> Iterator[None]:
         if not (many_limits.is_possible() and audit.is_beside_slots(work.model_admin)):
@@ -104,7 +103,7 @@ class _LimitsRun:
     """One part. What changes nothing is counted with the next row that is changed, or at the end."""
 
     def __init__(self, work: Work, way: Limits) -> None:
-        self.work, self.way = work, way
+        self.work, self.edit = work, way.edit(work.values, work.by)
         self.by_themselves: list[int] = []
         self._written: list[Edited] = []
         self._idle: Counter[str] = Counter()
@@ -128,8 +127,6 @@ class _LimitsRun:
             self._idle[GONE] += 1
         elif shown is not None and shown != row.version:
             self._idle[CHANGED_MEANWHILE] += 1
-        elif not self.way.is_for(row):
-            self.by_themselves.append(pk)
         else:
             try:
                 self._change(row)
@@ -139,7 +136,7 @@ class _LimitsRun:
 
     def _change(self, row: TenantQueue) -> None:
         work = self.work
-        one = many_limits.edited(row, self.way.edit(work.values, work.by), work.by, work.reason)
+        one = many_limits.edited(row, self.edit, work.by, work.reason)
         if not one.fields:
             self._idle[UNCHANGED] += 1
             return
@@ -218,32 +215,31 @@ class Jobs:
 
 @dataclass(frozen=True)
 class JobsOfQueues:
-    """The jobs of tenant queues in steps, each in one transaction that holds the tenant queue."""
+    """Those of the jobs of tenant queues that the page has shown, in steps. Each is one transaction, which holds the
+    tenant queue.
+    """
 
-    change: Callable[[TenantQueue, int, dict[str, Any]], tuple[int, int, bool]]
-    """Given the row, locked, the last job of the step before and the form's values: changes some jobs. Returns how
-    many, the last of those it has looked at, and whether it was the last step."""
+    change: Callable[[TenantQueue, Sequence[int]], int]
+    """Given the row, locked, and jobs by primary key: changes those of them that it can. Returns how many."""
     what: Any
 
     def __call__(self, work: Work) -> Iterator[None]:
-        while work.chunk.parts and work.chunk.part.pks:
-            part = work.chunk.part
-            pk = part.pks[0]
-            work.tried(partial(self._step, work, part), part.without_first(), f"{pk}", holding=pk)
-            yield
-            if not work.chunk.parts or len(work.chunk.part.pks) < len(part.pks):
-                return
+        part = work.chunk.part
+        pk = part.pks[0]
+        work.tried(partial(self._step, work, part), part.without_first(), f"{pk}", holding=pk)
+        yield
 
     def _step(self, work: Work, part: Part, step: Step) -> None:
         row = step.row
         if row is None or row.pk not in work.visible_at_start:
             step.outcomes[GONE] += 1
             return
-        changed, last, is_last = self.change(row, part.last, work.values)
+        jobs = part.next_jobs(cancel.JOBS_PER_STEP)
+        changed = self.change(row, jobs)
         counted = part.counted + changed
         step.outcomes[JOBS] += changed
-        if not is_last:
-            step.left = replace(part, counted=counted, last=last)
+        if len(jobs) == cancel.JOBS_PER_STEP:  # others may come after them
+            step.left = replace(part, counted=counted, last=jobs[-1])
             return
         step.outcomes[DONE if counted else UNCHANGED] += 1
         if counted:
