@@ -379,7 +379,10 @@ class Migration(migrations.Migration):
             options={
                 "default_permissions": (),
                 "base_manager_name": "objects",
-                "indexes": [models.Index(fields=["tenant_queue", "id"], name="tenant_slots_changes")],
+                "indexes": [
+                    models.Index(fields=["tenant_queue", "id"], name="tenant_slots_changes"),
+                    models.Index(fields=["at"], name="tenant_slots_change_times"),
+                ],
             },
         ),
         migrations.CreateModel(
