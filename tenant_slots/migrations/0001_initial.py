@@ -618,6 +618,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "runs",
+                    models.JSONField(
+                        help_text="Its runs that failed, were lost or asked for another one: the last 200.", null=True
+                    ),
+                ),
+                (
                     "tenant_queue",
                     models.ForeignKey(
                         db_index=False,
