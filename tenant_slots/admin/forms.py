@@ -8,6 +8,9 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ValidationError
 from django.utils import timezone
+from django.utils.functional import lazy
+from django.utils.text import format_lazy
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots import rates
@@ -75,9 +78,18 @@ def as_typed(time: datetime | None) -> str:
     return f"{timezone.localtime(time):{AS_TYPED}}" if time else ""
 
 
+def _zone_in_words() -> str:
+    """By its name: at the time that is typed it may have another offset than now."""
+    return gettext("Time zone: %(zone)s.") % {"zone": timezone.get_current_timezone_name()}
+
+
+zone_in_words = lazy(_zone_in_words, str)
+
+
 def moment_field(label: Any, help_text: Any, **options: Any) -> forms.DateTimeField:
     """One input with one label, which the browser helps with; Django's two have a label for none of them."""
     widget = forms.DateTimeInput(attrs={**STYLED, "type": "datetime-local"}, format=AS_TYPED)
+    help_text = format_lazy("{} {}", help_text, zone_in_words())
     return MomentField(label=label, required=False, help_text=help_text, widget=widget, **options)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from django.utils import timezone
 from django.utils.formats import localize
 from django.utils.translation import gettext
 
 from tenant_slots.admin import progress
 from tenant_slots.admin.cells import Cell, Cells
-from tenant_slots.admin.words import NOTHING
+from tenant_slots.admin.words import NOTHING, moment
 from tenant_slots.models import State, TenantJob
 
 FIELDS = ("state", "priority", "progress", "stats", "started_at", "ended_at", "attempt")
@@ -47,5 +46,4 @@ def _shown(is_shown: bool) -> dict[str, str | None]:
 
 
 def _moment(time: datetime | None) -> str:
-    """As Django's lists show times."""
-    return str(localize(timezone.localtime(time))) if time else NOTHING
+    return moment(time) if time else NOTHING

@@ -9,6 +9,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.admin import arguments
+from tenant_slots.admin.words import moment
 from tenant_slots.models import TenantJob
 
 
@@ -21,6 +22,10 @@ class JobFields:
     def queue(self, job: TenantJob) -> str:
         own, overflow = job.tenant_queue.queue, job.rq_queue_name
         return own if own == overflow else f"{own} → {overflow}"
+
+    @admin.display(description=_("enqueued"))
+    def enqueued(self, job: TenantJob) -> str:
+        return moment(job.enqueued_at)
 
     @admin.display(description=_("object"), empty_value="")
     def target(self, job: TenantJob) -> str:

@@ -83,7 +83,7 @@ class JobPage(JobPermissions):
             "slots_progress": "" if (bar := progress.bar(job)) == NOTHING else bar,
             "slots_statistics": "" if (figures := progress.statistics(job)) == NOTHING else figures,
             "slots_durations": timeline.durations_of(job, timezone.now()),
-            "slots_events": timeline.events_of(job),
+            "slots_events": timeline.events_of(job, shows_errors=trusted),
             "slots_earlier": timeline.earlier_attempts(job),
             "slots_error": job.error if trusted else _class_of_error(job),
             "slots_result": arguments.shown_result(job) if trusted else "",

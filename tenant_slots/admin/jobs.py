@@ -28,7 +28,7 @@ from tenant_slots.stats.expressions import LARGE
 
 class TenantJobAdmin(JobPage, FailuresPage, TasksPage, BulkPages, LiveJobs, JobFields, OfferedLookups, JobModelAdmin):
     list_display = (
-        "uuid", "what", "for_whom", "queue", "state_shown", "reported", "priority_shown", "enqueued_at", "started",
+        "uuid", "what", "for_whom", "queue", "state_shown", "reported", "priority_shown", "enqueued", "started",
         "ended", "attempt_shown",
     )  # fmt: skip
     list_filter = ("state", ("tenant_queue__queue", admin.AllValuesFieldListFilter), TenantFilter)

@@ -17,12 +17,13 @@ from tenant_slots.admin.attention import Facts, Links
 from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import may
 from tenant_slots.admin.queue_charts import SPANS, Span
-from tenant_slots.admin.snapshots import shared_deploys, shared_facts, shared_periods
+from tenant_slots.admin.snapshots import shared_changes, shared_deploys, shared_facts, shared_periods
 from tenant_slots.admin.words import NOTHING, duration
 from tenant_slots.admin.workers import WorkersPage
 from tenant_slots.conf import rq_queues
 from tenant_slots.models.queue_minute import ALL_QUEUES
 from tenant_slots.stats import minutes
+from tenant_slots.stats.changes import Changes, last_changes
 from tenant_slots.stats.deploys import Deploy, last_deploys
 from tenant_slots.stats.minutes import Period
 
@@ -46,10 +47,10 @@ class OverviewPage(WorkersPage):
         queue = request.GET.get("queue", "")
         queue = queue if queue in names else ALL_QUEUES
         now = timezone.now()
-        changes = overview_charts.changes_within(span, queue, now)
+        changes = changes_within(queue, span)
         periods = periods_of(queue, span.periods, span.seconds)
         deploys = deploys_within(span)
-        marks = overview_charts.marks(changes, deploys, span, now)
+        marks = overview_charts.marks(changes.by_period, deploys, span, now)
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -64,7 +65,7 @@ class OverviewPage(WorkersPage):
             "tiles": tiles(_latest(queue), minutes.added_up(periods), span),
             "charts": overview_charts.charts_of(periods, span, marks),
             "deploys": deploys[::-1][:MOST_CHANGES],
-            "changes": [(change, audit.line_of(change)) for change in changes[:MOST_CHANGES]],
+            "changes": [(change, audit.line_of(change)) for change in changes.latest],
             "row_url": f"{self.admin_site.name}:{view_name(self, 'change')}",
             "workers_url": address(self, "workers"),
             "failures_url": self._of_jobs(request, "failures"),
@@ -106,6 +107,12 @@ class OverviewPage(WorkersPage):
 def periods_of(queue: str, periods: int, seconds: int) -> list[Period | None]:
     asked = (queue, periods, seconds)
     return shared_periods.get([asked], lambda _: {asked: minutes.last_periods(*asked)})[asked]
+
+
+def changes_within(queue: str, span: Span) -> Changes:
+    asked = (queue, span.periods, span.seconds)
+    most = (MOST_CHANGES, overview_charts.MOST_NAMED)
+    return shared_changes.get([asked], lambda _: {asked: last_changes(*asked, *most)})[asked]
 
 
 def deploys_within(span: Span) -> list[Deploy]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from django.utils.translation import gettext, ngettext
@@ -13,48 +13,40 @@ from tenant_slots.admin import audit
 from tenant_slots.admin.charts import SECONDS, Chart, Mark, Series
 from tenant_slots.admin.queue_charts import Span, moments_of, ticks_of
 from tenant_slots.models import KeptChange
+from tenant_slots.stats.changes import Together
 from tenant_slots.stats.deploys import Deploy
 from tenant_slots.stats.minutes import Period
-
-LATEST_CHANGES = 500
-"""That are looked at: the table has no index of their times, and a chart no room for more marks."""
 
 MOST_NAMED = 3
 """Changes that one mark names."""
 
 
-def changes_within(span: Span, queue: str, now: datetime) -> list[KeptChange]:
-    """The latest ones of the tenant queues of a queue, or of all, the latest first. One query."""
-    since = now - timedelta(seconds=span.periods * span.seconds)
-    latest = KeptChange.objects.select_related("tenant_queue").order_by("-pk")[:LATEST_CHANGES]
-    return [change for change in latest if change.at > since and queue in ("", change.tenant_queue.queue)]
-
-
-def marks(changes: Iterable[KeptChange], deploys: Iterable[Deploy], span: Span, now: datetime) -> list[Mark]:
+def marks(changes: Mapping[int, Together], deploys: Iterable[Deploy], span: Span, now: datetime) -> list[Mark]:
     """One for all deploys and changes between two points of the charts."""
-    by_place: defaultdict[int, list[KeptChange]] = defaultdict(list)
-    deployed: defaultdict[int, list[str]] = defaultdict(list)
-
-    def place(at: datetime) -> int:
-        return max(0, span.periods - int((now - at).total_seconds() // span.seconds))
-
-    for change in changes:
-        by_place[place(change.at)].append(change)
+    titles: defaultdict[int, list[str]] = defaultdict(list)
     for deploy in deploys:
-        deployed[place(deploy.at)].append(gettext("Deploy of %(version)s") % {"version": deploy.version})
-    places = sorted(by_place.keys() | deployed.keys())
-    return [Mark(x, "\n".join([*deployed.get(x, ()), *_titles(by_place.get(x, ()))])) for x in places]
+        back = int((now - deploy.at).total_seconds() // span.seconds)
+        titles[_place(back, span)].append(gettext("Deploy of %(version)s") % {"version": deploy.version})
+    for back, together in changes.items():
+        titles[_place(back, span)] += _titles(together)
+    return [Mark(x, "\n".join(titles[x])) for x in sorted(titles)]
 
 
-def _titles(changes: Sequence[KeptChange]) -> list[str]:
-    lines = [audit.line_of(change) for change in changes[:MOST_NAMED]]
-    texts = [
-        f"{change.tenant_queue}: {line.what} {line.old} → {line.new} ({line.user})"
-        for change, line in zip(changes, lines, strict=False)
-    ]
-    if more := len(changes) - len(texts):
+def _place(back: int, span: Span) -> int:
+    """Where the points have what was so many periods ago."""
+    return max(0, span.periods - back)
+
+
+def _titles(together: Together) -> list[str]:
+    texts = [_title(change) for change in together.named]
+    if more := together.number - len(texts):
         texts.append(ngettext("and %(count)d more", "and %(count)d more", more) % {"count": more})
     return texts
+
+
+def _title(change: KeptChange) -> str:
+    line = audit.line_of(change)
+    return f"{change.tenant_queue}: {line.what} {line.old} → {line.new} ({line.user})"
 
 
 def charts_of(periods: Sequence[Period | None], span: Span, marked: Sequence[Mark]) -> list[Chart]:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.admin.charts import SECONDS, Chart, Series
 from tenant_slots.models import TenantQueue
-from tenant_slots.stats import percentiles, series
+from tenant_slots.stats import levels, percentiles
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,20 @@ SPANS = {
 
 
 def charts_of(row: TenantQueue, span: Span) -> list[Chart]:
-    """Four queries, however many jobs: what ran, what waited and waits, how long."""
+    """Two queries, however many jobs: what ran, waited and ended, and how long they waited."""
     moments, ticks = moments_of(span), ticks_of(span)
     grid = (span.periods, span.seconds)
+    found = levels.most_by_period(row, *grid)
+    limits = levels.highest_limits(row.max_job, row.limit_history, *grid)
     delays = percentiles.start_delays_by_period(row, *grid)
     return [
         Chart(
             gettext("Running, waiting and limit"),
             moments,
             [
-                Series(gettext("running"), "slots-ran", series.ran([row.pk], *grid)[row.pk].running),
-                Series(gettext("waiting"), "slots-waiting", series.waiting(row, *grid)),
-                Series(
-                    gettext("limit"), "slots-limit", series.limits(row.max_job, row.limit_history, *grid), stepped=True
-                ),
+                Series(gettext("running"), "slots-ran", found.running),
+                Series(gettext("waiting"), "slots-waiting", found.waiting),
+                Series(gettext("limit"), "slots-limit", limits, stepped=True),
             ],
             ticks=ticks,
         ),
@@ -65,6 +65,15 @@ def charts_of(row: TenantQueue, span: Span) -> list[Chart]:
                 Series(gettext("p95, seconds"), "slots-p95", delays[95]),
             ],
             unit=SECONDS,
+            ticks=ticks,
+        ),
+        Chart(
+            gettext("Ended per minute, the busiest minute of each point"),
+            moments,
+            [
+                Series(gettext("ended"), "slots-ran", found.ended),
+                Series(gettext("failed"), "slots-failed", found.failed),
+            ],
             ticks=ticks,
         ),
     ]

@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 from tenant_slots.admin.attention import Facts
 from tenant_slots.models import TenantJob
 from tenant_slots.stats import percentiles, worker_time
+from tenant_slots.stats.changes import Changes
 from tenant_slots.stats.deploys import Deploy
 from tenant_slots.stats.minutes import Period
 from tenant_slots.stats.rows import Row
@@ -86,6 +87,8 @@ shared_periods: Shared[tuple[str, int, int], list[Period | None]] = Shared(secon
 """Of the overview: by queue, number of periods and their seconds."""
 shared_deploys: Shared[int, list[Deploy]] = Shared(seconds=5)
 """By how many seconds are looked back."""
+shared_changes: Shared[tuple[str, int, int], Changes] = Shared(seconds=5)
+"""As `shared_periods`."""
 shared_facts: Shared[str, Facts] = Shared(seconds=5)
 
 
@@ -117,4 +120,5 @@ def forget_shared() -> None:
     shared_start_delays.clear()
     shared_periods.clear()
     shared_deploys.clear()
+    shared_changes.clear()
     shared_facts.clear()

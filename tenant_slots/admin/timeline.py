@@ -10,9 +10,10 @@ from typing import Any
 from django.utils.translation import gettext, ngettext
 
 from tenant_slots.admin import audit
-from tenant_slots.admin.words import duration
+from tenant_slots.admin.words import NOTHING, duration
 from tenant_slots.models import State, TenantJob
 from tenant_slots.models.states import UNSTARTED
+from tenant_slots.tasks import attempts
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,16 @@ class Event:
     text: str
     by: str = ""
     """The worker, or who did it."""
+    error: str = ""
 
 
-def events_of(job: TenantJob) -> list[Event]:
-    """The earliest first. A row keeps the times of the last attempt only. One query, for the history."""
-    return sorted((*_of_row(job), *_of_staff(job)), key=lambda event: event.at)
+def events_of(job: TenantJob, *, shows_errors: bool) -> list[Event]:
+    """The earliest first. One query, for the history.
+
+    Args:
+        shows_errors: what runs raised too, and not its class alone.
+    """
+    return sorted((*_of_row(job), *_of_runs(job, shows_errors), *_of_staff(job)), key=lambda event: event.at)
 
 
 def _of_row(job: TenantJob) -> Iterator[Event]:
@@ -45,6 +51,25 @@ def _of_row(job: TenantJob) -> Iterator[Event]:
         yield Event(job.cancel_requested_at, gettext("asked to stop"))
     if job.ended_at:
         yield Event(job.ended_at, str(job.get_state_display()))
+
+
+def _of_runs(job: TenantJob, shows_errors: bool) -> Iterator[Event]:
+    """Those that did not end well."""
+    for run in attempts.ended_runs(job):
+        started, ended = (attempts.time_of(run, name) for name in ("started", "ended"))
+        if started and run["attempt"] != job.attempt:  # the row has the start of the last one
+            yield Event(started, gettext("attempt %(attempt)d: started") % run, run["worker"])
+        if ended:
+            yield Event(ended, _end_in_words(run), run["worker"], run["text"] if shows_errors else "")
+
+
+def _end_in_words(run: dict[str, Any]) -> str:
+    if run["error"] is attempts.NO_ERROR:
+        return gettext("attempt %(attempt)d: put back") % run
+    if run["error"] == attempts.RUN_LOST:
+        return gettext("attempt %(attempt)d: its run was lost") % run
+    name = run["error"].removeprefix("builtins.") or NOTHING
+    return gettext("attempt %(attempt)d: raised %(error)s") % {**run, "error": name}
 
 
 def _of_staff(job: TenantJob) -> Iterator[Event]:

@@ -92,7 +92,7 @@ def state(row: Row) -> str:
 
 def rest(row: Row | TenantQueue) -> str:
     """Until when one that rests does so, and why."""
-    facts = {"time": f"{timezone.localtime(row.rests_until):%H:%M:%S}", "reason": row.rest_reason}
+    facts = {"time": f"{timezone.localtime(row.rests_until):%H:%M:%S %Z}", "reason": row.rest_reason}
     text = gettext("Rests until %(time)s: %(reason)s") if row.rest_reason else gettext("Rests until %(time)s")
     return text % facts
 

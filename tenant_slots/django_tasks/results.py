@@ -50,7 +50,7 @@ def result_with(result_id: str) -> AnyResult:
 def result_of(job: TenantJob, task: AnyTask | None = None) -> AnyResult:
     """As the job's row has it; of `task`, or of the one that the row names."""
     mark = job.options.get(attempts.MARK, {})
-    runs = attempts.failed_runs(job) if mark else []
+    runs = attempts.failed_runs(job)
     is_counted = not _is_among(runs, job) and _has_begun(job)
     result: AnyResult = TaskResult(
         task=with_values(task or require_task(job.task), _values_of(job, mark)),
@@ -115,7 +115,7 @@ def _has_begun(job: TenantJob) -> bool:
 
 
 def _first_start(job: TenantJob, runs: list[dict[str, Any]]) -> datetime | None:
-    return mark_time(runs[0], "started") or job.started_at if runs else job.started_at
+    return attempts.time_of(runs[0], "started") or job.started_at if runs else job.started_at
 
 
 def _errors(job: TenantJob, runs: list[dict[str, Any]]) -> list[TaskError]:

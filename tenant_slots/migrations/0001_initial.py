@@ -379,7 +379,10 @@ class Migration(migrations.Migration):
             options={
                 "default_permissions": (),
                 "base_manager_name": "objects",
-                "indexes": [models.Index(fields=["tenant_queue", "id"], name="tenant_slots_changes")],
+                "indexes": [
+                    models.Index(fields=["tenant_queue", "id"], name="tenant_slots_changes"),
+                    models.Index(fields=["at"], name="tenant_slots_change_times"),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -612,6 +615,12 @@ class Migration(migrations.Migration):
                         max_length=200,
                         null=True,
                         verbose_name="error class",
+                    ),
+                ),
+                (
+                    "runs",
+                    models.JSONField(
+                        help_text="Its runs that failed, were lost or asked for another one: the last 200.", null=True
                     ),
                 ),
                 (

@@ -27,7 +27,10 @@ class KeptChange(models.Model):
     class Meta:
         base_manager_name = "objects"
         default_permissions = ()
-        indexes = [models.Index(fields=["tenant_queue", "id"], name="tenant_slots_changes")]
+        indexes = [
+            models.Index(fields=["tenant_queue", "id"], name="tenant_slots_changes"),
+            models.Index(fields=["at"], name="tenant_slots_change_times"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.what} of {self.tenant_queue_id}: {self.old} → {self.new}"

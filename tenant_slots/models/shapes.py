@@ -120,22 +120,26 @@ def _is_mark(value: Any) -> bool:
 
 
 def _is_call(value: Any) -> bool:
-    """Of one of Django's Tasks: its backend, which of its facts were given, and its runs that failed."""
+    """Of one of Django's Tasks: its backend, and which of its facts were given."""
     return (
-        isinstance(value, dict)
-        and isinstance(value.get("backend"), str)
-        and isinstance(value.get("named", []), list)
-        and isinstance(value.get("runs", []), list)
-        and all(map(_is_failed_run, value.get("runs", [])))
+        isinstance(value, dict) and isinstance(value.get("backend"), str) and isinstance(value.get("named", []), list)
     )
 
 
-def _is_failed_run(value: Any) -> bool:
+def are_ended_runs(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_ended_run, value))
+
+
+def _is_ended_run(value: Any) -> bool:
     return (
         isinstance(value, dict)
-        and is_whole(value.get("attempt"), 0)
-        and (value.get("started") is None or _is_time(value["started"]))
-        and all(isinstance(value.get(name), str) for name in ("worker", "error", "text"))
+        and is_whole(value.get("attempt"), 0, HIGHEST_COUNT)
+        and "started" in value
+        and (value["started"] is None or _is_time(value["started"]))
+        and _is_time(value.get("ended"))
+        and "error" in value
+        and (value["error"] is None or isinstance(value["error"], str))
+        and all(isinstance(value.get(name), str) for name in ("worker", "text"))
     )
 
 

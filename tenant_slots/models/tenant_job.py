@@ -302,6 +302,12 @@ class TenantJob(models.Model):
         null=True,
         help_text=_("Of a failed job: the class of what its function raised; empty if it failed in another way."),
     )
+    runs = StoredJSON(
+        null=True,
+        fits=shapes.are_ended_runs,
+        empty=UnreadableList,
+        help_text=_("Its runs that failed, were lost or asked for another one: the last 200."),
+    )
 
     if TYPE_CHECKING and not MYPY:
         objects: ClassVar[TenantJobManager]

@@ -86,7 +86,7 @@ def _end(job: TenantJob, reason: str, state: State | None, seconds: float | None
         # Its process was killed because somebody asked for that: nothing is counted. By RQ's own command, perhaps.
         asked_at = job.cancel_requested_at or clock.now()
         return bool(transitions.release(job, seconds=seconds, state=after, error=error, cancel_requested_at=asked_at))
-    noted = attempts.noted(job, attempts.RUN_LOST, reason)
+    noted = attempts.noted(job, attempts.RUN_LOST, reason, job.worker, seconds)
     released = bool(transitions.release(job, seconds=seconds, state=after, error=error, **counted, **noted))
     for column in counted if released else ():
         after_commit(partial(totals.add_lost_run, job.rq_queue_name, column))

@@ -35,7 +35,7 @@ WORDS: Mapping[type[Model], Mapping[str, Collection[str]]] = {
 }
 """Of each table the columns that have a word of a few, and these."""
 
-JSON_OF_JOBS = ("args", "kwargs", "options", "context", "progress", "stats")
+JSON_OF_JOBS = ("args", "kwargs", "options", "context", "progress", "stats", "runs")
 """But for the result, which has any form."""
 
 LONG_TEXT = 500
@@ -54,7 +54,7 @@ LATEST_JOBS = 10_000
 def jobs() -> Iterator[tuple[TenantJob, list[str]]]:
     """Jobs, and which of their columns are so: of the JSON of those that have ended only that of the latest."""
     rows: TenantJobQuerySet = TenantJob.objects.select_related("tenant_queue")
-    for job in rows.filter(_is_odd(TenantJob)).defer(*LARGE, "options", "error"):
+    for job in rows.filter(_is_odd(TenantJob)).defer(*LARGE, "options", "error", "runs"):
         yield job, _odd(job)
     latest = Q(pk__gt=_before_latest_jobs())
     for some in (rows.not_ended(), rows.ended().filter(latest)):
@@ -125,7 +125,7 @@ def _with_odd_json(rows: TenantJobQuerySet) -> TenantJobQuerySet:
     is_long = Q(args_size__gt=LONG_TEXT) | Q(kwargs_size__gt=LONG_TEXT) | Q(context_size__gt=LONG_TEXT)
     is_odd = ~Q(args_text__startswith="[") | ~Q(kwargs_text__startswith="{")
     is_odd |= Q(context__isnull=False) & ~Q(context_text__startswith="{")
-    is_rare = ~Q(options_text="{}") | ~Q(stats_text="{}") | Q(progress__isnull=False)
+    is_rare = ~Q(options_text="{}") | ~Q(stats_text="{}") | Q(progress__isnull=False) | Q(runs__isnull=False)
     found: TenantJobQuerySet = rows.alias(**texts).alias(**sizes).filter(is_long | is_odd | is_rare)
     return found
 
@@ -133,5 +133,5 @@ def _with_odd_json(rows: TenantJobQuerySet) -> TenantJobQuerySet:
 def _with_long_result(rows: TenantJobQuerySet) -> TenantJobQuerySet:
     """The result alone says nothing by itself: one that cannot be read reads as none."""
     sized = rows.alias(result_size=Length(Cast("result", TextField()))).filter(result_size__gt=LONG_TEXT)
-    found: TenantJobQuerySet = sized.defer(*(name for name in LARGE if name != "result"), "options", "error")
+    found: TenantJobQuerySet = sized.defer(*(name for name in LARGE if name != "result"), "options", "error", "runs")
     return found

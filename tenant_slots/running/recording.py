@@ -34,7 +34,7 @@ logger = logging.getLogger("tenant_slots")
 NOT_BEGUN: Outcome = {"state": State.WAITING, "unstarted": True}
 """Of a job that was marked as running, and whose function was never called."""
 
-LEFT = ("result", "error", "progress", "stats")
+LEFT = ("result", "error", "progress", "stats", "runs")
 """The fields of an outcome that a database may refuse to store."""
 
 ERROR_LENGTH = 20_000

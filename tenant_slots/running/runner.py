@@ -97,11 +97,12 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
                 run.end(back)
                 return None
             if back := busy.put_back(error):
-                run.end(back | reporter.end())
+                run.end(back | _noted(run, job, attempts.NO_ERROR, back["error"]) | reporter.end())
                 raise
-            text, failure = errors.described(error)
-            outcome = _after_error(job, text, error) | {"error_class": errors.class_of(error)}
-            run.end(outcome | reporter.end())
+            described, failure = errors.described(error)
+            text = storable_error(described)
+            outcome = _failed_or_again(job, text, error) | {"error_class": errors.class_of(error)}
+            run.end(outcome | _noted(run, job, errors.class_path(error), text) | reporter.end())
             if outcome["state"] == State.FAILED:
                 callbacks.tell_failure(job, error)
             if failure is error:
@@ -110,7 +111,9 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
         raise failure  # here, where it gets no context: RQ would format that too
     reported = reporter.end()
     if isinstance(result, Retry) and not job.rq_job_id:
-        run.end(_after_retry(job, result.max, result.intervals, "the job asked to run again") | reported)
+        text = "the job asked to run again"
+        again = _after_retry(job, result.max, result.intervals, text)
+        run.end(again | _noted(run, job, attempts.NO_ERROR, text) | reported)
         return None
     run.end({"state": State.FINISHED, "result": _storable(job, result)} | reported)
     callbacks.tell_success(job, result)
@@ -156,10 +159,9 @@ def _fail(error: Exception) -> None:
     raise error
 
 
-def _after_error(job: TenantJob, text: str, error: BaseException) -> Outcome:
-    text = storable_error(text)
-    outcome = _failed_or_again(job, text, error)
-    return outcome | attempts.noted(job, errors.class_path(error), text, outcome.get("options"))
+def _noted(run: Run, job: TenantJob, error: str | None, text: str) -> Outcome:
+    """That this run has not ended well, for the page of the job."""
+    return attempts.noted(job, error, text, run.worker, run.seconds)
 
 
 def _failed_or_again(job: TenantJob, text: str, error: BaseException) -> Outcome:

@@ -1,4 +1,4 @@
-"""Figures over time: what ran, what waited and what the limit was, at moments so many seconds apart.
+"""Figures over time: what ran and what the limit was, at moments so many seconds apart.
 
 A series of so many periods has one point more than that, the oldest first, the last one now.
 """
@@ -11,21 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from django.db.models import Count, Q, Sum, Value
+from django.db.models import Count, Q, Sum
 from django.utils import timezone
 
 from tenant_slots.db.clock import PeriodsAgo
 from tenant_slots.db.compiled import Statement
-from tenant_slots.models import READY_AT, Kind, TenantQueue
+from tenant_slots.models import Kind
 from tenant_slots.stats.expressions import in_seconds, jobs_of_rows, ran_lately
 from tenant_slots.stats.worker_time import time_within
 
 MINUTES = 60
 """What a row's little chart shows, a point a minute."""
-
-
-STILL = -1
-"""In place of when a wait ended."""
 
 
 class Ran(NamedTuple):
@@ -45,19 +41,6 @@ def ran(pks: Sequence[int], periods: int = MINUTES, seconds: int = 60) -> dict[i
         changes[pk][-1 if ended is None else ended] -= jobs
         taken[pk] += in_seconds(time) or 0.0
     return {pk: Ran(_summed(changes[pk], periods), taken[pk]) for pk in pks}
-
-
-def waiting(row: TenantQueue, periods: int, seconds: int) -> tuple[int, ...]:
-    """Jobs that waited: from when they could start to when they did, or ended without. One query."""
-    ready, started = PeriodsAgo(READY_AT, seconds), PeriodsAgo("started_at", seconds)
-    changes: Counter[int] = Counter()
-    ran = ran_lately(row.jobs.all(), periods * seconds).order_by().values_list(ready, started)
-    still = row.jobs.waiting().order_by().values_list(ready, Value(STILL))
-    for since, until, jobs in ran.annotate(jobs=Count("pk")).union(still.annotate(jobs=Count("pk")), all=True):
-        changes[min(since, periods)] += jobs
-        if until != STILL:
-            changes[min(until, periods)] -= jobs
-    return _summed(changes, periods)
 
 
 def limits(

@@ -1,20 +1,25 @@
-"""What a call of one of Django's Tasks keeps of its runs: each one that failed. A row itself has only the last one.
+"""What a job keeps of its runs that did not bring it to its end well: a row itself has the times of the last one only.
 
-It stands among the options of the job, beside what marks it as such a call.
+A job that ends well at its first attempt has none of it, and none is written for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
-from tenant_slots.models import TenantJob
+from django.utils import timezone
+
+from tenant_slots.models import State, TenantJob
 
 MARK = "task"
-"""Of a job's options: that it is a call of one of Django's Tasks, by which backend, and its runs that failed."""
+"""Of a job's options: that it is a call of one of Django's Tasks, and by which backend."""
 
 RUN_LOST = "tenant_slots.exceptions.TaskRunLost"
 """The error of a run whose process died."""
+
+NO_ERROR = None
+"""Of a run that asked to be put back, as it is no failure. A class may have a name that cannot be read: ""."""
 
 LONGEST_TEXT = 4000
 """Characters kept of the error of each run, from its end. The row has more of the last one."""
@@ -22,37 +27,53 @@ LONGEST_TEXT = 4000
 MOST_TEXTS = 25
 """Runs whose errors are kept as text; of those before it is known where they were, and what they raised."""
 
+MOST_RUNS = 200
+"""That are kept, the latest ones."""
+
 
 def is_call(job: TenantJob) -> bool:
     """Whether the job is a call of one of Django's Tasks."""
     return MARK in job.options
 
 
-def failed_runs(job: TenantJob) -> list[dict[str, Any]]:
-    runs: list[dict[str, Any]] = job.options[MARK].get("runs", [])
+def ended_runs(job: TenantJob) -> list[dict[str, Any]]:
+    """The earliest first: ``attempt``, ``started``, ``ended``, ``worker``, ``error`` and ``text``."""
+    runs: list[dict[str, Any]] = job.runs or []
     return runs
 
 
-def noted(job: TenantJob, error: str, text: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What the outcome of a run that has failed says besides; nothing unless the job is a call of a Task.
+def failed_runs(job: TenantJob) -> list[dict[str, Any]]:
+    """Those of `ended_runs` that raised or were lost."""
+    return [run for run in ended_runs(job) if run["error"] is not NO_ERROR]
+
+
+def noted(job: TenantJob, error: str | None, text: str, worker: str, seconds: float | None) -> dict[str, Any]:
+    """What the outcome of a run says besides that has not ended well.
 
     Args:
         job: as it was while it ran.
-        error: the dotted path of the class of what was raised.
+        error: the dotted path of the class of what was raised, or `NO_ERROR`.
         text: its traceback, or what happened.
-        options: those that the job is to have, if they are others than it has.
+        worker: who ran it; the process that did may have read the job before it was marked as running.
+        seconds: for which it has run; None if only its row knows when it started.
     """
-    if not is_call(job):
-        return {}
-    mark = job.options[MARK]
+    ended = timezone.now()
+    if seconds is None:
+        started = job.started_at if job.state == State.RUNNING else None  # or it is the start of the run before
+    else:
+        started = ended - timedelta(seconds=seconds)
     run = {
         "attempt": job.attempt,
-        "started": job.started_at.isoformat() if job.started_at else None,
-        "worker": job.worker,
+        "started": started.isoformat() if started else None,
+        "ended": ended.isoformat(),
+        "worker": worker,
         "error": error,
         "text": text[-LONGEST_TEXT:],
     }
-    earlier = mark.get("runs", [])
+    earlier = ended_runs(job)[-MOST_RUNS + 1 :]
     older, recent = earlier[: -MOST_TEXTS + 1], earlier[-MOST_TEXTS + 1 :]
-    runs = [*({**one, "text": ""} for one in older), *recent, run]
-    return {"options": {**(job.options if options is None else options), MARK: {**mark, "runs": runs}}}
+    return {"runs": [*({**one, "text": ""} for one in older), *recent, run]}
+
+
+def time_of(run: dict[str, Any], name: str) -> datetime | None:
+    return datetime.fromisoformat(run[name]) if run[name] else None

@@ -41,18 +41,56 @@ def ran(row: TenantQueue, enqueued: float, started: float, ended: float) -> None
     )  # fmt: skip
 
 
+def one_of_last_month(**values: Any) -> TenantQueue:
+    row = tenant_queue(**values)
+    TenantQueue.objects.filter(pk=row.pk).update(created_at=ago(days=30))
+    found: TenantQueue = fresh(row)
+    return found
+
+
+def known(values: list[Any]) -> list[Any]:
+    return [value for value in values if value is not None]
+
+
 def test_the_charts_show_what_ran_what_waited_and_how_long() -> None:
-    row = tenant_queue(max_job=4)
+    row = one_of_last_month(max_job=4)
     ran(row, 5.5, 3.5, 1.5)
     waiting_job(row, enqueued_at=ago(minutes=2.5))
 
-    usage, delays = charts_of(row, SPANS["1h"])
+    usage, delays, ends = charts_of(row, SPANS["1h"])
 
     running, waiting, limit = usage.series
     assert list(running.values[-6:]) == [0, 0, 1, 1, 0, 0]
     assert list(waiting.values[-6:]) == [1, 1, 0, 1, 1, 1]
     assert set(limit.values) == {4}
     assert [value for value in delays.series[1].values if value is not None] == [pytest.approx(120, abs=1)]
+    ended, failed = ends.series
+    assert (list(ended.values[-3:]), set(failed.values)) == ([0, 1, 0], {0})
+
+
+@pytest.mark.parametrize("span", SPANS)
+def test_a_burst_between_two_points_shows_in_every_span(span: str) -> None:
+    row = one_of_last_month(
+        max_job=4, limit_history=[[ago(minutes=42).timestamp(), 1], [ago(minutes=40).timestamp(), 9]]
+    )
+    for _ in range(8):
+        ran(row, 43.5, 41.5, 40.5)
+    for _ in range(30):
+        ran(row, 20.5, 20.4, 20.3)
+    usage, _, ends = charts_of(row, SPANS[span])
+    running, waiting, limit = (list(series.values) for series in usage.series)
+    assert (max(known(running)), max(known(waiting)), max(known(limit))) == (8, 8, 9)
+    assert max(known(list(ends.series[0].values))) == 30
+
+
+@pytest.mark.parametrize(("kept", "days"), [(7 * 86400, 3), (2 * 86400, 2)], ids=["too young", "deleted by now"])
+def test_of_what_is_not_known_a_chart_has_a_gap_and_no_zero(kept: int, days: int, settings: Any) -> None:
+    settings.TENANT_SLOTS = {"RETENTION": kept}
+    row = tenant_queue()
+    TenantQueue.objects.filter(pk=row.pk).update(created_at=ago(days=3, minutes=-1))
+    usage, _, ends = charts_of(fresh(row), SPANS["7d"])
+    for series in (*usage.series[:2], *ends.series):
+        assert list(series.values) == [None] * (85 - 12 * days) + [0] * (12 * days), series.name
 
 
 @pytest.mark.parametrize("span", SPANS)
@@ -60,8 +98,8 @@ def test_every_span_has_a_chart_and_a_table(boss: Client, span: str) -> None:
     row = tenant_queue()
     ran(row, 30, 20, 10)
     page = boss.get(change_page(row), {"span": span}).content.decode()
-    assert page.count('class="slots-chart" role="img"') == 2
-    assert page.count("<details><summary>As a table") == 2
+    assert page.count('class="slots-chart" role="img"') == 3
+    assert page.count("<details><summary>As a table") == 3
     assert f'href="?span={span}" aria-current="page"' in page
 
 

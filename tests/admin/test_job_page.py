@@ -15,6 +15,7 @@ from django.utils import timezone
 import tests.jobs  # noqa: F401  the task is known once its module is imported
 from tenant_slots import rates, slots
 from tenant_slots.models import JobDependency, Kind, State, TenantJob, TenantQueue
+from tenant_slots.tasks import attempts
 from tests.admin.site import HOSTILE, JOBS, Form, change_page, confirmed, signed_in
 from tests.factories import age, another_process, fresh, running_job, tenant_queue, waiting_job, worker_on_record
 
@@ -139,6 +140,29 @@ def test_earlier_attempts_are_explained(boss: Client) -> None:
     assert "This is attempt 4: 2 attempts failed, 1 attempt crashed, 1 attempt ended with its worker" in text
     assert "it was put off 3 times" in text
     assert "This is attempt" not in page(boss, waiting_job(job.tenant_queue))
+
+
+def test_the_timeline_has_the_earlier_attempts(boss: Client, viewer: Client) -> None:
+    job = running_job(tenant_queue(), another_process("worker-7"))
+    noted = attempts.noted(job, "shop.errors.FeedBroken", "FeedBroken: card 4711", "worker-7", 20.0)
+    assert slots.release(job, state=State.WAITING, error="FeedBroken: card 4711", failures=1, **noted)
+    TenantJob.objects.filter(pk=job.pk).update(attempt=2, state=State.FINISHED)
+    assert [line for line in events(boss, job) if line[0].startswith("attempt 1")] == [
+        ("attempt 1: started", "worker-7"),
+        ("attempt 1: raised shop.errors.FeedBroken", "worker-7"),
+    ]
+    assert page(boss, job).count("card 4711") == 2, "with the error of the last one"
+    assert "attempt 1: raised shop.errors.FeedBroken" in page(viewer, job)
+    assert "4711" not in page(viewer, job)
+
+
+def test_the_last_attempt_is_in_the_timeline_once(boss: Client) -> None:
+    job = running_job(tenant_queue(), another_process("worker-7"))
+    noted = attempts.noted(job, "builtins.ValueError", "ValueError", "worker-7", 20.0)
+    assert slots.release(job, state=State.FAILED, error="ValueError", **noted)
+    texts = [text for text, _ in events(boss, fresh(job))]
+    assert texts.count("attempt 1: started") == 1
+    assert set(texts[-2:]) == {"attempt 1: raised ValueError", "failed"}
 
 
 def test_it_is_fetched_again_until_the_job_has_ended(boss: Client) -> None:

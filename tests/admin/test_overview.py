@@ -193,6 +193,22 @@ def test_changes_of_one_moment_are_one_mark(viewer: Client) -> None:
     assert mark.title.endswith("\nand 2 more")
 
 
+def test_many_changes_at_once_hide_none_of_another_queue_or_moment(viewer: Client) -> None:
+    tenant_queue("acme").set_limit(7)
+    tenant_queue("reader", queue="reports").set_limit(5)
+    KeptChange.objects.update(at=timezone.now() - timedelta(minutes=30))
+    many = tenant_queue("many")
+    change = {"at": timezone.now(), "what": "limit", "old": "1", "new": "2", "tenant_queue": many}
+    KeptChange.objects.bulk_create([KeptChange(**change) for _ in range(600)])
+
+    first, last = viewer.get(OVERVIEW).context["charts"][0].marks
+    assert (first.x, first.title.splitlines()[0]) == (30, "reader on reports: limit 1 → 5 (code)")
+    assert last.title.endswith("\nand 597 more")
+    of_reports = viewer.get(OVERVIEW, {"queue": "reports"}).context
+    assert [mark.x for mark in of_reports["charts"][0].marks] == [30]
+    assert [str(change.tenant_queue) for change, _ in of_reports["changes"]] == ["reader on reports"]
+
+
 VERSIONED = override_settings(TENANT_SLOTS={"PROJECT_VERSION": "v3"})
 
 

@@ -26,7 +26,7 @@ def resting(tenant: str = "acme", minutes: float = 30, reason: str = "HTTP 429",
 
 def end_of(row: TenantQueue) -> str:
     assert row.rests_until is not None
-    return f"{timezone.localtime(row.rests_until):%H:%M:%S}"
+    return f"{timezone.localtime(row.rests_until):%H:%M:%S %Z}"
 
 
 def test_the_list_says_until_when_and_why(viewer: Client) -> None:

@@ -58,6 +58,7 @@ pytestmark = [
 TIMES = ["infinity", "-infinity", "12024-01-01T00:00:00+00", "4000-01-01 00:00:00 BC", "9999-12-31T23:59:59-05:00"]
 JSON = ["9" * 5000, "[" * 5000 + "]" * 5000, '"text"', "7", "[7]", '{"done": "x", "retry": 3}', "null"]
 BIG = "1" + "0" * 400
+LONG_AGO = "2001-01-01T00:00:00+00:00"
 ODD_JSON = {
     "progress": [
         f'{{"done": {BIG}, "total": 1}}', f'{{"done": 1, "total": {BIG}}}', '{"done": 1}', '{"done": -1, "total": 2}',
@@ -66,6 +67,12 @@ ODD_JSON = {
         '{"timeout": 0}', f'{{"timeout": {BIG}}}', '{"timeout": 2147483648}', f'{{"result_ttl": {BIG}}}',
         f'{{"failure_ttl": -{BIG}}}', '{"unknown": {"attempt": 0}}', '{"unknown": {"since": "x", "attempt": 0}}',
         '{"unknown": {"since": "2026-01-01T00:00:00", "attempt": 0}}',
+    ],
+    "runs": [
+        '[{"attempt": 1}]',
+        f'[{{"attempt": {BIG}, "started": null, "ended": "{LONG_AGO}", "worker": "", "error": null, "text": ""}}]',
+        '[{"attempt": 1, "started": null, "ended": "soon", "worker": "", "error": null, "text": ""}]',
+        '[{"attempt": 1, "started": null, "ended": "2026-01-01T00:00:00", "worker": "", "error": "", "text": ""}]',
     ],
     "args": ["[" * 800 + "]" * 800],
 }  # fmt: skip
@@ -108,8 +115,6 @@ TABLES = list(apps.get_app_config("tenant_slots").get_models())
 ELSEWHERE = [model for model in TABLES if model not in (TenantJob, TenantQueue)]
 TIMES_ELSEWHERE = [(model, column) for model in ELSEWHERE for column in fields(model, Moment)]
 JSON_ELSEWHERE = [(model, column) for model in ELSEWHERE for column in fields(model, StoredJSON)]
-
-LONG_AGO = "2001-01-01T00:00:00+00:00"
 
 STATES = [State.SCHEDULED, State.WAITING, State.RUNNING, State.FAILED]
 

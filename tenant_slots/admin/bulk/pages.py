@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django import forms
@@ -22,6 +23,7 @@ from tenant_slots.admin.confirmed import Confirmed
 from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import Restricted, may
 from tenant_slots.admin.polling import INTERVALS, clamped, conditional
+from tenant_slots.admin.words import moment
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.models import BulkChange, TenantJob
 
@@ -153,4 +155,10 @@ def _shown_values(change: BulkChange, action: Confirmed | None) -> list[tuple[st
     fields = action.form.base_fields if action else {}
     typed = {name: field for name, field in fields.items() if name != "reason" and not field.widget.is_hidden}
     values = restored(change.values)
-    return [(str(field.label), values[name]) for name, field in typed.items() if values.get(name) is not None]
+    return [
+        (str(field.label), _in_words(values[name])) for name, field in typed.items() if values.get(name) is not None
+    ]
+
+
+def _in_words(value: Any) -> Any:
+    return moment(value) if isinstance(value, datetime) else value

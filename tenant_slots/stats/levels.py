@@ -1,0 +1,108 @@
+"""What ran, waited and ended of one tenant queue, minute by minute; of a longer period the minute with the most.
+
+So a burst shows in a week too, where a look at one moment in two hours would miss it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from django.db.models import Case, Count, Value, When
+from django.utils import timezone
+
+from tenant_slots.conf import app_settings
+from tenant_slots.db.clock import PeriodsAgo
+from tenant_slots.models import READY_AT, Stage, State, TenantQueue
+from tenant_slots.stats.expressions import ran_lately
+
+MINUTE = 60
+
+STARTED, ENDED, FAILED, READY = range(4)
+"""What happened to a job in a minute."""
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Of each period, the oldest first, the last one up to now; None where nothing is known."""
+
+    running: Sequence[int | None]
+    """Jobs that ran at the end of a minute. One that was put back counts from its last start only."""
+    waiting: Sequence[int | None]
+    """Jobs that waited then: from when they could start to when they did."""
+    ended: Sequence[int | None]
+    """Runs that ended in a minute."""
+    failed: Sequence[int | None]
+
+
+def most_by_period(row: TenantQueue, periods: int, seconds: int) -> Levels:
+    """The most of each period. One query, whose answer has some lines a minute at most, however many jobs there were.
+
+    Args:
+        seconds: whole minutes.
+    """
+    together = seconds // MINUTE
+    oldest = (periods + 1) * together - 1
+    happened = _happened(row, oldest)
+    known = _known_periods(row, periods, seconds)
+
+    def most(values: Sequence[int]) -> list[int | None]:
+        latest_first = [max(values[back * together : (back + 1) * together]) for back in range(known)]
+        return [*[None] * (periods + 1 - known), *latest_first[::-1]]
+
+    return Levels(
+        running=most(_levels(happened[STARTED], happened[ENDED] + happened[FAILED], oldest)),
+        waiting=most(_levels(happened[READY], happened[STARTED], oldest)),
+        ended=most([happened[ENDED][back] + happened[FAILED][back] for back in range(oldest + 1)]),
+        failed=most([happened[FAILED][back] for back in range(oldest + 1)]),
+    )
+
+
+def highest_limits(max_job: int, history: Iterable[Sequence[float]] | None, periods: int, seconds: int) -> list[int]:
+    """The highest limit of each period, from the changes that the row keeps: what ran was never above it. No query."""
+    now = timezone.now().timestamp()
+    changes = [(max(0.0, now - moment) // seconds, int(before)) for moment, before in history or ()]
+    found, limit = [], max_job
+    for back in range(periods + 1):
+        within = [before for period, before in changes if period == back]
+        found.append(max([limit, *within]))
+        limit = within[0] if within else limit
+    return found[::-1]
+
+
+def _happened(row: TenantQueue, oldest: int) -> Mapping[int, Counter[int]]:
+    """How many jobs, by what happened and how many minutes ago. What is older counts as the oldest."""
+    ran = ran_lately(row.jobs.all(), (oldest + 1) * MINUTE).order_by()
+    ended = ran.filter(stage=Stage.ENDED)
+    how_it_ended = Case(When(state=State.FAILED, then=Value(FAILED)), default=Value(ENDED))
+    parts = [
+        _by_minute(ran, Value(STARTED), "started_at"),
+        _by_minute(ended, how_it_ended, "ended_at"),
+        _by_minute(ran, Value(READY), READY_AT),
+        _by_minute(row.jobs.waiting().order_by(), Value(READY), READY_AT),
+    ]
+    found: dict[int, Counter[int]] = {what: Counter() for what in (STARTED, ENDED, FAILED, READY)}
+    for what, back, jobs in parts[0].union(*parts[1:], all=True):
+        found[what][min(back, oldest)] += jobs
+    return found
+
+
+def _by_minute(jobs: Any, what: Any, time: Any) -> Any:
+    return jobs.values_list(what, PeriodsAgo(time, MINUTE)).annotate(jobs=Count("pk"))
+
+
+def _levels(begun: Counter[int], over: Counter[int], oldest: int) -> list[int]:
+    """How many at the end of each minute, the last one first: what had begun and was not over."""
+    backwards = accumulate(begun[back] - over[back] for back in range(oldest, -1, -1))
+    return [max(0, jobs) for jobs in backwards][::-1]
+
+
+def _known_periods(row: TenantQueue, periods: int, seconds: int) -> int:
+    """How many of the last ones: there was no tenant queue before it was made, and ended jobs are deleted."""
+    age = (timezone.now() - row.created_at).total_seconds()
+    known: float = min(age, app_settings.RETENTION, (periods + 1) * seconds)
+    return max(1, math.ceil(known / seconds))

@@ -1,0 +1,105 @@
+"""A job keeps when, where and why its runs ended that did not bring it to its end well."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+from rq import Retry
+
+from tenant_slots import TenantBusy, tenant_job
+from tenant_slots.models import State, TenantJob
+from tenant_slots.repair import lost_runs
+from tenant_slots.tasks import attempts
+from tests import jobs
+from tests.factories import dead_process, fresh, running_job, tenant_queue, work
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+RETRY = Retry(max=2)
+
+
+@tenant_job("imports", tenant="tenant", retry=RETRY)
+def ends_as(tenant: str, ends: list[str]) -> object:
+    """Each run as the next of `ends`: those before it are the runs that are kept."""
+    end = ends[len(TenantJob.objects.get().runs or [])]
+    if end == "busy":
+        raise TenantBusy("429", seconds=3600)
+    if end == "again":
+        return RETRY
+    if end == "error":
+        raise ConnectionError("no line")
+    return end
+
+
+def kept(job: TenantJob) -> list[tuple[int, str | None, str]]:
+    """Attempt, class and last line of each."""
+    runs = attempts.ended_runs(fresh(job))
+    return [(run["attempt"], run["error"], run["text"].strip().splitlines()[-1]) for run in runs]
+
+
+def test_each_run_that_failed_with_its_times_and_its_worker() -> None:
+    job = ends_as.enqueue("acme", ["error", "again", "fine"])
+    work()
+    assert fresh(job).state == State.FINISHED
+    assert kept(job) == [
+        (1, "builtins.ConnectionError", "ConnectionError: no line"),
+        (2, None, "the job asked to run again"),
+    ]
+    first, second = attempts.ended_runs(job)
+    times = [attempts.time_of(run, name) for run in (first, second) for name in ("started", "ended")]
+    assert times == sorted(times, key=lambda time: time or datetime.min)
+    assert first["worker"] == second["worker"] == job.worker != ""
+
+
+def test_one_that_was_put_back_because_its_tenant_is_busy() -> None:
+    job = ends_as.enqueue("acme", ["busy"])
+    work()
+    assert kept(job) == [(1, None, "the job said that its tenant is busy: 429")]
+
+
+def test_control_a_job_that_ends_well_at_once_keeps_none() -> None:
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    work()
+    assert (fresh(job).state, job.runs) == (State.FINISHED, None)
+
+
+def test_one_whose_process_died() -> None:
+    job = running_job(tenant_queue(), dead_process("worker-7"))
+    assert lost_runs.end_interrupted_run(job, "its process died")
+    assert kept(job) == [(1, attempts.RUN_LOST, "its process died")]
+    (run,) = attempts.ended_runs(job)
+    assert (run["worker"], attempts.time_of(run, "started")) == ("worker-7", job.started_at)
+
+
+def test_a_retry_by_hand_keeps_them() -> None:
+    job = jobs.fail.enqueue("acme")
+    work()
+    assert fresh(job).state == State.FAILED
+    job.retry()
+    work()
+    assert [attempt for attempt, *_ in kept(job)] == [1, 2]
+
+
+def test_they_are_bounded() -> None:
+    job = running_job(tenant_queue(), dead_process())
+    for attempt in range(attempts.MOST_RUNS + 5):
+        job.attempt = attempt
+        job.runs = noted(job)
+    assert len(job.runs) == attempts.MOST_RUNS
+    assert (job.runs[0]["attempt"], job.runs[-1]["attempt"]) == (5, attempts.MOST_RUNS + 4)
+    assert [bool(run["text"]) for run in job.runs].count(True) == attempts.MOST_TEXTS
+    assert len(job.runs[-1]["text"]) == attempts.LONGEST_TEXT
+
+
+def noted(job: TenantJob) -> Any:
+    return attempts.noted(job, "builtins.ValueError", "x" * 10_000, "worker", 1.5)["runs"]
+
+
+def test_what_is_written_fits_the_column() -> None:
+    job = running_job(tenant_queue(), dead_process())
+    TenantJob.objects.filter(pk=job.pk).update(runs=noted(job))
+    assert len(attempts.ended_runs(fresh(job))) == 1
+    TenantJob.objects.filter(pk=job.pk).update(runs=[{"attempt": 1}])
+    assert attempts.ended_runs(fresh(job)) == [], "the control"
