@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.db import connection, transaction
@@ -26,15 +28,21 @@ def explained(rows: Any, *, bitmaps: bool = False, sorts: bool = True) -> str:
     Without `sorts`, rows are sorted only where no index has them in order: a few are as soon sorted as read in order.
     """
     analyze()
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL enable_seqscan = off")
-        cursor.execute(f"SET LOCAL enable_bitmapscan = {'on' if bitmaps else 'off'}")
-        cursor.execute(f"SET LOCAL enable_sort = {'on' if sorts else 'off'}")
+    ways = {"seqscan": False, "bitmapscan": bitmaps, "sort": sorts}
+    with without(*(way for way, is_allowed in ways.items() if not is_allowed)):
         plan: str = rows.explain()
-        cursor.execute("SET LOCAL enable_seqscan = on")
-        cursor.execute("SET LOCAL enable_bitmapscan = on")
-        cursor.execute("SET LOCAL enable_sort = on")
     return plan
+
+
+@contextmanager
+def without(*ways: str) -> Iterator[None]:
+    """A transaction whose rows are read in none of these ways: a few may be that a million are not."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        for way in ways:
+            cursor.execute(f"SET LOCAL enable_{way} = off")
+        yield
+        for way in ways:
+            cursor.execute(f"SET LOCAL enable_{way} = on")
 
 
 def rows_read(plan: dict[str, Any], table: str = "tenant_slots_tenantjob") -> float:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from django.db.models import Subquery
 
 from tenant_slots.conf import app_settings
-from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.models import EVERYWHERE, SweepClaim
 
@@ -28,11 +27,11 @@ def claimed_until() -> Subquery:
     return Subquery(SweepClaim.objects.filter(name=EVERYWHERE).values("until")[:1])
 
 
-def look() -> Look:
-    """One query, and one more where nobody has ever swept."""
+def _look() -> Look | None:
+    """One query. None where nobody has ever swept."""
     claims = SweepClaim.objects.filter(name=EVERYWHERE).annotate(now=DatabaseNow())
     claim = claims.values_list("now", "until").first()
-    return Look(*claim) if claim else Look(clock.now(), None)
+    return Look(*claim) if claim else None
 
 
 def seconds_overdue(at: Look | None = None) -> float | None:
@@ -43,8 +42,8 @@ def seconds_overdue(at: Look | None = None) -> float | None:
     Args:
         at: as it was then; else it is looked at.
     """
-    now, until = at or look()
-    if until is None:
+    at = at or _look()
+    if at is None or at.claimed_until is None:
         return 0.0
-    seconds = (now - until).total_seconds()
+    seconds = (at.now - at.claimed_until).total_seconds()
     return seconds if seconds > MISSED * app_settings.SWEEP_INTERVAL else None

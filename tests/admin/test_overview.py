@@ -293,7 +293,7 @@ def test_twelve_queries_at_most_and_few_for_who_comes_next(viewer: Client) -> No
             snapshots.forget_shared()
         with CaptureQueriesContext(connection) as captured:
             viewer.get(OVERVIEW, {"span": "7d"})
-        assert len(captured) <= most, [query["sql"] for query in captured]
+        assert len(captured) <= most, "\n".join(query["sql"] for query in captured)
 
 
 @override_settings(LANGUAGE_CODE="de")
