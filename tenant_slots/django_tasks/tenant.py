@@ -46,7 +46,8 @@ class TenantOfCall:
             return source(*args, **kwargs)
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return bound.arguments.get(source)
+        named = bound.arguments | kwargs  # also what is among the **kwargs of the function
+        return named.get(source)
 
 
 def source_in(option: Any) -> Source | None:

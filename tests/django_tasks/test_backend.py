@@ -232,6 +232,12 @@ def test_the_tenant_of_a_call_is_the_first_that_is_named() -> None:
         assert tenant_of(tasks.ping.enqueue(shop="option")) == "option"
 
 
+def test_an_argument_that_a_function_takes_among_any_keywords_names_the_tenant_too() -> None:
+    with configured(TENANT="shop"), tenant_scope("scope"):
+        assert tenant_of(tasks.ping.enqueue(shop="option")) == "option"
+        assert tenant_of(tasks.ping.enqueue(other="option")) == "scope"
+
+
 @pytest.mark.parametrize(
     ("option", "value", "problem"),
     [
