@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tenant_slots.decorators import tenant_job as tenant_job
-    from tenant_slots.django_tasks.scope import tenant_scope as tenant_scope
     from tenant_slots.running.progress import report_progress as report_progress
     from tenant_slots.running.reservation import hold_slot as hold_slot
+    from tenant_slots.scope import tenant_scope as tenant_scope
     from tenant_slots.tasks.context import capture_context as capture_context
     from tenant_slots.tasks.on_busy import Reschedule as Reschedule
     from tenant_slots.tasks.tenant_busy import TenantBusy as TenantBusy
@@ -35,7 +35,7 @@ MODULES = {
     "report_progress": "running.progress",
     "run_job": "running.runner",
     "tenant_job": "decorators",
-    "tenant_scope": "django_tasks.scope",
+    "tenant_scope": "scope",
 }
 """Where the names of this package are defined; `run_job` is what RQ calls."""
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from django.utils.module_loading import import_string
 
-from tenant_slots.django_tasks.scope import tenant_in_scope
 from tenant_slots.exceptions import TaskWithoutTenant
+from tenant_slots.scope import tenant_in_scope
 
 Source = str | Callable[..., object]
 

@@ -19,6 +19,7 @@ from rq.timeouts import BaseTimeoutException
 
 from tenant_slots.alarm import rq_handler
 from tenant_slots.models import TenantJob
+from tenant_slots.scope import outside_of_scopes
 from tenant_slots.tasks import context
 
 _is_called_here: ContextVar[bool] = ContextVar("tenant_slots_is_called_here", default=False)
@@ -43,7 +44,7 @@ def completed_in_context(job: TenantJob, function: Callable[[], Any]) -> Any:
 
     RQ too would run a coroutine that a job returns (2.12, ``Job._execute``), but after the job has given its slot back.
     """
-    with context.entered(job):
+    with outside_of_scopes(), context.entered(job):
         result = function()
         return _run(_in_context(job, result)) if isinstance(result, Coroutine) else result
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rq import Retry
 
-from tenant_slots import tenant_job
+from tenant_slots import tenant_job, tenant_scope
 from tests.django_tasks.api import TaskContext, task
 from tests.jobs import note, wait_for_door
 
@@ -35,6 +35,17 @@ def who_am_i(context: TaskContext, tenant_id: str) -> list[Any]:
 @task(queue_name="imports")
 def ping(*args: Any, **kwargs: Any) -> str:
     return "pong"
+
+
+@task(queue_name="imports")
+def ping_of_nobody(tenant_id: str) -> None:
+    ping.enqueue()
+
+
+@task(queue_name="imports")
+def ping_of(tenant_id: str, tenant: str) -> None:
+    with tenant_scope(tenant):
+        ping.enqueue()
 
 
 @task(queue_name="imports")

@@ -32,5 +32,15 @@ def tenant_scope(tenant: str | int | UUID) -> Iterator[None]:
         _tenant.reset(token)
 
 
+@contextmanager
+def outside_of_scopes() -> Iterator[None]:
+    """For a job that runs where it was enqueued: under a worker there is no scope of the call either."""
+    token = _tenant.set(None)
+    try:
+        yield
+    finally:
+        _tenant.reset(token)
+
+
 def tenant_in_scope() -> str | None:
     return _tenant.get()
