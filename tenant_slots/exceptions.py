@@ -63,7 +63,10 @@ class ImproperReservation(ImproperJob):
 
 
 class UnknownJob(TenantSlotsError):
-    message = "{task!r} is not a function decorated with @tenant_job; deploy the code that has it, or cancel the job."
+    message = (
+        "{task!r} is neither a function decorated with @tenant_job nor a Task whose backend is TenantSlotsBackend; "
+        "deploy the code that has it, or cancel the job."
+    )
 
 
 class UnknownQueue(TenantSlotsError):

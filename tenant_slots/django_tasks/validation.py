@@ -12,6 +12,7 @@ from typing import Any
 from tenant_slots import tenants
 from tenant_slots.decorators import problem_of as problem_of_function
 from tenant_slots.django_tasks.api import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, AnyTask
+from tenant_slots.django_tasks.found import task_at
 from tenant_slots.exceptions import ImproperJob, InvalidOption
 from tenant_slots.tasks.options import (
     DECORATOR_OPTIONS,
@@ -70,6 +71,13 @@ def problem_of(task: AnyTask) -> str:
         return str(error)
     if (tenant := getattr(task, "explicit_tenant", None)) not in (None, tenants.NO_TENANT):
         tenants.require_tenant(tenant)
+    return ""
+
+
+def problem_of_place(task: AnyTask) -> str:
+    """Why no worker would find the Task by its path, which is its function's; empty when it would."""
+    if task_at(task.module_path) is None:
+        return f"{task.module_path} is no Task in its module: give the Task the name of its function there."
     return ""
 
 

@@ -21,6 +21,14 @@ def add(tenant_id: str, a: int, b: int = 1) -> int:
     return a + b
 
 
+def _add(tenant_id: str, a: int, b: int = 1) -> int:
+    return a + b
+
+
+add_under_another_name = task(queue_name="imports")(_add)
+"""Which no worker finds: its path is that of the function."""
+
+
 @task(queue_name="imports")
 async def add_slowly(tenant_id: str, a: int, b: int = 1) -> int:
     return a + b

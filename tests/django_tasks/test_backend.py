@@ -341,8 +341,14 @@ def test_results_of_others_are_not_found() -> None:
 def test_the_result_of_a_task_that_is_gone_names_it() -> None:
     result = tasks.add.enqueue("acme", 1)
     TenantJob.objects.filter(uuid=result.id).update(task="tests.django_tasks.tasks.gone")
-    with pytest.raises(UnknownJob, match=r"tests\.django_tasks\.tasks\.gone"):
+    with pytest.raises(UnknownJob, match=r"tests\.django_tasks\.tasks\.gone' is neither a function .* nor a Task"):
         task_backends["default"].get_result(result.id)
+
+
+def test_a_task_that_no_worker_would_find_is_refused_when_it_is_enqueued() -> None:
+    with pytest.raises(InvalidTask, match=r"tests\.django_tasks\.tasks\._add is no Task in its module"):
+        tasks.add_under_another_name.enqueue("acme", 1)
+    assert not TenantJob.objects.exists()
 
 
 def test_a_row_names_nothing_but_a_task() -> None:
