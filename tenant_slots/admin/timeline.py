@@ -59,8 +59,13 @@ def _of_runs(job: TenantJob, shows_errors: bool) -> Iterator[Event]:
         started, ended = (attempts.time_of(run, name) for name in ("started", "ended"))
         if started and run["attempt"] != job.attempt:  # the row has the start of the last one
             yield Event(started, gettext("attempt %(attempt)d: started") % run, run["worker"])
-        if ended:
+        if ended and not _is_last_of(job, run):
             yield Event(ended, _end_in_words(run), run["worker"], run["text"] if shows_errors else "")
+
+
+def _is_last_of(job: TenantJob, run: dict[str, Any]) -> bool:
+    """Of a canceled job the row has the end."""
+    return run["error"] == attempts.CANCELED and run["attempt"] == job.attempt and job.has_ended
 
 
 def _end_in_words(run: dict[str, Any]) -> str:
@@ -68,6 +73,8 @@ def _end_in_words(run: dict[str, Any]) -> str:
         return gettext("attempt %(attempt)d: put back") % run
     if run["error"] == attempts.RUN_LOST:
         return gettext("attempt %(attempt)d: its run was lost") % run
+    if run["error"] == attempts.CANCELED:
+        return str(State.CANCELED.label)
     name = run["error"].removeprefix("builtins.") or NOTHING
     return gettext("attempt %(attempt)d: raised %(error)s") % {**run, "error": name}
 

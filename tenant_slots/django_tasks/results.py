@@ -31,7 +31,6 @@ STATUS = {
 }
 
 OTHERWISE = "tenant_slots.exceptions.TenantSlotsError"
-CANCELED = "tenant_slots.exceptions.TaskCanceled"
 
 
 def result_with(result_id: str) -> AnyResult:
@@ -50,7 +49,7 @@ def result_with(result_id: str) -> AnyResult:
 def result_of(job: TenantJob, task: AnyTask | None = None) -> AnyResult:
     """As the job's row has it; of `task`, or of the one that the row names."""
     mark = job.options.get(attempts.MARK, {})
-    runs = attempts.failed_runs(job)
+    runs = attempts.ended_runs(job)
     is_counted = not _is_among(runs, job) and _has_begun(job)
     result: AnyResult = TaskResult(
         task=with_values(task or require_task(job.task), _values_of(job, mark)),
@@ -108,9 +107,7 @@ def _is_among(runs: list[dict[str, Any]], job: TenantJob) -> bool:
 
 
 def _has_begun(job: TenantJob) -> bool:
-    """Its last attempt. One that was canceled while it ran had to be asked to end."""
-    if job.state == State.CANCELED:
-        return job.cancel_requested_at is not None and job.started_at is not None
+    """Its last attempt, where that is none of the runs that the job keeps."""
     return job.state in (State.RUNNING, State.FINISHED) or (job.state == State.FAILED and job.started_at is not None)
 
 
@@ -119,11 +116,12 @@ def _first_start(job: TenantJob, runs: list[dict[str, Any]]) -> datetime | None:
 
 
 def _errors(job: TenantJob, runs: list[dict[str, Any]]) -> list[TaskError]:
-    """One for each run that failed. The row has more of the last one's text."""
-    errors = [TaskError(exception_class_path=run["error"], traceback=run["text"]) for run in runs]
-    if job.state == State.FAILED and _is_among(runs, job):
-        errors[-1] = TaskError(exception_class_path=runs[-1]["error"], traceback=job.error)
-    elif job.state in (State.FAILED, State.CANCELED):
-        path = CANCELED if job.state == State.CANCELED else OTHERWISE
-        errors.append(TaskError(exception_class_path=path, traceback=job.error))
-    return errors
+    """One for each run that failed, and one of a job that ended otherwise. The row has more of the last one's text."""
+    failed = [run for run in runs if run["error"] is not attempts.NO_ERROR]
+    errors = [TaskError(exception_class_path=run["error"], traceback=run["text"]) for run in failed]
+    if job.state not in (State.FAILED, State.CANCELED):
+        return errors
+    path = attempts.CANCELED if job.state == State.CANCELED else OTHERWISE
+    if _is_among(failed, job) and (job.state == State.FAILED or failed[-1]["error"] == attempts.CANCELED):
+        path = errors.pop().exception_class_path
+    return [*errors, TaskError(exception_class_path=path, traceback=job.error)]

@@ -82,11 +82,13 @@ def _end(job: TenantJob, reason: str, state: State | None, seconds: float | None
     owners.end_leftovers(job)
     error = f"{job.error}\nattempt {job.attempt}: {reason}".strip()
     after = state or _by_policy(job, **counted)
-    if after == State.CANCELED:
+    is_canceled = after == State.CANCELED
+    came_of_it = attempts.CANCELED if is_canceled else attempts.RUN_LOST
+    noted = attempts.noted(job, came_of_it, reason, job.worker, seconds)
+    if is_canceled:
         # Its process was killed because somebody asked for that: nothing is counted. By RQ's own command, perhaps.
-        asked_at = job.cancel_requested_at or clock.now()
-        return bool(transitions.release(job, seconds=seconds, state=after, error=error, cancel_requested_at=asked_at))
-    noted = attempts.noted(job, attempts.RUN_LOST, reason, job.worker, seconds)
+        noted["cancel_requested_at"] = job.cancel_requested_at or clock.now()
+        return bool(transitions.release(job, seconds=seconds, state=after, error=error, **noted))
     released = bool(transitions.release(job, seconds=seconds, state=after, error=error, **counted, **noted))
     for column in counted if released else ():
         after_commit(partial(totals.add_lost_run, job.rq_queue_name, column))

@@ -18,6 +18,9 @@ MARK = "task"
 RUN_LOST = "tenant_slots.exceptions.TaskRunLost"
 """The error of a run whose process died."""
 
+CANCELED = "tenant_slots.exceptions.TaskCanceled"
+"""The error of a run that somebody canceled."""
+
 NO_ERROR = None
 """Of a run that asked to be put back, as it is no failure. A class may have a name that cannot be read: ""."""
 
@@ -40,11 +43,6 @@ def ended_runs(job: TenantJob) -> list[dict[str, Any]]:
     """The earliest first: ``attempt``, ``started``, ``ended``, ``worker``, ``error`` and ``text``."""
     runs: list[dict[str, Any]] = job.runs or []
     return runs
-
-
-def failed_runs(job: TenantJob) -> list[dict[str, Any]]:
-    """Those of `ended_runs` that raised or were lost."""
-    return [run for run in ended_runs(job) if run["error"] is not NO_ERROR]
 
 
 def noted(job: TenantJob, error: str | None, text: str, worker: str, seconds: float | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from django.utils import timezone
 import tests.jobs  # noqa: F401  the task is known once its module is imported
 from tenant_slots import rates, slots
 from tenant_slots.models import JobDependency, Kind, State, TenantJob, TenantQueue
+from tenant_slots.repair import lost_runs
 from tenant_slots.tasks import attempts
 from tests.admin.site import HOSTILE, JOBS, Form, change_page, confirmed, signed_in
 from tests.factories import age, another_process, fresh, running_job, tenant_queue, waiting_job, worker_on_record
@@ -163,6 +164,14 @@ def test_the_last_attempt_is_in_the_timeline_once(boss: Client) -> None:
     texts = [text for text, _ in events(boss, fresh(job))]
     assert texts.count("attempt 1: started") == 1
     assert set(texts[-2:]) == {"attempt 1: raised ValueError", "failed"}
+
+
+def test_a_canceled_run_is_in_the_timeline_before_and_after_a_retry(boss: Client) -> None:
+    job = running_job(tenant_queue(), another_process("worker-7"))
+    assert lost_runs.end_lost_run(job, "stopped", state=State.CANCELED)
+    assert [text for text, _ in events(boss, fresh(job))][-3:] == ["attempt 1: started", "asked to stop", "canceled"]
+    job.retry()
+    assert ("canceled", "worker-7") in events(boss, fresh(job))
 
 
 def test_it_is_fetched_again_until_the_job_has_ended(boss: Client) -> None:

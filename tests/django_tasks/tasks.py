@@ -11,7 +11,7 @@ from typing import Any
 
 from rq import Retry
 
-from tenant_slots import tenant_job, tenant_scope
+from tenant_slots import TenantBusy, tenant_job, tenant_scope
 from tests.django_tasks.api import TaskContext, task
 from tests.jobs import note, wait_for_door
 
@@ -78,6 +78,23 @@ def flaky(context: TaskContext, shop: str, user: str, works_at: int) -> int:
     if context.attempt < works_at:
         raise ConnectionError(f"attempt {context.attempt}")
     return context.attempt
+
+
+seen: dict[str, list[int]] = {}
+
+
+@task(queue_name="imports", takes_context=True)
+@tenant_job("imports", tenant="shop", retry=Retry(max=5))
+def comes_again(context: TaskContext, shop: str, ends: list[str]) -> Any:
+    """Each run ends as the next of `ends` says, and the one after them well, with all attempts."""
+    attempts = seen.setdefault(context.task_result.id, [])
+    attempts.append(context.attempt)
+    end = ends[len(attempts) - 1] if len(attempts) <= len(ends) else ""
+    if end == "busy":
+        raise TenantBusy(seconds=1)
+    if end == "raises":
+        raise ConnectionError("no line")
+    return Retry(max=5) if end == "again" else attempts
 
 
 @task(queue_name="imports")

@@ -17,10 +17,11 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 from rq import Retry
 
-from tenant_slots import tenant_scope
+from tenant_slots import slots, tenant_scope
 from tenant_slots.admin.arguments import shown_args
 from tenant_slots.exceptions import ArgumentNotJSON, InvalidTenant, TaskWithoutTenant, UnknownJob
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.repair import lost_runs
 from tenant_slots.testing import run_jobs
 from tests import jobs as ours
 from tests.django_tasks import tasks
@@ -36,6 +37,7 @@ from tests.django_tasks.api import (
     task_finished,
     task_started,
 )
+from tests.factories import dead_process
 
 pytestmark = pytest.mark.django_db
 
@@ -183,6 +185,52 @@ def test_a_canceled_call_has_failed_without_an_attempt() -> None:
     (error,) = result.errors
     assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 0)
     assert error.exception_class.__name__ == "TaskCanceled"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_each_run_counts_whatever_came_of_it() -> None:
+    """As ``context.attempt`` does: a function that asks for its first two runs comes to the third."""
+    result = tasks.comes_again.enqueue("acme", ["busy", "again", "raises", "again"])
+    _run_until_it_ends(result)
+    assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, [1, 2, 3, 4, 5])
+    assert (result.attempts, len(result.worker_ids)) == (job_of(result).attempt, 5)
+    assert [error.exception_class for error in result.errors] == [ConnectionError]
+    assert result.started_at < result.last_attempted_at
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_call_that_asked_for_too_many_runs_has_failed_with_the_reason() -> None:
+    result = tasks.comes_again.enqueue("acme", ["again"] * 9)
+    _run_until_it_ends(result)
+    (error,) = result.errors
+    assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 6)
+    assert error.traceback == job_of(result).error
+
+
+def test_a_run_that_was_canceled_stays_an_attempt_with_its_error_after_a_retry() -> None:
+    result = tasks.add.enqueue("acme", 1)
+    (job,) = slots.admit(job_of(result).tenant_queue_id, "imports").jobs
+    assert slots.start(job, dead_process("worker-7"))
+    assert lost_runs.end_lost_run(job_of(result), "stopped", state=State.CANCELED)
+    canceled = ["tenant_slots.exceptions.TaskCanceled"]
+    assert _attempts_of(result) == (TaskResultStatus.FAILED, ["worker-7"], canceled)
+    job_of(result).retry()
+    assert _attempts_of(result) == (TaskResultStatus.READY, ["worker-7"], canceled)
+    run_jobs()
+    assert _attempts_of(result) == (TaskResultStatus.SUCCESSFUL, ["worker-7", "tenant_slots.testing"], canceled)
+
+
+def _attempts_of(result: Any) -> tuple[Any, list[str], list[str]]:
+    result.refresh()
+    return result.status, result.worker_ids, [error.exception_class_path for error in result.errors]
+
+
+def _run_until_it_ends(result: Any) -> None:
+    """A tenant that is busy rests."""
+    while not result.is_finished:
+        TenantQueue.objects.update(rests_until=None)
+        run_jobs(scheduled=True)
+        result.refresh()
 
 
 @pytest.mark.parametrize(

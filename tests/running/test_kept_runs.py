@@ -73,6 +73,18 @@ def test_one_whose_process_died() -> None:
     assert (run["worker"], attempts.time_of(run, "started")) == ("worker-7", job.started_at)
 
 
+def test_one_that_was_canceled() -> None:
+    job = running_job(tenant_queue(), dead_process("worker-7"))
+    assert lost_runs.end_lost_run(job, "stopped by command", state=State.CANCELED)
+    assert kept(job) == [(1, attempts.CANCELED, "stopped by command")]
+
+
+def test_control_a_job_that_is_canceled_before_it_runs_keeps_none() -> None:
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    job.cancel()
+    assert (fresh(job).state, job.runs) == (State.CANCELED, None)
+
+
 def test_a_retry_by_hand_keeps_them() -> None:
     job = jobs.fail.enqueue("acme")
     work()
