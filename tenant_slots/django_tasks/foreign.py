@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tenant_slots import logs
@@ -14,7 +15,10 @@ from tenant_slots.tasks.registry import registered
 logger = logging.getLogger("tenant_slots")
 
 AS_PLAIN_RQ = "django_tasks_rq."
-"""A backend whose RQ jobs call the Task's function, which takes its slot then, as with any plain RQ job."""
+"""A backend whose RQ jobs call the Task's function, which takes its slot then, as with any plain RQ job.
+
+Unless they await it, in a thread of asgiref's: see ``running/plain_rq.py``.
+"""
 
 
 def connect() -> None:
@@ -23,7 +27,8 @@ def connect() -> None:
 
 def warn(*, sender: Any, task_result: Any, **_: Any) -> None:
     """Receiver of Django's signal: what no system check has seen, as nobody had imported it."""
-    if getattr(task_result.task.func, "tenant_task", None) is not None and not _gives_slots(sender):
+    function = task_result.task.func
+    if getattr(function, "tenant_task", None) is not None and not _gives_slots(sender, function):
         path, uuid = task_result.task.module_path, task_result.id
         about_task = logs.about_named(task=path, job=uuid)
         logger.warning("%s, a call of %s, will run without a slot", uuid, path, extra=about_task)
@@ -34,7 +39,7 @@ def without_slots() -> Iterator[tuple[str, str]]:
     modules = {task.function.__module__ for task in registered.values()}
     for module in sorted(modules & sys.modules.keys()):
         for name, value in list(vars(sys.modules[module]).items()):
-            if _is_task_of_ours(value) and not _gives_slots(type(value.get_backend())):
+            if _is_task_of_ours(value) and not _gives_slots(type(value.get_backend()), value.func):
                 yield f"{module}.{name}", value.backend
 
 
@@ -42,10 +47,11 @@ def _is_task_of_ours(value: Any) -> bool:
     return isinstance(value, Task) and getattr(value.func, "tenant_task", None) is not None
 
 
-def _gives_slots(backend: type[BaseTaskBackend]) -> bool:
+def _gives_slots(backend: type[BaseTaskBackend], function: Callable[..., Any]) -> bool:
     """Or runs nothing, or runs it here and now, as a plain call of the function would."""
     is_local = issubclass(backend, (DummyBackend, ImmediateBackend))
-    return is_local or getattr(backend, "gives_slots", False) or _is_of_plain_rq(backend)
+    is_called_by_rq = _is_of_plain_rq(backend) and not inspect.iscoroutinefunction(function)  # as Django asks
+    return is_local or getattr(backend, "gives_slots", False) or is_called_by_rq
 
 
 def _is_of_plain_rq(backend: type[BaseTaskBackend]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
@@ -40,7 +41,7 @@ LONGEST_ID: int = TenantJob._meta.get_field("rq_job_id").max_length or 0
 def call(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What calling a decorated function does: as the function of a plain RQ job it takes a slot, else it just runs."""
     rq_job = get_current_job()
-    if rq_job is None or _task_of(rq_job) is not task or Run.of(rq_job).job is not None:
+    if rq_job is None or _task_of(rq_job) is not task or Run.of(rq_job).job is not None or _awaits(rq_job):
         return task.function(*args, **kwargs)
     if (timeout := _timeout_for(task, rq_job)) is not None:
         rq_job.timeout = timeout
@@ -49,6 +50,14 @@ def call(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
         return _run_plain(task.called_with(args, kwargs), rq_job)
     except TenantBusy as busy:
         return dispatch.deferred(rq_job, seconds=busy.seconds_left)
+
+
+def _awaits(rq_job: Job) -> bool:
+    """Whether it calls one of Django's Tasks, and that has asgiref await its function, where no slot can be taken.
+
+    Or not before Python 3.12, which is the first to tell that ours, which is a plain function, gives a coroutine.
+    """
+    return inspect.iscoroutinefunction(getattr(rq_job.func, "func", None))
 
 
 def _task_of(rq_job: Job) -> object:

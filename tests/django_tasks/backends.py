@@ -21,5 +21,7 @@ class Immediate(ImmediateBackend):
 class Foreign(BaseTaskBackend):
     """Would run calls elsewhere."""
 
+    supports_async_task = True
+
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         raise NotImplementedError

@@ -12,3 +12,9 @@ from tests.jobs import note
 def record(tenant_id: str, history: str) -> str:
     note(history, "start", tenant_id, "foreign")
     return "done"
+
+
+@task
+@tenant_job("imports", tenant="tenant_id")
+async def record_slowly(tenant_id: str, history: str) -> str:
+    return record.func(tenant_id, history)

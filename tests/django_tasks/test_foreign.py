@@ -10,7 +10,7 @@ from typing import Any
 import django_rq
 import pytest
 from django.test import override_settings
-from rq.job import Job
+from rq.job import Job, JobStatus
 
 from tenant_slots.checks import check_foreign_tasks
 from tenant_slots.django_tasks import foreign
@@ -19,6 +19,9 @@ from tenant_slots.tasks_backend import TenantSlotsBackend
 from tenant_slots.workers import TenantSimpleWorker
 from tests.django_tasks import backends
 from tests.history import History
+
+AWAITS = sys.version_info >= (3, 12)
+"""Whether Django's Tasks see that a decorated ``async def`` function is one."""
 
 FOREIGN = "tests.django_tasks.foreign_tasks"
 
@@ -71,7 +74,8 @@ def test_no_check_speaks_of_a_task_that_gets_a_slot_or_runs_here(backend: Any) -
 
 @pytest.mark.parametrize("backend", [OF_RQ, f"{__name__}.OfProject"], indirect=True)
 def test_no_check_speaks_of_a_backend_that_is_made_of_one_whose_rq_jobs_call_the_function(backend: Any) -> None:
-    assert check_foreign_tasks() == []
+    named = [warning.obj for warning in check_foreign_tasks()]
+    assert named == ([f"{FOREIGN}.record_slowly"] if AWAITS else []), "but of an asynchronous one, which they await"
 
 
 @pytest.mark.parametrize("backend", [OTHER], indirect=True)
@@ -104,3 +108,26 @@ def test_a_task_that_another_backend_has_rq_call_takes_its_slot(
     job = TenantJob.objects.get(rq_job_id=rq_job.id)
     assert job.state == state
     assert len(history.started()) == limit
+
+
+@pytest.mark.skipif(not AWAITS, reason="before Python 3.12 such a Task's function is called as any other")
+@pytest.mark.parametrize("backend", [OTHER], indirect=True)
+@pytest.mark.django_db(transaction=True)
+def test_an_asynchronous_task_that_rq_calls_is_awaited_and_runs_without_a_slot_as_it_is_told(
+    backend: Any, history: History, no_workers: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    TenantQueue.objects.create(tenant="acme", queue="imports", max_job=0)
+    queue = django_rq.get_queue("imports", job_class=CallsTask)
+    rq_job = queue.enqueue_call(f"{FOREIGN}.record_slowly", args=("acme", history.path))
+    TenantSimpleWorker([queue], connection=queue.connection, job_class=CallsTask).work(
+        burst=True, logging_level="ERROR"
+    )
+    assert rq_job.get_status(refresh=True) == JobStatus.FINISHED
+    assert len(history.started()) == 1
+    assert not TenantJob.objects.exists()
+
+    class Result:
+        id, task = "17", backend.record_slowly
+
+    foreign.warn(sender=OfRQ, task_result=Result)
+    assert caplog.messages == [f"17, a call of {FOREIGN}.record_slowly, will run without a slot"]
