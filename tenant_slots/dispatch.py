@@ -89,9 +89,11 @@ def queue_named(name: str) -> Queue:
 def _configured(name: str) -> Queue:
     tenants.require_queue(name)
     try:
-        return django_rq.get_queue(name)
-    except (LookupError, TypeError, ValueError) as error:  # of its URL, or of what is missing beside HOST
+        queue = django_rq.get_queue(name)
+        redis_servers.require_options(queue.connection)
+    except Exception as error:  # whatever Django, RQ and redis-py make of a wrong value, or of one that is missing
         raise UnusableQueue(queue=name, problem=f"{type(error).__name__}: {error}") from error
+    return queue
 
 
 def timeout_of_queue(name: str) -> int:
@@ -365,6 +367,17 @@ def plain_ids(queues: Sequence[str]) -> dict[str, set[str]]:
                 listed = pipeline.execute()
             for other, raw in zip(same_server, listed, strict=True):
                 found[other] = {rq_id for rq_id in map(as_text, raw) if not is_ours(rq_id) and rq_id != NUDGE}
+    return found
+
+
+def unasked() -> dict[str, Exception]:
+    """Those of the project's queues whose list cannot be asked for, and why."""
+    found: dict[str, Exception] = {}
+    for name in rq_queues():
+        try:
+            window_of(name)
+        except OUT_OF_REACH as error:
+            found[name] = error
     return found
 
 
