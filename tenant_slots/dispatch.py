@@ -185,7 +185,7 @@ def _logging_absence(action: Callable[[], object], jobs: list[TenantJob]) -> boo
 
 def remove(job: TenantJob) -> None:
     """Take a job out of RQ that will not run. One that never was there costs a look."""
-    if job.is_reservation:
+    if not _may_be_in_rq(job):
         return
 
     rq_id = job.last_rq_id
@@ -196,6 +196,11 @@ def remove(job: TenantJob) -> None:
             rq_job.cancel() if job.rq_job_id else rq_job.delete()
 
     _tolerant(delete, job)
+
+
+def _may_be_in_rq(job: TenantJob) -> bool:
+    """Not a reservation; in immediate mode, which asks no Redis, nothing but what plain RQ has enqueued."""
+    return not job.is_reservation and bool(job.rq_job_id or not app_settings.IMMEDIATE)
 
 
 class Missing(NamedTuple):
@@ -306,7 +311,7 @@ def was_stopped(job: TenantJob) -> bool:
 
 def stop(job: TenantJob) -> None:
     """Ask the worker of a running job to kill it. Nobody can do that to a reservation, which sees that it was asked."""
-    if job.is_reservation:
+    if not _may_be_in_rq(job):
         return
     _tolerant(lambda queue: send_stop_job_command(queue.connection, job.last_rq_id, serializer=queue.serializer), job)
 
