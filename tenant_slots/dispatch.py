@@ -89,9 +89,11 @@ def queue_named(name: str) -> Queue:
 def _configured(name: str) -> Queue:
     tenants.require_queue(name)
     try:
-        return django_rq.get_queue(name)
-    except (LookupError, TypeError, ValueError) as error:  # of its URL, or of what is missing beside HOST
+        queue = django_rq.get_queue(name)
+        redis_servers.require_options(queue.connection)
+    except Exception as error:  # whatever Django, RQ and redis-py make of a wrong value, or of one that is missing
         raise UnusableQueue(queue=name, problem=f"{type(error).__name__}: {error}") from error
+    return queue
 
 
 def timeout_of_queue(name: str) -> int:
@@ -183,7 +185,7 @@ def _logging_absence(action: Callable[[], object], jobs: list[TenantJob]) -> boo
 
 def remove(job: TenantJob) -> None:
     """Take a job out of RQ that will not run. One that never was there costs a look."""
-    if job.is_reservation:
+    if not _may_be_in_rq(job):
         return
 
     rq_id = job.last_rq_id
@@ -194,6 +196,11 @@ def remove(job: TenantJob) -> None:
             rq_job.cancel() if job.rq_job_id else rq_job.delete()
 
     _tolerant(delete, job)
+
+
+def _may_be_in_rq(job: TenantJob) -> bool:
+    """Not a reservation; in immediate mode, which asks no Redis, nothing but what plain RQ has enqueued."""
+    return not job.is_reservation and bool(job.rq_job_id or not app_settings.IMMEDIATE)
 
 
 class Missing(NamedTuple):
@@ -304,7 +311,7 @@ def was_stopped(job: TenantJob) -> bool:
 
 def stop(job: TenantJob) -> None:
     """Ask the worker of a running job to kill it. Nobody can do that to a reservation, which sees that it was asked."""
-    if job.is_reservation:
+    if not _may_be_in_rq(job):
         return
     _tolerant(lambda queue: send_stop_job_command(queue.connection, job.last_rq_id, serializer=queue.serializer), job)
 
@@ -365,6 +372,17 @@ def plain_ids(queues: Sequence[str]) -> dict[str, set[str]]:
                 listed = pipeline.execute()
             for other, raw in zip(same_server, listed, strict=True):
                 found[other] = {rq_id for rq_id in map(as_text, raw) if not is_ours(rq_id) and rq_id != NUDGE}
+    return found
+
+
+def unasked() -> dict[str, Exception]:
+    """Those of the project's queues whose list cannot be asked for, and why."""
+    found: dict[str, Exception] = {}
+    for name in rq_queues():
+        try:
+            window_of(name)
+        except OUT_OF_REACH as error:
+            found[name] = error
     return found
 
 

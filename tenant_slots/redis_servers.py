@@ -106,6 +106,16 @@ def impatient(connection: Redis) -> Redis:
     return connection
 
 
+def require_options(connection: Redis) -> None:
+    """Raises what is wrong with the options of a connection, which show when one is made; it connects nowhere.
+
+    A pool of a kind that we do not know is not asked to make one.
+    """
+    own = impatient(connection)
+    if own is not connection:
+        own.connection_pool.make_connection()
+
+
 def _bounded(pool: ConnectionPool) -> dict[str, Any]:
     """The options of a pool, those that say how long to wait replaced."""
     options = {name: value for name, value in pool.connection_kwargs.items() if name not in OF_ONE_POOL}

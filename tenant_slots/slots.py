@@ -147,6 +147,12 @@ def is_running(job_id: int, token: int) -> bool:
     return running
 
 
+def is_wanted(job_id: int, token: int) -> bool:
+    """Whether the database has this run as running, and nobody has asked for it to be stopped."""
+    wanted: bool = _running(job_id, token).filter(cancel_requested_at=None).exists()
+    return wanted
+
+
 def is_cancel_requested(job_id: int, token: int) -> bool:
     """Whether somebody has asked for this run to be stopped."""
     asked: bool = _running(job_id, token).exclude(cancel_requested_at=None).exists()

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from django.db import Error, transaction
+from django.db import Error
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_GET, require_safe
@@ -19,6 +19,7 @@ from django.views.decorators.http import require_GET, require_safe
 from tenant_slots import stats
 from tenant_slots.access import decision, is_allowed
 from tenant_slots.conf import rq_queues
+from tenant_slots.db.requests import outside_transactions
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair import doctor
 from tenant_slots.stats import metrics
@@ -62,7 +63,7 @@ def status_of(job: TenantJob) -> dict[str, Any]:
     }
 
 
-@transaction.non_atomic_requests  # with ATOMIC_REQUESTS it would not be called while the database is away
+@outside_transactions
 @cache_control(no_store=True)
 @require_safe
 def health(request: HttpRequest) -> JsonResponse:
@@ -93,7 +94,7 @@ def _names(request: HttpRequest, parameter: str, all_of_them: Iterable[str]) -> 
     return list(dict.fromkeys(name.strip() for name in asked))
 
 
-@transaction.non_atomic_requests  # as above
+@outside_transactions
 @cache_control(no_store=True)
 @require_safe
 def autoscaling(request: HttpRequest) -> JsonResponse:

@@ -17,6 +17,7 @@ from django.db import connection, transaction
 from rq import Callback, Retry, get_current_job
 
 from tenant_slots import Reschedule, TenantBusy, Throttle, hold_slot, report_progress, tenant_job
+from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.models import TenantJob, TenantQueue
 
 
@@ -159,6 +160,12 @@ def come_to(end: str) -> None:
         raise CALLED_BACK[end]
 
 
+MEANWHILE: dict[str, dict[str, Any]] = {
+    "it is to be canceled": {"cancel_requested_at": DatabaseNow()},
+    "another run has it": {"token": 17},
+}
+"""What happens to the row of a job while its function is called, and its process has not heard of."""
+
 CALLED_BACK: dict[str, type[BaseException]] = {
     "raises": ValueError,
     "exits": SystemExit,
@@ -174,8 +181,10 @@ CALLED_BACK: dict[str, type[BaseException]] = {
     on_success=note_success,
     on_failure=note_failure,
 )
-def calls_back(tenant: str, *, history: str, raises: str = "", then: str = "") -> str:
+def calls_back(tenant: str, *, history: str, raises: str = "", then: str = "", meanwhile: str = "") -> str:
     note(history, "start", tenant, raises or "fine")
+    if meanwhile:
+        TenantJob.objects.filter(tenant_queue__tenant=tenant).update(**MEANWHILE[meanwhile])
     if raises:
         raise {"ConnectionError": ConnectionError, "ConnectionResetError": ConnectionResetError, "KeyError": KeyError}[
             raises
@@ -241,6 +250,11 @@ def odd_result(tenant: str, kind: str) -> object:
 @tenant_job("imports", tenant="tenant")
 def fail_with_nul(tenant: str) -> None:
     raise ValueError("bad \0 byte")
+
+
+@tenant_job("imports", tenant="tenant")
+def leaves_a_block_open(tenant: str) -> None:
+    transaction.atomic().__enter__()
 
 
 @tenant_job("imports", tenant="tenant")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection, connections, transaction
 from django.http import HttpRequest
 from django.test import Client, override_settings
 from django.urls import reverse
@@ -133,3 +133,19 @@ def test_it_makes_five_queries_however_many_tenants_there_are(
         waiting_job(tenant_queue(f"tenant {number}", queue="reports"))
     with django_assert_num_queries(5):
         autoscaling(client)
+
+
+@OPEN
+@pytest.mark.parametrize("alias", ["default", "other"])
+def test_it_is_called_where_no_transaction_can_be_begun(
+    alias: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with ``ATOMIC_REQUESTS`` of any database, where Django begins one before it calls a view."""
+
+    def away(*_: Any) -> None:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setitem(connections.settings, alias, {**connection.settings_dict, "ATOMIC_REQUESTS": True})
+    monkeypatch.setattr(transaction.Atomic, "__enter__", away)
+    monkeypatch.setattr(connection, "ensure_connection", away)
+    assert autoscaling(client).status_code == 503

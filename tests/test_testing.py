@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import date, timedelta
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -18,12 +19,15 @@ from django.dispatch import Signal
 from django.test import TestCase, override_settings
 from django.utils import timezone
 
+from tenant_slots import Throttle
+from tenant_slots.enqueueing import overflow
 from tenant_slots.exceptions import JobsDoNotEnd
 from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tenant_slots.signals import job_ended, job_started
 from tenant_slots.testing import assert_enqueued, enqueued, run_jobs
 from tests import async_jobs, jobs
 from tests.django_tasks import tasks
+from tests.enqueueing.test_overflow import with_rules
 from tests.factories import age, another_process, counters_match, fresh, running_job, tenant_queue, waiting_job
 from tests.history import History
 from tests.reports_app.models import DraftReport, Export, Line, Named, Report
@@ -54,9 +58,8 @@ def _without_redis(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Nobody listens there, and whoever asks for it all the same writes a warning."""
     with caplog.at_level(logging.WARNING), override_settings(RQ_QUEUES=NOWHERE):
         yield
-        assert not [
-            record for record in caplog.records if "Redis" in record.message or "out of reach" in record.message
-        ]
+        said = [record.message for record in caplog.get_records("call")]
+        assert [message for message in said if "Redis" in message or "out of reach" in message] == []
 
 
 def test_three_jobs_of_one_tenant_run_one_after_the_other_in_their_order(history: History) -> None:
@@ -84,6 +87,13 @@ class InATestCase(TestCase):
         assert [job.pk for job in run_jobs(scheduled=True)] == [first.pk, in_any_case.pk]
         assert [fresh(job).state for job in (never, after_never)] == [State.CANCELED] * 2
         assert "has failed" in never.error
+
+    def test_a_function_with_a_throttle_is_not_counted_in_immediate_mode_and_waits_all_the_same(self) -> None:
+        throttled = with_rules(jobs.throttled, Throttle(0, timedelta(hours=1), "reports"))
+        with override_settings(TENANT_SLOTS={"IMMEDIATE": True}), mock.patch.object(overflow, "_ask_again", {}):
+            job = throttled.enqueue("acme")
+            assert (fresh(job).state, job.rq_queue) == (State.WAITING, "")
+            assert [ran.state for ran in run_jobs()] == [State.FINISHED]
 
     def test_an_error_of_the_database_fails_its_job_and_nothing_else(self) -> None:
         bad = [jobs.stores_its_tenant_queue_again.enqueue("acme", sql=sql) for sql in (True, False)]

@@ -12,7 +12,7 @@ import django_rq
 import pytest
 from django.conf import settings
 from django.core.exceptions import PermissionDenied
-from django.db import OperationalError, ProgrammingError, connection, transaction
+from django.db import OperationalError, ProgrammingError, connection, connections, transaction
 from django.http import Http404, HttpRequest
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
@@ -243,13 +243,16 @@ def test_a_database_that_cannot_be_asked_is_503(
 
 
 @OPEN
-def test_it_answers_where_no_transaction_can_be_begun(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with ``ATOMIC_REQUESTS``, where Django begins one before it calls a view."""
+@pytest.mark.parametrize("alias", ["default", "other"])
+def test_it_answers_where_no_transaction_can_be_begun(
+    alias: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with ``ATOMIC_REQUESTS`` of any database, where Django begins one before it calls a view."""
 
     def away(*args: Any) -> None:
         raise OperationalError("connection refused")
 
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    monkeypatch.setitem(connections.settings, alias, {**connection.settings_dict, "ATOMIC_REQUESTS": True})
     monkeypatch.setattr(transaction.Atomic, "__enter__", away)
     monkeypatch.setattr(doctor, "findings", away)
     assert (health(client).status_code, health(client).json()["findings"]) == (503, {"database": 1})

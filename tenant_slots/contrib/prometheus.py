@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from django.db import Error, InterfaceError, OperationalError, connections, transaction
+from django.db import Error, InterfaceError, OperationalError, connections
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_GET
@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from tenant_slots import dispatch, fair_order, fleet
 from tenant_slots.access import decision, is_allowed
 from tenant_slots.conf import app_settings, rq_queues
+from tenant_slots.db.requests import outside_transactions
 from tenant_slots.models import QueueTotal, State
 from tenant_slots.models.queue_minute import DELAY_BOUNDS, DELAYS, RUN_BOUNDS, RUNS
 from tenant_slots.repair import liveness
@@ -233,7 +234,7 @@ def _queues() -> list[str]:
 # --- the view ---------------------------------------------------------------------------------------------------------
 
 
-@transaction.non_atomic_requests  # with ATOMIC_REQUESTS it would not be called while the database is away
+@outside_transactions
 @cache_control(no_store=True)
 @require_GET
 def metrics(request: HttpRequest) -> HttpResponse:

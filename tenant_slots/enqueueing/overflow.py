@@ -17,6 +17,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from tenant_slots import dispatch, logs, tenants
+from tenant_slots.conf import app_settings
 from tenant_slots.enqueueing.new_job import NewJob
 from tenant_slots.exceptions import UnusableQueue
 from tenant_slots.models import TenantJob, overflow_queue_of
@@ -72,7 +73,8 @@ _ask_again: dict[str, float] = {}
 def choose(task: TenantTask[..., Any], new_jobs: Iterable[NewJob]) -> None:
     """Count new jobs, each of them once, and set `rq_queue` of those that are over a threshold.
 
-    A Redis that cannot be asked is logged, and not asked again for a while: jobs keep to their own queue.
+    A Redis that cannot be asked is logged, and not asked again for a while: jobs keep to their own queue. So they do in
+    immediate mode, where nobody waits for another.
 
     Raises:
         UnknownQueue: a rule names a queue that RQ does not have.
@@ -81,6 +83,8 @@ def choose(task: TenantTask[..., Any], new_jobs: Iterable[NewJob]) -> None:
         return
     for rule in task.throttle:
         tenants.require_queue(rule.queue)
+    if app_settings.IMMEDIATE:
+        return
     uncounted = [new for new in new_jobs if not new.is_counted]
     for new in uncounted:
         new.is_counted = True

@@ -337,9 +337,11 @@ class TenantJob(models.Model):
         """The id of the RQ job of its last attempt. Each attempt has another one.
 
         Raises:
-            NotInRQ: RQ does not know the job before it has a slot, or again before its next attempt.
+            NotInRQ: RQ does not know the job before it has a slot, or again before its next attempt, nor one that was
+                canceled.
         """
-        if not self.rq_job_id and (self.is_reservation or not self.attempt or self.state in UNADMITTED):
+        outside = self.is_reservation or not self.attempt or self.state in (*UNADMITTED, State.CANCELED)
+        if outside and not self.rq_job_id:
             raise NotInRQ(job=self.uuid, state=self.state)
         return self.last_rq_id
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from django.db.models import Model
 from redis.exceptions import RedisError
@@ -13,7 +13,7 @@ from tenant_slots.exceptions import UnusableQueue
 from tenant_slots.models import KeptChange, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.repair import findings as found
 from tenant_slots.repair import liveness, numbers, unreadable
-from tenant_slots.repair.finding import Finding, of_job, of_row
+from tenant_slots.repair.finding import REDIS, Finding, of_job, of_row
 
 INTERVALS_TOO_LATE = 3
 """A scheduled job is overdue after so many sweeps should have seen it; then nobody sweeps."""
@@ -24,7 +24,17 @@ Check = Callable[[], Iterator[Finding]]
 
 def findings(*names: str) -> list[Finding]:
     """Everything that is wrong now, or what these of `CHECKS` find. Changes nothing and locks nothing."""
-    return [finding for name in names or CHECKS for check in CHECKS[name] for finding in check()]
+    return list(_once(finding for name in names or CHECKS for check in CHECKS[name] for finding in check()))
+
+
+def _once(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Several checks may meet the Redis of a queue that cannot be asked."""
+    unasked: set[str] = set()
+    for finding in findings:
+        if finding.kind != REDIS or finding.queue not in unasked:
+            yield finding
+        if finding.kind == REDIS:
+            unasked.add(finding.queue)
 
 
 def _wrong_counters() -> Iterator[Finding]:
@@ -49,14 +59,19 @@ def _stale_owners() -> Iterator[Finding]:
         yield of_job("stale owner", job, meaning)
 
 
+def _unasked() -> Iterator[Finding]:
+    """Queues whose Redis cannot be asked, whether or not there are jobs: nothing is known of what is in it."""
+    for queue, error in dispatch.unasked().items():
+        yield Finding(REDIS, "", queue, "", f"its Redis cannot be asked: {error}")
+
+
 def _lost_in_redis() -> Iterator[Finding]:
     lost = found.lost_in_redis()
     for job in lost.jobs:
         yield of_job("lost in Redis", job, "it holds a slot, but is in no RQ queue and no worker has begun it")
     for queue, error in lost.unasked.items():
         if isinstance(error, (RedisError, UnusableQueue)):
-            meaning = f"Redis cannot be asked about queue {queue}, whose queued jobs were not checked: {error}"
-            yield Finding("redis", "", "", "", meaning)
+            yield Finding(REDIS, "", queue, "", f"its Redis cannot be asked for its queued jobs: {error}")
 
 
 def _stranded() -> Iterator[Finding]:
@@ -125,8 +140,8 @@ def _evicting() -> Iterator[Finding]:
 CHECKS: dict[str, tuple[Check, ...]] = {
     "counters": (_wrong_counters,),
     "owners": (_dead_owners, _dead_reservations, _stale_owners),
-    "redis": (_lost_in_redis, _evicting),
-    "backlog": (_stranded, _overdue),
+    "redis": (_unasked, _lost_in_redis, _evicting),
+    "backlog": (_unasked, _stranded, _overdue),
     "rows": (_unreadable, _at_the_end),
     "queues": (_unknown_queues,),
     "workers": (liveness.without_worker, liveness.queued_too_long),

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from tenant_slots.models import TenantJob, TenantQueue
 
+REDIS = "redis"
+"""The kind of a queue whose Redis cannot be asked."""
+
 
 @dataclass(frozen=True)
 class Finding:

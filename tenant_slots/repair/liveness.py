@@ -12,7 +12,7 @@ from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.db.clock import ago
 from tenant_slots.fleet import Fleet
 from tenant_slots.models import TenantJob, TenantJobQuerySet
-from tenant_slots.repair.finding import Finding, of_job
+from tenant_slots.repair.finding import REDIS, Finding, of_job
 from tenant_slots.stats import lanes, sweeps
 
 MINUTES_QUEUED = 5
@@ -48,7 +48,7 @@ def without_worker() -> Iterator[Finding]:
         there = f"of its {alive} workers none takes another job" if alive else "no worker listens"
         yield Finding("no worker", "", queue, "", f"jobs wait in this queue of RQ, and {there}")
     for queue in known.unasked:
-        yield Finding("redis", "", queue, "", "Redis does not answer, so that nothing is known of its workers")
+        yield Finding(REDIS, "", queue, "", "Redis does not answer, so that nothing is known of its workers")
 
 
 def without_worker_here() -> Iterator[Finding]:

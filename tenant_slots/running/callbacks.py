@@ -25,18 +25,25 @@ logger = logging.getLogger("tenant_slots")
 SECONDS = CALLBACK_TIMEOUT
 """As RQ gives its own callbacks, a minute (RQ 2.12): the slot may still be taken, and the worker waits."""
 
+HasBecome = Callable[[State], bool]
+"""Whether the job is in this state by now, which may take a query: asked only where somebody is to be told."""
 
-def tell_success(job: TenantJob, result: Any) -> None:
+
+def tell_success(job: TenantJob, result: Any, has_become: HasBecome) -> None:
     """Not of a plain RQ job that has asked RQ to run it again."""
     task = registered.get(job.task)
-    if task is not None and task.on_success is not None and not isinstance(result, Retry):
+    if task is None or task.on_success is None or isinstance(result, Retry):
+        return
+    if has_become(State.FINISHED):
         _call(task.on_success, job, State.FINISHED, result)
 
 
-def tell_failure(job: TenantJob, error: BaseException) -> None:
+def tell_failure(job: TenantJob, error: BaseException, has_become: HasBecome) -> None:
     """Not of a plain RQ job that RQ has retries left for."""
     task = registered.get(job.task)
-    if task is not None and task.on_failure is not None and not _is_retried_by_rq(job):
+    if task is None or task.on_failure is None or _is_retried_by_rq(job):
+        return
+    if has_become(State.FAILED):
         _call(task.on_failure, job, State.FAILED, error)
 
 

@@ -56,6 +56,7 @@ class Run:
         self._transactions = 0
         self._began = 0.0
         self._was_taken = False
+        self._came_of_it: State | None = None
         self.stays_first = False
         """Whether the tenant would be next once more, as things were when it had its turn."""
         self.is_charged = False
@@ -185,6 +186,7 @@ class Run:
         """The function has ended: record how, and give the slot to the next job."""
         job = self.job
         assert job is not None, "a run ends that has not begun"
+        self._came_of_it = None
         if not self._is_mine():
             return
         recording.leave_open_transactions(job, self._transactions)
@@ -193,12 +195,20 @@ class Run:
             released = self._record_end(job, outcome)
         finally:
             self.is_over()
+        self._came_of_it = State(outcome["state"]) if released is None else released.state
         if released is None:
             return
         self.witness.idle()
         if not released:
             logger.warning("job %s ended after its slot had been taken away", job.uuid, extra=logs.about(job))
         self._follow(job, released, outcome, self._free)
+
+    def has_become(self, state: State) -> bool:
+        """Whether the end has brought the job there: it may have been canceled, or be another run's by now.
+
+        Where the database could not be asked, what it was to become counts.
+        """
+        return self._came_of_it == state
 
     def _follow(self, job: TenantJob, released: Release, outcome: Outcome, free: Callable[[Freed], object]) -> None:
         transitions.follow(job, released, outcome.get("error", ""), self.charge, free=free)

@@ -103,8 +103,7 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
             text = storable_error(described)
             outcome = _failed_or_again(job, text, error) | {"error_class": errors.class_of(error)}
             run.end(outcome | _noted(run, job, errors.class_path(error), text) | reporter.end())
-            if outcome["state"] == State.FAILED:
-                callbacks.tell_failure(job, error)
+            callbacks.tell_failure(job, error, run.has_become)
             if failure is error:
                 raise
     if failure is not None:
@@ -116,7 +115,7 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
         run.end(again | _noted(run, job, attempts.NO_ERROR, text) | reported)
         return None
     run.end({"state": State.FINISHED, "result": _storable(job, result)} | reported)
-    callbacks.tell_success(job, result)
+    callbacks.tell_success(job, result, run.has_become)
     return result
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from uuid import UUID
 
+from django.db import Error
+
 from tenant_slots import slots
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.hand_over import Choosing
-from tenant_slots.models import TenantJob
+from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Owner
 from tenant_slots.releases import Admission, Release
+from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.recording import NOT_BEGUN, Outcome
 from tenant_slots.running.run import Run, WatchedRun
@@ -95,3 +98,16 @@ class RiddenRun(Run):
     def end(self, outcome: Outcome) -> None:
         if self.job is not None and self._is_mine():
             self._outbox.put(self.job.token, outcome)
+            self._came_of_it = State(outcome["state"])
+
+    def has_become(self, state: State) -> bool:
+        """Its worker has not written the end yet, and goes by what the row says then."""
+        return super().has_become(state) and self._is_wanted()
+
+    def _is_wanted(self) -> bool:
+        assert self.job is not None, "a run has become something that has not begun"
+        recording.leave_open_transactions(self.job, self._transactions)
+        try:
+            return slots.is_wanted(self.job.pk, self.job.token)
+        except Error:  # away, or in a session that the function has left without the rights
+            return True

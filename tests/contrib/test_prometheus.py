@@ -469,13 +469,17 @@ def test_the_view_is_open_to_whom_the_project_allows_and_to_get_alone(client: Cl
 
 
 @pytest.mark.usefixtures("open_to_ours")
-def test_the_view_answers_where_no_transaction_can_be_begun(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with ``ATOMIC_REQUESTS``, where Django begins one before it calls a view."""
+@pytest.mark.parametrize("alias", ["default", "other"])
+def test_the_view_answers_where_no_transaction_can_be_begun(
+    alias: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with ``ATOMIC_REQUESTS`` of any database, where Django begins one before it calls a view."""
 
     def away(*_: Any) -> None:
         raise OperationalError("connection refused")
 
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    connection.close()
+    monkeypatch.setitem(connections.settings, alias, {**connection.settings_dict, "ATOMIC_REQUESTS": True})
     monkeypatch.setattr(transaction.Atomic, "__enter__", away)
     monkeypatch.setattr(connection, "ensure_connection", away)
     response = client.get(reverse("metrics"), headers={"X-Scraper": "ours"})

@@ -627,14 +627,16 @@ def test_the_number_of_statements_does_not_depend_on_how_many_wait() -> None:
         assert many_enqueued <= few_enqueued + 2, "a COPY, and its keys"
 
 
-@pytest.mark.parametrize("state", ["waiting", "scheduled", "canceled"])
+@pytest.mark.parametrize("state", ["waiting", "scheduled", "canceled", "canceled from its slot"])
 def test_the_id_in_rq_of_a_job_that_rq_does_not_know_is_refused(state: str) -> None:
     """RQ would run a job that depends on it at once, or never."""
     a = first()
-    job = {"waiting": first, "scheduled": lambda: after(a), "canceled": first}[state]()
-    if state == "canceled":
+    job = {"scheduled": lambda: after(a), "canceled from its slot": lambda: fresh(a)}.get(state, first)()
+    said, _, of_a_slot = state.partition(" from ")
+    assert (job.state == State.QUEUED) == bool(of_a_slot)
+    if said == "canceled":
         job.cancel()
-    with pytest.raises(NotInRQ, match=rf"{state}.*using\(after=\[job\]\)"):
+    with pytest.raises(NotInRQ, match=rf"{said}.*using\(after=\[job\]\)"):
         django_rq.get_queue("imports").enqueue(jobs.echo, "acme", 1, depends_on=job.rq_id)
 
 

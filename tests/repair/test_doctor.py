@@ -18,6 +18,7 @@ from django.db import OperationalError, connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
+from tenant_slots import dispatch
 from tenant_slots.admin import attention
 from tenant_slots.db.clock import ago
 from tenant_slots.dispatch import NUDGE
@@ -39,6 +40,7 @@ from tests.factories import (
     worker_on_record,
 )
 from tests.processes import Workers
+from tests.repair.sweeps import sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -385,11 +387,71 @@ def test_a_role_without_rights_is_no_finding(capsys: pytest.CaptureFixture[str])
     assert "the database cannot be asked: permission denied" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("wrong", [{"URL": "localhost:6379"}, {"URL": "redis://localhost:port/0"}, {}])
-def test_a_redis_that_no_setting_leads_to_is_found(wrong: dict[str, str]) -> None:
+# --- a Redis that cannot be asked ----------------------------------------------------------------------------------
+
+AWAY = {"URL": "redis://127.0.0.1:1/0"}
+
+ASK_REDIS = ["redis", "backlog", "workers"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("check", ASK_REDIS)
+def test_a_redis_that_is_away_is_found_by_each_check_that_asks_it(check: str, waits: bool) -> None:
+    """Nothing that is in it has been seen, so that nobody may say that all is well."""
+    if waits:
+        waiting_job(tenant_queue())
+    assert "redis" not in kinds("--check", check), "the control: it is there"
+    with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "imports": AWAY}):
+        left = [finding for finding in diagnosis.findings(check) if finding.kind == "redis"]
+        assert ([finding.queue for finding in left], doctor("--check", check)[0]) == (["imports"], 1)
+
+
+def test_one_that_several_checks_meet_is_told_of_once_for_each_queue() -> None:
+    with override_settings(RQ_QUEUES={"imports": AWAY, "reports": AWAY}):
+        found = [finding.queue for finding in diagnosis.findings(*ASK_REDIS) if finding.kind == "redis"]
+    assert found == ["imports", "reports"]
+
+
+def test_checks_that_do_not_ask_it_do_without() -> None:
+    with override_settings(RQ_QUEUES={"imports": AWAY}):
+        assert doctor("--check", ",".join(set(diagnosis.CHECKS) - set(ASK_REDIS))) == (0, "all is well\n")
+
+
+UNUSABLE = [
+    {"URL": "localhost:6379"},
+    {"URL": "redis://localhost:port/0"},
+    {"URL": "redis://localhost:6379/0?no_such_option=1"},
+    {"URL": "redis://localhost:6379/0", "DEFAULT_TIMEOUT": "soon"},
+    {"URL": None},
+    {"HOST": "localhost", "PORT": "port", "DB": 0},
+    {"USE_REDIS_CACHE": "no such cache"},
+    {},
+    None,
+    "redis://localhost:6379/0",
+]
+"""Values in `RQ_QUEUES` that say nothing of how to reach a Redis."""
+
+
+@pytest.mark.parametrize("wrong", UNUSABLE)
+def test_a_redis_that_no_setting_leads_to_is_found(wrong: Any) -> None:
     with override_settings(RQ_QUEUES=dict.fromkeys(settings.RQ_QUEUES, wrong)):
         age(waiting_job(tenant_queue(), state=State.QUEUED, attempt=1), admitted_at=3600)
         waiting_job(tenant_queue("other"))
         code, output = doctor()
     assert code == 1
     assert "RQ_QUEUES['imports'] does not say how to reach its Redis" in output
+
+
+@pytest.mark.parametrize("wrong", UNUSABLE)
+def test_it_keeps_nobody_from_what_is_in_another_queue(wrong: Any) -> None:
+    good = settings.RQ_QUEUES["imports"]
+    with override_settings(RQ_QUEUES={"reports": wrong, "imports": good}):
+        waiting_job(tenant_queue(queue="reports"))
+        job = waiting_job(tenant_queue())
+        assert {(one.kind, one.queue) for one in diagnosis.findings()} == {
+            ("redis", "reports"),
+            ("stranded", "imports"),
+        }
+        sweep_now()
+        assert dispatch.queues_beside("imports") == ["imports"]
+    assert fresh(job).state == State.QUEUED

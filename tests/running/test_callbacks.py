@@ -7,15 +7,16 @@ from typing import Any
 
 import django_rq
 import pytest
+from django.db import OperationalError
 from rq import Retry
 
-from tenant_slots import tenant_job
+from tenant_slots import slots, tenant_job
 from tenant_slots.exceptions import InvalidOption
-from tenant_slots.models import State, TenantJob
+from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running import callbacks
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
 from tests import contexts, jobs
-from tests.factories import DeafWorker, counters_match, fresh
+from tests.factories import DeafWorker, counters_match, fresh, tenant_queue
 from tests.history import History
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -132,6 +133,52 @@ def test_a_job_that_was_canceled_or_put_back_calls_nobody(history: History) -> N
     run()
     assert TenantJob.objects.get().state == State.CANCELED
     assert said(history) == []
+
+
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker, TenantSimpleWorker, DeafWorker])
+@pytest.mark.parametrize("raises", ["", "KeyError"])
+@pytest.mark.parametrize(
+    ("meanwhile", "state"), [("it is to be canceled", State.CANCELED), ("another run has it", State.RUNNING)]
+)
+def test_an_outcome_that_the_job_does_not_get_is_told_to_nobody(
+    worker_class: Any, raises: str, meanwhile: str, state: State, history: History
+) -> None:
+    """Its function has returned, or raised, before its process could be told to end."""
+    job = jobs.calls_back.enqueue("acme", history=history.path, raises=raises, meanwhile=meanwhile)
+    run(worker_class)
+    assert fresh(job).state == state
+    assert len(history.started()) == 1
+    assert said(history) == []
+
+
+def test_nor_where_the_job_runs_where_it_is_enqueued(history: History, settings: Any) -> None:
+    settings.TENANT_SLOTS = {"IMMEDIATE": True}
+    job = jobs.calls_back.enqueue("acme", history=history.path, meanwhile="it is to be canceled")
+    assert (fresh(job).state, said(history)) == (State.CANCELED, [])
+
+
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker])
+def test_where_the_database_does_not_say_what_became_of_it_they_are_called(
+    worker_class: Any, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*run: int) -> bool:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr(slots, "is_wanted", away)
+    jobs.calls_back.enqueue("acme", history=history.path)
+    run(worker_class)
+    assert said(history) == [("success", "finished", "fine")]
+
+
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantSimpleWorker])
+def test_what_one_writes_is_not_lost_with_a_transaction_that_the_function_left_open(
+    worker_class: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = vars(jobs.leaves_a_block_open.tenant_task)
+    monkeypatch.setitem(task, "on_success", lambda job, result: tenant_queue("told"))
+    jobs.leaves_a_block_open.enqueue("acme")
+    run(worker_class)
+    assert TenantQueue.objects.filter(tenant="told").exists()
 
 
 @pytest.mark.parametrize(

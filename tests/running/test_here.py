@@ -17,10 +17,12 @@ from django.core.management import call_command
 from django.db import connections, transaction
 from django.utils import timezone
 
-from tenant_slots import hold_slot
+from tenant_slots import Throttle, hold_slot
+from tenant_slots.enqueueing import overflow
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.signals import job_ended
 from tests import async_jobs, jobs
+from tests.enqueueing.test_overflow import with_rules
 from tests.factories import counters_match, fresh, tenant_queue, waiting_job
 from tests.history import History
 from tests.test_testing import told
@@ -30,6 +32,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 NOWHERE = {name: {"URL": "redis://127.0.0.1:1/0"} for name in ("imports", "reports")}
 
 
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.get_records("call")]
+
+
 @pytest.fixture(autouse=True)
 def _immediate(settings: Any, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Nobody listens at that Redis, and whoever asks for it all the same writes a warning."""
@@ -37,7 +43,7 @@ def _immediate(settings: Any, caplog: pytest.LogCaptureFixture) -> Iterator[None
     settings.TENANT_SLOTS = {"IMMEDIATE": True}
     with caplog.at_level(logging.WARNING):
         yield
-        assert [record.message for record in caplog.records if "edis" in record.message] == []
+        assert [message for message in said(caplog) if "edis" in message or "connecting to" in message] == []
     assert counters_match()
 
 
@@ -52,6 +58,26 @@ def test_the_control_without_it_a_job_waits_for_a_worker(settings: Any, caplog: 
     assert fresh(jobs.add.enqueue(1, 2, tenant="acme")).state == State.WAITING
     assert caplog.text
     caplog.clear()
+
+
+def test_a_function_with_a_throttle_runs_and_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overflow, "_ask_again", {})
+    throttled = with_rules(jobs.throttled, Throttle(0, timedelta(hours=1), "reports"))
+    job = fresh(throttled.enqueue("acme"))
+    assert (job.state, job.rq_queue) == (State.FINISHED, "")
+
+
+@pytest.mark.parametrize("ahead", [timedelta(0), timedelta(hours=1)])
+def test_what_does_not_run_yet_can_be_canceled(ahead: timedelta) -> None:
+    tenant_queue("acme", queue="reports", paused=not ahead)
+    job = jobs.add.using(run_after=timezone.now() + ahead if ahead else None).enqueue(1, 2, tenant="acme")
+    assert job.cancel()
+    assert fresh(job).state == State.CANCELED
+
+
+def test_a_job_that_cancels_itself_is_canceled() -> None:
+    job = fresh(jobs.cancels_itself.enqueue("acme"))
+    assert (job.state, job.attempt) == (State.CANCELED, 1)
 
 
 def test_inside_a_transaction_it_runs_when_that_commits() -> None:
