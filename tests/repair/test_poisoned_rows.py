@@ -210,6 +210,8 @@ def test_control_the_driver_loads_no_row_of_a_query_that_finds_such_a_time() -> 
         ("kwargs", '{"b": ' + "[" * 5000 + "]" * 5000 + "}"),
         ("options", "3"),
         ("options", '{"retry": {"max": "x"}}'),
+        ("options", '{"retry": {"max": 3, "intervals": [-1e300]}}'),
+        ("options", '{"retry": {"max": -3, "intervals": [1]}}'),
     ],
 )
 def test_a_job_that_cannot_be_read_fails_alone_and_says_why(column: str, value: str) -> None:
