@@ -12,9 +12,9 @@ from tenant_slots.admin.bulk import chunks
 from tenant_slots.admin.bulk.run import run_bulk_change
 from tenant_slots.exceptions import UnreadableBulkChange
 from tenant_slots.models import BulkChange
-from tests.admin.bulk_changes import carried_out, many_queues, page_of, started
-from tests.admin.site import QUEUES
-from tests.factories import fresh
+from tests.admin.bulk_changes import came_of, carried_out, many_jobs, many_queues, page_of, started
+from tests.admin.site import JOBS, QUEUES
+from tests.factories import fresh, tenant_queue
 from tests.repair.test_poisoned_rows import write
 
 pytestmark = [
@@ -90,3 +90,11 @@ def test_nothing_is_changed_by_a_form_that_cannot_be_read(boss: Client) -> None:
         with pytest.raises(UnreadableBulkChange, match="values of row"):
             run_bulk_change(change.pk)
     assert not any(fresh(row).paused for row in rows)
+
+
+@pytest.mark.parametrize(("action", "outcomes"), [("cancel", {"done": 3, "ended": 2}), ("retry", {"other state": 5})])
+def test_jobs_in_no_state_keep_no_other_from_being_changed(action: str, outcomes: dict[str, int], boss: Client) -> None:
+    some = many_jobs(tenant_queue(max_job=0), 5)
+    for job, state in zip(some, ("", "nowhere"), strict=False):
+        write(job, "state", state)
+    assert came_of(carried_out(started(boss, JOBS, action, some))) == outcomes
