@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from django.db import OperationalError, connections
-from django.db.models import Exists, F, IntegerField, OuterRef
+from django.db.models import Exists, IntegerField, OuterRef
 
 from tenant_slots import limits, transitions
 from tenant_slots.conf import app_settings
@@ -25,7 +25,8 @@ from tenant_slots.db.transactions import impatient, is_locked_out, is_open, pati
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.limits import Edit
 from tenant_slots.locks import COMMIT_AT_ONCE, WAIT_FOR_DISK
-from tenant_slots.models import GUARDED, BulkChunk, Change, KeptChange, TenantJob, TenantQueue
+from tenant_slots.models import GUARDED, NEXT_VERSION, BulkChunk, Change, KeptChange, TenantJob, TenantQueue
+from tenant_slots.validation import HIGHEST_COUNT
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def write(one: Edited, chunk: Mapping[str, int], consequences: Iterable[Conseque
             raise
         raise TenantQueueLocked(tenant_queue=one.row, seconds=patience.get()) from error
     if written and is_guarded:
-        one.row.version += 1
+        one.row.version = 0 if one.version >= HIGHEST_COUNT else one.version + 1
     return written
 
 
@@ -97,7 +98,7 @@ def _update(fields: frozenset[str], is_guarded: bool) -> Statement:
     )
     changes: dict[str, Any] = dict(fields_of(TenantQueue, sorted(fields)))
     if is_guarded:
-        changes["version"] = F("version") + 1
+        changes["version"] = NEXT_VERSION
     return Statement(lambda: row, changes)
 
 

@@ -182,10 +182,15 @@ def parse(value: object, burst: int | None = None) -> Rate:
 
 
 def of(row: HasRate) -> Rate | None:
-    """The rate of a row; None if it has none."""
+    """The rate of a row; None if it has none.
+
+    What the database has taken is never refused here, where it would end whoever reads the row: SQL from outside can
+    write a period with years, which are of another length in Python.
+    """
     if row.rate_number is None or row.rate_per is None or row.rate_burst is None:
         return None
-    return Rate(row.rate_number, row.rate_per, row.rate_burst)
+    rate = Rate(row.rate_number, row.rate_per, 1)
+    return replace(rate, burst=min(row.rate_burst, _nanoseconds(LONGEST_PERIOD) // rate.step))
 
 
 def fields_of(rate: Rate | None) -> dict[str, Any]:
@@ -242,6 +247,11 @@ def left() -> Any:
     )
 
 
+def most_burst() -> Any:
+    """Expression: how large the burst of a row may be, which has a rate."""
+    return _nanoseconds(LONGEST_PERIOD) / NanosecondsPerToken()
+
+
 def taken(number: Any) -> dict[str, Any]:
     """New values for ``update()``: so many tokens fewer. For rows that `allows` has let through in the same UPDATE."""
     since_full = _number(NanosecondsNow() - F("rate_burst") * NanosecondsPerToken())
@@ -276,15 +286,18 @@ class NanosecondsPerToken(Func):
         super().__init__(F("rate_per"), F("rate_number"))
 
     def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        per, number = self._columns(compiler)
-        return f"CEIL(EXTRACT(EPOCH FROM {per}) * 1000000000 / {number})::bigint", ()
+        (per, number), values = self._operands(compiler)
+        return f"CEIL(EXTRACT(EPOCH FROM {per}) * 1000000000 / {number})::bigint", values
 
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        per, number = self._columns(compiler)
-        return f"(({per} * 1000 + {number} - 1) / {number})", ()  # a duration is a number of microseconds there
+        (per, number), values = self._operands(compiler)
+        # A duration is a number of microseconds there.
+        return f"(({per} * 1000 + {number} - 1) / {number})", (*values, *values[1:])
 
-    def _columns(self, compiler: Any) -> list[str]:
-        return [compiler.compile(column)[0] for column in self.get_source_expressions()]
+    def _operands(self, compiler: Any) -> tuple[tuple[str, str], tuple[Any, ...]]:
+        """Columns; or, where Django checks a constraint for a form, values."""
+        per, number = map(compiler.compile, self.get_source_expressions())
+        return (per[0], number[0]), (*per[1], *number[1])
 
 
 def _empty_at() -> Any:

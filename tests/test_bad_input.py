@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -86,9 +87,10 @@ def test_a_queue_that_is_not_a_name_is_refused_at_import(queue: Any) -> None:
     [{"timeout": "1h"}, {"timeout": 0}, {"timeout": -2}, {"timeout": 2**31}, {"result_ttl": 2**31},
      {"result_ttl": -2}, {"failure_ttl": 10**30}, {"failure_ttl": -(10**30)}, {"result_ttl": True},
      {"failure_ttl": 1.5}, {"description": 3}, {"meta": []}, {"meta": {"when": object()}}, {"retry": 3},
-     {"on_busy": "drop"}, {"on_busy": 60}, {"throttle": "imports_slow"}, {"throttle": [("imports_slow", 3)]},
-     {"unique_for": 600}, {"unique_for": timedelta(0)}, {"unique_for": timedelta.max},
-     {"unique_key": "path", "unique_for": timedelta(1)}, {"unique_key": str}, {"key": 7}],
+     {"on_busy": "drop"}, {"on_busy": 60}, {"on_busy": asyncio.sleep}, {"throttle": "imports_slow"},
+     {"throttle": [("imports_slow", 3)]}, {"unique_for": 600}, {"unique_for": timedelta(0)},
+     {"unique_for": timedelta.max}, {"unique_key": "path", "unique_for": timedelta(1)},
+     {"unique_key": str}, {"key": 7}],
 )  # fmt: skip
 def test_an_option_with_a_wrong_value_is_refused_at_import(options: Any) -> None:
     with pytest.raises(exceptions.InvalidOption, match=next(iter(options))):
@@ -462,6 +464,12 @@ def test_hold_slot_is_no_decorator_for_what_runs_after_it_was_called(function: A
         hold_slot("acme", "imports")(function)
 
 
+class Later:
+    """As a future or a task of asyncio."""
+
+    def __await__(self) -> Any: ...
+
+
 def timed(function: Callable[..., Any]) -> Callable[..., Any]:
     """A plain function, as many decorators make one."""
 
@@ -476,7 +484,9 @@ def timed(function: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("function", "problem"),
     [(timed(coroutine), "coroutine"), (lambda: (number for number in range(3)), "generator"),
-     (timed(partial(generator, "acme")), "generator"), (timed(partial(async_generator, "acme")), "async generator")],
+     (timed(partial(generator, "acme")), "generator"), (timed(partial(async_generator, "acme")), "async generator"),
+     (contextmanager(partial(generator, "acme")), "context manager"), (Later, "awaitable"),
+     (asynccontextmanager(partial(async_generator, "acme")), "context manager")],
 )  # fmt: skip
 @pytest.mark.filterwarnings("error")
 def test_hold_slot_refuses_what_a_call_returns_to_run_later(function: Any, problem: str) -> None:
@@ -487,9 +497,11 @@ def test_hold_slot_refuses_what_a_call_returns_to_run_later(function: Any, probl
 
 
 @pytest.mark.django_db(transaction=True)
-def test_hold_slot_is_a_decorator_for_what_completes_a_coroutine() -> None:
-    completed = wraps(coroutine)(lambda: asyncio.run(coroutine()))
-    hold_slot("acme", "imports")(completed)()
+@pytest.mark.parametrize("function", [wraps(coroutine)(lambda: asyncio.run(coroutine())), nullcontext])
+def test_hold_slot_is_a_decorator_for_what_completes_a_coroutine_or_returns_what_others_enter(
+    function: Callable[[], Any],
+) -> None:
+    hold_slot("acme", "imports")(function)()
     assert TenantJob.objects.get().state == "finished"
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from django.db import IntegrityError, connections, transaction
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, connection, connections, transaction
 from django.db.models import BigIntegerField, F, IntegerField, Value
 from django.test import override_settings
 from hypothesis import HealthCheck, given, settings
@@ -348,9 +349,40 @@ def test_the_gate_can_be_a_compiled_statement() -> None:
         {"rate_number": 0, "rate_per": MINUTE, "rate_burst": 1},
         {"rate_number": 1, "rate_per": MINUTE, "rate_burst": 0},
         {"rate_number": 1, "rate_per": timedelta(0), "rate_burst": 1},
+        {"rate_number": 1, "rate_per": DAY, "rate_burst": 367},
+        {"rate_number": 10, "rate_per": 366 * DAY, "rate_burst": 11},
+        {"rate_number": 1, "rate_per": 366 * DAY, "rate_burst": 10**6},
     ],
 )  # fmt: skip
-def test_the_database_refuses_half_a_rate(values: Any) -> None:
+def test_the_database_refuses_what_is_no_rate(values: Any) -> None:
     row = tenant_queue()
     with pytest.raises(IntegrityError), transaction.atomic():
         TenantQueue.objects.filter(pk=row.pk).update(**values)
+
+
+@pytest.mark.django_db
+@example
+@given(number=st.integers(1, 10**6), seconds=st.integers(1, 366 * 86400))
+def test_the_database_takes_each_burst_that_a_rate_may_have_and_none_above_it(number: int, seconds: int) -> None:
+    rate = rates.Rate(number, seconds * SECOND, 1)
+    highest = min(rates.HIGHEST_NUMBER, rates._nanoseconds(rates.LONGEST_PERIOD) // rate.step)
+    row = limited(rates.Rate(number, rate.per, highest))
+    row.full_clean()
+    assert left(row, NOON) == highest
+    row.rate_burst = highest + 1
+    with pytest.raises(ValidationError):
+        row.full_clean()
+    with pytest.raises(IntegrityError), transaction.atomic():
+        TenantQueue.objects.filter(pk=row.pk).update(rate_burst=highest + 1)
+
+
+@pytest.mark.django_db
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="a duration is a number elsewhere")
+def test_a_period_with_years_that_sql_has_written_is_a_rate_of_some_kind() -> None:
+    """A second to PostgreSQL, whose years have 365.25 days; a quarter of a day and a second in Python."""
+    row = tenant_queue()
+    with connection.cursor() as cursor:
+        rate = "rate_number = 1, rate_burst = 1000000, rate_per = '-1 year 365 days 06:00:01'"
+        cursor.execute(f"UPDATE tenant_slots_tenantqueue SET {rate} WHERE id = %s", [row.pk])  # noqa: S608
+    assert fresh(row).rate is not None
+    assert row.set_rate(None)

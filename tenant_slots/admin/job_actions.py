@@ -14,6 +14,7 @@ from tenant_slots.admin.bulk.ways import Jobs
 from tenant_slots.admin.changes import name_of
 from tenant_slots.admin.confirmed import DONE, Confirmed
 from tenant_slots.admin.forms import STYLED, ReasonForm
+from tenant_slots.admin.words import state_of
 from tenant_slots.enqueueing import cancel, priority, retry
 from tenant_slots.exceptions import NotRetryable
 from tenant_slots.models import State, TenantJob
@@ -72,9 +73,9 @@ def describe(job: TenantJob) -> str:
 
 def _cancel(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
     """A run is stopped only by who may stop jobs, even if it begins right now."""
-    before = State(job.state).label
+    before = state_of(job)
     if cancel.cancel_unstarted(job):
-        after = State(job.state).label
+        after = state_of(job)
         audit.note(model_admin, request, job, _("state"), before, after, values["reason"])
         return DONE
     if job.has_ended:
@@ -93,12 +94,12 @@ def _stop(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[s
 
 
 def _retry(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
-    before = State(job.state).label
+    before = state_of(job)
     try:
         job.retry()
     except NotRetryable:
         return OTHER_STATE
-    after = State(job.state).label
+    after = state_of(job)
     audit.note(model_admin, request, job, _("retry"), before, after, values["reason"])
     return DONE
 
@@ -114,19 +115,14 @@ def _set_priority(model_admin: Any, request: HttpRequest, job: TenantJob, values
 def _release(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
     force = bool(values["force"]) and model_admin.has_force_release_permission(request)
     reason = f"released by {name_of(request)}: {values['reason']}"
-    before = State(job.state).label
+    before = state_of(job)
     outcome = lost_runs.release_by_hand(job, reason, force=force)
     if outcome is not ByHand.RELEASED:
         return str(outcome.value)
     job.refresh_from_db()
-    after = State(job.state).label
+    after = state_of(job)
     audit.note(model_admin, request, job, _("slot released"), before, after, values["reason"])
     return DONE
-
-
-def _state_of(job: TenantJob) -> Any:
-    """Django's `get_state_display` looks it up among all states, which takes long for very many."""
-    return State(job.state).label
 
 
 CANCEL = Confirmed(
@@ -151,7 +147,7 @@ CANCEL = Confirmed(
     in_background=Jobs(
         change=lambda row, jobs, values: cancel.cancel_unadmitted(row, jobs),
         what=_("state"),
-        old=_state_of,
+        old=state_of,
         new=lambda values: State.CANCELED.label,
         otherwise=lambda job: ENDED if job.has_ended else "",
     ),
@@ -187,7 +183,7 @@ RETRY = Confirmed(
     in_background=Jobs(
         change=lambda row, jobs, values: retry.retry_all(row, jobs),
         what=_("retry"),
-        old=_state_of,
+        old=state_of,
         new=lambda values: State.WAITING.label,
         otherwise=lambda job: OTHER_STATE,
     ),

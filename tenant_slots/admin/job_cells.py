@@ -9,8 +9,8 @@ from django.utils.translation import gettext
 
 from tenant_slots.admin import progress
 from tenant_slots.admin.cells import Cell, Cells
-from tenant_slots.admin.words import NOTHING, moment
-from tenant_slots.models import State, TenantJob
+from tenant_slots.admin.words import NOTHING, moment, state_of
+from tenant_slots.models import TenantJob
 
 FIELDS = ("state", "priority", "progress", "stats", "started_at", "ended_at", "attempt")
 """What the places are made of."""
@@ -25,7 +25,7 @@ def of_job(job: TenantJob) -> Cells:
     bar = {"max": None, "value": None, **(attributes or {}), **_shown(attributes is not None)}
     lines = progress.first_statistics(job)
     places: Cells = {
-        "state": {"text": str(State(job.state).label), "attrs": {"data-state": job.state}},
+        "state": {"text": str(state_of(job)), "attrs": {"data-state": job.state}},
         "bar": {"attrs": {**bar, "aria-label": gettext("progress")}},
         "numbers": {"text": "" if lines and numbers == NOTHING else numbers},
         "priority": {"text": str(localize(job.priority))},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, fields
 from typing import Any
@@ -24,9 +23,8 @@ from tenant_slots.django_tasks.task import FOR_RQ
 from tenant_slots.django_tasks.tenant import TenantOfCall, source_in
 from tenant_slots.exceptions import ResultNotStorable
 from tenant_slots.models import TenantJob
-from tenant_slots.running.runner import RESULT_BYTES
+from tenant_slots.running.runner import result_problem
 from tenant_slots.tasks import attempts
-from tenant_slots.tasks.arguments import json_problem
 from tenant_slots.tasks.task import TenantTask
 
 
@@ -129,9 +127,6 @@ def _kept(path: str, result: Any) -> Any:
     if isinstance(result, Retry):
         return result
     plain = normalize_json(result)
-    problem = json_problem(plain)
-    if not problem and len(json.dumps(plain)) > RESULT_BYTES:
-        problem = f"it takes more than {RESULT_BYTES} bytes"
-    if problem:
+    if problem := result_problem(plain):
         raise ResultNotStorable(task=path, problem=problem)
     return plain

@@ -5,10 +5,12 @@ import uuid
 
 import django.core.validators
 import django.db.models.deletion
+import django.db.models.expressions
 import django.db.models.functions.comparison
 from django.db import migrations, models
 
 import tenant_slots.db.clock
+import tenant_slots.rates
 from tenant_slots.db import supported
 
 
@@ -343,6 +345,14 @@ class Migration(migrations.Migration):
                                 ("rate_number__range", (1, 1000000)),
                                 ("rate_per__isnull", False),
                                 ("rate_per__range", (datetime.timedelta(seconds=1), datetime.timedelta(days=366))),
+                                (
+                                    "rate_burst__lte",
+                                    django.db.models.expressions.CombinedExpression(
+                                        models.Value(31622400000000000),
+                                        "/",
+                                        tenant_slots.rates.NanosecondsPerToken(),
+                                    ),
+                                ),
                             ),
                             _connector="OR",
                         ),

@@ -24,7 +24,7 @@ from tenant_slots.models.tenant_job import (
     rq_id_of,
     rq_queue_of,
 )
-from tenant_slots.models.tenant_queue import GUARDED, HIGHEST_LIMIT, HIGHEST_SHARE, Change, TenantQueue
+from tenant_slots.models.tenant_queue import GUARDED, HIGHEST_LIMIT, HIGHEST_SHARE, NEXT_VERSION, Change, TenantQueue
 
 __all__ = [
     "ANY",
@@ -40,6 +40,7 @@ __all__ = [
     "HIGHEST_SHARE",
     "HOLDING",
     "HOLD_SLOT",
+    "NEXT_VERSION",
     "NOT_BEFORE",
     "READY_AT",
     "UNKNOWN_TASK",

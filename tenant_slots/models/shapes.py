@@ -153,8 +153,8 @@ def _is_time(text: Any) -> bool:
 def is_retry(value: Any) -> bool:
     return (
         isinstance(value, dict)
-        and is_whole(value.get("max"))
+        and is_whole(value.get("max"), 0)
         and isinstance(value.get("intervals"), list)
         and bool(value["intervals"])
-        and all(map(is_number, value["intervals"]))
+        and all(is_number(seconds, 0) for seconds in value["intervals"])
     )

@@ -42,8 +42,8 @@ RATE_IS_WHOLE = Q(rate_number=None, rate_per=None, rate_burst=None) | Q(
     rate_per__range=(rates.SHORTEST_PERIOD, rates.LONGEST_PERIOD),
     rate_burst__isnull=False,
     rate_burst__range=(1, rates.HIGHEST_NUMBER),
-)
-"""None of its fields is set, or all of them: a CHECK lets pass what is unknown."""
+) & Q(rate_burst__lte=rates.most_burst())
+"""None of its fields is set, or all of them: a CHECK lets pass what is unknown. And together they are a `Rate`."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
-from contextlib import AbstractContextManager, ContextDecorator, contextmanager, nullcontext
+from contextlib import (
+    AbstractContextManager,
+    ContextDecorator,
+    _AsyncGeneratorContextManager,
+    _GeneratorContextManager,
+    contextmanager,
+    nullcontext,
+)
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -35,6 +42,7 @@ LONGEST_TIMEOUT = 24 * 3600
 """Seconds to wait for a slot; what waits longer is a job."""
 
 ASYNC_GENERATOR, GENERATOR, COROUTINE = "an async generator", "a generator", "a coroutine"
+CONTEXT_MANAGER, AWAITABLE = "a context manager", "an awaitable"
 
 TOO_LATE = "whose code runs when the slot has been given back; use `with hold_slot(...)` inside it"
 
@@ -87,7 +95,8 @@ def hold_slot(
         NoFreeSlot: the time is over, or somebody canceled the reservation while it waited.
         TenantQueueFull: no slot is free, and the backlog has its `max_waiting` jobs.
         HoldInTransaction: on SQLite, inside a transaction: only one connection at a time can write.
-        ImproperReservation: it decorates a generator or a coroutine, or a call of what it decorates returns one.
+        ImproperReservation: it decorates a generator or a coroutine, or a call of what it decorates returns one, or
+            what ``@contextmanager`` makes of one, or an awaitable.
         TenantSlotsError: a leaf that names what is wrong with the arguments.
     """
     return SlotHolder(partial(_held, tenant, queue, timeout, priority, key))
@@ -155,6 +164,10 @@ def _refusing_what_runs_later(function: F) -> F:
         if isinstance(result, (Generator, Coroutine)):
             result.close()  # else Python warns that nobody has awaited it
             raise _improper(function, f"it returned {GENERATOR if isinstance(result, Generator) else COROUTINE}")
+        if isinstance(result, (_GeneratorContextManager, _AsyncGeneratorContextManager)):
+            raise _improper(function, f"it returned {CONTEXT_MANAGER}")
+        if inspect.isawaitable(result):  # a future or a task of asyncio
+            raise _improper(function, f"it returned {AWAITABLE}")
         return result
 
     return call  # type: ignore[return-value]  # is called as the function is

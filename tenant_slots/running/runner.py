@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +16,7 @@ from rq import Retry, get_current_job
 from tenant_slots import alarm, logs, transitions
 from tenant_slots.db import clock
 from tenant_slots.db.commits import after_commit
+from tenant_slots.exact_json import size_of
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.models import EXPIRED, State, TenantJob
 from tenant_slots.models.shapes import is_retry
@@ -201,10 +201,15 @@ def _after_retry(job: TenantJob, most: int, intervals: list[int], error: str) ->
 
 def _storable(job: TenantJob, result: Any) -> Any:
     """The result if it is JSON of a sensible size; RQ keeps any one in Redis for ``result_ttl`` seconds."""
-    problem = json_problem(result)
-    if not problem and len(json.dumps(result)) > RESULT_BYTES:
-        problem = f"it takes more than {RESULT_BYTES} bytes"
-    if problem:
+    if problem := result_problem(result):
         logger.info("the result is kept by RQ only: %s", problem, extra=logs.about(job))
         return None
     return result
+
+
+def result_problem(result: Any) -> str:
+    """Why a row does not keep it; empty when it does."""
+    problem = json_problem(result)
+    if not problem and size_of(result) > RESULT_BYTES:
+        problem = f"it takes more than {RESULT_BYTES} bytes"
+    return problem

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from asgiref.sync import iscoroutinefunction
+
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.validation import is_number, is_positive
@@ -46,6 +48,8 @@ OnBusy = Policy | Callable[[TenantJob, TenantQueue], Policy]
 
 
 def on_busy_problem(value: object) -> str:
+    if iscoroutinefunction(value):
+        return "it is async; give a plain function"
     return "" if is_policy(value) or callable(value) else f'give "{WAIT}", "{DISCARD}", a Reschedule or a callable'
 
 

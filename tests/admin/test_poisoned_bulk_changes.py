@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 from django.db import connection
+from django.db.models import Model
 from django.test import Client
 from django.urls import reverse
 
+from tenant_slots import many_limits
 from tenant_slots.admin import actions
 from tenant_slots.admin.bulk import chunks
 from tenant_slots.admin.bulk.run import run_bulk_change
 from tenant_slots.exceptions import UnreadableBulkChange
-from tenant_slots.models import BulkChange
-from tests.admin.bulk_changes import carried_out, many_queues, page_of, started
-from tests.admin.site import QUEUES
-from tests.factories import fresh
+from tenant_slots.models import BulkChange, TenantQueue
+from tenant_slots.validation import HIGHEST_COUNT
+from tests.admin.bulk_changes import came_of, carried_out, many_jobs, many_queues, page_of, problems_of, started
+from tests.admin.site import JOBS, QUEUES
+from tests.factories import fresh, tenant_queue
 from tests.repair.test_poisoned_rows import write
 
 pytestmark = [
@@ -90,3 +96,57 @@ def test_nothing_is_changed_by_a_form_that_cannot_be_read(boss: Client) -> None:
         with pytest.raises(UnreadableBulkChange, match="values of row"):
             run_bulk_change(change.pk)
     assert not any(fresh(row).paused for row in rows)
+
+
+@pytest.mark.parametrize(("action", "outcomes"), [("cancel", {"done": 3, "ended": 2}), ("retry", {"other state": 5})])
+def test_jobs_in_no_state_keep_no_other_from_being_changed(action: str, outcomes: dict[str, int], boss: Client) -> None:
+    some = many_jobs(tenant_queue(max_job=0), 5)
+    for job, state in zip(some, ("", "nowhere"), strict=False):
+        write(job, "state", state)
+    assert came_of(carried_out(started(boss, JOBS, action, some))) == outcomes
+
+
+def test_a_version_at_its_end_begins_anew_in_a_bulk_change_too(boss: Client) -> None:
+    rows = many_queues(4)
+    TenantQueue.objects.filter(pk=rows[1].pk).update(version=HIGHEST_COUNT)
+    change = carried_out(started(boss, QUEUES, "set_limit", rows, max_job="5"))
+    assert came_of(change) == {"done": 4}
+    assert [(fresh(row).max_job, row.version) for row in rows] == [(5, 1), (5, 0), (5, 1), (5, 1)]
+
+
+@contextmanager
+def refused(row: Model, condition: str) -> Iterator[None]:
+    """A constraint of the project that a change of this row breaks."""
+    table = row._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} ADD CONSTRAINT never CHECK (id <> {row.pk} OR {condition})")
+        try:
+            yield
+        finally:
+            cursor.execute(f"ALTER TABLE {table} DROP CONSTRAINT never")
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_row_whose_change_the_database_refuses_has_failed_alone(
+    at_once: bool, boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many_limits, "is_possible", lambda: at_once)
+    rows = many_queues(4)
+    change = started(boss, QUEUES, "set_limit", rows, max_job="5")
+    with refused(rows[1], "max_job < 5"):
+        carried_out(change)
+    assert came_of(change) == {"done": 3, "failed": 1}
+    assert [fresh(row).max_job for row in rows] == [5, 1, 5, 5]
+    problems = problems_of(boss, change)
+    assert "tenant 001 on imports: " in problems
+    assert 'violates check constraint "never"' in problems
+    assert "Failing row contains" not in problems
+
+
+def test_jobs_of_a_tenant_queue_that_the_database_refuses_leave_those_of_others_alone(boss: Client) -> None:
+    of_one, of_another = (many_jobs(tenant_queue(tenant, max_job=0), 2) for tenant in ("one", "another"))
+    change = started(boss, JOBS, "set_priority", [*of_one, *of_another], priority="7")
+    with refused(of_one[0], "priority < 7"):
+        carried_out(change)
+    assert came_of(change) == {"done": 2, "failed": 2}
+    assert [fresh(job).priority for job in (*of_one, *of_another)] == [0, 0, 7, 7]

@@ -189,8 +189,21 @@ def test_every_page_of_a_poisoned_row_is_shown(boss: Client) -> None:
     for job in poison_everything():
         page = change_page(job.tenant_queue if job.state == State.WAITING else job)
         assert boss.get(page).status_code == 200, job.tenant_queue.tenant
-    everything = ",".join(map(str, TenantQueue.objects.values_list("pk", flat=True)))
-    assert boss.get(f"{LIVE}?rows={everything}").status_code == 200
+
+
+@pytest.mark.parametrize(("model", "url", "live"), [(TenantQueue, QUEUES, LIVE), (TenantJob, JOBS, f"{JOBS}live/")])
+def test_every_page_of_a_list_with_poisoned_rows_is_shown_and_kept_up_to_date(
+    model: type[Model], url: str, live: str, boss: Client
+) -> None:
+    poison_everything()
+    shown: set[int] = set()
+    for number in range(1, 2 + model._base_manager.count() // 100):
+        page = boss.get(url, {"p": number})
+        assert page.status_code == 200
+        rows = {row.pk for row in page.context["cl"].result_list}
+        assert boss.get(live, {"rows": ",".join(map(str, rows))}).status_code == 200
+        shown |= rows
+    assert shown == set(model._base_manager.values_list("pk", flat=True))
 
 
 def test_control_the_driver_loads_no_row_of_a_query_that_finds_such_a_time() -> None:
@@ -210,6 +223,8 @@ def test_control_the_driver_loads_no_row_of_a_query_that_finds_such_a_time() -> 
         ("kwargs", '{"b": ' + "[" * 5000 + "]" * 5000 + "}"),
         ("options", "3"),
         ("options", '{"retry": {"max": "x"}}'),
+        ("options", '{"retry": {"max": 3, "intervals": [-1e300]}}'),
+        ("options", '{"retry": {"max": -3, "intervals": [1]}}'),
     ],
 )
 def test_a_job_that_cannot_be_read_fails_alone_and_says_why(column: str, value: str) -> None:

@@ -12,7 +12,7 @@ from rq.job import JobStatus
 
 from tenant_slots import signals, slots
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.running import recording
+from tenant_slots.running import recording, runner
 from tests import jobs
 from tests.factories import another_process, counters_match, fresh, in_rq, tenant_queue, work
 
@@ -238,3 +238,9 @@ def test_an_attempt_that_is_not_to_be_run_leaves_its_place_in_rqs_list_to_the_ne
     assert slots.release(fresh(first), state=State.CANCELED)
     work()
     assert (fresh(first).state, fresh(second).state) == (State.CANCELED, State.FINISHED)
+
+
+@pytest.mark.parametrize(("number", "is_kept"), [(1.5, True), (1e15, True), (1e16, True), (1e308, False)])
+def test_a_result_is_measured_as_the_database_gets_it(number: float, is_kept: bool) -> None:
+    """jsonb has each digit of a float."""
+    assert (runner.result_problem([number] * 10_000) == "") == is_kept

@@ -96,14 +96,18 @@ def test_an_end_that_the_database_refuses_ends_no_worker_and_holds_up_no_other_e
     assert counters_match()
 
 
+NO_RETRY = {"retry": {"max": 3, "intervals": [-1e300]}}
+
+
 @pytest.mark.parametrize("worker_class", CLASSES[:3])
-def test_options_that_no_timer_and_no_redis_takes_fail_their_job_alone_and_end_no_worker(
+def test_options_that_no_timer_no_redis_and_no_calendar_takes_fail_their_job_alone_and_end_no_worker(
     worker_class: str, history: History, workers: Workers
 ) -> None:
     tenant_queue("well", max_job=1)
     (worker,) = workers.start(worker_class=worker_class)
     far = 10**30
-    for number, options in enumerate(({"timeout": far}, {"timeout": 2**31}, {"timeout": 0}, {"failure_ttl": far})):
+    no_options = {"timeout": far}, {"timeout": 2**31}, {"timeout": 0}, {"failure_ttl": far}, NO_RETRY
+    for number, options in enumerate(no_options):
         row = tenant_queue(f"poisoned {number}", max_job=0)
         spoilt = jobs.fail.enqueue(row.tenant)
         TenantJob.objects.filter(pk=spoilt.pk).update(options=options)

@@ -15,7 +15,7 @@ from typing import Any
 from tenant_slots import many_limits, signals
 from tenant_slots.admin import audit
 from tenant_slots.admin.bulk.chunks import Part
-from tenant_slots.admin.bulk.work import Step, Work
+from tenant_slots.admin.bulk.work import FAILURES, Step, Work, problem
 from tenant_slots.admin.confirmed import DONE, FAILED, GONE, JOBS, Confirmed
 from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing import cancel
@@ -130,9 +130,9 @@ class _LimitsRun:
         else:
             try:
                 self._change(row)
-            except TenantSlotsError as error:
+            except FAILURES as error:
                 self._idle[FAILED] += 1
-                self._problems.append(f"{row}: {error}")
+                self._problems.append(problem(row, error))
 
     def _change(self, row: TenantQueue) -> None:
         work = self.work

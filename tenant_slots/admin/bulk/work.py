@@ -16,9 +16,18 @@ from tenant_slots.admin.bulk.commission import Commission
 from tenant_slots.admin.confirmed import FAILED, GONE
 from tenant_slots.conf import app_settings
 from tenant_slots.db.compiled import among
+from tenant_slots.db.transactions import REFUSALS
 from tenant_slots.exceptions import BulkChangeOvertaken, TenantSlotsError
 from tenant_slots.locks import locked
 from tenant_slots.models import TenantQueue
+
+FAILURES = (TenantSlotsError, *REFUSALS)
+"""What a change of some rows may fail by, and that of others need not: a project may have constraints of its own."""
+
+
+def problem(name: object, error: Exception) -> str:
+    """Why a change of this has failed. What a database says in further lines is the row, which not all may see."""
+    return f"{name}: {str(error).partition(chr(10))[0]}"
 
 
 @dataclass
@@ -78,11 +87,11 @@ class Work:
             with self.step() as step:
                 step.left = left
                 step.outcomes[GONE] = gone
-        except TenantSlotsError as error:
+        except FAILURES as error:
             with self.step() as step:
                 step.left = left
                 step.outcomes[FAILED] = gone
-                step.problems.append(f"{name}: {error}")
+                step.problems.append(problem(name, error))
 
     @functools.cached_property
     def visible_at_start(self) -> set[int]:
