@@ -21,6 +21,7 @@ from tenant_slots.tasks.context import paths_in
 from tenant_slots.tasks.registry import registered
 
 RECOMMENDED_WORKER = "tenant_slots.workers.TenantPreforkWorker"
+OWN_WORKER = f'{{"WORKER_CLASS": "{RECOMMENDED_WORKER}"}}'
 SCHEMA_CONTEXT = "tenant_slots.contrib.schemas.job_context"
 
 
@@ -30,7 +31,7 @@ def register_all() -> None:
         check_leases,
         check_database,
         check_apps,
-        check_rq_queues,
+        check_rq_settings,
         check_queues,
         check_values_by_queue,
         check_admin_queue,
@@ -115,12 +116,17 @@ def check_apps(**_: Any) -> list[CheckMessage]:
     return [Error("django_rq is not in INSTALLED_APPS.", hint=hint, id="tenant_slots.E006")]
 
 
-def check_rq_queues(**_: Any) -> list[CheckMessage]:
-    """E018: RQ's own setting."""
-    if isinstance(getattr(settings, "RQ_QUEUES", {}), Mapping):
-        return []
-    hint = 'Write RQ_QUEUES = {"default": {"URL": "redis://…"}}.'
-    return [Error("RQ_QUEUES is not a dict.", hint=hint, id="tenant_slots.E018")]
+def check_rq_settings(**_: Any) -> list[CheckMessage]:
+    """E018: RQ's own settings."""
+    own = {
+        "RQ_QUEUES": ('{"default": {"URL": "redis://…"}}', getattr(settings, "RQ_QUEUES", {})),
+        "RQ": (OWN_WORKER, {} if (rq := getattr(settings, "RQ", None)) is None else rq),
+    }
+    return [
+        Error(f"{name} is not a dict.", hint=f"Write {name} = {example}.", id="tenant_slots.E018")
+        for name, (example, value) in own.items()
+        if not isinstance(value, Mapping)
+    ]
 
 
 def check_queues(**_: Any) -> list[CheckMessage]:
@@ -172,14 +178,15 @@ def _unknown_queues(check_id: str, uses: Iterable[tuple[str, str, object]]) -> l
 
 def check_worker_class(**_: Any) -> list[CheckMessage]:
     """E008, W002: limits hold with any worker class; slots of killed jobs come back at once only with ours."""
-    configured = (getattr(settings, "RQ", None) or {}).get("WORKER_CLASS")
+    rq = getattr(settings, "RQ", None)
+    configured = rq.get("WORKER_CLASS") if isinstance(rq, Mapping) else None
     try:
         worker_class = import_string(configured) if isinstance(configured, str) else configured
     except NOT_IMPORTABLE as error:
         return [Error(f'RQ["WORKER_CLASS"] cannot be imported: {error}.', id="tenant_slots.E008")]
     if isinstance(worker_class, type) and issubclass(worker_class, BaseWorker) and _is_ours(worker_class):
         return []
-    hint = f'Set RQ = {{"WORKER_CLASS": "{RECOMMENDED_WORKER}"}}.'
+    hint = f"Set RQ = {OWN_WORKER}."
     return [
         Warning("The slot of a killed job comes back late with this worker class.", hint=hint, id="tenant_slots.W002")
     ]

@@ -90,6 +90,11 @@ def test_a_fan_in_of_many_takes_no_more_room_than_one_of_few(feeds: Any) -> None
     assert last.dependencies.count() == 30
 
 
+def test_a_fan_in_of_nothing_enqueues_nothing(feeds: Any) -> None:
+    assert feeds("summary").import_all("acme", []) is None
+    assert not TenantJob.objects.exists()
+
+
 def test_two_fan_ins_count_their_own_results(feeds: Any) -> None:
     """Also where they are of the same tenant, and stored and run at the same time."""
     one, two = (feeds("summary").import_all("acme", [["row"] * number] * number) for number in (2, 3))

@@ -170,9 +170,11 @@ def test_a_queue_for_the_admin_that_rq_does_not_have_is_reported() -> None:
         ({"WORKER_CLASS": ".nowhere.Worker"}, ["tenant_slots.E008"]),
         ({"WORKER_CLASS": ".Worker"}, ["tenant_slots.E008"]),
         ({"WORKER_CLASS": "tenant_slots.workers.TenantWorker"}, []),
+        ("tenant_slots.workers.TenantWorker", ["tenant_slots.E018", "tenant_slots.W002"]),
+        (["WORKER_CLASS"], ["tenant_slots.E018", "tenant_slots.W002"]),
     ],
 )
-def test_the_worker_class_is_checked(rq: dict[str, str], expected: list[str]) -> None:
+def test_the_worker_class_is_checked(rq: Any, expected: list[str]) -> None:
     with override_settings(RQ=rq):
         assert ids() == expected
 

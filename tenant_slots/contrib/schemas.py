@@ -12,6 +12,7 @@ from django_tenants.utils import (
     get_tenant_database_alias,
     get_tenant_model,
     schema_context,
+    schema_exists,
     tenant_context,
 )
 
@@ -37,17 +38,26 @@ def job_context(job: TenantJob) -> Iterator[None]:
     """For ``JOB_CONTEXT``: the schema that was captured, else the one that is named as the job's tenant.
 
     Raises:
-        NoSchema: the job has neither, or no tenant has this schema.
+        NoSchema: the job has neither, no tenant has this schema, or it is not in the database.
     """
     schema = schema_of(job)
     tenant = get_tenant_model().objects.filter(schema_name=schema).first()
-    if tenant is None and schema != get_public_schema_name():
-        raise NoSchema(job=job.uuid, task=job.task, problem=f"no tenant has the schema {schema!r}")
+    if problem := _problem_with(schema, tenant):
+        raise NoSchema(job=job.uuid, task=job.task, problem=problem)
     with schema_context(schema) if tenant is None else tenant_context(tenant):
         yield
 
 
 setattr(job_context, PER_THREAD, True)
+
+
+def _problem_with(schema: str, tenant: Any) -> str:
+    """PostgreSQL passes over a schema that it does not have, and goes on to the next one of the path: to the public."""
+    if tenant is None:
+        return "" if schema == get_public_schema_name() else f"no tenant has the schema {schema!r}"
+    if not schema_exists(schema, get_tenant_database_alias()):
+        return f"the schema {schema!r} of its tenant is not in the database"
+    return ""
 
 
 def schema_of(job: TenantJob) -> str:

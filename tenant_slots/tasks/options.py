@@ -11,6 +11,8 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction
 from rq import Retry
 
+from tenant_slots.conf import app_settings
+from tenant_slots.exact_json import size_of
 from tenant_slots.exceptions import ImproperJob, InvalidOption
 from tenant_slots.models import TenantJob, shapes
 from tenant_slots.tasks.arguments import json_problem
@@ -60,7 +62,15 @@ def _description_problem(value: Any) -> str:
 
 
 def _meta_problem(value: Any) -> str:
-    return type_problem(value, dict) or json_problem(value)
+    return type_problem(value, dict) or json_problem(value) or _size_problem(value)
+
+
+def _size_problem(value: Any) -> str:
+    """RQ keeps it in Redis for each attempt. A limit that is none is reported by a system check."""
+    size, limit = size_of(value), app_settings.MAX_ARGS_BYTES
+    if not is_whole(limit, 0) or size <= limit:
+        return ""
+    return f'it takes {size} bytes; TENANT_SLOTS["MAX_ARGS_BYTES"] allows {limit}'
 
 
 def _retry_problem(value: Any) -> str:

@@ -41,6 +41,16 @@ def test_meta_replaces_that_of_the_decorator() -> None:
     assert rq_job.meta == {"upload": 7}
 
 
+def test_meta_takes_no_more_room_than_arguments_may(settings: Any) -> None:
+    """Also where the setting is none, which is reported by a system check."""
+    settings.TENANT_SLOTS = {"MAX_ARGS_BYTES": 14}
+    assert has_options.using(meta={"upload": 77}).enqueue("acme").options["meta"] == {"upload": 77}
+    with pytest.raises(InvalidOption, match=r'meta=.* 16 bytes; TENANT_SLOTS\["MAX_ARGS_BYTES"\] allows 14'):
+        has_options.using(meta={"upload": 7777})
+    settings.TENANT_SLOTS = {"MAX_ARGS_BYTES": "many"}
+    has_options.using(meta={"upload": 7})
+
+
 @pytest.mark.parametrize(("retry", "runs"), [(None, 1), (Retry(max=2, interval=0), 3)])
 def test_a_retry_holds_for_the_calls_that_were_given_it(retry: Retry | None, runs: int) -> None:
     job = jobs.fail.using(retry=retry).enqueue("acme")

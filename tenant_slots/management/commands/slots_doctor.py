@@ -34,7 +34,7 @@ class Command(BaseCommand):
     def handle(
         self, *args: Any, fix: bool, as_json: bool, check: Sequence[str] | str, here: bool, **options: Any
     ) -> None:
-        check = _as_given_in_code(check) if isinstance(check, str) else check
+        check = _as_given_in_code(check)
         if here and fix:
             raise CommandError("--here looks for a worker, which a sweep does not start: leave out --fix", returncode=2)
         try:
@@ -65,10 +65,11 @@ class Command(BaseCommand):
             self.stdout.write("all is well")
 
 
-def _as_given_in_code(text: str) -> list[str]:
+def _as_given_in_code(names: Sequence[str] | str) -> list[str]:
     """`call_command` parses no keyword arguments."""
+    text = names if isinstance(names, str) else ",".join(names)
     try:
-        return _names(text)
+        return _names(text) if names or isinstance(names, str) else []
     except ArgumentTypeError as error:
         raise CommandError(str(error)) from error
 

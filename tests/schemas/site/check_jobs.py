@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import django_rq
@@ -18,6 +19,7 @@ from rq.job import Job
 
 from tenant_slots import capture_context, tenants
 from tenant_slots.models import State, TenantJob
+from tests.schemas.customers.models import Customer
 from tests.schemas.feeds import models
 from tests.schemas.feeds.models import Entry
 from tests.schemas.site.conftest import SCHEMAS
@@ -110,13 +112,34 @@ def test_a_job_without_a_schema_fails_and_does_not_run(worker_class: str) -> Non
     assert all(Job.fetch(job.id, connection=queue.connection).is_failed for job in plain)
 
 
-def test_a_schema_that_was_dropped_meanwhile_fails_its_jobs() -> None:
+def test_a_schema_of_no_tenant_fails_its_jobs() -> None:
     with schema_context("gone"):
         job = models.note.enqueue("gone", "too late")
     work()
     job.refresh_from_db()
     assert job.state == State.FAILED
     assert "no tenant has the schema 'gone'" in job.error
+
+
+@pytest.fixture
+def without_schema() -> Iterator[str]:
+    """A tenant whose schema somebody has dropped, or not made yet."""
+    customer = Customer(schema_name="unmade", name="unmade")
+    customer.auto_create_schema = False
+    customer.save()
+    yield customer.schema_name
+    customer.delete()
+
+
+@pytest.mark.parametrize("worker_class", WORKERS[:3])
+def test_a_tenant_without_its_schema_has_its_jobs_fail_and_not_run_in_public(
+    worker_class: str, without_schema: str
+) -> None:
+    job = models.note.enqueue(without_schema, "too early")
+    work(worker_class)
+    job.refresh_from_db()
+    assert (job.state, entries()["public"]) == (State.FAILED, [])
+    assert "the schema 'unmade' of its tenant is not in the database" in job.error
 
 
 def test_what_the_admin_of_public_enqueues_runs_there_and_that_of_a_tenant_in_its_schema() -> None:
