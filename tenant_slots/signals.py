@@ -25,23 +25,30 @@ from typing import Any
 
 from django.dispatch import Signal
 
+from tenant_slots.interruptions import NOT_OF_THE_CODE
+
 logger = logging.getLogger("tenant_slots")
 
 
 class RobustSignal(Signal):
     """As Django's, whose `send_robust` lets ``sys.exit()`` through: it would end a worker, or the caller of enqueue().
 
-    Receivers behind one that exits are not told. Who interrupts the process is obeyed.
+    Receivers behind one that exits are not told. Who interrupts the process is obeyed, and so
+    is the end of the time of a job that calls enqueue().
     """
 
     def send_robust(self, sender: Any, **named: Any) -> list[tuple[Any, Any]]:
         try:
-            return super().send_robust(sender, **named)
-        except KeyboardInterrupt:
+            answers = super().send_robust(sender, **named)
+        except NOT_OF_THE_CODE:
             raise
         except BaseException:
             logger.exception("a receiver has raised what is to end its process; those behind it are not told")
             return []
+        for _, answer in answers:
+            if isinstance(answer, NOT_OF_THE_CODE):
+                raise answer
+        return answers
 
 
 jobs_enqueued = RobustSignal()

@@ -18,6 +18,7 @@ from rq import Callback, Retry, get_current_job
 
 from tenant_slots import Reschedule, TenantBusy, Throttle, hold_slot, report_progress, tenant_job
 from tenant_slots.db.clock import DatabaseNow
+from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import TenantJob, TenantQueue
 
 
@@ -434,7 +435,8 @@ def exits(tenant: str) -> None:
 
 
 PROBLEMS: dict[str, type[BaseException]] = {
-    kind.__name__: kind for kind in (SystemExit, asyncio.CancelledError, GeneratorExit, ValueError, KeyboardInterrupt)
+    kind.__name__: kind
+    for kind in (SystemExit, asyncio.CancelledError, GeneratorExit, ValueError, KeyboardInterrupt, EndedAtOnce)
 }
 
 

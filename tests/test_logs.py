@@ -42,6 +42,7 @@ ABOUT_NO_SINGLE_JOB = {
     },
     "a sweep, or a step of it": {
         ("repair/contact.py", "the database's clock was set forward; nobody is called stale for a lease"),
+        ("repair/doctor.py", "the check of %s has failed"),
         ("repair/one_row.py", "the sweep leaves out one row"),
         ("repair/one_row.py", "the sweep leaves out one tenant queue, which is locked: %s"),
         ("repair/pruning.py", "an ended job is kept, as the project does not let it go: %s"),

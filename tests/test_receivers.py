@@ -11,6 +11,7 @@ from django.dispatch import Signal
 
 from tenant_slots import signals
 from tenant_slots.exceptions import TenantQueueInUse
+from tenant_slots.interruptions import NOT_OF_THE_CODE
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
 from tests.factories import dead_process, fresh, running_job, tenant_queue, work
@@ -79,11 +80,12 @@ def test_whatever_a_receiver_raises_is_logged_and_its_job_ends_as_ever(
     assert any(record.exc_info and isinstance(record.exc_info[1], error) for record in caplog.records)
 
 
-def test_control_whoever_interrupts_a_receiver_is_obeyed() -> None:
+@pytest.mark.parametrize("error", NOT_OF_THE_CODE)
+def test_control_whoever_interrupts_a_receiver_is_obeyed(error: type[BaseException]) -> None:
     def interrupted(**_: Any) -> None:
-        raise KeyboardInterrupt
+        raise error
 
-    with heard(signals.jobs_enqueued, interrupted), pytest.raises(KeyboardInterrupt):
+    with heard(signals.jobs_enqueued, interrupted), pytest.raises(error):
         jobs.add.enqueue(1, 2, tenant="acme")
     assert TenantJob.objects.exists()
 

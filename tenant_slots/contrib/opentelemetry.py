@@ -13,8 +13,8 @@ from opentelemetry import context, propagate, trace
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from tenant_slots.contrib import tracing
+from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import TenantJob
-from tenant_slots.running.run import EndedAtOnce
 from tenant_slots.tasks.tenant_busy import TenantBusy
 
 KEY = "opentelemetry"

@@ -15,8 +15,8 @@ from sentry_sdk.integrations.logging import ignore_logger
 from sentry_sdk.utils import event_from_exception
 
 from tenant_slots.contrib import tracing
+from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import TenantJob
-from tenant_slots.running.run import EndedAtOnce
 from tenant_slots.tasks.tenant_busy import TenantBusy
 
 try:

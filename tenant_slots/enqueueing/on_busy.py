@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from django.db.models import F
 from django.db.models.functions import Least
-from rq.timeouts import JobTimeoutException
 
 from tenant_slots import concurrency_keys, logs, rests, transitions
 from tenant_slots.db.clock import DatabaseNow, in_seconds
 from tenant_slots.exceptions import InvalidOption
+from tenant_slots.interruptions import NOT_OF_THE_CODE
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.tasks import context
@@ -30,9 +30,6 @@ logger = logging.getLogger("tenant_slots")
 
 JOBS_PER_STEP = 100
 """Most jobs that leave the backlog in one transaction: one UPDATE each, while the tenant queue is locked."""
-
-NOT_THE_CALLABLES = (KeyboardInterrupt, JobTimeoutException)
-"""What ends whoever asks: a user, or RQ, which gives the job that calls ``enqueue()`` no second alarm."""
 
 
 class Answers(NamedTuple):
@@ -66,7 +63,7 @@ def _on_busy(job: TenantJob) -> OnBusy:
     """A function that this process does not know decides nothing; its job waits."""
     try:
         return resolve(job.task).on_busy
-    except NOT_THE_CALLABLES:
+    except NOT_OF_THE_CODE:
         raise
     except BaseException:  # also what a module raises that exits
         text = "on_busy of job %s is not known here, it waits"
@@ -98,7 +95,7 @@ def _policy(job: TenantJob, row: TenantQueue) -> Policy:
             return policy
         problem = f'it must return "{WAIT}", "{DISCARD}" or a Reschedule'
         raise InvalidOption(option="on_busy", value=policy, task=job.task, problem=problem)
-    except NOT_THE_CALLABLES:
+    except NOT_OF_THE_CODE:
         raise
     except BaseException:  # also sys.exit(), which would end the worker that asks, or the caller of enqueue()
         logger.exception("on_busy of job %s failed, so it waits", job.uuid, extra=logs.about(job))

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 
+from django.db import Error
 from django.db.models import Model
 from redis.exceptions import RedisError
+from rq.timeouts import BaseTimeoutException
 
 from tenant_slots import dispatch
 from tenant_slots.conf import app_settings
+from tenant_slots.db.transactions import REFUSALS
 from tenant_slots.exceptions import UnusableQueue
 from tenant_slots.models import KeptChange, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.repair import findings as found
 from tenant_slots.repair import liveness, numbers, unreadable
 from tenant_slots.repair.finding import REDIS, Finding, of_job, of_row
+
+logger = logging.getLogger("tenant_slots")
 
 INTERVALS_TOO_LATE = 3
 """A scheduled job is overdue after so many sweeps should have seen it; then nobody sweeps."""
@@ -24,7 +30,7 @@ Check = Callable[[], Iterator[Finding]]
 
 def findings(*names: str) -> list[Finding]:
     """Everything that is wrong now, or what these of `CHECKS` find. Changes nothing and locks nothing."""
-    return list(_once(finding for name in names or CHECKS for check in CHECKS[name] for finding in check()))
+    return list(_once(finding for name in names or CHECKS for check in CHECKS[name] for finding in _found_by(check)))
 
 
 def _once(findings: Iterable[Finding]) -> Iterator[Finding]:
@@ -76,7 +82,9 @@ def _lost_in_redis() -> Iterator[Finding]:
 
 def _stranded() -> Iterator[Finding]:
     for rq_queue, pk in found.stranded():
-        row = TenantQueue.objects.get(pk=pk)
+        row = TenantQueue.objects.filter(pk=pk).first()
+        if row is None:
+            continue  # deleted while Redis was asked
         waiting = row.jobs.waiting().count()
         meaning = f"{waiting} jobs wait although {row.free} of {row.max_job} slots are free, and no worker of queue"
         yield of_row("stranded", row, f"{meaning} {rq_queue} would come to them")
@@ -135,6 +143,22 @@ def _evicting() -> Iterator[Finding]:
     for queue, policy in dispatch.evicting():
         meaning = f"its Redis deletes keys when its memory is full, jobs and workers of RQ among them: {policy}"
         yield Finding("eviction", "", queue, "", f"{meaning}; set maxmemory-policy to {dispatch.NO_EVICTION}")
+
+
+def _found_by(check: Check) -> Iterator[Finding]:
+    """What it finds, or that it has failed, by a row that somebody has spoilt perhaps: the others are checked too.
+
+    What a database says in further lines is the row.
+    """
+    try:
+        yield from check()
+    except Exception as error:
+        is_of_the_database = isinstance(error, Error) and not isinstance(error, REFUSALS)
+        if is_of_the_database or isinstance(error, BaseTimeoutException):
+            raise
+        name = check.__name__.strip("_").replace("_", " ")
+        logger.exception("the check of %s has failed", name)
+        yield Finding("check failed", "", "", "", f"{name}: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
 
 
 CHECKS: dict[str, tuple[Check, ...]] = {

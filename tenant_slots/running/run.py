@@ -32,10 +32,6 @@ ATTRIBUTE = "tenant_slots_run"
 """Of RQ's job object: where a worker class of ours hands the run to the function that RQ calls."""
 
 
-class EndedAtOnce(SystemExit):
-    """Raised in the function of a job whose process was told to end at once: its run is interrupted, and no failure."""
-
-
 class Run:
     """One run of a job in this process.
 

@@ -18,13 +18,14 @@ from tenant_slots.db import clock
 from tenant_slots.db.commits import after_commit
 from tenant_slots.exact_json import size_of
 from tenant_slots.exceptions import InvalidOption
+from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import EXPIRED, State, TenantJob
 from tenant_slots.models.shapes import is_retry
 from tenant_slots.running import busy, callbacks, deliveries, errors, unknown_tasks
 from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.running.progress import reporting
 from tenant_slots.running.recording import Outcome, storable_error
-from tenant_slots.running.run import EndedAtOnce, Run
+from tenant_slots.running.run import Run
 from tenant_slots.tasks import attempts, methods
 from tenant_slots.tasks.arguments import json_problem
 from tenant_slots.tasks.options import LONGEST

@@ -10,7 +10,8 @@ from rq.job import Job
 from rq.queue import Queue
 from rq.worker import SimpleWorker
 
-from tenant_slots.running.run import EndedAtOnce, WatchedRun
+from tenant_slots.interruptions import EndedAtOnce
+from tenant_slots.running.run import WatchedRun
 from tenant_slots.workers.baseline import leave_transactions, restore_sessions
 from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.turns import TurnTakingWorker

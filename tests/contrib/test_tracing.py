@@ -32,8 +32,8 @@ from sentry_sdk.integrations.rq import RqIntegration
 from sentry_sdk.transport import Transport
 
 from tenant_slots.contrib import opentelemetry, sentry
+from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import State, TenantJob
-from tenant_slots.running.run import EndedAtOnce
 from tests.contrib import jobs
 from tests.factories import fresh, tenant_queue, waiting_job, work
 from tests.processes import Workers, wait_until

@@ -16,6 +16,7 @@ from rq.job import JobStatus
 
 from tenant_slots import Reschedule, exceptions, signals, slots, tenant_job, transitions
 from tenant_slots.enqueueing import on_busy
+from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.releases import Admission
 from tenant_slots.repair import steps, sweeper
@@ -387,10 +388,11 @@ def test_whatever_a_callable_raises_is_logged_and_its_job_waits(kind: str, caplo
     assert kind in caplog.text
 
 
-def test_control_whoever_interrupts_a_callable_is_obeyed() -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, EndedAtOnce])
+def test_control_whoever_interrupts_a_callable_is_obeyed(error: type[BaseException]) -> None:
     tenant_queue(max_job=0)
-    with pytest.raises(KeyboardInterrupt):
-        jobs.leaves_while_it_decides.enqueue("acme", kind="KeyboardInterrupt")
+    with pytest.raises(error):
+        jobs.leaves_while_it_decides.enqueue("acme", kind=error.__name__)
 
 
 def test_a_job_whose_time_ends_while_it_asks_what_another_one_does_has_had_it() -> None:
