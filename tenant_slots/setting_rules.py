@@ -146,7 +146,7 @@ def _tenants_with_metrics(value: object) -> Problem:
     return (
         None
         if valid
-        else (f"Give how many tenant queues are shown, from 0 to {MOST_TENANTS_WITH_METRICS}, or a list of tenants.")
+        else (f"Give how many tenant queues, from 0 to {MOST_TENANTS_WITH_METRICS}, or a list of tenants as texts.")
     )
 
 

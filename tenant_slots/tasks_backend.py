@@ -35,6 +35,7 @@ class TenantSlotsBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
+        self.options = self.options or {}  # None is none, as for Django's own backends, which never look at them
         ours.connect()
 
     def validate_task(self, task: AnyTask) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from django.db import Error, InterfaceError, OperationalError, connections
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import cache_control
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
@@ -236,7 +236,7 @@ def _queues() -> list[str]:
 
 @outside_transactions
 @cache_control(no_store=True)
-@require_GET
+@require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
     """These metrics and no others, for projects that have no page for Prometheus yet.
 

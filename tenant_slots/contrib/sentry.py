@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import sentry_sdk
+from rq import get_current_job
 from sentry_sdk.integrations.logging import ignore_logger
 from sentry_sdk.utils import event_from_exception
 
@@ -52,12 +53,13 @@ def job_context(job: TenantJob) -> Iterator[None]:
         return
     ignore_logger("rq.worker")  # as Sentry's integration does: the error is told here
     span = _segment if _are_spans_streamed() else _transaction
+    around = sentry_sdk.get_current_scope()
     failed = True
     try:
         with sentry_sdk.isolation_scope() as scope:
             _tell_of(job, scope)
             if tracing.is_run(job):
-                with span(job), _captured():
+                with span(job), _captured(around):
                     yield
             else:
                 yield
@@ -125,11 +127,8 @@ def _for_sampler(job: TenantJob) -> dict[str, Any]:
 
 
 @contextmanager
-def _captured() -> Iterator[None]:
-    """A failure, also by ``sys.exit()``, but no `TenantBusy`, nor a run that goes on elsewhere.
-
-    Sentry drops the same error where another integration tells it once more.
-    """
+def _captured(around: sentry_sdk.Scope) -> Iterator[None]:
+    """A failure, also by ``sys.exit()``, but no `TenantBusy`, nor a run that goes on elsewhere."""
     try:
         yield
     except (TenantBusy, EndedAtOnce):
@@ -139,4 +138,32 @@ def _captured() -> Iterator[None]:
         mechanism = {"type": "tenant_slots", "handled": False}
         event, hint = event_from_exception(error, client_options=options, mechanism=mechanism)
         sentry_sdk.capture_event(event, hint)
+        _drop_what_rq_raises(around)
         raise
+
+
+def _drop_what_rq_raises(around: sentry_sdk.Scope) -> None:
+    """sentry_sdk's integration tells the failure once more, in its scope around the RQ job.
+
+    Sentry would drop that itself only where it is the same object as the last error that was told: not when a callback
+    or a receiver has raised since, or RQ is given another error as it could not write this one.
+    """
+    rq_job = get_current_job()
+    if rq_job is None or sentry_sdk.get_client().get_integration("rq") is None:
+        return  # the scope is not for this job alone
+
+    def drop(event: Any, hint: Any) -> Any:
+        is_again = _mechanism_of(event) == "rq" and _rq_job_of(event) == rq_job.id
+        return None if is_again else event
+
+    around.add_event_processor(drop)
+
+
+def _mechanism_of(event: Any) -> Any:
+    errors = (event.get("exception") or {}).get("values") or [{}]
+    return (errors[-1].get("mechanism") or {}).get("type")
+
+
+def _rq_job_of(event: Any) -> Any:
+    """By what the integration has added: a job that RQ runs inside of another one has the scope of that one."""
+    return event.get("extra", {}).get("rq-job", {}).get("job_id")

@@ -22,6 +22,7 @@ from tenant_slots.tasks.options import (
     require_fitting,
     require_options,
 )
+from tenant_slots.validation import time_problem
 
 OPTIONS: dict[str, Option] = {name: DECORATOR_OPTIONS[name] for name in ("key", "timeout", "retry")}
 OPTIONS["explicit_key"] = USING_OPTIONS["explicit_key"]
@@ -35,8 +36,11 @@ def _priority_problem(value: object) -> str:
 
 
 def _run_after_problem(value: object) -> str:
-    is_time = value is None or isinstance(value, datetime)
-    return "" if is_time else "give a datetime, such as timezone.now() + timedelta(hours=1)"
+    if value is None:
+        return ""
+    if not isinstance(value, datetime):
+        return "give a datetime, such as timezone.now() + timedelta(hours=1)"
+    return time_problem(value, aware=value.utcoffset() is not None)  # Django says itself whether it must be
 
 
 DJANGOS: dict[str, Callable[[Any], str]] = {

@@ -123,3 +123,22 @@ def process(tenant: str, error: str = "", leaves: bool = False) -> int:
     if error:
         raise ValueError(error)
     return os.getpid()
+
+
+def cannot_clean_up(job: TenantJob, error: BaseException) -> None:
+    raise KeyError("nothing to clean up")
+
+
+@tenant_job("imports", tenant="tenant", on_failure=cannot_clean_up)
+def fails_twice(tenant: str) -> None:
+    raise ValueError("no such feed")
+
+
+@tenant_job("imports", tenant="tenant")
+def fails_unspeakably(tenant: str) -> None:
+    """With a text that RQ could not write, so that it is given another error."""
+    raise ValueError(os.fsdecode(b"\xff"))
+
+
+def fails_in_plain_rq() -> None:
+    raise OSError("disk full")

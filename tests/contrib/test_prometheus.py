@@ -459,12 +459,13 @@ def test_the_view_is_closed_by_default(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("open_to_ours")
-def test_the_view_is_open_to_whom_the_project_allows_and_to_get_alone(client: Client) -> None:
+def test_the_view_is_open_to_whom_the_project_allows_and_to_reading_alone(client: Client) -> None:
     assert client.get(reverse("metrics")).status_code == 404
     response = client.get(reverse("metrics"), headers={"X-Scraper": "ours"})
     assert response.status_code == 200
     assert response.headers["Content-Type"].startswith("text/plain")
     assert b"\ntenant_slots_database_up 1.0\n" in response.content
+    assert client.head(reverse("metrics"), headers={"X-Scraper": "ours"}).status_code == 200, "as the other views"
     assert client.post(reverse("metrics"), headers={"X-Scraper": "ours"}).status_code == 405
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
+from datetime import timezone as zone
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -42,6 +43,9 @@ from tests.factories import dead_process
 pytestmark = pytest.mark.django_db
 
 BACKEND = "tenant_slots.tasks_backend.TenantSlotsBackend"
+
+
+TOO_LATE = timezone.make_aware(datetime.max, zone(timedelta(hours=-12)))
 
 
 def configured(**options: Any) -> Any:
@@ -294,6 +298,7 @@ def test_an_argument_that_a_function_takes_among_any_keywords_names_the_tenant_t
         ("priority", 1.5, "priority must be a whole number between -100 and 100"),
         ("run_after", timedelta(hours=1), "give a datetime, such as timezone.now() + timedelta(hours=1)"),
         ("run_after", "2030-01-01", "give a datetime"),
+        ("run_after", TOO_LATE, "it is not within the years 1 to 9999 in every time zone"),
         ("queue_name", ["imports"], "it must be of type str"),
         ("key", 5, "it must be of type str"),
         ("timeout", "long", "it must be of type int"),

@@ -27,6 +27,7 @@ def check_ids(**params: Any) -> list[Any]:
         {},
         {"QUEUES": []},
         {"QUEUES": ["imports", "reports"]},
+        {"OPTIONS": None},
         {"OPTIONS": {"TENANT": "tenant_id"}},
         {"OPTIONS": {"TENANT": somebody}},
         {"OPTIONS": {"TENANT": f"{__name__}.somebody"}},
