@@ -131,7 +131,7 @@ def test_a_delivery_of_a_job_that_was_canceled_is_no_success() -> None:
     job = jobs.add.enqueue(1, 2, tenant="acme")
     TenantJob.objects.update(state=State.CANCELED)
     work()
-    rq_job = django_rq.get_queue("reports").fetch_job(fresh(job).rq_id)
+    rq_job = django_rq.get_queue("reports").fetch_job(fresh(job).last_rq_id)
     assert rq_job is not None
     assert rq_job.get_status() == JobStatus.CANCELED
     assert rq_job.latest_result() is None
