@@ -342,6 +342,7 @@ def test_i4_a_job_that_is_delivered_again_while_it_runs_is_finished_once_and_by_
     workers.start(2, worker_class=worker_class)
     arguments = ("acme", "long", observer.path, str(door))
     rq_id = queue.enqueue(jobs.hold, *arguments).id if plain else last_rq_id(jobs.hold.enqueue(*arguments))
+    wait_until(lambda: queue.fetch_job(rq_id) is not None, message="RQ hears of it a moment after its start")
     rq_job = queue.fetch_job(rq_id)
     assert rq_job is not None
     observer.process_of("long")
