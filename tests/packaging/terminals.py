@@ -58,6 +58,11 @@ def _processes() -> Iterator[tuple[int, str, int]]:
             yield int(stat.parent.name), state, int(session)
 
 
+def _hear_ctrl_c() -> None:
+    """Whoever runs the tests in the background may have had it ignored, which programs inherit."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Shell:
     """Runs one line after the other in a directory; ``cd`` and an activated environment hold for the next ones."""
 
@@ -86,9 +91,8 @@ class Shell:
         printed = self._directory / f"terminal{len(self.terminals)}"
         with printed.open("w") as file:
             options = {**self._options(), "stdout": file}
-            process = subprocess.Popen(
-                ["bash", "-c", f'. "$0"\nexec {line}', self._state], **options, start_new_session=True
-            )
+            command = ["bash", "-c", f'. "$0"\nexec {line}', self._state]
+            process = subprocess.Popen(command, **options, start_new_session=True, preexec_fn=_hear_ctrl_c)
         self.terminals.append(Terminal(process, printed))
         return self.terminals[-1]
 
