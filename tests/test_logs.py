@@ -52,7 +52,7 @@ ABOUT_NO_SINGLE_JOB = {
     "a process": {
         ("signals.py", "a receiver has raised what is to end its process; those behind it are not told"),
         ("db/commits.py", "a step after a commit failed; the sweep will make up for it"),
-        ("parting.py", "what a work-horse was to do last has failed"),
+        ("parting.py", "what a process of jobs was to do last has failed"),
         ("tasks/tenant_busy.py", "a rest lasts from a second to a day, and not as long as was asked for: %s"),
         ("workers/aside.py", "there is no room for a process that does something aside: %s"),
         ("workers/children.py", "process %s, which did something aside for a worker, failed"),
