@@ -1,13 +1,18 @@
-"""What a job may be run in: settings by name, for the process that enqueues and for the workers alike.
+"""What a job may be run in: settings by name, for the process that enqueues and for the workers alike, and a scrape.
 
 Exporters take what they are told and drop it: what a collector or a network costs is not ours to measure.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+ROOT = Path(__file__).parent.parent
 
 CONTRIB = "tenant_slots.contrib"
 
@@ -19,11 +24,16 @@ def _of(module: str) -> dict[str, list[str]]:
     }
 
 
+SENTRY_ALONE = "sentry alone"
+"""Switched on, and no context of ours: its integrations make a span of each query and of each command to Redis."""
+
 SETTINGS = {
     "": {},
     "context": _of("localization"),
     "opentelemetry": _of("opentelemetry"),
     "sentry": _of("sentry"),
+    SENTRY_ALONE: {},
+    "metrics": {},
 }
 """Of TENANT_SLOTS."""
 
@@ -32,7 +42,7 @@ def switch_on(name: str) -> None:
     """In this process, for good. Loading a package belongs to no job, so it is loaded here."""
     if name == "opentelemetry":
         _switch_on_opentelemetry()
-    elif name == "sentry":
+    elif name in ("sentry", SENTRY_ALONE):
         _switch_on_sentry()
 
 
@@ -77,3 +87,19 @@ def request(name: str) -> Iterator[None]:
             yield
     else:
         yield
+
+
+@contextmanager
+def scraped(name: str) -> Iterator[None]:
+    """With metrics: another process asks for all of them each second."""
+    if name != "metrics":
+        yield
+        return
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.scraper"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as scraper:
+        if scraper.stdout is None or not scraper.stdout.readline():
+            raise SystemExit("the metrics cannot be asked for")
+        try:
+            yield
+        finally:
+            scraper.terminate()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import logging
+
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
@@ -16,9 +18,10 @@ class TenantSlotsConfig(AppConfig):
         from tenant_slots.enqueueing import cancel, deletion, priority, retry  # noqa: F401
 
     def ready(self) -> None:
-        from tenant_slots import checks, receivers
+        from tenant_slots import checks, logs, receivers
         from tenant_slots.django_tasks import use
 
+        logging.getLogger("tenant_slots").addFilter(logs.complete)
         checks.register_all()
         receivers.connect_all()
         use.connect()

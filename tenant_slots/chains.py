@@ -22,6 +22,7 @@ from typing import Any
 from django.db import OperationalError, transaction
 from django.db.models import Exists, OuterRef, QuerySet, Subquery
 
+from tenant_slots import logs
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow
@@ -75,7 +76,8 @@ def watch(after: Collection[int]) -> None:
         except OperationalError as error:
             if not is_locked_out(error):
                 raise
-            logger.warning("a sweep tells of the end of job %s, somebody holds its row: %s", pk, error)
+            text = "a sweep tells of the end of job %s, somebody holds its row: %s"
+            logger.warning(text, pk, error, extra=logs.about_run(pk))
 
 
 def untold(ended: Collection[int] | None = None) -> QuerySet[JobDependency]:

@@ -18,7 +18,7 @@ from rq.suspension import is_suspended
 from rq.utils import utcparse
 from rq.worker import Worker, WorkerStatus
 
-from tenant_slots import dispatch
+from tenant_slots import dispatch, logs
 from tenant_slots.conf import rq_queues
 
 logger = logging.getLogger("tenant_slots")
@@ -104,7 +104,8 @@ def known(*queues: str) -> Fleet:
                 members |= {member.name: member for member in _members(queue.connection)}
                 suspended = suspended or bool(is_suspended(queue.connection))
         except dispatch.OUT_OF_REACH as error:
-            logger.warning("the workers of queue %s cannot be asked for: %s", name, error)
+            about_queue = logs.about_named(queue=name)
+            logger.warning("the workers of queue %s cannot be asked for: %s", name, error, extra=about_queue)
             unasked += same_server
     return Fleet(tuple(sorted(members.values(), key=lambda member: member.name)), tuple(unasked), suspended)
 

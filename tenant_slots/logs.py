@@ -1,4 +1,4 @@
-"""What a log record of ours says of its job, for programs: the fields `FIELDS`, as attributes of the record.
+"""What a log record of ours says of its job, for programs: the fields `FIELDS`, as attributes of every record.
 
 Never a job's arguments, its context or its result. And never a query: a record is often about a database that is away,
 so a field has None where the row was read without it.
@@ -47,6 +47,13 @@ def about_run(pk: int) -> dict[str, Any]:
 def about_named(**known: Any) -> dict[str, Any]:
     """The same where no row is at hand, for those of `FIELDS` that are known."""
     return _extra(known)
+
+
+def complete(record: logging.LogRecord) -> bool:
+    """A filter of our logger that lets all pass: None for what a record does not say, so that a format may name it."""
+    for name in FIELDS:
+        vars(record).setdefault(name, None)
+    return True
 
 
 def remember(job: TenantJob) -> None:

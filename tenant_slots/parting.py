@@ -1,4 +1,4 @@
-"""What a work-horse does last, once its worker has no more jobs for it."""
+"""What a process that runs jobs does last, once there are no more for it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ _wishes: dict[int, dict[Callable[[], object], None]] = {}
 def granting_wishes() -> Iterator[None]:
     """Around all the jobs of a process: what `before_parting` was given is done after the last one."""
     wishes = _wishes[os.getpid()] = {}
-    yield
-    for wish in wishes if os.getpid() in _wishes else ():
+    try:
+        yield
+    finally:
+        is_own = _wishes.pop(os.getpid(), None) is not None
+    for wish in wishes if is_own else ():
         try:
             wish()
         except Exception:
-            logger.exception("what a work-horse was to do last has failed")
+            logger.exception("what a process of jobs was to do last has failed")
 
 
 def before_parting(wish: Callable[[], object]) -> bool:

@@ -162,7 +162,7 @@ def _some_rows(tenants: list[str], queue: str) -> dict[str, TenantQueue]:
     if missing and app_settings.AUTO_CREATE:
         values = {tenant: defaults(tenant, queue) for tenant in missing}
         make = partial(create_missing, queue, values)
-        if not _made_outside(make, f"of {len(missing)} tenants", queue):
+        if not _made_outside(make, missing, queue):
             make()
         rows |= found_among(missing, queue)
     return rows | {tenant: tenant_queue_for(tenant, queue) for tenant in tenants if tenant not in rows}
@@ -192,10 +192,10 @@ def _made(tenant: str, queue: str, values: dict[str, Any]) -> TenantQueue:
     no further connection to be had, it is made inside.
     """
     make = partial(get_or_create, tenant, queue, values)
-    return (_found(tenant, queue) if _made_outside(make, f"of {tenant!r}", queue) else None) or make()
+    return (_found(tenant, queue) if _made_outside(make, [tenant], queue) else None) or make()
 
 
-def _made_outside(make: Callable[[], object], whose: str, queue: str) -> bool:
+def _made_outside(make: Callable[[], object], tenants: list[str], queue: str) -> bool:
     """Whether there was a transaction of the caller to be left, and a session for it."""
     if not transactions.can_be_left(app_settings.DATABASE):
         return False
@@ -205,7 +205,9 @@ def _made_outside(make: Callable[[], object], whose: str, queue: str) -> bool:
         raise
     except OperationalError as error:
         text = "the tenant queue %s on %s is made in the caller's transaction, as there is no other session: %s"
-        logger.warning(text, whose, queue, error)
+        only = tenants[0] if len(tenants) == 1 else None
+        whose = f"of {len(tenants)} tenants" if only is None else f"of {only!r}"
+        logger.warning(text, whose, queue, error, extra=logs.about_named(tenant=only, queue=queue))
         return False
     return True
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from django.db import Error
 from django.utils.module_loading import import_string
 
-from tenant_slots import chains, charges, dispatch, fair_order, news, slots
+from tenant_slots import chains, charges, dispatch, fair_order, logs, news, slots
 from tenant_slots.chains import Told
 from tenant_slots.conf import app_settings
 from tenant_slots.db.commits import after_commit
@@ -203,13 +203,14 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
         with waiting_at_most(min(patience.get(), LOCK_TIMEOUT_SECONDS)):
             yield came_of
     except TenantQueueLocked as error:
-        logger.warning("a tenant queue loses its turn: %s", error)
+        logger.warning("a tenant queue loses its turn: %s", error, extra=logs.about_named(queue=turn.rq_queue))
         leave(0, Admission(is_full=True))
     except TenantQueue.DoesNotExist as error:
-        logger.warning("a tenant queue loses its turn: %s", error)
+        logger.warning("a tenant queue loses its turn: %s", error, extra=logs.about_named(queue=turn.rq_queue))
         deleted(turn.tenant_queue_id, turn.rq_queue)
     except REFUSALS:
-        logger.exception("tenant queue %s loses its turn, the database refuses its next job", turn.tenant_queue_id)
+        text = "tenant queue %s loses its turn, the database refuses its next job"
+        logger.exception(text, turn.tenant_queue_id, extra=logs.about_named(queue=turn.rq_queue))
         leave(0, Admission(is_full=True))
     except Error:
         _unless_out_of_reach(partial(fair_order.undo, turn))

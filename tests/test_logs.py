@@ -1,4 +1,4 @@
-"""Every record of ours about a job says which one in fields of its own, and never what the job was called with."""
+"""Every record of ours has fields for what it is about, a job above all, and never what the job was called with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ import structlog
 
 import tenant_slots
 from tenant_slots import logs
+from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.models import State, TenantJob
+from tenant_slots.repair.one_row import unless_locked
 from tests import jobs
 from tests.factories import dead_process, fresh, running_job, tenant_queue, waiting_job, work
 from tests.repair.sweeps import sweep_now
@@ -24,27 +26,21 @@ from tests.repair.sweeps import sweep_now
 PACKAGE = Path(tenant_slots.__file__).parent
 
 ABOUT_NO_SINGLE_JOB = {
-    "RQ's order of tenants, Redis or the database is away": {
-        ("fleet.py", "the workers of queue %s cannot be asked for: %s"),
-        ("repair/findings.py", "the order of tenants in queue %s cannot be asked: %s"),
-        ("repair/steps.py", "the sweep leaves out queue %s, which cannot be asked: %s"),
+    "Redis or the database is away": {
         ("repair/steps.py", "what runs in these queues is not charged yet, as Redis cannot be asked: %s"),
         ("repair/sweeper.py", "the sweep cannot ask Redis, the rest of it goes on: %s"),
         ("running/recording.py", "the database did not answer, trying again: %s"),
         ("transitions.py", "the order of tenants is out of reach, the sweep will make up for it: %s"),
         ("workers/base.py", "Redis does not answer, the worker waits for it: %s"),
         ("workers/base.py", "Redis is out of reach: %s"),
+        ("workers/base.py", "Redis refuses what a worker needs, it is asked again: %s"),
         ("workers/base.py", "the database could not be reached at start; jobs wait until it can"),
-        ("workers/handing_on.py", "the order of tenants is out of reach: %s"),
         ("workers/turns.py", "the database did not answer when jobs were to be admitted for others: %s"),
-        ("workers/turns.py", "the database did not answer, trying again: %s"),
         ("workers/turns.py", "who admits jobs will notice by itself that worker %s is gone: %s"),
     },
     "a sweep, or a step of it": {
         ("repair/contact.py", "the database's clock was set forward; nobody is called stale for a lease"),
         ("repair/doctor.py", "the check of %s has failed"),
-        ("repair/one_row.py", "the sweep leaves out one row"),
-        ("repair/one_row.py", "the sweep leaves out one tenant queue, which is locked: %s"),
         ("repair/pruning.py", "an ended job is kept, as the project does not let it go: %s"),
         ("repair/steps.py", "the database's clock was set back: times of %s jobs had not come yet"),
         ("repair/sweeper.py", "a step of the sweep failed, the rest of it goes on: %s"),
@@ -52,20 +48,12 @@ ABOUT_NO_SINGLE_JOB = {
         ("repair/sweeper.py", "the sweep failed"),
         ("repair/sweeper.py", "the sweep was given up, the next one goes on: %s"),
         ("transitions.py", "a sweep tells jobs that others have ended: %s"),
-        ("chains.py", "a sweep tells of the end of job %s, somebody holds its row: %s"),  # only its key is known
     },
-    "a tenant queue or a process": {
+    "a process": {
         ("signals.py", "a receiver has raised what is to end its process; those behind it are not told"),
-        (
-            "tenants.py",
-            "the tenant queue %s on %s is made in the caller's transaction, as there is no other session: %s",
-        ),
         ("db/commits.py", "a step after a commit failed; the sweep will make up for it"),
-        ("transitions.py", "a tenant queue loses its turn: %s"),
-        ("transitions.py", "tenant queue %s loses its turn, the database refuses its next job"),
-        ("parting.py", "what a work-horse was to do last has failed"),
+        ("parting.py", "what a process of jobs was to do last has failed"),
         ("tasks/tenant_busy.py", "a rest lasts from a second to a day, and not as long as was asked for: %s"),
-        ("workers/base.py", "Redis refuses what a worker needs, it is asked again: %s"),
         ("workers/aside.py", "there is no room for a process that does something aside: %s"),
         ("workers/children.py", "process %s, which did something aside for a worker, failed"),
         ("workers/heartbeats.py", "a round of heartbeats failed"),
@@ -113,7 +101,7 @@ def test_extra_comes_from_logs_alone() -> None:
             if not (isinstance(node, ast.Call) and ast.unparse(node.func).startswith("logger.")):
                 continue
             for shown in (ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "extra"):
-                is_known = shown in ("about_row", "about_task", "about_jobs", "known")
+                is_known = shown in ("about_queue", "about_row", "about_task", "about_jobs", "known", "_about(given)")
                 assert shown.startswith("logs.about") or is_known, (path, shown)
 
 
@@ -159,6 +147,40 @@ def test_a_failure_and_a_reclaim_have_them_too(records: list[logging.LogRecord])
     assert fields(of(records, "failed tests.jobs.fail"))["job"] == str(failed.uuid)
     put_back = fields(of(records, "goes back to"))
     assert (put_back["job"], put_back["tenant"], put_back["attempt"]) == (str(lost.uuid), "acme", 1)
+
+
+def test_a_record_about_nothing_in_particular_has_the_fields_too(records: list[logging.LogRecord]) -> None:
+    """Or a format that names them could not be used: logging drops a record that lacks one."""
+    logging.getLogger("tenant_slots").info("sweep: nothing")
+    logging.getLogger("tenant_slots.of_the_project").info("another logger")
+    ours, other = records
+    assert fields(ours) == dict.fromkeys(logs.FIELDS)
+    assert logging.Formatter("%(tenant)s %(job)s %(message)s").format(ours) == "None None sweep: nothing"
+    assert not set(logs.FIELDS) & set(vars(other)), "control: nobody completes it"
+
+
+def test_all_of_ours_log_by_the_one_logger() -> None:
+    """A filter of a logger completes no record of the loggers below it."""
+    named = [re.findall(r"getLogger\((.*?)\)", path.read_text()) for path in PACKAGE.rglob("*.py")]
+    assert set().union(*named) == {'"tenant_slots"'}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("error", [TenantQueueLocked(tenant_queue=1, seconds=1), ValueError("spoilt")])
+def test_what_a_sweep_leaves_out_is_named(records: list[logging.LogRecord], error: Exception) -> None:
+    row = tenant_queue()
+    job = waiting_job(row)
+
+    def change(_: object) -> None:
+        raise error
+
+    unless_locked(change, job)
+    unless_locked(change, row)
+    unless_locked(change, row.pk)
+    of_job, of_row, of_key = map(fields, records)
+    assert (of_job["job"], of_job["tenant"]) == (str(job.uuid), "acme")
+    assert of_row == {**dict.fromkeys(logs.FIELDS), "tenant": "acme", "queue": "imports"}
+    assert of_key == dict.fromkeys(logs.FIELDS)
 
 
 @pytest.mark.django_db(transaction=True)

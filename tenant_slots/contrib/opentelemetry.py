@@ -24,13 +24,14 @@ def capture() -> dict[str, Any]:
     """For ``CAPTURE_CONTEXT``: what the project's propagator says of the current span. Nothing outside of a trace."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
-    return {KEY: carrier} if carrier else {}
+    kept = tracing.headers(carrier)
+    return {KEY: kept} if kept else {}
 
 
 @contextmanager
 def job_context(job: TenantJob) -> Iterator[None]:
     """For ``JOB_CONTEXT``: a span named after the task, as a child of what was captured."""
-    token = context.attach(propagate.extract(job.context.get(KEY) or {}))
+    token = context.attach(propagate.extract(tracing.headers_of(job, KEY)))
     try:
         if tracing.is_run(job):
             with _span(job):

@@ -6,9 +6,11 @@ counted in the process itself: counters are kept in the database, survive every 
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 
 from django.db import Error, InterfaceError, OperationalError, connections
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -84,11 +86,26 @@ class TenantSlotsCollector(Collector):
 
         While one of them is out of reach, what it knows is left out.
         """
-        exposition = _Exposition()
-        with _database() as connected:
-            exposition.tell("database_up", (), float(_tell_database(exposition) if connected else False))
-        _tell_redis(exposition)
-        return exposition.families()
+        if not _is_in_event_loop():
+            return _collected()
+        with ThreadPoolExecutor(1) as thread:  # prometheus_client's ASGI app calls this in the event loop
+            return thread.submit(_collected).result()
+
+
+def _is_in_event_loop() -> bool:
+    """Where Django refuses to ask a database."""
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        return True
+    return False
+
+
+def _collected() -> list[Metric]:
+    exposition = _Exposition()
+    with _database() as connected:
+        exposition.tell("database_up", (), float(_tell_database(exposition) if connected else False))
+    _tell_redis(exposition)
+    return exposition.families()
 
 
 class _Exposition:

@@ -41,8 +41,8 @@ def capture() -> dict[str, Any]:
     """For ``CAPTURE_CONTEXT``: the headers that continue the current trace. Nothing where Sentry is off."""
     if not sentry_sdk.get_client().is_active():
         return {}
-    headers = {"sentry-trace": sentry_sdk.get_traceparent(), "baggage": sentry_sdk.get_baggage()}
-    return {KEY: {name: value for name, value in headers.items() if value}}
+    found = {"sentry-trace": sentry_sdk.get_traceparent() or "", "baggage": sentry_sdk.get_baggage() or ""}
+    return {KEY: tracing.headers(found)}
 
 
 @contextmanager
@@ -57,6 +57,7 @@ def job_context(job: TenantJob) -> Iterator[None]:
     failed = True
     try:
         with sentry_sdk.isolation_scope() as scope:
+            scope.clear_breadcrumbs()  # of what the process did before, for others
             _tell_of(job, scope)
             if tracing.is_run(job):
                 with span(job), _captured(around):
@@ -83,7 +84,7 @@ def _tell_of(job: TenantJob, scope: sentry_sdk.Scope) -> None:
 @contextmanager
 def _transaction(job: TenantJob) -> Iterator[None]:
     _drop_around()
-    headers = job.context.get(KEY) or {}
+    headers = tracing.headers_of(job, KEY)
     with sentry_sdk.new_scope():
         sentry_sdk.get_current_scope().span = None
         transaction = sentry_sdk.continue_trace(headers, op=OPERATION, name=job.task, source="task", origin=ORIGIN)
@@ -109,7 +110,7 @@ def _segment(job: TenantJob) -> Iterator[None]:
     """What a transaction is where spans are streamed."""
     own = {"sentry.op": OPERATION, "sentry.origin": ORIGIN, "sentry.segment.name.source": "task"}
     with sentry_sdk.new_scope() as scope:
-        if headers := job.context.get(KEY):
+        if headers := tracing.headers_of(job, KEY):
             traces.continue_trace(headers)
         else:
             traces.new_trace()

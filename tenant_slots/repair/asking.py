@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import time
-from functools import partial
 
 from tenant_slots import dispatch
 from tenant_slots.enqueueing import on_busy
@@ -53,7 +52,7 @@ def _ask_some(tenant_queue_id: int, until: float) -> bool:
     jobs = _noted_as_asked(tenant_queue_id)
     unasked = [job.pk for job in jobs]
     try:
-        answers = unless_locked(partial(on_busy.turn_away, tenant_queue_id, jobs, until))
+        answers = unless_locked(on_busy.turn_away, tenant_queue_id, jobs, until)
         if answers is not None:
             unasked = answers.unasked
     finally:

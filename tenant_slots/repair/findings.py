@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from django.db.models import CharField, Count, Exists, F, OuterRef, Q, QuerySet, Value, Window
 from django.db.models.functions import RowNumber
 
-from tenant_slots import chains, charges, dispatch, fair_order, owners, rates, rests
+from tenant_slots import chains, charges, dispatch, fair_order, logs, owners, rates, rests
 from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.exceptions import UnreadableColumn
@@ -171,7 +171,8 @@ def stranded_by_queue() -> Iterator[tuple[str, list[tuple[int, int]]]]:
         try:
             known = set(fair_order.known(rq_queue, [pk for pk, _ in rows]))
         except dispatch.OUT_OF_REACH as error:
-            logger.warning("the order of tenants in queue %s cannot be asked: %s", rq_queue, error)
+            about_queue = logs.about_named(queue=rq_queue)
+            logger.warning("the order of tenants in queue %s cannot be asked: %s", rq_queue, error, extra=about_queue)
         else:
             yield rq_queue, [(pk, share) for pk, share in rows if pk not in known]
 

@@ -10,7 +10,6 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from django.db.models import Q, QuerySet
@@ -93,15 +92,14 @@ def end_what_is_over(report: Report, contact: Contact) -> None:
 def _end(row: TenantQueue, end: Callable[..., object]) -> bool:
     """False where somebody changes it meanwhile."""
     with suppress(StaleVersion):
-        change = partial(end, row, by=SWEEP, reason="its time is over", version=row.version)
-        return unless_locked(change) is not None
+        return unless_locked(end, row, by=SWEEP, reason="its time is over", version=row.version) is not None
     return False
 
 
 def reclaim_local(report: Report, contact: Contact) -> None:
     """Jobs whose owner process on this host is gone: at once."""
     for job in findings.dead_owners_here():
-        report.reclaimed += bool(unless_locked(partial(lost_runs.reclaim_if_dead, job)))
+        report.reclaimed += bool(unless_locked(lost_runs.reclaim_if_dead, job))
 
 
 def reclaim_stale(report: Report, contact: Contact) -> None:
@@ -110,12 +108,12 @@ def reclaim_stale(report: Report, contact: Contact) -> None:
     for job in findings.without_heartbeat():
         if job.beats:
             stale.append(job)
-        elif unless_locked(partial(_is_given_up, job, contact)):
-            report.reclaimed += bool(unless_locked(partial(lost_runs.reclaim_if_not_alive, job)))
+        elif unless_locked(_is_given_up, job, contact):
+            report.reclaimed += bool(unless_locked(lost_runs.reclaim_if_not_alive, job))
     if stale and contact.covers_a_lease():
         time.sleep(app_settings.LEASE_TTL * LEASE_BETWEEN_LOOKS)
         for job in stale:
-            report.reclaimed += bool(unless_locked(partial(_reclaim_stale, job, report)))
+            report.reclaimed += bool(unless_locked(_reclaim_stale, job, report))
 
 
 def end_abandoned_reservations(report: Report, contact: Contact) -> None:
@@ -123,7 +121,7 @@ def end_abandoned_reservations(report: Report, contact: Contact) -> None:
     is_stale = Q(beat_at__lt=ago(app_settings.LEASE_TTL))
     reservations: QuerySet[Any] = TenantJob.objects.reservations_to_begin().select_related("tenant_queue")
     for job in reservations.annotate(is_stale=is_stale).defer(*findings.LARGE):
-        report.reclaimed += bool(unless_locked(partial(_end_if_abandoned, job, contact)))
+        report.reclaimed += bool(unless_locked(_end_if_abandoned, job, contact))
 
 
 def _end_if_abandoned(job: Any, contact: Contact) -> bool:
@@ -138,11 +136,12 @@ def repush(report: Report, contact: Contact) -> None:
     """Admitted jobs that Redis does not have. Pushing one that a worker has just taken is harmless: it starts once."""
     lost = findings.lost_in_redis()
     for queue, error in lost.unasked.items():
-        logger.warning("the sweep leaves out queue %s, which cannot be asked: %s", queue, error)
+        about_queue = logs.about_named(queue=queue)
+        logger.warning("the sweep leaves out queue %s, which cannot be asked: %s", queue, error, extra=about_queue)
     readable, unreadable = findings.told_apart(lost.jobs)
     report.repushed += dispatch.push(job for job in readable if not job.rq_job_id).jobs
     for job, problem in unreadable[:ROWS_PER_STEP]:
-        report.reclaimed += bool(unless_locked(partial(_fail_lost, job, problem)))
+        report.reclaimed += bool(unless_locked(_fail_lost, job, problem))
     for job in [job for job in readable if job.rq_job_id][:ROWS_PER_STEP]:
         _push_plain_again(report, job)
 
@@ -156,7 +155,7 @@ def _push_plain_again(report: Report, job: TenantJob) -> None:
     if pushed:
         report.repushed += 1
     else:
-        report.reclaimed += bool(unless_locked(partial(_fail_lost, job, "RQ lost it with its arguments")))
+        report.reclaimed += bool(unless_locked(_fail_lost, job, "RQ lost it with its arguments"))
 
 
 def _fail_lost(job: TenantJob, problem: str) -> bool:
@@ -191,7 +190,7 @@ def fail_never_admitted(report: Report, contact: Contact) -> None:
     """Waiting jobs that the database lets nobody admit: each keeps all that are behind it from having a turn."""
     for job in numbers.never_admitted()[:ROWS_PER_STEP]:
         error = f"{job.error}\n{NEVER_ADMITTED.format(attempt=job.attempt)}".strip()
-        report.reclaimed += bool(unless_locked(partial(transitions.fail_unadmitted, job, error)))
+        report.reclaimed += bool(unless_locked(transitions.fail_unadmitted, job, error))
 
 
 def end_waits(report: Report, contact: Contact) -> None:
@@ -220,7 +219,7 @@ def _tell_all(report: Report) -> None:
     until = time.monotonic() + SECONDS_TO_TELL
     while tenants:
         random.shuffle(tenants)
-        told = [unless_locked(partial(_tell_some, report, pk)) for pk in tenants if time.monotonic() < until]
+        told = [unless_locked(_tell_some, report, pk) for pk in tenants if time.monotonic() < until]
         if not any(told):
             return
         tenants = chains.concerned()
@@ -228,7 +227,7 @@ def _tell_all(report: Report) -> None:
 
 def _cancel_expired(report: Report, tenant_queue_id: int) -> bool:
     """False where there are no more, or somebody holds the tenant queue."""
-    canceled = unless_locked(partial(expiry.cancel_expired, tenant_queue_id))
+    canceled = unless_locked(expiry.cancel_expired, tenant_queue_id)
     report.canceled += canceled or 0
     return bool(canceled)
 
@@ -282,7 +281,7 @@ def _charge(rq_queue: str, running: list[tuple[int, int, float]]) -> bool:
 def repair_counters(report: Report, contact: Contact) -> None:
     """Counters that differ from the rows they count. Only SQL from outside, or a bug, does that."""
     for pk in findings.wrong_counters()[:ROWS_PER_STEP]:
-        report.repaired += bool(unless_locked(partial(_repair_counter, pk)))
+        report.repaired += bool(unless_locked(_repair_counter, pk))
 
 
 def _repair_counter(pk: int) -> bool:

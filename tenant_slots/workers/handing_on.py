@@ -88,7 +88,8 @@ class HandingOnWorker(TurnTakingWorker):
         try:
             return fair_order.again(Freed(tenant_queue_id, run.seconds, rq_queue))
         except RedisError as error:
-            logger.warning("the order of tenants is out of reach: %s", error)
+            about_queue = logs.about_named(queue=rq_queue)
+            logger.warning("the order of tenants is out of reach: %s", error, extra=about_queue)
             return None
 
     def _looks_first_into(self, rq_queue: str) -> bool:

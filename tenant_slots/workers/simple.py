@@ -11,6 +11,7 @@ from rq.queue import Queue
 from rq.worker import SimpleWorker
 
 from tenant_slots.interruptions import EndedAtOnce
+from tenant_slots.parting import granting_wishes
 from tenant_slots.running.run import WatchedRun
 from tenant_slots.workers.baseline import leave_transactions, restore_sessions
 from tenant_slots.workers.heartbeats import Token
@@ -32,6 +33,10 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
         except SystemExit as error:
             self._ends_at_once = True
             raise EndedAtOnce from error
+
+    def work(self, *args: Any, **kwargs: Any) -> bool:
+        with granting_wishes():
+            return super().work(*args, **kwargs)
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         taken = self.taken_run()

@@ -15,7 +15,7 @@ from rq.exceptions import DequeueTimeout, StopRequested
 from rq.job import Job
 from rq.queue import Queue
 
-from tenant_slots import dispatch, fair_order, transitions
+from tenant_slots import dispatch, fair_order, logs, transitions
 from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.fair_order import Freed, Next, Turn
 from tenant_slots.models import TenantJob
@@ -182,7 +182,8 @@ class TurnTakingWorker(SweepingWorker):
                 if not isinstance(error, Error):
                     raise
                 self.sweeper.contact.broken()
-                logger.warning("the database did not answer, trying again: %s", error)
+                about_queue = logs.about_named(queue=turn.rq_queue)
+                logger.warning("the database did not answer, trying again: %s", error, extra=about_queue)
                 self.settle_up()
                 time.sleep(SECONDS_WITHOUT_DATABASE)
                 raise DequeueTimeout(SECONDS_WITHOUT_DATABASE, turn.rq_queue) from error

@@ -82,6 +82,7 @@ def traced(tenant: str, marks: str) -> None:
 
 @tenant_job("imports", tenant="tenant")
 def fails(tenant: str, secret: str = "") -> None:
+    sentry_sdk.add_breadcrumb(message="read the feed")
     raise ValueError("no such feed")
 
 

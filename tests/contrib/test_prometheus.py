@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,7 +16,7 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest, make_asgi_app
 from prometheus_client.parser import text_string_to_metric_families
 from redis.exceptions import ConnectionError as RedisAway
 
@@ -62,6 +63,25 @@ def of(samples: Samples, name: str) -> dict[str, float]:
 
 def count() -> None:
     minutes.count_minutes(Report(), Contact())
+
+
+def test_the_asgi_app_of_prometheus_client_may_ask_in_its_event_loop() -> None:
+    """Django refuses a query there, and what could not be asked is no failure of the database's."""
+    waiting_job(tenant_queue())
+    registry, sent = CollectorRegistry(auto_describe=False), []
+    registry.register(TenantSlotsCollector())
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(make_asgi_app(registry)({"type": "http", "headers": []}, receive, send))
+    start, body = sent
+    assert start["status"] == 200
+    assert b"tenant_slots_database_up 1.0" in body["body"]
+    assert b'tenant_slots_jobs{queue="imports",state="waiting"} 1.0' in body["body"]
 
 
 # --- what is now ------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import pytest
 import sentry_sdk
 from django.db.models import JSONField, Value
 from django.test import override_settings
-from opentelemetry import trace
+from opentelemetry import context, propagate, trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -31,9 +31,10 @@ from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.integrations.rq import RqIntegration
 from sentry_sdk.transport import Transport
 
-from tenant_slots.contrib import opentelemetry, sentry
+from tenant_slots.contrib import opentelemetry, sentry, tracing
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import State, TenantJob
+from tenant_slots.workers import TenantSimpleWorker
 from tests.contrib import jobs
 from tests.factories import fresh, tenant_queue, waiting_job, work
 from tests.processes import Workers, wait_until
@@ -310,6 +311,18 @@ def test_tags_of_one_job_are_not_those_of_the_next(sent: InMemory) -> None:
     assert not event.get("tags")
 
 
+def test_a_failure_is_told_with_what_the_job_did_and_nothing_of_what_was_before(sent: InMemory) -> None:
+    """A worker has its own work behind it, and other tenants' jobs."""
+    sentry_sdk.add_breadcrumb(message="for another tenant")
+    jobs.fails.enqueue("acme")
+    work()
+    sentry_sdk.capture_message("control")
+    failure, control = ([crumb["message"] for crumb in event["breadcrumbs"]["values"]] for event in sent.of("event"))
+    assert "read the feed" in failure
+    assert "for another tenant" not in failure
+    assert "for another tenant" in control
+
+
 def test_where_sentry_is_off_nothing_is_kept_and_jobs_run() -> None:
     with override_settings(TENANT_SLOTS=ONLY_SENTRY):
         job = jobs.succeeds.enqueue("acme")
@@ -365,6 +378,87 @@ def test_a_plain_rq_job_without_a_tenant_is_traced_too(spans: InMemorySpanExport
     assert queued.get_status(refresh=True) == "finished"
     assert named(spans, "tests.contrib.jobs.succeeds").attributes["tenant_slots.tenant"] == ""
     assert [one["transaction"] for one in transport.of("transaction")] == ["tests.contrib.jobs.succeeds"]
+
+
+# --- what visitors send -----------------------------------------------------------------------------------------------
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+LONG = {"baggage": ",".join(f"sentry-{name}={'x' * 2000}" for name in "abc")}
+BY_OTEL = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01", **LONG}
+BY_SENTRY = {"sentry-trace": f"{TRACE}-b7ad6b7169203331-1", **LONG}
+
+
+@pytest.mark.usefixtures("spans")
+@pytest.mark.parametrize(("most", "kept"), [(65536, {"baggage"}), (4096, set()), (150, set())])
+def test_a_header_that_is_too_long_for_a_row_keeps_nobody_from_enqueueing(most: int, kept: set[str]) -> None:
+    """Whoever sends the request says how long it is. The trace goes on without it."""
+    token = context.attach(propagate.extract(BY_OTEL))
+    try:
+        with override_settings(TENANT_SLOTS={**ONLY_OTEL, "MAX_ARGS_BYTES": most}):
+            by_otel = jobs.succeeds.enqueue("acme").context["opentelemetry"]
+    finally:
+        context.detach(token)
+    assert by_otel.keys() == {"traceparent"} | kept
+    assert TRACE in by_otel["traceparent"]
+    small = override_settings(TENANT_SLOTS={**ONLY_SENTRY, "MAX_ARGS_BYTES": most})
+    with small, sentry_on(InMemory()), sentry_sdk.start_transaction(sentry_sdk.continue_trace(BY_SENTRY)):
+        by_sentry = jobs.succeeds.enqueue("acme").context["sentry"]
+    assert by_sentry.keys() == {"sentry-trace"} | kept
+    assert TRACE in by_sentry["sentry-trace"]
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "no headers",
+        ["traceparent"],
+        {"traceparent": 5, "sentry-trace": None, "baggage": ["a"]},
+        {"traceparent": "00-zz", "tracestate": "=,=", "sentry-trace": "-", "baggage": "sentry-sample_rand=much,=,%"},
+    ],
+)
+def test_a_job_runs_whatever_others_have_written_where_its_trace_is(spans: InMemorySpanExporter, kept: Any) -> None:
+    """A plain RQ job of another program brings its own, and SQL may write any."""
+    with override_settings(TENANT_SLOTS=BOTH), sentry_on(InMemory()) as transport:
+        job = jobs.succeeds.enqueue("acme")
+        TenantJob.objects.filter(pk=job.pk).update(context={"opentelemetry": kept, "sentry": kept})
+        work()
+    assert fresh(job).state == State.FINISHED
+    assert named(spans, job.task).parent is None
+    assert [one["transaction"] for one in transport.of("transaction")] == [job.task]
+
+
+# --- who waits until what was recorded is sent ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def flushes(monkeypatch: pytest.MonkeyPatch, spans: InMemorySpanExporter) -> list[str]:
+    """In a process that looks as if it had been forked since it was set up."""
+    made: list[str] = []
+    monkeypatch.setattr(tracing, "_loaded_by", 0)
+    monkeypatch.setattr(opentelemetry, "_flush", lambda: made.append("flushed"))
+    return made
+
+
+def test_a_web_server_that_was_forked_waits_for_nothing_in_immediate_mode(flushes: list[str]) -> None:
+    with override_settings(TENANT_SLOTS={**ONLY_OTEL, "IMMEDIATE": True}):
+        assert fresh(jobs.succeeds.enqueue("acme")).state == State.FINISHED
+    assert flushes == []
+
+
+def test_a_worker_without_work_horses_waits_when_it_ends_and_not_after_each_job(flushes: list[str]) -> None:
+    """As those of a pool, which were forked."""
+    made = [jobs.succeeds.enqueue("acme") for _ in range(3)]
+    queue = django_rq.get_queue("imports")
+    TenantSimpleWorker([queue], connection=queue.connection).work(burst=True, logging_level="ERROR")
+    assert all(fresh(job).state == State.FINISHED for job in made)
+    assert flushes == ["flushed"]
+
+
+def test_control_what_may_be_the_only_job_of_its_process_waits(flushes: list[str]) -> None:
+    for _ in range(3):
+        jobs.succeeds.enqueue("acme")
+    work()
+    assert flushes == ["flushed"] * 3
 
 
 # --- both, with real processes ----------------------------------------------------------------------------------------
