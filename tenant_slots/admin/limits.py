@@ -86,7 +86,7 @@ class LimitPages(QueuePermissions, QueueConcern):
         return HttpResponseRedirect(address(self, "changelist"))
 
     def _conflict(self, request: HttpRequest, form: LimitForm, error: Any) -> HttpResponse:
-        text = conflict_text(error.max_job, form.cleaned_data["max_job"])
+        text = conflict_text(error.tenant_queue, form.cleaned_data["max_job"])
         if wants_json(request):
             theirs = {"max_job": error.max_job, "version": error.version}
             yours = {"max_job": form.cleaned_data["max_job"]}
@@ -117,7 +117,7 @@ class LimitPages(QueuePermissions, QueueConcern):
 
 def refused(form: forms.Form, error: Any, yours: int) -> int:
     """Show both values; who sends the form again has seen them. Returns the status of the answer."""
-    form.add_error(None, conflict_text(error.max_job, yours))
+    form.add_error(None, conflict_text(error.tenant_queue, yours))
     form.data = {**form.data.dict(), "version": str(error.version)}  # type: ignore[attr-defined]
     return CONFLICT
 
