@@ -17,7 +17,7 @@ from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_lim
 from tenant_slots.admin.forms import LimitAndShareForm, LimitForm, ResetForm, as_typed
 from tenant_slots.admin.pages import address, confirmation, view_name
 from tenant_slots.admin.permissions import QueuePermissions
-from tenant_slots.admin.snapshots import forget_shared, shared_rows, worker_time_of_queues
+from tenant_slots.admin.snapshots import forget_shared, shared_rows, worker_time_for
 from tenant_slots.admin.words import effect_of, origin
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.models import TenantQueue
@@ -80,7 +80,8 @@ class LimitPages(QueuePermissions, QueueConcern):
         forget_shared()
         shared_rows.put(fresh)
         if wants_json(request):
-            return JsonResponse({"effect": effect, "cells": cells.of_row(fresh[row.pk], worker_time_of_queues())})
+            found = cells.of_row(fresh[row.pk], worker_time_for(self, request))
+            return JsonResponse({"effect": effect, "cells": found})
         text = gettext("%(row)s: limit %(limit)s.") % {"row": row, "limit": row.max_job}
         self.message_user(request, f"{text} {effect}")
         return HttpResponseRedirect(address(self, "changelist"))

@@ -69,7 +69,7 @@ class TenantQueueAdmin(
     )  # fmt: skip
     key = ("tenant", "queue")
     added = ("max_job", "share", "rate", "burst", "max_job_per_key", "max_waiting", "paused")
-    shown = ("usage", "tokens", "rest", "waiting", "origin", "created_at")
+    shown = ("usage", "tokens", "rest", "waiting", "origin", "created")
 
     pause = in_menu(queue_actions.PAUSE)
     resume = in_menu(queue_actions.RESUME)
@@ -101,8 +101,9 @@ class TenantQueueAdmin(
             return self.key + self.added
         if self.has_change_permission(request, obj):
             return self.key + self.editable + self.shown
-        of_form = ("rate", "burst", "reason", "seen_version")
-        return self.key + tuple(name for name in self.editable if name not in of_form) + ("rate_shown", *self.shown)
+        of_form = ("rate", "burst", "reason", "seen_version", "override_until", "resume_at")
+        caps = tuple(name for name in self.editable if name not in of_form)
+        return (*self.key, *caps, "override_end", "pause_end", "rate_shown", *self.shown)
 
     def get_readonly_fields(self, request: HttpRequest, obj: TenantQueue | None = None) -> Any:
-        return (*self.key, "rate_shown", *self.shown) if obj else ()
+        return (*self.key, "override_end", "pause_end", "rate_shown", *self.shown) if obj else ()
