@@ -18,6 +18,7 @@ from tenant_slots.admin.columns import QueueColumns
 from tenant_slots.admin.deletion import Deletion
 from tenant_slots.admin.detail import DetailPage
 from tenant_slots.admin.filters import QueueFilter, StateFilter
+from tenant_slots.admin.history import HistoryPage
 from tenant_slots.admin.limits import LimitPages
 from tenant_slots.admin.live import LiveList
 from tenant_slots.admin.lookups import OfferedLookups, with_storable
@@ -33,6 +34,7 @@ class TenantQueueAdmin(
     LimitPages,
     ChangeForm,
     DetailPage,
+    HistoryPage,
     Deletion,
     OverviewPage,
     BulkPages,
