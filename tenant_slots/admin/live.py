@@ -14,13 +14,14 @@ from tenant_slots.admin import cells, workers
 from tenant_slots.admin.bases import QueueConcern
 from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import Restricted
+from tenant_slots.admin.plans import Plans
 from tenant_slots.admin.polling import INTERVALS, asked_rows, clamped, conditional
 from tenant_slots.admin.snapshots import Board, shared_rows, shared_tiles, worker_time_for
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats import rows, tiles
 
 
-class LiveList(Restricted, QueueConcern):
+class LiveList(Plans, Restricted, QueueConcern):
     class Media:
         css = {"all": ("tenant_slots/admin.css",)}
         js = ("tenant_slots/admin_live.js",)
@@ -66,7 +67,9 @@ class LiveList(Restricted, QueueConcern):
         found = rows.measured([row.pk for row in changelist.result_list])
         shared_rows.put(found)
         worker_time = worker_time_for(self, request) if found else None
+        plans = self.plans_of({row.tenant for row in changelist.result_list})
         for row in changelist.result_list:
+            row.plan = plans.get(row.tenant, "")
             if row.pk in found:
                 row.cells = cells.of_row(found[row.pk], worker_time)
         return changelist

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.contrib import admin
@@ -83,7 +84,8 @@ class TenantQueueAdmin(
 
     @admin.action(permissions=["export"], description=_("Export selected tenant queues as CSV"))
     def export(self, request: HttpRequest, queryset: QuerySet[TenantQueue]) -> Any:
-        return export.stream(self, request, export.QUEUE_FIELDS, queryset, export.queue_lines)
+        lines = partial(export.queue_lines, plans_of=self.plans_of)
+        return export.stream(self, request, (*export.QUEUE_FIELDS, "plan"), queryset, lines)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantQueue]:
         # Not super(), which orders before there is a `waiting` to order by.
