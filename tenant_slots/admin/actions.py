@@ -69,7 +69,8 @@ def _theirs(model_admin: Any, request: HttpRequest, pks: list[int]) -> list[int]
 
 
 def _is_for_background(action: Confirmed, pks: list[int], values: Any) -> bool:
-    return action.rows_changed(pks, values) > MOST_IN_REQUEST
+    """Also where few rows will change: each object is looked at, whether or not there is something to change."""
+    return max(len(pks), action.rows_changed(pks, values)) > MOST_IN_REQUEST
 
 
 def _shown(request: HttpRequest, objects: QuerySet[Any]) -> list[int] | None:

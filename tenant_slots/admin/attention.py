@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from django.utils.translation import gettext, ngettext
 
 from tenant_slots import fleet
 from tenant_slots.admin import workers
+from tenant_slots.admin.bulk import report
 from tenant_slots.admin.words import duration
 from tenant_slots.conf import rq_queues
 from tenant_slots.fleet import Fleet
@@ -18,6 +19,9 @@ from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.repair import findings, liveness
 from tenant_slots.stats import sweeps
 from tenant_slots.stats.expressions import count_of
+
+MODELS = (TenantQueue._meta.label_lower, TenantJob._meta.label_lower)
+"""That bulk changes are about."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class Facts:
     without_queue: int
     """Tenant queues with jobs, whose queue `RQ_QUEUES` does not have."""
     old_snapshots: int
+    lost_bulk_changes: Mapping[str, int]
+    """By model: they have not ended, and nobody goes on with them."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,8 @@ class Links:
     workers: str
     queues: str
     jobs: str
+    bulk_changes: Mapping[str, str]
+    """By model."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,7 @@ class Sentence:
 def facts() -> Facts:
     """Five queries, and what RQ has on record of the workers."""
     known = fleet.known()
-    stale, queued_too_long, paused_for_good, without_queue = _counted(known)
+    stale, queued_too_long, paused_for_good, without_queue, *lost = _counted(known)
     return Facts(
         workers.deserted(known),
         known.unasked,
@@ -69,6 +77,7 @@ def facts() -> Facts:
         paused_for_good,
         without_queue,
         old_snapshots=sum(1 for _ in liveness.old_snapshots()),
+        lost_bulk_changes=dict(zip(MODELS, lost, strict=True)),
     )
 
 
@@ -76,14 +85,21 @@ def _counted(known: Fleet) -> tuple[int, ...]:
     queued = liveness.left_by_idle(liveness.admitted_long_ago(), known)
     waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("pk"))
     paused = TenantQueue.objects.filter(Exists(waiting), paused=True, resume_at=None)
-    counted: tuple[Any, ...] = (TenantJob.objects.stale(), queued, paused, findings.without_queue())
+    lost = map(report.lost, MODELS)
+    counted: tuple[Any, ...] = (TenantJob.objects.stale(), queued, paused, findings.without_queue(), *lost)
     found = TenantQueue.objects.order_by().values_list(*map(count_of, counted))[:1]
     return next(iter(found), (0,) * len(counted))
 
 
 def sentences(facts: Facts, links: Links) -> list[Sentence]:
     """The most pressing ones first; none when all is well."""
-    return [*_of_workers(facts, links), *_of_sweeps(facts), *_of_jobs(facts, links), *_of_tenants(facts, links)]
+    return [
+        *_of_workers(facts, links),
+        *_of_sweeps(facts, links),
+        *_of_jobs(facts, links),
+        *_of_tenants(facts, links),
+        *_of_staff(facts, links),
+    ]
 
 
 def _of_workers(facts: Facts, links: Links) -> Iterator[Sentence]:
@@ -101,7 +117,7 @@ def _of_workers(facts: Facts, links: Links) -> Iterator[Sentence]:
         yield Sentence(gettext("All workers are suspended, until somebody calls manage.py rqresume."), links.workers)
 
 
-def _of_sweeps(facts: Facts) -> Iterator[Sentence]:
+def _of_sweeps(facts: Facts, links: Links) -> Iterator[Sentence]:
     if facts.seconds_without_sweep is None:
         return
     start = gettext("Start a worker with a class of tenant_slots, or manage.py slots_sweep --loop.")
@@ -109,7 +125,7 @@ def _of_sweeps(facts: Facts) -> Iterator[Sentence]:
         since = gettext("Nobody has swept for %(time)s.") % {"time": duration(facts.seconds_without_sweep)}
     else:
         since = gettext("Nobody has ever swept.")
-    yield Sentence(f"{since} {start}")
+    yield Sentence(f"{since} {start}", links.workers)
 
 
 def _of_jobs(facts: Facts, links: Links) -> Iterator[Sentence]:
@@ -155,3 +171,14 @@ def _of_tenants(facts: Facts, links: Links) -> Iterator[Sentence]:
             facts.old_snapshots,
         )
         yield Sentence(text % {"count": facts.old_snapshots, "minutes": liveness.MINUTES_PINNED})
+
+
+def _of_staff(facts: Facts, links: Links) -> Iterator[Sentence]:
+    for model, count in facts.lost_bulk_changes.items():
+        text = ngettext(
+            "%(count)d bulk change has not ended, and nobody goes on with it.",
+            "%(count)d bulk changes have not ended, and nobody goes on with them.",
+            count,
+        )
+        if count:
+            yield Sentence(text % {"count": count}, links.bulk_changes[model])

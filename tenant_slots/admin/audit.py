@@ -22,7 +22,7 @@ from tenant_slots.admin.words import moment
 from tenant_slots.conf import app_settings
 from tenant_slots.db import copying
 from tenant_slots.db.compiled import Consequence, inserted_then
-from tenant_slots.models import Change, KeptChange, TenantQueue
+from tenant_slots.models import Change, KeptChange, TenantJob, TenantQueue
 
 ENTRIES_SHOWN = 50
 
@@ -57,8 +57,8 @@ def note(
     model_admin.log_change(request, row, [message(what, old, new, reason)])
 
 
-def note_all(model_admin: Any, request: HttpRequest, what: str, new: str, reason: str) -> None:
-    """One entry for many objects, which names none of them."""
+def note_all(model_admin: Any, request: HttpRequest, what: Any, new: str, reason: str) -> None:
+    """One entry for many objects, which names none of them. As of `note`, the texts are lazy."""
     LogEntry.objects.create(
         user_id=int(request.user.pk or 0),
         content_type=ContentType.objects.get_for_model(model_admin.model, for_concrete_model=False),
@@ -162,26 +162,37 @@ def _cap(value: int | str | None) -> str:
     return gettext("no limit") if value is None else str(value)
 
 
-def kept_of(row: TenantQueue) -> list[KeptChange]:
+def kept_of(row: TenantQueue, most: int = ENTRIES_SHOWN) -> list[KeptChange]:
     """The latest changes of a tenant queue, the last one first, whoever made them."""
-    return list(row.kept_changes.order_by("-pk")[:ENTRIES_SHOWN])
+    return list(row.kept_changes.order_by("-pk")[:most])
 
 
-def history_of(row: TenantQueue, kept: Sequence[KeptChange]) -> list[HistoryLine]:
+def history_of(row: TenantQueue, kept: Sequence[KeptChange], most: int = ENTRIES_SHOWN) -> list[HistoryLine]:
     """`kept_of` the row, and what else staff have done with it. Two queries at most."""
-    lines = [*map(line_of, kept), *actions_on(row)]
-    return sorted(lines, key=lambda line: line.time, reverse=True)[:ENTRIES_SHOWN]
+    kept_since = kept[-1].at if len(kept) >= limits.CHANGES_KEPT else None
+    lines = [*map(line_of, kept), *actions_on(row, most, kept_since)]
+    return sorted(lines, key=lambda line: line.time, reverse=True)[:most]
 
 
-def actions_on(row: Model) -> list[HistoryLine]:
-    """What staff have done with it, the latest first, without what is kept as a change. Two queries at most."""
+def whole_history_of(one: TenantQueue | TenantJob, most: int) -> list[HistoryLine]:
+    """As far as anything is known of it, but no more than so many lines, the latest first."""
+    return history_of(one, kept_of(one, most), most) if isinstance(one, TenantQueue) else actions_on(one, most)
+
+
+def actions_on(row: Model, most: int = ENTRIES_SHOWN, kept_since: datetime | None = None) -> list[HistoryLine]:
+    """What staff have done with it, the latest first. Two queries at most.
+
+    Args:
+        most: so many.
+        kept_since: changes from then on are kept with the row as well, from where its history shows them; None for all.
+    """
     entries = LogEntry.objects.filter(
         content_type=ContentType.objects.get_for_model(row, for_concrete_model=False), object_id=str(row.pk)
     )
     return [
         HistoryLine(entry.action_time, entry.user.get_username(), **facts)
-        for entry in entries.select_related("user").order_by("-action_time", "-pk")[:ENTRIES_SHOWN]
-        for facts in _facts(entry)
+        for entry in entries.select_related("user").order_by("-action_time", "-pk")[:most]
+        for facts in _facts(entry, is_kept=kept_since is None or entry.action_time >= kept_since)
     ]
 
 
@@ -192,14 +203,14 @@ def line_of(kept: KeptChange) -> HistoryLine:
     return HistoryLine(kept.at, kept.by or gettext("code"), reason=kept.reason, **words)
 
 
-def _facts(entry: LogEntry) -> list[dict[str, str]]:
-    """Those that are kept as changes too are left out."""
+def _facts(entry: LogEntry, *, is_kept: bool) -> list[dict[str, str]]:
+    """Those that are kept as changes too are left out, while they are."""
     try:
         changed = [message["changed"] for message in json.loads(entry.change_message)]
         return [
             {"reason": str(facts["reason"]), **{name: _translated(str(facts[name])) for name in ("what", "old", "new")}}
             for facts in changed
-            if not facts.get("kept")
+            if not (is_kept and facts.get("kept"))
         ]
     except NO_MESSAGE:
         return [{"what": _as_django_says(entry), "old": "", "new": "", "reason": ""}]

@@ -25,12 +25,13 @@ class Cell(TypedDict, total=False):
 Cells = dict[str, Cell]
 
 
-def of_row(row: Row, worker_time: Mapping[str, float]) -> Cells:
+def of_row(row: Row, worker_time: Mapping[str, float] | None = None) -> Cells:
     """By ``<primary key>.<place>``.
 
     Args:
-        worker_time: the seconds of all tenants, by queue.
+        worker_time: the seconds of all tenants, by queue; None for a viewer who is not to learn of others.
     """
+    of_all = None if worker_time is None else worker_time.get(row.queue, 0.0)
     places: Cells = {
         "state": {"text": state(row), "attrs": {"data-state": row.state}},
         "usage": {"text": f"{row.running} / {row.max_job}"},
@@ -41,7 +42,7 @@ def of_row(row: Row, worker_time: Mapping[str, float]) -> Cells:
         "waiting": {"text": str(row.waiting)},
         "oldest": {"text": duration(row.oldest_wait)},
         "delay": {"text": duration(row.start_delay)},
-        "worker": {"text": part_of(row.worker_seconds, worker_time.get(row.queue, 0.0))},
+        "worker": {"text": part_of(row.worker_seconds, of_all)},
         "failed": {"text": str(row.failed)},
         "chart": {"attrs": {"aria-label": activity_in_words(row)}},
         "ran": {"attrs": {"points": charts.line(row.activity, _highest(row))}},

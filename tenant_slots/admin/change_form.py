@@ -57,8 +57,10 @@ class TenantQueueForm(QueueModelForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
-        for name in ("override_until", "resume_at"):
-            if name in self.changed_data and cleaned.get(name):
+        self._keep_seconds(cleaned)
+        changed = set(self.changed_data)
+        for name, sets_it in (("override_until", {"override_until", "max_job"}), ("resume_at", {"resume_at"})):
+            if changed & sets_it and cleaned.get(name):
                 self._require_future(name, cleaned[name])
         if not self.errors.keys() & {"rate", "burst"}:
             cleaned["new_rate"] = self._rate(cleaned.get("rate", ""), cleaned.get("burst"))
@@ -67,7 +69,7 @@ class TenantQueueForm(QueueModelForm):
         seen = cleaned.get("seen_version")
         if seen is not None and not self.instance._state.adding and seen != self.stored.version:
             self.conflict = True
-            raise ValidationError(conflict_text(self.stored.max_job, cleaned.get("max_job")), code="conflict")
+            raise ValidationError(conflict_text(self.stored, cleaned.get("max_job")), code="conflict")
         return cleaned
 
     def show_stored(self) -> None:
@@ -85,6 +87,11 @@ class TenantQueueForm(QueueModelForm):
             if name not in touched:
                 data[name] = _typed(field, value)
         self.data = data
+
+    def _keep_seconds(self, cleaned: dict[str, Any]) -> None:
+        """Of a time that was left alone: its input has none."""
+        for name in {"override_until", "resume_at"} & cleaned.keys() - set(self.changed_data):
+            cleaned[name] = getattr(self.stored, name)
 
     def _may_be_added(self, cleaned: dict[str, Any]) -> bool:
         """What is no row at all is left to the errors of its fields."""
@@ -164,7 +171,7 @@ class ChangeForm(Restricted, QueueConcern):
             response = super().changeform_view(request, object_id, *args, **kwargs)
         except StaleVersion as error:
             # It came between our look at the version and our lock: the form is shown anew with what is stored.
-            self.message_user(request, conflict_text(error.max_job, None), messages.ERROR)
+            self.message_user(request, conflict_text(error.tenant_queue, None), messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())
         context = getattr(response, "context_data", None) or {}
         if "adminform" in context and getattr(context["adminform"].form, "conflict", False):

@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext
 
 from tenant_slots.admin.forms import minute_of
-from tenant_slots.admin.words import NOTHING
+from tenant_slots.admin.words import NOTHING, origin
 from tenant_slots.models import Change, TenantQueue
 from tenant_slots.rates import Rate
 
@@ -38,7 +38,9 @@ def set_limit_and_share(
     """
     ends_override = until is None and bool(shown_until)
     changes: list[Change] = []
-    if max_job != row.max_job or ends_override or (until is not None and until != minute_of(row.override_until)):
+    if until == minute_of(row.override_until):
+        until = row.override_until  # with the seconds, which the input leaves out
+    if max_job != row.max_job or ends_override or (until is not None and until != row.override_until):
         changes += set_limit(row, max_job=max_job, until=until, **facts)
         facts["version"] = row.version
     if share is not None and share != row.share:
@@ -52,7 +54,9 @@ def set_rate(row: TenantQueue, rate: Rate | None, **facts: Any) -> list[Change]:
     return row.set_rate(rate.number, per=rate.per, burst=rate.burst, **facts)
 
 
-def conflict_text(theirs: int, yours: int | None) -> str:
+def conflict_text(row: TenantQueue, yours: int | None) -> str:
+    """With what is stored now, and until when that holds: whoever sends the form again ends it."""
+    theirs = f"{row.max_job} ({origin(row)})" if row.override_until else row.max_job
     return gettext(
         "Somebody else has changed this tenant queue in the meantime. Their limit: %(theirs)s. Yours: %(yours)s. "
         "Nothing was saved."

@@ -14,10 +14,20 @@ from django.utils.translation import gettext_lazy as _
 from tenant_slots.admin import cells, words
 from tenant_slots.admin.bases import QueueConcern
 from tenant_slots.admin.pages import address
-from tenant_slots.admin.snapshots import worker_time_of_queues
 from tenant_slots.admin.words import NOTHING
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats import rows
+
+
+def time_column(field: str, description: Any) -> Callable[[Any, TenantQueue], str]:
+    """A method that shows a time of the row with its zone, which Django leaves out."""
+
+    @admin.display(description=description)
+    def shown(model_admin: Any, row: TenantQueue) -> str:
+        time = getattr(row, field)
+        return words.moment(time) if time else NOTHING
+
+    return shown
 
 
 def column(
@@ -43,12 +53,16 @@ class QueueColumns(QueueConcern):
     worker_time = column("worker", _("worker time, 1 h"), ordering="worker_time", css="slots-number")
     failed = column("failed", _("failed, 1 h"))
     origin = column("origin", _("limit source"), tag="bdi")
+    override_end = time_column("override_until", _("override until"))
+    pause_end = time_column("resume_at", _("resume at"))
+    created = time_column("created_at", _("created"))
 
     @admin.display(description=_("tenant"), ordering="tenant")
     def tenant_name(self, row: TenantQueue) -> Any:
         # <bdi> keeps the marks of a right-to-left name from turning its surroundings round.
-        name = row.tenant or _("no tenant")
-        return format_html('<bdi class="slots-name">{}</bdi><small class="slots-queue">{}</small>', name, row.queue)
+        name, plan = row.tenant or _("no tenant"), getattr(row, "plan", "")
+        named = format_html('<bdi class="slots-name">{}</bdi><small class="slots-queue">{}</small>', name, row.queue)
+        return format_html('{} <bdi class="slots-plan">{}</bdi>', named, plan) if plan else named
 
     @admin.display(description=_("in use"), ordering="in_use")
     def usage(self, row: TenantQueue) -> SafeString:
@@ -96,7 +110,6 @@ def cell(row: TenantQueue, place: str, tag: str = "span", css: str = "") -> Safe
 def cells_of(row: Any) -> cells.Cells:
     """Once per row, for all its columns."""
     if not hasattr(row, "cells"):
-        found = getattr(row, "live", None) or rows.measured([row.pk])[row.pk]
-        row.cells = cells.of_row(found, worker_time_of_queues())
+        row.cells = cells.of_row(getattr(row, "live", None) or rows.measured([row.pk])[row.pk])
     made: cells.Cells = row.cells
     return made

@@ -13,6 +13,7 @@ from tenant_slots.admin import audit, decided, queue_charts, words
 from tenant_slots.admin.hosts import name_hosts
 from tenant_slots.admin.pages import address
 from tenant_slots.admin.permissions import QueuePermissions, may
+from tenant_slots.admin.plans import Plans
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats import held, positions, rows
 from tenant_slots.stats.rows import Row
@@ -21,7 +22,7 @@ MOST_HOLDING = 100
 MOST_WAITING = 50
 
 
-class DetailPage(QueuePermissions):
+class DetailPage(Plans, QueuePermissions):
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """What is looked at has its figures, and is read once for a page."""
         if from_field or request.method not in ("GET", "HEAD"):
@@ -55,6 +56,7 @@ class DetailPage(QueuePermissions):
         context: dict[str, Any] = {
             "slots_live": live_of(row),
             "slots_state": words.state(live_of(row)),
+            "slots_plan": self.plans_of([row.tenant]).get(row.tenant, ""),
             "slots_figures": self._figures(row),
             "slots_decided": decided.sentences(row, kept),
             "slots_span": span,

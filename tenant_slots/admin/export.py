@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import chain
 from typing import Any
 from urllib.parse import unquote_plus
@@ -12,7 +12,7 @@ from urllib.parse import unquote_plus
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, StreamingHttpResponse
-from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.admin import audit
 from tenant_slots.models import TenantJob, TenantQueue
@@ -38,6 +38,7 @@ FORMULA = re.compile(r"(?:^|(?<=[;\n])|(?<=\r)(?!\n))(?=\s*[=+\-@\t\r])")
 """Where one begins: in the text, in a part of it that a spreadsheet with semicolons splits off, or in a line of it."""
 
 Lines = Callable[[QuerySet[Any]], Iterator[Any]]
+Plans = Callable[[Collection[str]], Mapping[str, str]]
 
 
 class Echo:
@@ -58,7 +59,7 @@ def stream(
     if not model_admin.has_export_permission(request):
         raise PermissionDenied
     query = unquote_plus(request.META.get("QUERY_STRING", ""))
-    audit.note_all(model_admin, request, gettext("exported as CSV"), str(objects.order_by().count()), query)
+    audit.note_all(model_admin, request, _("exported as CSV"), str(objects.order_by().count()), query)
     writer = csv.writer(Echo(), quoting=csv.QUOTE_ALL)
     texts = (writer.writerow(list(map(harmless, line))) for line in chain([fields], lines(objects)))
     name = model_admin.opts.model_name
@@ -66,15 +67,17 @@ def stream(
     return StreamingHttpResponse(texts, content_type="text/csv; charset=utf-8", headers=headers)
 
 
-def queue_lines(queues: QuerySet[TenantQueue]) -> Iterator[list[Any]]:
-    """The rows are read part by part: ten thousand at once would be a load of memory."""
+def queue_lines(queues: QuerySet[TenantQueue], plans_of: Plans) -> Iterator[list[Any]]:
+    """`QUEUE_FIELDS` and the plan. Read part by part: ten thousand at once would be a load of memory."""
     pks = list(queues.order_by("tenant", "queue").values_list("pk", flat=True))
     for start in range(0, len(pks), ROWS_AT_ONCE):
         part = pks[start : start + ROWS_AT_ONCE]
         found, measured = TenantQueue.objects.in_bulk(part), rows.measured(part)
+        plans = plans_of({row.tenant for row in found.values()})
         for pk in part:
             if (row := found.get(pk)) and (live := measured.get(pk)):
-                yield [getattr(live, name) if hasattr(live, name) else getattr(row, name) for name in QUEUE_FIELDS]
+                figures = (getattr(live, name) if hasattr(live, name) else getattr(row, name) for name in QUEUE_FIELDS)
+                yield [*figures, plans.get(row.tenant, "")]
 
 
 def job_lines(jobs: QuerySet[TenantJob]) -> Iterator[Any]:

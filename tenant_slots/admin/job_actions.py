@@ -6,7 +6,7 @@ from typing import Any
 
 from django import forms
 from django.http import HttpRequest
-from django.utils.translation import gettext, ngettext_lazy
+from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.admin import audit
@@ -15,11 +15,13 @@ from tenant_slots.admin.changes import name_of
 from tenant_slots.admin.confirmed import DONE, Confirmed
 from tenant_slots.admin.forms import STYLED, ReasonForm
 from tenant_slots.admin.words import state_of
+from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing import cancel, priority, retry
 from tenant_slots.exceptions import NotRetryable
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair import lost_runs
 from tenant_slots.repair.lost_runs import ByHand
+from tenant_slots.stats import dependencies
 from tenant_slots.tasks.options import HIGHEST_PRIORITY
 
 OTHER_STATE = "other state"
@@ -69,6 +71,21 @@ class PriorityForm(ReasonForm):
 
 def describe(job: TenantJob) -> str:
     return f"{job} · {job.tenant_queue} · {job.get_state_display()}"
+
+
+def canceled_too(pks: list[int], values: dict[str, Any]) -> list[str]:
+    """What a page that asks says of jobs that nobody has chosen."""
+    count = dependencies.canceled_with(pks)
+    text = ngettext(
+        "%(count)d other job runs after these, and is canceled with the one that it runs after.",
+        "%(count)d other jobs run after these, and are canceled with those that they run after.",
+        count,
+    )
+    return [text % {"count": count}] if count else []
+
+
+def _running(pks: list[int]) -> list[int]:
+    return list(TenantJob.objects.running().filter(among(pks)).order_by().values_list("pk", flat=True))
 
 
 def _cancel(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
@@ -144,6 +161,7 @@ CANCEL = Confirmed(
         ENDED: ngettext_lazy("%(count)d job had already ended.", "%(count)d jobs had already ended.", "count"),
         OTHER_STATE: ngettext_lazy("%(count)d job is not running.", "%(count)d jobs are not running.", "count"),
     },
+    warnings=canceled_too,
     in_background=Jobs(
         change=lambda row, jobs, values: cancel.cancel_unadmitted(row, jobs),
         what=_("state"),
@@ -164,6 +182,7 @@ STOP = Confirmed(
         ASKED: ASKED_TO_END,
         OTHER_STATE: ngettext_lazy("%(count)d job is not running.", "%(count)d jobs are not running.", "count"),
     },
+    warnings=lambda pks, values: canceled_too(_running(pks), values),
 )
 RETRY = Confirmed(
     permission="retry",

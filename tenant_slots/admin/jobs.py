@@ -15,6 +15,7 @@ from tenant_slots.admin.bases import JobModelAdmin
 from tenant_slots.admin.bulk.pages import BulkPages
 from tenant_slots.admin.failures import FailuresPage
 from tenant_slots.admin.filters import TenantFilter
+from tenant_slots.admin.history import HistoryPage
 from tenant_slots.admin.job_fields import JobFields
 from tenant_slots.admin.job_page import JobPage
 from tenant_slots.admin.lists import CappedPaginator, reading_of
@@ -26,7 +27,9 @@ from tenant_slots.models import TenantJob
 from tenant_slots.stats.expressions import LARGE
 
 
-class TenantJobAdmin(JobPage, FailuresPage, TasksPage, BulkPages, LiveJobs, JobFields, OfferedLookups, JobModelAdmin):
+class TenantJobAdmin(
+    JobPage, HistoryPage, FailuresPage, TasksPage, BulkPages, LiveJobs, JobFields, OfferedLookups, JobModelAdmin
+):
     list_display = (
         "uuid", "what", "for_whom", "queue", "state_shown", "reported", "priority_shown", "enqueued", "started",
         "ended", "attempt_shown",
@@ -42,7 +45,7 @@ class TenantJobAdmin(JobPage, FailuresPage, TasksPage, BulkPages, LiveJobs, JobF
     show_facets = admin.ShowFacets.NEVER  # nor count them
     show_full_result_count = False
     paginator = CappedPaginator
-    actions = ("cancel", "stop", "retry", "set_priority", "release", "export")
+    actions = ("retry", "set_priority", "release", "stop", "cancel", "export")
     private = LARGE
     linked = ("state", "tenant_queue__exact", "tenant_queue__id__exact")
     secret = ("arguments", "keyword_arguments", "shown_context")

@@ -17,7 +17,7 @@ from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_lim
 from tenant_slots.admin.forms import LimitAndShareForm, LimitForm, ResetForm, as_typed
 from tenant_slots.admin.pages import address, confirmation, view_name
 from tenant_slots.admin.permissions import QueuePermissions
-from tenant_slots.admin.snapshots import forget_shared, shared_rows, worker_time_of_queues
+from tenant_slots.admin.snapshots import forget_shared, shared_rows, worker_time_for
 from tenant_slots.admin.words import effect_of, origin
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.models import TenantQueue
@@ -80,13 +80,14 @@ class LimitPages(QueuePermissions, QueueConcern):
         forget_shared()
         shared_rows.put(fresh)
         if wants_json(request):
-            return JsonResponse({"effect": effect, "cells": cells.of_row(fresh[row.pk], worker_time_of_queues())})
+            found = cells.of_row(fresh[row.pk], worker_time_for(self, request))
+            return JsonResponse({"effect": effect, "cells": found})
         text = gettext("%(row)s: limit %(limit)s.") % {"row": row, "limit": row.max_job}
         self.message_user(request, f"{text} {effect}")
         return HttpResponseRedirect(address(self, "changelist"))
 
     def _conflict(self, request: HttpRequest, form: LimitForm, error: Any) -> HttpResponse:
-        text = conflict_text(error.max_job, form.cleaned_data["max_job"])
+        text = conflict_text(error.tenant_queue, form.cleaned_data["max_job"])
         if wants_json(request):
             theirs = {"max_job": error.max_job, "version": error.version}
             yours = {"max_job": form.cleaned_data["max_job"]}
@@ -117,7 +118,7 @@ class LimitPages(QueuePermissions, QueueConcern):
 
 def refused(form: forms.Form, error: Any, yours: int) -> int:
     """Show both values; who sends the form again has seen them. Returns the status of the answer."""
-    form.add_error(None, conflict_text(error.max_job, yours))
+    form.add_error(None, conflict_text(error.tenant_queue, yours))
     form.data = {**form.data.dict(), "version": str(error.version)}  # type: ignore[attr-defined]
     return CONFLICT
 

@@ -14,13 +14,14 @@ from tenant_slots.admin import cells, workers
 from tenant_slots.admin.bases import QueueConcern
 from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import Restricted
+from tenant_slots.admin.plans import Plans
 from tenant_slots.admin.polling import INTERVALS, asked_rows, clamped, conditional
-from tenant_slots.admin.snapshots import Board, shared_rows, shared_tiles, worker_time_of_queues
+from tenant_slots.admin.snapshots import Board, shared_rows, shared_tiles, worker_time_for
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats import rows, tiles
 
 
-class LiveList(Restricted, QueueConcern):
+class LiveList(Plans, Restricted, QueueConcern):
     class Media:
         css = {"all": ("tenant_slots/admin.css",)}
         js = ("tenant_slots/admin_live.js",)
@@ -43,9 +44,10 @@ class LiveList(Restricted, QueueConcern):
         found = shared_rows.get(shown, rows.measured)
         board = self._board_at_hand(request) if shown else self.board(request)
         texts = cells.of_tiles(*board) if board else {}
+        worker_time = worker_time_for(self, request) if found else None
         for pk in shown:
             if pk in found:
-                texts |= cells.of_row(found[pk], worker_time_of_queues())
+                texts |= cells.of_row(found[pk], worker_time)
         return conditional(request, JsonResponse({"every": clamped(request.GET.get("every")), "cells": texts}))
 
     def board(self, request: HttpRequest) -> Board:
@@ -55,7 +57,7 @@ class LiveList(Restricted, QueueConcern):
         return shared_tiles.get(["all"], lambda _: {"all": _board()})["all"]
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """The page's rows with their figures as `live`, always fresh: whoever reloads wants to see what has changed.
+        """The page's rows with what their columns say, always fresh: whoever reloads wants to see what has changed.
 
         An action, which is sent here too, shows no list.
         """
@@ -64,8 +66,12 @@ class LiveList(Restricted, QueueConcern):
             return changelist
         found = rows.measured([row.pk for row in changelist.result_list])
         shared_rows.put(found)
+        worker_time = worker_time_for(self, request) if found else None
+        plans = self.plans_of({row.tenant for row in changelist.result_list})
         for row in changelist.result_list:
-            row.live = found.get(row.pk)
+            row.plan = plans.get(row.tenant, "")
+            if row.pk in found:
+                row.cells = cells.of_row(found[row.pk], worker_time)
         return changelist
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:

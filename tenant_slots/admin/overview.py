@@ -13,7 +13,7 @@ from django.utils.formats import localize
 from django.utils.translation import gettext
 
 from tenant_slots.admin import attention, audit, overview_charts
-from tenant_slots.admin.attention import Facts, Links
+from tenant_slots.admin.attention import MODELS, Facts, Links
 from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import may
 from tenant_slots.admin.queue_charts import SPANS, Span
@@ -96,6 +96,9 @@ class OverviewPage(WorkersPage):
             workers=address(self, "workers"),
             queues=address(self, "changelist"),
             jobs=self._of_jobs(request, "changelist"),
+            bulk_changes=dict(
+                zip(MODELS, (address(self, "bulk_changes"), self._of_jobs(request, "bulk_changes")), strict=True)
+            ),
         )
 
     def _of_jobs(self, request: HttpRequest, page: str) -> str:

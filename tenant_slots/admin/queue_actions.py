@@ -18,6 +18,7 @@ from tenant_slots.admin.bulk.ways import CHANGED_MEANWHILE, UNCHANGED, JobsOfQue
 from tenant_slots.admin.changes import name_of, set_limit
 from tenant_slots.admin.confirmed import DONE, JOBS, Confirmed
 from tenant_slots.admin.forms import STYLED, JobsField, LimitForm, ReasonForm, SeenForm, future_field, seen, share_field
+from tenant_slots.admin.job_actions import canceled_too
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import origin
 from tenant_slots.db import clock
@@ -190,8 +191,9 @@ def _failed_among(pks: list[int], values: dict[str, Any]) -> list[str]:
 
 
 def _waiting_among(pks: list[int], values: dict[str, Any]) -> list[str]:
-    count = len(values.get("jobs", ()))
-    return [ngettext("%(count)d job waits.", "%(count)d jobs wait.", count) % {"count": count}, *_are_most(count)]
+    jobs = values.get("jobs", [])
+    text = ngettext("%(count)d job waits.", "%(count)d jobs wait.", len(jobs)) % {"count": len(jobs)}
+    return [text, *canceled_too(jobs, values), *_are_most(len(jobs))]
 
 
 def _are_most(count: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.contrib import admin
@@ -18,6 +19,7 @@ from tenant_slots.admin.columns import QueueColumns
 from tenant_slots.admin.deletion import Deletion
 from tenant_slots.admin.detail import DetailPage
 from tenant_slots.admin.filters import QueueFilter, StateFilter
+from tenant_slots.admin.history import HistoryPage
 from tenant_slots.admin.limits import LimitPages
 from tenant_slots.admin.live import LiveList
 from tenant_slots.admin.lookups import OfferedLookups, with_storable
@@ -33,6 +35,7 @@ class TenantQueueAdmin(
     LimitPages,
     ChangeForm,
     DetailPage,
+    HistoryPage,
     Deletion,
     OverviewPage,
     BulkPages,
@@ -69,7 +72,7 @@ class TenantQueueAdmin(
     )  # fmt: skip
     key = ("tenant", "queue")
     added = ("max_job", "share", "rate", "burst", "max_job_per_key", "max_waiting", "paused")
-    shown = ("usage", "tokens", "rest", "waiting", "origin", "created_at")
+    shown = ("usage", "tokens", "rest", "waiting", "origin", "created")
 
     pause = in_menu(queue_actions.PAUSE)
     resume = in_menu(queue_actions.RESUME)
@@ -81,7 +84,8 @@ class TenantQueueAdmin(
 
     @admin.action(permissions=["export"], description=_("Export selected tenant queues as CSV"))
     def export(self, request: HttpRequest, queryset: QuerySet[TenantQueue]) -> Any:
-        return export.stream(self, request, export.QUEUE_FIELDS, queryset, export.queue_lines)
+        lines = partial(export.queue_lines, plans_of=self.plans_of)
+        return export.stream(self, request, (*export.QUEUE_FIELDS, "plan"), queryset, lines)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantQueue]:
         # Not super(), which orders before there is a `waiting` to order by.
@@ -101,8 +105,9 @@ class TenantQueueAdmin(
             return self.key + self.added
         if self.has_change_permission(request, obj):
             return self.key + self.editable + self.shown
-        of_form = ("rate", "burst", "reason", "seen_version")
-        return self.key + tuple(name for name in self.editable if name not in of_form) + ("rate_shown", *self.shown)
+        of_form = ("rate", "burst", "reason", "seen_version", "override_until", "resume_at")
+        caps = tuple(name for name in self.editable if name not in of_form)
+        return (*self.key, *caps, "override_end", "pause_end", "rate_shown", *self.shown)
 
     def get_readonly_fields(self, request: HttpRequest, obj: TenantQueue | None = None) -> Any:
-        return (*self.key, "rate_shown", *self.shown) if obj else ()
+        return (*self.key, "override_end", "pause_end", "rate_shown", *self.shown) if obj else ()

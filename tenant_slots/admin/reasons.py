@@ -26,7 +26,7 @@ def why_waiting(
 ) -> list[str]:
     """Nothing when it runs or has ended. See `reasons.why_waiting`; `look` is that of `sweeps`, if it was read."""
     because = reasons.why_waiting(job, seen, most_named, look and look.now)
-    return [*_sentences(job, because), *_nobody_sweeps(look)] if because else []
+    return [*dict.fromkeys(_sentences(job, because)), *_nobody_sweeps(look)] if because else []
 
 
 def _sentences(job: TenantJob, because: object) -> list[str]:
@@ -121,7 +121,10 @@ def _waits(job: TenantJob, waits: reasons.Waits) -> Iterable[str]:
                 yield gettext("It is a reservation: it gets the first free slot that no job before it could take.")
     yield from _stale(waits)
     yield from _gone(waits)
-    yield _estimate(waits)
+    is_taken = job.is_reservation or _is_taken(waits.rq_queue)
+    if not is_taken and Reason.WORKER not in waits.reasons:
+        yield from _workers_of(waits.rq_queue)  # whatever else it waits for: that alone does not start it
+    yield _estimate(waits, is_taken=is_taken)
 
 
 def _of_tenant_queue(reason: Reason, row: TenantQueue) -> str:
@@ -231,9 +234,9 @@ def _workers_of(queue: str) -> Iterable[str]:
 
 
 def _is_taken(queue: str) -> bool:
-    """Whether some worker takes the jobs of this queue, as far as Redis can be asked."""
+    """Whether some worker is known to take the jobs of this queue."""
     known = fleet.known(queue)
-    return bool(known.unasked) or (not known.is_suspended and any(member.takes_jobs for member in known.of(queue)))
+    return not known.is_suspended and any(member.takes_jobs for member in known.of(queue))
 
 
 def _last_heard(dead: Sequence[Member]) -> Iterable[str]:
@@ -244,14 +247,14 @@ def _last_heard(dead: Sequence[Member]) -> Iterable[str]:
         yield text % {"name": name, "time": second(at)}
 
 
-def _estimate(waits: reasons.Waits) -> str:
-    if not waits.may_start:
+def _estimate(waits: reasons.Waits, *, is_taken: bool) -> str:
+    if not waits.may_start or not is_taken:
         return gettext("Nobody can say when it starts.")
     if Reason.KEY_LIMIT in waits.reasons:
         return gettext("There is no estimate: it depends on when a job with its concurrency key ends.")
     if waits.pace is None:
         return gettext("There is no estimate: no job of this tenant queue has ended in the last hour.")
-    if waits.seconds_to_start is None or (Reason.WORKER in waits.reasons and not _is_taken(waits.rq_queue)):
+    if waits.seconds_to_start is None:
         return gettext("Nobody can say when it starts.")
     text = gettext(
         "It starts in about %(time)s. This is an estimate by the pace of its tenant queue: %(ended)d jobs ended in "

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from django.http import HttpRequest
 
 from tenant_slots.admin.attention import Facts
 from tenant_slots.models import TenantJob
@@ -92,9 +94,9 @@ shared_changes: Shared[tuple[str, int, int], Changes] = Shared(seconds=5)
 shared_facts: Shared[str, Facts] = Shared(seconds=5)
 
 
-def worker_time_of_queues() -> Mapping[str, float]:
-    """The seconds of the last hour that a row's are a part of, by queue."""
-    return _worker_time().of_queues
+def worker_time_for(model_admin: Any, request: HttpRequest) -> Mapping[str, float] | None:
+    """The seconds of the last hour that a row's are a part of, by queue. None for who sees some tenants only."""
+    return _worker_time().of_queues if model_admin.tenant_queues_for(request) is None else None
 
 
 def worker_time_of_rows() -> Mapping[int, float]:

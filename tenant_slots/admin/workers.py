@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.urls import path
@@ -18,7 +18,7 @@ from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import QueuePermissions, may
 from tenant_slots.conf import rq_queues
 from tenant_slots.fleet import Fleet, Member
-from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.models import Stage, TenantJob, TenantQueue
 from tenant_slots.stats import lanes
 from tenant_slots.stats.expressions import LARGE
 
@@ -48,6 +48,8 @@ class Shown:
 
     member: Member
     job: TenantJob | None
+    plain_id: str
+    """Of any other job that it runs, which may be of any tenant; "" for a viewer who sees some of them only."""
 
     @property
     def state(self) -> str:
@@ -89,6 +91,10 @@ def _lanes(known: Fleet, own: QuerySet[TenantQueue] | None) -> list[Lane]:
     return found
 
 
+def _plain_id(member: Member) -> str:
+    return "" if dispatch.named_by(member.rq_job_id) else member.rq_job_id
+
+
 class WorkersPage(QueuePermissions):
     def get_urls(self) -> list[Any]:
         page = path("workers/", self.admin_site.admin_view(self.workers_view), name=view_name(self, "workers"))
@@ -121,15 +127,27 @@ class WorkersPage(QueuePermissions):
     def _shown(self, request: HttpRequest, known: Fleet) -> list[Shown]:
         members = sorted(known.members, key=lambda member: (member.takes_jobs, member.name))[:MOST_SHOWN]
         jobs = self._jobs_of(request, members)
-        return [Shown(member, jobs.get(member.rq_job_id)) for member in members]
+        sees_all = self.tenant_queues_for(request) is None
+        return [Shown(member, jobs.get(member.rq_job_id), _plain_id(member) if sees_all else "") for member in members]
 
     def _jobs_of(self, request: HttpRequest, members: list[Member]) -> dict[str, TenantJob]:
-        """What they run, by RQ's id, as far as it is of a tenant that the viewer may see. One query."""
-        named = [named for member in members if (named := dispatch.named_by(member.rq_job_id))]
-        if not named or not may(request, "view_tenantjob"):
+        """What they run, by RQ's id, as far as it is of a tenant that the viewer may see. Two queries at most: one of
+        our own ids, and one of those of plain RQ, where jobs of ours may have come through it.
+        """
+        ids = [member.rq_job_id for member in members if member.rq_job_id]
+        named = {rq_id: named[0] for rq_id in ids if (named := dispatch.named_by(rq_id))}
+        plain = [rq_id for rq_id in ids if rq_id not in named]
+        if not may(request, "view_tenantjob"):
             return {}
-        jobs = TenantJob.objects.filter(uuid__in=[uuid for uuid, _ in named]).select_related("tenant_queue")
+        not_ended = self._theirs(request).exclude(Q(stage=Stage.ENDED) | Q(rq_job_id=""))  # as the index of these ids
+        jobs = [
+            *(self._theirs(request).filter(uuid__in=named.values()) if named else ()),
+            *(not_ended.filter(rq_job_id__in=plain) if plain else ()),
+        ]
+        return {job.last_rq_id: job for job in jobs}
+
+    def _theirs(self, request: HttpRequest) -> QuerySet[TenantJob]:
+        """The jobs that the viewer may see."""
+        jobs = TenantJob.objects.select_related("tenant_queue").defer(*LARGE)
         own = self.tenant_queues_for(request)
-        if own is not None:
-            jobs = jobs.filter(tenant_queue__in=own.order_by().values("pk"))
-        return {job.last_rq_id: job for job in jobs.defer(*LARGE)}
+        return jobs if own is None else jobs.filter(tenant_queue__in=own.order_by().values("pk"))

@@ -630,7 +630,8 @@ class Migration(migrations.Migration):
                 (
                     "runs",
                     models.JSONField(
-                        help_text="Its runs that failed, were lost or asked for another one: the last 200.", null=True
+                        help_text="Its runs that failed, were lost or canceled, or asked for another one: the last 200.",
+                        null=True,
                     ),
                 ),
                 (

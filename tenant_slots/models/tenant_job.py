@@ -306,7 +306,7 @@ class TenantJob(models.Model):
         null=True,
         fits=shapes.are_ended_runs,
         empty=UnreadableList,
-        help_text=_("Its runs that failed, were lost or asked for another one: the last 200."),
+        help_text=_("Its runs that failed, were lost or canceled, or asked for another one: the last 200."),
     )
 
     if TYPE_CHECKING and not MYPY:

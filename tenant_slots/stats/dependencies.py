@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, QuerySet, Subquery
 
+from tenant_slots.db.compiled import among
 from tenant_slots.models import ENDED, JobDependency, TenantJob
 
 SHOWN = ("uuid", "task", "state")
@@ -50,6 +52,32 @@ def named(jobs: QuerySet[TenantJob], most: int, seen: QuerySet[TenantJob] | None
     found = list(shown.only(*SHOWN).order_by("pk")[:most])
     others = jobs.count() - len(found) if len(found) == most or seen is not None else 0
     return Named(found, others)
+
+
+def canceled_with(pks: Sequence[int]) -> int:
+    """How many other jobs are canceled when these are: they run after them, or after one that does. One query."""
+    waiting: QuerySet[TenantJob] = TenantJob.objects.waiting_for_jobs().filter(pk__in=_Following(_broken_by(pks)))
+    return waiting.exclude(among(pks)).count()
+
+
+def _broken_by(pks: Sequence[int]) -> QuerySet[Any]:
+    """What waits for these to finish."""
+    edges = JobDependency.objects.filter(among(pks, "after"), is_open=True, any_outcome=False)
+    return edges.order_by().values("job")
+
+
+class _Following(Subquery):
+    """These jobs, and all that wait for them to finish."""
+
+    template = """(
+        WITH RECURSIVE following (job) AS (
+            %(subquery)s
+            UNION
+            SELECT edge.job_id FROM tenant_slots_jobdependency AS edge
+            JOIN following ON edge.after_id = following.job
+            WHERE edge.is_open AND NOT edge.any_outcome
+        )
+        SELECT job FROM following)"""
 
 
 def _of(edges: QuerySet[JobDependency], end: str) -> QuerySet[TenantJob]:

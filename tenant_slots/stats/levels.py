@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from django.db.models import Case, Count, Value, When
+from django.db.models import Case, Count, Exists, F, OuterRef, Q, Value, When
+from django.db.models.lookups import LessThanOrEqual
 from django.utils import timezone
 
 from tenant_slots.conf import app_settings
-from tenant_slots.db.clock import PeriodsAgo
-from tenant_slots.models import READY_AT, Stage, State, TenantQueue
+from tenant_slots.db.clock import PeriodsAgo, ago
+from tenant_slots.models import READY_AT, JobDependency, Stage, State, TenantQueue
 from tenant_slots.stats.expressions import ran_lately
 
 MINUTE = 60
 
-STARTED, ENDED, FAILED, READY = range(4)
-"""What happened to a job in a minute."""
+EVENTS = STARTED, ENDED, FAILED, READY, GAVE_UP = range(5)
+"""What happened to a job in a minute. It gave up when it was canceled while it waited."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Levels:
     running: Sequence[int | None]
     """Jobs that ran at the end of a minute. One that was put back counts from its last start only."""
     waiting: Sequence[int | None]
-    """Jobs that waited then: from when they could start to when they did."""
+    """Jobs that waited then: from when they could start to when they did, or were canceled without a start."""
     ended: Sequence[int | None]
     """Runs that ended in a minute."""
     failed: Sequence[int | None]
@@ -56,7 +57,7 @@ def most_by_period(row: TenantQueue, periods: int, seconds: int) -> Levels:
 
     return Levels(
         running=most(_levels(happened[STARTED], happened[ENDED] + happened[FAILED], oldest)),
-        waiting=most(_levels(happened[READY], happened[STARTED], oldest)),
+        waiting=most(_levels(happened[READY], happened[STARTED] + happened[GAVE_UP], oldest)),
         ended=most([happened[ENDED][back] + happened[FAILED][back] for back in range(oldest + 1)]),
         failed=most([happened[FAILED][back] for back in range(oldest + 1)]),
     )
@@ -76,7 +77,8 @@ def highest_limits(max_job: int, history: Iterable[Sequence[float]] | None, peri
 
 def _happened(row: TenantQueue, oldest: int) -> Mapping[int, Counter[int]]:
     """How many jobs, by what happened and how many minutes ago. What is older counts as the oldest."""
-    ran = ran_lately(row.jobs.all(), (oldest + 1) * MINUTE).order_by()
+    seconds = (oldest + 1) * MINUTE
+    ran, gave_up = ran_lately(row.jobs.all(), seconds).order_by(), _gave_up(row, seconds)
     ended = ran.filter(stage=Stage.ENDED)
     how_it_ended = Case(When(state=State.FAILED, then=Value(FAILED)), default=Value(ENDED))
     parts = [
@@ -84,11 +86,20 @@ def _happened(row: TenantQueue, oldest: int) -> Mapping[int, Counter[int]]:
         _by_minute(ended, how_it_ended, "ended_at"),
         _by_minute(ran, Value(READY), READY_AT),
         _by_minute(row.jobs.waiting().order_by(), Value(READY), READY_AT),
+        _by_minute(gave_up, Value(READY), READY_AT),
+        _by_minute(gave_up, Value(GAVE_UP), "ended_at"),
     ]
-    found: dict[int, Counter[int]] = {what: Counter() for what in (STARTED, ENDED, FAILED, READY)}
+    found: dict[int, Counter[int]] = {what: Counter() for what in EVENTS}
     for what, back, jobs in parts[0].union(*parts[1:], all=True):
         found[what][min(back, oldest)] += jobs
     return found
+
+
+def _gave_up(row: TenantQueue, seconds: float) -> Any:
+    """Canceled before they began, but not before they could: those that were scheduled have not waited."""
+    canceled = row.jobs.filter(stage=Stage.ENDED, state=State.CANCELED, started_at=None, ended_at__gt=ago(seconds))
+    waited_for_others = Q(run_after=None) & Exists(JobDependency.objects.filter(job=OuterRef("pk")))
+    return canceled.filter(LessThanOrEqual(READY_AT, F("ended_at"))).exclude(waited_for_others).order_by()
 
 
 def _by_minute(jobs: Any, what: Any, time: Any) -> Any:

@@ -15,8 +15,8 @@ from django.urls import reverse
 from tenant_slots.admin import TenantJobAdmin, reasons
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
-from tests.admin.site import change_page, confirmed, messages_of
-from tests.factories import end_run, fresh, owner, running_job, somebody_sweeps, tenant_queue, work
+from tests.admin.site import QUEUES, asked, change_page, confirmed, messages_of
+from tests.factories import end_run, fresh, owner, running_job, somebody_sweeps, tenant_queue, waiting_job, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -105,3 +105,43 @@ def test_a_cancel_of_a_whole_chain_cancels_all_of_it(boss: Client) -> None:
     c = after(b)
     confirmed(boss, JOBS, "cancel", c, b, a)
     assert [fresh(job).state for job in (a, b, c)] == [State.CANCELED] * 3
+
+
+def told(client: Client, url: str, action: str, *chosen: TenantJob | TenantQueue) -> list[str]:
+    page, _ = asked(client, url, action, *chosen)
+    return [text for text in page.context["effects"] if "run" in text and "after" in text]
+
+
+ONE_MORE = "1 other job runs after these, and is canceled with the one that it runs after."
+TWO_MORE = "2 other jobs run after these, and are canceled with those that they run after."
+
+
+def test_the_page_that_asks_counts_the_jobs_that_are_canceled_with_those_that_were_chosen(boss: Client) -> None:
+    a = waiting_job(tenant_queue())
+    b = after(a)
+    c = after(b, tenant="beta")
+    anyhow = jobs.echo.using(after_any=True, after=[a]).enqueue("acme", 1)
+    assert told(boss, JOBS, "cancel", a) == [TWO_MORE]
+    assert told(boss, JOBS, "cancel", a, b) == [ONE_MORE]
+    assert told(boss, JOBS, "cancel", a, b, c) == []
+    assert told(boss, JOBS, "stop", a) == [], "it does not run"
+    assert told(boss, QUEUES, "cancel_waiting", a.tenant_queue) == [TWO_MORE]
+    confirmed(boss, JOBS, "cancel", a)
+    assert [fresh(job).state for job in (b, c)] == [State.CANCELED] * 2
+    assert fresh(anyhow).state != State.CANCELED
+
+
+def test_so_does_the_page_that_asks_before_a_running_job_is_stopped(boss: Client) -> None:
+    a = running_job(tenant_queue(), owner())
+    after(a)
+    assert told(boss, JOBS, "stop", a) == [ONE_MORE]
+
+
+def test_they_are_counted_in_one_query_however_long_the_chain_is(boss: Client) -> None:
+    first = last = waiting_job(tenant_queue(max_job=0))
+    for _ in range(20):
+        last = after(last)
+    with CaptureQueriesContext(connection) as queries:
+        page, _ = asked(boss, JOBS, "cancel", first)
+    assert "20 other jobs run after these" in page.content.decode()
+    assert sum("jobdependency" in query["sql"] for query in queries) == 1

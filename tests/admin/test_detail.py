@@ -19,7 +19,7 @@ from tenant_slots import rates
 from tenant_slots.admin import reasons
 from tenant_slots.admin.arguments import HIDDEN, is_hidden, shown_args
 from tenant_slots.admin.queue_charts import SPANS, charts_of, ticks_of
-from tenant_slots.models import KeptChange, State, TenantQueue
+from tenant_slots.models import JobDependency, KeptChange, State, TenantQueue
 from tenant_slots.stats.pace import pace_of
 from tenant_slots.stats.reasons import Reason, Waits, why_waiting
 from tests.admin.site import change_page, signed_in
@@ -66,6 +66,19 @@ def test_the_charts_show_what_ran_what_waited_and_how_long() -> None:
     assert [value for value in delays.series[1].values if value is not None] == [pytest.approx(120, abs=1)]
     ended, failed = ends.series
     assert (list(ended.values[-3:]), set(failed.values)) == ([0, 1, 0], {0})
+
+
+def test_a_backlog_that_was_canceled_is_still_to_be_seen() -> None:
+    """As it was until then; what was scheduled, or waited for other jobs, was none of it."""
+    row = one_of_last_month(max_job=0)
+    canceled = {"state": State.CANCELED, "enqueued_at": ago(minutes=5.5), "ended_at": ago(minutes=2.5)}
+    for _ in range(3):
+        waiting_job(row, **canceled)
+    waiting_job(row, **canceled, run_after=ago(minutes=-9))
+    job = waiting_job(row, **canceled)
+    JobDependency.objects.create(job=job, after=waiting_job(row, state=State.FINISHED), is_open=False)
+    usage, _, _ = charts_of(row, SPANS["1h"])
+    assert list(usage.series[1].values[-8:]) == [0, 0, 3, 3, 3, 0, 0, 0]
 
 
 @pytest.mark.parametrize("span", SPANS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import django_rq
@@ -14,11 +15,12 @@ from rq import Queue
 
 from tenant_slots.admin import TenantQueueAdmin, actions, chosen
 from tenant_slots.admin.bulk.run import run_bulk_change
+from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.models import BulkChange, State, TenantQueue
 from tenant_slots.tenants import ADMIN_TENANT
 from tests import jobs
 from tests.admin.site import LIVE, QUEUES, change_page
-from tests.factories import another_process, running_job, tenant_queue, waiting_job, worker_on_record
+from tests.factories import age, another_process, running_job, tenant_queue, waiting_job, worker_on_record
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -168,3 +170,25 @@ def test_nor_does_a_bulk_change_count_them(boss: Client, monkeypatch: pytest.Mon
     failed += [waiting_job(own, state=State.FAILED) for _ in range(4)]
     retry_all()
     assert BulkChange.objects.get().total == 4
+
+
+def test_nor_is_worker_time_said_as_a_part_of_that_of_all(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    row, foreign = tenant_queue("acme"), tenant_queue("beta")
+    for one, minutes in ((row, 10), (foreign, 30)):
+        job = waiting_job(one, state=State.FINISHED, attempt=1)
+        age(job, enqueued_at=60 * minutes, started_at=60 * minutes, ended_at=0)
+
+    def said() -> set[str]:
+        forget_shared()
+        polled = boss.get(LIVE, {"rows": row.pk}).json()
+        version = TenantQueue.objects.get(pk=row.pk).version
+        limit = {"max_job": "2", "version": str(version)}
+        changed = boss.post(f"{QUEUES}{row.pk}/limit/", limit, headers={"Accept": "application/json"}).json()
+        shown = re.search(rf'data-slots="{row.pk}\.worker"[^>]*>([^<]*)<', boss.get(QUEUES).content.decode())
+        assert shown
+        return {shown[1], *(answer["cells"][f"{row.pk}.worker"]["text"] for answer in (polled, changed))}
+
+    assert said() == {"10 min (25%)"}, "the control: who may see all tenants is told"
+    own = TenantQueue.objects.filter(tenant="acme")
+    monkeypatch.setattr(TenantQueueAdmin, "tenant_queues_for", lambda self, request: own)
+    assert said() == {"10 min"}

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from html import unescape
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.core.management import call_command
 from django.db import transaction
 from django.test import Client, override_settings
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from tenant_slots import limits
+from tenant_slots.admin import history
 from tenant_slots.admin.charts import Chart, Series
-from tenant_slots.models import KeptChange, TenantQueue
-from tests.admin.site import QUEUES, change_page, confirmed, loaded
+from tenant_slots.models import KeptChange, TenantJob, TenantQueue
+from tests.admin.site import JOBS, QUEUES, change_page, confirmed, loaded, signed_in
 from tests.factories import fresh, in_thread, tenant_queue, waiting_job
 from tests.repair.sweeps import sweep_now
 
@@ -147,3 +149,69 @@ def test_an_entry_that_is_none_of_ours_spoils_no_history(boss: Client, message: 
     entry.pk, entry.change_message = None, message
     entry.save()
     assert "inventory" in [line[4] for line in shown(boss, row)]
+
+
+# --- the page that Django's admin links to -------------------------------------------------------------------------
+
+
+def history_page(client: Client, one: TenantQueue | TenantJob, **headers: str) -> str:
+    return unescape(client.get(change_page(one, "history"), headers=headers).content.decode())
+
+
+@override_settings(TIME_ZONE="Asia/Tokyo")
+def test_it_has_changes_by_command_and_code_with_their_reason_and_zone(boss: Client) -> None:
+    row = tenant_queue(max_job=1)
+    call_command("slots_limit", "acme", "imports", "4", "--by", "deploy", "--reason", "sale")
+    boss.post(change_page(row), {**loaded(boss, fresh(row)), "share": "2", "reason": "by form"})
+    page = history_page(boss, row)
+    assert f'href="{change_page(row, "history")}"' in boss.get(change_page(row)).content.decode(), "it is linked"
+    assert "<td>deploy</td><td>limit</td><td>1</td><td>4</td><td>sale</td>" in page
+    assert page.count("by form") == 1
+    assert page.count(" JST</td>") == 2
+
+
+def test_it_is_in_the_language_of_its_reader(boss: Client) -> None:
+    row = tenant_queue(max_job=0)
+    job = waiting_job(row)
+    boss.post(change_page(row), {**loaded(boss, row), "paused": "on"}, headers={"Accept-Language": "de"})
+    translation.activate("de")
+    confirmed(boss, JOBS, "cancel", job, reason="wrong feed")
+    for one, german, english in ((row, "angehalten", "paused"), (job, "abgebrochen", "canceled")):
+        assert german not in history_page(boss, one, **{"Accept-Language": "en"})
+        assert english in history_page(boss, one, **{"Accept-Language": "en"})
+        assert german in history_page(boss, one, **{"Accept-Language": "de"})
+    assert "wrong feed" in history_page(boss, job)
+
+
+def test_what_staff_changed_is_there_when_the_row_has_forgotten_it(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CHANGES_KEPT", 3)
+    monkeypatch.setattr(limits, "CHANGES_BETWEEN_CLEANUPS", 1)
+    row = tenant_queue(max_job=1)
+    for number in range(2, 7):
+        boss.post(change_page(row), {**loaded(boss, fresh(row)), "max_job": str(number), "reason": f"no. {number}"})
+    assert row.kept_changes.count() <= 4
+    page = history_page(boss, row)
+    assert [page.count(f"<td>no. {number}</td>") for number in range(2, 7)] == [1] * 5
+
+
+def test_a_long_one_says_that_there_is_more(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MOST_LISTED", 2)
+    row = tenant_queue(max_job=1)
+    row.set_limit(2)
+    assert "These are the latest" not in history_page(boss, row)
+    row.set_limit(3)
+    row.set_limit(4)
+    page = history_page(boss, row)
+    assert "These are the latest 2." in page
+    assert page.count("<td>limit</td>") == 2
+
+
+def test_it_is_for_those_who_may_see_the_row_and_survives_one_that_is_gone(boss: Client) -> None:
+    row = tenant_queue()
+    address = change_page(row, "history")
+    assert signed_in("view_tenantjob").get(address).status_code == 403
+    assert signed_in("view_tenantqueue").get(address).status_code == 200
+    row.delete()
+    assert boss.get(address).status_code == 302

@@ -192,6 +192,27 @@ def test_a_new_number_in_the_dialog_keeps_the_end_of_the_override(boss: Client) 
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("how", ["dialog", "change form"])
+def test_a_new_number_leaves_an_override_its_seconds(boss: Client, how: str) -> None:
+    row = overridden()
+    until = row.override_until
+    if how == "dialog":
+        boss.post(limit_page(row), {**dialog(boss, row), "max_job": "5"}, headers=JSON)
+    else:
+        boss.post(change_page(row), {**loaded(boss, row), "max_job": "5"})
+    assert (fresh(row).max_job, row.override_until) == (5, until)
+
+
+def test_whoever_was_slower_learns_that_the_others_limit_is_temporary(boss: Client) -> None:
+    row = tenant_queue(max_job=2)
+    sent = dialog(boss, row)
+    row.set_override(9, in_an_hour(), by="night shift")
+    answer = boss.post(limit_page(row), {**sent, "max_job": "5"}, headers=JSON)
+    assert answer.status_code == 409
+    theirs = f"Their limit: 9 (override until {words.moment(fresh(row).override_until)}, then 2 (night shift))."
+    assert theirs in answer.json()["message"]
+
+
 def test_an_override_is_made_permanent_by_clearing_its_end(boss: Client) -> None:
     row = overridden()
     boss.post(limit_page(row), {**dialog(boss, row), "until": ""}, headers=JSON)
@@ -296,10 +317,22 @@ def test_a_time_that_has_passed_is_an_error_in_the_form(boss: Client) -> None:
     assert "override_until" in response.context["adminform"].form.errors
 
 
+def test_a_new_limit_until_a_time_that_has_passed_is_an_error_in_the_form(boss: Client) -> None:
+    """The end of an override that the next sweep is to see."""
+    row = overridden()
+    TenantQueue.objects.update(override_until=timezone.now() - timedelta(minutes=2))
+    form = loaded(boss, row)
+    response = boss.post(change_page(row), {**form, "max_job": "5"})
+    assert "override_until" in response.context["adminform"].form.errors
+    assert fresh(row).max_job == 9
+    assert boss.post(change_page(row), {**form, "share": "4"}).status_code == 302, "the control: it concerns no other"
+    assert fresh(row).share == 4
+
+
 def test_a_change_between_the_check_and_the_lock_is_reported_and_not_lost(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = tenant_queue()
+    row = tenant_queue(max_job=7)
     form = loaded(boss, row)
 
     def too_late(*args: Any, **kwargs: Any) -> Any:

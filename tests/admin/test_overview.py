@@ -22,7 +22,7 @@ from tenant_slots.admin.charts import Chart, Mark, Series
 from tenant_slots.db import clock
 from tenant_slots.db.clock import minute_of, start_of
 from tenant_slots.fleet import Fleet
-from tenant_slots.models import KeptChange, QueueMinute, SweepClaim, TenantQueue
+from tenant_slots.models import BulkChange, KeptChange, QueueMinute, State, SweepClaim, TenantJob, TenantQueue
 from tenant_slots.models.queue_minute import ALL_QUEUES
 from tenant_slots.stats.deploys import last_deploys
 from tests.admin.site import HOSTILE, JOBS, QUEUES, change_page, signed_in
@@ -96,10 +96,25 @@ def test_a_queue_with_jobs_and_nobody_leads_to_the_workers(viewer: Client) -> No
     assert told(viewer) == {text: WORKERS}
 
 
+@pytest.mark.parametrize("model", ["tenantqueue", "tenantjob"])
+def test_a_bulk_change_that_nobody_goes_on_with_leads_to_the_bulk_changes(viewer: Client, model: str) -> None:
+    somebody_sweeps()
+    job = waiting_job(tenant_queue(max_job=0), state=State.SCHEDULED, run_after=timezone.now() + timedelta(hours=1))
+    facts = {"site": "admin", "action": "pause", "values": {}, "total": 1, "language": "en"}
+    change = BulkChange.objects.create(model=f"tenant_slots.{model}", job=job.uuid, **facts)
+    assert told(viewer) == {}, "the control: its job is to run"
+    TenantJob.objects.update(state=State.FAILED, ended_at=timezone.now())
+    text = "1 bulk change has not ended, and nobody goes on with it."
+    assert told(viewer) == {text: reverse(f"admin:tenant_slots_{model}_bulk_changes")}
+    BulkChange.objects.filter(pk=change.pk).update(ended_at=timezone.now(), ending="done")
+    assert told(viewer) == {}
+
+
 def test_nobody_sweeps(viewer: Client) -> None:
     assert any(text.startswith("Nobody has ever swept. Start a worker") for text in told(viewer))
     SweepClaim.objects.create(name="everywhere", until=timezone.now() - timedelta(minutes=10))
-    assert any(text.startswith("Nobody has swept for 10 min.") for text in told(viewer))
+    swept = {text: url for text, url in told(viewer).items() if text.startswith("Nobody has swept for 10 min.")}
+    assert list(swept.values()) == [WORKERS], "it leads to where one sees whether anybody works"
 
 
 def test_redis_away_and_suspended_workers(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,7 @@ def test_it_says_who_holds_the_slots() -> None:
     row = tenant_queue(max_job=1)
     holding = running_job(row, another_process("worker-7"))
     job = waiting_job(fresh(row))
+    worker_on_record("worker-7")
     assert f"They are held by: {holding} (worker-7)." in why(job)
     assert "no estimate" in why(job)
 
@@ -265,6 +266,7 @@ def test_an_estimate_begins_when_the_rest_is_over() -> None:
 def test_who_is_passed_over_has_no_estimate_by_those_that_pass() -> None:
     job = at_the_limit_of_its_key()
     ended_lately(job.tenant_queue)
+    worker_on_record("a")
     said = why(job)
     assert "It starts in about" not in said
     assert "There is no estimate: it depends on when a job with its concurrency key ends." in said
@@ -278,6 +280,27 @@ def test_without_a_worker_there_is_no_estimate() -> None:
     assert "It starts in about" in why(job), "the control: one takes it"
     suspend(worker.connection)
     assert "It starts in about" not in why(job)
+
+
+@pytest.mark.parametrize("stage", [at_its_limit, behind_a_stale_owner, without_a_token, at_the_limit_of_its_key])
+def test_that_nobody_would_take_it_is_said_beside_whatever_else_it_waits_for(stage: Callable[[], TenantJob]) -> None:
+    job = stage()
+    ended_lately(job.tenant_queue)
+    said = why(job)
+    assert said.count("No worker of queue imports is alive. Start one") == 1
+    assert said.endswith("Nobody can say when it starts.")
+    worker_on_record("a")
+    assert "No worker" not in why(job), "the control"
+    assert "Nobody can say" not in why(job)
+
+
+def test_while_redis_is_away_there_is_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = for_a_worker()
+    ended_lately(job.tenant_queue)
+    worker_on_record("a")
+    assert "It starts in about" in why(job), "the control"
+    redis_is_away(monkeypatch)
+    assert why(job).endswith("Nobody can say when it starts.")
 
 
 # --- its workers ---------------------------------------------------------------------------------------------------
@@ -334,13 +357,16 @@ def test_suspended_workers_take_no_job() -> None:
     assert "1 worker of queue imports is alive" in why(job)
 
 
-def test_redis_away_is_not_the_same_as_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = for_a_worker()
-
+def redis_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(name: str) -> Any:
         raise RedisConnectionError("away")
 
     monkeypatch.setattr(dispatch, "reaching", away)
+
+
+def test_redis_away_is_not_the_same_as_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = for_a_worker()
+    redis_is_away(monkeypatch)
     assert "Redis does not answer" in why(job)
     assert "No worker" not in why(job)
 

@@ -150,3 +150,16 @@ def test_a_set_past_the_last_primary_key_is_no_error_of_the_server(boss: Client)
     sent = {"action": "pause", "_selected_action": [row.pk], "confirm": "yes", "chosen": f"{'9' * 19}x2"}
     assert boss.post(QUEUES, sent).status_code == 200
     assert not fresh(row).paused
+
+
+@pytest.mark.parametrize(("action", "sent"), [("cancel_waiting", {"typed": "1"}), ("retry_failed", {})])
+def test_many_rows_with_few_jobs_are_left_to_the_background_too(
+    boss: Client, monkeypatch: pytest.MonkeyPatch, action: str, sent: dict[str, str]
+) -> None:
+    monkeypatch.setattr(actions, "MOST_IN_REQUEST", 5)
+    rows = many_queues(8, max_job=0)
+    job = waiting_job(rows[3], state=State.WAITING if sent else State.FAILED)
+    change = started(boss, QUEUES, action, rows, **sent)
+    assert change.total == 1
+    carried_out(change)
+    assert fresh(job).state == (State.CANCELED if sent else State.WAITING)

@@ -74,3 +74,14 @@ def test_what_a_bulk_change_was_told_has_it(boss: Client) -> None:
         model="tenant_slots.tenantqueue", site="admin", action="pause", values=told, total=1, job=uuid4()
     )
     assert dict(boss.get(page_of(change)).context["values"])["Resume at"] == "01/01/2090 9 p.m. JST"
+
+
+def test_the_times_that_a_viewer_reads_have_it(viewer: Client) -> None:
+    row = tenant_queue(override_until=LATER, limit_before_override=1, paused=True, resume_at=LATER)
+    page = viewer.get(change_page(row)).content.decode()
+    fields = {name: page.partition(f"field-{name}")[2].partition('class="form-row')[0] for name in FIELDS}
+    assert {name for name, text in fields.items() if " JST" not in text} == set()
+    assert {name for name, text in fields.items() if "01/01/2090 9 p.m. JST" in text} == {"override_end", "pause_end"}
+
+
+FIELDS = ("override_end", "pause_end", "created")

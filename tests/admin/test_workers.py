@@ -15,7 +15,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from rq import Queue
 
 from tenant_slots import dispatch, fleet
-from tenant_slots.admin import workers
+from tenant_slots.admin import TenantQueueAdmin, workers
+from tenant_slots.models import TenantQueue
 from tenant_slots.stats import lanes
 from tests import jobs
 from tests.admin.site import HOSTILE, QUEUES, change_page, signed_in
@@ -73,6 +74,25 @@ def test_the_job_that_a_worker_runs_is_linked_for_those_who_may_see_it(viewer: C
     worker.connection.hset(worker.key, "current_job", job.rq_id)
     assert change_page(job) in page(viewer)
     assert change_page(job) not in page(signed_in("view_tenantqueue"))
+
+
+def test_a_job_of_ours_that_came_through_plain_rq_is_linked_too(viewer: Client) -> None:
+    job = running_job(tenant_queue(), another_process(), rq_job_id="an-import")
+    worker = worker_on_record("busy")
+    worker.connection.hset(worker.key, "current_job", "an-import")
+    assert change_page(job) in page(viewer)
+    assert change_page(job) not in page(signed_in("view_tenantqueue"))
+
+
+def test_of_any_other_job_it_has_the_id_for_those_who_may_see_all_tenants(
+    viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = worker_on_record("busy")
+    worker.connection.hset(worker.key, "current_job", "nightly report of beta")
+    assert "nightly report of beta" in page(viewer)
+    own = TenantQueue.objects.filter(tenant="acme")
+    monkeypatch.setattr(TenantQueueAdmin, "tenant_queues_for", lambda self, request: own)
+    assert "nightly report of beta" not in page(viewer)
 
 
 def test_nobody_without_the_permission_sees_workers() -> None:

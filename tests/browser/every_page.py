@@ -12,6 +12,7 @@ from tenant_slots.db import clock
 from tenant_slots.db.clock import minute_of, start_of
 from tenant_slots.models import BulkChange, QueueMinute, State, TenantJob, TenantQueue
 from tenant_slots.models.queue_minute import ALL_QUEUES
+from tenant_slots.tasks import attempts
 from tests.admin.bulk_changes import many_jobs, page_of, started
 from tests.admin.site import JOBS, QUEUES, change_page
 from tests.factories import (
@@ -68,6 +69,7 @@ def filled(boss: Client) -> dict[str, str]:
         "queues": QUEUES,
         "queue": change_page(busy),
         "queue-add": f"{QUEUES}add/",
+        "queue-history": change_page(busy, "history"),
         "limit": f"{QUEUES}{busy.pk}/limit/",
         "overview": f"{QUEUES}overview/",
         "workers": f"{QUEUES}workers/",
@@ -107,6 +109,10 @@ def _ended(row: TenantQueue) -> TenantJob:
         age(job, enqueued_at=100 * place + 900, started_at=100 * place + 60, ended_at=100 * place + 5)
         TenantJob.objects.filter(pk=job.pk).update(task=IMPORT if place % 2 else TASK)
     failed: TenantJob = row.jobs.filter(error_class=errors[1]).latest("pk")
+    for attempt in (1, 2, 3):
+        noted = attempts.noted(failed, errors[1], failed.error, "host-1.example.org.4001", 40.0)
+        TenantJob.objects.filter(pk=failed.pk).update(**noted, attempt=attempt + 1, failures=attempt)
+        failed.refresh_from_db()
     return failed
 
 

@@ -13,6 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 from django.test import Client
 from playwright.sync_api import expect
 
+from tenant_slots.models import State
 from tests.admin.site import JOBS, QUEUES
 from tests.browser.every_page import VARIANTS, filled
 from tests.factories import tenant_queue, waiting_job
@@ -168,6 +169,25 @@ def test_on_a_phone_the_state_is_in_sight_and_the_filters_are_above_the_list(
     assert state["x"] + state["width"] <= 390
     filters = page.locator("#changelist-filter").bounding_box()
     assert filters["y"] + filters["height"] <= page.locator("#result_list").bounding_box()["y"]
+
+
+def test_beside_the_navigation_of_a_tablet_the_number_and_the_button_of_a_group_of_failures_are_in_sight(
+    boss: Client, open_page: Any
+) -> None:
+    page = open_page(boss, filled(boss)["failures"], **VARIANTS["768"])
+    expect(page.locator("#nav-sidebar")).to_be_visible()
+    button = page.locator("td.slots-to-click input[type=submit]").first.bounding_box()
+    edge = page.locator(".slots-scroll").first.bounding_box()
+    assert button["x"] + button["width"] <= edge["x"] + edge["width"]
+
+
+def test_the_state_of_a_job_stays_on_one_line(boss: Client, open_page: Any) -> None:
+    waiting_job(tenant_queue("a-customer-with-a-rather-long-name.example.org"), state=State.FINISHED)
+    page = open_page(boss, JOBS)
+    for width in (390, 768, 1024, 1440):
+        page.set_viewport_size({"width": width, "height": 900})
+        lines = page.locator("#result_list .slots-pill").evaluate("one => one.getClientRects()[0].height")
+        assert lines < 30, width
 
 
 def test_paper_has_the_figures_and_nothing_to_click(boss: Client, open_page: Any) -> None:

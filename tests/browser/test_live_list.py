@@ -132,6 +132,38 @@ def test_a_conflict_shows_both_values_and_is_decided_by_a_second_click(boss: Cli
     assert fresh(row).max_job == 4
 
 
+def test_two_clicks_save_once_and_are_no_conflict(boss: Client, open_page: Any) -> None:
+    row = busy()
+    page = open_page(boss, QUEUES)
+    held: list[Any] = []
+    page.route("**/limit/", lambda route: held.append(route))
+    place(page, row, "edit").click()
+    page.fill("#slots-max-job", "4")
+    for _ in range(3):
+        page.locator("#slots-limit-form input[type=submit]").click()
+    expect(page.locator("#slots-dialog")).to_be_visible()
+    held[0].continue_()
+    expect(page.locator("#slots-dialog")).to_be_hidden()
+    assert len(held) == 1
+    assert (fresh(row).max_job, row.version) == (4, 1)
+
+
+def test_a_server_that_hangs_while_a_limit_is_saved_is_given_up(boss: Client, open_page: Any) -> None:
+    row = busy()
+    page = open_page(boss, QUEUES)
+    page.clock.install()
+    page.route("**/limit/", lambda route: None)
+    place(page, row, "edit").click()
+    page.fill("#slots-max-job", "4")
+    page.locator("#slots-limit-form input[type=submit]").click()
+    page.clock.run_for(11_000)
+    expect(page.locator("#slots-dialog-error")).to_contain_text("No answer. It may be saved all the same")
+    page.unroute("**/limit/")
+    page.locator("#slots-limit-form input[type=submit]").click()
+    expect(page.locator("#slots-dialog")).to_be_hidden()
+    assert fresh(row).max_job == 4
+
+
 def test_a_hidden_tab_does_not_poll(boss: Client, open_page: Any) -> None:
     tenant_queue()
     page = fast(open_page(boss, QUEUES))

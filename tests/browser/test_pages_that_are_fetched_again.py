@@ -11,7 +11,10 @@ from playwright.sync_api import expect
 
 from tenant_slots import slots
 from tenant_slots.admin import snapshots
-from tenant_slots.models import State
+from tenant_slots.db import clock
+from tenant_slots.db.clock import minute_of, start_of
+from tenant_slots.models import QueueMinute, State, TenantJob
+from tenant_slots.models.queue_minute import ALL_QUEUES
 from tests.admin.site import JOBS, QUEUES, change_page
 from tests.factories import (
     another_process,
@@ -64,6 +67,45 @@ def test_a_form_that_is_being_used_stays(boss: Client, open_page: Any) -> None:
     tenant_queue("acme").set_limit(7, by="anna")
     expect(page.locator("[data-slots-part=changes]")).to_contain_text("anna", timeout=LONG)
     expect(page.locator("#slots-queue")).to_have_value("reports")
+
+
+def test_what_somebody_looks_at_more_closely_is_brought_up_to_date_and_stays_as_it_is(
+    boss: Client, open_page: Any
+) -> None:
+    """The table of a chart, which was opened, scrolled to its middle, and in which the focus is."""
+    QueueMinute.objects.create(queue=ALL_QUEUES, minute=start_of(minute_of(clock.now()) - 5), running=3, workers=8)
+    page = every(open_page(boss, OVERVIEW), 5)
+    figures = page.locator("[data-slots-part=figures]")
+    summary = figures.locator("summary").first
+    summary.click()
+    table = figures.locator(".slots-scroll").first
+    page.evaluate("document.styleSheets[0].insertRule('.slots-scroll { max-height: 60px; overflow: auto; }')")
+    table.evaluate("one => { one.scrollTop = 40; }")
+    expect(figures.locator(".slots-tile dd").first).not_to_contain_text("7 / 9")
+    QueueMinute.objects.create(queue=ALL_QUEUES, minute=start_of(minute_of(clock.now()) - 1), running=7, workers=9)
+    expect(figures.locator(".slots-tile dd").first).to_contain_text("7 / 9", timeout=LONG)
+    expect(summary).to_be_focused()
+    expect(figures.locator("details").first).to_have_attribute("open", "")
+    assert table.evaluate("one => one.scrollTop") == 40
+
+
+def test_who_has_come_to_a_button_that_is_gone_stays_where_they_are(boss: Client, open_page: Any) -> None:
+    row = tenant_queue("acme", max_job=0)
+    job = waiting_job(row)
+    page = every(open_page(boss, change_page(job)), 2)
+    page.locator("button[value=cancel]").focus()
+    TenantJob.objects.filter(pk=job.pk).update(state=State.FAILED, ended_at=clock.now(), attempt=1)
+    expect(page.locator("button[value=retry]")).to_be_visible()
+    expect(page.locator("button[value=retry]")).not_to_be_focused()
+    expect(page.locator("[data-slots-part=job]")).to_be_focused()
+
+
+def test_a_job_that_is_gone_says_so(boss: Client, open_page: Any) -> None:
+    job = waiting_job(tenant_queue("acme", max_job=0))
+    page = open_page(boss, change_page(job))
+    TenantJob.objects.filter(pk=job.pk).delete()
+    every(page, 2)
+    expect(page.locator("#slots-outdated")).to_contain_text("or the job was deleted", timeout=LONG)
 
 
 def test_a_job_is_followed_until_it_has_ended(boss: Client, open_page: Any) -> None:

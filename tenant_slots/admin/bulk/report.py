@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.db.models import Exists, OuterRef, QuerySet
 from django.utils.formats import localize
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
@@ -16,7 +17,7 @@ from tenant_slots.admin.cells import Cells
 from tenant_slots.admin.confirmed import FAILED, GONE, Confirmed
 from tenant_slots.admin.reasons import why_waiting
 from tenant_slots.admin.words import second
-from tenant_slots.models import BulkChange, BulkChunk, Ending, State, TenantJob
+from tenant_slots.models import ENDED, BulkChange, BulkChunk, Ending, State, TenantJob
 from tenant_slots.stats.expressions import LARGE
 from tenant_slots.stats.reasons import MOST_NAMED
 
@@ -78,6 +79,13 @@ def in_short(
         report = Report(change, _state(change, jobs.get(change.job)), done, {}, [], [])
         found.append((report.state, report.numbers))
     return found
+
+
+def lost(model: str) -> QuerySet[BulkChange]:
+    """The bulk changes of a model that have not ended and with which nobody goes on."""
+    going_on = TenantJob.objects.filter(uuid=OuterRef("job")).exclude(state__in=ENDED)
+    changes: QuerySet[BulkChange] = BulkChange.objects.filter(~Exists(going_on), model=model, ended_at=None)
+    return changes
 
 
 def of(change: BulkChange, action: Confirmed | None, *, shows_error: bool = False, names_others: bool = True) -> Report:

@@ -1,12 +1,14 @@
 /* The live pages. The lists poll what changes in their rows, and a limit is edited in place: of them only texts and
    attributes change.
-   The overview and the page of a job are fetched again, and their parts replaced. */
+   The overview and the page of a job are fetched again, and what differs in their parts is replaced. */
 (function () {
     "use strict";
 
     const SLOWEST = 60;
     const PATIENCE = 10;
     const KEY = "tenant-slots-every";
+    /* By the clock of the browser, which may be in another zone than the server. */
+    const TO_THE_SECOND = { hour: "numeric", minute: "2-digit", second: "2-digit", timeZoneName: "short" };
 
     function apply(cells) {
         for (const element of document.querySelectorAll("[data-slots]")) {
@@ -152,7 +154,7 @@
 
         fail(reason) {
             this.failures += 1;
-            const time = new Date(this.updated).toLocaleTimeString(document.documentElement.lang || undefined);
+            const time = new Date(this.updated).toLocaleTimeString(document.documentElement.lang || undefined, TO_THE_SECOND);
             this.outdated.textContent = filled(this.board.dataset.outdated, { time: time, reason: reason });
             this.board.setAttribute("data-is-outdated", "yes");
         }
@@ -165,7 +167,7 @@
         }
     }
 
-    /* A page that is shown again as a whole. What is being used, or has not changed, stays as it is. */
+    /* A page that is fetched again as a whole. */
     class PagePoller extends Poller {
         async ask() {
             const answer = await fetch(window.location.href, {
@@ -188,11 +190,8 @@
         show(page) {
             for (const part of document.querySelectorAll("[data-slots-part]")) {
                 const fresh = page.querySelector(`[data-slots-part="${part.dataset.slotsPart}"]`);
-                if (fresh && !part.contains(document.activeElement)) {
-                    keepOpen(part, fresh);
-                    if (fresh.innerHTML !== part.innerHTML) {
-                        part.replaceChildren(...fresh.childNodes);
-                    }
+                if (fresh) {
+                    renew(part, fresh);
                 }
             }
             this.stopped = !page.getElementById("slots-live");
@@ -200,11 +199,55 @@
         }
     }
 
-    function keepOpen(part, fresh) {
-        const open = [...part.querySelectorAll("details")].map((one) => one.open);
-        fresh.querySelectorAll("details").forEach((one, index) => {
-            one.open = Boolean(open[index]);
+    /* Where the control that somebody has come to is gone, they stay in the part. */
+    function renew(part, fresh) {
+        const isUsed = part.contains(document.activeElement);
+        become(part, fresh);
+        if (isUsed && !part.contains(document.activeElement)) {
+            part.tabIndex = -1;
+            part.focus({ preventScroll: true });
+        }
+    }
+
+    /* Node by node: what stays keeps the focus, a selection, how far it was scrolled and whether it is open. */
+    function become(shown, fresh) {
+        const [old, wanted] = [[...shown.childNodes], [...fresh.childNodes]];
+        wanted.forEach((node, at) => {
+            if (at >= old.length) {
+                shown.append(node);
+            } else if (!isOneThing(old[at], node)) {
+                old[at].replaceWith(node);
+            } else if (node.nodeType === Node.ELEMENT_NODE) {
+                takeAttributes(old[at], node);
+                become(old[at], node);
+            } else if (old[at].data !== node.data) {
+                old[at].data = node.data;
+            }
         });
+        old.slice(wanted.length).forEach((node) => node.remove());
+    }
+
+    /* A button that does something else, or a section about something else, is another one. */
+    function isOneThing(old, node) {
+        const names = ["id", "aria-labelledby", "href", "name", "value"];
+        return (
+            old.nodeName === node.nodeName &&
+            (node.nodeType !== Node.ELEMENT_NODE ||
+                names.every((name) => old.getAttribute(name) === node.getAttribute(name)))
+        );
+    }
+
+    function takeAttributes(old, node) {
+        for (const { name } of [...old.attributes]) {
+            if (!node.hasAttribute(name) && name !== "open") {
+                old.removeAttribute(name);
+            }
+        }
+        for (const { name, value } of [...node.attributes]) {
+            if (old.getAttribute(name) !== value) {
+                old.setAttribute(name, value);
+            }
+        }
     }
 
     function stored() {
@@ -246,6 +289,7 @@
                 this.send();
             });
             document.getElementById("slots-close").addEventListener("click", () => this.dialog.close());
+            this.dialog.addEventListener("close", () => this.giveUp());
         }
 
         open(link) {
@@ -278,17 +322,33 @@
             this.effect.textContent = this.number.value === "" ? "" : filled(running > limit ? texts.some : texts.none, values);
         }
 
+        /* Once, however often it is clicked: the second time would meet the first one's change. */
         async send() {
+            if (this.sending) {
+                return;
+            }
+            this.sending = new AbortController();
+            const patience = window.setTimeout(() => this.giveUp(), 1000 * PATIENCE);
             try {
                 const answer = await fetch(this.link.href, {
                     method: "POST",
                     body: new FormData(this.form),
                     headers: { Accept: "application/json" },
                     redirect: "manual",
+                    signal: this.sending.signal,
                 });
                 this.take(answer, await answer.json());
             } catch (error) {
-                this.show(this.form.dataset.failed);
+                this.show(this.sending.signal.aborted ? this.form.dataset.noAnswer : this.form.dataset.failed);
+            } finally {
+                window.clearTimeout(patience);
+                this.sending = null;
+            }
+        }
+
+        giveUp() {
+            if (this.sending) {
+                this.sending.abort();
             }
         }
 
