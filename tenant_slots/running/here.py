@@ -133,7 +133,8 @@ def _of(tenant_queues: Collection[int] | None) -> TenantJobQuerySet:
 
 
 def _promote(jobs: TenantJobQuerySet, scheduled: bool) -> None:
-    for tenant_queue_id in list(jobs.expired().values_list("tenant_queue", flat=True).distinct()):
+    expired = jobs.expired() | jobs.expired_with_slot()
+    for tenant_queue_id in list(expired.values_list("tenant_queue", flat=True).distinct()):
         while expiry.cancel_expired(tenant_queue_id):
             pass
     while tenants := chains.concerned():  # no transaction may have committed, after which they would have been told
