@@ -101,6 +101,15 @@ def _configured(name: str) -> Queue:
     return queue
 
 
+def unusable() -> Iterator[UnusableQueue]:
+    """What is wrong with the settings of the project's queues. Nothing is connected to."""
+    for name in rq_queues():
+        try:
+            queue_named(name)
+        except UnusableQueue as error:
+            yield error
+
+
 def timeout_of_queue(name: str) -> int:
     """What RQ gives a job that comes without one. Raises UnknownQueue when the project has no such queue."""
     return queue_named(name)._default_timeout
