@@ -9,7 +9,7 @@ from typing import Any
 
 import django_rq
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import TestCase
 from django.utils import timezone
 
@@ -34,6 +34,7 @@ from tests.factories import (
     work,
 )
 from tests.history import History
+from tests.plans import explained
 from tests.processes import Workers
 from tests.repair.sweeps import sweep_now
 
@@ -159,6 +160,12 @@ def test_one_that_was_admitted_for_a_worker_which_does_not_come_is_canceled_by_a
     assert (job.error, job.attempt) == (EXPIRED, 1)
     assert django_rq.get_queue("imports").job_ids == [patient.rq_id], "a worker that comes now finds the next one only"
     assert counters_match()
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="a plan of PostgreSQL")
+def test_a_sweep_looks_for_it_among_the_jobs_with_a_slot_alone() -> None:
+    plan = explained(TenantJob.objects.expired_with_slot())
+    assert "tenant_slots_holding" in plan
 
 
 def test_it_costs_its_tenant_no_start_of_its_rate() -> None:
