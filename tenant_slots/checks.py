@@ -12,7 +12,7 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.utils.module_loading import import_string
 from rq.worker import BaseWorker
 
-from tenant_slots import conf, surroundings
+from tenant_slots import conf, dispatch, surroundings
 from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.django_tasks import use
 from tenant_slots.named import NOT_IMPORTABLE
@@ -32,6 +32,7 @@ def register_all() -> None:
         check_database,
         check_apps,
         check_rq_settings,
+        check_addresses,
         check_queues,
         check_values_by_queue,
         check_admin_queue,
@@ -120,13 +121,21 @@ def check_rq_settings(**_: Any) -> list[CheckMessage]:
     """E018: RQ's own settings."""
     own = {
         "RQ_QUEUES": ('{"default": {"URL": "redis://…"}}', getattr(settings, "RQ_QUEUES", {})),
-        "RQ": (OWN_WORKER, {} if (rq := getattr(settings, "RQ", None)) is None else rq),
+        "RQ": (OWN_WORKER, getattr(settings, "RQ", {})),
     }
     return [
         Error(f"{name} is not a dict.", hint=f"Write {name} = {example}.", id="tenant_slots.E018")
         for name, (example, value) in own.items()
         if not isinstance(value, Mapping)
     ]
+
+
+def check_addresses(**_: Any) -> list[CheckMessage]:
+    """E019: values of RQ_QUEUES that lead to no Redis. Whether one is there is the doctor's to ask."""
+    if check_rq_settings():
+        return []
+    hint = 'Write RQ_QUEUES = {"default": {"URL": "redis://…"}}, or "HOST", "PORT" and "DB" in place of "URL".'
+    return [Error(str(error), hint=hint, id="tenant_slots.E019") for error in dispatch.unusable()]
 
 
 def check_queues(**_: Any) -> list[CheckMessage]:

@@ -154,6 +154,12 @@ class InvalidOption(TenantSlotsError):
     message = "{option}={value!r} is not possible for {task}: {problem}."
 
 
+class RetriesExceeded(TenantSlotsError):
+    message = "{task} returned {retry!r} when it had been run again as often as that allows."
+
+    retry: Any
+
+
 class ArgumentNotJSON(TenantSlotsError):
     message = "Argument {argument!r} of {task} cannot be stored as JSON: {problem}."
 

@@ -22,3 +22,11 @@ def assert_tenant_job_enqueued(db: None) -> Callable[..., Any]:
     from tenant_slots.testing import assert_enqueued
 
     return assert_enqueued
+
+
+@pytest.fixture
+def enqueued_tenant_jobs(db: None) -> Callable[..., Any]:
+    """`tenant_slots.testing.enqueued`."""
+    from tenant_slots.testing import enqueued
+
+    return enqueued

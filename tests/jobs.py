@@ -194,6 +194,12 @@ def calls_back(tenant: str, *, history: str, raises: str = "", then: str = "", m
 
 
 @tenant_job("imports", tenant="tenant")
+def always_asks_again(tenant: str, history: str) -> Retry:
+    note(history, "start", tenant, "again")
+    return Retry(max=1)
+
+
+@tenant_job("imports", tenant="tenant")
 def ends_each_time_otherwise(tenant: str, history: str, ends: list[str]) -> str | Retry:
     note(history, "start", tenant, "again")
     end = ends[len(Path(history).read_text().splitlines()) - 1]

@@ -13,6 +13,7 @@ from tenant_slots import conf
 from tenant_slots.setting_rules import RULES
 from tenant_slots.tasks.registry import registered
 from tests import jobs
+from tests.repair.test_doctor import UNUSABLE
 
 
 def ids() -> list[str]:
@@ -135,6 +136,29 @@ def test_queues_of_rq_that_are_no_dict_are_reported(value: Any) -> None:
         assert conf.rq_queues() == {}
 
 
+@pytest.mark.parametrize("wrong", UNUSABLE, ids=str)
+def test_a_queue_whose_settings_lead_to_no_redis_is_named(wrong: Any) -> None:
+    with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "reports": wrong}):
+        (message,) = run_checks(tags=["tenant_slots"])
+    assert (message.id, message.is_serious()) == ("tenant_slots.E019", True)
+    assert "RQ_QUEUES['reports'] does not say how to reach its Redis: " in message.msg
+    assert '"URL"' in (message.hint or "")
+
+
+def test_a_redis_that_is_away_is_no_message_and_is_not_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where an image is built. With all the ways to name one that django-rq has."""
+    monkeypatch.setattr("redis.connection.AbstractConnection.connect", lambda *_: pytest.fail("connected"))
+    ways: list[dict[str, Any]] = [
+        {"URL": "redis://127.0.0.1:1/0"},
+        {"HOST": "127.0.0.1", "PORT": 1, "DB": 0},
+        {"UNIX_SOCKET_PATH": "/nowhere/redis.sock", "DB": 0},
+        {"SENTINELS": [("127.0.0.1", 1)], "MASTER_NAME": "jobs", "DB": 0},
+    ]
+    for way in ways:
+        with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "reports": way}):
+            assert ids() == []
+
+
 def test_an_overflow_queue_that_rq_does_not_have_is_reported() -> None:
     with override_settings(RQ_QUEUES={name: settings.RQ_QUEUES[name] for name in ("imports", "reports")}):
         messages = run_checks(tags=["tenant_slots"])
@@ -172,6 +196,7 @@ def test_a_queue_for_the_admin_that_rq_does_not_have_is_reported() -> None:
         ({"WORKER_CLASS": "tenant_slots.workers.TenantWorker"}, []),
         ("tenant_slots.workers.TenantWorker", ["tenant_slots.E018", "tenant_slots.W002"]),
         (["WORKER_CLASS"], ["tenant_slots.E018", "tenant_slots.W002"]),
+        (None, ["tenant_slots.E018", "tenant_slots.W002"]),
     ],
 )
 def test_the_worker_class_is_checked(rq: Any, expected: list[str]) -> None:
@@ -203,13 +228,10 @@ def test_jobs_that_run_in_the_public_schema_are_warned_of(
         assert ids() == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [("RQ", None, ["tenant_slots.W002"]), ("TENANT_APPS", None, []), ("TENANT_TYPES", None, [])],
-)
-def test_a_setting_of_another_package_may_be_none(name: str, value: Any, expected: list[str]) -> None:
-    with override_settings(**{name: value, "HAS_MULTI_TYPE_TENANTS": True}):
-        assert ids() == expected
+@pytest.mark.parametrize("name", ["TENANT_APPS", "TENANT_TYPES"])
+def test_a_setting_of_another_package_may_be_none(name: str) -> None:
+    with override_settings(**{name: None, "HAS_MULTI_TYPE_TENANTS": True}):
+        assert ids() == []
 
 
 @pytest.mark.parametrize(

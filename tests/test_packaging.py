@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import tenant_slots
@@ -82,9 +83,19 @@ def pinned_as_lowest() -> dict[str, Version]:
 
 
 def test_the_lowest_versions_that_users_may_have_are_tested() -> None:
-    of_users = lowest("postgres", "tasks", "prometheus", "opentelemetry", "sentry")
+    of_users = lowest("postgres", "tasks", "prometheus", "opentelemetry", "sentry", "tenants")
     of_tests = {name: version for name, version in lowest("test").items() if name in pinned_as_lowest()}
     assert pinned_as_lowest() == {**of_tests, **of_users}
+
+
+def test_what_only_those_use_who_have_it_has_an_extra() -> None:
+    """Which says with what versions of it this one works."""
+    ours = ("demo", "test", "browser", "docs")
+    extras = {name: texts for name, texts in PROJECT["optional-dependencies"].items() if name not in ours}
+    named = {canonicalize_name(Requirement(text).name) for texts in extras.values() for text in texts}
+    there = {name: set(map(canonicalize_name, names)) for name, names in packages_distributions().items()}
+    without = {name for name in BROUGHT_ALONG.values() if name in there and not there[name] & named}
+    assert without == {"pytest"}, "which is there where its plugin is looked for"
 
 
 def test_the_changelog_has_this_version() -> None:

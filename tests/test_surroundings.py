@@ -261,6 +261,53 @@ def test_a_redis_that_does_not_tell_its_policy_is_no_finding(monkeypatch: pytest
     assert doctor.findings() == []
 
 
+REFUSALS = {
+    "OutOfMemoryError": (["CONFIG", "SET", "maxmemory", "1"], ["CONFIG", "SET", "maxmemory", "0"]),
+    "NOREPLICAS": (["CONFIG", "SET", "min-replicas-to-write", "1"], ["CONFIG", "SET", "min-replicas-to-write", "0"]),
+    "ReadOnlyError": (["REPLICAOF", "127.0.0.1", "1"], ["REPLICAOF", "NO", "ONE"]),
+}
+"""What has a server refuse writes with this error, and what ends that."""
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("error", REFUSALS)
+def test_the_doctor_finds_a_redis_that_takes_no_writes(error: str, redis: Any) -> None:
+    refuse, take = REFUSALS[error]
+    before = sorted(redis.keys())
+    redis.execute_command(*refuse)
+    try:
+        found = doctor.findings("redis")
+    finally:
+        redis.execute_command(*take)
+    assert [(one.kind, one.queue) for one in found] == [("no writes", name) for name in settings.RQ_QUEUES]
+    assert all(error in one.meaning for one in found)
+    assert doctor.findings("redis") == [], "the control: it takes them"
+    assert sorted(redis.keys()) == before, "nothing was written to find that out"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("rights", "finds"),
+    [
+        ("+@all ~rq:* ~tenant_slots:*", False),
+        ("+@all -@write ~*", True),
+        ("+@all -@scripting ~*", True),
+        ("+@all ~rq:* %R~tenant_slots:*", True),
+        ("+@all %R~rq:* ~tenant_slots:*", True),
+    ],
+)
+def test_the_doctor_finds_a_user_of_redis_who_may_not_write(rights: str, finds: bool, redis: Any) -> None:
+    redis.execute_command("ACL", "SETUSER", "clerk", "reset", "on", "nopass", "&*", *rights.split())
+    options = {**redis.connection_pool.connection_kwargs, "username": "clerk", "password": "any"}
+    own = {"imports": {name.upper(): options[name] for name in ("host", "port", "db", "username", "password")}}
+    try:
+        with override_settings(RQ_QUEUES=own):
+            found = [(one.kind, "permissions" in one.meaning) for one in doctor.findings("redis")]
+    finally:
+        redis.execute_command("ACL", "DELUSER", "clerk")
+    assert found == ([("no writes", True)] if finds else [])
+
+
 # --- the rest ------------------------------------------------------------------------------------------------------
 
 

@@ -378,7 +378,11 @@ def test_what_was_enqueued_is_said_when_it_is_something_else() -> None:
         assert_enqueued(jobs.fail)
 
 
-def test_the_fixtures_do_the_same(run_tenant_jobs: Any, assert_tenant_job_enqueued: Any) -> None:
+def test_the_fixtures_do_the_same(
+    run_tenant_jobs: Any, assert_tenant_job_enqueued: Any, enqueued_tenant_jobs: Any
+) -> None:
     job = jobs.add.enqueue(1, 2, tenant="acme")
     assert assert_tenant_job_enqueued(jobs.add, 1, 2, tenant="acme") == job
+    assert enqueued_tenant_jobs(task=jobs.add, tenant="acme") == [job]
+    assert enqueued_tenant_jobs(tenant="beta") == []
     assert run_tenant_jobs() == [job]

@@ -17,8 +17,8 @@ def environments() -> set[str]:
     """Those with a section, and those of tox's own list, in which braces hold alternatives."""
     tox = configparser.ConfigParser(interpolation=None)
     tox.read(ROOT / "tox.ini")
-    sections = {name.removeprefix("testenv:") for name in tox.sections() if name.startswith("testenv:")}
-    return sections.union(*map(expanded, tox["tox"]["envlist"].split()))
+    sections = [name.removeprefix("testenv:") for name in tox.sections() if name.startswith("testenv:")]
+    return set().union(*map(expanded, [*sections, *tox["tox"]["envlist"].split()]))
 
 
 def expanded(name: str) -> set[str]:

@@ -14,9 +14,15 @@ JOBS_PER_STEP = 1000
 def cancel_expired(tenant_queue_id: int) -> int:
     """Cancel some of a tenant queue's jobs whose time is over; how many.
 
+    Those with a slot come last: it goes to no job that is canceled next.
+
     Raises:
         TenantQueue.DoesNotExist, TenantQueueLocked: as `locked`.
     """
+    return _cancel_without_slot(tenant_queue_id) or _cancel_with_slot(tenant_queue_id)
+
+
+def _cancel_without_slot(tenant_queue_id: int) -> int:
     with locked(tenant_queue_id) as row:
         expired = TenantJob.objects.expired().filter(tenant_queue=row).select_for_update(no_key=True)
         jobs: list[TenantJob] = list(expired.defer(*CONTENT)[:JOBS_PER_STEP])
@@ -26,3 +32,10 @@ def cancel_expired(tenant_queue_id: int) -> int:
         job.tenant_queue = row
     transitions.left(jobs, State.CANCELED, EXPIRED)
     return len(jobs)
+
+
+def _cancel_with_slot(tenant_queue_id: int) -> int:
+    """One that a worker takes meanwhile goes on, and is canceled there."""
+    expired = TenantJob.objects.expired_with_slot().filter(tenant_queue=tenant_queue_id)
+    jobs = list(expired.select_related("tenant_queue").defer(*CONTENT)[:JOBS_PER_STEP])
+    return sum(transitions.cancel_unstarted(job, EXPIRED) for job in jobs)

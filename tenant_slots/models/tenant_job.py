@@ -94,6 +94,10 @@ class TenantJobQuerySet(models.QuerySet["TenantJob"]):
         """Jobs that were to begin before a time that has come, and that hold no slot and have never begun."""
         return self.filter(stage__lt=Stage.HOLDING, expires_at__lte=ago(0), started_at=None)
 
+    def expired_with_slot(self) -> TenantJobQuerySet:
+        """The same of jobs that were admitted for a worker which has not come. As many as have slots are read."""
+        return self.queued().filter(expires_at__lte=ago(0), started_at=None)
+
     def not_started(self) -> TenantJobQuerySet:
         """Jobs that no worker has begun."""
         return self.filter(state__in=UNSTARTED)

@@ -145,6 +145,11 @@ def _evicting() -> Iterator[Finding]:
         yield Finding("eviction", "", queue, "", f"{meaning}; set maxmemory-policy to {dispatch.NO_EVICTION}")
 
 
+def _refusing_writes() -> Iterator[Finding]:
+    for queue, problem in dispatch.refusing_writes():
+        yield Finding("no writes", "", queue, "", f"its Redis takes no writes, so that jobs wait: {problem}")
+
+
 def _found_by(check: Check) -> Iterator[Finding]:
     """What it finds, or that it has failed, by a row that somebody has spoilt perhaps: the others are checked too.
 
@@ -164,7 +169,7 @@ def _found_by(check: Check) -> Iterator[Finding]:
 CHECKS: dict[str, tuple[Check, ...]] = {
     "counters": (_wrong_counters,),
     "owners": (_dead_owners, _dead_reservations, _stale_owners),
-    "redis": (_unasked, _lost_in_redis, _evicting),
+    "redis": (_unasked, _refusing_writes, _lost_in_redis, _evicting),
     "backlog": (_unasked, _stranded, _overdue),
     "rows": (_unreadable, _at_the_end),
     "queues": (_unknown_queues,),

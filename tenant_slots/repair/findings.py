@@ -125,8 +125,11 @@ def waits_that_are_over() -> tuple[bool, list[int]]:
     One question: in a healthy system neither finds anything.
     """
     untold = chains.untold().order_by().annotate(row=Value(0)).values_list("row")
-    expired = TenantJob.objects.expired().order_by().annotate(row=F("tenant_queue")).values_list("row")
-    rows = [row for (row,) in untold.union(expired)]
+    expired, with_slot = (
+        jobs.order_by().annotate(row=F("tenant_queue")).values_list("row")
+        for jobs in (TenantJob.objects.expired(), TenantJob.objects.expired_with_slot())
+    )
+    rows = [row for (row,) in untold.union(expired, with_slot)]
     return 0 not in rows, [row for row in rows if row]
 
 

@@ -15,6 +15,7 @@ from rq.timeouts import JobTimeoutException
 
 from tenant_slots import alarm, logs
 from tenant_slots.db import transactions
+from tenant_slots.exceptions import RetriesExceeded
 from tenant_slots.models import State, TenantJob
 from tenant_slots.running import recording
 from tenant_slots.running.coroutines import completed_in_context
@@ -41,13 +42,16 @@ def tell_success(job: TenantJob, result: Any, has_become: HasBecome) -> None:
 def tell_failure(job: TenantJob, error: BaseException, has_become: HasBecome) -> None:
     """Not of a plain RQ job that RQ has retries left for."""
     task = registered.get(job.task)
-    if task is None or task.on_failure is None or _is_retried_by_rq(job):
+    if task is None or task.on_failure is None or _is_retried_by_rq(job, error):
         return
     if has_become(State.FAILED):
         _call(task.on_failure, job, State.FAILED, error)
 
 
-def _is_retried_by_rq(job: TenantJob) -> bool:
+def _is_retried_by_rq(job: TenantJob, error: BaseException) -> bool:
+    """What RQ has left for errors is not for a Retry that the function has returned too often."""
+    if isinstance(error, RetriesExceeded):
+        return False
     rq_job = get_current_job() if job.rq_job_id else None
     return rq_job is not None and rq_job.should_retry
 

@@ -20,6 +20,7 @@ from tenant_slots.fair_order import Freed
 from tenant_slots.hand_over import Choosing
 from tenant_slots.models import State, TenantJob, TenantJobQuerySet, rq_queue_of
 from tenant_slots.owners import Owner
+from tenant_slots.releases import Admission
 from tenant_slots.running.coroutines import called_here
 from tenant_slots.running.run import Run
 from tenant_slots.running.runner import run_in_slot, run_stored
@@ -102,9 +103,14 @@ class _RunHere(Run):
         return self.job
 
     def _admit_first(self, lane: Lane) -> None:
+        """Others may have a slot before it: plain RQ jobs, which RQ is to run then, and reservations."""
         self._prepare()
         owner = self.owner
-        self._has_taken(slots.admit_and_start(*lane, owner, partial(self._taking, owner=owner)), owner)
+        admission = Admission(has_more=True)
+        while self.job is None and admission.has_more:
+            admission = slots.admit_and_start(*lane, owner, partial(self._taking, owner=owner))
+            self._has_taken(admission, owner)
+            transitions.push(admission.jobs, lane[1])
         if self.job is not None:
             self.tell_started(self.job)
 
@@ -133,7 +139,8 @@ def _of(tenant_queues: Collection[int] | None) -> TenantJobQuerySet:
 
 
 def _promote(jobs: TenantJobQuerySet, scheduled: bool) -> None:
-    for tenant_queue_id in list(jobs.expired().values_list("tenant_queue", flat=True).distinct()):
+    expired = jobs.expired() | jobs.expired_with_slot()
+    for tenant_queue_id in list(expired.values_list("tenant_queue", flat=True).distinct()):
         while expiry.cancel_expired(tenant_queue_id):
             pass
     while tenants := chains.concerned():  # no transaction may have committed, after which they would have been told

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from django.db import Error
@@ -17,7 +17,7 @@ from tenant_slots import alarm, logs, transitions
 from tenant_slots.db import clock
 from tenant_slots.db.commits import after_commit
 from tenant_slots.exact_json import size_of
-from tenant_slots.exceptions import InvalidOption
+from tenant_slots.exceptions import InvalidOption, RetriesExceeded
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import EXPIRED, State, TenantJob
 from tenant_slots.models.shapes import is_retry
@@ -89,6 +89,7 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
             result = function(job)
             alarm.disarm()
             _require_meaning(job, result)
+            _require_retries_left(job, result)
         except EndedAtOnce:
             alarm.disarm()
             raise  # its worker records that
@@ -105,6 +106,8 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
             outcome = _failed_or_again(job, text, error) | {"error_class": errors.class_of(error)}
             run.end(outcome | _noted(run, job, errors.class_path(error), text) | reporter.end())
             callbacks.tell_failure(job, error, run.has_become)
+            if isinstance(error, RetriesExceeded) and job.rq_job_id:
+                return cast(T, error.retry)  # RQ counts as we have done, and notes why the job has failed
             if failure is error:
                 raise
     if failure is not None:
@@ -174,7 +177,7 @@ def _failed_or_again(job: TenantJob, text: str, error: BaseException) -> Outcome
 
 def _is_retried_for(job: TenantJob, error: BaseException) -> bool:
     task = registered.get(job.task)
-    return task is None or isinstance(error, task.retry_for)
+    return not isinstance(error, RetriesExceeded) and (task is None or isinstance(error, task.retry_for))
 
 
 def _require_meaning(job: TenantJob, result: Any) -> None:
@@ -182,6 +185,16 @@ def _require_meaning(job: TenantJob, result: Any) -> None:
     if isinstance(result, Retry) and not is_retry({"max": result.max, "intervals": result.intervals}):
         problem = "give a whole number of runs, and for each of them, or for all, how many seconds to wait"
         raise InvalidOption(option="retry", value=result, task=job.task, problem=problem)
+
+
+def _require_retries_left(job: TenantJob, result: Any) -> None:
+    """Raises RetriesExceeded for a Retry that allows no more runs. Of a plain job RQ knows how many there were."""
+    if not isinstance(result, Retry):
+        return
+    rq_job = get_current_job() if job.rq_job_id else None
+    times = (rq_job.number_of_retries or 0) if rq_job else job.failures
+    if times >= result.max:
+        raise RetriesExceeded(task=job.task, retry=result)
 
 
 def _after_retry(job: TenantJob, most: int, intervals: list[int], error: str) -> Outcome:

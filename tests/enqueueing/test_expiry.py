@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 import django_rq
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import TestCase
 from django.utils import timezone
 
-from tenant_slots import slots, tenant_job, transitions
+from tenant_slots import news, slots, tenant_job, transitions
 from tenant_slots.enqueueing import expiry
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.models import EXPIRED, State, TenantJob
@@ -26,12 +27,14 @@ from tests.factories import (
     counters_match,
     end_run,
     fresh,
+    in_rq,
     owner,
     running_job,
     tenant_queue,
     work,
 )
 from tests.history import History
+from tests.plans import explained
 from tests.processes import Workers
 from tests.repair.sweeps import sweep_now
 
@@ -59,6 +62,18 @@ def full() -> None:
 def work_ours() -> None:
     queue = django_rq.get_queue("imports")
     TenantSimpleWorker([queue], connection=queue.connection).work(burst=True, logging_level="ERROR")
+
+
+def in_between(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, action: Callable[[], object]) -> None:
+    """Once, before this function is called: its caller has made up his mind already."""
+    function = getattr(module, name)
+
+    def after_action(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(module, name, function)
+        action()
+        return function(*args, **kwargs)
+
+    monkeypatch.setattr(module, name, after_action)
 
 
 def states(*some: TenantJob) -> list[str]:
@@ -134,6 +149,64 @@ def test_nor_do_workers_of_ours(workers: Workers, history: History, kind: str) -
     assert history.started() == ["soon"]
 
 
+def test_one_that_was_admitted_for_a_worker_which_does_not_come_is_canceled_by_a_sweep() -> None:
+    job, patient = expiring.enqueue("acme"), jobs.echo.enqueue("acme", 1)
+    late, dependent = expiring.enqueue("acme"), jobs.echo.using(after=[job]).enqueue("beta", 1)
+    age(job, expires_at=1)
+    age(late, expires_at=1)
+    assert states(job, patient, late) == ["queued", "waiting", "waiting"]
+    assert sweep_now().canceled == 2
+    assert states(job, patient, late, dependent) == ["canceled", "queued", "canceled", "canceled"]
+    assert (job.error, job.attempt) == (EXPIRED, 1)
+    assert django_rq.get_queue("imports").job_ids == [patient.rq_id], "a worker that comes now finds the next one only"
+    assert counters_match()
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="a plan of PostgreSQL")
+def test_a_sweep_looks_for_it_among_the_jobs_with_a_slot_alone() -> None:
+    plan = explained(TenantJob.objects.expired_with_slot())
+    assert "tenant_slots_holding" in plan
+
+
+def test_it_costs_its_tenant_no_start_of_its_rate() -> None:
+    row = tenant_queue(rate_number=1, rate_per=HOUR, rate_burst=1)
+    job, patient = expiring.enqueue("acme"), jobs.echo.enqueue("acme", 1)
+    age(job, expires_at=1)
+    sweep_now()
+    assert (states(job, patient), fresh(row).current_job) == (["canceled", "queued"], 1)
+
+
+@pytest.mark.parametrize("first", ["the worker", "the sweep"])
+def test_a_worker_that_takes_it_at_that_moment_and_the_sweep_cancel_it_once(
+    first: str, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has seen it `queued` before the other one goes on."""
+    job = jobs.record.using(expires=HOUR).enqueue("acme", "late", history.path)
+    age(job, expires_at=1)
+    ended: list[str] = []
+    monkeypatch.setattr(news, "send", lambda name, **about: ended.append(name) if name == "job_ended" else None)
+    by_sweep: list[int] = []
+    if first == "the worker":
+        in_between(monkeypatch, transitions, "cancel_unstarted", work)
+        by_sweep.append(sweep_now().canceled)
+    else:
+        in_between(monkeypatch, slots, "start", lambda: by_sweep.append(sweep_now().canceled))
+        work()
+    assert by_sweep == [int(first == "the sweep")]
+    assert (states(job), job.error, history.started()) == (["canceled"], EXPIRED, [])
+    assert (ended, in_rq()) == (["job_ended"], 0)
+    assert counters_match()
+
+
+def test_one_that_has_begun_since_the_sweep_has_seen_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = fresh(expiring.enqueue("acme"))
+    age(job, expires_at=1)
+    in_between(monkeypatch, transitions, "cancel_unstarted", lambda: slots.start(job, another_process()))
+    assert sweep_now().canceled == 0
+    assert states(job) == ["running"]
+    assert counters_match()
+
+
 def test_a_retry_of_it_does_not_expire(full: None) -> None:
     job = expiring.enqueue("acme")
     age(job, expires_at=1)
@@ -169,9 +242,8 @@ def test_one_whose_time_is_over_stands_for_no_later_one(state: State, in_transac
         later = expiring_once.enqueue("acme")
         assert later != first
         assert expiring_once.enqueue("acme") == later
-    if state != State.QUEUED:
-        sweep_now()
-        assert states(first, later) == ["canceled", "waiting"]
+    sweep_now()
+    assert states(first, later) == ["canceled", "waiting"]
 
 
 def test_one_that_has_begun_in_time_stands_for_later_ones_after_it() -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from django.db import connection, transaction
 
-from tenant_slots import hold_slot
+from tenant_slots import hold_slot, slots, transitions
 from tenant_slots.exceptions import HoldInTransaction
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
-from tests.factories import counters_match, fresh, in_rq, tenant_queue, waiting_job
+from tests.factories import counters_match, fresh, in_rq, owner, tenant_queue, waiting_job
 from tests.repair.sweeps import sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -67,6 +67,63 @@ def test_many_jobs_and_those_without_duplicates() -> None:
     assert stored[0] == stored[2]
     commit()
     assert sorted(job.state for job in TenantJob.objects.all()) == [State.QUEUED, State.WAITING]
+
+
+def test_a_job_waits_for_one_of_the_same_transaction_and_is_told_of_its_end() -> None:
+    first = enqueue()
+    second = jobs.echo.using(after=[first]).enqueue("acme", 2)
+    assert fresh(second).state == State.SCHEDULED
+    commit()
+    assert (fresh(first).state, first.awaited, fresh(second).state) == (State.QUEUED, True, State.SCHEDULED)
+    transaction.set_autocommit(False)
+    assert slots.start(first, owner())
+    assert transitions.release(first, state=State.FINISHED)
+    assert fresh(second).state == State.SCHEDULED, "nobody is told of what may be rolled back"
+    commit()
+    assert fresh(second).state == State.QUEUED
+    assert counters_match()
+
+
+def test_a_job_waits_for_one_that_has_ended_before_the_commit() -> None:
+    first = waiting_job(TenantQueue.objects.get(), state=State.CANCELED)
+    second = jobs.echo.using(after=[first]).enqueue("acme", 2)
+    commit()
+    assert fresh(second).state == State.CANCELED
+
+
+def test_where_autocommit_stays_off_the_sweep_tells_who_waits_for_others() -> None:
+    first = waiting_job(TenantQueue.objects.get(), state=State.FINISHED)
+    second = jobs.echo.using(after=[first]).enqueue("acme", 2)
+    transaction.commit()
+    assert fresh(second).state == State.SCHEDULED
+    transaction.commit()
+    sweep_now()
+    transaction.commit()
+    assert fresh(second).state == State.QUEUED
+
+
+def test_the_newest_call_of_a_transaction_wins() -> None:
+    job = jobs.index_shop.enqueue("acme", 1)
+    assert jobs.index_shop.enqueue("acme", 2) == job
+    commit()
+    transaction.set_autocommit(False)
+    assert jobs.index_shop.enqueue("acme", 3) == job
+    got = jobs.index_shop.enqueue_many([(("acme", 4), {}), (("beta", 5), {}), (("beta", 6), {})])
+    assert (got[0], got[1]) == (job, got[2])
+    commit()
+    assert [(fresh(one).state, one.args[-1]) for one in got[:2]] == [(State.SCHEDULED, 4), (State.SCHEDULED, 6)]
+
+
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="the first atomic() of Django then commits")
+def test_a_rollback_gives_back_the_call_before_and_what_was_to_wait() -> None:
+    job = jobs.index_shop.enqueue("acme", 1)
+    transaction.commit()
+    jobs.index_shop.enqueue("acme", 2)
+    jobs.echo.using(after=[job]).enqueue("acme", 2)
+    transaction.rollback()
+    transaction.set_autocommit(True)
+    assert TenantJob.objects.get().args == ["acme", 1]
+    assert not TenantJob.objects.filter(awaited=True).exists()
 
 
 @pytest.mark.parametrize(

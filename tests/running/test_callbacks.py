@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from tenant_slots import slots, tenant_job
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running import callbacks
+from tenant_slots.tasks import attempts
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
 from tests import contexts, jobs
 from tests.factories import DeafWorker, counters_match, fresh, tenant_queue
@@ -100,6 +102,43 @@ def test_of_a_plain_job_the_last_attempt_alone_is_told(
     run(worker_class)
     assert len(history.started()) == len(ends)
     assert heard == told
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """What `always_asks_again` is told of, in whatever process: its class of errors, and the state of its job."""
+    task = vars(jobs.always_asks_again.tenant_task)
+    monkeypatch.setitem(task, "on_success", lambda job, result: tenant_queue("success", queue=str(job.state)))
+    monkeypatch.setitem(task, "on_failure", lambda job, error: tenant_queue(type(error).__name__, queue=str(job.state)))
+    rows = TenantQueue.objects.exclude(queue="imports").order_by("pk")
+    return lambda: [f"{row.queue}: {row.tenant}" for row in rows.all()]
+
+
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, DeafWorker, TenantSimpleWorker])
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_job_that_asks_for_more_runs_than_its_retry_allows_has_failed(
+    worker_class: Any, plain: bool, history: History, told: Any
+) -> None:
+    """Whatever is left of the retries that it has for errors."""
+    queue = django_rq.get_queue("imports")
+    if plain:
+        queue.enqueue(jobs.always_asks_again, "acme", history.path, retry=Retry(max=5))
+    else:
+        jobs.always_asks_again.using(retry=Retry(max=5)).enqueue("acme", history.path)
+    run(worker_class)
+    last = TenantJob.objects.latest("pk")
+    assert (last.state, last.error_class) == (State.FAILED, "tenant_slots.exceptions.RetriesExceeded")
+    assert attempts.ended_runs(last)[-1]["error"] == "tenant_slots.exceptions.RetriesExceeded"
+    assert len(history.started()) == 2
+    assert told() == ["failed: RetriesExceeded"]
+    assert queue.failed_job_registry.get_job_ids() == [last.last_rq_id], "as RQ has it"
+    assert counters_match()
+
+
+def test_so_has_one_that_runs_where_it_is_enqueued(history: History, told: Any, settings: Any) -> None:
+    settings.TENANT_SLOTS = {"IMMEDIATE": True}
+    job = jobs.always_asks_again.enqueue("acme", history.path)
+    assert (fresh(job).state, told()) == (State.FAILED, ["failed: RetriesExceeded"])
 
 
 def test_a_plain_job_without_a_tenant_calls_nobody(history: History, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import django_rq
 import pytest
+from django.test import override_settings
 from rq.job import Job, JobStatus
 from rq.results import Result
 
@@ -13,6 +14,7 @@ from tenant_slots.owners import Owner
 from tenant_slots.repair import lost_runs
 from tenant_slots.running import deliveries
 from tenant_slots.running.run import Run
+from tenant_slots.testing import run_jobs
 from tests import jobs
 from tests.factories import (
     DeafWorker,
@@ -314,3 +316,19 @@ def test_a_plain_job_may_come_through_another_queue_than_the_decorators() -> Non
     work()
     assert rq_job.return_value(refresh=True) == 3
     assert TenantJob.objects.get().state == State.FINISHED
+
+
+@pytest.mark.parametrize("immediate", [False, True])
+def test_jobs_behind_it_that_run_without_a_worker_do_so_and_it_is_for_rq_to_run(immediate: bool) -> None:
+    row = tenant_queue(max_job=0)
+    django_rq.get_queue("imports").enqueue(jobs.echo, "acme", "plain")
+    work()
+    plain, own = TenantJob.objects.get(), jobs.echo.enqueue("acme", "own")
+    with override_settings(TENANT_SLOTS={"IMMEDIATE": immediate}):
+        TenantQueue.objects.filter(pk=row.pk).update(max_job=2)
+        transitions.freed(row.pk, "imports") if immediate else run_jobs()
+    assert (fresh(own).state, fresh(plain).state) == (State.FINISHED, State.QUEUED)
+    assert in_rq() == 1, "a worker finds it"
+    work()
+    assert fresh(plain).state == State.FINISHED
+    assert counters_match()
