@@ -24,6 +24,9 @@ DEADLOCK = "40P01"
 LOCKED_OUT = ("55P03", DEADLOCK)
 """The one of a lock_timeout that ran out, and of a deadlock."""
 
+UNDONE = (DEADLOCK, "40001")
+"""The one of a deadlock, and of a strict isolation level that cannot be kept to: what was undone can be tried anew."""
+
 REFUSALS = (DataError, IntegrityError)
 """What a database answers to a value out of its column's range, or against a constraint: later, as well."""
 
@@ -63,9 +66,9 @@ def is_locked_out(error: Error) -> bool:
     return isinstance(error, TenantQueueLocked) or _sqlstate(error) in LOCKED_OUT
 
 
-def is_deadlock(error: Error) -> bool:
-    """Whether PostgreSQL has undone a transaction because it and others waited for each other."""
-    return _sqlstate(error) == DEADLOCK
+def is_undone(error: Error) -> bool:
+    """Whether PostgreSQL has undone a transaction because of others that ran beside it."""
+    return _sqlstate(error) in UNDONE
 
 
 def impatient(alias: str, seconds: float) -> tuple[str, ...]:
