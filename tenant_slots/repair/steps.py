@@ -47,7 +47,7 @@ LEASE_BETWEEN_LOOKS = 1 / 20
 """Share of a lease between two looks at a stale run. A heartbeat that a lock kept out is tried five times meanwhile."""
 
 ROWS_TO_PROMOTE = 20 * ROWS_PER_STEP
-"""Most that one sweep promotes, of one tenant a step's rows: it reads no more of what may be a whole table."""
+"""Most that one sweep promotes: it reads no more of what may be a whole table."""
 
 SECONDS_TO_PROMOTE = 1
 """After which a sweep leaves what is due to the next one."""
@@ -166,7 +166,7 @@ def _fail_lost(job: TenantJob, problem: str) -> bool:
 def promote(report: Report, contact: Contact) -> None:
     """Scheduled jobs whose time has come, each tenant's first one before the second one of any."""
     until = time.monotonic() + SECONDS_TO_PROMOTE
-    pks = list(findings.due_in_turns(ROWS_PER_STEP)[:ROWS_TO_PROMOTE])
+    pks = list(findings.due_in_turns(ROWS_TO_PROMOTE))
     for first in range(0, len(pks), ROWS_PER_STEP):
         report.promoted += _promote(pks[first : first + ROWS_PER_STEP])
         if time.monotonic() > until:
