@@ -47,6 +47,10 @@ ABOUT_NO_SINGLE_JOB = {
         ("repair/one_row.py", "the sweep leaves out one tenant queue, which is locked: %s"),
         ("repair/pruning.py", "an ended job is kept, as the project does not let it go: %s"),
         ("repair/steps.py", "the database's clock was set back: times of %s jobs had not come yet"),
+        (
+            "repair/together.py",
+            "the sweep leaves out jobs that cannot be %s: %s, the first one with the primary key %s",
+        ),
         ("repair/sweeper.py", "a step of the sweep failed, the rest of it goes on: %s"),
         ("repair/sweeper.py", "sweep: %s"),
         ("repair/sweeper.py", "the sweep failed"),
