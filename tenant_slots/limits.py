@@ -6,7 +6,7 @@ admits waiting jobs: saving the row does so, once the change has committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
 from types import SimpleNamespace
@@ -14,6 +14,8 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import F, Window
+from django.db.models.functions import RowNumber
 from django.utils import timezone
 from django.utils.functional import Promise
 
@@ -302,15 +304,15 @@ def _keep(row: TenantQueue, changes: list[Change]) -> None:
     """In the history of the row, for the admin. The oldest leave it now and then."""
     KeptChange.objects.bulk_create([KeptChange(**kept_values(row, one)) for one in changes])
     if changes:
-        forget_oldest(row)
+        forget_oldest([row])
 
 
-def forget_oldest(row: TenantQueue) -> None:
-    """Now and then."""
-    if row.version % CHANGES_BETWEEN_CLEANUPS == 0:
-        kept = KeptChange.objects.filter(tenant_queue=row)
-        for oldest in kept.order_by("-pk").values_list("pk", flat=True)[CHANGES_KEPT - 1 : CHANGES_KEPT]:
-            kept.filter(pk__lt=oldest).delete()
+def forget_oldest(rows: Iterable[TenantQueue]) -> None:
+    """Now and then, of those whose turn it is together."""
+    if due := [row.pk for row in rows if row.version % CHANGES_BETWEEN_CLEANUPS == 0]:
+        place = Window(RowNumber(), partition_by=F("tenant_queue"), order_by=F("pk").desc())
+        placed = KeptChange.objects.filter(tenant_queue__in=due).annotate(place=place)
+        KeptChange.objects.filter(pk__in=placed.filter(place__gt=CHANGES_KEPT).values("pk")).delete()
 
 
 def kept_values(row: TenantQueue, change: Change) -> dict[str, Any]:

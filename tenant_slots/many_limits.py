@@ -53,13 +53,13 @@ def edited(row: TenantQueue, edit: Edit, by: str, reason: str) -> Edited:
     return Edited(row, version, frozenset(fields), tuple(changes))
 
 
-def write(one: Edited, chunk: Mapping[str, int], consequences: Iterable[Consequence]) -> bool:
+def write(one: Edited, chunk: Mapping[str, int] | None = None, consequences: Iterable[Consequence] = ()) -> bool:
     """Store an edited row and what follows, in a transaction of its own. False: it was changed meanwhile, or the chunk.
 
     The disk may not have it yet: see `wait_for_disk`.
 
     Args:
-        chunk: primary key and step of the `BulkChunk` that says what is left to do.
+        chunk: primary key and step of the `BulkChunk` that says what is left to do, if there is one.
         consequences: what else is to be stored with it.
 
     Raises:
@@ -72,12 +72,11 @@ def write(one: Edited, chunk: Mapping[str, int], consequences: Iterable[Conseque
     try:
         written = update_with(
             before,
-            _update(one.fields, is_guarded),
+            _update(one.fields, is_guarded, chunk is not None),
             [*kept, *consequences],
             pk=one.row.pk,
             known_version=one.version,
-            chunk=chunk["pk"],
-            step=chunk["step"],
+            **({} if chunk is None else {"chunk": chunk["pk"], "step": chunk["step"]}),
             **values,
         )
     except OperationalError as error:
@@ -90,12 +89,14 @@ def write(one: Edited, chunk: Mapping[str, int], consequences: Iterable[Conseque
 
 
 @functools.lru_cache(maxsize=64)
-def _update(fields: frozenset[str], is_guarded: bool) -> Statement:
+def _update(fields: frozenset[str], is_guarded: bool, is_of_chunk: bool) -> Statement:
     """One for each set of fields that some action writes."""
-    chunk = BulkChunk.objects.filter(pk=Parameter("chunk", IntegerField()), step=Parameter("step", IntegerField()))
     row = TenantQueue.objects.filter(
-        Exists(chunk), pk=Parameter("pk", IntegerField()), version=Parameter("known_version", IntegerField())
+        pk=Parameter("pk", IntegerField()), version=Parameter("known_version", IntegerField())
     )
+    if is_of_chunk:
+        chunk = BulkChunk.objects.filter(pk=Parameter("chunk", IntegerField()), step=Parameter("step", IntegerField()))
+        row = row.filter(Exists(chunk))
     changes: dict[str, Any] = dict(fields_of(TenantQueue, sorted(fields)))
     if is_guarded:
         changes["version"] = NEXT_VERSION
@@ -112,9 +113,8 @@ def follow(written: Sequence[Edited]) -> None:
     for one in written:
         for change in one.changes:
             limits.tell(one.row, change)
-        if one.changes:
-            limits.forget_oldest(one.row)
     changed = [one.row for one in written if one.changes]
+    limits.forget_oldest(changed)
     with_work = _with_work([row.pk for row in changed if not row.paused])
     for queue in {row.queue: None for row in changed}:
         shares = [(row.pk, row.share) for row in changed if row.queue == queue]

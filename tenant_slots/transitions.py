@@ -20,7 +20,7 @@ from tenant_slots import chains, charges, dispatch, fair_order, logs, news, slot
 from tenant_slots.chains import Told
 from tenant_slots.conf import app_settings
 from tenant_slots.db.commits import after_commit
-from tenant_slots.db.transactions import REFUSALS, patience, waiting_at_most
+from tenant_slots.db.transactions import is_refusal, patience, waiting_at_most
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
@@ -208,13 +208,13 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
     except TenantQueue.DoesNotExist as error:
         logger.warning("a tenant queue loses its turn: %s", error, extra=logs.about_named(queue=turn.rq_queue))
         deleted(turn.tenant_queue_id, turn.rq_queue)
-    except REFUSALS:
+    except Error as error:
+        if not is_refusal(error):
+            _unless_out_of_reach(partial(fair_order.undo, turn))
+            raise
         text = "tenant queue %s loses its turn, the database refuses its next job"
         logger.exception(text, turn.tenant_queue_id, extra=logs.about_named(queue=turn.rq_queue))
         leave(0, Admission(is_full=True))
-    except Error:
-        _unless_out_of_reach(partial(fair_order.undo, turn))
-        raise
 
 
 def _unless_out_of_reach(action: Callable[[], T]) -> T | None:

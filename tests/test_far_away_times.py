@@ -15,6 +15,7 @@ from rq import Retry
 
 from tenant_slots import checks, exceptions, tenant_job
 from tenant_slots.models import KeptChange, TenantJob, TenantQueue
+from tenant_slots.repair import unreadable
 from tenant_slots.running import runner
 from tests import jobs
 from tests.admin.site import JOBS, LIVE, QUEUES, change_page, confirmed, loaded
@@ -153,3 +154,19 @@ def test_a_stored_time_out_of_the_calendar_reads_as_the_nearest_one_that_is_show
     assert fresh(job).run_after == datetime(2030, 1, 1, tzinfo=UTC)
     TenantJob.objects.update(run_after=None)
     assert fresh(job).run_after is None
+
+
+@pytest.mark.skipif(connection.vendor == "postgresql", reason="PostgreSQL reads them as other times in its SELECT")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("value", "year"),
+    [("9999-12-31 23:59:59", 9999), ("0001-01-01 00:00:00", 1), ("infinity", None), ("2030-06-01 00:00:00", 2030)],
+)
+def test_a_text_of_sqlite_at_an_end_of_the_calendar_is_shown_anywhere_and_named(value: str, year: int | None) -> None:
+    job = waiting_job(tenant_queue())
+    write(job, "run_after", value)
+    read = fresh(job).run_after
+    for zone in ("Pacific/Kiritimati", "Pacific/Pago_Pago"):
+        assert (read and read.astimezone(ZoneInfo(zone)).year) == year
+    is_odd = year != 2030
+    assert [columns for _, columns in unreadable.jobs()] == [["run_after"]] * is_odd

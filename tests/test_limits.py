@@ -16,7 +16,7 @@ from django.utils import timezone
 from tenant_slots import limits, locks, signals, tenants
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.exceptions import InvalidLimit, StaleVersion, TimeHasPassed
-from tenant_slots.models import Change, LimitSource, State, TenantQueue
+from tenant_slots.models import Change, KeptChange, LimitSource, State, TenantQueue
 from tenant_slots.repair import findings, steps
 from tests import jobs
 from tests.factories import counters_match, fresh, in_rq, tenant_queue, waiting_job
@@ -242,6 +242,21 @@ def test_old_limits_are_kept_for_the_charts_but_not_for_ever(monkeypatch: pytest
     for limit in (2, 3, 4):
         row.set_limit(limit)
     assert [before for _, before in fresh(row).limit_history] == [2, 3]
+
+
+def test_the_oldest_changes_of_many_rows_go_in_one_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHANGES_KEPT", 2)
+    rows = [tenant_queue(f"tenant {number}", version=version) for number, version in enumerate((50, 100, 51))]
+    for number in range(4):
+        KeptChange.objects.bulk_create(
+            KeptChange(tenant_queue=row, at=timezone.now(), what="limit", new=str(number)) for row in rows
+        )
+    with CaptureQueriesContext(connection) as queries:
+        limits.forget_oldest(rows)
+    assert sum(KeptChange._meta.db_table in query["sql"] for query in queries) == 1
+    assert [[one.new for one in row.kept_changes.order_by("pk")] for row in rows] == [
+        ["2", "3"], ["2", "3"], ["0", "1", "2", "3"],
+    ]  # fmt: skip
 
 
 def test_a_row_that_was_inserted_with_sql_does_not_claim_an_origin() -> None:

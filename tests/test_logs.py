@@ -43,6 +43,10 @@ ABOUT_NO_SINGLE_JOB = {
         ("repair/doctor.py", "the check of %s has failed"),
         ("repair/pruning.py", "an ended job is kept, as the project does not let it go: %s"),
         ("repair/steps.py", "the database's clock was set back: times of %s jobs had not come yet"),
+        (
+            "repair/together.py",
+            "the sweep leaves out jobs that cannot be %s: %s, the first one with the primary key %s",
+        ),
         ("repair/sweeper.py", "a step of the sweep failed, the rest of it goes on: %s"),
         ("repair/sweeper.py", "sweep: %s"),
         ("repair/sweeper.py", "the sweep failed"),

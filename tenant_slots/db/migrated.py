@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from django.apps import apps
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, Error, connections
 
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import NotMigrated
@@ -24,8 +24,11 @@ def naming_missing_tables() -> Iterator[None]:
 
 
 def _tables_are_missing() -> bool:
+    """False where nobody can say: the error may have broken a transaction of the caller's, to whom it matters."""
     connection = connections[app_settings.DATABASE]
     if connection.needs_rollback:
         return False
     ours = {model._meta.db_table for model in apps.get_app_config("tenant_slots").get_models()}
-    return not ours <= set(connection.introspection.table_names())
+    with suppress(Error):
+        return not ours <= set(connection.introspection.table_names())
+    return False

@@ -24,8 +24,14 @@ DEADLOCK = "40P01"
 LOCKED_OUT = ("55P03", DEADLOCK)
 """The one of a lock_timeout that ran out, and of a deadlock."""
 
-REFUSALS = (DataError, IntegrityError)
-"""What a database answers to a value out of its column's range, or against a constraint: later, as well."""
+UNDONE = (DEADLOCK, "40001")
+"""The one of a deadlock, and of a strict isolation level that cannot be kept to: what was undone can be tried anew."""
+
+READ_ONLY = "25006"
+"""The one of a server that takes no writes: a standby, perhaps the primary of a minute ago."""
+
+NOT_OF_A_ROW = ("08", "25", "28", "40", "42", "53", "55", "57", "58")
+"""The beginnings of those that tell of the server, the session, others' locks, or of a database without our tables."""
 
 AS_INDEXED = ("SET LOCAL enable_sort = off", "SET LOCAL jit = off")
 """Who is next is read from the index that has a backlog in its order, whatever PostgreSQL believes of its length.
@@ -63,9 +69,26 @@ def is_locked_out(error: Error) -> bool:
     return isinstance(error, TenantQueueLocked) or _sqlstate(error) in LOCKED_OUT
 
 
-def is_deadlock(error: Error) -> bool:
-    """Whether PostgreSQL has undone a transaction because it and others waited for each other."""
-    return _sqlstate(error) == DEADLOCK
+def is_refusal(error: BaseException) -> bool:
+    """Whether the database objects to this very row, and will do so later as well.
+
+    A value is out of its column's range or against a constraint, a trigger of the project has raised what it likes, or
+    the row is corrupted.
+    """
+    if isinstance(error, (DataError, IntegrityError)):
+        return True
+    state = _sqlstate(error) if isinstance(error, Error) else None
+    return isinstance(state, str) and not state.startswith(NOT_OF_A_ROW)
+
+
+def is_undone(error: Error) -> bool:
+    """Whether PostgreSQL has undone a transaction because of others that ran beside it."""
+    return _sqlstate(error) in UNDONE
+
+
+def is_read_only(error: Error) -> bool:
+    """Whether nothing can be written to the database that a session is connected to."""
+    return _sqlstate(error) == READ_ONLY
 
 
 def impatient(alias: str, seconds: float) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from tenant_slots.django_tasks.task import with_values
 from tenant_slots.models import State, TenantJob
 from tenant_slots.tasks import attempts
 
-STATUS = {
+STATUS: dict[str, TaskResultStatus] = {
     State.SCHEDULED: TaskResultStatus.READY,
     State.WAITING: TaskResultStatus.READY,
     State.QUEUED: TaskResultStatus.READY,
@@ -31,6 +31,8 @@ STATUS = {
 }
 
 OTHERWISE = "tenant_slots.exceptions.TenantSlotsError"
+
+NO_STATE = "somebody has written a state into its row that means nothing: {job.state!r}; put it right by SQL"
 
 
 def result_with(result_id: str) -> AnyResult:
@@ -54,7 +56,7 @@ def result_of(job: TenantJob, task: AnyTask | None = None) -> AnyResult:
     result: AnyResult = TaskResult(
         task=with_values(task or require_task(job.task), _values_of(job, mark)),
         id=str(job.uuid),
-        status=STATUS[State(job.state)],
+        status=STATUS.get(job.state, TaskResultStatus.FAILED),  # of no state that there is, nothing comes any more
         enqueued_at=job.enqueued_at,
         started_at=_first_start(job, runs) if runs or is_counted else None,
         last_attempted_at=job.started_at,
@@ -119,6 +121,8 @@ def _errors(job: TenantJob, runs: list[dict[str, Any]]) -> list[TaskError]:
     """One for each run that failed, and one of a job that ended otherwise. The row has more of the last one's text."""
     failed = [run for run in runs if run["error"] is not attempts.NO_ERROR]
     errors = [TaskError(exception_class_path=run["error"], traceback=run["text"]) for run in failed]
+    if job.state not in State.values:
+        return [*errors, TaskError(exception_class_path=OTHERWISE, traceback=NO_STATE.format(job=job))]
     if job.state not in (State.FAILED, State.CANCELED):
         return errors
     path = attempts.CANCELED if job.state == State.CANCELED else OTHERWISE

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
-from django.db import IntegrityError
+from django.db import IntegrityError, OperationalError
 from django.db.models import Case, CharField, DateTimeField, DurationField, ExpressionWrapper, F, Value, When
 from django.db.models.functions import Least
 
@@ -75,7 +75,9 @@ def stored_or_moved(task: TenantTask[..., Any], new_jobs: list[NewJob], store: u
                 calls = _Calls(task, newest)
                 calls.go(store)
             return calls.stored(new_jobs)
-        except (IntegrityError, _LookAgain) as error:
+        except (IntegrityError, OperationalError, _LookAgain) as error:
+            if isinstance(error, OperationalError) and not unique.is_lost(error):
+                raise
             last = error
     raise DuplicateNotVisible(task=task.path) from last
 

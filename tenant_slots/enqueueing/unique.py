@@ -69,18 +69,18 @@ def stored_once(task: TenantTask[..., Any], new_jobs: list[NewJob], store: Store
             wanted.store_in_order(store) if in_order else wanted.store_at_once(store)
             return wanted.stored()
         except (IntegrityError, OperationalError) as error:
-            if not _is_lost(error):
+            if not is_lost(error):
                 raise
             last = error
     raise DuplicateNotVisible(task=task.path) from last
 
 
-def _is_lost(error: DatabaseError) -> bool:
+def is_lost(error: DatabaseError) -> bool:
     """Whether somebody was in the way, and another try can do better.
 
-    A deadlock that undid a transaction of ours has undone all that it waited for. That of a caller has done more.
+    A transaction of ours that was undone has done nothing else. That of a caller has done more.
     """
-    return isinstance(error, IntegrityError) or (transactions.is_deadlock(error) and not _is_open())
+    return isinstance(error, IntegrityError) or (transactions.is_undone(error) and not _is_open())
 
 
 class _Window(NamedTuple):
@@ -238,7 +238,8 @@ def forget(old: QuerySet[TenantJob], keys: list[int]) -> None:
 
 def _forget_each(old: QuerySet[TenantJob], keys: list[int]) -> None:
     for key in keys:
-        old.filter(pk=key).update(unique_key="")
+        with transactions.seeing_others(app_settings.DATABASE):
+            old.filter(pk=key).update(unique_key="")
 
 
 def _forget_outside(old: QuerySet[TenantJob], keys: list[int]) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import DatabaseError
 
-from tenant_slots import limits, tenants
+from tenant_slots import limits, many_limits, tenants
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import TenantSlotsError, UnknownTenantQueue
+from tenant_slots.many_limits import Edited
 from tenant_slots.models import LimitSource, TenantQueue
+
+T = TypeVar("T")
 
 TENANT, LIMIT = "tenant", "limit"
 
@@ -106,16 +109,21 @@ def missing_rows(new: Iterable[Line], queue: str) -> list[Problem]:
     return [Problem(line.number, str(UnknownTenantQueue(tenant=line.tenant, queue=queue))) for line in new]
 
 
-def apply(difference: Difference, queue: str, *, by: str, reason: str) -> tuple[Difference, list[Problem]]:
-    """What was done, each change in a transaction of its own, and what failed. To do it again does the rest."""
+def apply(
+    difference: Difference, queue: str, *, by: str, reason: str, tell: Callable[[Changed | Line], object]
+) -> tuple[Difference, list[Problem]]:
+    """What was done, each change in a transaction of its own, and what failed. To do it again does the rest.
+
+    Args:
+        tell: called for each row once it has its limit.
+    """
     done = Difference(unchanged=difference.unchanged)
     problems: list[Problem] = []
-    for changed in difference.changed:
-        with _noting(problems, changed.line):
-            changed.row.set_limit(changed.line.max_job, by=by, reason=reason)
+    for changes in _parts(difference.changed):
+        for changed in _change(changes, by, reason, problems):
             done.changed.append(changed)
-    for start in range(0, len(difference.new), tenants.TENANTS_AT_ONCE):
-        some = difference.new[start : start + tenants.TENANTS_AT_ONCE]
+            tell(changed)
+    for some in _parts(difference.new):
         values = _values(some, queue, by, problems)
         rows = _made_together(queue, {line.tenant: own for line, own in values.items()})
         for line, own in values.items():
@@ -123,7 +131,42 @@ def apply(difference: Difference, queue: str, *, by: str, reason: str) -> tuple[
                 row = rows.get(line.tenant) or tenants.get_or_create(line.tenant, queue, own)
                 _set_unless_new(row, own, by, reason)
                 done.new.append(line)
+                tell(line)
     return done, problems
+
+
+def _parts(some: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(some), tenants.TENANTS_AT_ONCE):
+        yield some[start : start + tenants.TENANTS_AT_ONCE]
+
+
+def _change(some: Sequence[Changed], by: str, reason: str, problems: list[Problem]) -> list[Changed]:
+    """Those that have their limit then: each by one statement, unless somebody else changes it at that moment."""
+    done = _written(some, by, reason, problems) if many_limits.is_possible() else set()
+    failed = {problem.line for problem in problems}
+    for changed in some:
+        if changed.line.number not in done | failed:
+            with _noting(problems, changed.line):
+                changed.row.set_limit(changed.line.max_job, by=by, reason=reason)
+                done.add(changed.line.number)
+    return [changed for changed in some if changed.line.number in done]
+
+
+def _written(some: Iterable[Changed], by: str, reason: str, problems: list[Problem]) -> set[int]:
+    """The numbers of their lines. Nobody is told of any before the disk has them all."""
+    rows = TenantQueue.objects.in_bulk([changed.row.pk for changed in some])
+    written: dict[int, Edited] = {}
+    try:
+        for line, row in [(changed.line, rows[changed.row.pk]) for changed in some if changed.row.pk in rows]:
+            with _noting(problems, line):
+                one = many_limits.edited(row, limits.limited(line.max_job, by), by, reason)
+                if one.fields and many_limits.write(one):
+                    written[line.number] = one
+    finally:
+        if written:
+            many_limits.wait_for_disk()
+            many_limits.follow([*written.values()])
+    return {*written}
 
 
 @contextmanager

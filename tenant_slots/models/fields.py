@@ -16,7 +16,7 @@ from django.db.models.expressions import Col
 from tenant_slots.db.clock import within_calendar
 from tenant_slots.exact_json import ExactEncoder
 from tenant_slots.exceptions import InvalidTime
-from tenant_slots.validation import is_in_calendar
+from tenant_slots.validation import EARLIEST, LATEST, is_in_calendar
 
 
 class Moment(models.DateTimeField):  # type: ignore[type-arg]  # it takes none when it runs
@@ -24,6 +24,9 @@ class Moment(models.DateTimeField):  # type: ignore[type-arg]  # it takes none w
 
     PostgreSQL keeps times that Python has no number for, and psycopg then loads none of the rows that a query finds.
     Such a time reads as the nearest one that can be loaded; the doctor names its row. None is written from here.
+
+    SQLite keeps texts: of one that is no time nothing is read, and one at an end of the calendar is put right when it
+    is.
     """
 
     def deconstruct(self) -> Any:
@@ -35,6 +38,10 @@ class Moment(models.DateTimeField):  # type: ignore[type-arg]  # it takes none w
             return sql, params
         return within_calendar(sql), (*params, *params, *params)
 
+    def get_db_converters(self, connection: Any) -> Any:
+        """None where `select_format` has done it: a page reads thousands of times."""
+        return [*super().get_db_converters(connection), *([] if connection.vendor == "postgresql" else [_in_calendar])]
+
     def get_prep_value(self, value: Any) -> Any:
         """In UTC: PostgreSQL reads no offset of 16 hours or more."""
         value = super().get_prep_value(value)
@@ -45,6 +52,13 @@ class Moment(models.DateTimeField):  # type: ignore[type-arg]  # it takes none w
         if isinstance(value, datetime) and not is_in_calendar(value):
             raise InvalidTime(value=value, problem="it is not within the years 1 to 9999 in every time zone")
         return super().get_db_prep_save(value, connection)
+
+
+def _in_calendar(value: datetime | None, expression: object, connection: object) -> datetime | None:
+    if value is None or is_in_calendar(value):
+        return value
+    nearest = EARLIEST if value.year < LATEST.year else LATEST
+    return nearest.replace(tzinfo=value.tzinfo)
 
 
 class Derived(models.GeneratedField):

@@ -122,7 +122,10 @@ def _is_mark(value: Any) -> bool:
 def _is_call(value: Any) -> bool:
     """Of one of Django's Tasks: its backend, and which of its facts were given."""
     return (
-        isinstance(value, dict) and isinstance(value.get("backend"), str) and isinstance(value.get("named", []), list)
+        isinstance(value, dict)
+        and isinstance(value.get("backend"), str)
+        and isinstance(value.get("named", []), list)
+        and (value.get("run_after") is None or _is_read(value["run_after"]))
     )
 
 
@@ -144,8 +147,13 @@ def _is_ended_run(value: Any) -> bool:
 
 
 def _is_time(text: Any) -> bool:
+    return _is_read(text) and not time_problem(datetime.fromisoformat(text), aware=settings.USE_TZ)
+
+
+def _is_read(text: Any) -> bool:
+    """Whether it is a time, with a zone or without."""
     try:
-        return isinstance(text, str) and not time_problem(datetime.fromisoformat(text), aware=settings.USE_TZ)
+        return isinstance(text, str) and bool(datetime.fromisoformat(text))
     except ValueError:
         return False
 

@@ -12,7 +12,7 @@ from rq.timeouts import BaseTimeoutException
 
 from tenant_slots import dispatch
 from tenant_slots.conf import app_settings
-from tenant_slots.db.transactions import REFUSALS
+from tenant_slots.db.transactions import is_refusal
 from tenant_slots.exceptions import UnusableQueue
 from tenant_slots.models import KeptChange, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.repair import findings as found
@@ -158,7 +158,7 @@ def _found_by(check: Check) -> Iterator[Finding]:
     try:
         yield from check()
     except Exception as error:
-        is_of_the_database = isinstance(error, Error) and not isinstance(error, REFUSALS)
+        is_of_the_database = isinstance(error, Error) and not is_refusal(error)
         if is_of_the_database or isinstance(error, BaseTimeoutException):
             raise
         name = check.__name__.strip("_").replace("_", " ")

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from django.db import DataError, Error, IntegrityError, OperationalError, ProgrammingError, connections
+from django.db import Error, connections
 from redis.exceptions import RedisError
 from rq.timeouts import BaseTimeoutException
 
 from tenant_slots.conf import app_settings
-
-OF_A_STATEMENT = (DataError, IntegrityError, OperationalError, ProgrammingError)
-"""What a statement alone may be to blame for: the values that it met, or that it was canceled after a time."""
+from tenant_slots.db import transactions
 
 
 def ends_the_sweep(error: Exception) -> bool:
-    """Whether nothing that comes after it could succeed: the sweep's time is over, or the database is out of reach."""
+    """Whether nothing that comes after it could succeed: the sweep's time is over, or the database is out of reach.
+
+    A statement alone may be to blame for all else: the values that it met, a corrupted row, or that it was canceled.
+    """
     if isinstance(error, BaseTimeoutException):
         return True
     if not isinstance(error, Error):
         return False
-    return not isinstance(error, OF_A_STATEMENT) or not connections[app_settings.DATABASE].is_usable()
+    return transactions.is_read_only(error) or not connections[app_settings.DATABASE].is_usable()
 
 
 def ends_the_step(error: Exception) -> bool:

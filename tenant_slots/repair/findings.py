@@ -98,11 +98,14 @@ def due(seconds_ago: float = 0) -> TenantJobQuerySet:
     return TenantJob.objects.scheduled().filter(run_after__lte=ago(seconds_ago))
 
 
-def due_in_turns(most_of_each: int) -> QuerySet[Any, Any]:
-    """Primary keys of due jobs: of each tenant queue that which has been due for longest, then the second ones."""
+def due_in_turns(number: int) -> QuerySet[Any, Any]:
+    """Primary keys of so many due jobs: of each tenant queue that which has been due for longest, then the second ones.
+
+    No tenant has more of them than it could have alone, which saves the database from putting all others in order.
+    """
     turn = Window(RowNumber(), partition_by=F("tenant_queue"), order_by=[F("run_after"), F("pk")])
-    found = due().annotate(turn=turn).filter(turn__lte=most_of_each)
-    return found.order_by("turn", "run_after").values_list("pk", flat=True)
+    found = due().annotate(turn=turn).filter(turn__lte=number)
+    return found.order_by("turn", "run_after").values_list("pk", flat=True)[:number]
 
 
 def times_that_are_over() -> QuerySet[Any, tuple[str, int, int]]:

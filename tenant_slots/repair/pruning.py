@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from django.db import IntegrityError
@@ -21,6 +22,7 @@ from tenant_slots.db.clock import ago
 from tenant_slots.models import JobDependency, TenantJob
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
+from tenant_slots.repair.together import in_halves
 from tenant_slots.repair.unlocked import unlocked
 
 logger = logging.getLogger("tenant_slots")
@@ -42,7 +44,7 @@ def prune(report: Report, contact: Contact) -> None:
     """
     deadline = time.monotonic() + SECONDS_TO_PRUNE
     while places := list(old_jobs(contact.pruned.place).values_list("ended_at", "pk")[:JOBS_PER_BATCH]):
-        report.pruned += _prune(places, contact, deadline)
+        report.pruned += in_halves(places, partial(_delete, contact), partial(_keep, contact), deadline)
         if len(places) < JOBS_PER_BATCH or time.monotonic() > deadline:
             break
 
@@ -57,26 +59,19 @@ def old_jobs(place: Place | None) -> QuerySet[TenantJob]:
     return jobs.exclude(_is_protected(TenantJob)).exclude(Exists(untold)).order_by("ended_at", "pk")
 
 
-def _prune(places: list[Place], contact: Contact, deadline: float) -> int:
-    """How many of these jobs could be deleted: all at once, else each half by itself."""
-    try:
-        deleted = _delete([pk for _, pk in places])
-    except IntegrityError as error:
-        if len(places) > 1:
-            middle = len(places) // 2
-            first = _prune(places[:middle], contact, deadline)
-            return first if time.monotonic() > deadline else first + _prune(places[middle:], contact, deadline)
-        logger.debug("an ended job is kept, as the project does not let it go: %s", error)
-        deleted = 0
-    contact.pruned.move(places[-1])
-    return deleted
-
-
-def _delete(pks: list[int]) -> int:
-    with unlocked(TenantJob.objects.ended().filter(pk__in=pks)) as jobs:
+def _delete(contact: Contact, places: Sequence[Place]) -> int:
+    with unlocked(TenantJob.objects.ended().filter(pk__in=[pk for _, pk in places])) as jobs:
         JobDependency.objects.filter(job__in=jobs).delete()
         _, by_model = QuerySet.delete(jobs)  # not ours, which looks for slots: these have ended
+    contact.pruned.move(places[-1])
     return by_model.get(TenantJob._meta.label, 0)
+
+
+def _keep(contact: Contact, place: Place, error: Exception) -> None:
+    """That a row is referred to is no fault; anything else is, and is told until the next look at it."""
+    level = logging.DEBUG if isinstance(error, IntegrityError) else logging.WARNING
+    logger.log(level, "an ended job is kept, as the project does not let it go: %s", error)
+    contact.pruned.move(place)
 
 
 def _is_protected(model: type[Model], above: tuple[type[Model], ...] = ()) -> Q:

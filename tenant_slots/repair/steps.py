@@ -8,7 +8,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -31,6 +31,7 @@ from tenant_slots.repair.minutes import count_minutes
 from tenant_slots.repair.one_row import unless_locked
 from tenant_slots.repair.pruning import prune
 from tenant_slots.repair.report import Report
+from tenant_slots.repair.together import jobs_together
 from tenant_slots.repair.unlocked import unlocked
 
 logger = logging.getLogger("tenant_slots")
@@ -46,7 +47,7 @@ LEASE_BETWEEN_LOOKS = 1 / 20
 """Share of a lease between two looks at a stale run. A heartbeat that a lock kept out is tried five times meanwhile."""
 
 ROWS_TO_PROMOTE = 20 * ROWS_PER_STEP
-"""Most that one sweep promotes, of one tenant a step's rows: it reads no more of what may be a whole table."""
+"""Most that one sweep promotes: it reads no more of what may be a whole table."""
 
 SECONDS_TO_PROMOTE = 1
 """After which a sweep leaves what is due to the next one."""
@@ -71,10 +72,15 @@ SWEEP = "sweep"
 def set_times_right(report: Report, contact: Contact) -> None:
     """Times that the clock wrote before it was set back become now: nobody is silent yet, nor taken for alive long."""
     if pks := findings.ahead_of_time()[:ROWS_PER_STEP]:
-        with unlocked(TenantJob.objects.filter(pk__in=pks)) as jobs:
-            for name in ("beat_at", "admitted_at", "ended_at"):
-                jobs.filter(**{f"{name}__gt": ago(0)}).update(**{name: DatabaseNow()})
+        jobs_together(pks, "given times that have come", _set_right)
         logger.warning("the database's clock was set back: times of %s jobs had not come yet", len(pks))
+
+
+def _set_right(pks: Sequence[int]) -> int:
+    with unlocked(TenantJob.objects.filter(pk__in=pks)) as jobs:
+        for name in ("beat_at", "admitted_at", "ended_at"):
+            jobs.filter(**{f"{name}__gt": ago(0)}).update(**{name: DatabaseNow()})
+    return len(pks)
 
 
 def end_what_is_over(report: Report, contact: Contact) -> None:
@@ -165,25 +171,34 @@ def _fail_lost(job: TenantJob, problem: str) -> bool:
 def promote(report: Report, contact: Contact) -> None:
     """Scheduled jobs whose time has come, each tenant's first one before the second one of any."""
     until = time.monotonic() + SECONDS_TO_PROMOTE
-    pks = list(findings.due_in_turns(ROWS_PER_STEP)[:ROWS_TO_PROMOTE])
+    pks = list(findings.due_in_turns(ROWS_TO_PROMOTE))
     for first in range(0, len(pks), ROWS_PER_STEP):
-        report.promoted += _promote(pks[first : first + ROWS_PER_STEP])
+        promoted = _Promoted()
+        report.promoted += jobs_together(pks[first : first + ROWS_PER_STEP], "promoted", promoted.add, until)
+        promoted.offer()
         if time.monotonic() > until:
             return
 
 
-def _promote(pks: list[int]) -> int:
-    """How many were promoted. What they do if their tenant is busy is asked when all are: see `asking`."""
-    with unlocked(findings.due().filter(pk__in=pks)) as jobs:
-        # Those that are still due: another sweep may have promoted one, and it may have deferred itself again.
-        own = list(jobs.values_list("rq_queue", "tenant_queue__queue", "tenant_queue").distinct())
-        promoted: int = (jobs & findings.due()).update(state=State.WAITING)
-    tenants: dict[str, set[tuple[int, int]]] = {}
-    for rq_queue, queue, row in own:
-        tenants.setdefault(rq_queue_of(rq_queue, queue), set()).add((row, 0))
-    for name, rows in tenants.items():
-        transitions.offer_many(name, list(rows))
-    return promoted
+class _Promoted:
+    """Jobs of many tenants. What they do if their tenant is busy is asked when all are promoted: see `asking`."""
+
+    def __init__(self) -> None:
+        self._tenants: dict[str, set[tuple[int, int]]] = {}
+
+    def add(self, pks: Sequence[int]) -> int:
+        """Promote these together: no tenant queue is locked for it, and a job that is locked is passed over."""
+        with unlocked(findings.due().filter(pk__in=pks)) as jobs:
+            # Those that are still due: another sweep may have promoted one, and it may have deferred itself again.
+            own = list(jobs.values_list("rq_queue", "tenant_queue__queue", "tenant_queue").distinct())
+            promoted: int = (jobs & findings.due()).update(state=State.WAITING)
+        for rq_queue, queue, row in own:
+            self._tenants.setdefault(rq_queue_of(rq_queue, queue), set()).add((row, 0))
+        return promoted
+
+    def offer(self) -> None:
+        for name, rows in self._tenants.items():
+            transitions.offer_many(name, list(rows))
 
 
 def fail_never_admitted(report: Report, contact: Contact) -> None:
@@ -248,8 +263,12 @@ def leave_queues_given_up(report: Report, contact: Contact) -> None:
     if not pks:
         _looked_for_queues_at = time.monotonic()
         return
+    jobs_together(pks, "moved to the queue of their tenant queue", _move_to_own_queue)
+
+
+def _move_to_own_queue(pks: Sequence[int]) -> int:
     with unlocked(TenantJob.objects.waiting().filter(pk__in=pks)) as jobs:
-        jobs.update(rq_queue="")
+        return jobs.update(rq_queue="")
 
 
 def offer(report: Report, contact: Contact) -> None:

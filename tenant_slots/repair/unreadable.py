@@ -5,10 +5,12 @@ form. They are read as something harmless; only the database knows.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from django.apps import apps
-from django.db.models import Model, Q, TextField
+from django.db.models import Model, Q, QuerySet, TextField
 from django.db.models.functions import Cast, Length
 
 from tenant_slots import limits
@@ -54,7 +56,7 @@ LATEST_JOBS = 10_000
 def jobs() -> Iterator[tuple[TenantJob, list[str]]]:
     """Jobs, and which of their columns are so: of the JSON of those that have ended only that of the latest."""
     rows: TenantJobQuerySet = TenantJob.objects.select_related("tenant_queue")
-    for job in rows.filter(_is_odd(TenantJob)).defer(*LARGE, "options", "error", "runs"):
+    for job in _odd_rows(rows).defer(*LARGE, "options", "error", "runs"):
         yield job, _odd(job)
     latest = Q(pk__gt=_before_latest_jobs())
     for some in (rows.not_ended(), rows.ended().filter(latest)):
@@ -68,7 +70,7 @@ def jobs() -> Iterator[tuple[TenantJob, list[str]]]:
 
 def tenant_queues() -> Iterator[tuple[TenantQueue, list[str]]]:
     """The same of tenant queues."""
-    for row in TenantQueue.objects.filter(_is_odd(TenantQueue)):
+    for row in _odd_rows(TenantQueue.objects.all()):
         yield row, _odd(row)
     for row in TenantQueue.objects.exclude(limit_history__isnull=True).iterator(ROWS_AT_ONCE):
         if isinstance(row.limit_history, Unreadable):
@@ -83,8 +85,8 @@ def elsewhere() -> Iterator[tuple[Model, list[str]]]:
 
 
 def _of_small_table(model: type[Model]) -> Iterator[tuple[Model, list[str]]]:
-    if is_odd := _is_odd(model):
-        for row in model._base_manager.filter(is_odd).iterator(ROWS_AT_ONCE):
+    if _conditions(model):
+        for row in _odd_rows(model._base_manager.all()).iterator(ROWS_AT_ONCE):
             yield row, _odd(row)
     if names := _fields_of(model, StoredJSON):
         for row in model._base_manager.iterator(ROWS_AT_ONCE):
@@ -92,20 +94,22 @@ def _of_small_table(model: type[Model]) -> Iterator[tuple[Model, list[str]]]:
                 yield row, columns
 
 
-def _is_odd(model: type[Model]) -> Q:
-    """Whether a row has such a time, which reads as `EARLIEST` or `LATEST`, or such a word. Empty where it has none."""
-    odd = Q()
-    for name in _fields_of(model, Moment):
-        odd |= Q((f"{name}__lt", EARLIEST)) | Q((f"{name}__gt", LATEST))
-    for name, known in WORDS.get(model, {}).items():
-        odd |= ~Q((f"{name}__in", list(known)))
-    return odd
+def _odd_rows(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Those with such a time or such a word, for `_odd`."""
+    conditions = _conditions(rows.model)
+    flags = {f"{name}_is_odd": condition for name, condition in conditions.items()}
+    found: QuerySet[Any] = rows.annotate(**flags).filter(reduce(or_, conditions.values(), Q()))
+    return found
+
+
+def _conditions(model: type[Model]) -> dict[str, Q]:
+    """By column. Only the database knows: such a time reads as another one, or as none."""
+    odd = {name: Q((f"{name}__lt", EARLIEST)) | Q((f"{name}__gt", LATEST)) for name in _fields_of(model, Moment)}
+    return odd | {name: ~Q((f"{name}__in", list(known))) for name, known in WORDS.get(model, {}).items()}
 
 
 def _odd(row: Model) -> list[str]:
-    words = WORDS.get(type(row), {})
-    far_away = [name for name in _fields_of(type(row), Moment) if getattr(row, name) in (EARLIEST, LATEST)]
-    return far_away + [name for name, known in words.items() if getattr(row, name) not in known]
+    return [name for name in _conditions(type(row)) if getattr(row, f"{name}_is_odd")]
 
 
 def _fields_of(model: type[Model], kind: type[Moment] | type[StoredJSON]) -> list[str]:

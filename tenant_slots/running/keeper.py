@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from django.db import Error, OperationalError, connections
 
-from tenant_slots import fair_order, logs, rates, rests, slots, tenants, transitions
+from tenant_slots import concurrency_keys, fair_order, logs, rates, rests, slots, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db import sessions, transactions
 from tenant_slots.db.clock import DatabaseNow
@@ -254,9 +254,13 @@ class Keeper:
             self._beat_in_backlog(job)
 
     def _gets_slot(self, job: TenantJob) -> bool:
-        """Nobody is asked to wait for the row unless it looks as if a slot and a token were free."""
-        free = TenantQueue.objects.with_free(1).filter(rests.is_over(), rates.allows(1), pk=job.tenant_queue_id)
-        return free.exists() and transitions.admit_here(job)
+        """Nobody is asked to wait for the row unless it looks as if a slot and a token were free, for its key too."""
+        free = TenantQueue.objects.with_free(1).filter(rests.is_over(), rates.allows(1))
+        row = free.filter(pk=job.tenant_queue_id).first()
+        if row is None:
+            return False
+        job.tenant_queue = row
+        return not concurrency_keys.is_passed_over(job) and transitions.admit_here(job)
 
     def _still_waits(self, job: TenantJob) -> bool:
         seen = TenantJob.objects.filter(pk=job.pk).values_list("state", "attempt", "token").first()

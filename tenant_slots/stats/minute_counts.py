@@ -11,7 +11,7 @@ from datetime import timedelta
 from itertools import chain
 from typing import Any
 
-from django.db.models import Case, Count, F, IntegerField, Q, Sum, Value, When
+from django.db.models import Case, Count, DurationField, F, IntegerField, Q, Sum, Value, When
 
 from tenant_slots import rates, rests
 from tenant_slots.db.clock import MinuteOf, start_of
@@ -22,6 +22,9 @@ from tenant_slots.stats.key_limits import jobs_below_key_limit
 
 Counts = Mapping[tuple[int, str], Counter[str]]
 """By minute and queue of RQ, how many by column."""
+
+LONGEST = timedelta(days=366)
+"""The most that a row is believed. A sum of times that SQL from outside has put out of the calendar is no time."""
 
 QUEUE_OF_JOB = ("rq_queue", "tenant_queue__queue")
 
@@ -79,7 +82,7 @@ def ends(first: int, end: int) -> Any:
         .annotate(run=run_time())
         .values_list(MinuteOf("ended_at"), *QUEUE_OF_JOB, "state", _place_of_run())
     )
-    return by.annotate(jobs=Count("pk"), time=Sum("run"))
+    return by.annotate(jobs=Count("pk"), time=Sum(_believed("run")))
 
 
 def starts(first: int, end: int) -> list[Any]:
@@ -95,7 +98,7 @@ def starts(first: int, end: int) -> list[Any]:
         .order_by()
         .annotate(delay=start_delay())
         .values_list(MinuteOf("started_at"), *QUEUE_OF_JOB, _place_of_delay())
-        .annotate(jobs=Count("pk"), time=Sum("delay"))
+        .annotate(jobs=Count("pk"), time=Sum(_believed("delay")))
         for jobs in (running, ended)
     ]
 
@@ -115,6 +118,12 @@ def _place(left_out: When, time: str, bounds: Sequence[float]) -> Any:
         When(**{f"{time}__lte": timedelta(seconds=bound)}, then=Value(place)) for place, bound in enumerate(bounds)
     ]
     return Case(left_out, *places, default=Value(len(bounds)), output_field=IntegerField())
+
+
+def _believed(time: str) -> Any:
+    too_short = When(**{f"{time}__lt": timedelta(0)}, then=Value(timedelta(0)))
+    too_long = When(**{f"{time}__gt": LONGEST}, then=Value(LONGEST))
+    return Case(too_short, too_long, default=F(time), output_field=DurationField())
 
 
 def _milliseconds(time: timedelta | None) -> int:

@@ -13,7 +13,7 @@ from django.db import Error, connections
 
 from tenant_slots import charges, logs, transitions
 from tenant_slots.conf import app_settings
-from tenant_slots.db.transactions import REFUSALS, is_locked_out, waiting_at_most
+from tenant_slots.db.transactions import is_locked_out, is_refusal, waiting_at_most
 from tenant_slots.memory_file import disk_file
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair import lost_runs
@@ -114,7 +114,7 @@ def settle(endings: Iterable[Ending]) -> Iterator[Token]:
             except Error as error:
                 text = "the end of job %s is kept, it could not be recorded: %s"
                 logger.warning(text, ending.run[0], error, extra=logs.about_run(ending.run[0]))
-                if not isinstance(error, REFUSALS) and not is_locked_out(error):
+                if not is_refusal(error) and not is_locked_out(error):
                     connections[app_settings.DATABASE].close()
                     return
             else:

@@ -18,6 +18,7 @@ from tenant_slots.admin.bulk.run import run_bulk_change
 from tenant_slots.exceptions import UnreadableBulkChange
 from tenant_slots.models import BulkChange, TenantQueue
 from tenant_slots.validation import HIGHEST_COUNT
+from tests import refusals
 from tests.admin.bulk_changes import came_of, carried_out, many_jobs, many_queues, page_of, problems_of, started
 from tests.admin.site import JOBS, QUEUES
 from tests.factories import fresh, tenant_queue
@@ -141,6 +142,18 @@ def test_a_row_whose_change_the_database_refuses_has_failed_alone(
     assert "tenant 001 on imports: " in problems
     assert 'violates check constraint "never"' in problems
     assert "Failing row contains" not in problems
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_so_has_one_that_a_trigger_refuses(at_once: bool, boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many_limits, "is_possible", lambda: at_once)
+    rows = many_queues(4)
+    change = started(boss, QUEUES, "set_limit", rows, max_job="5")
+    with refusals.refused(f"NEW.id = {rows[1].pk} AND NEW.max_job = 5", model=TenantQueue):
+        carried_out(change)
+    assert came_of(change) == {"done": 3, "failed": 1}
+    assert [fresh(row).max_job for row in rows] == [5, 1, 5, 5]
+    assert "tenant 001 on imports: not this one" in problems_of(boss, change)
 
 
 def test_jobs_of_a_tenant_queue_that_the_database_refuses_leave_those_of_others_alone(boss: Client) -> None:

@@ -391,6 +391,18 @@ def test_results_of_others_are_not_found() -> None:
         tasks.fail.get_result(tasks.add.enqueue("acme", 1).id)
 
 
+def test_the_result_of_a_job_in_no_state_has_failed_and_says_why() -> None:
+    """As when somebody has written one into its row."""
+    result = tasks.add.enqueue("acme", 1)
+    assert tasks.add.get_result(result.id).status == TaskResultStatus.READY
+    TenantJob.objects.filter(uuid=result.id).update(state="nowhere")
+    spoilt = tasks.add.get_result(result.id)
+    assert (spoilt.status, spoilt.is_finished) == (TaskResultStatus.FAILED, True)
+    assert "'nowhere'" in spoilt.errors[-1].traceback
+    result.refresh()
+    assert result.status == TaskResultStatus.FAILED
+
+
 def test_the_result_of_a_task_that_is_gone_names_it() -> None:
     result = tasks.add.enqueue("acme", 1)
     TenantJob.objects.filter(uuid=result.id).update(task="tests.django_tasks.tasks.gone")

@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, transaction
+from django.db.models import Count
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from tenant_slots import many_limits, tenants
 from tenant_slots.db import transactions
-from tenant_slots.models import LimitSource, TenantQueue
+from tenant_slots.management import limit_file
+from tenant_slots.models import KeptChange, LimitSource, TenantQueue
 from tenant_slots.signals import limit_changed
 from tests.factories import fresh, in_rq, tenant_queue, waiting_job
 from tests.processes import somebody_waits_for_a_lock, wait_until
@@ -301,6 +304,76 @@ def test_a_row_that_stays_locked_is_reported_and_the_others_are_changed(
         plans("tenant,limit\nacme,4\nbeta,4\n")
     assert raised.value.errors == "line 2: canceling statement due to lock timeout\n"
     assert limits() == {"acme": 1, "beta": 4}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
+class TestManyChanges:
+    """Outside of a transaction, where each row is one statement."""
+
+    def test_each_row_takes_one_statement(self, plans: Any) -> None:
+        TenantQueue.objects.bulk_create(TenantQueue(tenant=str(n), queue="imports", max_job=3) for n in range(300))
+        lines = "".join(f"{n},4\n" for n in range(300))
+        with CaptureQueriesContext(connection) as captured:
+            assert plans(f"tenant,limit\n{lines}")[0].endswith("\n300 changed, 0 new, 0 unchanged\n")
+        assert len(captured) <= 300 + 1 + 3 * 4
+        assert set(TenantQueue.objects.values_list("max_job", "limit_source", "version")) == {(4, LimitSource.SET, 1)}
+        assert set(KeptChange.objects.values_list("old", "new").annotate(Count("pk"))) == {("3", "4", 300)}
+
+    @pytest.mark.usefixtures("_impatient")
+    def test_a_row_that_stays_locked_is_reported_and_the_others_are_changed(self, plans: Any) -> None:
+        tenant_queue("acme", max_job=1), tenant_queue("beta", max_job=1), tenant_queue("gamma", max_job=1)
+        beta = TenantQueue.objects.select_for_update().filter(tenant="beta")
+        is_refused = pytest.raises(CommandError, match="1 line is not applied, the others are")
+        with kept_open(lambda: list(beta)), is_refused as raised:
+            plans("tenant,limit\nacme,4\nbeta,4\ngamma,4\n")
+        assert raised.value.errors.startswith("line 3: Tenant queue beta")
+        assert limits() == {"acme": 4, "beta": 1, "gamma": 4}
+
+    def test_a_row_that_changes_meanwhile_is_read_again(self, plans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        tenant_queue("acme", max_job=1), tenant_queue("beta", max_job=1)
+        write = many_limits.write
+
+        def write_after_others(one: Any) -> bool:
+            if one.row.tenant == "acme":
+                TenantQueue.objects.get(pk=one.row.pk).set_limit(7)
+            return write(one)
+
+        monkeypatch.setattr(many_limits, "write", write_after_others)
+        assert plans("tenant,limit\nacme,4\nbeta,4\n")[0].endswith("2 changed, 0 new, 0 unchanged\n")
+        assert limits() == {"acme": 4, "beta": 4}
+        changes = KeptChange.objects.filter(tenant_queue__tenant="acme").order_by("pk")
+        assert list(changes.values_list("old", "new")) == [("1", "7"), ("7", "4")]
+
+    def test_a_row_that_is_deleted_meanwhile_is_reported(self, plans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        tenant_queue("acme", max_job=1), tenant_queue("beta", max_job=1)
+        compare = limit_file.compare
+
+        def compare_then_delete(*args: Any) -> Any:
+            found = compare(*args)
+            TenantQueue.objects.get(tenant="acme").delete()
+            return found
+
+        monkeypatch.setattr(limit_file, "compare", compare_then_delete)
+        with pytest.raises(CommandError, match="1 line is not applied, the others are") as raised:
+            plans("tenant,limit\nacme,4\nbeta,4\n")
+        assert raised.value.errors.startswith("line 2: ")
+        assert limits() == {"beta": 4}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_done_is_told_before_the_rest_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenants, "TENANTS_AT_ONCE", 2)
+    for number in range(4):
+        tenant_queue(f"tenant {number}", max_job=1)
+    told: list[Any] = []
+    difference = limit_file.compare([limit_file.Line(n, f"tenant {n}", 4) for n in range(4)], "imports")
+
+    def tell(one: Any) -> None:
+        told.append((one.line.tenant, TenantQueue.objects.filter(max_job=4).count()))
+
+    limit_file.apply(difference, "imports", by="", reason="", tell=tell)
+    assert told == [("tenant 0", 2), ("tenant 1", 2), ("tenant 2", 4), ("tenant 3", 4)]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -83,14 +83,14 @@ def retried_together(failed: list[TenantJob], caller: Caller, monkeypatch: pytes
 def deadlocks(monkeypatch: pytest.MonkeyPatch) -> list[OperationalError]:
     """Those that enqueueing has met."""
     seen: list[OperationalError] = []
-    is_deadlock: Callable[[Any], bool] = transactions.is_deadlock
+    is_undone: Callable[[Any], bool] = transactions.is_undone
 
     def note(error: Any) -> bool:
-        if is_deadlock(error):
+        if is_undone(error):
             seen.append(error)
-        return is_deadlock(error)
+        return is_undone(error)
 
-    monkeypatch.setattr(transactions, "is_deadlock", note)
+    monkeypatch.setattr(transactions, "is_undone", note)
     return seen
 
 

@@ -21,7 +21,7 @@ from tenant_slots.repair import minutes
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.minutes import count_minutes
 from tenant_slots.repair.report import Report
-from tests.factories import another_process, running_job, tenant_queue, waiting_job, worker_on_record
+from tests.factories import TASK, another_process, running_job, tenant_queue, waiting_job, worker_on_record
 from tests.processes import wait_until
 from tests.repair.sweeps import sweep_now
 
@@ -108,6 +108,32 @@ def test_first_starts_are_counted_by_their_delay() -> None:
     of_five = DELAYS[DELAY_BOUNDS.index(8)]
     assert delays == {DELAYS[0]: 1, DELAYS[DELAY_BOUNDS.index(4)]: 2, of_five: 1, DELAYS[-1]: 1}
     assert counted.started == 6
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no infinite times")
+@pytest.mark.parametrize(
+    ("column", "value", "counted_as", "days"),
+    [
+        ("started_at", "-infinity", "run_ms", 366),
+        ("started_at", "infinity", "run_ms", 0),
+        ("enqueued_at", "-infinity", "delay_ms", 366),
+        ("enqueued_at", "infinity", "delay_ms", 0),
+    ],
+)
+def test_times_out_of_the_calendar_are_believed_for_a_year_at_most(
+    column: str, value: str, counted_as: str, days: int
+) -> None:
+    """Together they would be more than Python has a number for."""
+    row, minute, number = tenant_queue(), this_minute() - 2, 1400
+    values = {"enqueued_at": at(minute, 10), "started_at": at(minute, 20), "ended_at": at(minute), "attempt": 1}
+    TenantJob.objects.bulk_create(
+        TenantJob(tenant_queue=row, task=TASK, state=State.FINISHED, **values) for _ in range(number)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE tenant_slots_tenantjob SET {column} = %s", [value])  # noqa: S608 - names of ours
+    ended(row, minute)
+    count()
+    assert total(counted_as) == number * days * 24 * 3600 * 1000 + 10_000
 
 
 def test_counting_again_changes_nothing() -> None:

@@ -66,7 +66,7 @@ ODD_JSON = {
     "options": [
         '{"timeout": 0}', f'{{"timeout": {BIG}}}', '{"timeout": 2147483648}', f'{{"result_ttl": {BIG}}}',
         f'{{"failure_ttl": -{BIG}}}', '{"unknown": {"attempt": 0}}', '{"unknown": {"since": "x", "attempt": 0}}',
-        '{"unknown": {"since": "2026-01-01T00:00:00", "attempt": 0}}',
+        '{"unknown": {"since": "2026-01-01T00:00:00", "attempt": 0}}', '{"task": {"backend": "", "run_after": "soon"}}',
     ],
     "runs": [
         '[{"attempt": 1}]',
@@ -450,6 +450,35 @@ def test_a_step_that_fails_does_not_stop_the_others(monkeypatch: pytest.MonkeyPa
     report = sweep_now()
     assert report.reclaimed == 1
     assert [sentence.partition(":")[0] for sentence in report.failed] == ["broken", "broken_query"]
+
+
+@pytest.mark.parametrize("as_error", ["XX001", "0A000", "P0001"])
+def test_a_row_that_cannot_even_be_read_ends_its_step_alone(as_error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one on a page of the disk that is corrupted."""
+
+    def corrupted(report: Report, contact: Contact) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"DO $$ BEGIN RAISE EXCEPTION 'corrupted' USING ERRCODE = '{as_error}'; END $$")
+
+    running_job(tenant_queue(), dead_process())
+    monkeypatch.setattr(steps, "LOCAL_STEPS", (corrupted, *steps.LOCAL_STEPS))
+    report = sweep_now()
+    assert (report.reclaimed, [sentence.partition(":")[0] for sentence in report.failed]) == (1, ["corrupted"])
+
+
+def test_a_server_that_takes_no_writes_ends_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a standby that a session was led to by a failover."""
+    reached = []
+
+    def write_nothing(report: Report, contact: Contact) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET default_transaction_read_only = on")
+            cursor.execute("DELETE FROM tenant_slots_tenantjob")
+
+    monkeypatch.setattr(steps, "LOCAL_STEPS", (write_nothing, lambda report, contact: reached.append(1)))
+    one = Sweeper("test")
+    assert one.sweep_if_due() is None
+    assert (reached, one.contact.breaks) == ([], 1)
 
 
 def test_a_lost_database_ends_a_sweep_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:

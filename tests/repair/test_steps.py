@@ -363,12 +363,20 @@ def test_scheduled_jobs_are_promoted_when_they_are_due() -> None:
 
 def test_a_tenant_with_very_many_due_jobs_does_not_hold_up_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "ROWS_PER_STEP", 10)
+    monkeypatch.setattr(steps, "ROWS_TO_PROMOTE", 25)
     due = timezone.now() - timedelta(minutes=1)
     many_waiting(tenant_queue("greedy", max_job=0), 50, state=State.SCHEDULED, run_after=due)
     others = [tenant_queue(f"other {number}") for number in range(15)]
     late = [waiting_job(row, state=State.SCHEDULED, run_after=due + timedelta(seconds=30)) for row in others]
     assert sweep_now().promoted == 25
     assert {fresh(job).state for job in late} == {State.QUEUED}
+
+
+def test_a_tenant_has_what_others_leave_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "ROWS_PER_STEP", 10)
+    due = timezone.now() - timedelta(minutes=1)
+    many_waiting(tenant_queue("alone", max_job=0), 50, state=State.SCHEDULED, run_after=due)
+    assert sweep_now().promoted == 50
 
 
 def test_a_job_with_retries_left_waits_for_its_interval_without_a_slot() -> None:

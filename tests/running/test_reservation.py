@@ -208,6 +208,19 @@ def test_it_asks_nobody_to_wait_for_the_tenant_queue_while_there_is_no_token(
     assert bool(looks) is asks
 
 
+@pytest.mark.parametrize(("key", "asks"), [("user-7", False), ("user-8", True)], ids=["at its cap", "control"])
+def test_it_asks_nobody_to_wait_for_the_tenant_queue_while_its_key_is_at_its_cap(
+    monkeypatch: pytest.MonkeyPatch, key: str, asks: bool
+) -> None:
+    row = tenant_queue(max_job=5, max_job_per_key=1)
+    running_job(row, another_process(), key="user-7")
+    looks: list[TenantJob] = []
+    monkeypatch.setattr(transitions, "admit_here", looks.append)
+    with pytest.raises(NoFreeSlot), hold_slot("acme", "imports", timeout=0.1, key=key):
+        pass
+    assert bool(looks) is asks
+
+
 def test_it_begins_when_the_next_token_comes() -> None:
     row = tenant_queue(max_job=5)
     row.set_rate(1, per=timedelta(seconds=1), burst=1)

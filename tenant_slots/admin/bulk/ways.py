@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from django.db import DatabaseError
+
 from tenant_slots import many_limits, signals
 from tenant_slots.admin import audit
 from tenant_slots.admin.bulk.chunks import Part
-from tenant_slots.admin.bulk.work import FAILURES, Step, Work, problem
+from tenant_slots.admin.bulk.work import Step, Work, fails_alone, problem
 from tenant_slots.admin.confirmed import DONE, FAILED, GONE, JOBS, Confirmed
 from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing import cancel
@@ -130,7 +132,9 @@ class _LimitsRun:
         else:
             try:
                 self._change(row)
-            except FAILURES as error:
+            except (TenantSlotsError, DatabaseError) as error:
+                if not fails_alone(error):
+                    raise
                 self._idle[FAILED] += 1
                 self._problems.append(problem(row, error))
 

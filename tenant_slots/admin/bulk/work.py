@@ -9,20 +9,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import transaction
+from django.db import DatabaseError, transaction
 
 from tenant_slots.admin.bulk.chunks import Chunk, Part
 from tenant_slots.admin.bulk.commission import Commission
 from tenant_slots.admin.confirmed import FAILED, GONE
 from tenant_slots.conf import app_settings
 from tenant_slots.db.compiled import among
-from tenant_slots.db.transactions import REFUSALS
+from tenant_slots.db.transactions import is_refusal
 from tenant_slots.exceptions import BulkChangeOvertaken, TenantSlotsError
 from tenant_slots.locks import locked
 from tenant_slots.models import TenantQueue
 
-FAILURES = (TenantSlotsError, *REFUSALS)
-"""What a change of some rows may fail by, and that of others need not: a project may have constraints of its own."""
+
+def fails_alone(error: Exception) -> bool:
+    """Whether a change of some rows may fail by it, and that of others need not: projects have rules of their own."""
+    return isinstance(error, TenantSlotsError) or is_refusal(error)
 
 
 def problem(name: object, error: Exception) -> str:
@@ -87,7 +89,9 @@ class Work:
             with self.step() as step:
                 step.left = left
                 step.outcomes[GONE] = gone
-        except FAILURES as error:
+        except (TenantSlotsError, DatabaseError) as error:
+            if not fails_alone(error):
+                raise
             with self.step() as step:
                 step.left = left
                 step.outcomes[FAILED] = gone

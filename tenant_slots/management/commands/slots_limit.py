@@ -12,7 +12,7 @@ from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.exceptions import TenantSlotsError
 from tenant_slots.management import limit_file, row_limits
 from tenant_slots.management.commands._table import printable
-from tenant_slots.management.limit_file import Difference, Line, Problem
+from tenant_slots.management.limit_file import Changed, Difference, Line, Problem
 
 
 class Command(BaseCommand):
@@ -60,25 +60,35 @@ class Command(BaseCommand):
             self._print(Difference(), problems, as_json, dry_run)
             raise CommandError(f"{_lines_are(problems)} wrong; nothing was changed")
         if not dry_run:
-            difference, problems = limit_file.apply(difference, file_queue, by=by, reason=reason)
+            tell = _be_silent if as_json else self._tell
+            difference, problems = limit_file.apply(difference, file_queue, by=by, reason=reason, tell=tell)
         self._print(difference, problems, as_json, dry_run)
         if problems:
             raise CommandError(f"{_lines_are(problems)} not applied, the others are; run the command again")
+
+    def _tell(self, one: Changed | Line) -> None:
+        if isinstance(one, Changed):
+            text = f"{one.line.tenant}: {one.old} → {one.line.max_job}"
+        else:
+            text = f"{one.tenant}: new, {one.max_job}"
+        self.stdout.write(printable(text))
 
     def _print(self, difference: Difference, problems: list[Problem], as_json: bool, dry_run: bool) -> None:
         if as_json:
             self.stdout.write(as_document(difference, problems))
             return
-        self.stdout.write(as_text(difference, dry_run))
+        if dry_run:
+            for changed in difference.changed:
+                self._tell(changed)
+            for line in difference.new:
+                self._tell(line)
+        counts = f"{len(difference.changed)} changed, {len(difference.new)} new, {difference.unchanged} unchanged"
+        self.stdout.write(f"would be: {counts}" if dry_run else counts)
         for problem in problems:
             self.stderr.write(printable(f"line {problem.line}: {problem.problem}"))
 
 
-def as_text(difference: Difference, dry_run: bool) -> str:
-    lines = [f"{changed.line.tenant}: {changed.old} → {changed.line.max_job}" for changed in difference.changed]
-    lines += [f"{line.tenant}: new, {line.max_job}" for line in difference.new]
-    counts = f"{len(difference.changed)} changed, {len(difference.new)} new, {difference.unchanged} unchanged"
-    return "\n".join([*map(printable, lines), f"would be: {counts}" if dry_run else counts])
+def _be_silent(one: Changed | Line) -> None: ...
 
 
 def as_document(difference: Difference, problems: list[Problem]) -> str:

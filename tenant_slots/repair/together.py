@@ -1,0 +1,60 @@
+"""Changing many rows in one transaction, one of which the database may refuse: by a trigger of the project, perhaps."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from django.db import DatabaseError
+
+from tenant_slots.repair import faults
+
+T = TypeVar("T")
+
+logger = logging.getLogger("tenant_slots")
+
+
+def jobs_together(
+    pks: Sequence[int], what: str, change: Callable[[Sequence[int]], int], until: float = math.inf
+) -> int:
+    """As `in_halves`, of jobs by primary key. The sweep leaves out those that cannot be changed, and no others.
+
+    Args:
+        what: is done to them, for the log: one record, as each sweep meets them again.
+    """
+    refused: list[tuple[int, Exception]] = []
+    changed = in_halves(pks, change, lambda pk, error: refused.append((pk, error)), until)
+    if refused:
+        first, error = refused[0]
+        text = "the sweep leaves out jobs that cannot be %s: %s, the first one with the primary key %s"
+        logger.error(text, what, len(refused), first, exc_info=error)
+    return changed
+
+
+def in_halves(
+    rows: Sequence[T],
+    change: Callable[[Sequence[T]], int],
+    refused: Callable[[T, Exception], object],
+    until: float = math.inf,
+) -> int:
+    """How many of the rows could be changed: all at once, else each half by itself.
+
+    Args:
+        change: one transaction. Returns how many rows it has changed.
+        refused: told of each row that cannot be changed even alone.
+        until: when to leave the rest, by `time.monotonic`. Something is tried in any case.
+    """
+    try:
+        return change(rows)
+    except DatabaseError as error:
+        if faults.ends_the_step(error):
+            raise
+        if len(rows) == 1:
+            refused(rows[0], error)
+            return 0
+    middle = len(rows) // 2
+    changed = in_halves(rows[:middle], change, refused, until)
+    return changed if time.monotonic() > until else changed + in_halves(rows[middle:], change, refused, until)

@@ -1,0 +1,98 @@
+"""Unique jobs where the sessions of a project have a stricter isolation level than PostgreSQL's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection, transaction
+
+from tenant_slots.enqueueing import bulk
+from tenant_slots.models import TenantJob
+from tests import jobs
+from tests.factories import age, fresh, owner, running_job, tenant_queue
+from tests.processes import somebody_waits_for_a_lock, wait_until
+from tests.races.test_callers_transactions import meanwhile
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one level"),
+]
+
+LEVELS = ["REPEATABLE READ", "SERIALIZABLE"]
+
+
+def execute(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+def of_level(level: str, action: Callable[[], object]) -> Callable[[], object]:
+    """In a session with this level, as by the option ``isolation_level`` of a database."""
+
+    def run() -> None:
+        execute(f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}")
+        action()
+
+    return run
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_old_job_that_gets_a_heartbeat_meanwhile_is_no_error(level: str) -> None:
+    row = tenant_queue()
+    digest = jobs.import_once.enqueue("acme").unique_key
+    TenantJob.objects.all().delete()
+    first = running_job(row, owner(), unique_key=digest)
+    age(first, enqueued_at=601)
+    errors: list[Exception] = []
+    with transaction.atomic():
+        TenantJob.objects.filter(pk=first.pk).update(beat_at=None)
+        caller = meanwhile(of_level(level, lambda: jobs.import_once.enqueue("acme")), errors)
+        wait_until(somebody_waits_for_a_lock)
+    caller.join(20)
+    assert errors == []
+    assert fresh(first).unique_key == ""
+    assert TenantJob.objects.exclude(pk=first.pk).get().unique_key == digest
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_debounced_job_that_somebody_changes_meanwhile_takes_over_the_call(level: str) -> None:
+    first = jobs.index_shop.enqueue("acme", 1)
+    errors: list[Exception] = []
+    with transaction.atomic():
+        TenantJob.objects.filter(pk=first.pk).update(priority=1)
+        caller = meanwhile(of_level(level, lambda: jobs.index_shop.enqueue("acme", 2)), errors)
+        wait_until(somebody_waits_for_a_lock)
+    caller.join(20)
+    assert errors == []
+    assert TenantJob.objects.get().args == ["acme", 2]
+
+
+@pytest.fixture
+def undone(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The first INSERT is undone as one that cannot be put in an order with others."""
+    tries: list[int] = []
+    insert = bulk.insert
+
+    def undone_once(some: Any) -> None:
+        tries.append(len(some))
+        if len(tries) == 1:
+            execute("DO $$ BEGIN RAISE EXCEPTION 'no order' USING ERRCODE = 'serialization_failure'; END $$")
+        insert(some)
+
+    monkeypatch.setattr(bulk, "insert", undone_once)
+    return tries
+
+
+def test_what_was_undone_because_of_others_is_tried_again(undone: list[int]) -> None:
+    job = jobs.import_once.enqueue("acme")
+    assert undone == [1, 1]
+    assert TenantJob.objects.get() == job
+
+
+def test_what_was_undone_with_a_transaction_of_the_caller_is_the_callers(undone: list[int]) -> None:
+    with pytest.raises(OperationalError), transaction.atomic():
+        jobs.import_once.enqueue("acme")
+    assert undone == [1]
+    assert not TenantJob.objects.exists()

@@ -1,0 +1,41 @@
+"""A trigger of the project that lets rows of ours not be changed. PostgreSQL only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import connection
+from django.db.models import Model
+
+from tenant_slots.models import TenantJob
+
+RAISED = "raise_exception"
+"""What an error is that names no code."""
+
+ERRORS = [RAISED, "check_violation", "internal_error", "U0001"]
+"""Codes and names of PostgreSQL's: each is an error of another class in Python."""
+
+
+@contextmanager
+def refused(condition: str, as_error: str = RAISED, model: type[Model] = TenantJob) -> Iterator[None]:
+    """Every change of a row after which this holds raises an error; NEW is the row."""
+    table = model._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""
+            CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql
+            AS $$ BEGIN RAISE EXCEPTION 'not this one' USING ERRCODE = '{as_error}'; END $$;
+            CREATE TRIGGER never BEFORE UPDATE ON {table} FOR EACH ROW
+            WHEN ({condition}) EXECUTE FUNCTION never();
+            """
+        )
+        try:
+            yield
+        finally:
+            cursor.execute(f"DROP TRIGGER never ON {table}; DROP FUNCTION never();")
+
+
+def any_change_of(*jobs: TenantJob) -> str:
+    """A condition of `refused`."""
+    return f"NEW.id IN ({', '.join(str(job.pk) for job in jobs)})"

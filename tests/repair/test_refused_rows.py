@@ -1,0 +1,115 @@
+"""A row that the database does not let be changed, as a trigger of the project refuses it, keeps no other from it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from django.db import DatabaseError, DataError, connection
+
+from tenant_slots.db.clock import in_seconds
+from tenant_slots.enqueueing import on_busy
+from tenant_slots.models import State, TenantJob
+from tenant_slots.repair import steps
+from tenant_slots.repair.together import in_halves
+from tests.factories import another_process, fresh, running_job, tenant_queue, waiting_job
+from tests.refusals import ERRORS, any_change_of, refused
+from tests.repair.sweeps import sweep_now
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="the trigger is PostgreSQL's"),
+]
+
+
+def left_out(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "leaves out" in record.getMessage()]
+
+
+def due(tenant: str, number: int) -> list[TenantJob]:
+    row = tenant_queue(tenant, max_job=number)
+    return [waiting_job(row, state=State.SCHEDULED, run_after=in_seconds(-60)) for _ in range(number)]
+
+
+@pytest.mark.parametrize("as_error", ERRORS)
+def test_a_due_job_that_is_refused_keeps_no_other_from_being_promoted(
+    as_error: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused_one, *others = [*due("acme", 4), *due("beta", 3)]
+    with refused(any_change_of(refused_one), as_error):
+        with pytest.raises(DatabaseError):  # control
+            TenantJob.objects.filter(pk=refused_one.pk).update(priority=1)
+        report = sweep_now()
+    assert (report.failed, report.promoted) == ([], 6)
+    assert {fresh(job).state for job in others} == {State.QUEUED}
+    assert fresh(refused_one).state == State.SCHEDULED
+    why = f"promoted: 1, the first one with the primary key {refused_one.pk}"
+    assert left_out(caplog) == [f"the sweep leaves out jobs that cannot be {why}"]
+
+
+def test_of_many_that_are_refused_one_record_tells(caplog: pytest.LogCaptureFixture) -> None:
+    own, others = due("acme", 5), due("beta", 5)
+    with refused(any_change_of(*own)):
+        assert sweep_now().promoted == 5
+    assert {fresh(job).state for job in others} == {State.QUEUED}
+    assert [text.partition(",")[0] for text in left_out(caplog)] == [
+        "the sweep leaves out jobs that cannot be promoted: 5"
+    ]
+
+
+def test_a_time_that_is_refused_keeps_no_other_from_being_set_right() -> None:
+    jobs = [running_job(tenant_queue(f"tenant {number}"), another_process()) for number in range(3)]
+    TenantJob.objects.update(beat_at=in_seconds(3600))
+    with refused(any_change_of(jobs[0])):
+        assert sweep_now().failed == []
+    ahead = TenantJob.objects.filter(beat_at__gt=in_seconds(60))
+    assert list(ahead) == [jobs[0]]
+
+
+def test_a_job_that_is_refused_keeps_no_other_from_leaving_a_queue_that_was_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(steps, "_looked_for_queues_at", 0.0)
+    monkeypatch.setattr(steps, "SECONDS_BETWEEN_LOOKS_FOR_QUEUES", 0)
+    row = tenant_queue(max_job=0)
+    jobs = [waiting_job(row, rq_queue="given up") for _ in range(3)]
+    with refused(any_change_of(jobs[1])):
+        assert sweep_now().failed == []
+    assert [fresh(job).rq_queue for job in jobs] == ["", "given up", ""]
+
+
+def test_a_job_that_is_refused_keeps_no_other_tenant_from_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_busy, "_on_busy", lambda job: "discard")
+    monkeypatch.setattr(random, "shuffle", lambda tenants: tenants.sort())
+    first, second = (waiting_job(tenant_queue(tenant, max_job=0), asks=True) for tenant in ("acme", "beta"))
+    with refused(any_change_of(first)):
+        assert sweep_now().failed == []
+    assert (fresh(first).state, fresh(second).state) == (State.WAITING, State.CANCELED)
+
+
+def refusing(bad: set[int], tried: list[Sequence[int]]) -> Callable[[Sequence[int]], int]:
+    def change(rows: Sequence[int]) -> int:
+        tried.append(rows)
+        if bad & set(rows):
+            raise DataError
+        return len(rows)
+
+    return change
+
+
+def test_halves_are_tried_in_order_until_the_rest_is_left_to_the_next_sweep() -> None:
+    connection.ensure_connection()  # without one, the database would be out of reach
+    tried: list[Sequence[int]] = []
+    known: list[int] = []
+
+    def tell(row: int, error: Exception) -> None:
+        known.append(row)
+
+    change = refusing({2, 6}, tried)
+    assert in_halves(range(8), change, tell) == 6
+    assert known == [2, 6]
+    assert [list(rows) for rows in tried if len(rows) == 1] == [[2], [3], [6], [7]]
+    tried.clear()
+    assert in_halves(range(8), change, tell, until=-1.0) == 2
+    assert [list(rows) for rows in tried] == [[*range(8)], [*range(4)], [0, 1]]

@@ -1,0 +1,61 @@
+"""A trigger of the project refuses the start or the end of a tenant's jobs: no worker ends, and no other is held up."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+
+from tenant_slots.models import State
+from tests import jobs
+from tests.factories import counters_match, fresh, tenant_queue
+from tests.history import History
+from tests.processes import Workers, wait_until
+from tests.refusals import RAISED, refused
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="the trigger is PostgreSQL's"),
+]
+
+CLASSES = [
+    "tenant_slots.workers.TenantPreforkWorker",
+    "tenant_slots.workers.TenantWorker",
+    "tenant_slots.workers.TenantSimpleWorker",
+    "rq.Worker",
+]
+
+EACH_ERROR = [*((CLASSES[0], as_error) for as_error in (RAISED, "U0001")), *((name, RAISED) for name in CLASSES[1:])]
+
+
+@pytest.mark.parametrize(("worker_class", "as_error"), EACH_ERROR)
+def test_a_start_that_is_refused_holds_up_no_other_tenant(
+    worker_class: str, as_error: str, history: History, workers: Workers
+) -> None:
+    poisoned, _ = tenant_queue("poisoned", max_job=0), tenant_queue("well", max_job=2)
+    spoilt = jobs.record.enqueue("poisoned", "spoilt", history.path)
+    holds_slot = f"NEW.tenant_queue_id = {poisoned.pk} AND NEW.state IN ('queued', 'running')"
+    with refused(holds_slot, as_error):
+        poisoned.set_limit(1)
+        (worker,) = workers.start(worker_class=worker_class)
+        for nth in range(3):
+            jobs.record.enqueue("well", f"well-{nth}", history.path)
+        wait_until(lambda: history.started() == ["well-0", "well-1", "well-2"], timeout=15)
+        assert worker.poll() is None
+        assert fresh(spoilt).state == State.WAITING
+
+
+@pytest.mark.parametrize(("worker_class", "as_error"), EACH_ERROR[:-1])
+def test_an_end_that_is_refused_holds_up_no_other_end(
+    worker_class: str, as_error: str, history: History, workers: Workers
+) -> None:
+    poisoned, _ = tenant_queue("poisoned", max_job=1), tenant_queue("well", max_job=1)
+    with refused(f"NEW.tenant_queue_id = {poisoned.pk} AND NEW.state = 'finished'", as_error):
+        spoilt = jobs.record.enqueue("poisoned", "spoilt", history.path)
+        (worker,) = workers.start(worker_class=worker_class)
+        wait_until(lambda: history.started() == ["spoilt"], timeout=15)
+        others = [jobs.record.enqueue("well", f"{nth}", history.path) for nth in range(3)]
+        wait_until(lambda: all(fresh(job).state == State.FINISHED for job in others), timeout=15)
+        assert worker.poll() is None
+    wait_until(lambda: fresh(spoilt).state == State.FINISHED, timeout=20)
+    assert spoilt.attempt == 1, "its end was kept until the database took it"
+    assert counters_match()
