@@ -30,7 +30,7 @@ UNDONE = (DEADLOCK, "40001")
 READ_ONLY = "25006"
 """The one of a server that takes no writes: a standby, perhaps the primary of a minute ago."""
 
-NOT_OF_A_ROW = ("08", "25", "28", "40", "42", "53", "55", "57", "58")
+NOT_OF_A_ROW = ("08", "25", "26", "28", "3D", "40", "42", "53", "55", "57", "58")
 """The beginnings of those that tell of the server, the session, others' locks, or of a database without our tables."""
 
 AS_INDEXED = ("SET LOCAL enable_sort = off", "SET LOCAL jit = off")

@@ -38,7 +38,7 @@ def ask(report: Report, contact: Contact) -> None:
             now = time.monotonic()
             if now >= until:
                 return
-            if unless_locked(partial(_ask_some, tenant_queue_id, min(until, now + SECONDS_OF_ONE))):
+            if unless_locked(_ask_some, tenant_queue_id, min(until, now + SECONDS_OF_ONE)):
                 still_there.append(tenant_queue_id)
         tenants = still_there
 
