@@ -88,7 +88,7 @@ def test_the_page_of_each_of_its_jobs_is_shown(max_job: int, boss: Client) -> No
         for job in (running, waiting):
             assert boss.get(change_page(job)).status_code == 200
         page = boss.get(change_page(waiting)).content.decode()
-    assert ("RQ_QUEUES does not have queue imports, so that no worker takes its jobs." in page) == (max_job == 3)
+    assert "RQ_QUEUES does not have queue imports, so that no worker takes its jobs." in page
 
 
 def test_its_jobs_run_once_it_is_back() -> None:
