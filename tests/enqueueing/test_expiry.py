@@ -17,8 +17,10 @@ from tenant_slots import news, slots, tenant_job, transitions
 from tenant_slots.enqueueing import expiry
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.models import EXPIRED, State, TenantJob
+from tenant_slots.running.recording import NOT_BEGUN
 from tenant_slots.testing import run_jobs
 from tenant_slots.workers import TenantSimpleWorker
+from tenant_slots.workers.kept import Ending, settle
 from tests import jobs
 from tests.factories import (
     admit,
@@ -135,6 +137,57 @@ def test_one_that_had_a_slot_and_was_put_back_has_not_begun(way: Any) -> None:
     way()
     assert (states(job), job.error) == (["canceled"], EXPIRED)
     assert counters_match()
+
+
+def taken_by_a_worker_that_does_not_know_it(job: TenantJob) -> None:
+    TenantJob.objects.filter(pk=job.pk).update(task="tests.jobs.of_the_next_release")
+    work()
+    TenantJob.objects.filter(pk=job.pk).update(task=job.task)
+    age(job, run_after=1)
+    assert sweep_now().promoted == 1
+
+
+def taken_by_a_worker_that_cannot_fork(job: TenantJob) -> None:
+    taken = fresh(job)
+    assert slots.start(taken, owner())
+    end_run(taken, **NOT_BEGUN)
+
+
+def taken_by_a_worker_whose_commit_had_no_answer(job: TenantJob) -> None:
+    """As it is kept: by the primary key and the token of the run, the rest is read from the row."""
+    by = owner()
+    assert slots.start(fresh(job), by)
+    assert list(settle([Ending((job.pk, by.token), NOT_BEGUN)]))
+
+
+@pytest.mark.parametrize("way", [sweep_now, work, work_ours])
+@pytest.mark.parametrize(
+    "take",
+    [
+        taken_by_a_worker_that_does_not_know_it,
+        taken_by_a_worker_that_cannot_fork,
+        taken_by_a_worker_whose_commit_had_no_answer,
+    ],
+)
+def test_nor_has_one_that_a_worker_took_without_calling_its_function(take: Any, way: Any) -> None:
+    tenant_queue()
+    job = expiring.enqueue("acme")
+    take(job)
+    assert states(job) != ["running"], "the control: it was put back"
+    age(job, expires_at=1)
+    way()
+    assert (states(job), job.error) == (["canceled"], EXPIRED)
+    assert counters_match()
+
+
+def test_one_that_has_run_before_it_was_taken_so_has_begun() -> None:
+    job = fresh(expiring.enqueue("acme"))
+    assert slots.start(job, owner())
+    end_run(job, state=State.WAITING, failures=1)
+    admit(job.tenant_queue)
+    taken_by_a_worker_that_cannot_fork(job)
+    TenantJob.objects.filter(pk=job.pk).update(expires_at=timezone.now() - HOUR)
+    assert not sweep_now().canceled
 
 
 @pytest.mark.parametrize("kind", ["Worker", "PreforkWorker", "SimpleWorker"])
