@@ -177,7 +177,7 @@ def check_admin_queue(**_: Any) -> list[CheckMessage]:
 def _unknown_queues(check_id: str, uses: Iterable[tuple[str, str, object]]) -> list[CheckMessage]:
     """An error for each use of a queue that RQ lacks; a use is what it says, the queue, and where it is written."""
     known = rq_queues()
-    hint = f"Add it to RQ_QUEUES, or use one of: {', '.join(sorted(known)) or 'none so far'}."
+    hint = f"Add it to RQ_QUEUES, or use one of: {', '.join(sorted(map(str, known))) or 'none so far'}."
     return [
         Error(f"{text} {queue!r}, which RQ_QUEUES does not have.", hint=hint, obj=where, id=check_id)
         for text, queue, where in uses

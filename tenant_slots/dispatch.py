@@ -92,7 +92,9 @@ def queue_named(name: str) -> Queue:
 
 
 def _configured(name: str) -> Queue:
-    tenants.require_queue(name)
+    tenants.require_known(name)
+    if problem := tenants.queue_problem(name):
+        raise UnusableQueue(queue=name, problem=problem)
     try:
         queue = django_rq.get_queue(name)
         redis_servers.require_options(queue.connection)
@@ -124,7 +126,7 @@ def use_queue(queue: Queue) -> None:
 def queues_beside(name: str) -> list[str]:
     """The project's queues on the same server as this one, itself among them."""
     if name not in _beside:
-        tenants.require_queue(name)
+        tenants.require_known(name)
         server = _server_of(name)
         names = dict.fromkeys([name, *rq_queues()])
         _beside[name] = [one for one in names if _server_of(one) == server]

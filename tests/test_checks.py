@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.checks import run_checks
 from django.test import override_settings
 
-from tenant_slots import conf
+from tenant_slots import conf, dispatch, fleet
 from tenant_slots.setting_rules import RULES
 from tenant_slots.tasks.registry import registered
 from tests import jobs
@@ -143,6 +143,17 @@ def test_a_queue_whose_settings_lead_to_no_redis_is_named(wrong: Any) -> None:
     assert (message.id, message.is_serious()) == ("tenant_slots.E019", True)
     assert "RQ_QUEUES['reports'] does not say how to reach its Redis: " in message.msg
     assert '"URL"' in (message.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"), [("x" * 101, "101 characters, at most 100"), (5, "no str"), (None, "no str")]
+)
+def test_a_queue_whose_name_no_row_can_have_is_named_beside_those_that_can_be_used(name: Any, problem: str) -> None:
+    with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, name: settings.RQ_QUEUES["imports"]}):
+        (message,) = run_checks(tags=["tenant_slots"])
+        assert {"reports", name} & set(dispatch.queues_beside("imports")) == {"reports"}
+        assert list(fleet.known().unasked) == list(dispatch.unasked()) == [name]
+    assert (message.id, problem in message.msg) == ("tenant_slots.E019", True)
 
 
 def test_a_redis_that_is_away_is_no_message_and_is_not_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
