@@ -44,6 +44,20 @@ _away: dict[Hashable, tuple[float, str]] = {}
 """By server: until when it is not asked, and what was wrong with it."""
 
 
+NO_ADDRESS = (ValueError, TypeError, AttributeError, OverflowError)
+"""What the socket module makes of a value that redis-py hands to it unseen; UnicodeError is a ValueError."""
+
+
+class OwnPool(ConnectionPool):
+    """One whose server counts as away where a wrong setting shows only when it is connected to."""
+
+    def get_connection(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().get_connection(*args, **options)
+        except NO_ADDRESS as error:
+            raise ConnectionError(f"{type(error).__name__}: {error}") from error
+
+
 class ServerAway(ConnectionError):
     """It was away a moment ago, and is not asked again yet. Has the text of the error that it was away with."""
 
@@ -101,8 +115,8 @@ def impatient(connection: Redis) -> Redis:
         options = _bounded(pool) | {"is_master": pool.is_master, "check_connection": pool.check_connection}
         own = SentinelConnectionPool(pool.service_name, manager, **options)  # type: ignore[no-untyped-call]
         return Redis(connection_pool=own)
-    if type(pool) in (ConnectionPool, BlockingConnectionPool):
-        return Redis(connection_pool=ConnectionPool(**_bounded(pool)))
+    if type(pool) in (ConnectionPool, BlockingConnectionPool, OwnPool):
+        return Redis(connection_pool=OwnPool(**_bounded(pool)))
     return connection
 
 
@@ -114,6 +128,8 @@ def require_options(connection: Redis) -> None:
     own = impatient(connection)
     if own is not connection:
         own.connection_pool.make_connection()
+        if (host := own.connection_pool.connection_kwargs.get("host")) is not None:
+            host.encode("idna")  # as the socket module does before it asks who has that name
 
 
 def _bounded(pool: ConnectionPool) -> dict[str, Any]:
