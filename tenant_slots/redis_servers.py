@@ -14,7 +14,7 @@ from typing import Any
 
 from redis import BlockingConnectionPool, Redis
 from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool, UnixDomainSocketConnection
+from redis.connection import ConnectionPool, UnixDomainSocketConnection, parse_url
 from redis.exceptions import ConnectionError, TimeoutError
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
@@ -130,6 +130,17 @@ def require_options(connection: Redis) -> None:
         own.connection_pool.make_connection()
         if (host := own.connection_pool.connection_kwargs.get("host")) is not None:
             host.encode("idna")  # as the socket module does before it asks who has that name
+
+
+def is_readable(url: object) -> bool:
+    """Whether redis-py can take a text apart as an address; what is no text has no parts that an error could quote."""
+    if not isinstance(url, str):
+        return True
+    try:
+        parse_url(url)  # type: ignore[no-untyped-call]
+    except ValueError:
+        return False
+    return True
 
 
 def _bounded(pool: ConnectionPool) -> dict[str, Any]:

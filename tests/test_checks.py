@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from django.core.checks import run_checks
 from django.test import override_settings
 
 from tenant_slots import conf, dispatch, fleet
+from tenant_slots.exceptions import UnusableQueue
 from tenant_slots.setting_rules import RULES
 from tenant_slots.tasks.registry import registered
 from tests import jobs
@@ -143,6 +145,20 @@ def test_a_queue_whose_settings_lead_to_no_redis_is_named(wrong: Any) -> None:
     assert (message.id, message.is_serious()) == ("tenant_slots.E019", True)
     assert "RQ_QUEUES['reports'] does not say how to reach its Redis: " in message.msg
     assert '"URL"' in (message.hint or "")
+
+
+@pytest.mark.parametrize("password", ["s3cr#et", "s3cr/et", "s3cr?et", "s3cr[et", "s3cr\u2100et"])
+def test_no_part_of_a_password_that_makes_its_url_unreadable_is_told(
+    password: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "reports": {"URL": f"redis://:{password}@h:6379/0"}}):
+        (message,) = run_checks(tags=["tenant_slots"])
+        fleet.known()
+        with pytest.raises(UnusableQueue) as raised:
+            dispatch.queue_named("reports")
+    told = f"{message.msg}{message.hint}{caplog.text}{''.join(traceback.format_exception(raised.value))}"
+    assert "s3cr" not in told
+    assert "percent-encoded" in message.msg
 
 
 @pytest.mark.parametrize(
