@@ -131,11 +131,26 @@ def check_rq_settings(**_: Any) -> list[CheckMessage]:
 
 
 def check_addresses(**_: Any) -> list[CheckMessage]:
-    """E019: values of RQ_QUEUES that lead to no Redis. Whether one is there is the doctor's to ask."""
+    """E019, W007: values of RQ_QUEUES that lead to no Redis. Whether one is there is the doctor's to ask."""
     if check_rq_settings():
         return []
     hint = 'Write RQ_QUEUES = {"default": {"URL": "redis://…"}}, or "HOST", "PORT" and "DB" in place of "URL".'
-    return [Error(str(error), hint=hint, id="tenant_slots.E019") for error in dispatch.unusable()]
+    return [
+        _without_url(error.queue)
+        if _is_without_url(rq_queues()[error.queue])
+        else Error(str(error), hint=hint, id="tenant_slots.E019")
+        for error in dispatch.unusable()
+    ]
+
+
+def _is_without_url(config: object) -> bool:
+    return isinstance(config, Mapping) and config.get("URL", "redis://") in (None, "")
+
+
+def _without_url(queue: str) -> Warning:
+    """As where a variable of the environment is not set: a step that builds, or migrates, needs no Redis."""
+    hint = "Set the variable that it is read from, wherever jobs are enqueued or run."
+    return Warning(f'The "URL" of RQ_QUEUES[{queue!r}] is empty.', hint=hint, id="tenant_slots.W007")
 
 
 def check_queues(**_: Any) -> list[CheckMessage]:

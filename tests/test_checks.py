@@ -138,13 +138,21 @@ def test_queues_of_rq_that_are_no_dict_are_reported(value: Any) -> None:
         assert conf.rq_queues() == {}
 
 
-@pytest.mark.parametrize("wrong", UNUSABLE, ids=str)
+@pytest.mark.parametrize("wrong", [wrong for wrong in UNUSABLE if wrong != {"URL": None}], ids=str)
 def test_a_queue_whose_settings_lead_to_no_redis_is_named(wrong: Any) -> None:
     with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "reports": wrong}):
         (message,) = run_checks(tags=["tenant_slots"])
     assert (message.id, message.is_serious()) == ("tenant_slots.E019", True)
     assert "RQ_QUEUES['reports'] does not say how to reach its Redis: " in message.msg
     assert '"URL"' in (message.hint or "")
+
+
+@pytest.mark.parametrize("url", [None, ""])
+def test_a_url_that_is_not_set_is_named_and_stops_no_build(url: str | None) -> None:
+    with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "reports": {"URL": url}}):
+        (message,) = run_checks(tags=["tenant_slots"])
+    assert (message.id, message.is_serious()) == ("tenant_slots.W007", False)
+    assert "RQ_QUEUES['reports']" in message.msg
 
 
 @pytest.mark.parametrize("password", ["s3cr#et", "s3cr/et", "s3cr?et", "s3cr[et", "s3cr\u2100et"])
