@@ -120,6 +120,8 @@ def feed(rq_queue: str) -> list[TenantJob]:
     Raises:
         RedisError: the order cannot be asked.
     """
+    if app_settings.IMMEDIATE:
+        return []
     if _is_feeding.get():
         return []  # on a synchronous queue a job runs while it is pushed; whoever pushes goes on afterwards
     token = _is_feeding.set(True)
