@@ -326,7 +326,7 @@ def cancel_unstarted(job: TenantJob, error: str = "") -> bool:
             after_commit(partial(free, slot))
         with suppress(TenantJob.DoesNotExist):
             job.refresh_from_db()
-        left([job], State.CANCELED, job.error)
+        left([job], State.CANCELED, error or job.error)
     return done
 
 

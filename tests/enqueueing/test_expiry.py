@@ -9,11 +9,11 @@ from typing import Any
 
 import django_rq
 import pytest
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 from django.test import TestCase
 from django.utils import timezone
 
-from tenant_slots import news, slots, tenant_job, transitions
+from tenant_slots import dispatch, news, slots, tenant_job, transitions
 from tenant_slots.enqueueing import expiry
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.models import EXPIRED, State, TenantJob
@@ -249,6 +249,41 @@ def test_a_worker_that_takes_it_at_that_moment_and_the_sweep_cancel_it_once(
     assert (states(job), job.error, history.started()) == (["canceled"], EXPIRED, [])
     assert (ended, in_rq()) == (["job_ended"], 0)
     assert counters_match()
+
+
+def test_one_that_the_database_refuses_to_cancel_keeps_no_other_of_its_tenant_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tenant_queue(max_job=3)
+    some = [expiring.enqueue("acme") for _ in range(3)]
+    TenantJob.objects.update(expires_at=timezone.now())
+    release = slots.release
+
+    def refuse(job: TenantJob, **changes: Any) -> Any:
+        if job.pk == some[1].pk:
+            raise IntegrityError("not this one")
+        return release(job, **changes)
+
+    monkeypatch.setattr(slots, "release", refuse)
+    report = sweep_now()
+    assert (states(*some), report.canceled, report.failed) == (["canceled", "queued", "canceled"], 2, [])
+
+
+def test_one_that_somebody_deletes_as_it_is_canceled_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant_queue(max_job=2)
+    some = [expiring.enqueue("acme") for _ in range(2)]
+    TenantJob.objects.update(expires_at=timezone.now())
+    deleted: list[int] = []
+
+    def delete(job: TenantJob) -> None:
+        if not deleted:
+            deleted.append(job.pk)
+            TenantJob.objects.filter(pk=job.pk).delete()
+
+    monkeypatch.setattr(dispatch, "remove", delete)
+    report = sweep_now()
+    (kept,) = (job for job in some if job.pk not in deleted)
+    assert (states(kept), report.canceled, report.failed) == (["canceled"], 2, [])
 
 
 def test_one_that_has_begun_since_the_sweep_has_seen_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
