@@ -131,11 +131,26 @@ def check_rq_settings(**_: Any) -> list[CheckMessage]:
 
 
 def check_addresses(**_: Any) -> list[CheckMessage]:
-    """E019: values of RQ_QUEUES that lead to no Redis. Whether one is there is the doctor's to ask."""
+    """E019, W007: values of RQ_QUEUES that lead to no Redis. Whether one is there is the doctor's to ask."""
     if check_rq_settings():
         return []
     hint = 'Write RQ_QUEUES = {"default": {"URL": "redis://…"}}, or "HOST", "PORT" and "DB" in place of "URL".'
-    return [Error(str(error), hint=hint, id="tenant_slots.E019") for error in dispatch.unusable()]
+    return [
+        _without_url(error.queue)
+        if _is_without_url(rq_queues()[error.queue])
+        else Error(str(error), hint=hint, id="tenant_slots.E019")
+        for error in dispatch.unusable()
+    ]
+
+
+def _is_without_url(config: object) -> bool:
+    return isinstance(config, Mapping) and config.get("URL", "redis://") in (None, "")
+
+
+def _without_url(queue: str) -> Warning:
+    """As where a variable of the environment is not set: a step that builds, or migrates, needs no Redis."""
+    hint = "Set the variable that it is read from, wherever jobs are enqueued or run."
+    return Warning(f'The "URL" of RQ_QUEUES[{queue!r}] is empty.', hint=hint, id="tenant_slots.W007")
 
 
 def check_queues(**_: Any) -> list[CheckMessage]:
@@ -177,7 +192,7 @@ def check_admin_queue(**_: Any) -> list[CheckMessage]:
 def _unknown_queues(check_id: str, uses: Iterable[tuple[str, str, object]]) -> list[CheckMessage]:
     """An error for each use of a queue that RQ lacks; a use is what it says, the queue, and where it is written."""
     known = rq_queues()
-    hint = f"Add it to RQ_QUEUES, or use one of: {', '.join(sorted(known)) or 'none so far'}."
+    hint = f"Add it to RQ_QUEUES, or use one of: {', '.join(sorted(map(str, known))) or 'none so far'}."
     return [
         Error(f"{text} {queue!r}, which RQ_QUEUES does not have.", hint=hint, obj=where, id=check_id)
         for text, queue, where in uses

@@ -6,7 +6,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from datetime import datetime
@@ -67,6 +67,12 @@ OUT_OF_REACH = (RedisError, UnknownQueue, UnusableQueue)
 """What asking RQ of a queue raises when its server is away or has no usable address, or when the project has given the
 queue up."""
 
+UNREADABLE_URL = (
+    "its URL cannot be read; write it as redis://user:password@host:6379/0, with / ? # @ [ ] of the password "
+    "percent-encoded"
+)
+"""In place of the error, which may quote a part of the password."""
+
 NO_SUCH_JOB = (NoSuchJobError, ValueError)
 """ValueError: what SQL from outside has put in place of its id is no id to RQ (RQ 2.12)."""
 
@@ -92,13 +98,22 @@ def queue_named(name: str) -> Queue:
 
 
 def _configured(name: str) -> Queue:
-    tenants.require_queue(name)
+    tenants.require_known(name)
+    if problem := tenants.queue_problem(name):
+        raise UnusableQueue(queue=name, problem=problem)
     try:
         queue = django_rq.get_queue(name)
         redis_servers.require_options(queue.connection)
     except Exception as error:  # whatever Django, RQ and redis-py make of a wrong value, or of one that is missing
-        raise UnusableQueue(queue=name, problem=f"{type(error).__name__}: {error}") from error
+        if redis_servers.is_readable(_url_of(name)):
+            raise UnusableQueue(queue=name, problem=f"{type(error).__name__}: {error}") from error
+        raise UnusableQueue(queue=name, problem=UNREADABLE_URL) from None  # it quotes what it takes for a port
     return queue
+
+
+def _url_of(name: str) -> object:
+    config = rq_queues()[name]
+    return config.get("URL") if isinstance(config, Mapping) else None
 
 
 def unusable() -> Iterator[UnusableQueue]:
@@ -124,7 +139,7 @@ def use_queue(queue: Queue) -> None:
 def queues_beside(name: str) -> list[str]:
     """The project's queues on the same server as this one, itself among them."""
     if name not in _beside:
-        tenants.require_queue(name)
+        tenants.require_known(name)
         server = _server_of(name)
         names = dict.fromkeys([name, *rq_queues()])
         _beside[name] = [one for one in names if _server_of(one) == server]

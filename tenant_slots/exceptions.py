@@ -76,6 +76,8 @@ class UnknownQueue(TenantSlotsError):
 class UnusableQueue(TenantSlotsError):
     message = "RQ_QUEUES[{queue!r}] does not say how to reach its Redis: {problem}. Correct it there."
 
+    queue: str
+
 
 class InvalidSetting(TenantSlotsError):
     message = "TENANT_SLOTS[{name!r}] is {value!r}: {problem}."

@@ -55,6 +55,8 @@ class Leaving:
     """The new values of fields; `state` is one of them."""
     later: float | None = None
     """Seconds from now until the job's new `run_after`."""
+    unbegun: bool = False
+    """It was marked as running, and goes back because its function was never called."""
 
     @property
     def state(self) -> State:
@@ -63,12 +65,12 @@ class Leaving:
 
     def canceled(self) -> Leaving:
         """The same, to where a job goes whose cancel was requested."""
-        return replace(self, values={**self.values, "state": State.CANCELED}, later=None)
+        return replace(self, values={**self.values, "state": State.CANCELED}, later=None, unbegun=False)
 
     def asked(self) -> Asked:
         """What writes it."""
         values = as_ended(self.values)
-        statement = leaving(self.states, self.state, self.later is not None, tuple(values))
+        statement = leaving(self.states, self.state, self.later is not None, self.unbegun, tuple(values))
         fence = {"pk": self.job.pk, "attempt": self.job.attempt, "token": self.job.token}
         return Asked(statement, {**values, **fence, "later": timedelta(seconds=self.later or 0)})
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from redis import BlockingConnectionPool, Redis
 from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool, UnixDomainSocketConnection
+from redis.connection import ConnectionPool, UnixDomainSocketConnection, parse_url
 from redis.exceptions import ConnectionError, TimeoutError
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
@@ -42,6 +42,20 @@ OF_ONE_POOL = {
 
 _away: dict[Hashable, tuple[float, str]] = {}
 """By server: until when it is not asked, and what was wrong with it."""
+
+
+NO_ADDRESS = (ValueError, TypeError, AttributeError, OverflowError)
+"""What the socket module makes of a value that redis-py hands to it unseen; UnicodeError is a ValueError."""
+
+
+class OwnPool(ConnectionPool):
+    """One whose server counts as away where a wrong setting shows only when it is connected to."""
+
+    def get_connection(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().get_connection(*args, **options)
+        except NO_ADDRESS as error:
+            raise ConnectionError(f"{type(error).__name__}: {error}") from error
 
 
 class ServerAway(ConnectionError):
@@ -101,8 +115,8 @@ def impatient(connection: Redis) -> Redis:
         options = _bounded(pool) | {"is_master": pool.is_master, "check_connection": pool.check_connection}
         own = SentinelConnectionPool(pool.service_name, manager, **options)  # type: ignore[no-untyped-call]
         return Redis(connection_pool=own)
-    if type(pool) in (ConnectionPool, BlockingConnectionPool):
-        return Redis(connection_pool=ConnectionPool(**_bounded(pool)))
+    if type(pool) in (ConnectionPool, BlockingConnectionPool, OwnPool):
+        return Redis(connection_pool=OwnPool(**_bounded(pool)))
     return connection
 
 
@@ -114,6 +128,19 @@ def require_options(connection: Redis) -> None:
     own = impatient(connection)
     if own is not connection:
         own.connection_pool.make_connection()
+        if (host := own.connection_pool.connection_kwargs.get("host")) is not None:
+            host.encode("idna")  # as the socket module does before it asks who has that name
+
+
+def is_readable(url: object) -> bool:
+    """Whether redis-py can take a text apart as an address; what is no text has no parts that an error could quote."""
+    if not isinstance(url, str):
+        return True
+    try:
+        parse_url(url)  # type: ignore[no-untyped-call]
+    except ValueError:
+        return False
+    return True
 
 
 def _bounded(pool: ConnectionPool) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.transactions import impatient
 from tenant_slots.hand_over import Choosing, Heads, Taker
 from tenant_slots.locks import locked, locked_and_asked
-from tenant_slots.models import HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
+from tenant_slots.models import ENDED, HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.moves import Leaving, NotAsExpected
 from tenant_slots.owners import Owner
 from tenant_slots.releases import Admission, Release
@@ -178,7 +178,7 @@ def release(
         values: the new values of fields; `state` must be one of them.
     """
 
-    leaver = Leaving(job, states, values, later)
+    leaver = Leaving(job, states, values, later, unbegun=unstarted and values["state"] not in ENDED)
 
     def go(leave: Callable[[Leaving, TenantQueue], Release]) -> Release:
         with suppress(TenantQueue.DoesNotExist), locked(job.tenant_queue_id) as tenant_queue:

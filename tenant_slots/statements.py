@@ -187,10 +187,12 @@ HEADS = Statement(
 
 
 @functools.lru_cache(maxsize=64)
-def leaving(states: tuple[State, ...], state: State, later: bool, values: tuple[str, ...]) -> Statement:
+def leaving(states: tuple[State, ...], state: State, later: bool, unbegun: bool, values: tuple[str, ...]) -> Statement:
     """A job leaves its slot, which it must hold in one of these states. One that is to be canceled goes nowhere else.
 
     Nobody can stop a reservation: it is told, and ends as it does.
+
+    With `unbegun` its function was not called, so that a job which still has a time to begin until has never begun.
 
     One statement for each set of fields that some caller writes: about twenty. It gives back whether other jobs wait
     for this one: who begins to do so meanwhile notes it in the same row, see ``chains.py``.
@@ -203,4 +205,6 @@ def leaving(states: tuple[State, ...], state: State, later: bool, values: tuple[
         changes["ended_at"] = DatabaseNow()
     if later:
         changes["run_after"] = from_now(Parameter("later", DurationField()))
+    if unbegun:
+        changes["started_at"] = Case(When(expires_at=None, then=F("started_at")), default=Value(None))
     return Statement(lambda: leaver, changes, returning=["awaited"])

@@ -248,12 +248,25 @@ def though_deleted(store: Callable[[], T]) -> T:
 
 def require_queue(queue: str) -> None:
     """Raises UnknownQueue unless the project's ``RQ_QUEUES`` has it, and InvalidOption if its name does not fit."""
+    require_known(queue)
+    if problem := queue_problem(queue):
+        raise InvalidOption(option="queue", value=queue, task="a tenant queue", problem=problem)
+
+
+def require_known(queue: object) -> None:
+    """Raises UnknownQueue unless the project's ``RQ_QUEUES`` has it."""
     known = rq_queues()
     if queue not in known:
-        raise UnknownQueue(queue=queue, known=", ".join(sorted(known)) or "none")
+        raise UnknownQueue(queue=queue, known=", ".join(sorted(map(str, known))) or "none")
+
+
+def queue_problem(queue: object) -> str | None:
+    """Why a key of ``RQ_QUEUES`` cannot be the queue of a tenant queue; None if it can."""
+    if not isinstance(queue, str):
+        return "its name is no str; write it as one in RQ_QUEUES"
     if len(queue) > LONGEST_QUEUE:
-        problem = f"its name has {len(queue)} characters, at most {LONGEST_QUEUE} fit; shorten it in RQ_QUEUES"
-        raise InvalidOption(option="queue", value=queue, task="a tenant queue", problem=problem)
+        return f"its name has {len(queue)} characters, at most {LONGEST_QUEUE} fit; shorten it in RQ_QUEUES"
+    return None
 
 
 def default_max_job(tenant: str, queue: str) -> int:

@@ -120,6 +120,8 @@ def feed(rq_queue: str) -> list[TenantJob]:
     Raises:
         RedisError: the order cannot be asked.
     """
+    if app_settings.IMMEDIATE:
+        return []
     if _is_feeding.get():
         return []  # on a synchronous queue a job runs while it is pushed; whoever pushes goes on afterwards
     token = _is_feeding.set(True)
@@ -324,7 +326,7 @@ def cancel_unstarted(job: TenantJob, error: str = "") -> bool:
             after_commit(partial(free, slot))
         with suppress(TenantJob.DoesNotExist):
             job.refresh_from_db()
-        left([job], State.CANCELED, job.error)
+        left([job], State.CANCELED, error or job.error)
     return done
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from django.conf import settings
 from django.core.checks import run_checks
 from django.test import override_settings
 
-from tenant_slots import conf
+from tenant_slots import conf, dispatch, fleet
+from tenant_slots.exceptions import UnusableQueue
 from tenant_slots.setting_rules import RULES
 from tenant_slots.tasks.registry import registered
 from tests import jobs
@@ -136,13 +138,46 @@ def test_queues_of_rq_that_are_no_dict_are_reported(value: Any) -> None:
         assert conf.rq_queues() == {}
 
 
-@pytest.mark.parametrize("wrong", UNUSABLE, ids=str)
+@pytest.mark.parametrize("wrong", [wrong for wrong in UNUSABLE if wrong != {"URL": None}], ids=str)
 def test_a_queue_whose_settings_lead_to_no_redis_is_named(wrong: Any) -> None:
     with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "reports": wrong}):
         (message,) = run_checks(tags=["tenant_slots"])
     assert (message.id, message.is_serious()) == ("tenant_slots.E019", True)
     assert "RQ_QUEUES['reports'] does not say how to reach its Redis: " in message.msg
     assert '"URL"' in (message.hint or "")
+
+
+@pytest.mark.parametrize("url", [None, ""])
+def test_a_url_that_is_not_set_is_named_and_stops_no_build(url: str | None) -> None:
+    with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "reports": {"URL": url}}):
+        (message,) = run_checks(tags=["tenant_slots"])
+    assert (message.id, message.is_serious()) == ("tenant_slots.W007", False)
+    assert "RQ_QUEUES['reports']" in message.msg
+
+
+@pytest.mark.parametrize("password", ["s3cr#et", "s3cr/et", "s3cr?et", "s3cr[et", "s3cr\u2100et"])
+def test_no_part_of_a_password_that_makes_its_url_unreadable_is_told(
+    password: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "reports": {"URL": f"redis://:{password}@h:6379/0"}}):
+        (message,) = run_checks(tags=["tenant_slots"])
+        fleet.known()
+        with pytest.raises(UnusableQueue) as raised:
+            dispatch.queue_named("reports")
+    told = f"{message.msg}{message.hint}{caplog.text}{''.join(traceback.format_exception(raised.value))}"
+    assert "s3cr" not in told
+    assert "percent-encoded" in message.msg
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"), [("x" * 101, "101 characters, at most 100"), (5, "no str"), (None, "no str")]
+)
+def test_a_queue_whose_name_no_row_can_have_is_named_beside_those_that_can_be_used(name: Any, problem: str) -> None:
+    with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, name: settings.RQ_QUEUES["imports"]}):
+        (message,) = run_checks(tags=["tenant_slots"])
+        assert {"reports", name} & set(dispatch.queues_beside("imports")) == {"reports"}
+        assert list(fleet.known().unasked) == list(dispatch.unasked()) == [name]
+    assert (message.id, problem in message.msg) == ("tenant_slots.E019", True)
 
 
 def test_a_redis_that_is_away_is_no_message_and_is_not_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,6 +151,21 @@ def test_the_connection_to_a_unix_socket_is_bounded_too() -> None:
         redis_servers.impatient(theirs).ping()
 
 
+@pytest.mark.parametrize("error", redis_servers.NO_ADDRESS)
+def test_an_option_that_the_socket_module_cannot_use_counts_as_an_absence(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise error("'str' object has no attribute 'items'")
+
+    monkeypatch.setattr("redis.connection.Connection._connect", refuse)
+    own = redis_servers.impatient(redis.Redis(host="unusable"))
+    for _ in range(2):
+        with pytest.raises(redis.ConnectionError, match=error.__name__), redis_servers.asked(own):
+            own.ping()
+    redis_servers.forget_absences()
+
+
 def test_services_of_one_sentinel_are_different_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have a name each, and no address: the workers of only one of them were counted."""
     queues = {

@@ -22,7 +22,7 @@ def check(backend: BaseTaskBackend) -> Iterator[CheckMessage]:
 
 def _check_queues(backend: BaseTaskBackend) -> Iterator[CheckMessage]:
     known = rq_queues()
-    hint = f"Add it to RQ_QUEUES, or use some of: {', '.join(sorted(known)) or 'none so far'}."
+    hint = f"Add it to RQ_QUEUES, or use some of: {', '.join(sorted(map(str, known))) or 'none so far'}."
     for queue in sorted(backend.queues - known.keys()):
         text = f'TASKS[{backend.alias!r}]["QUEUES"] has queue {queue!r}, which RQ_QUEUES does not have.'
         yield Error(text, hint=hint, id="tenant_slots.E016")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from tenant_slots import transitions
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.locks import locked
@@ -10,16 +13,30 @@ from tenant_slots.models import CONTENT, EXPIRED, State, TenantJob
 JOBS_PER_STEP = 1000
 """Most jobs that one transaction cancels, so that the tenant queue is not locked for long."""
 
+WITH_SLOT_PER_STEP = 50
+"""The same of those with a slot, each of which has a transaction of its own: whoever asks looks at the time between."""
 
-def cancel_expired(tenant_queue_id: int) -> int:
+Alone = Callable[..., bool | None]
+"""Calls a function with the rest, and may keep what is wrong with the row of one job from the others'."""
+
+
+def _at_once(change: Callable[..., bool], *given: Any) -> bool:
+    return change(*given)
+
+
+def cancel_expired(tenant_queue_id: int, alone: Alone = _at_once) -> int:
     """Cancel some of a tenant queue's jobs whose time is over; how many.
 
     Those with a slot come last: it goes to no job that is canceled next.
 
+    Args:
+        tenant_queue_id: whose.
+        alone: what each of those with a slot is canceled by.
+
     Raises:
         TenantQueue.DoesNotExist, TenantQueueLocked: as `locked`.
     """
-    return _cancel_without_slot(tenant_queue_id) or _cancel_with_slot(tenant_queue_id)
+    return _cancel_without_slot(tenant_queue_id) or _cancel_with_slot(tenant_queue_id, alone)
 
 
 def _cancel_without_slot(tenant_queue_id: int) -> int:
@@ -34,8 +51,8 @@ def _cancel_without_slot(tenant_queue_id: int) -> int:
     return len(jobs)
 
 
-def _cancel_with_slot(tenant_queue_id: int) -> int:
+def _cancel_with_slot(tenant_queue_id: int, alone: Alone) -> int:
     """One that a worker takes meanwhile goes on, and is canceled there."""
     expired = TenantJob.objects.expired_with_slot().filter(tenant_queue=tenant_queue_id)
-    jobs = list(expired.select_related("tenant_queue").defer(*CONTENT)[:JOBS_PER_STEP])
-    return sum(transitions.cancel_unstarted(job, EXPIRED) for job in jobs)
+    jobs = list(expired.select_related("tenant_queue").defer(*CONTENT)[:WITH_SLOT_PER_STEP])
+    return sum(bool(alone(transitions.cancel_unstarted, job, EXPIRED)) for job in jobs)

@@ -242,7 +242,7 @@ def _tell_all(report: Report) -> None:
 
 def _cancel_expired(report: Report, tenant_queue_id: int) -> bool:
     """False where there are no more, or somebody holds the tenant queue."""
-    canceled = unless_locked(expiry.cancel_expired, tenant_queue_id)
+    canceled = unless_locked(expiry.cancel_expired, tenant_queue_id, unless_locked)
     report.canceled += canceled or 0
     return bool(canceled)
 

@@ -9,16 +9,18 @@ from typing import Any
 
 import django_rq
 import pytest
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 from django.test import TestCase
 from django.utils import timezone
 
-from tenant_slots import news, slots, tenant_job, transitions
+from tenant_slots import dispatch, news, slots, tenant_job, transitions
 from tenant_slots.enqueueing import expiry
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.models import EXPIRED, State, TenantJob
+from tenant_slots.running.recording import NOT_BEGUN
 from tenant_slots.testing import run_jobs
 from tenant_slots.workers import TenantSimpleWorker
+from tenant_slots.workers.kept import Ending, settle
 from tests import jobs
 from tests.factories import (
     admit,
@@ -137,6 +139,57 @@ def test_one_that_had_a_slot_and_was_put_back_has_not_begun(way: Any) -> None:
     assert counters_match()
 
 
+def taken_by_a_worker_that_does_not_know_it(job: TenantJob) -> None:
+    TenantJob.objects.filter(pk=job.pk).update(task="tests.jobs.of_the_next_release")
+    work()
+    TenantJob.objects.filter(pk=job.pk).update(task=job.task)
+    age(job, run_after=1)
+    assert sweep_now().promoted == 1
+
+
+def taken_by_a_worker_that_cannot_fork(job: TenantJob) -> None:
+    taken = fresh(job)
+    assert slots.start(taken, owner())
+    end_run(taken, **NOT_BEGUN)
+
+
+def taken_by_a_worker_whose_commit_had_no_answer(job: TenantJob) -> None:
+    """As it is kept: by the primary key and the token of the run, the rest is read from the row."""
+    by = owner()
+    assert slots.start(fresh(job), by)
+    assert list(settle([Ending((job.pk, by.token), NOT_BEGUN)]))
+
+
+@pytest.mark.parametrize("way", [sweep_now, work, work_ours])
+@pytest.mark.parametrize(
+    "take",
+    [
+        taken_by_a_worker_that_does_not_know_it,
+        taken_by_a_worker_that_cannot_fork,
+        taken_by_a_worker_whose_commit_had_no_answer,
+    ],
+)
+def test_nor_has_one_that_a_worker_took_without_calling_its_function(take: Any, way: Any) -> None:
+    tenant_queue()
+    job = expiring.enqueue("acme")
+    take(job)
+    assert states(job) != ["running"], "the control: it was put back"
+    age(job, expires_at=1)
+    way()
+    assert (states(job), job.error) == (["canceled"], EXPIRED)
+    assert counters_match()
+
+
+def test_one_that_has_run_before_it_was_taken_so_has_begun() -> None:
+    job = fresh(expiring.enqueue("acme"))
+    assert slots.start(job, owner())
+    end_run(job, state=State.WAITING, failures=1)
+    admit(job.tenant_queue)
+    taken_by_a_worker_that_cannot_fork(job)
+    TenantJob.objects.filter(pk=job.pk).update(expires_at=timezone.now() - HOUR)
+    assert not sweep_now().canceled
+
+
 @pytest.mark.parametrize("kind", ["Worker", "PreforkWorker", "SimpleWorker"])
 def test_nor_do_workers_of_ours(workers: Workers, history: History, kind: str) -> None:
     row = tenant_queue(paused=True)
@@ -196,6 +249,41 @@ def test_a_worker_that_takes_it_at_that_moment_and_the_sweep_cancel_it_once(
     assert (states(job), job.error, history.started()) == (["canceled"], EXPIRED, [])
     assert (ended, in_rq()) == (["job_ended"], 0)
     assert counters_match()
+
+
+def test_one_that_the_database_refuses_to_cancel_keeps_no_other_of_its_tenant_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tenant_queue(max_job=3)
+    some = [expiring.enqueue("acme") for _ in range(3)]
+    TenantJob.objects.update(expires_at=timezone.now())
+    release = slots.release
+
+    def refuse(job: TenantJob, **changes: Any) -> Any:
+        if job.pk == some[1].pk:
+            raise IntegrityError("not this one")
+        return release(job, **changes)
+
+    monkeypatch.setattr(slots, "release", refuse)
+    report = sweep_now()
+    assert (states(*some), report.canceled, report.failed) == (["canceled", "queued", "canceled"], 2, [])
+
+
+def test_one_that_somebody_deletes_as_it_is_canceled_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant_queue(max_job=2)
+    some = [expiring.enqueue("acme") for _ in range(2)]
+    TenantJob.objects.update(expires_at=timezone.now())
+    deleted: list[int] = []
+
+    def delete(job: TenantJob) -> None:
+        if not deleted:
+            deleted.append(job.pk)
+            TenantJob.objects.filter(pk=job.pk).delete()
+
+    monkeypatch.setattr(dispatch, "remove", delete)
+    report = sweep_now()
+    (kept,) = (job for job in some if job.pk not in deleted)
+    assert (states(kept), report.canceled, report.failed) == (["canceled"], 2, [])
 
 
 def test_one_that_has_begun_since_the_sweep_has_seen_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

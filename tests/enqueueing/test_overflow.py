@@ -34,6 +34,7 @@ from tenant_slots.tasks.task import TenantTask
 from tests import jobs
 from tests.factories import DeafWorker, age, counters_match, fresh, in_rq, owner, tenant_queue, work, worker_on_record
 from tests.repair.sweeps import sweep_now
+from tests.repair.test_doctor import UNSEEN
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -329,8 +330,9 @@ def test_an_enqueue_that_is_rolled_back_still_counts() -> None:
     assert (TenantJob.objects.count(), counted()) == (0, 1)
 
 
-def test_a_redis_that_is_down_stops_no_enqueue(caplog: pytest.LogCaptureFixture) -> None:
-    with override_settings(RQ_QUEUES=DEAD_REDIS), caplog.at_level(logging.WARNING, "tenant_slots"):
+@pytest.mark.parametrize("queues", [DEAD_REDIS, dict.fromkeys(settings.RQ_QUEUES, UNSEEN)])
+def test_a_redis_that_is_down_stops_no_enqueue(queues: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with override_settings(RQ_QUEUES=queues), caplog.at_level(logging.WARNING, "tenant_slots"):
         enqueued = jobs.throttled.enqueue_many([(("acme",), {}) for _ in range(5)])
     assert {fresh(job).rq_queue for job in enqueued} == {OWN}
     assert "for 10 s no job of queue imports is throttled" in caplog.text

@@ -425,6 +425,9 @@ UNUSABLE = [
     {"URL": "redis://localhost:6379/0", "DEFAULT_TIMEOUT": "soon"},
     {"URL": None},
     {"HOST": "localhost", "PORT": "port", "DB": 0},
+    {"HOST": "redis..svc", "PORT": 6379, "DB": 0},
+    {"HOST": f"{'x' * 64}.example", "PORT": 6379, "DB": 0},
+    {"HOST": ["localhost"], "PORT": 6379, "DB": 0},
     {"USE_REDIS_CACHE": "no such cache"},
     {},
     None,
@@ -443,7 +446,18 @@ def test_a_redis_that_no_setting_leads_to_is_found(wrong: Any) -> None:
     assert "RQ_QUEUES['imports'] does not say how to reach its Redis" in output
 
 
-@pytest.mark.parametrize("wrong", UNUSABLE)
+UNSEEN = {"HOST": "localhost", "PORT": 10**30, "DB": 0}
+"""It is found wrong when its Redis is connected to, which counts as away then."""
+
+
+@pytest.mark.parametrize("check", ASK_REDIS)
+def test_a_redis_that_a_wrong_option_keeps_from_being_connected_to_is_found(check: str) -> None:
+    with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "reports": UNSEEN}):
+        found = [finding.queue for finding in diagnosis.findings(check) if finding.kind == "redis"]
+    assert found == ["reports"]
+
+
+@pytest.mark.parametrize("wrong", [*UNUSABLE, UNSEEN])
 def test_it_keeps_nobody_from_what_is_in_another_queue(wrong: Any) -> None:
     good = settings.RQ_QUEUES["imports"]
     with override_settings(RQ_QUEUES={"reports": wrong, "imports": good}):

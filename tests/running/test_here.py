@@ -23,7 +23,7 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.signals import job_ended
 from tests import async_jobs, jobs
 from tests.enqueueing.test_overflow import with_rules
-from tests.factories import counters_match, fresh, tenant_queue, waiting_job
+from tests.factories import admit, counters_match, fresh, tenant_queue, waiting_job
 from tests.history import History
 from tests.test_testing import told
 
@@ -78,6 +78,13 @@ def test_what_does_not_run_yet_can_be_canceled(ahead: timedelta) -> None:
 def test_a_job_that_cancels_itself_is_canceled() -> None:
     job = fresh(jobs.cancels_itself.enqueue("acme"))
     assert (job.state, job.attempt) == (State.CANCELED, 1)
+
+
+def test_one_that_was_admitted_before_it_was_switched_on_runs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redis.connection.AbstractConnection.connect", lambda *_: pytest.fail("Redis was asked"))
+    (before,) = admit(waiting_job(tenant_queue()).tenant_queue)
+    behind = jobs.echo.enqueue("acme", 1)
+    assert (fresh(before).state, fresh(behind).state) == (State.FINISHED, State.FINISHED)
 
 
 def test_inside_a_transaction_it_runs_when_that_commits() -> None:
