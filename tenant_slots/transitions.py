@@ -20,10 +20,11 @@ from tenant_slots import chains, charges, dispatch, fair_order, logs, news, slot
 from tenant_slots.chains import Told
 from tenant_slots.conf import app_settings
 from tenant_slots.db.commits import after_commit
-from tenant_slots.db.transactions import is_refusal, patience, waiting_at_most
+from tenant_slots.db.transactions import patience, waiting_at_most
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
+from tenant_slots.refusals import is_refusal
 from tenant_slots.releases import Admission, Release
 
 T = TypeVar("T")

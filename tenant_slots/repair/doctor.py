@@ -12,9 +12,9 @@ from rq.timeouts import BaseTimeoutException
 
 from tenant_slots import dispatch
 from tenant_slots.conf import app_settings
-from tenant_slots.db.transactions import is_refusal
 from tenant_slots.exceptions import UnusableQueue
 from tenant_slots.models import KeptChange, TenantJob, TenantJobQuerySet, TenantQueue
+from tenant_slots.refusals import is_refusal
 from tenant_slots.repair import findings as found
 from tenant_slots.repair import liveness, numbers, unreadable
 from tenant_slots.repair.finding import REDIS, Finding, of_job, of_row

@@ -17,7 +17,7 @@ from django.db import DatabaseError, Error, InterfaceError, InternalError, Opera
 from tenant_slots import logs, slots
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import renew
-from tenant_slots.db.transactions import is_locked_out, is_refusal, waiting_at_most
+from tenant_slots.db.transactions import is_locked_out, waiting_at_most
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.releases import Release
@@ -77,15 +77,13 @@ def record_end(job: TenantJob, outcome: Outcome, on_outage: Callable[[], object]
 def record_end_briefly(job: TenantJob, outcome: Outcome, on_outage: Callable[[], object]) -> Release | None:
     """As `record_end`, for one that is kept otherwise: None after a second, or when the tenant queue stays locked.
 
-    Or when the database refuses it, whatever is left out, by a constraint that somebody has added perhaps.
+    Or when the database refuses it, whatever is left out and for whatever reason: it is not lost.
     """
     with waiting_at_most(PATIENCE_SECONDS):
         try:
             return persistently(lambda: release(job, outcome), on_outage, BRIEFLY, give_up=is_locked_out)
         except Error as error:
-            if not is_refusal(error):
-                raise
-            logger.exception("the database refuses the end of job %s", job.uuid, extra=logs.about(job))
+            logger.error("the database refuses the end of job %s", job.uuid, exc_info=error, extra=logs.about(job))
             return None
 
 
