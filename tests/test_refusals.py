@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from django.db import Error, ProgrammingError, connection
 from django_rq import get_queue
+from rq.exceptions import StopRequested
 
-from tenant_slots import fair_order, transitions
+from tenant_slots import backlog, fair_order, transitions
 from tenant_slots.fair_order import Turn
 from tenant_slots.models import State, TenantJob
 from tenant_slots.refusals import is_refusal
 from tenant_slots.repair import doctor
 from tenant_slots.repair.finding import Finding
+from tenant_slots.repair.sweeper import SweepTimeout
 from tenant_slots.running import recording
 from tenant_slots.workers import kept
 from tenant_slots.workers.kept import Ending
@@ -67,6 +70,41 @@ def test_a_tenant_whose_next_job_is_refused_loses_its_turn(as_error: str) -> Non
     assert in_order() == [], "the next sweep offers it again"
     assert get_queue(QUEUE).count == 0
     assert counters_match()
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def fail(*given: object, **named: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_so_does_one_of_whose_rows_something_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = waiting_job(tenant_queue())
+    turn = turn_of(job)
+    monkeypatch.setattr(backlog, "wakes_in", raising(ValueError("what is that?")))
+    assert transitions.admit(turn) == []
+    assert (in_order(), fresh(job).state) == ([], State.WAITING)
+    assert counters_match()
+
+
+@pytest.mark.parametrize("error", [StopRequested(), SweepTimeout(), SystemExit()])
+def test_what_ends_the_admission_from_outside_is_let_through(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = turn_of(waiting_job(tenant_queue()))
+    monkeypatch.setattr(backlog, "wakes_in", raising(error))
+    with pytest.raises(type(error)):
+        transitions.admit(turn)
+
+
+def test_what_was_admitted_is_not_taken_for_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = waiting_job(tenant_queue())
+    turn = turn_of(job)
+    monkeypatch.setattr(fair_order, "drop", raising(ValueError("what is that?")))
+    with pytest.raises(ValueError, match="what is that"):
+        transitions.admit(turn)
+    assert fresh(job).state == State.QUEUED
 
 
 @pytest.mark.parametrize("kind", OF_ALL.values(), ids=OF_ALL)
