@@ -19,9 +19,10 @@ from tenant_slots.repair import doctor
 from tenant_slots.repair.finding import Finding
 from tenant_slots.repair.sweeper import SweepTimeout
 from tenant_slots.running import recording
+from tenant_slots.running.run import Run
 from tenant_slots.workers import kept
 from tenant_slots.workers.kept import Ending
-from tests.factories import another_process, counters_match, fresh, running_job, tenant_queue, waiting_job
+from tests.factories import admit, another_process, counters_match, fresh, running_job, tenant_queue, waiting_job
 from tests.refusals import ERRORS, any_change_of, refused
 
 pytestmark = [
@@ -114,6 +115,25 @@ def test_it_keeps_its_place_where_nobodys_jobs_can_be_admitted(kind: tuple[str, 
     with sql(*kind), pytest.raises(ProgrammingError):
         transitions.admit(turn)
     assert in_order() == [job.tenant_queue_id]
+
+
+@pytest.mark.parametrize("as_error", ERRORS)
+def test_a_job_whose_start_is_refused_fails_at_once(as_error: str) -> None:
+    (job,) = admit(waiting_job(tenant_queue()).tenant_queue)
+    run = Run("w")
+    with refused(f"{any_change_of(job)} AND NEW.state = 'running'", as_error):
+        assert not run.begin(job.uuid, job.attempt)
+    job = fresh(job)
+    assert (job.state, job.error) == (State.FAILED, "the database refuses its start: not this one")
+    assert counters_match()
+
+
+def test_one_that_the_database_does_not_let_fail_either_is_left_to_the_sweep() -> None:
+    (job,) = admit(waiting_job(tenant_queue()).tenant_queue)
+    with refused(any_change_of(job)):
+        assert not Run("w").begin(job.uuid, job.attempt)
+    assert fresh(job).state == State.QUEUED
+    assert Run("w").begin(job.uuid, job.attempt), "as soon as the database takes it"
 
 
 @pytest.mark.parametrize("as_error", ERRORS)

@@ -20,6 +20,7 @@ from tenant_slots.db.sessions import renew
 from tenant_slots.db.transactions import is_locked_out, waiting_at_most
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Owner, this_process
+from tenant_slots.refusals import is_refusal
 from tenant_slots.releases import Release
 from tenant_slots.statements import JOB, first_waiting
 from tenant_slots.validation import storable
@@ -53,10 +54,17 @@ PATIENCE_SECONDS = 1
 """How long an end that somebody keeps waits for a tenant queue that is locked: other tenants' jobs wait meanwhile."""
 
 
+class StartRefused(DatabaseError):
+    """The database objects to the start of this very job; it is marked as running nowhere."""
+
+
 def record_start(job: TenantJob, owner: Owner, on_outage: Callable[[], object]) -> bool:
     """Mark an admitted job as running. False: it is not to be run, or the database stayed out of reach.
 
     False too when somebody holds the job's row: it keeps its slot, and a sweep pushes it to RQ again.
+
+    Raises:
+        StartRefused: as soon as that is known.
     """
     return bool(persistently(_starting(job, owner), on_outage))
 
@@ -136,7 +144,9 @@ def _starting(job: TenantJob, owner: Owner) -> Callable[[], bool]:
             return True
         try:
             return slots.start(job, owner)
-        except OperationalError as error:
+        except Error as error:
+            if is_refusal(error):
+                raise StartRefused(str(error)) from error
             if not is_locked_out(error):
                 raise
             text = "job %s is left to a sweep, somebody holds its row: %s"
