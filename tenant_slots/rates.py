@@ -189,7 +189,7 @@ def of(row: HasRate) -> Rate | None:
     """
     if row.rate_number is None or row.rate_per is None or row.rate_burst is None:
         return None
-    rate = Rate(row.rate_number, row.rate_per, 1)
+    rate = Rate(row.rate_number, min(max(row.rate_per, SHORTEST_PERIOD), LONGEST_PERIOD), 1)
     return replace(rate, burst=min(row.rate_burst, _nanoseconds(LONGEST_PERIOD) // rate.step))
 
 

@@ -15,15 +15,18 @@ from typing import Any, TypeVar
 
 from django.db import Error
 from django.utils.module_loading import import_string
+from rq.exceptions import StopRequested
+from rq.timeouts import BaseTimeoutException
 
 from tenant_slots import chains, charges, dispatch, fair_order, logs, news, slots
 from tenant_slots.chains import Told
 from tenant_slots.conf import app_settings
 from tenant_slots.db.commits import after_commit
-from tenant_slots.db.transactions import is_refusal, patience, waiting_at_most
+from tenant_slots.db.transactions import patience, waiting_at_most
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
+from tenant_slots.refusals import is_refusal
 from tenant_slots.releases import Admission, Release
 
 T = TypeVar("T")
@@ -179,13 +182,16 @@ def admit(turn: Turn) -> list[TenantJob]:
 def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
     """Around the admission that a turn is for: a tenant that has no more to run leaves the order.
 
-    A tenant queue that somebody holds leaves it too, and one with a row that the database does not take: nobody else is
-    to wait for it. Whoever holds one offers it afterwards, or the sweep does. One that was deleted is forgotten. Where
-    the database is out of reach the tenant keeps its place. What was admitted stands, whether or not the order can be
-    told.
+    A tenant queue that somebody holds leaves it too, and one with a row that the database does not take, or that we
+    cannot read: nobody else is to wait for it. Whoever holds one offers it afterwards, or the sweep does. One that was
+    deleted is forgotten. Where the database is out of reach the tenant keeps its place. What was admitted stands,
+    whether or not the order can be told.
     """
+    is_told = False
 
     def came_of(admission: Admission) -> None:
+        nonlocal is_told
+        is_told = True
         taken = len(admission.jobs) + (admission.started is not None)
         for_workers = taken - sum(job.is_reservation for job in admission.jobs)
         stays_out = turn.is_out and admission.is_full and admission.wakes_in is None and for_workers == turn.jobs
@@ -201,6 +207,11 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
         drop = partial(fair_order.drop, turn, admitted, is_full=admission.is_full, wakes_in=admission.wakes_in)
         _unless_out_of_reach(drop)
 
+    def lose(why: str) -> None:
+        text = "tenant queue %s loses its turn, %s"
+        logger.exception(text, turn.tenant_queue_id, why, extra=logs.about_named(queue=turn.rq_queue))
+        leave(0, Admission(is_full=True))
+
     try:
         with waiting_at_most(min(patience.get(), LOCK_TIMEOUT_SECONDS)):
             yield came_of
@@ -214,9 +225,13 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
         if not is_refusal(error):
             _unless_out_of_reach(partial(fair_order.undo, turn))
             raise
-        text = "tenant queue %s loses its turn, the database refuses its next job"
-        logger.exception(text, turn.tenant_queue_id, extra=logs.about_named(queue=turn.rq_queue))
-        leave(0, Admission(is_full=True))
+        lose("the database refuses its next job")
+    except (BaseTimeoutException, StopRequested):
+        raise
+    except Exception:
+        if is_told:
+            raise
+        lose("its next job cannot be admitted")
 
 
 def _unless_out_of_reach(action: Callable[[], T]) -> T | None:

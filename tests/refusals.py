@@ -13,8 +13,18 @@ from tenant_slots.models import TenantJob
 RAISED = "raise_exception"
 """What an error is that names no code."""
 
-ERRORS = [RAISED, "check_violation", "internal_error", "U0001"]
-"""Codes and names of PostgreSQL's: each is an error of another class in Python."""
+ERRORS = [
+    RAISED,
+    "check_violation",
+    "internal_error",
+    "U0001",
+    "insufficient_privilege",
+    "undefined_table",
+    "object_not_in_prerequisite_state",
+    "query_canceled",
+]
+"""Codes and names of PostgreSQL's: of classes that are errors of different classes in Python, the last ones of such as
+may tell of the session or the server as well."""
 
 
 @contextmanager
@@ -30,9 +40,10 @@ def refused(condition: str, as_error: str = RAISED, model: type[Model] = TenantJ
             WHEN ({condition}) EXECUTE FUNCTION never();
             """
         )
-        try:
-            yield
-        finally:
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:  # of a new session perhaps: who tries to record something closes it
             cursor.execute(f"DROP TRIGGER never ON {table}; DROP FUNCTION never();")
 
 

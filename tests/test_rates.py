@@ -22,6 +22,7 @@ from tenant_slots.db import clock
 from tenant_slots.db.compiled import Parameter, Statement
 from tenant_slots.exceptions import InvalidRate
 from tenant_slots.models import TenantQueue
+from tenant_slots.repair import doctor
 from tests.factories import fresh, tenant_queue
 
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -378,11 +379,23 @@ def test_the_database_takes_each_burst_that_a_rate_may_have_and_none_above_it(nu
 
 @pytest.mark.django_db
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="a duration is a number elsewhere")
-def test_a_period_with_years_that_sql_has_written_is_a_rate_of_some_kind() -> None:
-    """A second to PostgreSQL, whose years have 365.25 days; a quarter of a day and a second in Python."""
-    row = tenant_queue()
+@pytest.mark.parametrize(
+    "rate",
+    [
+        "rate_number = 1, rate_burst = 1000000, rate_per = '-1 year 365 days 06:00:01'",
+        "rate_number = 2, rate_burst = 1, rate_per = '1 year 2 days'",
+    ],
+    ids=["a second or six hours", "362, 367 or 367 1/4 days"],
+)
+def test_a_period_with_years_that_sql_has_written_is_a_rate_of_some_kind(rate: str) -> None:
+    """To PostgreSQL a year is 360 days where it compares, and 365.25 where it computes; to Python it is 365."""
+    row, well = tenant_queue(), tenant_queue("well")
+    assert well.set_rate(7, per=timedelta(seconds=3))
     with connection.cursor() as cursor:
-        rate = "rate_number = 1, rate_burst = 1000000, rate_per = '-1 year 365 days 06:00:01'"
         cursor.execute(f"UPDATE tenant_slots_tenantqueue SET {rate} WHERE id = %s", [row.pk])  # noqa: S608
-    assert fresh(row).rate is not None
+    spoilt = fresh(row)
+    assert spoilt.rate is not None
+    assert rates.bucket(spoilt, clock.now()) is not None
+    assert [(one.tenant, "rate_per" in one.meaning) for one in doctor.findings("rows")] == [(row.tenant, True)]
     assert row.set_rate(None)
+    assert doctor.findings("rows") == []

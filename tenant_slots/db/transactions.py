@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, connections, transaction
+from django.db import DatabaseError, Error, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from tenant_slots.exceptions import TenantQueueLocked
@@ -29,9 +29,6 @@ UNDONE = (DEADLOCK, "40001")
 
 READ_ONLY = "25006"
 """The one of a server that takes no writes: a standby, perhaps the primary of a minute ago."""
-
-NOT_OF_A_ROW = ("08", "25", "26", "28", "3D", "40", "42", "53", "55", "57", "58")
-"""The beginnings of those that tell of the server, the session, others' locks, or of a database without our tables."""
 
 AS_INDEXED = ("SET LOCAL enable_sort = off", "SET LOCAL jit = off")
 """Who is next is read from the index that has a backlog in its order, whatever PostgreSQL believes of its length.
@@ -66,29 +63,22 @@ def waiting_at_most(seconds: float) -> Iterator[None]:
 
 def is_locked_out(error: Error) -> bool:
     """Whether it means that somebody held a row for longer than we wait for one."""
-    return isinstance(error, TenantQueueLocked) or _sqlstate(error) in LOCKED_OUT
+    return isinstance(error, TenantQueueLocked) or sqlstate(error) in LOCKED_OUT
 
 
-def is_refusal(error: BaseException) -> bool:
-    """Whether the database objects to this very row, and will do so later as well.
-
-    A value is out of its column's range or against a constraint, a trigger of the project has raised what it likes, or
-    the row is corrupted.
-    """
-    if isinstance(error, (DataError, IntegrityError)):
-        return True
-    state = _sqlstate(error) if isinstance(error, Error) else None
-    return isinstance(state, str) and not state.startswith(NOT_OF_A_ROW)
+def sqlstate(error: Error) -> object:
+    """PostgreSQL's code of an error; None if it is not one of its."""
+    return getattr(error.__cause__, "sqlstate", None)
 
 
 def is_undone(error: Error) -> bool:
     """Whether PostgreSQL has undone a transaction because of others that ran beside it."""
-    return _sqlstate(error) in UNDONE
+    return sqlstate(error) in UNDONE
 
 
 def is_read_only(error: Error) -> bool:
     """Whether nothing can be written to the database that a session is connected to."""
-    return _sqlstate(error) == READ_ONLY
+    return sqlstate(error) == READ_ONLY
 
 
 def impatient(alias: str, seconds: float) -> tuple[str, ...]:
@@ -237,10 +227,6 @@ def outside(function: Callable[[], T]) -> T:
 
 def _lock_timeout(seconds: float) -> str:
     return f"SET LOCAL lock_timeout = '{int(seconds * 1000)}ms'"
-
-
-def _sqlstate(error: Error) -> object:
-    return getattr(error.__cause__, "sqlstate", None)
 
 
 def _milliseconds() -> int:

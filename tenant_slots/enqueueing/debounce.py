@@ -76,7 +76,7 @@ def stored_or_moved(task: TenantTask[..., Any], new_jobs: list[NewJob], store: u
                 calls.go(store)
             return calls.stored(new_jobs)
         except (IntegrityError, OperationalError, _LookAgain) as error:
-            if isinstance(error, OperationalError) and not unique.is_lost(error):
+            if not isinstance(error, _LookAgain) and not unique.is_lost(error):
                 raise
             last = error
     raise DuplicateNotVisible(task=task.path) from last

@@ -38,6 +38,9 @@ TRIES = 20
 see it.
 """
 
+OVERTAKEN = ("23505", "23503")
+"""PostgreSQL's SQLSTATEs of a duplicate that somebody has stored, and of a tenant queue that somebody has deleted."""
+
 KEYS_PER_QUERY = 1000
 
 LOCK_TIMEOUT_MS = 200
@@ -78,9 +81,12 @@ def stored_once(task: TenantTask[..., Any], new_jobs: list[NewJob], store: Store
 def is_lost(error: DatabaseError) -> bool:
     """Whether somebody was in the way, and another try can do better.
 
-    A transaction of ours that was undone has done nothing else. That of a caller has done more.
+    A transaction of ours that was undone has done nothing else. That of a caller has done more. A constraint or trigger
+    of the project refuses the job at each try; on SQLite, and where the error is ours, there is no code that says so.
     """
-    return isinstance(error, IntegrityError) or (transactions.is_undone(error) and not _is_open())
+    if isinstance(error, IntegrityError):
+        return transactions.sqlstate(error) in (None, *OVERTAKEN)
+    return transactions.is_undone(error) and not _is_open()
 
 
 class _Window(NamedTuple):

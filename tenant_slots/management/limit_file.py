@@ -227,6 +227,9 @@ def _line(number: int, values: dict[str, str], queue: str) -> Line:
     return Line(number, tenant, tenants.require_limit(number_or_text(values[LIMIT]), tenant, queue))
 
 
-def number_or_text(text: str) -> int | str:
-    """The number, or the text itself for the error to show. Python would take ``1_0`` for 10."""
-    return int(text) if NUMBER.fullmatch(text) else text
+def number_or_text(value: object) -> object:
+    """The number in a text, or the value itself for the error to show. Python would take ``1_0`` for 10.
+
+    Options that `call_command` is given by keyword are none that Django has parsed: they may be numbers.
+    """
+    return int(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value

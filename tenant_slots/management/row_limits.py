@@ -26,7 +26,8 @@ def change(tenant: str, queue: str, wanted: Mapping[str, Any], *, by: str, reaso
 
 
 def is_wanted(wanted: Mapping[str, Any], name: str) -> bool:
-    return wanted.get(name) not in (None, False)
+    value = wanted.get(name)
+    return value is not None and value is not False  # 0 is a number, and an error
 
 
 def _limit(tenant: str, queue: str, wanted: Mapping[str, Any]) -> Step:

@@ -12,9 +12,9 @@ from rq.timeouts import BaseTimeoutException
 
 from tenant_slots import dispatch
 from tenant_slots.conf import app_settings
-from tenant_slots.db.transactions import is_refusal
 from tenant_slots.exceptions import UnusableQueue
 from tenant_slots.models import KeptChange, TenantJob, TenantJobQuerySet, TenantQueue
+from tenant_slots.refusals import is_refusal
 from tenant_slots.repair import findings as found
 from tenant_slots.repair import liveness, numbers, unreadable
 from tenant_slots.repair.finding import REDIS, Finding, of_job, of_row
@@ -93,7 +93,8 @@ def _stranded() -> Iterator[Finding]:
 def _overdue() -> Iterator[Finding]:
     late = INTERVALS_TOO_LATE * app_settings.SWEEP_INTERVAL
     for job in _named(found.due(seconds_ago=late), "run_after"):
-        yield of_job("overdue", job, f"it was due at {job.run_after}; no worker of ours or slots_sweep seems to run")
+        why = "no worker of ours or slots_sweep seems to run, or the database refuses it: see the log"
+        yield of_job("overdue", job, f"it was due at {job.run_after}; {why}")
 
 
 def _named(jobs: TenantJobQuerySet, *columns: str) -> Iterator[TenantJob]:

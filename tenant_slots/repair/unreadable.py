@@ -13,7 +13,7 @@ from django.apps import apps
 from django.db.models import Model, Q, QuerySet, TextField
 from django.db.models.functions import Cast, Length
 
-from tenant_slots import limits
+from tenant_slots import limits, rates
 from tenant_slots.models import (
     BulkChange,
     Ending,
@@ -75,6 +75,10 @@ def tenant_queues() -> Iterator[tuple[TenantQueue, list[str]]]:
     for row in TenantQueue.objects.exclude(limit_history__isnull=True).iterator(ROWS_AT_ONCE):
         if isinstance(row.limit_history, Unreadable):
             yield row, ["limit_history"]
+    with_rate: QuerySet[Any] = TenantQueue.objects.exclude(rate_number=None).annotate(step=rates.NanosecondsPerToken())
+    for row in with_rate.only("tenant", "queue", *rates.SETTINGS).iterator(ROWS_AT_ONCE):
+        if row.rate is not None and row.step != row.rate.step:  # an interval with years, which have several lengths
+            yield row, ["rate_per"]
 
 
 def elsewhere() -> Iterator[tuple[Model, list[str]]]:

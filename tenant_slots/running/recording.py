@@ -17,9 +17,10 @@ from django.db import DatabaseError, Error, InterfaceError, InternalError, Opera
 from tenant_slots import logs, slots
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import renew
-from tenant_slots.db.transactions import is_locked_out, is_refusal, waiting_at_most
+from tenant_slots.db.transactions import is_locked_out, waiting_at_most
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Owner, this_process
+from tenant_slots.refusals import is_refusal
 from tenant_slots.releases import Release
 from tenant_slots.statements import JOB, first_waiting
 from tenant_slots.validation import storable
@@ -53,10 +54,17 @@ PATIENCE_SECONDS = 1
 """How long an end that somebody keeps waits for a tenant queue that is locked: other tenants' jobs wait meanwhile."""
 
 
+class StartRefused(DatabaseError):
+    """The database objects to the start of this very job; it is marked as running nowhere."""
+
+
 def record_start(job: TenantJob, owner: Owner, on_outage: Callable[[], object]) -> bool:
     """Mark an admitted job as running. False: it is not to be run, or the database stayed out of reach.
 
     False too when somebody holds the job's row: it keeps its slot, and a sweep pushes it to RQ again.
+
+    Raises:
+        StartRefused: as soon as that is known.
     """
     return bool(persistently(_starting(job, owner), on_outage))
 
@@ -77,15 +85,13 @@ def record_end(job: TenantJob, outcome: Outcome, on_outage: Callable[[], object]
 def record_end_briefly(job: TenantJob, outcome: Outcome, on_outage: Callable[[], object]) -> Release | None:
     """As `record_end`, for one that is kept otherwise: None after a second, or when the tenant queue stays locked.
 
-    Or when the database refuses it, whatever is left out, by a constraint that somebody has added perhaps.
+    Or when the database refuses it, whatever is left out and for whatever reason: it is not lost.
     """
     with waiting_at_most(PATIENCE_SECONDS):
         try:
             return persistently(lambda: release(job, outcome), on_outage, BRIEFLY, give_up=is_locked_out)
         except Error as error:
-            if not is_refusal(error):
-                raise
-            logger.exception("the database refuses the end of job %s", job.uuid, extra=logs.about(job))
+            logger.error("the database refuses the end of job %s", job.uuid, exc_info=error, extra=logs.about(job))
             return None
 
 
@@ -138,7 +144,9 @@ def _starting(job: TenantJob, owner: Owner) -> Callable[[], bool]:
             return True
         try:
             return slots.start(job, owner)
-        except OperationalError as error:
+        except Error as error:
+            if is_refusal(error):
+                raise StartRefused(str(error)) from error
             if not is_locked_out(error):
                 raise
             text = "job %s is left to a sweep, somebody holds its row: %s"

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from django.db import Error
 from rq.job import Job
 
 from tenant_slots import dispatch, fair_order, logs, owners, slots, transitions
@@ -21,7 +22,7 @@ from tenant_slots.owners import Owner, this_process
 from tenant_slots.releases import Admission, Release
 from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
-from tenant_slots.running.recording import Outcome, persistently
+from tenant_slots.running.recording import Outcome, StartRefused, persistently
 from tenant_slots.statements import JOB
 from tenant_slots.validation import one_more
 from tenant_slots.witness import Witness
@@ -84,7 +85,8 @@ class Run:
     def begin(self, uuid: UUID, attempt: int) -> bool:
         """Mark an admitted job as running. False when this attempt is not to be run: it ended, was canceled or runs.
 
-        Or it would not be admitted by now, and has gone back to its place in the backlog.
+        Or it would not be admitted by now, and has gone back to its place in the backlog; or the database refuses that
+        it runs, and it has failed.
         """
         if self.job is not None:
             self.tell_started(self.job)
@@ -93,13 +95,33 @@ class Run:
         job = found[0] if found and found[0].attempt == attempt else None
         if job is None:
             return False
-        if self.start(job):
+        try:
+            has_started = self.start(job)
+        except StartRefused as error:
+            self._fail_refused(job, error)
+            return False
+        if has_started:
             if job.started_at is not None:
                 job.expires_at = None  # as its row has it now, which was read before
             return True
         if job.state == State.QUEUED:
             persistently(lambda: transitions.put_back(job), self._on_outage)
         return False
+
+    def _fail_refused(self, job: TenantJob, error: StartRefused) -> None:
+        """Back in the backlog it would be admitted again at once; in its slot every sweep would push it to RQ again.
+
+        The second is what comes of one that the database does not let fail either. What a database says in further
+        lines is the row.
+        """
+        logger.error("the database refuses the start of job %s", job.uuid, exc_info=error, extra=logs.about(job))
+        self.witness.idle()
+        problem = f"the database refuses its start: {str(error).partition(chr(10))[0]}"
+        try:
+            transitions.release(job, states=(State.QUEUED,), state=State.FAILED, error=problem)
+        except Error:
+            text = "job %s, whose start the database refuses, is left to a sweep"
+            logger.exception(text, job.uuid, extra=logs.about(job))
 
     def take(self, turn: Turn) -> TenantJob | None:
         """A tenant's turn has come here: admit its next job and mark it as running. None when it has none.

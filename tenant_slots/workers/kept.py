@@ -13,9 +13,10 @@ from django.db import Error, connections
 
 from tenant_slots import charges, logs, transitions
 from tenant_slots.conf import app_settings
-from tenant_slots.db.transactions import is_locked_out, is_refusal, waiting_at_most
+from tenant_slots.db.transactions import is_locked_out, waiting_at_most
 from tenant_slots.memory_file import disk_file
 from tenant_slots.models import State, TenantJob
+from tenant_slots.refusals import is_refusal
 from tenant_slots.repair import lost_runs
 from tenant_slots.running import recording
 from tenant_slots.running.recording import Outcome

@@ -132,8 +132,9 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         Its RQ id says which one it is. RQ leaves it to the horse to unpickle what is in Redis, and so do we.
         """
         run = self.new_run()
-        with self._database():
+        with self._database(), collecting() as news:
             run.begin(uuid, attempt)
+        self._tell(news, None)
         return run
 
     def new_run(self) -> SupervisedRun:

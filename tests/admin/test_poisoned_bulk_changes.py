@@ -144,12 +144,16 @@ def test_a_row_whose_change_the_database_refuses_has_failed_alone(
     assert "Failing row contains" not in problems
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_so_has_one_that_a_trigger_refuses(at_once: bool, boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("at_once", "as_error"), [(True, refusals.RAISED), (True, "undefined_table"), (False, "query_canceled")]
+)
+def test_so_has_one_that_a_trigger_refuses(
+    at_once: bool, as_error: str, boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(many_limits, "is_possible", lambda: at_once)
     rows = many_queues(4)
     change = started(boss, QUEUES, "set_limit", rows, max_job="5")
-    with refusals.refused(f"NEW.id = {rows[1].pk} AND NEW.max_job = 5", model=TenantQueue):
+    with refusals.refused(f"NEW.id = {rows[1].pk} AND NEW.max_job = 5", as_error, TenantQueue):
         carried_out(change)
     assert came_of(change) == {"done": 3, "failed": 1}
     assert [fresh(row).max_job for row in rows] == [5, 1, 5, 5]

@@ -523,3 +523,17 @@ def test_a_digest_tells_nothing_about_the_arguments() -> None:
     job = jobs.import_once.enqueue("acme", "secret.csv")
     assert (len(job.unique_key), int(job.unique_key, 16) > 0) == (64, True)
     assert UUID(int=0) != job.uuid
+
+
+@on_postgresql
+@pytest.mark.parametrize("task", [jobs.import_once, jobs.index_shop], ids=["unique_for", "debounce"])
+def test_a_job_that_a_constraint_of_the_project_refuses_has_no_duplicate(task: TenantTask[..., Any]) -> None:
+    tenant_queue("acme")
+    table = TenantJob._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} ADD CONSTRAINT never CHECK (priority < -100)")
+        try:
+            with pytest.raises(IntegrityError, match="never"):
+                task.enqueue("acme", 7)
+        finally:
+            cursor.execute(f"ALTER TABLE {table} DROP CONSTRAINT never")

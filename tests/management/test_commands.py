@@ -307,6 +307,14 @@ def test_what_names_neither_one_row_nor_a_file_is_refused(arguments: tuple[str, 
         limit(*arguments)
 
 
+def test_options_that_code_gives_by_name_are_what_they_are() -> None:
+    call_command("slots_limit", "acme", "imports", share=5, rate="5/m", burst=3, stdout=io.StringIO())
+    row = TenantQueue.objects.get()
+    assert (row.share, str(row.rate)) == (5, "5/m, burst 3")
+    with pytest.raises(CommandError, match="share"):
+        call_command("slots_limit", "acme", "imports", share=0)
+
+
 # --- slots_sweep ---------------------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ CLASSES = [
     "rq.Worker",
 ]
 
-EACH_ERROR = [*((CLASSES[0], as_error) for as_error in (RAISED, "U0001")), *((name, RAISED) for name in CLASSES[1:])]
+EACH_ERROR = [(CLASSES[0], "undefined_table"), *((name, RAISED) for name in CLASSES)]
 
 
 @pytest.mark.parametrize(("worker_class", "as_error"), EACH_ERROR)
@@ -42,6 +42,22 @@ def test_a_start_that_is_refused_holds_up_no_other_tenant(
         wait_until(lambda: history.started() == ["well-0", "well-1", "well-2"], timeout=15)
         assert worker.poll() is None
         assert fresh(spoilt).state == State.WAITING
+
+
+@pytest.mark.parametrize("worker_class", CLASSES)
+def test_a_job_in_rqs_list_whose_start_is_refused_fails_alone(
+    worker_class: str, history: History, workers: Workers
+) -> None:
+    poisoned, _ = tenant_queue("poisoned", max_job=1), tenant_queue("well", max_job=2)
+    spoilt = jobs.record.enqueue("poisoned", "spoilt", history.path)
+    assert fresh(spoilt).state == State.QUEUED, "nobody waits for it, so it was admitted ahead of who comes"
+    with refused(f"NEW.tenant_queue_id = {poisoned.pk} AND NEW.state = 'running'"):
+        (worker,) = workers.start(worker_class=worker_class)
+        others = [jobs.record.enqueue("well", f"{nth}", history.path) for nth in range(3)]
+        wait_until(lambda: all(fresh(job).state == State.FINISHED for job in others), timeout=15)
+        wait_until(lambda: fresh(spoilt).state == State.FAILED, timeout=15)
+        assert worker.poll() is None
+    assert counters_match()
 
 
 @pytest.mark.parametrize(("worker_class", "as_error"), EACH_ERROR[:-1])

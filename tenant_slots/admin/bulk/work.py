@@ -16,10 +16,10 @@ from tenant_slots.admin.bulk.commission import Commission
 from tenant_slots.admin.confirmed import FAILED, GONE
 from tenant_slots.conf import app_settings
 from tenant_slots.db.compiled import among
-from tenant_slots.db.transactions import is_refusal
 from tenant_slots.exceptions import BulkChangeOvertaken, TenantSlotsError
 from tenant_slots.locks import locked
 from tenant_slots.models import TenantQueue
+from tenant_slots.refusals import is_refusal
 
 
 def fails_alone(error: Exception) -> bool:

@@ -1,0 +1,42 @@
+"""What an error of the database is about: a row, or the rows of a tenant, that it does not take, or all of them."""
+
+from __future__ import annotations
+
+from django.db import DataError, Error, IntegrityError, connections
+
+from tenant_slots.conf import app_settings
+from tenant_slots.db.transactions import bounded, send, sqlstate
+from tenant_slots.models import TenantJob
+
+OF_ALL = ("08", "25", "26", "28", "3D", "40", "530", "531", "532", "533", "55P03", "57P")
+"""The beginnings of SQLSTATEs of the server, the session, and of others' locks and transactions, whatever the row."""
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether the database objects to this very row, and not to what others would have it do.
+
+    A value is out of its column's range or against a constraint, a trigger of the project has failed in whatever way, a
+    policy keeps the row from us, it takes too long, or it is corrupted. Many of these errors would be the same without
+    our tables, or without the right to change them: where one may be about that, they are asked.
+    """
+    if isinstance(error, (DataError, IntegrityError)):
+        return True
+    state = sqlstate(error) if isinstance(error, Error) else None
+    return isinstance(state, str) and not state.startswith(OF_ALL) and _can_change_rows()
+
+
+def _can_change_rows() -> bool:
+    """Whether the session of this thread lives, and may change our tables, with all columns that we know of.
+
+    To lock a row takes the right to change it, and a server that is written to.
+    """
+    alias = app_settings.DATABASE
+    if not connections[alias].is_usable():
+        return False
+    try:
+        with bounded(alias, 0) as rules:
+            send(alias, rules)
+            TenantJob.objects.select_related("tenant_queue").select_for_update().filter(pk=0).first()
+    except Error:
+        return False
+    return True
