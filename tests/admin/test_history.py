@@ -196,6 +196,28 @@ def test_what_staff_changed_is_there_when_the_row_has_forgotten_it(
     assert [page.count(f"<td>no. {number}</td>") for number in range(2, 7)] == [1] * 5
 
 
+@override_settings(TIME_ZONE="Asia/Tokyo")
+def test_that_too_is_in_the_language_and_the_zone_of_its_reader(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHANGES_KEPT", 1)
+    monkeypatch.setattr(limits, "CHANGES_BETWEEN_CLEANUPS", 1)
+    row = tenant_queue(max_job=1)
+    changed = [{"paused": "on"}, {"rate": "5/s"}, {"max_job": "2", "override_until": "2090-12-24T12:00"}]
+    for change in changed:
+        german = {"Accept-Language": "de"}
+        boss.post(change_page(row), {**loaded(boss, fresh(row)), **change, "reason": "by form"}, headers=german)
+    row.set_share(2)
+    assert row.kept_changes.get().what == "share"
+
+    with timezone.override("Asia/Kolkata"):
+        told = [line[1:4] for line in shown(boss, row) if line[4] == "by form"]
+
+    assert told == [
+        ("limit", "1", "2 until 12/24/2090 8:30 a.m. IST"),
+        ("rate", "no limit", "5/s, burst 5"),
+        ("pause", "not paused", "paused"),
+    ]
+
+
 def test_a_long_one_says_that_there_is_more(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MOST_LISTED", 2)
     row = tenant_queue(max_job=1)
