@@ -6,14 +6,15 @@ from datetime import timedelta
 from html import unescape
 
 import pytest
+from django.contrib.admin import ModelAdmin, site
 from django.contrib.admin.models import LogEntry
 from django.core.management import call_command
 from django.db import transaction
-from django.test import Client, override_settings
+from django.test import Client, RequestFactory, override_settings
 from django.utils import timezone, translation
 
 from tenant_slots import limits
-from tenant_slots.admin import history
+from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin, history
 from tenant_slots.admin.charts import Chart, Series
 from tenant_slots.models import KeptChange, TenantJob, TenantQueue
 from tests.admin.site import JOBS, QUEUES, change_page, confirmed, loaded, signed_in
@@ -237,3 +238,23 @@ def test_it_is_for_those_who_may_see_the_row_and_survives_one_that_is_gone(boss:
     assert signed_in("view_tenantqueue").get(address).status_code == 200
     row.delete()
     assert boss.get(address).status_code == 302
+
+
+def test_who_is_restricted_to_tenants_has_no_history_of_others(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, other = tenant_queue(), tenant_queue("beta")
+    theirs = TenantQueue.objects.filter(pk=own.pk)
+    for model_admin in (TenantQueueAdmin, TenantJobAdmin):
+        monkeypatch.setattr(model_admin, "tenant_queues_for", lambda self, request: theirs)
+    shown = [boss.get(change_page(one, "history")).status_code for one in (own, waiting_job(own))]
+    hidden = [boss.get(change_page(one, "history")).status_code for one in (other, waiting_job(other))]
+    assert (shown, hidden) == ([200, 200], [302, 302])
+
+
+def test_an_admin_of_the_project_for_a_model_of_ours_keeps_djangos_page(boss: Client) -> None:
+    row = tenant_queue()
+    confirmed(boss, QUEUES, "pause", row, reason="inventory")
+    request = RequestFactory().get("/")
+    request.user = LogEntry.objects.get().user
+    for plain, text in ((ModelAdmin, "Changed pause: not paused"), (TenantQueueAdmin, "<td>not paused</td>")):
+        page = plain(TenantQueue, site).history_view(request, str(row.pk))
+        assert text in page.render().content.decode()  # type: ignore[attr-defined]

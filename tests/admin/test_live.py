@@ -19,6 +19,7 @@ from django.utils.html import escape
 from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin, charts, snapshots, words
 from tenant_slots.admin.snapshots import shared_rows
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.stats import rows
 from tests.admin.site import HOSTILE, LIVE, QUEUES, in_use, signed_in
 from tests.factories import age, tenant_queue, waiting_job, worker_on_record
 
@@ -293,3 +294,19 @@ def test_a_redis_that_cannot_be_asked_leaves_the_page_standing(boss: Client) -> 
     tenant_queue()
     assert boss.get(QUEUES).status_code == 200
     assert poll(boss).json()["cells"]["tile.running"]["text"] == "0 / \N{EN DASH}"
+
+
+def test_a_row_that_is_deleted_while_the_list_is_made_is_called_deleted(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, gone = tenant_queue("kept"), tenant_queue("gone")
+    measured = rows.measured
+
+    def too_late(pks: list[int]) -> Any:
+        TenantQueue.objects.filter(pk=gone.pk).delete()
+        return measured(pks)
+
+    monkeypatch.setattr(rows, "measured", too_late)
+    page = boss.get(QUEUES).content.decode()
+    assert f'data-slots="{gone.pk}.state" class="slots-pill" data-state="deleted">Deleted<' in page
+    assert f'data-slots="{kept.pk}.usage"' in page
