@@ -16,6 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from django.utils.html import escape
 
+from tenant_slots import fleet
 from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin, charts, snapshots, words
 from tenant_slots.admin.snapshots import shared_rows
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -274,6 +275,37 @@ def test_one_method_restricts_list_poll_tiles_and_jobs_to_some_tenants(boss: Cli
     assert f"{theirs.pk}.state" not in cells
     cells = json.loads(queues.live_view(asked(boss)).content)["cells"]
     assert cells["tile.waiting"]["text"] == "1"
+
+
+def test_so_do_twenty_who_see_the_same_tenants_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 1000.0)
+    monkeypatch.setattr(snapshots, "time", clock)
+    looks = []
+    known = fleet.known
+    monkeypatch.setattr(fleet, "known", lambda: looks.append("") or known())
+    own = TenantQueue.objects.filter(tenant__startswith="own")
+    monkeypatch.setattr(TenantQueueAdmin, "tenant_queues_for", lambda self, request: own.all())
+    shown = [tenant_queue(f"own {number}") for number in range(5)]
+    other = tenant_queue("other")
+    waiting_job(other), waiting_job(shown[0])
+    viewers = [signed_in("view_tenantqueue") for _ in range(20)]
+
+    with CaptureQueriesContext(connection) as captured:
+        for client in viewers:
+            cells = poll(client).json()["cells"] | poll(client, *shown).json()["cells"]
+            assert cells["tile.waiting"]["text"] == "1"
+            assert "tile.waiting" in poll(client, *shown).json()["cells"], "no second request is needed for them"
+
+    of_each = 2 * len(viewers)  # which of the rows are theirs, at each poll of rows
+    assert sum('"tenant_slots_' in query["sql"] for query in captured) == 3 + 2 + of_each
+    assert len(looks) == 1
+    assert f"{other.pk}.state" not in poll(viewers[0], *shown, other).json()["cells"]
+
+    own = TenantQueue.objects.none()
+    assert poll(viewers[0]).json()["cells"]["tile.waiting"]["text"] == "0"
+    assert poll(viewers[0], *shown).json()["cells"].keys().isdisjoint(f"{row.pk}.state" for row in shown)
+    own = TenantQueue.objects.filter(tenant="other")
+    assert f"{other.pk}.state" in poll(viewers[0], *shown, other).json()["cells"]
 
 
 def test_stale_owners_and_missing_workers_are_an_alarm(boss: Client) -> None:
