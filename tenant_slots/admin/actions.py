@@ -120,7 +120,7 @@ def _page(model_admin: Any, request: HttpRequest, pks: list[int], action: Confir
     ]
     theirs = _theirs(model_admin, request, pks)
     values: Any = getattr(form, "cleaned_data", form.initial)
-    effects = [touched % {"count": len(pks)}, *action.warnings(theirs, values)]
+    effects = [touched % {"count": len(pks)}, *action.warnings(model_admin, request, theirs, values)]
     if _is_for_background(action, theirs, values):
         effects.append(gettext("A background job will do this: you will see its progress, and can stop it."))
     listed = _objects(model_admin, request, pks[:MOST_LISTED])

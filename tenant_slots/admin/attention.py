@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, Func, JSONField, OuterRef, Subquery
+from django.db.models.functions import JSONArray
 from django.utils.translation import gettext, ngettext
 
 from tenant_slots import fleet
@@ -22,6 +24,15 @@ from tenant_slots.stats.expressions import count_of
 
 MODELS = (TenantQueue._meta.label_lower, TenantJob._meta.label_lower)
 """That bulk changes are about."""
+
+
+class LostChange(NamedTuple):
+    """A bulk change that has not ended, and nobody goes on with it."""
+
+    model: str
+    site: str
+    user_key: str
+    """Of whoever has confirmed it."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +53,7 @@ class Facts:
     without_queue: int
     """Tenant queues with jobs, whose queue `RQ_QUEUES` does not have."""
     old_snapshots: int
-    lost_bulk_changes: Mapping[str, int]
-    """By model: they have not ended, and nobody goes on with them."""
+    lost_bulk_changes: tuple[LostChange, ...]
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,7 @@ class Sentence:
 def facts() -> Facts:
     """Five queries, and what RQ has on record of the workers."""
     known = fleet.known()
-    stale, queued_too_long, paused_for_good, without_queue, *lost = _counted(known)
+    stale, queued_too_long, paused_for_good, without_queue, lost = _looked_up(known)
     return Facts(
         workers.deserted(known),
         known.unasked,
@@ -77,28 +87,44 @@ def facts() -> Facts:
         paused_for_good,
         without_queue,
         old_snapshots=sum(1 for _ in liveness.old_snapshots()),
-        lost_bulk_changes=dict(zip(MODELS, lost, strict=True)),
+        lost_bulk_changes=tuple(LostChange(*one) for one in lost or ()),
     )
 
 
-def _counted(known: Fleet) -> tuple[int, ...]:
+def _looked_up(known: Fleet) -> tuple[Any, ...]:
     queued = liveness.left_by_idle(liveness.admitted_long_ago(), known)
     waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("pk"))
     paused = TenantQueue.objects.filter(Exists(waiting), paused=True, resume_at=None)
-    lost = map(report.lost, MODELS)
-    counted: tuple[Any, ...] = (TenantJob.objects.stale(), queued, paused, findings.without_queue(), *lost)
-    found = TenantQueue.objects.order_by().values_list(*map(count_of, counted))[:1]
-    return next(iter(found), (0,) * len(counted))
+    counted: tuple[Any, ...] = (TenantJob.objects.stale(), queued, paused, findings.without_queue())
+    lost = Subquery(report.lost().values(all=_JSONOfAll(JSONArray(*LostChange._fields))))
+    found = TenantQueue.objects.order_by().values_list(*map(count_of, counted), lost)[:1]
+    return next(iter(found), (*(0 for _ in counted), None))
 
 
-def sentences(facts: Facts, links: Links) -> list[Sentence]:
-    """The most pressing ones first; none when all is well."""
+class _JSONOfAll(Func):
+    """One list of the values of all rows, for a subquery; None for no rows, or an empty one."""
+
+    output_field = JSONField()
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, function="JSONB_AGG", **context)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, function="JSON_GROUP_ARRAY", **context)
+
+
+def sentences(facts: Facts, links: Links, sees: Callable[[LostChange], bool]) -> list[Sentence]:
+    """The most pressing ones first; none when all is well.
+
+    Args:
+        sees: whether the viewer may see a bulk change.
+    """
     return [
         *_of_workers(facts, links),
         *_of_sweeps(facts, links),
         *_of_jobs(facts, links),
         *_of_tenants(facts, links),
-        *_of_staff(facts, links),
+        *_of_staff(facts, links, sees),
     ]
 
 
@@ -173,12 +199,14 @@ def _of_tenants(facts: Facts, links: Links) -> Iterator[Sentence]:
         yield Sentence(text % {"count": facts.old_snapshots, "minutes": liveness.MINUTES_PINNED})
 
 
-def _of_staff(facts: Facts, links: Links) -> Iterator[Sentence]:
-    for model, count in facts.lost_bulk_changes.items():
+def _of_staff(facts: Facts, links: Links, sees: Callable[[LostChange], bool]) -> Iterator[Sentence]:
+    lost = Counter(one.model for one in facts.lost_bulk_changes if sees(one))
+    for model, url in links.bulk_changes.items():
+        count = lost[model]
         text = ngettext(
             "%(count)d bulk change has not ended, and nobody goes on with it.",
             "%(count)d bulk changes have not ended, and nobody goes on with them.",
             count,
         )
         if count:
-            yield Sentence(text % {"count": count}, links.bulk_changes[model])
+            yield Sentence(text % {"count": count}, url)

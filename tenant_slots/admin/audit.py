@@ -119,10 +119,13 @@ def _own(one: Model) -> dict[str, Any]:
 
 
 def message_of(change: Change) -> dict[str, Any]:
-    """Of a change that is kept with the row as well, from where its history shows it."""
-    made = message(**in_words(change), reason=change.reason)
-    made["changed"]["kept"] = True
-    return made
+    """Of a change that is kept with the row as well, from where its history shows it while the row has it.
+
+    In words for Django; for our own history as facts, to be worded for whoever reads them.
+    """
+    until = change.until and change.until.isoformat()
+    facts = {"what": change.what, "old": change.old, "new": change.new, "until": until, "reason": change.reason}
+    return {"changed": {"fields": [sentence(**in_words(change), reason=change.reason)], "change": facts}}
 
 
 def message(what: Any, old: Any, new: Any, reason: str) -> dict[str, Any]:
@@ -207,13 +210,21 @@ def _facts(entry: LogEntry, *, is_kept: bool) -> list[dict[str, str]]:
     """Those that are kept as changes too are left out, while they are."""
     try:
         changed = [message["changed"] for message in json.loads(entry.change_message)]
-        return [
-            {"reason": str(facts["reason"]), **{name: _translated(str(facts[name])) for name in ("what", "old", "new")}}
-            for facts in changed
-            if not (is_kept and facts.get("kept"))
-        ]
+        return [_worded(facts) for facts in changed if not (is_kept and "change" in facts)]
     except NO_MESSAGE:
         return [{"what": _as_django_says(entry), "old": "", "new": "", "reason": ""}]
+
+
+def _worded(facts: dict[str, Any]) -> dict[str, str]:
+    """What `message_of` or `message` has written, in the language of whoever reads it."""
+    if "change" in facts:
+        change = _change_of(**facts["change"])
+        return {"reason": change.reason, **in_words(change)}
+    return {"reason": str(facts["reason"]), **{name: _translated(str(facts[name])) for name in ("what", "old", "new")}}
+
+
+def _change_of(what: str, old: Any, new: Any, until: str | None, reason: str) -> Change:
+    return Change(what, old, new, "", reason, datetime.fromisoformat(until) if until else None)
 
 
 def _translated(text: str) -> str:

@@ -24,6 +24,12 @@ class Cell(TypedDict, total=False):
 
 Cells = dict[str, Cell]
 
+PLACES = (
+    "state", "usage", "meter", "share", "running", "queued", "waiting", "oldest", "delay", "worker", "failed", "chart",
+    "ran", "limit", "origin", "edit",
+)  # fmt: skip
+"""Of a row."""
+
 
 def of_row(row: Row, worker_time: Mapping[str, float] | None = None) -> Cells:
     """By ``<primary key>.<place>``.
@@ -51,6 +57,13 @@ def of_row(row: Row, worker_time: Mapping[str, float] | None = None) -> Cells:
         "edit": {"attrs": _edit(row)},
     }
     return {f"{row.pk}.{place}": cell for place, cell in places.items()}
+
+
+def of_deleted(pk: int) -> Cells:
+    """As `of_row`, of a row that is gone since the list was read."""
+    places: Cells = {place: {} for place in PLACES}
+    places["state"] = {"text": gettext("Deleted"), "attrs": {"data-state": "deleted"}}
+    return {f"{pk}.{place}": cell for place, cell in places.items()}
 
 
 def of_tiles(tiles: Tiles, workers: int | None, deserted: Sequence[str] = ()) -> Cells:

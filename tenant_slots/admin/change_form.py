@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,7 @@ from tenant_slots import rates
 from tenant_slots.admin import audit
 from tenant_slots.admin.bases import QueueConcern, QueueModelForm
 from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_limit, set_rate
-from tenant_slots.admin.forms import burst_field, moment_field, rate_field, reason_field, require_future
+from tenant_slots.admin.forms import burst_field, moment_field, rate_field, reason_field, require_future_in
 from tenant_slots.admin.permissions import Restricted
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import effect_of
@@ -60,8 +59,8 @@ class TenantQueueForm(QueueModelForm):
         self._keep_seconds(cleaned)
         changed = set(self.changed_data)
         for name, sets_it in (("override_until", {"override_until", "max_job"}), ("resume_at", {"resume_at"})):
-            if changed & sets_it and cleaned.get(name):
-                self._require_future(name, cleaned[name])
+            if changed & sets_it:
+                require_future_in(self, name)
         if not self.errors.keys() & {"rate", "burst"}:
             cleaned["new_rate"] = self._rate(cleaned.get("rate", ""), cleaned.get("burst"))
         if self.instance._state.adding and not self._may_be_added(cleaned):
@@ -115,12 +114,6 @@ class TenantQueueForm(QueueModelForm):
         except InvalidRate:
             self.add_error("burst", _("At this rate, so large a burst takes more than a year to come back."))
             return None
-
-    def _require_future(self, name: str, time: datetime) -> None:
-        try:
-            require_future(time)
-        except ValidationError as error:
-            self.add_error(name, error)
 
 
 def _typed(field: forms.Field, value: Any) -> str:

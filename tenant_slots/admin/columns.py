@@ -110,6 +110,7 @@ def cell(row: TenantQueue, place: str, tag: str = "span", css: str = "") -> Safe
 def cells_of(row: Any) -> cells.Cells:
     """Once per row, for all its columns."""
     if not hasattr(row, "cells"):
-        row.cells = cells.of_row(getattr(row, "live", None) or rows.measured([row.pk])[row.pk])
+        found = getattr(row, "live", None) or rows.measured([row.pk]).get(row.pk)
+        row.cells = cells.of_row(found) if found else cells.of_deleted(row.pk)
     made: cells.Cells = row.cells
     return made

@@ -41,8 +41,10 @@ class Confirmed:
     """What to say of so many objects with this outcome: a plural text by ``count``."""
     initial: Callable[[list[int]], dict[str, Any]] = field(default=lambda pks: {})
     """Of the form, by the primary keys of what is touched."""
-    warnings: Callable[[list[int], dict[str, Any]], list[str]] = field(default=lambda pks, values: [])
-    """What else the page is to say of them, with the values that its form has."""
+    warnings: Callable[[Any, HttpRequest, list[int], dict[str, Any]], list[str]] = field(
+        default=lambda model_admin, request, pks, values: []
+    )
+    """What else the page is to say of them to this viewer, with the values that its form has."""
     rows_changed: Callable[[list[int], dict[str, Any]], int] = field(default=lambda pks, values: len(pks))
     """How many rows it is about to change, with these values: many are left to a background job."""
     in_background: Callable[[Any], Iterator[None]] | None = None

@@ -104,6 +104,16 @@ def require_future(time: datetime) -> None:
         raise ValidationError(_("This time has already passed."))
 
 
+def require_future_in(form: forms.Form | forms.ModelForm[Any], name: str) -> None:
+    """Where it depends on the other fields whether a time that has passed is an error."""
+    time = form.cleaned_data.get(name)
+    try:
+        if time:
+            require_future(time)
+    except ValidationError as error:
+        form.add_error(name, error)
+
+
 def share_field(**options: Any) -> forms.IntegerField:
     return forms.IntegerField(
         label=_("Share"),
@@ -169,24 +179,41 @@ class ResetForm(ReasonForm):
     version = forms.IntegerField(widget=forms.HiddenInput)
 
 
+UNTIL_HELP = _("The current limit comes back then. Leave empty to keep the new one.")
+
+
 class LimitForm(forms.Form):
     """A number, how long it is to last, why, and which version of the row the person has seen."""
 
     max_job = forms.IntegerField(
         label=_("Limit"), min_value=0, max_value=HIGHEST_LIMIT, widget=forms.NumberInput(attrs=STYLED)
     )
-    until = future_field(_("Until"), _("The current limit comes back then. Leave empty to keep the new one."))
+    until = future_field(_("Until"), UNTIL_HELP)
     reason = reason_field()
     version = forms.IntegerField(widget=forms.HiddenInput)
 
 
 class LimitAndShareForm(LimitForm):
-    """Who sends no share leaves it as it is."""
+    """Who sends no share leaves it as it is. The limit's end may have passed where it is left alone with the limit."""
 
+    until = moment_field(_("Until"), UNTIL_HELP)
     share = share_field(required=False)
     shown_until = forms.CharField(required=False, widget=forms.HiddenInput)
 
     field_order = ("max_job", "until", "share", "reason")
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        if {"max_job", "until"} & set(self.changed_data):
+            require_future_in(self, "until")
+        return cleaned
+
+    def errors_by_name(self) -> dict[str, list[str]]:
+        """Each with the label of its field, for who shows them apart from the fields."""
+        return {
+            name: [f"{self[name].label}: {text}" if name in self.fields else str(text) for text in texts]
+            for name, texts in self.errors.items()
+        }
 
 
 class SeenForm(forms.Form):

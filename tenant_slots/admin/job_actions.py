@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from django import forms
+from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.translation import gettext, ngettext, ngettext_lazy
+from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.admin import audit
@@ -73,19 +75,46 @@ def describe(job: TenantJob) -> str:
     return f"{job} · {job.tenant_queue} · {job.get_state_display()}"
 
 
-def canceled_too(pks: list[int], values: dict[str, Any]) -> list[str]:
+def canceled_too(pks: Iterable[int]) -> list[str]:
     """What a page that asks says of jobs that nobody has chosen."""
-    count = dependencies.canceled_with(pks)
-    text = ngettext(
+    text = ngettext_lazy(
         "%(count)d other job runs after these, and is canceled with the one that it runs after.",
         "%(count)d other jobs run after these, and are canceled with those that they run after.",
-        count,
+        "count",
     )
+    return _of_others(pks, text)
+
+
+def _of_others(pks: Iterable[int], text: Any) -> list[str]:
+    count = dependencies.canceled_with(list(pks))
     return [text % {"count": count}] if count else []
 
 
-def _running(pks: list[int]) -> list[int]:
-    return list(TenantJob.objects.running().filter(among(pks)).order_by().values_list("pk", flat=True))
+def _behind_canceled(model_admin: Any, request: HttpRequest, pks: list[int], values: dict[str, Any]) -> list[str]:
+    """What has ended is left alone, and so is a run where the viewer may stop none."""
+    jobs = TenantJob.objects.filter(among(pks))
+    may_stop = model_admin.has_stop_permission(request)
+    return canceled_too(_pks(jobs.not_ended() if may_stop else jobs.not_started()))
+
+
+def _behind_stopped(model_admin: Any, request: HttpRequest, pks: list[int], values: dict[str, Any]) -> list[str]:
+    return canceled_too(_pks(TenantJob.objects.running().filter(among(pks))))
+
+
+def _behind_released(model_admin: Any, request: HttpRequest, pks: list[int], values: dict[str, Any]) -> list[str]:
+    """Those that only force takes the slots of fail; a stale one may also run again."""
+    jobs = TenantJob.objects.filter(among(pks))
+    may_force = model_admin.has_force_release_permission(request)
+    text = ngettext_lazy(
+        "%(count)d other job runs after these, and is canceled if the one that it runs after fails.",
+        "%(count)d other jobs run after these, and are canceled if those that they run after fail.",
+        "count",
+    )
+    return _of_others(_pks(jobs.holding() if may_force else jobs.stale()), text)
+
+
+def _pks(jobs: QuerySet[TenantJob]) -> Iterable[int]:
+    return jobs.order_by().values_list("pk", flat=True)
 
 
 def _cancel(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
@@ -161,7 +190,7 @@ CANCEL = Confirmed(
         ENDED: ngettext_lazy("%(count)d job had already ended.", "%(count)d jobs had already ended.", "count"),
         OTHER_STATE: ngettext_lazy("%(count)d job is not running.", "%(count)d jobs are not running.", "count"),
     },
-    warnings=canceled_too,
+    warnings=_behind_canceled,
     in_background=Jobs(
         change=lambda row, jobs, values: cancel.cancel_unadmitted(row, jobs),
         what=_("state"),
@@ -182,7 +211,7 @@ STOP = Confirmed(
         ASKED: ASKED_TO_END,
         OTHER_STATE: ngettext_lazy("%(count)d job is not running.", "%(count)d jobs are not running.", "count"),
     },
-    warnings=lambda pks, values: canceled_too(_running(pks), values),
+    warnings=_behind_stopped,
 )
 RETRY = Confirmed(
     permission="retry",
@@ -249,4 +278,5 @@ RELEASE = Confirmed(
         ),
         ByHand.GONE.value: ngettext_lazy("%(count)d job held no slot.", "%(count)d jobs held no slot.", "count"),
     },
+    warnings=_behind_released,
 )

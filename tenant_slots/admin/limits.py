@@ -47,7 +47,7 @@ class LimitPages(QueuePermissions, QueueConcern):
             audit.log_changes(self, request, row, changes)
             return self._limited(request, row)
         if request.method == "POST" and wants_json(request):
-            return JsonResponse({"errors": form.errors}, status=400)
+            return JsonResponse({"errors": form.errors_by_name()}, status=400)
         return self._limit_page(request, row, form)
 
     def reset_view(self, request: HttpRequest, object_id: str) -> HttpResponse:

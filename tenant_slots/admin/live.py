@@ -16,7 +16,7 @@ from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import Restricted
 from tenant_slots.admin.plans import Plans
 from tenant_slots.admin.polling import INTERVALS, asked_rows, clamped, conditional
-from tenant_slots.admin.snapshots import Board, shared_rows, shared_tiles, worker_time_for
+from tenant_slots.admin.snapshots import Board, sees, shared_fleet, shared_rows, shared_tiles, worker_time_for
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats import rows, tiles
 
@@ -52,9 +52,8 @@ class LiveList(Plans, Restricted, QueueConcern):
 
     def board(self, request: HttpRequest) -> Board:
         own = self.tenant_queues_for(request)
-        if own is not None:
-            return _board(own)
-        return shared_tiles.get(["all"], lambda _: {"all": _board()})["all"]
+        key = sees(own)
+        return shared_tiles.get([key], lambda _: {key: _board(own)})[key]
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """The page's rows with what their columns say, always fresh: whoever reloads wants to see what has changed.
@@ -87,7 +86,7 @@ class LiveList(Plans, Restricted, QueueConcern):
         return super().changelist_view(request, context)
 
     def _board_at_hand(self, request: HttpRequest) -> Board | None:
-        return shared_tiles.at_hand("all") if self.tenant_queues_for(request) is None else None
+        return shared_tiles.at_hand(sees(self.tenant_queues_for(request)))
 
     def _rows_to_poll(self, request: HttpRequest) -> list[int]:
         asked = asked_rows(request)
@@ -95,6 +94,6 @@ class LiveList(Plans, Restricted, QueueConcern):
         return asked if own is None else list(own.filter(pk__in=asked).values_list("pk", flat=True))
 
 
-def _board(queues: QuerySet[TenantQueue] | None = None) -> Board:
-    known = fleet.known()
+def _board(queues: QuerySet[TenantQueue] | None) -> Board:
+    known = shared_fleet.get(["all"], lambda _: {"all": fleet.known()})["all"]
     return Board(tiles.added_up(queues), None if known.unasked else known.alive, workers.deserted(known, queues))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -13,7 +14,8 @@ from django.utils.formats import localize
 from django.utils.translation import gettext
 
 from tenant_slots.admin import attention, audit, overview_charts
-from tenant_slots.admin.attention import MODELS, Facts, Links
+from tenant_slots.admin.attention import MODELS, Facts, Links, LostChange
+from tenant_slots.admin.bulk.pages import SEES_ALL
 from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import may
 from tenant_slots.admin.queue_charts import SPANS, Span
@@ -57,7 +59,7 @@ class OverviewPage(WorkersPage):
             "title": gettext("Overview"),
             "media": self.media,
             "back": address(self, "changelist"),
-            "sentences": attention.sentences(facts_now(), self._links(request)),
+            "sentences": attention.sentences(facts_now(), self._links(request), partial(self._sees_lost, request)),
             "queue": queue,
             "queues": names,
             "span": span,
@@ -90,6 +92,10 @@ class OverviewPage(WorkersPage):
     def overview_link(self, request: HttpRequest) -> dict[str, str]:
         """For the pages that lead here."""
         return {"slots_overview_url": address(self, "overview")} if self.has_overview_permission(request) else {}
+
+    def _sees_lost(self, request: HttpRequest, change: LostChange) -> bool:
+        is_theirs = change.user_key == str(request.user.pk) or may(request, SEES_ALL)
+        return change.site == self.admin_site.name and is_theirs
 
     def _links(self, request: HttpRequest) -> Links:
         return Links(

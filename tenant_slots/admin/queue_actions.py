@@ -94,7 +94,7 @@ def describe_limit(row: Any) -> str:
     return f"{describe(row)}, {origin(row)}" if row.override_until else describe(row)
 
 
-def _overrides_among(pks: list[int], values: dict[str, Any]) -> list[str]:
+def _overrides_among(model_admin: Any, request: HttpRequest, pks: list[int], values: dict[str, Any]) -> list[str]:
     count = TenantQueue.objects.filter(among(pks), override_until__isnull=False).count()
     text = ngettext(
         "%(count)d of them has a temporary limit. It ends with this change, and the new limit replaces it.",
@@ -184,16 +184,16 @@ def _shown(jobs: QuerySet[TenantJob], pks: list[int]) -> dict[str, Any]:
     return {"jobs": list(own.values_list("pk", flat=True)[: chosen.MOST])}
 
 
-def _failed_among(pks: list[int], values: dict[str, Any]) -> list[str]:
+def _failed_among(model_admin: Any, request: HttpRequest, pks: list[int], values: dict[str, Any]) -> list[str]:
     count = len(values.get("jobs", ()))
     text = ngettext("%(count)d failed job will run again.", "%(count)d failed jobs will run again.", count)
     return [text % {"count": count}, *_are_most(count)]
 
 
-def _waiting_among(pks: list[int], values: dict[str, Any]) -> list[str]:
+def _waiting_among(model_admin: Any, request: HttpRequest, pks: list[int], values: dict[str, Any]) -> list[str]:
     jobs = values.get("jobs", [])
     text = ngettext("%(count)d job waits.", "%(count)d jobs wait.", len(jobs)) % {"count": len(jobs)}
-    return [text, *canceled_too(jobs, values), *_are_most(len(jobs))]
+    return [text, *canceled_too(jobs), *_are_most(len(jobs))]
 
 
 def _are_most(count: int) -> list[str]:

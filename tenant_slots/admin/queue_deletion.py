@@ -82,7 +82,7 @@ def _rows_deleted(pks: list[int], values: dict[str, Any]) -> int:
     return len(pks) + _jobs_of(pks)
 
 
-def _effects(pks: list[int], values: dict[str, Any]) -> list[str]:
+def _effects(model_admin: Any, request: HttpRequest, pks: list[int], values: dict[str, Any]) -> list[str]:
     jobs, used = _jobs_of(pks), TenantQueue.objects.filter(has_work(), among(pks)).count()
     with_them = ngettext(
         "%(count)d job of theirs is deleted with them.", "%(count)d jobs of theirs are deleted with them.", jobs

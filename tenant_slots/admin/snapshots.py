@@ -7,10 +7,14 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from django.core.exceptions import EmptyResultSet
+from django.db import connections
+from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from tenant_slots.admin.attention import Facts
-from tenant_slots.models import TenantJob
+from tenant_slots.fleet import Fleet
+from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats import percentiles, worker_time
 from tenant_slots.stats.changes import Changes
 from tenant_slots.stats.deploys import Deploy
@@ -78,8 +82,11 @@ class Board(NamedTuple):
 
 shared_rows: Shared[int, Row] = Shared(seconds=1)
 shared_jobs: Shared[int, TenantJob] = Shared(seconds=1)
+shared_fleet: Shared[str, Fleet] = Shared(seconds=1)
 shared_tiles: Shared[str, Board] = Shared(seconds=5)
-"""Longer, because adding up all waiting jobs takes as long as a page of rows, and a sum moves little in that time."""
+"""By `sees`. Longer, because adding up all waiting jobs takes as long as a page of rows, and a sum moves little in that
+time.
+"""
 shared_worker_time: Shared[str, WorkerTime] = Shared(seconds=15)
 """Longer still: it reads every job that ended in the last hour."""
 shared_start_delays: Shared[str, Mapping[int, float]] = Shared(seconds=5)
@@ -92,6 +99,20 @@ shared_deploys: Shared[int, list[Deploy]] = Shared(seconds=5)
 shared_changes: Shared[tuple[str, int, int], Changes] = Shared(seconds=5)
 """As `shared_periods`."""
 shared_facts: Shared[str, Facts] = Shared(seconds=5)
+
+
+def sees(own: QuerySet[TenantQueue] | None) -> str:
+    """A name for what viewers see who are restricted to these rows: the same for all who are so in the same way.
+
+    With django-tenants the same SQL may be about the tables of another schema.
+    """
+    if own is None:
+        return "all"
+    schema = getattr(connections[own.db], "schema_name", "")
+    try:
+        return repr((schema, own.order_by().values("pk").query.sql_with_params()))
+    except EmptyResultSet:
+        return "none"
 
 
 def worker_time_for(model_admin: Any, request: HttpRequest) -> Mapping[str, float] | None:
@@ -117,6 +138,7 @@ def forget_shared() -> None:
     """After a change by a viewer, who wants to see it at once."""
     shared_rows.clear()
     shared_jobs.clear()
+    shared_fleet.clear()
     shared_tiles.clear()
     shared_worker_time.clear()
     shared_start_delays.clear()

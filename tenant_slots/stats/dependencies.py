@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import Exists, OuterRef, QuerySet, Subquery
 
-from tenant_slots.db.compiled import among
+from tenant_slots.db.compiled import Listed, among
 from tenant_slots.models import ENDED, JobDependency, TenantJob
 
 SHOWN = ("uuid", "task", "state")
@@ -56,8 +56,12 @@ def named(jobs: QuerySet[TenantJob], most: int, seen: QuerySet[TenantJob] | None
 
 def canceled_with(pks: Sequence[int]) -> int:
     """How many other jobs are canceled when these are: they run after them, or after one that does. One query."""
-    waiting: QuerySet[TenantJob] = TenantJob.objects.waiting_for_jobs().filter(pk__in=_Following(_broken_by(pks)))
-    return waiting.exclude(among(pks)).count()
+    return behind(pks).count()
+
+
+def behind(pks: Sequence[int]) -> QuerySet[TenantJob]:
+    """Those jobs."""
+    return TenantJob.objects.waiting_for_jobs().filter(pk__in=_OthersFollowing(pks))
 
 
 def _broken_by(pks: Sequence[int]) -> QuerySet[Any]:
@@ -66,8 +70,8 @@ def _broken_by(pks: Sequence[int]) -> QuerySet[Any]:
     return edges.order_by().values("job")
 
 
-class _Following(Subquery):
-    """These jobs, and all that wait for them to finish."""
+class _OthersFollowing(Subquery):
+    """All that wait for these jobs to finish, and for those in turn, without these themselves."""
 
     template = """(
         WITH RECURSIVE following (job) AS (
@@ -77,7 +81,23 @@ class _Following(Subquery):
             JOIN following ON edge.after_id = following.job
             WHERE edge.is_open AND NOT edge.any_outcome
         )
-        SELECT job FROM following)"""
+        SELECT job FROM following EXCEPT SELECT %(chosen)s)"""
+
+    def __init__(self, pks: Sequence[int]) -> None:
+        super().__init__(_broken_by(pks))
+        self.chosen = Listed(pks)
+
+    def as_postgresql(self, compiler: Any, connection: Any) -> Any:
+        return self._with_chosen(compiler, connection, "unnest({})")
+
+    def as_sqlite(self, compiler: Any, connection: Any) -> Any:
+        return self._with_chosen(compiler, connection, "value FROM json_each({})")
+
+    def _with_chosen(self, compiler: Any, connection: Any, rows: str) -> Any:
+        """Taken off as a set: PostgreSQL 14 would compare each job that follows with each of the others."""
+        chosen, own = self.chosen.as_sql(compiler, connection)
+        sql, parameters = self.as_sql(compiler, connection, chosen=rows.format(chosen))
+        return sql, (*parameters, *own)
 
 
 def _of(edges: QuerySet[JobDependency], end: str) -> QuerySet[TenantJob]:

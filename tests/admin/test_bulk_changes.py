@@ -694,6 +694,28 @@ def test_one_whose_job_has_ended_says_so_and_can_be_gone_on_with(boss: Client) -
     assert TenantJob.objects.filter(task__contains="run_bulk_change").count() == 2
 
 
+def test_one_that_nobody_goes_on_with_can_be_ended(boss: Client) -> None:
+    """Else it would be called unfinished for ever, and never be forgotten."""
+    change = started(boss, QUEUES, "set_limit", many_queues(5), max_job="5")
+    TenantJob.objects.get(uuid=change.job).cancel()
+    boss.post(page_of(change), {"stop": "Stop"})
+    assert report_of(boss, change) == [
+        "It was stopped. What was done before stays done.", "0 of 5", "5 were not looked at."
+    ]  # fmt: skip
+    assert not change.chunks.exists()
+    boss.post(page_of(change), {"go_on": "Go on"})
+    assert fresh(change).ending == Ending.STOPPED
+
+
+def test_who_has_stopped_it_is_recorded_once(boss: Client) -> None:
+    change = started(boss, QUEUES, "pause", many_queues(5))
+    boss.post(page_of(change), {"stop": "Stop"})
+    boss.post(page_of(change), {"stop": "Stop"})
+    entry = LogEntry.objects.get()
+    assert entry.get_change_message() == f"Changed bulk change stopped: pause {change.pk}."
+    assert entry.user.is_superuser
+
+
 def test_why_the_job_has_failed_is_for_those_who_may_see_errors(boss: Client) -> None:
     change = started(boss, QUEUES, "pause", many_queues(5))
     TenantJob.objects.filter(uuid=change.job).update(state=State.FAILED, error="Traceback\nOSError: s3cret")

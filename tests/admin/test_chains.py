@@ -15,8 +15,8 @@ from django.urls import reverse
 from tenant_slots.admin import TenantJobAdmin, reasons
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
-from tests.admin.site import QUEUES, asked, change_page, confirmed, messages_of
-from tests.factories import end_run, fresh, owner, running_job, somebody_sweeps, tenant_queue, waiting_job, work
+from tests.admin.site import QUEUES, asked, change_page, confirmed, messages_of, signed_in
+from tests.factories import age, end_run, fresh, owner, running_job, somebody_sweeps, tenant_queue, waiting_job, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -135,6 +135,31 @@ def test_so_does_the_page_that_asks_before_a_running_job_is_stopped(boss: Client
     a = running_job(tenant_queue(), owner())
     after(a)
     assert told(boss, JOBS, "stop", a) == [ONE_MORE]
+
+
+def test_behind_a_run_that_is_left_alone_nothing_is_counted() -> None:
+    """Who may cancel jobs may not stop them, by that alone."""
+    a, b = running_job(tenant_queue(), owner()), waiting_job(tenant_queue("beta"))
+    after(a)
+    after(b, tenant="beta")
+    clerk = signed_in("view_tenantjob", "change_tenantjob")
+    assert told(clerk, JOBS, "cancel", a) == []
+    assert told(clerk, JOBS, "cancel", a, b) == [ONE_MORE]
+    both = signed_in("view_tenantjob", "change_tenantjob", "stop_tenantjob")
+    assert told(both, JOBS, "cancel", a, b) == [TWO_MORE]
+
+
+def test_the_page_that_asks_before_a_slot_is_taken_counts_what_is_canceled_if_the_job_fails(boss: Client) -> None:
+    a = running_job(tenant_queue(), owner())
+    b = after(a)
+    if_it_fails = "1 other job runs after these, and is canceled if the one that it runs after fails."
+    assert told(boss, JOBS, "release", a) == [if_it_fails]
+    clerk = signed_in("view_tenantjob", "release_tenantjob")
+    assert told(clerk, JOBS, "release", a) == [], "it seems to be alive, and only with force it is not left alone"
+    age(a, beat_at=3600)
+    assert told(clerk, JOBS, "release", a) == [if_it_fails]
+    confirmed(boss, JOBS, "release", a, force="on", reason="stuck")
+    assert (fresh(a).state, fresh(b).state) == (State.FAILED, State.CANCELED)
 
 
 def test_they_are_counted_in_one_query_however_long_the_chain_is(boss: Client) -> None:

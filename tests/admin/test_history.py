@@ -6,14 +6,15 @@ from datetime import timedelta
 from html import unescape
 
 import pytest
+from django.contrib.admin import ModelAdmin, site
 from django.contrib.admin.models import LogEntry
 from django.core.management import call_command
 from django.db import transaction
-from django.test import Client, override_settings
+from django.test import Client, RequestFactory, override_settings
 from django.utils import timezone, translation
 
 from tenant_slots import limits
-from tenant_slots.admin import history
+from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin, history
 from tenant_slots.admin.charts import Chart, Series
 from tenant_slots.models import KeptChange, TenantJob, TenantQueue
 from tests.admin.site import JOBS, QUEUES, change_page, confirmed, loaded, signed_in
@@ -196,6 +197,28 @@ def test_what_staff_changed_is_there_when_the_row_has_forgotten_it(
     assert [page.count(f"<td>no. {number}</td>") for number in range(2, 7)] == [1] * 5
 
 
+@override_settings(TIME_ZONE="Asia/Tokyo")
+def test_that_too_is_in_the_language_and_the_zone_of_its_reader(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHANGES_KEPT", 1)
+    monkeypatch.setattr(limits, "CHANGES_BETWEEN_CLEANUPS", 1)
+    row = tenant_queue(max_job=1)
+    changed = [{"paused": "on"}, {"rate": "5/s"}, {"max_job": "2", "override_until": "2090-12-24T12:00"}]
+    for change in changed:
+        german = {"Accept-Language": "de"}
+        boss.post(change_page(row), {**loaded(boss, fresh(row)), **change, "reason": "by form"}, headers=german)
+    row.set_share(2)
+    assert row.kept_changes.get().what == "share"
+
+    with timezone.override("Asia/Kolkata"):
+        told = [line[1:4] for line in shown(boss, row) if line[4] == "by form"]
+
+    assert told == [
+        ("limit", "1", "2 until 12/24/2090 8:30 a.m. IST"),
+        ("rate", "no limit", "5/s, burst 5"),
+        ("pause", "not paused", "paused"),
+    ]
+
+
 def test_a_long_one_says_that_there_is_more(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MOST_LISTED", 2)
     row = tenant_queue(max_job=1)
@@ -215,3 +238,23 @@ def test_it_is_for_those_who_may_see_the_row_and_survives_one_that_is_gone(boss:
     assert signed_in("view_tenantqueue").get(address).status_code == 200
     row.delete()
     assert boss.get(address).status_code == 302
+
+
+def test_who_is_restricted_to_tenants_has_no_history_of_others(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, other = tenant_queue(), tenant_queue("beta")
+    theirs = TenantQueue.objects.filter(pk=own.pk)
+    for model_admin in (TenantQueueAdmin, TenantJobAdmin):
+        monkeypatch.setattr(model_admin, "tenant_queues_for", lambda self, request: theirs)
+    shown = [boss.get(change_page(one, "history")).status_code for one in (own, waiting_job(own))]
+    hidden = [boss.get(change_page(one, "history")).status_code for one in (other, waiting_job(other))]
+    assert (shown, hidden) == ([200, 200], [302, 302])
+
+
+def test_an_admin_of_the_project_for_a_model_of_ours_keeps_djangos_page(boss: Client) -> None:
+    row = tenant_queue()
+    confirmed(boss, QUEUES, "pause", row, reason="inventory")
+    request = RequestFactory().get("/")
+    request.user = LogEntry.objects.get().user
+    for plain, text in ((ModelAdmin, "Changed pause: not paused"), (TenantQueueAdmin, "<td>not paused</td>")):
+        page = plain(TenantQueue, site).history_view(request, str(row.pk))
+        assert text in page.render().content.decode()  # type: ignore[attr-defined]

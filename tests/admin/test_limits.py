@@ -329,6 +329,21 @@ def test_a_new_limit_until_a_time_that_has_passed_is_an_error_in_the_form(boss: 
     assert fresh(row).share == 4
 
 
+def test_in_the_dialog_too_such_a_time_concerns_the_limit_alone(boss: Client) -> None:
+    row = overridden()
+    TenantQueue.objects.update(override_until=timezone.now() - timedelta(minutes=2))
+    ended = fresh(row).override_until
+    sent = {"max_job": "9", "until": local(ended), "shown_until": local(ended), "version": fresh(row).version}
+
+    untouched = boss.post(limit_page(row), sent, headers=JSON)
+    shared = boss.post(limit_page(row), {**sent, "share": "4"}, headers=JSON)
+    limited = boss.post(limit_page(row), {**sent, "max_job": "5", "version": fresh(row).version}, headers=JSON)
+
+    assert (untouched.status_code, shared.status_code, limited.status_code) == (200, 200, 400)
+    assert limited.json()["errors"] == {"until": ["Until: This time has already passed."]}
+    assert (fresh(row).max_job, row.share, row.override_until) == (9, 4, ended)
+
+
 def test_a_change_between_the_check_and_the_lock_is_reported_and_not_lost(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

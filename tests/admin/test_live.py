@@ -16,9 +16,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from django.utils.html import escape
 
+from tenant_slots import fleet
 from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin, charts, snapshots, words
 from tenant_slots.admin.snapshots import shared_rows
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.stats import rows
 from tests.admin.site import HOSTILE, LIVE, QUEUES, in_use, signed_in
 from tests.factories import age, tenant_queue, waiting_job, worker_on_record
 
@@ -275,6 +277,37 @@ def test_one_method_restricts_list_poll_tiles_and_jobs_to_some_tenants(boss: Cli
     assert cells["tile.waiting"]["text"] == "1"
 
 
+def test_so_do_twenty_who_see_the_same_tenants_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 1000.0)
+    monkeypatch.setattr(snapshots, "time", clock)
+    looks = []
+    known = fleet.known
+    monkeypatch.setattr(fleet, "known", lambda: looks.append("") or known())
+    own = TenantQueue.objects.filter(tenant__startswith="own")
+    monkeypatch.setattr(TenantQueueAdmin, "tenant_queues_for", lambda self, request: own.all())
+    shown = [tenant_queue(f"own {number}") for number in range(5)]
+    other = tenant_queue("other")
+    waiting_job(other), waiting_job(shown[0])
+    viewers = [signed_in("view_tenantqueue") for _ in range(20)]
+
+    with CaptureQueriesContext(connection) as captured:
+        for client in viewers:
+            cells = poll(client).json()["cells"] | poll(client, *shown).json()["cells"]
+            assert cells["tile.waiting"]["text"] == "1"
+            assert "tile.waiting" in poll(client, *shown).json()["cells"], "no second request is needed for them"
+
+    of_each = 2 * len(viewers)  # which of the rows are theirs, at each poll of rows
+    assert sum('"tenant_slots_' in query["sql"] for query in captured) == 3 + 2 + of_each
+    assert len(looks) == 1
+    assert f"{other.pk}.state" not in poll(viewers[0], *shown, other).json()["cells"]
+
+    own = TenantQueue.objects.none()
+    assert poll(viewers[0]).json()["cells"]["tile.waiting"]["text"] == "0"
+    assert poll(viewers[0], *shown).json()["cells"].keys().isdisjoint(f"{row.pk}.state" for row in shown)
+    own = TenantQueue.objects.filter(tenant="other")
+    assert f"{other.pk}.state" in poll(viewers[0], *shown, other).json()["cells"]
+
+
 def test_stale_owners_and_missing_workers_are_an_alarm(boss: Client) -> None:
     waiting_job(tenant_queue(current_job=1), state=State.RUNNING, beats=True, beat_at="2020-01-01T00:00:00Z")
     cells = poll(boss).json()["cells"]
@@ -293,3 +326,19 @@ def test_a_redis_that_cannot_be_asked_leaves_the_page_standing(boss: Client) -> 
     tenant_queue()
     assert boss.get(QUEUES).status_code == 200
     assert poll(boss).json()["cells"]["tile.running"]["text"] == "0 / \N{EN DASH}"
+
+
+def test_a_row_that_is_deleted_while_the_list_is_made_is_called_deleted(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, gone = tenant_queue("kept"), tenant_queue("gone")
+    measured = rows.measured
+
+    def too_late(pks: list[int]) -> Any:
+        TenantQueue.objects.filter(pk=gone.pk).delete()
+        return measured(pks)
+
+    monkeypatch.setattr(rows, "measured", too_late)
+    page = boss.get(QUEUES).content.decode()
+    assert f'data-slots="{gone.pk}.state" class="slots-pill" data-state="deleted">Deleted<' in page
+    assert f'data-slots="{kept.pk}.usage"' in page

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import django_rq
 import pytest
@@ -101,6 +102,7 @@ def test_a_bulk_change_that_nobody_goes_on_with_leads_to_the_bulk_changes(viewer
     somebody_sweeps()
     job = waiting_job(tenant_queue(max_job=0), state=State.SCHEDULED, run_after=timezone.now() + timedelta(hours=1))
     facts = {"site": "admin", "action": "pause", "values": {}, "total": 1, "language": "en"}
+    facts["user_key"] = viewer.session["_auth_user_id"]
     change = BulkChange.objects.create(model=f"tenant_slots.{model}", job=job.uuid, **facts)
     assert told(viewer) == {}, "the control: its job is to run"
     TenantJob.objects.update(state=State.FAILED, ended_at=timezone.now())
@@ -108,6 +110,18 @@ def test_a_bulk_change_that_nobody_goes_on_with_leads_to_the_bulk_changes(viewer
     assert told(viewer) == {text: reverse(f"admin:tenant_slots_{model}_bulk_changes")}
     BulkChange.objects.filter(pk=change.pk).update(ended_at=timezone.now(), ending="done")
     assert told(viewer) == {}
+
+
+def test_of_bulk_changes_that_nobody_goes_on_with_those_count_that_the_viewer_may_see(viewer: Client) -> None:
+    somebody_sweeps()
+    tenant_queue()
+    user_key = viewer.session["_auth_user_id"]
+    facts = {"model": "tenant_slots.tenantqueue", "action": "pause", "total": 1, "language": "en", "job": uuid4()}
+    for name, key in (("admin", user_key), ("admin", "another"), ("elsewhere", user_key)):
+        BulkChange.objects.create(site=name, user_key=key, **facts)
+    assert list(told(viewer)) == ["1 bulk change has not ended, and nobody goes on with it."]
+    all_seeing = signed_in("view_tenantqueue", "view_bulkchange")
+    assert list(told(all_seeing)) == ["2 bulk changes have not ended, and nobody goes on with them."]
 
 
 def test_nobody_sweeps(viewer: Client) -> None:

@@ -153,3 +153,11 @@ def test_the_overview_needs_no_script(boss: Client, open_page: Any) -> None:
     page.locator(".slots-choice input[type=submit]").click()
     expect(page.locator("#slots-figures-title")).to_have_text("reports")
     expect(page.locator(".slots-ranges [aria-current]")).to_have_text("7 days")
+
+
+def test_another_page_in_its_place_is_told_and_what_is_shown_stays(boss: Client, open_page: Any) -> None:
+    """As of a single sign-on that answers for the address, or of a site that is being maintained."""
+    page = every(open_page(boss, OVERVIEW), 5)
+    page.route(f"**{OVERVIEW}", lambda route: route.fulfill(body="<h1>Sign in</h1>", content_type="text/html"))
+    expect(page.locator("#slots-outdated")).to_contain_text("you are signed out", timeout=LONG)
+    expect(page.locator("[data-slots-part=changes]")).to_be_visible()

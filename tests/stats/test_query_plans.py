@@ -12,7 +12,7 @@ from tenant_slots.db import clock
 from tenant_slots.db.clock import minute_of
 from tenant_slots.models import Stage, State, TenantJob, TenantQueue
 from tenant_slots.statements import ADMITTED
-from tenant_slots.stats import minute_counts, percentiles, worker_time
+from tenant_slots.stats import dependencies, minute_counts, percentiles, worker_time
 from tenant_slots.stats.expressions import count_of, jobs_of_row, oldest_wait, ran_lately
 from tenant_slots.stats.key_limits import jobs_below_key_limit
 from tenant_slots.stats.limit_reasons import reason_of_limit
@@ -189,3 +189,13 @@ def test_an_index_without_any_would_have_the_backlog_sorted() -> None:
             f" WHERE stage = {Stage.WAITING:d}"
         )
     assert "Sort" in plan_of_the_head(row)
+
+
+@on_postgresql
+def test_the_jobs_behind_others_are_told_from_these_without_comparing_each_with_each() -> None:
+    """An array that none of them is in is hashed by PostgreSQL 15 and later only."""
+    filled()
+    chosen = list(TenantJob.objects.values_list("pk", flat=True)[:1000])
+    plan = explained(dependencies.behind(chosen))
+    assert "<> ALL" not in plan, plan
+    assert "SetOp Except" in plan, plan

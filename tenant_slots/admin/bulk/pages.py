@@ -12,9 +12,11 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllow
 from django.template.response import TemplateResponse
 from django.urls import path
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
+from tenant_slots.admin import audit
 from tenant_slots.admin.bases import AnyConcern
-from tenant_slots.admin.bulk import report
+from tenant_slots.admin.bulk import report, run
 from tenant_slots.admin.bulk.commission import action_of, restored
 from tenant_slots.admin.bulk.report import LOST, Report
 from tenant_slots.admin.bulk.start import enqueue, queue_for
@@ -25,7 +27,7 @@ from tenant_slots.admin.permissions import Restricted, may
 from tenant_slots.admin.polling import INTERVALS, clamped, conditional
 from tenant_slots.admin.words import moment
 from tenant_slots.db.clock import DatabaseNow
-from tenant_slots.models import BulkChange, TenantJob
+from tenant_slots.models import BulkChange, Ending, TenantJob
 
 MOST_SHOWN = 100
 """Bulk changes on the page that lists them."""
@@ -133,12 +135,21 @@ class BulkPages(Restricted, AnyConcern):
         if action is None or not getattr(self, f"has_{action.permission}_permission")(request):
             raise PermissionDenied
         if "stop" in request.POST:
-            running = BulkChange.objects.filter(pk=change.pk, ended_at=None, cancel_requested_at=None)
-            running.update(cancel_requested_at=DatabaseNow())
+            self._stop_bulk_change(request, change)
         elif "go_on" in request.POST and self._bulk_report(request, change).state == LOST:
             BulkChange.objects.filter(pk=change.pk).update(cancel_requested_at=None)
             job = TenantJob.objects.filter(uuid=change.job).select_related("tenant_queue").first()
             enqueue(change, queue_for([job.tenant_queue.queue] if job else []))
+
+    def _stop_bulk_change(self, request: HttpRequest, change: BulkChange) -> None:
+        """One that nobody goes on with ends at once, as there is no job that could look."""
+        is_lost = self._bulk_report(request, change).state == LOST
+        unasked = BulkChange.objects.filter(pk=change.pk, ended_at=None, cancel_requested_at=None)
+        is_first = unasked.update(cancel_requested_at=DatabaseNow())
+        if is_lost:
+            run.end(change, Ending.STOPPED)
+        if is_first or is_lost:
+            audit.note_all(self, request, _("bulk change stopped:"), str(change), change.reason)
 
     def _bulk_page(self, request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:
         common = {

@@ -81,10 +81,10 @@ def in_short(
     return found
 
 
-def lost(model: str) -> QuerySet[BulkChange]:
-    """The bulk changes of a model that have not ended and with which nobody goes on."""
+def lost() -> QuerySet[BulkChange]:
+    """Those that have not ended and with which nobody goes on."""
     going_on = TenantJob.objects.filter(uuid=OuterRef("job")).exclude(state__in=ENDED)
-    changes: QuerySet[BulkChange] = BulkChange.objects.filter(~Exists(going_on), model=model, ended_at=None)
+    changes: QuerySet[BulkChange] = BulkChange.objects.filter(~Exists(going_on), ended_at=None)
     return changes
 
 

@@ -188,6 +188,10 @@
         }
 
         show(page) {
+            if (!page.querySelector("[data-slots-part]")) {
+                this.fail(this.board.dataset.signedOut); /* a page to sign in, or of a site that is being maintained */
+                return;
+            }
             for (const part of document.querySelectorAll("[data-slots-part]")) {
                 const fresh = page.querySelector(`[data-slots-part="${part.dataset.slotsPart}"]`);
                 if (fresh) {
