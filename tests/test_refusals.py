@@ -11,7 +11,7 @@ from django.db import Error, ProgrammingError, connection
 from django_rq import get_queue
 from rq.exceptions import StopRequested
 
-from tenant_slots import backlog, fair_order, transitions
+from tenant_slots import backlog, fair_order, slots, transitions
 from tenant_slots.fair_order import Turn
 from tenant_slots.models import State, TenantJob
 from tenant_slots.refusals import is_refusal
@@ -126,6 +126,20 @@ def test_a_job_whose_start_is_refused_fails_at_once(as_error: str) -> None:
     job = fresh(job)
     assert (job.state, job.error) == (State.FAILED, "the database refuses its start: not this one")
     assert counters_match()
+
+
+def test_a_start_that_is_canceled_once_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    (job,) = admit(waiting_job(tenant_queue()).tenant_queue)
+    start = slots.start
+
+    def canceled_first(*given: Any) -> bool:
+        monkeypatch.setattr(slots, "start", start)
+        with refused(any_change_of(job), "query_canceled"):
+            return start(*given)
+
+    monkeypatch.setattr(slots, "start", canceled_first)
+    assert Run("w").begin(job.uuid, job.attempt)
+    assert fresh(job).state == State.RUNNING
 
 
 def test_one_that_the_database_does_not_let_fail_either_is_left_to_the_sweep() -> None:

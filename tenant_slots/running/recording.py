@@ -50,6 +50,9 @@ PAUSES = (0.05, 0.1, 0.2, 0.5, *[1.0] * 29)
 BRIEFLY = PAUSES[:4]
 """For an end that somebody keeps if the database does not take it."""
 
+TRIES = 3
+"""After which a start is refused for good: somebody may have canceled the statement once, by hand or by a time-out."""
+
 PATIENCE_SECONDS = 1
 """How long an end that somebody keeps waits for a tenant queue that is locked: other tenants' jobs wait meanwhile."""
 
@@ -145,7 +148,7 @@ def _starting(job: TenantJob, owner: Owner) -> Callable[[], bool]:
         try:
             return slots.start(job, owner)
         except Error as error:
-            if is_refusal(error):
+            if is_refusal(error) and (tries >= TRIES or not isinstance(error, PASSING)):
                 raise StartRefused(str(error)) from error
             if not is_locked_out(error):
                 raise
