@@ -26,7 +26,7 @@ from tenant_slots import logs
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow
-from tenant_slots.db.compiled import IsOneOf, Listed
+from tenant_slots.db.compiled import among
 from tenant_slots.db.transactions import impatient, is_locked_out
 from tenant_slots.locks import locked
 from tenant_slots.models import CONTENT, ENDED, NOT_BEFORE, JobDependency, State, TenantJob, TenantQueue
@@ -66,10 +66,10 @@ def watch(after: Collection[int]) -> None:
 
     A row that somebody holds is waited for by itself, so that nobody waits for us in a circle.
     """
-    unnoted = TenantJob.objects.filter(pk__in=after, awaited=False).exclude(state__in=ENDED)
+    unnoted = TenantJob.objects.filter(among([*after]), awaited=False).exclude(state__in=ENDED)
     with transaction.atomic(using=app_settings.DATABASE):
         free = unnoted.select_for_update(skip_locked=True, no_key=True).values_list("pk", flat=True)
-        TenantJob.objects.filter(pk__in=list(free)).update(awaited=True)
+        TenantJob.objects.filter(among([*free])).update(awaited=True)
     for pk in list(unnoted.values_list("pk", flat=True)):
         try:
             NOTE_AWAITED.update(impatient(app_settings.DATABASE, SECONDS_FOR_ROW), pk=pk)
@@ -88,7 +88,7 @@ def untold(ended: Collection[int] | None = None) -> QuerySet[JobDependency]:
     """
     found = JobDependency.objects.filter(is_open=True)
     if ended is not None:
-        found = found.filter(after__in=ended)
+        found = found.filter(among([*ended], "after"))
     not_ended = TenantJob.objects.filter(pk=OuterRef("after")).exclude(state__in=ENDED)
     edges: QuerySet[JobDependency] = found.filter(~Exists(not_ended))
     return edges
@@ -124,7 +124,7 @@ def tell(tenant_queue_id: int, ended: Collection[int] | None = None) -> Told:
 
 def among_dependents(jobs: Collection[TenantJob]) -> set[int]:
     """The primary keys of those that were enqueued to run after others."""
-    edges = JobDependency.objects.filter(IsOneOf("job", Listed([job.pk for job in jobs])))
+    edges = JobDependency.objects.filter(among([job.pk for job in jobs], "job"))
     return set(edges.values_list("job", flat=True))
 
 
@@ -134,7 +134,7 @@ def rounds(jobs: Collection[int]) -> dict[int, int]:
     A retried job waits for none that has ended by then, so that those before it are retried first.
     """
     found: dict[int, int] = {}
-    edges = JobDependency.objects.filter(IsOneOf("job", Listed([*jobs]))).order_by("job")
+    edges = JobDependency.objects.filter(among([*jobs], "job")).order_by("job")
     for job, after in edges.values_list("job", "after").iterator():  # a job has a higher key than those it runs after
         if after in jobs:
             found[job] = max(found.get(job, 0), found.get(after, 0) + 1)
@@ -150,7 +150,7 @@ def wait_again(job: TenantJob) -> list[int]:
     edges = JobDependency.objects.filter(Exists(not_ended), job=job.pk)
     after = list(edges.values_list("after", flat=True))
     if after:
-        JobDependency.objects.filter(job=job.pk, after__in=after).update(is_open=True)
+        JobDependency.objects.filter(among(after, "after"), job=job.pk).update(is_open=True)
     return after
 
 
@@ -208,5 +208,5 @@ def _promote(row: TenantQueue, candidates: Collection[int]) -> list[TenantJob]:
 def _waiting_for_nothing(candidates: Collection[int]) -> list[int]:
     """A look for one open dependency of each, in the index of these: a fan-in has many, and asks after every end."""
     one = JobDependency.objects.filter(job=OuterRef("pk"), is_open=True).order_by().values("pk")[:1]
-    among = TenantJob.objects.filter(pk__in=candidates).alias(open_dependency=Subquery(one))
-    return list(among.filter(open_dependency=None).values_list("pk", flat=True))
+    jobs = TenantJob.objects.filter(pk__in=candidates).alias(open_dependency=Subquery(one))
+    return list(jobs.filter(open_dependency=None).values_list("pk", flat=True))

@@ -10,6 +10,7 @@ from django.db import transaction
 
 from tenant_slots import chains
 from tenant_slots.conf import app_settings
+from tenant_slots.db.compiled import among
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.models import NOT_BEFORE, TenantJob
 from tenant_slots.tasks.task import TenantTask
@@ -19,7 +20,7 @@ def require_stored(task: str, after: Sequence[int]) -> None:
     """Raises InvalidOption unless these jobs are there, or are about to be by the caller's own transaction."""
     if not after:
         return
-    there = set(TenantJob.objects.filter(pk__in=after).values_list("pk", flat=True))
+    there = set(TenantJob.objects.filter(among(after)).values_list("pk", flat=True))
     if gone := [pk for pk in after if pk not in there]:
         problem = "it was deleted, or enqueued in another transaction that is not committed yet"
         raise InvalidOption(option="after", value=gone[0], task=task, problem=problem)

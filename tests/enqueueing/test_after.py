@@ -23,6 +23,7 @@ from tenant_slots import chains, slots, transitions
 from tenant_slots.chains import Told
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.enqueueing import cancel
+from tenant_slots.enqueueing.after import require_stored
 from tenant_slots.exceptions import InvalidOption, NotInRQ
 from tenant_slots.models import JobDependency, State, TenantJob
 from tenant_slots.repair import lost_runs, steps
@@ -105,6 +106,23 @@ def test_a_fan_in_of_a_thousand_runs_once_when_the_last_one_has_ended() -> None:
     work()
     assert states(last) == ["finished"]
     assert (fresh(last).attempt, fresh(row).current_job) == (1, 0)
+
+
+def test_however_many_a_job_runs_after_no_statement_has_more_parameters_than_a_server_takes() -> None:
+    """PostgreSQL takes 65,535 where it binds them itself, and the driver does not."""
+    many = range(1, 70_001)
+    numbers: list[int] = []
+
+    def counted(execute: Callable[..., Any], sql: str, given: Any, *rest: Any) -> Any:
+        numbers.append(len(given or ()))
+        return execute(sql, given, *rest)
+
+    with connection.execute_wrapper(counted):
+        with pytest.raises(InvalidOption):
+            require_stored("a task", many)
+        chains.watch(many)
+        assert list(chains.untold(many)) == []
+    assert 0 < max(numbers) < 10
 
 
 def test_a_sweep_tells_some_however_long_it_takes_to_find_who_is_to_be_told(
