@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -40,7 +41,9 @@ def in_halves(
     refused: Callable[[T, Exception], object],
     until: float = math.inf,
 ) -> int:
-    """How many of the rows could be changed: all at once, else each half by itself.
+    """How many of the rows could be changed: all at once, else each half by itself, either of them first.
+
+    Where the time is over before all are tried, those behind many that are refused so have their turn in another sweep.
 
     Args:
         change: one transaction. Returns how many rows it has changed.
@@ -56,5 +59,6 @@ def in_halves(
             refused(rows[0], error)
             return 0
     middle = len(rows) // 2
-    changed = in_halves(rows[:middle], change, refused, until)
-    return changed if time.monotonic() > until else changed + in_halves(rows[middle:], change, refused, until)
+    first, second = random.sample((rows[:middle], rows[middle:]), 2)
+    changed = in_halves(first, change, refused, until)
+    return changed if time.monotonic() > until else changed + in_halves(second, change, refused, until)
