@@ -86,6 +86,7 @@ def sees_acme(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("sees_acme")
 def test_the_tiles_name_no_queue_in_which_only_others_have_jobs(boss: Client) -> None:
     def deserted() -> str:
+        forget_shared()
         return str(boss.get(LIVE).json()["cells"]["tile.deserted"]["text"])
 
     waiting_job(tenant_queue("beta", queue="reports"))
