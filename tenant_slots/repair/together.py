@@ -27,7 +27,7 @@ def jobs_together(
         what: is done to them, for the log: one record, as each sweep meets them again.
     """
     refused: list[tuple[int, Exception]] = []
-    changed = in_halves(pks, change, lambda pk, error: refused.append((pk, error)), until)
+    changed = in_halves(pks, change, lambda pk, error: refused.append((pk, error)), until, in_order=False)
     if refused:
         first, error = refused[0]
         text = "the sweep leaves out jobs that cannot be %s: %s, the first one with the primary key %s"
@@ -40,15 +40,17 @@ def in_halves(
     change: Callable[[Sequence[T]], int],
     refused: Callable[[T, Exception], object],
     until: float = math.inf,
+    *,
+    in_order: bool = True,
 ) -> int:
-    """How many of the rows could be changed: all at once, else each half by itself, either of them first.
-
-    Where the time is over before all are tried, those behind many that are refused so have their turn in another sweep.
+    """How many of the rows could be changed: all at once, else each half by itself.
 
     Args:
         change: one transaction. Returns how many rows it has changed.
         refused: told of each row that cannot be changed even alone.
         until: when to leave the rest, by `time.monotonic`. Something is tried in any case.
+        in_order: the first half goes first. Else either does: those behind many that are refused have their turn in
+            another sweep, where the time is over before all are tried.
     """
     try:
         return change(rows)
@@ -59,6 +61,10 @@ def in_halves(
             refused(rows[0], error)
             return 0
     middle = len(rows) // 2
-    first, second = random.sample((rows[:middle], rows[middle:]), 2)
-    changed = in_halves(first, change, refused, until)
-    return changed if time.monotonic() > until else changed + in_halves(second, change, refused, until)
+    halves = [rows[:middle], rows[middle:]]
+    if not in_order:
+        random.shuffle(halves)
+    changed = in_halves(halves[0], change, refused, until, in_order=in_order)
+    if time.monotonic() > until:
+        return changed
+    return changed + in_halves(halves[1], change, refused, until, in_order=in_order)
