@@ -19,7 +19,7 @@ from uuid import UUID
 import django_rq
 from django.core.signals import setting_changed
 from django_rq.queues import get_result_ttl
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 from rq import Queue, Retry
 from rq.command import send_stop_job_command
 from rq.exceptions import InvalidJobOperation, NoSuchJobError
@@ -55,13 +55,6 @@ NUDGE = "tenant_slots-look"
 It has last asked before a tenant was told to wait for a moment, so that it would sleep through that. RQ passes over ids
 of which it has no job.
 """
-
-NO_EVICTION = "noeviction"
-
-NEVER_THERE = ("rq:tenant_slots:never-there", "tenant_slots:never-there")
-
-NO_WRITE = "for _, key in ipairs(KEYS) do redis.call('SET', key, '', 'XX', 'PX', 1) end"
-"""A script, as the order of tenants is one. Whoever may not write may not do that either, which changes nothing: XX."""
 
 OUT_OF_REACH = (RedisError, UnknownQueue, UnusableQueue)
 """What asking RQ of a queue raises when its server is away or has no usable address, or when the project has given the
@@ -364,34 +357,6 @@ def job_around() -> Job | None:
     if current is not None:
         _job_stack.push(current)  # type: ignore[no-untyped-call]
     return around
-
-
-def evicting() -> Iterator[tuple[str, str]]:
-    """Servers that delete what they were given when their memory is full: one of their queues, and the policy.
-
-    Not those that do not tell.
-    """
-    for name in by_server(list(rq_queues())):
-        with suppress(*OUT_OF_REACH), reaching(name) as queue:
-            memory = queue.connection.info("memory")
-            policy = str(memory.get("maxmemory_policy", NO_EVICTION))
-            if memory.get("maxmemory") and policy != NO_EVICTION:
-                yield name, policy
-
-
-def refusing_writes() -> Iterator[tuple[str, str]]:
-    """Queues whose Redis answers and takes no writes, if only from their user, and what it says of that.
-
-    It is asked to change two keys that are never there, one named as RQ does and one as we do: nothing is written.
-    """
-    for name in rq_queues():
-        try:
-            with reaching(name) as queue:
-                queue.connection.eval(NO_WRITE, len(NEVER_THERE), *NEVER_THERE)
-        except ResponseError as error:
-            yield name, f"{type(error).__name__}: {error}"
-        except OUT_OF_REACH:
-            continue
 
 
 def by_server(queues: Sequence[str]) -> dict[str, list[str]]:

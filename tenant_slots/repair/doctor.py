@@ -16,7 +16,7 @@ from tenant_slots.exceptions import UnusableQueue
 from tenant_slots.models import KeptChange, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.refusals import is_refusal
 from tenant_slots.repair import findings as found
-from tenant_slots.repair import liveness, numbers, unreadable
+from tenant_slots.repair import liveness, numbers, servers, unreadable
 from tenant_slots.repair.finding import REDIS, Finding, of_job, of_row
 
 logger = logging.getLogger("tenant_slots")
@@ -141,13 +141,13 @@ def _unknown_queues() -> Iterator[Finding]:
 
 
 def _evicting() -> Iterator[Finding]:
-    for queue, policy in dispatch.evicting():
+    for queue, policy in servers.evicting():
         meaning = f"its Redis deletes keys when its memory is full, jobs and workers of RQ among them: {policy}"
-        yield Finding("eviction", "", queue, "", f"{meaning}; set maxmemory-policy to {dispatch.NO_EVICTION}")
+        yield Finding("eviction", "", queue, "", f"{meaning}; set maxmemory-policy to {servers.NO_EVICTION}")
 
 
 def _refusing_writes() -> Iterator[Finding]:
-    for queue, problem in dispatch.refusing_writes():
+    for queue, problem in servers.refusing_writes():
         yield Finding("no writes", "", queue, "", f"its Redis takes no writes, so that jobs wait: {problem}")
 
 
