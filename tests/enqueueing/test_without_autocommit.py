@@ -52,14 +52,17 @@ def test_a_rollback_leaves_no_job_and_admits_none() -> None:
     assert in_rq() == 0
 
 
-def test_where_autocommit_stays_off_the_sweep_admits() -> None:
-    job = enqueue()
+def assert_admitted_by_sweep(job: TenantJob, before: State) -> None:
     transaction.commit()
-    assert fresh(job).state == State.WAITING
+    assert fresh(job).state == before
     transaction.commit()
     sweep_now()
     transaction.commit()
     assert fresh(job).state == State.QUEUED
+
+
+def test_where_autocommit_stays_off_the_sweep_admits() -> None:
+    assert_admitted_by_sweep(enqueue(), before=State.WAITING)
 
 
 def test_many_jobs_and_those_without_duplicates() -> None:
@@ -93,13 +96,7 @@ def test_a_job_waits_for_one_that_has_ended_before_the_commit() -> None:
 
 def test_where_autocommit_stays_off_the_sweep_tells_who_waits_for_others() -> None:
     first = waiting_job(TenantQueue.objects.get(), state=State.FINISHED)
-    second = jobs.echo.using(after=[first]).enqueue("acme", 2)
-    transaction.commit()
-    assert fresh(second).state == State.SCHEDULED
-    transaction.commit()
-    sweep_now()
-    transaction.commit()
-    assert fresh(second).state == State.QUEUED
+    assert_admitted_by_sweep(jobs.echo.using(after=[first]).enqueue("acme", 2), before=State.SCHEDULED)
 
 
 def test_the_newest_call_of_a_transaction_wins() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 from django.db import connection
 
@@ -62,37 +59,6 @@ def test_and_fails_alone_so_that_the_others_of_its_tenant_go_on(
     assert worker.poll() is None
     wait_until(counters_match)
 
-
-@contextmanager
-def no_ends(row: TenantQueue) -> Iterator[None]:
-    """A constraint that lets none of its jobs finish."""
-    table = TenantJob._meta.db_table
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"ALTER TABLE {table} ADD CONSTRAINT never CHECK (state <> 'finished' OR tenant_queue_id <> {row.pk})"
-        )
-        try:
-            yield
-        finally:
-            cursor.execute(f"ALTER TABLE {table} DROP CONSTRAINT never")
-
-
-@pytest.mark.parametrize("worker_class", CLASSES[:3])
-def test_an_end_that_the_database_refuses_ends_no_worker_and_holds_up_no_other_end(
-    worker_class: str, history: History, workers: Workers
-) -> None:
-    poisoned = tenant_queue("poisoned", max_job=1)
-    tenant_queue("well", max_job=1)
-    with no_ends(poisoned):
-        spoilt = jobs.record.enqueue("poisoned", "spoilt", history.path)
-        (worker,) = workers.start(worker_class=worker_class)
-        wait_until(lambda: history.started() == ["spoilt"], timeout=15)
-        others = [jobs.record.enqueue("well", f"{nth}", history.path) for nth in range(3)]
-        wait_until(lambda: all(fresh(job).state == State.FINISHED for job in others), timeout=15)
-        assert worker.poll() is None
-        assert (fresh(spoilt).state, spoilt.attempt) == (State.RUNNING, 1)
-    wait_until(lambda: fresh(spoilt).state == State.FINISHED, timeout=15)
-    assert spoilt.attempt == 1, "its end was kept until the database took it"
     assert counters_match()
 
 
