@@ -184,7 +184,11 @@ class SweepingWorker(BaseWorker):
         if self._stop_requested and not self._has_said_that_it_leaves:
             self._has_said_that_it_leaves = True
             self._shutdown_requested_date = self._shutdown_requested_date or utc_now()
-            self._unless_redis_is_away(self.set_shutdown_requested_date)
+            self.set_shutdown_requested_date()
+
+    def set_shutdown_requested_date(self) -> None:
+        """Tells Redis. RQ calls this in a handler of signals, in the midst of a job perhaps, which is not to fail."""
+        self._unless_redis_is_away(super().set_shutdown_requested_date)
 
     def register_again_if_forgotten(self) -> None:
         """After a FLUSHALL RQ's heartbeats bring back a record at most, which nobody finds (RQ 2.12)."""
@@ -266,14 +270,15 @@ class SweepingWorker(BaseWorker):
     def _shutdown(self) -> None:
         """RQ raises StopRequested wherever a worker is that it does not think busy (RQ 2.12).
 
-        That would end a recording halfway, or be swallowed by what must go on after any error.
+        That would end a recording halfway. And what must go on after any error swallows it, as `logging` does, and
+        Python itself in a finalizer: it is noted in any case, and looked at before the next job.
         """
         try:
             super()._shutdown()  # type: ignore[no-untyped-call]
         except StopRequested:
+            self._stop_requested = True
             if not self._busy_with_bookkeeping:
                 raise
-            self._stop_requested = True
 
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:

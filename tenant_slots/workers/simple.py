@@ -40,17 +40,22 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         taken = self.taken_run()
-        self._busy_with_bookkeeping = False
-        with self._noting_failure():
-            if taken is not None:
-                self._unless_redis_is_away(job.save)
-            (taken or self.new_run()).hand_to(job)
-            try:
-                super().execute_job(job, queue)
-            finally:
-                leave_transactions()
-                restore_sessions()  # which what is left is then recorded in, too
-                self.keep_what_is_left(was_interrupted=self._ends_at_once)
+        try:
+            with self._noting_failure():
+                self._execute(job, queue, taken)
+        finally:
+            self._busy_with_bookkeeping = False  # as it was from when the job was found
+
+    def _execute(self, job: Job, queue: Queue, taken: WatchedRun | None) -> None:
+        if taken is not None:
+            self._unless_redis_is_away(job.save)
+        (taken or self.new_run()).hand_to(job)
+        try:
+            super().execute_job(job, queue)
+        finally:
+            leave_transactions()
+            restore_sessions()  # which what is left is then recorded in, too
+            self.keep_what_is_left(was_interrupted=self._ends_at_once)
 
     def new_run(self) -> WatchedRun:
         """For the next job; an outage that it meets is this worker's, which then calls no owner stale for a lease."""

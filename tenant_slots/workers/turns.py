@@ -107,9 +107,19 @@ class TurnTakingWorker(SweepingWorker):
     def _next_job(self, queues: Sequence[Queue], timeout: int | None, **options: Any) -> tuple[Job, Queue] | None:
         """In place of RQ's ``Queue.dequeue_any``, which its worker calls (RQ 2.12).
 
+        A stop that is asked for from then on comes after the job: nobody else would know of it for a while.
+
         Raises:
             DequeueTimeout: nothing has come in time.
+            StopRequested: this worker is to end.
         """
+        if self._stop_requested:
+            raise StopRequested
+        found = self._found(queues, timeout, options)
+        self._busy_with_bookkeeping = found is not None
+        return found
+
+    def _found(self, queues: Sequence[Queue], timeout: int | None, options: dict[str, Any]) -> tuple[Job, Queue] | None:
         names = [queue.name for queue in queues]
         while True:
             turn = self._next_turn(names, waits=timeout is not None)

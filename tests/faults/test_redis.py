@@ -163,6 +163,20 @@ def test_i2_i3_redis_down_while_a_job_ends_releases_its_slot_in_the_database_fir
     assert observer.started() == ["long", "after"]
 
 
+def test_i3_i4_a_sigterm_while_redis_is_down_lets_the_running_job_end(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    """RQ tells Redis of it at once, and where a job runs in the process of its worker, in the midst of that job."""
+    (worker,) = workers.start(1, worker_class="tenant_slots.workers.TenantSimpleWorker")
+    job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    observer.process_of("long")
+    valkey.proxy.cut()
+    worker.terminate()
+    door.touch()
+    worker.wait(30)
+    assert (fresh(job).state, job.crashes, job.interruptions) == (State.FINISHED, 0, 0)
+
+
 def test_i1_i3_i4_redis_down_for_longer_than_a_lease_does_not_end_the_running_job(
     valkey: Valkey, workers: FaultWorkers, observer: Observer, door: Path
 ) -> None:

@@ -254,6 +254,42 @@ def test_i2_a_sigterm_that_arrives_during_a_sweep_ends_the_worker(
         pytest.fail("the worker goes on after SIGTERM: the sweep swallowed RQ's StopRequested")
 
 
+@pytest.mark.parametrize("worker_class", ["SabotagedWorker", "SabotagedPreforkWorker", "SabotagedSimpleWorker"])
+def test_i2_a_sigterm_that_arrives_while_an_idle_worker_writes_its_log_ends_it(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, worker_class: str
+) -> None:
+    """What a handler of `logging` raises is swallowed, and so is what a handler of signals raises in there."""
+    armed = tmp_path / "armed"
+    plan = "logging:StreamHandler.format before worker-SIGTERM"
+    (worker,) = workers.start(1, worker_class=workers.with_sabotage(plan, armed, worker_class))
+    wait_until_idle(1, "imports")
+    armed.touch()
+    jobs.quick.enqueue("acme", "logged", observer.path)
+    wait_until(armed.with_suffix(".done").exists)
+    try:
+        assert worker.wait(8) == 0
+    except subprocess.TimeoutExpired:
+        pytest.fail("the worker goes on after SIGTERM: its log swallowed RQ's StopRequested")
+    assert observer.started() == ["logged"], "the job was there before the signal"
+
+
+@pytest.mark.parametrize("moment", ["rq.job:Job.save before", "rq.worker:SimpleWorker.prepare_execution before"])
+def test_i3_i4_a_sigterm_between_two_steps_before_a_job_lets_it_run(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, moment: str
+) -> None:
+    """RQ does not think a worker busy yet, whose tenant has lost a slot to the job."""
+    armed = tmp_path / "armed"
+    plan = f"{moment} worker-SIGTERM"
+    armed.touch()
+    rows = [jobs.quick.enqueue("acme", name, observer.path) for name in ("first", "second")]
+    (worker,) = workers.start(1, worker_class=workers.with_sabotage(plan, armed, "SabotagedSimpleWorker"))
+    assert worker.wait(10) == 0
+    assert observer.started() == ["first"]
+    workers.start()
+    observer.wait_for_all()
+    assert [(row.crashes, row.interruptions) for row in map(fresh, rows)] == [(0, 0)] * 2
+
+
 def test_i2_i7_a_worker_that_is_killed_while_it_sweeps_holds_up_the_others_for_no_longer_than_the_promise(
     workers: FaultWorkers, observer: Observer, tmp_path: Path, door: Path
 ) -> None:

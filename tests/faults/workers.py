@@ -14,7 +14,15 @@ from typing import Any
 import rq
 
 from tenant_slots import owners, signals
-from tenant_slots.workers import TenantPreforkWorker, TenantWorker, baseline, inheritance, riding, supervisor
+from tenant_slots.workers import (
+    TenantPreforkWorker,
+    TenantSimpleWorker,
+    TenantWorker,
+    baseline,
+    inheritance,
+    riding,
+    supervisor,
+)
 
 WORKER = os.getpid()
 """The process that imports this, of which the others are forks."""
@@ -56,6 +64,12 @@ class SabotagedWorker(TenantWorker):
 
 
 class SabotagedPreforkWorker(TenantPreforkWorker):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        sabotage(os.environ["TEST_SABOTAGE"], Path(os.environ["TEST_SABOTAGE_FILE"]))
+        super().__init__(*args, **kwargs)
+
+
+class SabotagedSimpleWorker(TenantSimpleWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         sabotage(os.environ["TEST_SABOTAGE"], Path(os.environ["TEST_SABOTAGE_FILE"]))
         super().__init__(*args, **kwargs)

@@ -108,7 +108,7 @@ def test_the_claim_of_a_sweeper_that_died_runs_out() -> None:
 
 def test_a_sweep_that_fails_does_not_stop_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
-        connection.close()
+        monkeypatch.setattr(connection, "is_usable", lambda: False)  # SQLite's always is
         raise DatabaseError("gone")
 
     monkeypatch.setattr(steps, "STEPS", (broken,))
