@@ -73,6 +73,9 @@ class SweepingWorker(BaseWorker):
         return worked
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
+        """RQ listens to signals only after it: one that is killed in between leaves its record, as if it had died."""
+        self._busy_with_bookkeeping = True
+        super()._install_signal_handlers()  # type: ignore[no-untyped-call]
         super().bootstrap(*args, **kwargs)
         keep_sessions_from_children()
         self.owner = this_process(self.name, beats=True)
@@ -81,6 +84,11 @@ class SweepingWorker(BaseWorker):
 
     owner: Owner
     """This process, which answers for its runs."""
+
+    def _install_signal_handlers(self) -> None:
+        """RQ calls this when the worker is ready for its first job (RQ 2.12)."""
+        super()._install_signal_handlers()  # type: ignore[no-untyped-call]
+        self._busy_with_bookkeeping = False
 
     def runs(self) -> dict[Token, int]:
         """Those whose end is not recorded yet: the one that goes on, and those whose ends are kept.

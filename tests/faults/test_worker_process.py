@@ -10,6 +10,7 @@ from pathlib import Path
 
 import django_rq
 import pytest
+import rq
 
 from tenant_slots import owners
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -252,6 +253,19 @@ def test_i2_a_sigterm_that_arrives_during_a_sweep_ends_the_worker(
         assert worker.wait(8) == 0
     except subprocess.TimeoutExpired:
         pytest.fail("the worker goes on after SIGTERM: the sweep swallowed RQ's StopRequested")
+
+
+@pytest.mark.parametrize("worker_class", ["SabotagedWorker", "SabotagedPreforkWorker", "SabotagedSimpleWorker"])
+def test_a_sigterm_that_arrives_while_a_worker_starts_leaves_no_record_of_it(
+    workers: FaultWorkers, tmp_path: Path, worker_class: str
+) -> None:
+    """It is registered by then, and RQ does not listen to signals yet."""
+    armed = tmp_path / "armed"
+    armed.touch()
+    plan = "tenant_slots.workers.base:name_driver_once before worker-SIGTERM"
+    ended = workers.run(worker_class=workers.with_sabotage(plan, armed, worker_class))
+    assert ended.returncode == 0
+    assert not rq.Worker.count(connection=django_rq.get_connection("imports"))
 
 
 @pytest.mark.parametrize("worker_class", ["SabotagedWorker", "SabotagedPreforkWorker", "SabotagedSimpleWorker"])
