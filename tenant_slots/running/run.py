@@ -98,7 +98,7 @@ class Run:
         try:
             has_started = self.start(job)
         except StartRefused as error:
-            self._fail_refused(job, error)
+            self.fail_refused(job, error)
             return False
         if has_started:
             if job.started_at is not None:
@@ -108,14 +108,14 @@ class Run:
             persistently(lambda: transitions.put_back(job), self._on_outage)
         return False
 
-    def _fail_refused(self, job: TenantJob, error: StartRefused) -> None:
+    def fail_refused(self, job: TenantJob, error: StartRefused) -> None:
         """Back in the backlog it would be admitted again at once; in its slot every sweep would push it to RQ again.
 
         The second is what comes of one that the database does not let fail either.
         """
         logger.error("the database refuses the start of job %s", job.uuid, exc_info=error, extra=logs.about(job))
         self.witness.idle()
-        problem = f"the database refuses its start: {_first_line(error)}"
+        problem = f"the database refuses its start: {error.reason}"
         try:
             transitions.release(job, states=(State.QUEUED,), state=State.FAILED, error=problem)
         except Error:
@@ -229,7 +229,7 @@ class Run:
             return outcome, self._record_end(job, outcome)
         except EndRefused as error:
             logger.error("the database refuses the end of job %s", job.uuid, exc_info=error, extra=logs.about(job))
-            failed = {"state": State.FAILED, "error": f"the database refuses its end: {_first_line(error)}"}
+            failed = {"state": State.FAILED, "error": f"the database refuses its end: {error.reason}"}
         try:
             return failed, self._record_end(job, failed)
         except EndRefused:
@@ -276,11 +276,6 @@ class Run:
         if self.job is not None:
             owners.runs_here.discard(self.job.token)
         self.job = None
-
-
-def _first_line(error: Error) -> str:
-    """What a database says in further lines is the row."""
-    return str(error).partition("\n")[0]
 
 
 class WatchedRun(Run):

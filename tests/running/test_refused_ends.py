@@ -34,7 +34,7 @@ PROBLEM = "the database refuses its end: not this one"
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "PAUSES", (0.01,) * recording.TRIES_TO_END + (30.0,))
+    monkeypatch.setattr(recording, "PAUSES", (0.01,) * recording.MOST_TRIES + (30.0,))
 
 
 @pytest.fixture
