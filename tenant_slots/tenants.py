@@ -178,11 +178,12 @@ def _found(tenant: str, queue: str) -> TenantQueue | None:
 
 def defaults(tenant: str, queue: str) -> dict[str, Any]:
     """What the settings say of a new row. See `default_max_job`, `default_share` and `default_rate`."""
-    return {
-        "max_job": default_max_job(tenant, queue),
-        "share": default_share(tenant, queue),
-        **rates.fields_of(default_rate(tenant, queue)),
-    }
+    return {"max_job": default_max_job(tenant, queue), **defaults_beside_limit(tenant, queue)}
+
+
+def defaults_beside_limit(tenant: str, queue: str) -> dict[str, Any]:
+    """The same for a row whose limit somebody gives: nobody is asked for another one."""
+    return {"share": default_share(tenant, queue), **rates.fields_of(default_rate(tenant, queue))}
 
 
 def _made(tenant: str, queue: str, values: dict[str, Any]) -> TenantQueue:

@@ -28,7 +28,9 @@ may tell of the session or the server as well."""
 
 
 @contextmanager
-def refused(condition: str, as_error: str = RAISED, model: type[Model] = TenantJob) -> Iterator[None]:
+def refused(
+    condition: str, as_error: str = RAISED, model: type[Model] = TenantJob, events: str = "UPDATE"
+) -> Iterator[None]:
     """Every change of a row after which this holds raises an error; NEW is the row."""
     table = model._meta.db_table
     with connection.cursor() as cursor:
@@ -36,7 +38,7 @@ def refused(condition: str, as_error: str = RAISED, model: type[Model] = TenantJ
             f"""
             CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql
             AS $$ BEGIN RAISE EXCEPTION 'not this one' USING ERRCODE = '{as_error}'; END $$;
-            CREATE TRIGGER never BEFORE UPDATE ON {table} FOR EACH ROW
+            CREATE TRIGGER never BEFORE {events} ON {table} FOR EACH ROW
             WHEN ({condition}) EXECUTE FUNCTION never();
             """
         )

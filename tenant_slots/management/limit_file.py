@@ -9,13 +9,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from django.db import DatabaseError
+from django.db import Error, connections
 
 from tenant_slots import limits, many_limits, tenants
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import TenantSlotsError, UnknownTenantQueue
 from tenant_slots.many_limits import Edited
 from tenant_slots.models import LimitSource, TenantQueue
+from tenant_slots.repair import faults
 
 T = TypeVar("T")
 
@@ -51,6 +52,14 @@ class Changed:
     line: Line
     row: TenantQueue
     old: int
+
+
+class DatabaseAway(Exception):
+    """The database cannot be reached any more, so that no further line can be applied."""
+
+    def __init__(self, line: Line, error: Error) -> None:
+        super().__init__(str(error).strip())
+        self.line = line.number
 
 
 @dataclass
@@ -109,30 +118,38 @@ def missing_rows(new: Iterable[Line], queue: str) -> list[Problem]:
     return [Problem(line.number, str(UnknownTenantQueue(tenant=line.tenant, queue=queue))) for line in new]
 
 
+@dataclass
+class Applied:
+    """What came of the lines. To apply them again does the rest."""
+
+    done: Difference
+    problems: list[Problem] = field(default_factory=list)
+    away_at: int | None = None
+    """The number of the line at which the database could not be reached any more; that one is a problem too."""
+
+
 def apply(
     difference: Difference, queue: str, *, by: str, reason: str, tell: Callable[[Changed | Line], object]
-) -> tuple[Difference, list[Problem]]:
-    """What was done, each change in a transaction of its own, and what failed. To do it again does the rest.
+) -> Applied:
+    """Each change is a transaction of its own.
 
     Args:
         tell: called for each row once it has its limit.
     """
-    done = Difference(unchanged=difference.unchanged)
-    problems: list[Problem] = []
-    for changes in _parts(difference.changed):
-        for changed in _change(changes, by, reason, problems):
-            done.changed.append(changed)
-            tell(changed)
-    for some in _parts(difference.new):
-        values = _values(some, queue, by, problems)
-        rows = _made_together(queue, {line.tenant: own for line, own in values.items()})
-        for line, own in values.items():
-            with _noting(problems, line):
-                row = rows.get(line.tenant) or tenants.get_or_create(line.tenant, queue, own)
-                _set_unless_new(row, own, by, reason)
-                done.new.append(line)
+    applied = Applied(Difference(unchanged=difference.unchanged))
+    try:
+        for changes in _parts(difference.changed):
+            for changed in _change(changes, by, reason, applied.problems):
+                applied.done.changed.append(changed)
+                tell(changed)
+        for new in _parts(difference.new):
+            for line in _make(new, queue, by, reason, applied.problems):
+                applied.done.new.append(line)
                 tell(line)
-    return done, problems
+    except DatabaseAway as away:
+        applied.away_at = away.line
+        applied.problems.append(Problem(away.line, str(away)))
+    return applied
 
 
 def _parts(some: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -140,21 +157,26 @@ def _parts(some: Sequence[T]) -> Iterator[Sequence[T]]:
         yield some[start : start + tenants.TENANTS_AT_ONCE]
 
 
-def _change(some: Sequence[Changed], by: str, reason: str, problems: list[Problem]) -> list[Changed]:
+def _change(some: Sequence[Changed], by: str, reason: str, problems: list[Problem]) -> Iterator[Changed]:
     """Those that have their limit then: each by one statement, unless somebody else changes it at that moment."""
-    done = _written(some, by, reason, problems) if many_limits.is_possible() else set()
+    written = _written(some, by, reason, problems) if many_limits.is_possible() else set()
     failed = {problem.line for problem in problems}
     for changed in some:
-        if changed.line.number not in done | failed:
+        if changed.line.number in written:
+            yield changed
+        elif changed.line.number not in failed:
             with _noting(problems, changed.line):
                 changed.row.set_limit(changed.line.max_job, by=by, reason=reason)
-                done.add(changed.line.number)
-    return [changed for changed in some if changed.line.number in done]
+                yield changed
 
 
-def _written(some: Iterable[Changed], by: str, reason: str, problems: list[Problem]) -> set[int]:
-    """The numbers of their lines. Nobody is told of any before the disk has them all."""
-    rows = TenantQueue.objects.in_bulk([changed.row.pk for changed in some])
+def _written(some: Sequence[Changed], by: str, reason: str, problems: list[Problem]) -> set[int]:
+    """The numbers of their lines. Nobody is told of any before the disk has them all.
+
+    So nobody is told of those before a line at which the database goes away, which may not have kept them.
+    """
+    with _unless_away(some[0].line):
+        rows = TenantQueue.objects.in_bulk([changed.row.pk for changed in some])
     written: dict[int, Edited] = {}
     try:
         for line, row in [(changed.line, rows[changed.row.pk]) for changed in some if changed.row.pk in rows]:
@@ -162,35 +184,76 @@ def _written(some: Iterable[Changed], by: str, reason: str, problems: list[Probl
                 one = many_limits.edited(row, limits.limited(line.max_job, by), by, reason)
                 if one.fields and many_limits.write(one):
                     written[line.number] = one
+    except DatabaseAway:
+        written = {}
+        raise
     finally:
         if written:
-            many_limits.wait_for_disk()
-            many_limits.follow([*written.values()])
+            with _unless_away(some[0].line):
+                many_limits.wait_for_disk()
+                many_limits.follow([*written.values()])
     return {*written}
 
 
 @contextmanager
 def _noting(problems: list[Problem], line: Line) -> Iterator[None]:
-    """One row that cannot be had, which a stuck transaction may hold, keeps no other from its limit."""
+    """One row that cannot be had, which a stuck transaction may hold, keeps no other from its limit.
+
+    Raises:
+        DatabaseAway: no other can be had either.
+    """
+    try:
+        with _unless_away(line):
+            yield
+    except (TenantSlotsError, TenantQueue.DoesNotExist, Error) as error:
+        problems.append(Problem(line.number, str(error).strip()))
+
+
+@contextmanager
+def _unless_away(line: Line) -> Iterator[None]:
+    """Raises DatabaseAway where nothing else can succeed after an error in the block."""
     try:
         yield
-    except (TenantSlotsError, TenantQueue.DoesNotExist, DatabaseError) as error:
-        problems.append(Problem(line.number, str(error).strip()))
+    except Error as error:
+        if not faults.ends_the_sweep(error):
+            raise
+        connections[app_settings.DATABASE].close()
+        raise DatabaseAway(line, error) from error
+
+
+def _make(some: Sequence[Line], queue: str, by: str, reason: str, problems: list[Problem]) -> Iterator[Line]:
+    """Those whose new row has its limit then."""
+    values = _values(some, queue, by, problems)
+    rows = _made_together(queue, {line.tenant: own for line, own in values.items()})
+    for line, own in values.items():
+        with _noting(problems, line):
+            row = rows.get(line.tenant) or tenants.get_or_create(line.tenant, queue, own)
+            _set_unless_new(row, own, by, reason)
+            yield line
 
 
 def _values(lines: Iterable[Line], queue: str, by: str, problems: list[Problem]) -> dict[Line, dict[str, Any]]:
     """Of new rows, which have their limit from the start."""
+    of_all = {"limit_source": LimitSource.SET, "limit_set_by": limits.stored_name(by)}
     values = {}
     for line in lines:
-        of_limit = {"max_job": line.max_job, "limit_source": LimitSource.SET, "limit_set_by": limits.stored_name(by)}
-        with _noting(problems, line):
-            values[line] = {**tenants.defaults(line.tenant, queue), **of_limit}
+        try:
+            with _unless_away(line):
+                beside = tenants.defaults_beside_limit(line.tenant, queue)
+            values[line] = {"max_job": line.max_job, **beside, **of_all}
+        except DatabaseAway:
+            raise
+        except TenantSlotsError as error:
+            problems.append(Problem(line.number, str(error)))
+        except Exception as error:  # of a callable of the project
+            why = f"DEFAULT_SHARE or DEFAULT_RATE raised {type(error).__name__}: {error}"
+            problems.append(Problem(line.number, why.strip()))
     return values
 
 
 def _made_together(queue: str, values: Mapping[str, dict[str, Any]]) -> dict[str, TenantQueue]:
     """None where this fails: somebody may keep one of them, and it is not to keep the others from their limits."""
-    with suppress(TenantSlotsError, DatabaseError):
+    with suppress(TenantSlotsError, Error):
         tenants.create_missing(queue, values)
         return tenants.found_among(values, queue)
     return {}

@@ -25,6 +25,8 @@ class Contact:
         self.breaks = 0
         """How often it was broken."""
         self.pruned = Bookmark()
+        self.refused: set[int] = set()
+        """Due jobs that the database does not let be promoted: the others are tried first."""
         self.clock: tuple[float, float] | None = None
         """What this process' monotonic clock and the database's said at the same moment."""
         self._doubted: dict[tuple[int, int], tuple[float, object]] = {}

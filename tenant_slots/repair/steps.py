@@ -8,7 +8,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -169,15 +169,25 @@ def _fail_lost(job: TenantJob, problem: str) -> bool:
 
 
 def promote(report: Report, contact: Contact) -> None:
-    """Scheduled jobs whose time has come, each tenant's first one before the second one of any."""
+    """Scheduled jobs whose time has come, each tenant's first one before the second one of any.
+
+    Those that the database has refused before come last: it takes a transaction to find out about each of them.
+    """
     until = time.monotonic() + SECONDS_TO_PROMOTE
     pks = list(findings.due_in_turns(ROWS_TO_PROMOTE))
-    for first in range(0, len(pks), ROWS_PER_STEP):
+    contact.refused.intersection_update(pks)
+    others = [pk for pk in pks if pk not in contact.refused]
+    for some in (*_in_steps(others), *_in_steps([pk for pk in pks if pk in contact.refused])):
         promoted = _Promoted()
-        report.promoted += jobs_together(pks[first : first + ROWS_PER_STEP], "promoted", promoted.add, until)
+        report.promoted += jobs_together(some, "promoted", promoted.add, until, contact.refused)
         promoted.offer()
         if time.monotonic() > until:
             return
+
+
+def _in_steps(pks: Sequence[int]) -> Iterator[Sequence[int]]:
+    for first in range(0, len(pks), ROWS_PER_STEP):
+        yield pks[first : first + ROWS_PER_STEP]
 
 
 class _Promoted:

@@ -19,15 +19,22 @@ logger = logging.getLogger("tenant_slots")
 
 
 def jobs_together(
-    pks: Sequence[int], what: str, change: Callable[[Sequence[int]], int], until: float = math.inf
+    pks: Sequence[int],
+    what: str,
+    change: Callable[[Sequence[int]], int],
+    until: float = math.inf,
+    known: set[int] | None = None,
 ) -> int:
     """As `in_halves`, of jobs by primary key. The sweep leaves out those that cannot be changed, and no others.
 
     Args:
         what: is done to them, for the log: one record, as each sweep meets them again.
+        known: takes those that cannot be changed.
     """
     refused: list[tuple[int, Exception]] = []
     changed = in_halves(pks, change, lambda pk, error: refused.append((pk, error)), until, in_order=False)
+    if known is not None:
+        known.update(pk for pk, _ in refused)
     if refused:
         first, error = refused[0]
         text = "the sweep leaves out jobs that cannot be %s: %s, the first one with the primary key %s"

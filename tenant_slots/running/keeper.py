@@ -212,7 +212,10 @@ class Keeper:
                 if not transitions.cancel_unstarted(job, reason):
                     lost_runs.end_lost_run(job, reason, state=State.CANCELED)
 
-        persistently(end)
+        try:
+            persistently(end)
+        except Error:  # whoever waited has been told already
+            logger.exception("%s, which nobody waits for, is left to a sweep", job, extra=logs.about(job))
 
     def _insert(self) -> TenantJob:
         self._session = sessions.backend_pid()

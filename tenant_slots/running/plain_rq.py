@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import Error, IntegrityError, transaction
 from redis.exceptions import RedisError
 from rq import Retry, get_current_job
 from rq.job import Job
@@ -18,11 +18,11 @@ from tenant_slots import dispatch, logs, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.exceptions import InvalidOption, UnknownQueue
-from tenant_slots.models import State, TenantJob, TenantQueue, overflow_queue_of
+from tenant_slots.models import State, TenantJob, TenantJobQuerySet, TenantQueue, overflow_queue_of
 from tenant_slots.repair import lost_runs
 from tenant_slots.running import deliveries
 from tenant_slots.running.coroutines import completed_in_context
-from tenant_slots.running.recording import persistently
+from tenant_slots.running.recording import Refused, StartRefused, persistently, unless_refused
 from tenant_slots.running.run import Run
 from tenant_slots.running.runner import run_in_slot
 from tenant_slots.tasks import context
@@ -94,7 +94,7 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
         logger.warning(text, rq_job.id, extra=logs.about_named(**known))
         return deliveries.ignored(rq_job, earlier)
     key = tenants.key_of(call)
-    job = persistently(lambda: _in_backlog_or_slot(task, tenant, rq_job, key))
+    job = _waiting_or_admitted(task, tenant, rq_job, key)
     if job is not None and job.state == State.RUNNING:
         return _second_delivery(rq_job, job)
     if job is not None and job.state == State.WAITING and task.on_busy != WAIT:
@@ -105,7 +105,7 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
             return dispatch.deferred(rq_job, until=job.run_after)
     if job is None or job.state != State.QUEUED:
         return dispatch.deferred(rq_job)
-    if not run.start(job):
+    if not _started(run, job):
         return _not_started(rq_job, job)
     try:
         return run_in_slot(run, partial(_run_call, call))
@@ -154,6 +154,36 @@ def _turn_away(job: TenantJob) -> None:
     job.refresh_from_db()
 
 
+def _started(run: Run, job: TenantJob) -> bool:
+    """Raises StartRefused, which is then the error of both jobs: RQ would have no end of delivering it."""
+    try:
+        return run.start(job)
+    except StartRefused as error:
+        run.fail_refused(job, error)
+        raise StartRefused(f"the database refuses its start: {error.reason}") from None
+
+
+def _waiting_or_admitted(task: TenantTask[..., Any], tenant: str, rq_job: Job, key: str) -> TenantJob | None:
+    """None where the database stays out of reach. Raises Refused, which is then the error of both jobs."""
+    try:
+        return persistently(unless_refused(lambda: _in_backlog_or_slot(task, tenant, rq_job, key)))
+    except Refused as error:
+        known = {"task": task.path, "tenant": tenant, "queue": rq_job.origin}
+        logger.error("the database refuses RQ job %s", rq_job.id, exc_info=error, extra=logs.about_named(**known))
+        problem = f"the database refuses it: {error.reason}"
+        if job := _placed(rq_job).unadmitted().first():
+            _fail_waiting(job, problem)
+        raise Refused(problem) from None
+
+
+def _fail_waiting(job: TenantJob, problem: str) -> None:
+    """In the backlog it would keep what is behind it from having a turn, and RQ has given it up."""
+    try:
+        transitions.fail_unadmitted(job, problem)
+    except Error:
+        logger.exception("job %s, which the database refuses, stays in its backlog", job.uuid, extra=logs.about(job))
+
+
 def _in_backlog_or_slot(task: TenantTask[..., Any], tenant: str, rq_job: Job, key: str) -> TenantJob:
     """The job in its tenant's backlog, after that has had a chance to move."""
     row = tenants.tenant_queue_for(tenant, task.queue)
@@ -166,10 +196,14 @@ def _in_backlog_or_slot(task: TenantTask[..., Any], tenant: str, rq_job: Job, ke
     return job
 
 
+def _placed(rq_job: Job) -> TenantJobQuerySet:
+    found: TenantJobQuerySet = TenantJob.objects.not_ended().filter(rq_job_id=rq_job.id)
+    return found.select_related("tenant_queue")
+
+
 def _joined(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, key: str) -> TenantJob:
     """The job's row from an earlier try, else a new one at the end of the backlog."""
-    placed = TenantJob.objects.not_ended().filter(rq_job_id=rq_job.id).select_related("tenant_queue")
-    found: TenantJob | None = placed.first()
+    found: TenantJob | None = _placed(rq_job).first()
     if found is None:
         try:
             with transaction.atomic(using=app_settings.DATABASE):
@@ -182,7 +216,9 @@ def _joined(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, 
                     context=context.context_in(rq_job.meta),
                 )
         except IntegrityError:
-            found = placed.get()
+            found = _placed(rq_job).first()
+            if found is None:
+                raise
     if found.state == State.SCHEDULED or found.asks:
         TenantJob.objects.unadmitted().filter(pk=found.pk).update(state=State.WAITING, asks=False)
         found.refresh_from_db(fields=["state"])

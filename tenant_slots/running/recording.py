@@ -53,12 +53,28 @@ BRIEFLY = PAUSES[:4]
 TRIES = 3
 """After which a start is refused for good: somebody may have canceled the statement once, by hand or by a time-out."""
 
+MOST_TRIES = 6
+"""After which anything else is, an end above all: two seconds, as what the job has done is at stake."""
+
 PATIENCE_SECONDS = 1
 """How long an end that somebody keeps waits for a tenant queue that is locked: other tenants' jobs wait meanwhile."""
 
 
-class StartRefused(DatabaseError):
-    """The database objects to the start of this very job; it is marked as running nowhere."""
+class Refused(DatabaseError):
+    """The database objects to what is to be recorded of this very job."""
+
+    @property
+    def reason(self) -> str:
+        """What a database says in further lines is the row."""
+        return str(self).partition("\n")[0]
+
+
+class StartRefused(Refused):
+    """To its start; it is marked as running nowhere."""
+
+
+class EndRefused(Refused):
+    """To its end, also without what the job left; it has its slot."""
 
 
 def record_start(job: TenantJob, owner: Owner, on_outage: Callable[[], object]) -> bool:
@@ -76,13 +92,16 @@ def record_end(job: TenantJob, outcome: Outcome, on_outage: Callable[[], object]
     """Give a job's slot back with what it left; None when the database stayed out of reach.
 
     The caller does what follows from it, see `transitions.follow`: that is not to be tried again.
+
+    Raises:
+        EndRefused: as soon as that is known.
     """
 
     def between() -> None:
         on_outage()
         _keep_lease(job)
 
-    return persistently(lambda: release(job, outcome), between)
+    return persistently(unless_refused(lambda: release(job, outcome), EndRefused), between)
 
 
 def record_end_briefly(job: TenantJob, outcome: Outcome, on_outage: Callable[[], object]) -> Release | None:
@@ -148,7 +167,7 @@ def _starting(job: TenantJob, owner: Owner) -> Callable[[], bool]:
         try:
             return slots.start(job, owner)
         except Error as error:
-            if is_refusal(error) and (tries >= TRIES or not isinstance(error, PASSING)):
+            if _is_refused_for_good(error, tries >= TRIES):
                 raise StartRefused(str(error)) from error
             if not is_locked_out(error):
                 raise
@@ -157,6 +176,27 @@ def _starting(job: TenantJob, owner: Owner) -> Callable[[], bool]:
             return False
 
     return start
+
+
+def unless_refused(action: Callable[[], T], as_error: type[Refused] = Refused) -> Callable[[], T]:
+    """For `persistently`, to which some refusals look like an outage. Raises `as_error` once one is known for it."""
+    tries = 0
+
+    def act() -> T:
+        nonlocal tries
+        tries += 1
+        try:
+            return action()
+        except Error as error:
+            if _is_refused_for_good(error, tries >= MOST_TRIES):
+                raise as_error(str(error)) from error
+            raise
+
+    return act
+
+
+def _is_refused_for_good(error: Error, was_last_try: bool) -> bool:
+    return is_refusal(error) and (was_last_try or not isinstance(error, PASSING))
 
 
 def release(job: TenantJob, outcome: Outcome) -> Release:

@@ -22,7 +22,7 @@ from tenant_slots.owners import Owner, this_process
 from tenant_slots.releases import Admission, Release
 from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
-from tenant_slots.running.recording import Outcome, StartRefused, persistently
+from tenant_slots.running.recording import EndRefused, Outcome, StartRefused, persistently
 from tenant_slots.statements import JOB
 from tenant_slots.validation import one_more
 from tenant_slots.witness import Witness
@@ -98,7 +98,7 @@ class Run:
         try:
             has_started = self.start(job)
         except StartRefused as error:
-            self._fail_refused(job, error)
+            self.fail_refused(job, error)
             return False
         if has_started:
             if job.started_at is not None:
@@ -108,15 +108,14 @@ class Run:
             persistently(lambda: transitions.put_back(job), self._on_outage)
         return False
 
-    def _fail_refused(self, job: TenantJob, error: StartRefused) -> None:
+    def fail_refused(self, job: TenantJob, error: StartRefused) -> None:
         """Back in the backlog it would be admitted again at once; in its slot every sweep would push it to RQ again.
 
-        The second is what comes of one that the database does not let fail either. What a database says in further
-        lines is the row.
+        The second is what comes of one that the database does not let fail either.
         """
         logger.error("the database refuses the start of job %s", job.uuid, exc_info=error, extra=logs.about(job))
         self.witness.idle()
-        problem = f"the database refuses its start: {str(error).partition(chr(10))[0]}"
+        problem = f"the database refuses its start: {error.reason}"
         try:
             transitions.release(job, states=(State.QUEUED,), state=State.FAILED, error=problem)
         except Error:
@@ -210,7 +209,7 @@ class Run:
         recording.leave_open_transactions(job, self._transactions)
         self.witness.ending()
         try:
-            released = self._record_end(job, outcome)
+            outcome, released = self._ended(job, outcome)
         finally:
             self.is_over()
         self._came_of_it = State(outcome["state"]) if released is None else released.state
@@ -220,6 +219,23 @@ class Run:
         if not released:
             logger.warning("job %s ended after its slot had been taken away", job.uuid, extra=logs.about(job))
         self._follow(job, released, outcome, self._free)
+
+    def _ended(self, job: TenantJob, outcome: Outcome) -> tuple[Outcome, Release | None]:
+        """What it has ended with, and what came of that.
+
+        Where the database refuses the end the job fails: in its slot it would be taken for lost, and run again.
+        """
+        try:
+            return outcome, self._record_end(job, outcome)
+        except EndRefused as error:
+            logger.error("the database refuses the end of job %s", job.uuid, exc_info=error, extra=logs.about(job))
+            failed = {"state": State.FAILED, "error": f"the database refuses its end: {error.reason}"}
+        try:
+            return failed, self._record_end(job, failed)
+        except EndRefused:
+            text = "job %s, whose end the database refuses, is left to a sweep"
+            logger.exception(text, job.uuid, extra=logs.about(job))
+            return failed, None
 
     def has_become(self, state: State) -> bool:
         """Whether the end has brought the job there: it may have been canceled, or be another run's by now.

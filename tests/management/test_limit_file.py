@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -23,7 +27,7 @@ from tenant_slots.management import limit_file
 from tenant_slots.models import KeptChange, LimitSource, TenantQueue
 from tenant_slots.signals import limit_changed
 from tests.factories import fresh, in_rq, tenant_queue, waiting_job
-from tests.processes import somebody_waits_for_a_lock, wait_until
+from tests.processes import ROOT, environment, somebody_waits_for_a_lock, wait_until
 from tests.races.test_callers_transactions import kept_open, meanwhile
 
 pytestmark = pytest.mark.django_db
@@ -242,16 +246,30 @@ def test_new_rows_are_made_a_hundred_at_a_time(plans: Any) -> None:
     assert set(TenantQueue.objects.values_list("max_job", "limit_source")) == {(3, LimitSource.SET)}
 
 
-def limit_of_plan(tenant: str, queue: str) -> Any:
-    return "no plan" if tenant == "beta" else 1
+def share_of_plan(tenant: str, queue: str) -> Any:
+    return {"acme": 3, "beta": "no plan", "gamma": 4}[tenant]
 
 
 def test_a_line_whose_row_has_no_defaults_is_reported_and_the_others_are_made(plans: Any, settings: Any) -> None:
-    settings.TENANT_SLOTS = {"DEFAULT_MAX_JOB": f"{__name__}.limit_of_plan"}
-    with pytest.raises(CommandError, match="1 line is not applied, the others are") as raised:
-        plans("tenant,limit\nacme,4\nbeta,4\ngamma,4\n")
-    assert raised.value.errors.startswith("line 3: 'no plan' is not a limit")
+    settings.TENANT_SLOTS = {"DEFAULT_SHARE": f"{__name__}.share_of_plan"}
+    with pytest.raises(CommandError, match="2 lines are not applied, the others are") as raised:
+        plans("tenant,limit\nacme,4\nbeta,4\ngamma,4\ndelta,4\n")
+    assert raised.value.errors.splitlines() == [
+        "line 3: 'no plan' is not a share for tenant 'beta' on queue 'imports': give an integer from 1 to 1000.",
+        "line 5: DEFAULT_SHARE or DEFAULT_RATE raised KeyError: 'delta'",
+    ]
     assert limits() == {"acme": 4, "gamma": 4}
+
+
+def limit_of_plan(tenant: str, queue: str) -> Any:
+    raise LookupError(tenant)
+
+
+def test_nobody_is_asked_for_a_limit_that_the_line_gives(plans: Any, settings: Any) -> None:
+    settings.TENANT_SLOTS = {"DEFAULT_MAX_JOB": f"{__name__}.limit_of_plan"}
+    with pytest.raises(LookupError):  # control
+        tenants.tenant_queue_for("acme", "imports")
+    assert plans("tenant,limit\nacme,4\n")[0].endswith("0 changed, 1 new, 0 unchanged\n")
 
 
 @pytest.fixture
@@ -361,6 +379,95 @@ class TestManyChanges:
         assert limits() == {"beta": 4}
 
 
+def end_own_session() -> None:
+    with suppress(OperationalError), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no sessions to lose")
+class TestDatabaseGoesAway:
+    """At one line: those before it are done, the others are for another run."""
+
+    @pytest.fixture(autouse=True)
+    def _two_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tenants, "TENANTS_AT_ONCE", 2)
+
+    def goes_on(self, plans: Any, text: str, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...] = ()) -> Any:
+        with pytest.raises(CommandError, match="the database went away at line 5; run the command again") as raised:
+            plans(text, *options)
+        monkeypatch.undo()
+        return raised.value
+
+    def test_while_rows_are_changed(self, plans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        for number in range(6):
+            tenant_queue(str(number), max_job=1)
+        write = many_limits.write
+
+        def write_and_lose(one: Any) -> bool:
+            if one.row.tenant == "3":
+                end_own_session()
+            return write(one)
+
+        monkeypatch.setattr(many_limits, "write", write_and_lose)
+        text = "tenant,limit\n" + "".join(f"{number},4\n" for number in range(6))
+        cut = self.goes_on(plans, text, monkeypatch)
+        assert cut.out.splitlines() == ["0: 1 → 4", "1: 1 → 4", "2 changed, 0 new, 0 unchanged"]
+        assert [line.partition(":")[0] for line in cut.errors.splitlines() if line.startswith("line")] == ["line 5"]
+        assert plans(text)[0].endswith("3 changed, 0 new, 3 unchanged\n")
+        assert set(limits().values()) == {4}
+
+    @pytest.mark.parametrize("callee", ["create_missing", "defaults_beside_limit"])
+    def test_while_rows_are_made(self, callee: str, plans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        real, calls = getattr(tenants, callee), iter(range(100))
+
+        def lose(*args: Any) -> Any:
+            if next(calls) == (1 if callee == "create_missing" else 3):
+                end_own_session()
+                TenantQueue.objects.exists()
+            return real(*args)
+
+        monkeypatch.setattr(tenants, callee, lose)
+        text = "tenant,limit\n" + "".join(f"{number},4\n" for number in range(6))
+        text = text.replace("1,4\n", "1,4\n\n") if callee == "create_missing" else text
+        cut = self.goes_on(plans, text, monkeypatch, ("--json",))
+        document = json.loads(cut.out)
+        assert [new["tenant"] for new in document["new"]] == ["0", "1"]
+        assert [error["line"] for error in document["errors"]] == [5]
+        assert plans(text)[0].endswith("0 changed, 4 new, 2 unchanged\n")
+
+    def test_while_the_disk_is_waited_for(self, plans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        for number in range(6):
+            tenant_queue(str(number), max_job=1)
+        wait, calls = many_limits.wait_for_disk, iter(range(3))
+
+        def lose_and_wait() -> None:
+            if next(calls) == 1:
+                end_own_session()
+            wait()
+
+        monkeypatch.setattr(many_limits, "wait_for_disk", lose_and_wait)
+        text = "tenant,limit\n\n" + "".join(f"{number},4\n" for number in range(6))
+        assert self.goes_on(plans, text, monkeypatch).out.splitlines()[-1] == "2 changed, 0 new, 0 unchanged"
+        assert plans(text)[0].endswith("2 changed, 0 new, 4 unchanged\n")
+
+
+@pytest.mark.parametrize("unbuffered", ["1", ""])
+@pytest.mark.django_db(transaction=True)
+def test_a_reader_that_has_read_enough_ends_no_changes(unbuffered: str, tmp_path: Path) -> None:
+    TenantQueue.objects.bulk_create(TenantQueue(tenant=str(n), queue="imports", max_job=3) for n in range(150))
+    file = tmp_path / "plans.csv"
+    file.write_text("tenant,limit\n" + "".join(f"{n},4\n" for n in range(200)))
+    command = [sys.executable, "-W", "ignore", "manage.py", "slots_limit", "--queue=imports", f"--tenant-file={file}"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as pipe:
+        values = {**environment(), "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(command, cwd=ROOT, env=values, stdout=pipe, stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (set(limits().values()), len(limits())) == ({4}, 200)
+
+
 @pytest.mark.django_db(transaction=True)
 def test_what_is_done_is_told_before_the_rest_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenants, "TENANTS_AT_ONCE", 2)
@@ -373,7 +480,8 @@ def test_what_is_done_is_told_before_the_rest_is(monkeypatch: pytest.MonkeyPatch
         told.append((one.line.tenant, TenantQueue.objects.filter(max_job=4).count()))
 
     limit_file.apply(difference, "imports", by="", reason="", tell=tell)
-    assert told == [("tenant 0", 2), ("tenant 1", 2), ("tenant 2", 4), ("tenant 3", 4)]
+    there = [2, 2, 4, 4] if connection.vendor == "postgresql" else [1, 2, 3, 4]  # one by one, without a wait for disks
+    assert told == [(f"tenant {number}", count) for number, count in enumerate(there)]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -12,6 +12,8 @@ from tenant_slots.db.clock import in_seconds
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair import steps, together
+from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.report import Report
 from tenant_slots.repair.together import in_halves
 from tests.factories import another_process, fresh, running_job, tenant_queue, waiting_job
 from tests.refusals import ERRORS, any_change_of, refused
@@ -123,3 +125,26 @@ def test_many_that_are_refused_do_not_keep_those_behind_them_out_of_each_sweep(m
     for _ in range(300):
         in_halves(range(256), change, lambda row, error: None, until=-1.0, in_order=False)
     assert {row for rows in tried for row in rows if min(rows) >= 200} == set(range(200, 256))
+
+
+def test_many_that_are_refused_do_not_keep_a_later_one_from_being_promoted_for_more_than_some_sweeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(steps, "ROWS_PER_STEP", 5)
+    monkeypatch.setattr(steps, "SECONDS_TO_PROMOTE", 0)
+    many = [job for number in range(20) for job in due(f"tenant {number}", 1)]
+    (last,) = due("well", 1)
+    contact = Contact()
+    with refused(any_change_of(*many)):
+        for _ in range(len(many)):
+            steps.promote(Report(), contact)
+        steps.promote(Report(), contact)
+        assert fresh(last).state == State.QUEUED
+        (later,) = due("later", 1)
+        steps.promote(Report(), contact)
+        assert fresh(later).state == State.QUEUED, "it is not tried together with those that are known"
+    for _ in many:
+        steps.promote(Report(), contact)
+    assert {fresh(job).state for job in many} == {State.QUEUED}, "they are tried again"
+    steps.promote(Report(), contact)
+    assert contact.refused == set()

@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.exceptions import TenantSlotsError
 from tenant_slots.management import limit_file, row_limits
+from tenant_slots.management.commands._output import Output
 from tenant_slots.management.commands._table import printable
 from tenant_slots.management.limit_file import Changed, Difference, Line, Problem
 
@@ -40,15 +41,18 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         _require_one_form(options)
+        self._out = Output(self.stdout)
         try:
             with naming_missing_tables():
                 self._set_many(**options) if options["tenant_file"] else self._set_one(**options)
         except TenantSlotsError as error:
             raise CommandError(printable(str(error))) from error
+        finally:
+            self._out.end()
 
     def _set_one(self, *, tenant: str, queue: str, by: str, reason: str, **wanted: Any) -> None:
         for text in row_limits.change(tenant, queue, wanted, by=by, reason=reason):
-            self.stdout.write(printable(text))
+            self._out.write(printable(text))
 
     def _set_many(
         self, *, tenant_file: str, file_queue: str, dry_run: bool, as_json: bool, by: str, reason: str, **_: Any
@@ -59,23 +63,27 @@ class Command(BaseCommand):
         if problems:
             self._print(Difference(), problems, as_json, dry_run)
             raise CommandError(f"{_lines_are(problems)} wrong; nothing was changed")
-        if not dry_run:
-            tell = _be_silent if as_json else self._tell
-            difference, problems = limit_file.apply(difference, file_queue, by=by, reason=reason, tell=tell)
-        self._print(difference, problems, as_json, dry_run)
-        if problems:
-            raise CommandError(f"{_lines_are(problems)} not applied, the others are; run the command again")
+        if dry_run:
+            self._print(difference, problems, as_json, dry_run)
+            return
+        tell = _be_silent if as_json else self._tell
+        applied = limit_file.apply(difference, file_queue, by=by, reason=reason, tell=tell)
+        self._print(applied.done, applied.problems, as_json, dry_run)
+        if applied.away_at is not None:
+            raise CommandError(f"the database went away at line {applied.away_at}; run the command again for the rest")
+        if applied.problems:
+            raise CommandError(f"{_lines_are(applied.problems)} not applied, the others are; run the command again")
 
     def _tell(self, one: Changed | Line) -> None:
         if isinstance(one, Changed):
             text = f"{one.line.tenant}: {one.old} → {one.line.max_job}"
         else:
             text = f"{one.tenant}: new, {one.max_job}"
-        self.stdout.write(printable(text))
+        self._out.write(printable(text))
 
     def _print(self, difference: Difference, problems: list[Problem], as_json: bool, dry_run: bool) -> None:
         if as_json:
-            self.stdout.write(as_document(difference, problems))
+            self._out.write(as_document(difference, problems))
             return
         if dry_run:
             for changed in difference.changed:
@@ -83,7 +91,7 @@ class Command(BaseCommand):
             for line in difference.new:
                 self._tell(line)
         counts = f"{len(difference.changed)} changed, {len(difference.new)} new, {difference.unchanged} unchanged"
-        self.stdout.write(f"would be: {counts}" if dry_run else counts)
+        self._out.write(f"would be: {counts}" if dry_run else counts)
         for problem in problems:
             self.stderr.write(printable(f"line {problem.line}: {problem.problem}"))
 
