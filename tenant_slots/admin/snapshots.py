@@ -13,6 +13,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from tenant_slots.admin.attention import Facts
+from tenant_slots.admin.queue_charts import SPANS, Lately
 from tenant_slots.fleet import Fleet
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats import percentiles, worker_time
@@ -22,6 +23,9 @@ from tenant_slots.stats.minutes import Period
 from tenant_slots.stats.rows import Row
 from tenant_slots.stats.tiles import Tiles
 from tenant_slots.stats.worker_time import WorkerTime
+
+PARTS_OF_A_POINT = 60
+"""For such a part of what a point of a chart stands for, viewers share the chart."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -92,6 +96,13 @@ shared_worker_time: Shared[str, WorkerTime] = Shared(seconds=15)
 shared_start_delays: Shared[str, Mapping[int, float]] = Shared(seconds=5)
 """By percentile, of each tenant queue. It reads every job that started in the last quarter of an hour."""
 
+shared_charts: Mapping[str, Shared[int, Lately]] = {
+    key: Shared(seconds=span.seconds / PARTS_OF_A_POINT) for key, span in SPANS.items()
+}
+"""By the span that is shown and the tenant queue. They read every job of that time, so that those of a week are shared
+for longer: what is new moves the last of their points by little.
+"""
+
 shared_periods: Shared[tuple[str, int, int], list[Period | None]] = Shared(seconds=5)
 """Of the overview: by queue, number of periods and their seconds."""
 shared_deploys: Shared[int, list[Deploy]] = Shared(seconds=5)
@@ -142,6 +153,8 @@ def forget_shared() -> None:
     shared_tiles.clear()
     shared_worker_time.clear()
     shared_start_delays.clear()
+    for shared in shared_charts.values():
+        shared.clear()
     shared_periods.clear()
     shared_deploys.clear()
     shared_changes.clear()
