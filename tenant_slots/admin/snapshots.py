@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from django.core.exceptions import EmptyResultSet
@@ -86,6 +86,10 @@ class Board(NamedTuple):
 
 shared_rows: Shared[int, Row] = Shared(seconds=1)
 shared_jobs: Shared[int, TenantJob] = Shared(seconds=1)
+shared_queue_sight: Shared[tuple[str, int], bool] = Shared(seconds=1)
+"""Whether viewers who see so (`sees`) may see a tenant queue."""
+shared_job_sight: Shared[tuple[str, int], bool] = Shared(seconds=1)
+"""The same of a job."""
 shared_fleet: Shared[str, Fleet] = Shared(seconds=1)
 shared_tiles: Shared[str, Board] = Shared(seconds=5)
 """By `sees`. Longer, because adding up all waiting jobs takes as long as a page of rows, and a sum moves little in that
@@ -126,6 +130,31 @@ def sees(own: QuerySet[TenantQueue] | None) -> str:
         return "none"
 
 
+def seen_among(
+    shared: Shared[tuple[str, int], bool],
+    pks: Sequence[int],
+    own: QuerySet[TenantQueue] | None,
+    find: Callable[[list[int], QuerySet[TenantQueue]], Iterable[int]],
+) -> list[int]:
+    """Those of some rows that a viewer may see. Who is restricted in the same way shares the answer.
+
+    Args:
+        shared: the answers, by `sees`.
+        pks: primary keys of the rows.
+        own: the tenant queues that the viewer is restricted to; None for all.
+        find: the primary keys among these that are of such a tenant queue.
+    """
+    if own is None:
+        return list(pks)
+    way = sees(own)
+
+    def look(missing: list[tuple[str, int]]) -> dict[tuple[str, int], bool]:
+        theirs = set(find([pk for _, pk in missing], own))
+        return {key: key[1] in theirs for key in missing}
+
+    return [pk for (_, pk), is_theirs in shared.get([(way, pk) for pk in pks], look).items() if is_theirs]
+
+
 def worker_time_for(model_admin: Any, request: HttpRequest) -> Mapping[str, float] | None:
     """The seconds of the last hour that a row's are a part of, by queue. None for who sees some tenants only."""
     return _worker_time().of_queues if model_admin.tenant_queues_for(request) is None else None
@@ -149,6 +178,8 @@ def forget_shared() -> None:
     """After a change by a viewer, who wants to see it at once."""
     shared_rows.clear()
     shared_jobs.clear()
+    shared_queue_sight.clear()
+    shared_job_sight.clear()
     shared_fleet.clear()
     shared_tiles.clear()
     shared_worker_time.clear()
