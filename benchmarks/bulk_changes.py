@@ -105,7 +105,7 @@ def _measured(current: Phase, url: str, action: str, data: dict[str, str], *, ki
     sent = {"action": action, "_selected_action": [some], "select_across": "1"}
     memory = meters.MemoryAboveIdle()
     page, text = _timed(lambda: client.post(url, sent).content.decode())
-    confirmed = {**{name: unescape(value) for name, value in HIDDEN.findall(text)}, **_fields(text), **data}
+    confirmed = {**sent_again(text), **data}
     request, _ = _timed(lambda: client.post(url, confirmed))
     megabytes = memory.megabytes()
     began = time.perf_counter()
@@ -120,9 +120,9 @@ def _measured(current: Phase, url: str, action: str, data: dict[str, str], *, ki
     return Measured(page, request, time.perf_counter() - began, megabytes, change.outcomes)
 
 
-def _fields(text: str) -> dict[str, str]:
-    """What the form has with an id, as Django renders its hidden fields."""
-    found = re.findall(r'name="(seen)" value="([^"]*)"', text)
+def sent_again(text: str) -> dict[str, str]:
+    """What the page that asks has in hidden fields; Django renders the one of the form in its own way."""
+    found = [*HIDDEN.findall(text), *re.findall(r'name="(seen)" value="([^"]*)"', text)]
     return {name: unescape(value) for name, value in found}
 
 

@@ -14,6 +14,8 @@ from tenant_slots.admin.hosts import name_hosts
 from tenant_slots.admin.pages import address
 from tenant_slots.admin.permissions import QueuePermissions, may
 from tenant_slots.admin.plans import Plans
+from tenant_slots.admin.queue_charts import Lately, Span
+from tenant_slots.admin.snapshots import shared_charts
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats import held, positions, rows
 from tenant_slots.stats.rows import Row
@@ -61,7 +63,7 @@ class DetailPage(Plans, QueuePermissions):
             "slots_decided": decided.sentences(row, kept),
             "slots_span": span,
             "slots_spans": queue_charts.SPANS.values(),
-            "slots_charts": queue_charts.charts_of(row, span),
+            "slots_charts": queue_charts.charts_of(row, span, lately_of(row, span)),
             "slots_holding": holding_of(row),
             "slots_backlog": positions.first_waiting(row, MOST_WAITING) if live_of(row).waiting else [],
             "slots_history": audit.history_of(row, kept),
@@ -88,6 +90,11 @@ def holding_of(row: TenantQueue) -> list[TenantJob]:
     jobs = held.holding(row, MOST_HOLDING)
     name_hosts(jobs)
     return jobs
+
+
+def lately_of(row: TenantQueue, span: Span) -> Lately:
+    """What the charts show, shared by their viewers."""
+    return shared_charts[span.key].get([row.pk], lambda _: {row.pk: queue_charts.read(row, span)})[row.pk]
 
 
 def live_of(row: Any) -> Row:

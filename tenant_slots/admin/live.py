@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -16,7 +17,16 @@ from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import Restricted
 from tenant_slots.admin.plans import Plans
 from tenant_slots.admin.polling import INTERVALS, asked_rows, clamped, conditional
-from tenant_slots.admin.snapshots import Board, sees, shared_fleet, shared_rows, shared_tiles, worker_time_for
+from tenant_slots.admin.snapshots import (
+    Board,
+    seen_among,
+    sees,
+    shared_fleet,
+    shared_queue_sight,
+    shared_rows,
+    shared_tiles,
+    worker_time_for,
+)
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats import rows, tiles
 
@@ -89,9 +99,11 @@ class LiveList(Plans, Restricted, QueueConcern):
         return shared_tiles.at_hand(sees(self.tenant_queues_for(request)))
 
     def _rows_to_poll(self, request: HttpRequest) -> list[int]:
-        asked = asked_rows(request)
-        own = self.tenant_queues_for(request)
-        return asked if own is None else list(own.filter(pk__in=asked).values_list("pk", flat=True))
+        return seen_among(shared_queue_sight, asked_rows(request), self.tenant_queues_for(request), _theirs)
+
+
+def _theirs(pks: list[int], own: QuerySet[TenantQueue]) -> Iterable[int]:
+    return own.filter(pk__in=pks).order_by().values_list("pk", flat=True)
 
 
 def _board(queues: QuerySet[TenantQueue] | None) -> Board:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.urls import path
 from django.utils.html import format_html, format_html_join
@@ -18,9 +19,9 @@ from tenant_slots.admin.bases import JobConcern
 from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import Restricted
 from tenant_slots.admin.polling import INTERVALS, asked_rows, clamped, conditional
-from tenant_slots.admin.snapshots import shared_jobs
+from tenant_slots.admin.snapshots import seen_among, shared_job_sight, shared_jobs
 from tenant_slots.db.compiled import among
-from tenant_slots.models import TenantJob
+from tenant_slots.models import TenantJob, TenantQueue
 
 
 def column(place: str, description: Any, css: str = "") -> Callable[[Any, TenantJob], SafeString]:
@@ -74,12 +75,12 @@ class LiveJobs(Restricted, JobConcern):
         return super().changelist_view(request, context)
 
     def _jobs_to_poll(self, request: HttpRequest) -> list[int]:
-        asked = asked_rows(request)
-        own = self.tenant_queues_for(request)
-        if own is None:
-            return asked
-        theirs = TenantJob.objects.filter(among(asked), tenant_queue__in=own.order_by().values("pk"))
-        return list(theirs.values_list("pk", flat=True))
+        return seen_among(shared_job_sight, asked_rows(request), self.tenant_queues_for(request), _theirs)
+
+
+def _theirs(pks: list[int], own: QuerySet[TenantQueue]) -> Iterable[int]:
+    theirs = TenantJob.objects.filter(among(pks), tenant_queue__in=own.order_by().values("pk"))
+    return theirs.order_by().values_list("pk", flat=True)
 
 
 def _read(pks: list[int]) -> dict[int, TenantJob]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.utils import formats, timezone
 from django.utils.translation import gettext
@@ -13,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from tenant_slots.admin.charts import SECONDS, Chart, Series
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats import levels, percentiles
+from tenant_slots.stats.levels import Levels
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,24 @@ SPANS = {
 }
 
 
-def charts_of(row: TenantQueue, span: Span) -> list[Chart]:
-    """Two queries, however many jobs: what ran, waited and ended, and how long they waited."""
-    moments, ticks = moments_of(span), ticks_of(span)
+class Lately(NamedTuple):
+    """What has become of the jobs of a tenant queue, by period."""
+
+    levels: Levels
+    start_delays: Mapping[int, list[float | None]]
+
+
+def read(row: TenantQueue, span: Span) -> Lately:
+    """Two queries, which read every job of that time."""
     grid = (span.periods, span.seconds)
-    found = levels.most_by_period(row, *grid)
-    limits = levels.highest_limits(row.max_job, row.limit_history, *grid)
-    delays = percentiles.start_delays_by_period(row, *grid)
+    return Lately(levels.most_by_period(row, *grid), percentiles.start_delays_by_period(row, *grid))
+
+
+def charts_of(row: TenantQueue, span: Span, lately: Lately) -> list[Chart]:
+    """What ran, waited and ended, against the limit; and how long they waited."""
+    moments, ticks = moments_of(span), ticks_of(span)
+    found, delays = lately
+    limits = levels.highest_limits(row.max_job, row.limit_history, span.periods, span.seconds)
     return [
         Chart(
             gettext("Running, waiting and limit"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from django.core.exceptions import EmptyResultSet
@@ -13,6 +13,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from tenant_slots.admin.attention import Facts
+from tenant_slots.admin.queue_charts import SPANS, Lately
 from tenant_slots.fleet import Fleet
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats import percentiles, worker_time
@@ -22,6 +23,9 @@ from tenant_slots.stats.minutes import Period
 from tenant_slots.stats.rows import Row
 from tenant_slots.stats.tiles import Tiles
 from tenant_slots.stats.worker_time import WorkerTime
+
+PARTS_OF_A_POINT = 60
+"""For such a part of what a point of a chart stands for, viewers share the chart."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -82,6 +86,10 @@ class Board(NamedTuple):
 
 shared_rows: Shared[int, Row] = Shared(seconds=1)
 shared_jobs: Shared[int, TenantJob] = Shared(seconds=1)
+shared_queue_sight: Shared[tuple[str, int], bool] = Shared(seconds=1)
+"""Whether viewers who see so (`sees`) may see a tenant queue."""
+shared_job_sight: Shared[tuple[str, int], bool] = Shared(seconds=1)
+"""The same of a job."""
 shared_fleet: Shared[str, Fleet] = Shared(seconds=1)
 shared_tiles: Shared[str, Board] = Shared(seconds=5)
 """By `sees`. Longer, because adding up all waiting jobs takes as long as a page of rows, and a sum moves little in that
@@ -91,6 +99,13 @@ shared_worker_time: Shared[str, WorkerTime] = Shared(seconds=15)
 """Longer still: it reads every job that ended in the last hour."""
 shared_start_delays: Shared[str, Mapping[int, float]] = Shared(seconds=5)
 """By percentile, of each tenant queue. It reads every job that started in the last quarter of an hour."""
+
+shared_charts: Mapping[str, Shared[int, Lately]] = {
+    key: Shared(seconds=span.seconds / PARTS_OF_A_POINT) for key, span in SPANS.items()
+}
+"""By the span that is shown and the tenant queue. They read every job of that time, so that those of a week are shared
+for longer: what is new moves the last of their points by little.
+"""
 
 shared_periods: Shared[tuple[str, int, int], list[Period | None]] = Shared(seconds=5)
 """Of the overview: by queue, number of periods and their seconds."""
@@ -113,6 +128,31 @@ def sees(own: QuerySet[TenantQueue] | None) -> str:
         return repr((schema, own.order_by().values("pk").query.sql_with_params()))
     except EmptyResultSet:
         return "none"
+
+
+def seen_among(
+    shared: Shared[tuple[str, int], bool],
+    pks: Sequence[int],
+    own: QuerySet[TenantQueue] | None,
+    find: Callable[[list[int], QuerySet[TenantQueue]], Iterable[int]],
+) -> list[int]:
+    """Those of some rows that a viewer may see. Who is restricted in the same way shares the answer.
+
+    Args:
+        shared: the answers, by `sees`.
+        pks: primary keys of the rows.
+        own: the tenant queues that the viewer is restricted to; None for all.
+        find: the primary keys among these that are of such a tenant queue.
+    """
+    if own is None:
+        return list(pks)
+    way = sees(own)
+
+    def look(missing: list[tuple[str, int]]) -> dict[tuple[str, int], bool]:
+        theirs = set(find([pk for _, pk in missing], own))
+        return {key: key[1] in theirs for key in missing}
+
+    return [pk for (_, pk), is_theirs in shared.get([(way, pk) for pk in pks], look).items() if is_theirs]
 
 
 def worker_time_for(model_admin: Any, request: HttpRequest) -> Mapping[str, float] | None:
@@ -138,10 +178,14 @@ def forget_shared() -> None:
     """After a change by a viewer, who wants to see it at once."""
     shared_rows.clear()
     shared_jobs.clear()
+    shared_queue_sight.clear()
+    shared_job_sight.clear()
     shared_fleet.clear()
     shared_tiles.clear()
     shared_worker_time.clear()
     shared_start_delays.clear()
+    for shared in shared_charts.values():
+        shared.clear()
     shared_periods.clear()
     shared_deploys.clear()
     shared_changes.clear()

@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from django.db.models import Count, Q, Sum
+from django.db.models.functions import Least
 from django.utils import timezone
 
 from tenant_slots.db.clock import PeriodsAgo
@@ -37,7 +38,7 @@ def ran(pks: Sequence[int], periods: int = MINUTES, seconds: int = 60) -> dict[i
     taken: dict[int, float] = defaultdict(float)
     for pk, started, ended, jobs, time in _ran(periods, seconds).lists(pks=pks):
         # It ran at the moments from `started` periods ago to the last one before it ended.
-        changes[pk][min(started, periods)] += jobs
+        changes[pk][started] += jobs
         changes[pk][-1 if ended is None else ended] -= jobs
         taken[pk] += in_seconds(time) or 0.0
     return {pk: Ran(_summed(changes[pk], periods), taken[pk]) for pk in pks}
@@ -58,7 +59,9 @@ def limits(
 @functools.cache
 def _ran(periods: int, seconds: int) -> Statement:
     jobs = ran_lately(jobs_of_rows(), periods * seconds).order_by()
-    moments = jobs.values_list("tenant_queue_id", PeriodsAgo("started_at", seconds), PeriodsAgo("ended_at", seconds))
+    # What started before is one group, or a tenant with many jobs that run for long has nearly one for each of them.
+    started = Least(PeriodsAgo("started_at", seconds), periods)
+    moments = jobs.values_list("tenant_queue_id", started, PeriodsAgo("ended_at", seconds))
     time = Sum(time_within(periods * seconds), filter=Q(kind=Kind.JOB))
     return Statement(lambda: moments.annotate(jobs=Count("pk"), time=time))
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +17,9 @@ from django.utils import timezone
 
 import tests.jobs  # noqa: F401  the task is known once its module is imported
 from tenant_slots import rates
-from tenant_slots.admin import reasons
+from tenant_slots.admin import queue_charts, reasons, snapshots
 from tenant_slots.admin.arguments import HIDDEN, is_hidden, shown_args
-from tenant_slots.admin.queue_charts import SPANS, charts_of, ticks_of
+from tenant_slots.admin.queue_charts import SPANS, Span, ticks_of
 from tenant_slots.models import JobDependency, KeptChange, State, TenantQueue
 from tenant_slots.stats.pace import pace_of
 from tenant_slots.stats.reasons import Reason, Waits, why_waiting
@@ -50,6 +51,10 @@ def one_of_last_month(**values: Any) -> TenantQueue:
 
 def known(values: list[Any]) -> list[Any]:
     return [value for value in values if value is not None]
+
+
+def charts_of(row: TenantQueue, span: Span) -> Any:
+    return queue_charts.charts_of(row, span, queue_charts.read(row, span))
 
 
 def test_the_charts_show_what_ran_what_waited_and_how_long() -> None:
@@ -116,6 +121,27 @@ def test_every_span_has_a_chart_and_a_table(boss: Client, span: str) -> None:
     assert f'href="?span={span}" aria-current="page"' in page
 
 
+@pytest.mark.parametrize(("span", "seconds"), [("1h", 1), ("24h", 15), ("7d", 120)])
+def test_viewers_share_charts_for_so_short_a_time_that_no_point_shows_it(
+    boss: Client, monkeypatch: pytest.MonkeyPatch, span: str, seconds: int
+) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 1000.0)
+    monkeypatch.setattr(snapshots, "time", clock)
+    row, other = one_of_last_month(), one_of_last_month(tenant="other")
+
+    def queries(one: TenantQueue) -> int:
+        with CaptureQueriesContext(connection) as captured:
+            assert boss.get(change_page(one), {"span": span}).status_code == 200
+        return sum("periodsago" in query["sql"] or '"period"' in query["sql"] for query in captured)
+
+    assert (queries(row), queries(row)) == (2, 0)
+    assert queries(other) == 2, "another one's charts are its own"
+    clock.monotonic = lambda: 1000.0 + seconds - 0.1
+    assert queries(row) == 0
+    clock.monotonic = lambda: 1000.0 + seconds
+    assert queries(row) == 2
+
+
 def test_the_page_lists_who_holds_slots_who_waits_and_changes(boss: Client) -> None:
     row = tenant_queue(max_job=1)
     holding = running_job(row, another_process("worker-7"))
@@ -147,6 +173,7 @@ def test_the_page_has_as_many_queries_for_many_jobs_as_for_few(boss: Client) -> 
         for _ in range(jobs):
             waiting_job(row), ran(row, 30, 20, 10)
         boss.get(change_page(row))
+        snapshots.forget_shared()
         with CaptureQueriesContext(connection) as captured:
             boss.get(change_page(row))
         counts.append(len(captured))

@@ -296,16 +296,43 @@ def test_so_do_twenty_who_see_the_same_tenants_only(monkeypatch: pytest.MonkeyPa
             assert cells["tile.waiting"]["text"] == "1"
             assert "tile.waiting" in poll(client, *shown).json()["cells"], "no second request is needed for them"
 
-    of_each = 2 * len(viewers)  # which of the rows are theirs, at each poll of rows
-    assert sum('"tenant_slots_' in query["sql"] for query in captured) == 3 + 2 + of_each
+    of_all = 1  # which of the rows are theirs
+    assert sum('"tenant_slots_' in query["sql"] for query in captured) == 3 + 2 + of_all
     assert len(looks) == 1
     assert f"{other.pk}.state" not in poll(viewers[0], *shown, other).json()["cells"]
+
+    clock.monotonic = lambda: 1001.0
+    with CaptureQueriesContext(connection) as captured:
+        for client in viewers:
+            assert poll(client, *shown).status_code == 200
+    assert sum('"tenant_slots_' in query["sql"] for query in captured) == 3 + of_all
 
     own = TenantQueue.objects.none()
     assert poll(viewers[0]).json()["cells"]["tile.waiting"]["text"] == "0"
     assert poll(viewers[0], *shown).json()["cells"].keys().isdisjoint(f"{row.pk}.state" for row in shown)
     own = TenantQueue.objects.filter(tenant="other")
     assert f"{other.pk}.state" in poll(viewers[0], *shown, other).json()["cells"]
+
+
+def test_viewers_who_are_restricted_differently_share_nothing_of_whose_the_rows_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At one moment, with one set of rows, which each of them asks for as a whole; in either order."""
+    monkeypatch.setattr(snapshots, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    rows = {tenant: tenant_queue(tenant) for tenant in ("acme", "beta")}
+    sight: dict[str, Any] = {
+        **{tenant: TenantQueue.objects.filter(tenant=tenant) for tenant in rows},
+        "both": TenantQueue.objects.filter(tenant__in=["acme", "beta"]),
+        "nobody": TenantQueue.objects.none(),
+        "all": None,
+    }
+    theirs = {**{tenant: {tenant} for tenant in rows}, "both": set(rows), "nobody": set(), "all": set(rows)}
+    whose = "all"
+    monkeypatch.setattr(TenantQueueAdmin, "tenant_queues_for", lambda self, request: sight[whose])
+    client = signed_in("view_tenantqueue")
+    for whose in (*sight, *reversed(sight)):
+        cells = poll(client, *rows.values()).json()["cells"]
+        assert {tenant for tenant, row in rows.items() if f"{row.pk}.state" in cells} == theirs[whose], whose
 
 
 def test_stale_owners_and_missing_workers_are_an_alarm(boss: Client) -> None:

@@ -116,6 +116,33 @@ def test_a_restricted_viewer_polls_jobs_of_their_tenants_only(boss: Client) -> N
     assert {place.partition(".")[0] for place in cells} == {str(mine.pk)}
 
 
+def test_twenty_who_see_the_same_tenants_only_cost_two_queries_a_second_and_others_see_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 1000.0)
+    monkeypatch.setattr(snapshots, "time", clock)
+    jobs = {tenant: waiting_job(tenant_queue(tenant)) for tenant in ("acme", "beta")}
+    own = "acme"
+    theirs = TenantQueue.objects
+    monkeypatch.setattr(TenantJobAdmin, "tenant_queues_for", lambda self, request: theirs.filter(tenant=own))
+    viewers = [signed_in("view_tenantjob") for _ in range(20)]
+
+    def queries_of_all() -> int:
+        with CaptureQueriesContext(connection) as captured:
+            for client in viewers:
+                cells = poll(client, *jobs.values()).json()["cells"]
+                assert {place.partition(".")[0] for place in cells} == {str(jobs[own].pk)}
+        return sum('"tenant_slots_' in query["sql"] for query in captured)
+
+    assert (queries_of_all(), queries_of_all()) == (2, 0)
+    clock.monotonic = lambda: 1001.0
+    assert queries_of_all() == 2
+    own = "beta"
+    assert queries_of_all() == 2, "at the same moment"
+    own = "acme"
+    assert queries_of_all() == 0
+
+
 def test_what_has_a_hidden_name_stays_hidden_and_a_hostile_one_is_text(viewer: Client) -> None:
     job = waiting_job(tenant_queue(), stats={"api_key": "s3cret", HOSTILE: 1})
     assert "s3cret" not in poll(viewer, job).content.decode()

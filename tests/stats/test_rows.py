@@ -10,6 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from tenant_slots.db.compiled import Statement
 from tenant_slots.models import Kind, State, TenantQueue
 from tenant_slots.stats import percentiles, rows, series, tiles, worker_time
 from tenant_slots.stats.states import QueueState, with_state
@@ -157,6 +158,24 @@ def test_activity_counts_what_ran_minute_by_minute() -> None:
     assert len(activity) == 61
     assert activity[-6:] == (1, 1, 2, 1, 0, 1)
     assert activity[0] == 1
+
+
+def test_what_began_before_the_little_chart_is_one_line_whenever_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand jobs that ran for long and ended in the hour would be as many lines for each page with their row."""
+    lists, answers = Statement.lists, []
+
+    def kept(*args: Any, **values: Any) -> Any:
+        answers.append(lists(*args, **values))
+        return answers[-1]
+
+    monkeypatch.setattr(Statement, "lists", kept)
+    row = tenant_queue()
+    for started in range(61, 161, 10):
+        ran(row, started + 0.5, 20.5)
+    found = series.ran([row.pk])[row.pk]
+    assert len(answers[0]) == 1
+    assert found.running == (10,) * 40 + (0,) * 21, "the control"
+    assert found.worker_seconds == pytest.approx(10 * 39.5 * 60, abs=20)
 
 
 def test_the_limit_is_drawn_as_it_was() -> None:
