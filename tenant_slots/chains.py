@@ -144,12 +144,14 @@ def rounds(jobs: Collection[int]) -> dict[int, int]:
 def wait_again(job: TenantJob) -> list[int]:
     """Have a job that is to run again wait for those of its jobs that have not ended; gives these.
 
-    For whoever holds its tenant queue.
+    For whoever holds its tenant queue. An end that it was not told of while it had ended itself is nothing to it any
+    more; one that has not ended is still to be told.
     """
     not_ended = TenantJob.objects.filter(pk=OuterRef("after")).exclude(state__in=ENDED)
     edges = JobDependency.objects.filter(Exists(not_ended), job=job.pk)
     after = list(edges.values_list("after", flat=True))
     if after:
+        untold().filter(job=job.pk, job__state__in=ENDED).update(is_open=False)
         JobDependency.objects.filter(among(after, "after"), job=job.pk).update(is_open=True)
     return after
 
