@@ -243,6 +243,15 @@ def test_what_comes_after_a_job_that_does_not_finish_is_canceled_with_the_reason
     assert counters_match()
 
 
+def test_the_reason_names_no_job_of_another_tenant() -> None:
+    a = first("secret-corp")
+    others, own = after(a), after(a, tenant="secret-corp")
+    failed(a)
+    assert states(others, own) == ["canceled", "canceled"]
+    assert fresh(others).error == "canceled: a job of another tenant, which it was to run after, has failed"
+    assert str(a) in fresh(own).error, "the control"
+
+
 def test_a_failure_in_the_middle_ends_the_chain_there() -> None:
     a = first()
     b = jobs.fail.using(after=[a]).enqueue("acme")
