@@ -144,12 +144,14 @@ def rounds(jobs: Collection[int]) -> dict[int, int]:
 def wait_again(job: TenantJob) -> list[int]:
     """Have a job that is to run again wait for those of its jobs that have not ended; gives these.
 
-    For whoever holds its tenant queue.
+    For whoever holds its tenant queue. An end that it was not told of while it had ended itself is nothing to it any
+    more; one that has not ended is still to be told.
     """
     not_ended = TenantJob.objects.filter(pk=OuterRef("after")).exclude(state__in=ENDED)
     edges = JobDependency.objects.filter(Exists(not_ended), job=job.pk)
     after = list(edges.values_list("after", flat=True))
     if after:
+        untold().filter(job=job.pk, job__state__in=ENDED).update(is_open=False)
         JobDependency.objects.filter(among(after, "after"), job=job.pk).update(is_open=True)
     return after
 
@@ -165,11 +167,12 @@ def _cancel(row: TenantQueue, broken: dict[int, Any]) -> list[TenantJob]:
     """By the job that is to blame, which is often one for many."""
     waiting = TenantJob.objects.waiting_for_jobs().filter(pk__in=broken).select_for_update(no_key=True)
     jobs: list[TenantJob] = list(waiting.defer(*CONTENT)) if broken else []
-    blamed = TenantJob.objects.only("uuid", "task", "state").in_bulk({broken[job.pk].after_id for job in jobs})
+    named = TenantJob.objects.select_related("tenant_queue").only("uuid", "task", "tenant_queue__tenant")
+    blamed = named.in_bulk({broken[job.pk].after_id for job in jobs})
     by_error: dict[str, list[int]] = {}
     for job in jobs:
         job.tenant_queue = row
-        job.error = _why(broken[job.pk], blamed)
+        job.error = _why(broken[job.pk], blamed, row.tenant)
         by_error.setdefault(job.error, []).append(job.pk)
     for error, pks in by_error.items():
         canceled = {"state": State.CANCELED, "ended_at": DatabaseNow(), "error": error}
@@ -177,11 +180,13 @@ def _cancel(row: TenantQueue, broken: dict[int, Any]) -> list[TenantJob]:
     return jobs
 
 
-def _why(edge: Any, blamed: dict[int, TenantJob]) -> str:
+def _why(edge: Any, blamed: dict[int, TenantJob], tenant: str) -> str:
+    """Who may read it is of the tenant, and is to learn nothing of another one's jobs."""
     job = blamed.get(edge.after_id)
     if job is None or edge.outcome is None:
         return f"canceled: a job that it was to run after {DELETED}"
-    return f"canceled: {job}, which it was to run after, {HOW[State(edge.outcome)]}"
+    name = job if job.tenant_queue.tenant == tenant else "a job of another tenant"
+    return f"canceled: {name}, which it was to run after, {HOW[State(edge.outcome)]}"
 
 
 def _promote(row: TenantQueue, candidates: Collection[int]) -> list[TenantJob]:

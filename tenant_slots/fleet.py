@@ -20,6 +20,7 @@ from rq.worker import Worker, WorkerStatus
 
 from tenant_slots import dispatch, logs
 from tenant_slots.conf import rq_queues
+from tenant_slots.exceptions import UnusableQueue
 
 logger = logging.getLogger("tenant_slots")
 
@@ -71,9 +72,11 @@ class Fleet:
     members: tuple[Member, ...]
     """By name."""
     unasked: tuple[str, ...]
-    """Queues whose Redis does not answer."""
+    """Queues whose Redis does not answer, and the unusable ones."""
     is_suspended: bool
     """All workers of one of the servers are told to rest: ``rq suspend``."""
+    unusable: tuple[str, ...] = ()
+    """Queues whose settings lead to no Redis, so that nobody can listen on them."""
 
     def of(self, queue: str) -> tuple[Member, ...]:
         """Who listens on a queue of RQ, the dead among them."""
@@ -97,6 +100,7 @@ def known(*queues: str) -> Fleet:
     """The workers of the servers of these queues, or of all the project's. Three requests for each server."""
     members: dict[str, Member] = {}
     unasked: list[str] = []
+    unusable: list[str] = []
     suspended = False
     for name, same_server in dispatch.by_server(queues or tuple(rq_queues())).items():
         try:
@@ -107,7 +111,10 @@ def known(*queues: str) -> Fleet:
             about_queue = logs.about_named(queue=name)
             logger.warning("the workers of queue %s cannot be asked for: %s", name, error, extra=about_queue)
             unasked += same_server
-    return Fleet(tuple(sorted(members.values(), key=lambda member: member.name)), tuple(unasked), suspended)
+            if isinstance(error, UnusableQueue):
+                unusable += same_server
+    by_name = tuple(sorted(members.values(), key=lambda member: member.name))
+    return Fleet(by_name, tuple(unasked), suspended, tuple(unusable))
 
 
 def without_worker(known: Fleet, with_jobs: Collection[str]) -> list[str]:

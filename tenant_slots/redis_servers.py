@@ -17,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool, UnixDomainSocketConnection, parse_url
 from redis.exceptions import ConnectionError, TimeoutError
 from redis.retry import Retry
-from redis.sentinel import SentinelConnectionPool
+from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
 CONNECT_SECONDS = 1
 """A server on the same continent answers within a tenth of that."""
@@ -39,6 +39,9 @@ OF_ONE_POOL = {
     "retry_on_timeout",
 }
 """Options that a pool of redis-py 8 has added to those that it was given, and those that our own replace."""
+
+NO_MASTER = "no Sentinel that answers knows the master of its service"
+"""In place of the error, which with redis-py 6 and 7 quotes the passwords of the Sentinels that are away."""
 
 _away: dict[Hashable, tuple[float, str]] = {}
 """By server: until when it is not asked, and what was wrong with it."""
@@ -82,10 +85,17 @@ def asked(connection: Redis) -> Iterator[None]:
         yield
     except ServerAway:
         raise
+    except MasterNotFoundError:
+        _note_absence(server, NO_MASTER)
+        raise MasterNotFoundError(NO_MASTER) from None
     except (ConnectionError, TimeoutError) as error:
-        _away[server] = time.monotonic() + AWAY_SECONDS, str(error)
+        _note_absence(server, str(error))
         raise
     _away.pop(server, None)
+
+
+def _note_absence(server: Hashable, problem: str) -> None:
+    _away[server] = time.monotonic() + AWAY_SECONDS, problem
 
 
 def forget_absences() -> None:

@@ -12,7 +12,7 @@ import pytest
 import redis
 from django.conf import settings
 from django.test import override_settings
-from redis.connection import AbstractConnection
+from redis.connection import AbstractConnection, ConnectionPool
 from redis.sentinel import Sentinel
 
 from tenant_slots import dispatch, fleet, redis_servers
@@ -143,6 +143,29 @@ def test_the_connection_to_a_sentinels_service_asks_sentinels_that_are_not_waite
     assert sentinel.connection_pool.connection_kwargs["socket_timeout"] == redis_servers.ANSWER_SECONDS
     (other,) = theirs.connection_pool.sentinel_manager.sentinels
     assert other.connection_pool.connection_kwargs["socket_timeout"] == 30
+
+
+def test_no_password_of_a_sentinel_is_told_while_it_is_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As redis-py 6 and 7 have it: there a client is shown with the options of its connections."""
+    monkeypatch.setattr(ConnectionPool, "__repr__", lambda pool: repr(pool.connection_kwargs))
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        sentinels = [server.getsockname()]
+        options = {"SENTINELS": sentinels, "MASTER_NAME": "one", "DB": 0, "SENTINEL_KWARGS": {"password": "s3cret"}}
+        with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "imports": options}):
+            jobs.fail.enqueue("acme")
+            sweep_now()
+            _, found = doctor()
+            pool: Any = dispatch.queue_named("imports").connection.connection_pool
+            with pytest.raises(redis.ConnectionError) as raised:
+                pool.sentinel_manager.discover_master("one")
+    redis_servers.forget_absences()
+    assert "s3cret" not in found + caplog.text
+    for told in (found, caplog.text):
+        assert redis_servers.NO_MASTER in told
+    assert "s3cret" in str(raised.value), "the control: redis-py does tell it"
 
 
 def test_the_connection_to_a_unix_socket_is_bounded_too() -> None:

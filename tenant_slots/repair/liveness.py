@@ -53,10 +53,12 @@ def without_worker() -> Iterator[Finding]:
 
 def without_worker_here() -> Iterator[Finding]:
     """Nobody on this host, which may be a container, says that it takes jobs. Nothing while a Redis does not answer:
-    a worker that is started anew would not reach it either, and its job would be lost to that.
+    a worker that is started anew would not reach it either, and its job would be lost to that. On a queue whose
+    settings lead to no Redis there is no worker, so that it hides none.
     """
     known, host = fleet.known(), gethostname()
-    if not known.unasked and not any(member.is_alive for member in known.members if member.host == host):
+    is_somebody_away = set(known.unasked) - set(known.unusable)
+    if not is_somebody_away and not any(member.is_alive for member in known.members if member.host == host):
         yield Finding("no worker here", "", "", "", f"no worker on host {host} has lately said that it lives")
 
 

@@ -24,7 +24,7 @@ from tenant_slots.chains import Told
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.enqueueing import cancel
 from tenant_slots.enqueueing.after import require_stored
-from tenant_slots.exceptions import InvalidOption, NotInRQ
+from tenant_slots.exceptions import InvalidOption, NotInRQ, NotRetryable
 from tenant_slots.models import JobDependency, State, TenantJob
 from tenant_slots.repair import lost_runs, steps
 from tenant_slots.repair.pruning import old_jobs
@@ -243,6 +243,15 @@ def test_what_comes_after_a_job_that_does_not_finish_is_canceled_with_the_reason
     assert counters_match()
 
 
+def test_the_reason_names_no_job_of_another_tenant() -> None:
+    a = first("secret-corp")
+    others, own = after(a), after(a, tenant="secret-corp")
+    failed(a)
+    assert states(others, own) == ["canceled", "canceled"]
+    assert fresh(others).error == "canceled: a job of another tenant, which it was to run after, has failed"
+    assert str(a) in fresh(own).error, "the control"
+
+
 def test_a_failure_in_the_middle_ends_the_chain_there() -> None:
     a = first()
     b = jobs.fail.using(after=[a]).enqueue("acme")
@@ -431,6 +440,30 @@ def test_a_job_that_is_retried_when_its_time_has_come_is_not_held_by_an_end_that
     sweep_now()
     assert states(b) == ["scheduled"], "it waits for its own retry"
     assert not open_edges()
+
+
+def test_a_retried_job_is_not_canceled_again_by_an_end_of_before_that_is_told_late(nobody_tells: None) -> None:
+    others = [first(), first()]
+    b = after(*others)
+    b.cancel()
+    failed(others[0])
+    fresh(b).retry()
+    sweep_now()
+    assert states(b) == ["scheduled"], "it waits for the one that had not ended"
+    work()
+    sweep_now()
+    work()
+    assert states(*others, b) == ["failed", "finished", "finished"]
+
+
+def test_a_retry_that_is_refused_keeps_no_end_from_a_job_that_waits(nobody_tells: None) -> None:
+    others = [first(), first()]
+    b = after(*others)
+    failed(others[0])
+    with pytest.raises(NotRetryable):
+        fresh(b).retry()
+    sweep_now()
+    assert states(b) == ["canceled"]
 
 
 @pytest.mark.parametrize("how", ["delete", "queryset", "sql"])

@@ -245,6 +245,15 @@ def test_a_redis_out_of_reach_restarts_no_worker() -> None:
         assert doctor("--here")[0] == 0
 
 
+@pytest.mark.parametrize("unusable", [{"URL": ""}, {}])
+def test_a_queue_that_leads_to_no_redis_hides_no_worker_that_is_missing(unusable: dict[str, str]) -> None:
+    with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "reports": unusable}):
+        worker_on_record("here")
+        assert kinds("--here") == []
+        django_rq.get_connection("imports").flushall()
+        assert kinds("--here") == ["no worker here"]
+
+
 def test_whether_a_worker_is_here_asks_no_database(django_assert_num_queries: Any) -> None:
     with django_assert_num_queries(0):
         doctor("--here")
