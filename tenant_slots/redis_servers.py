@@ -82,20 +82,23 @@ def asked(connection: Redis) -> Iterator[None]:
             raise ServerAway(problem)
         _away[server] = now + AWAY_SECONDS, problem
     try:
-        yield
+        with telling_no_password():
+            yield
     except ServerAway:
         raise
-    except MasterNotFoundError:
-        _note_absence(server, NO_MASTER)
-        raise MasterNotFoundError(NO_MASTER) from None
     except (ConnectionError, TimeoutError) as error:
-        _note_absence(server, str(error))
+        _away[server] = time.monotonic() + AWAY_SECONDS, str(error)
         raise
     _away.pop(server, None)
 
 
-def _note_absence(server: Hashable, problem: str) -> None:
-    _away[server] = time.monotonic() + AWAY_SECONDS, problem
+@contextmanager
+def telling_no_password() -> Iterator[None]:
+    """Around what may raise the error of redis-py that quotes one."""
+    try:
+        yield
+    except MasterNotFoundError:
+        raise MasterNotFoundError(NO_MASTER) from None
 
 
 def forget_absences() -> None:

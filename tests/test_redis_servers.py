@@ -14,10 +14,12 @@ from django.conf import settings
 from django.test import override_settings
 from redis.connection import AbstractConnection, ConnectionPool
 from redis.sentinel import Sentinel
+from rq import Queue
 
-from tenant_slots import dispatch, fleet, redis_servers
+from tenant_slots import dispatch, fair_order, fleet, redis_servers
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import findings, steps
+from tenant_slots.workers import TenantSimpleWorker
 from tests import jobs
 from tests.factories import age, fresh, in_rq, owner, running_job, tenant_queue, waiting_job, work
 from tests.faults.servers import django_on_redis
@@ -166,6 +168,22 @@ def test_no_password_of_a_sentinel_is_told_while_it_is_away(
     for told in (found, caplog.text):
         assert redis_servers.NO_MASTER in told
     assert "s3cret" in str(raised.value), "the control: redis-py does tell it"
+
+
+def test_nor_by_a_worker_that_waits_at_rqs_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RQ logs the error."""
+    monkeypatch.setattr(ConnectionPool, "__repr__", lambda pool: repr(pool.connection_kwargs))
+    monkeypatch.setattr(fair_order, "take", lambda *_, **__: (None, []))  # as when nobody has a turn
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        sentinel = Sentinel([server.getsockname()], sentinel_kwargs={"password": "s3cret"})
+        queue = Queue("imports", connection=sentinel.master_for("one"))
+        worker: Any = TenantSimpleWorker([queue], connection=queue.connection, prepare_for_work=False)
+        worker.show_presence = lambda: None
+        with pytest.raises(redis.ConnectionError) as raised:
+            worker.queue_class.dequeue_any([queue], None, connection=queue.connection)
+    redis_servers.forget_absences()
+    assert str(raised.value) == redis_servers.NO_MASTER
 
 
 def test_the_connection_to_a_unix_socket_is_bounded_too() -> None:

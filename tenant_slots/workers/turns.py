@@ -20,6 +20,7 @@ from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.fair_order import Freed, Next, Turn
 from tenant_slots.models import TenantJob
 from tenant_slots.news import News, collecting, tell
+from tenant_slots.redis_servers import telling_no_password
 from tenant_slots.running.recording import NOT_BEGUN
 from tenant_slots.running.run import WatchedRun
 from tenant_slots.witness import Phase
@@ -115,7 +116,8 @@ class TurnTakingWorker(SweepingWorker):
         """
         if self._stop_requested:
             raise StopRequested
-        found = self._found(queues, timeout, options)
+        with telling_no_password():  # RQ logs what it meets while it waits
+            found = self._found(queues, timeout, options)
         self._busy_with_bookkeeping = found is not None
         return found
 
