@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from datetime import timezone as zone
 from typing import Any
@@ -38,7 +39,7 @@ from tests.django_tasks.api import (
     task_finished,
     task_started,
 )
-from tests.factories import dead_process
+from tests.factories import dead_process, work
 
 pytestmark = pytest.mark.django_db
 
@@ -126,6 +127,16 @@ def test_a_task_that_takes_its_context_knows_its_result() -> None:
     run_jobs()
     result.refresh()
     assert result.return_value == [result.id, "RUNNING", 1, ["tenant_slots.testing"], ["acme"]]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("run", [run_jobs, work])
+def test_a_decorator_between_both_of_ours_has_its_part_in_one_slot(run: Callable[[], Any]) -> None:
+    result = tasks.add_and_double.enqueue("acme", 20)
+    run()
+    result.refresh()
+    assert (result.return_value, result.attempts) == (42, 1)
+    assert TenantJob.objects.count() == 1
 
 
 def test_a_failure_says_what_was_raised() -> None:
