@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from tenant_slots.running import deliveries
 from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.running.recording import persistently
 from tenant_slots.running.run import Run
-from tenant_slots.running.runner import run_in_slot
+from tenant_slots.running.runner import require_possible, run_in_slot
 from tenant_slots.tasks import context
 from tenant_slots.tasks.on_busy import WAIT
 from tenant_slots.tasks.task import TaskCall, TenantTask
@@ -126,12 +126,16 @@ def _run_unlimited(call: TaskCall, rq_job: Job) -> Any:
     task = call.task
     row = TenantQueue(tenant=tenants.NO_TENANT, queue=task.queue)
     job = TenantJob(tenant_queue=row, task=task.path, rq_job_id=rq_job.id, context=context.context_in(rq_job.meta))
-    return _run_call(call, job)
+    return completed_in_context(job, _function_of(call))
 
 
 def _run_call(call: TaskCall, job: TenantJob) -> Any:
     job.require_readable("context")
-    return completed_in_context(job, lambda: call.task.function(*call.args, **call.kwargs))
+    return completed_in_context(job, _function_of(call), require_possible)
+
+
+def _function_of(call: TaskCall) -> Callable[[], Any]:
+    return lambda: call.task.function(*call.args, **call.kwargs)
 
 
 def _second_delivery(rq_job: Job, job: TenantJob) -> Retry:
