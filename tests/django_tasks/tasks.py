@@ -104,6 +104,12 @@ def comes_again(context: TaskContext, shop: str, ends: list[str]) -> Any:
 def sum_up(shop: str) -> None: ...
 
 
+@task(queue_name="imports")
+@tenant_job("imports", tenant="shop", unique_for=timedelta(hours=1))
+def tidy_up(shop: str) -> str:
+    return f"{shop} is tidy"
+
+
 def doubled(function: Callable[..., int]) -> Callable[..., int]:
     """As the decorators of other packages are."""
 

@@ -380,6 +380,19 @@ def test_what_using_was_given_is_known_of_the_result() -> None:
     assert again == result
 
 
+@pytest.mark.parametrize("task_is_first", [True, False])
+def test_a_call_that_has_an_identical_job_already_is_read_back_whichever_way_that_came(task_is_first: bool) -> None:
+    if task_is_first:
+        result, job = tasks.tidy_up.enqueue("acme"), tasks.tidy_up.func.enqueue("acme")
+    else:
+        job, result = tasks.tidy_up.func.enqueue("acme"), tasks.tidy_up.enqueue("acme")
+    assert (result.id, result.backend) == (str(job.uuid), "default")
+    run_jobs()
+    assert tasks.tidy_up.get_result(result.id).return_value == "acme is tidy"
+    result.refresh()
+    assert (result.status, result.backend) == (TaskResultStatus.SUCCESSFUL, "default")
+
+
 def test_arguments_are_made_plain_and_what_cannot_be_is_refused() -> None:
     result = tasks.ping.using(tenant="acme").enqueue((1, b"x"), many={"a": (2,)})
     assert (result.args, result.kwargs) == ([[1, "x"]], {"many": {"a": [2]}})
