@@ -110,6 +110,14 @@ def tidy_up(shop: str) -> str:
     return f"{shop} is tidy"
 
 
+@tenant_job("imports", tenant="context")
+def by_context(context: TaskContext, shop: str) -> None: ...
+
+
+@tenant_job("imports", tenant="shop", key="context")
+def with_context_as_key(context: TaskContext, shop: str) -> None: ...
+
+
 def doubled(function: Callable[..., int]) -> Callable[..., int]:
     """As the decorators of other packages are."""
 

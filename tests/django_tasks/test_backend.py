@@ -348,6 +348,17 @@ def test_the_decorator_names_a_tenant_and_a_key() -> None:
             task(queue_name="imports", **wrong)(tasks.add.func)  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize(("option", "inside"), [("tenant", tasks.by_context), ("key", tasks.with_context_as_key)])
+def test_the_context_of_a_task_is_no_tenant_and_no_key(option: str, inside: Any) -> None:
+    """Nor where the decorator inside names it: no call gives it."""
+    with pytest.raises(InvalidTask, match=rf"no argument 'context' to take the {option} from \(it has: shop\)"):
+        task(queue_name="imports", takes_context=True)(inside)
+    assert task(queue_name="imports")(inside).func is inside, "control: without it the argument is one like any other"
+    if PASSES_OPTIONS_ON:
+        with pytest.raises(InvalidTask, match=rf"no argument 'context' to take the {option} from"):
+            task(queue_name="imports", takes_context=True, **{option: "context"})(tasks.who_am_i.func)  # type: ignore[call-overload]
+
+
 def test_a_call_of_nobody_is_refused_and_the_error_names_the_ways_out() -> None:
     for call in (lambda: tasks.ping.enqueue(), lambda: tasks.add.enqueue(None, 1), lambda: tasks.add.enqueue("", 1)):
         with pytest.raises(TaskWithoutTenant, match=r"using\(tenant=\.\.\.\).*tenant_scope"):
