@@ -98,7 +98,7 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
     if job is not None and job.state == State.RUNNING:
         return _second_delivery(rq_job, job)
     if job is not None and job.state == State.WAITING and task.on_busy != WAIT:
-        persistently(lambda: _turn_away(job))
+        persistently(lambda: _turn_away(job), about=[job])
         if job.has_ended:
             return None
         if job.state == State.SCHEDULED:
@@ -146,8 +146,8 @@ def _second_delivery(rq_job: Job, job: TenantJob) -> Retry:
 
 def _not_started(rq_job: Job, job: TenantJob) -> Retry:
     """Somebody was faster: another delivery, a cancel, or a sweep."""
-    persistently(lambda: transitions.put_back(job))
-    persistently(lambda: job.refresh_from_db(fields=["state", "worker", "beats"]))
+    persistently(lambda: transitions.put_back(job), about=[job])
+    persistently(lambda: job.refresh_from_db(fields=["state", "worker", "beats"]), about=[job])
     if job.state == State.RUNNING:
         return _second_delivery(rq_job, job)
     return deliveries.ignored(rq_job, job) if job.has_ended else dispatch.deferred(rq_job)
