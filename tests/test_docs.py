@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from django.core.management import call_command
@@ -28,7 +29,9 @@ COMMANDS = [
 DEMO_COMMAND = 'python -m pip install -e ".[demo]" && python manage.py demo'
 TEST_COMMAND = "python -m pip install tox && tox"
 
-FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^( *)```(\S*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+"""In a list it is indented."""
+
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -37,7 +40,7 @@ def name_of(page: Path) -> str:
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
-    return [code for language, code in FENCE.findall(page.read_text()) if language in languages]
+    return [dedent(code) for _, language, code in FENCE.findall(page.read_text()) if language in languages]
 
 
 def anchors(page: Path) -> set[str]:
@@ -135,6 +138,12 @@ def test_relative_links_lead_to_a_file_and_a_heading(page: Path) -> None:
 def test_python_blocks_compile(page: Path) -> None:
     for code in blocks(page, "python", "py"):
         compile(code, name_of(page), "exec")
+
+
+def test_control_a_block_in_a_list_is_one(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("2. Write it:\n\n   ```python\n   import\n   ```\n\n```python\nx = 1\n```\n")
+    assert blocks(page, "python") == ["import\n", "x = 1\n"]
 
 
 def test_every_page_is_reachable_from_the_readme() -> None:

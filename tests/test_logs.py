@@ -13,14 +13,16 @@ from typing import Any
 
 import pytest
 import structlog
+from django.db import OperationalError
 
 import tenant_slots
-from tenant_slots import logs
+from tenant_slots import logs, slots
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair.one_row import unless_locked
+from tenant_slots.running import recording
 from tests import jobs
-from tests.factories import dead_process, fresh, running_job, tenant_queue, waiting_job, work
+from tests.factories import another_process, dead_process, fresh, running_job, tenant_queue, waiting_job, work
 from tests.repair.sweeps import sweep_now
 
 PACKAGE = Path(tenant_slots.__file__).parent
@@ -29,7 +31,6 @@ ABOUT_NO_SINGLE_JOB = {
     "Redis or the database is away": {
         ("repair/steps.py", "what runs in these queues is not charged yet, as Redis cannot be asked: %s"),
         ("repair/sweeper.py", "the sweep cannot ask Redis, the rest of it goes on: %s"),
-        ("running/recording.py", "the database did not answer, trying again: %s"),
         ("transitions.py", "the order of tenants is out of reach, the sweep will make up for it: %s"),
         ("workers/base.py", "Redis does not answer, the worker waits for it: %s"),
         ("workers/base.py", "Redis is out of reach: %s"),
@@ -151,6 +152,24 @@ def test_a_failure_and_a_reclaim_have_them_too(records: list[logging.LogRecord])
     assert fields(of(records, "failed tests.jobs.fail"))["job"] == str(failed.uuid)
     put_back = fields(of(records, "goes back to"))
     assert (put_back["job"], put_back["tenant"], put_back["attempt"]) == (str(lost.uuid), "acme", 1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_outage_at_the_end_of_a_job_is_about_that_job(
+    records: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = running_job(tenant_queue(), another_process())
+    release = slots.release
+
+    def away_once(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(slots, "release", release)
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr(slots, "release", away_once)
+    monkeypatch.setattr(recording, "PAUSES", (0, 60))
+    assert recording.record_end(job, {"state": State.FINISHED}, lambda: None)
+    written = fields(of(records, "the database did not answer"))
+    assert (written["job"], written["task"], written["attempt"]) == (str(job.uuid), job.task, job.attempt)
 
 
 def test_a_record_about_nothing_in_particular_has_the_fields_too(records: list[logging.LogRecord]) -> None:

@@ -62,7 +62,7 @@ def called_task(task: AnyTask, backend: BaseTaskBackend) -> CalledTask:
     """What a call of this Task becomes a job of. Options of a ``@tenant_job`` inside it hold too."""
     inner: TenantTask[..., Any] | None = getattr(task.func, "tenant_task", None)
     values = {} if inner is None else {field.name: getattr(inner, field.name) for field in fields(TenantTask)}
-    function = task.func if inner is None else inner.function
+    function = _function(task.func, inner)
     queue = _queue(task, inner)
     signature = _signature(function, task.takes_context)
     named = getattr(task, "tenant", None), getattr(inner, "tenant", None), source_in(backend.options.get("TENANT"))
@@ -89,6 +89,12 @@ def called_task_at(path: str) -> CalledTask | None:
     """For whoever runs a job."""
     task = task_at(path)
     return None if task is None else called_task(task, task.get_backend())
+
+
+def _function(function: Callable[..., Any], inner: TenantTask[..., Any] | None) -> Callable[..., Any]:
+    """What is called: the decorated one itself, unless another decorator stands between, which belongs to it."""
+    wrapped: object = getattr(function, "__wrapped__", None)
+    return inner.function if inner is not None and wrapped is inner.function else function
 
 
 def _queue(task: AnyTask, inner: TenantTask[..., Any] | None) -> str:

@@ -17,6 +17,7 @@ from tenant_slots.django_tasks.api import (
 )
 from tenant_slots.django_tasks.found import require_task
 from tenant_slots.django_tasks.task import with_values
+from tenant_slots.exceptions import UnknownJob
 from tenant_slots.models import State, TenantJob
 from tenant_slots.tasks import attempts
 
@@ -43,7 +44,7 @@ def result_with(result_id: str) -> AnyResult:
         UnknownJob: its Task is not in the code any more.
     """
     job = _job_with(result_id)
-    if job is None or not attempts.is_call(job):
+    if job is None or not _is_call(job):
         raise TaskResultDoesNotExist(result_id)
     return result_of(job)
 
@@ -53,8 +54,9 @@ def result_of(job: TenantJob, task: AnyTask | None = None) -> AnyResult:
     mark = job.options.get(attempts.MARK, {})
     runs = attempts.ended_runs(job)
     is_counted = not _is_among(runs, job) and _has_begun(job)
+    called = with_values(task or require_task(job.task), _values_of(job, mark))
     result: AnyResult = TaskResult(
-        task=with_values(task or require_task(job.task), _values_of(job, mark)),
+        task=called,
         id=str(job.uuid),
         status=STATUS.get(job.state, TaskResultStatus.FAILED),  # of no state that there is, nothing comes any more
         enqueued_at=job.enqueued_at,
@@ -63,7 +65,7 @@ def result_of(job: TenantJob, task: AnyTask | None = None) -> AnyResult:
         finished_at=job.ended_at if job.has_ended else None,
         args=list(job.args),
         kwargs=dict(job.kwargs),
-        backend=mark.get("backend", ""),
+        backend=called.backend,
         errors=_errors(job, runs),
         worker_ids=[run["worker"] for run in runs] + ([job.worker] if is_counted else []),
     )
@@ -76,6 +78,16 @@ def as_stored(job: TenantJob) -> TenantJob:
     """The job with what its row has by now. Raises TenantJob.DoesNotExist."""
     found: TenantJob = TenantJob.objects.select_related("tenant_queue").get(pk=job.pk)
     return found
+
+
+def _is_call(job: TenantJob) -> bool:
+    """Or a job of the decorated function inside a Task: an identical call of the Task is given that one."""
+    if not attempts.is_call(job):
+        try:
+            require_task(job.task)
+        except UnknownJob:
+            return False
+    return True
 
 
 def _job_with(result_id: str) -> TenantJob | None:

@@ -86,6 +86,8 @@ def problem_of_place(task: AnyTask) -> str:
 
 
 def _require_source(task: AnyTask, name: str) -> None:
-    source = getattr(task, name, None)
-    if source is not None and not callable(source):
-        require_argument(inspect.unwrap(task.func), name, source)
+    """Of its own, and of a ``@tenant_job`` inside it, which does not know that the first argument is the context."""
+    for own in (task, getattr(task.func, "tenant_task", None)):
+        source = getattr(own, name, None)
+        if source is not None and not callable(source):
+            require_argument(inspect.unwrap(task.func), name, source, but_first=task.takes_context)

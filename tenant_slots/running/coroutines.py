@@ -39,14 +39,21 @@ def called_here() -> Iterator[None]:
         _is_called_here.reset(token)
 
 
-def completed_in_context(job: TenantJob, function: Callable[[], Any]) -> Any:
+def completed_in_context(
+    job: TenantJob, function: Callable[[], Any], require: Callable[[TenantJob, Any], None] = lambda job, result: None
+) -> Any:
     """What a function returns that is called in a job's context, or the coroutine that it returns, once it has ended.
+
+    What `require` raises of that is raised in the context too, where errors are told of.
 
     RQ too would run a coroutine that a job returns (2.12, ``Job._execute``), but after the job has given its slot back.
     """
     with outside_of_scopes(), context.entered(job):
         result = function()
-        return _run(_in_context(job, result)) if isinstance(result, Coroutine) else result
+        if isinstance(result, Coroutine):
+            result = _run(_in_context(job, result))
+        require(job, result)
+        return result
 
 
 def _in_context(job: TenantJob, coroutine: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from tenant_slots.running import deliveries
 from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.running.recording import Refused, StartRefused, persistently, unless_refused
 from tenant_slots.running.run import Run
-from tenant_slots.running.runner import run_in_slot
+from tenant_slots.running.runner import require_possible, run_in_slot
 from tenant_slots.tasks import context
 from tenant_slots.tasks.on_busy import WAIT
 from tenant_slots.tasks.task import TaskCall, TenantTask
@@ -98,7 +98,7 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
     if job is not None and job.state == State.RUNNING:
         return _second_delivery(rq_job, job)
     if job is not None and job.state == State.WAITING and task.on_busy != WAIT:
-        persistently(lambda: _turn_away(job))
+        persistently(lambda: _turn_away(job), about=[job])
         if job.has_ended:
             return None
         if job.state == State.SCHEDULED:
@@ -126,12 +126,16 @@ def _run_unlimited(call: TaskCall, rq_job: Job) -> Any:
     task = call.task
     row = TenantQueue(tenant=tenants.NO_TENANT, queue=task.queue)
     job = TenantJob(tenant_queue=row, task=task.path, rq_job_id=rq_job.id, context=context.context_in(rq_job.meta))
-    return _run_call(call, job)
+    return completed_in_context(job, _function_of(call))
 
 
 def _run_call(call: TaskCall, job: TenantJob) -> Any:
     job.require_readable("context")
-    return completed_in_context(job, lambda: call.task.function(*call.args, **call.kwargs))
+    return completed_in_context(job, _function_of(call), require_possible)
+
+
+def _function_of(call: TaskCall) -> Callable[[], Any]:
+    return lambda: call.task.function(*call.args, **call.kwargs)
 
 
 def _second_delivery(rq_job: Job, job: TenantJob) -> Retry:
@@ -142,8 +146,8 @@ def _second_delivery(rq_job: Job, job: TenantJob) -> Retry:
 
 def _not_started(rq_job: Job, job: TenantJob) -> Retry:
     """Somebody was faster: another delivery, a cancel, or a sweep."""
-    persistently(lambda: transitions.put_back(job))
-    persistently(lambda: job.refresh_from_db(fields=["state", "worker", "beats"]))
+    persistently(lambda: transitions.put_back(job), about=[job])
+    persistently(lambda: job.refresh_from_db(fields=["state", "worker", "beats"]), about=[job])
     if job.state == State.RUNNING:
         return _second_delivery(rq_job, job)
     return deliveries.ignored(rq_job, job) if job.has_ended else dispatch.deferred(rq_job)

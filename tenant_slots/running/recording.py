@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -85,7 +85,7 @@ def record_start(job: TenantJob, owner: Owner, on_outage: Callable[[], object]) 
     Raises:
         StartRefused: as soon as that is known.
     """
-    return bool(persistently(_starting(job, owner), on_outage))
+    return bool(persistently(_starting(job, owner), on_outage, about=[job]))
 
 
 def record_end(job: TenantJob, outcome: Outcome, on_outage: Callable[[], object]) -> Release | None:
@@ -101,7 +101,7 @@ def record_end(job: TenantJob, outcome: Outcome, on_outage: Callable[[], object]
         on_outage()
         _keep_lease(job)
 
-    return persistently(unless_refused(lambda: release(job, outcome), EndRefused), between)
+    return persistently(unless_refused(lambda: release(job, outcome), EndRefused), between, about=[job])
 
 
 def record_end_briefly(job: TenantJob, outcome: Outcome, on_outage: Callable[[], object]) -> Release | None:
@@ -111,7 +111,7 @@ def record_end_briefly(job: TenantJob, outcome: Outcome, on_outage: Callable[[],
     """
     with waiting_at_most(PATIENCE_SECONDS):
         try:
-            return persistently(lambda: release(job, outcome), on_outage, BRIEFLY, give_up=is_locked_out)
+            return persistently(lambda: release(job, outcome), on_outage, BRIEFLY, is_locked_out, [job])
         except Error as error:
             logger.error("the database refuses the end of job %s", job.uuid, exc_info=error, extra=logs.about(job))
             return None
@@ -122,8 +122,13 @@ def persistently(
     between: Callable[[], object] = lambda: None,
     pauses: Sequence[float] | None = None,
     give_up: Callable[[Error], bool] = lambda error: False,
+    about: Iterable[TenantJob] = (),
 ) -> T | None:
-    """The action's answer; None when the database stayed out of reach for the sum of the pauses, or of `PAUSES`."""
+    """The action's answer; None when the database stayed out of reach for the sum of the pauses, or of `PAUSES`.
+
+    Args:
+        about: the job whose step it is, where there is one, for the log.
+    """
     pauses = PAUSES if pauses is None else pauses
     until = time.monotonic() + sum(pauses)
     for pause in pauses:
@@ -131,7 +136,7 @@ def persistently(
             _leave_users_transaction()
             return action()
         except PASSING as error:
-            logger.warning("the database did not answer, trying again: %s", error)
+            logger.warning("the database did not answer, trying again: %s", error, extra=logs.about(*about))
             connections[app_settings.DATABASE].close()
             if give_up(error) or time.monotonic() > until:
                 return None

@@ -105,7 +105,7 @@ class Run:
                 job.expires_at = None  # as its row has it now, which was read before
             return True
         if job.state == State.QUEUED:
-            persistently(lambda: transitions.put_back(job), self._on_outage)
+            persistently(lambda: transitions.put_back(job), self._on_outage, about=[job])
         return False
 
     def fail_refused(self, job: TenantJob, error: StartRefused) -> None:

@@ -73,6 +73,8 @@ def _row_of(job_id: str, attempt: int) -> TenantJob | None:
 def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
     """Call the function of a run that has begun, and record how it ended.
 
+    It gives `require_possible` what came of the job.
+
     Raises:
         TenantBusy: the function has; the job is back in its backlog.
         EndedAtOnce: its end is not recorded.
@@ -88,8 +90,6 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
         try:
             result = function(job)
             alarm.disarm()
-            _require_meaning(job, result)
-            _require_retries_left(job, result)
         except EndedAtOnce:
             alarm.disarm()
             raise  # its worker records that
@@ -138,7 +138,7 @@ def _is_expired(job: TenantJob) -> bool:
 def run_stored(job: TenantJob) -> Any:
     """Call the function of a job as its row has it."""
     job.require_readable("context")
-    return completed_in_context(job, _call_of(job))
+    return completed_in_context(job, _call_of(job), require_possible)
 
 
 def _call_of(job: TenantJob) -> Callable[[], Any]:
@@ -178,6 +178,12 @@ def _failed_or_again(job: TenantJob, text: str, error: BaseException) -> Outcome
 def _is_retried_for(job: TenantJob, error: BaseException) -> bool:
     task = registered.get(job.task)
     return not isinstance(error, RetriesExceeded) and (task is None or isinstance(error, task.retry_for))
+
+
+def require_possible(job: TenantJob, result: Any) -> None:
+    """Raises InvalidOption or RetriesExceeded for a Retry with which the job cannot run again."""
+    _require_meaning(job, result)
+    _require_retries_left(job, result)
 
 
 def _require_meaning(job: TenantJob, result: Any) -> None:

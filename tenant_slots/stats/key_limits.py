@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.db.models import BigIntegerField, Case, OuterRef, Subquery, Value, When
@@ -10,9 +11,20 @@ from tenant_slots.models import TenantJobQuerySet
 from tenant_slots.stats.expressions import jobs_of_row
 
 
-def jobs_below_key_limit() -> Any:
-    """Of a `TenantQueue`, if all its slots were free; NULL where it has no such limit. Reservations count as jobs."""
-    waiting, holding = _by_key(jobs_of_row().waiting(), waits=1), _by_key(jobs_of_row().holding(), waits=0)
+def lanes_apart(rq_queues: Iterable[str]) -> list[str]:
+    """In which of these RQ queues, as jobs' rows have them, the jobs are to be told apart: none while none overflow."""
+    lanes = sorted(set(rq_queues))
+    return lanes if any(lanes) else []
+
+
+def jobs_below_key_limit(rq_queue: str | None = None) -> Any:
+    """Of a `TenantQueue`, if all its slots were free; NULL where it has no such limit. Reservations count as jobs.
+
+    Args:
+        rq_queue: in which they wait, as their rows have it; None for all.
+    """
+    jobs = jobs_of_row().waiting() if rq_queue is None else jobs_of_row().waiting().filter(rq_queue=rq_queue)
+    waiting, holding = _by_key(jobs, waits=1), _by_key(jobs_of_row().holding(), waits=0)
     return Case(
         When(max_job_per_key=None, then=Value(None)),
         default=_BelowKeyLimit(waiting.union(holding, all=True)),

@@ -31,7 +31,7 @@ from tenant_slots.models import (
 )
 from tenant_slots.models.queue_minute import ALL_QUEUES
 from tenant_slots.stats.expressions import in_seconds, jobs_of_row, oldest_wait
-from tenant_slots.stats.key_limits import jobs_below_key_limit
+from tenant_slots.stats.key_limits import jobs_below_key_limit, lanes_apart
 
 
 class HeldBackBy(StrEnum):
@@ -90,8 +90,7 @@ Place = tuple[int, str]
 
 def collected(tenants: int | Iterable[str] = 0) -> Metrics:
     """All of it, of as many tenant queues with the largest backlogs, or of these tenants' ones."""
-    rows = _rows()
-    queues = _by_queue(rows)
+    rows, queues = _counted()
     for queue, seconds in _oldest_waits(rows).items():
         queues[queue].oldest_wait = seconds
     totals = {total.queue: total for total in QueueTotal.objects.exclude(queue=ALL_QUEUES)}
@@ -100,7 +99,8 @@ def collected(tenants: int | Iterable[str] = 0) -> Metrics:
 
 def by_queue() -> dict[str, Figures]:
     """What is now, without the oldest wait: five queries."""
-    return dict(_by_queue(_rows()))
+    _, queues = _counted()
+    return dict(queues)
 
 
 class _Row:
@@ -118,19 +118,20 @@ class _Row:
         self._tokens = values["tokens"]
         self._closed = HeldBackBy.PAUSE if values["paused"] else None if values["rested"] else HeldBackBy.REST
         self._below_key_limit = values["below_key_limit"]
+        self._below_in_lane = values["below_in_lane"]
 
-    def spread(self, counts: Counter[str], of_queue: Figures) -> None:
+    def spread(self, rq_queue: str, counts: Counter[str], of_queue: Figures) -> None:
         """Add its jobs of one queue of RQ. What could run is shared out among these queues as they come."""
-        runnable, held_back = self._told_apart(counts[State.WAITING])
+        runnable, held_back = self._told_apart(counts[State.WAITING], self._below_in_lane.get(rq_queue))
         for figures in (self.figures, of_queue):
             figures.jobs.update(counts)
             figures.runnable += runnable
             figures.held_back.update(held_back)
 
-    def _told_apart(self, waiting: int) -> tuple[int, Counter[HeldBackBy]]:
+    def _told_apart(self, waiting: int, below_in_lane: int | None) -> tuple[int, Counter[HeldBackBy]]:
         if self._closed:
             return 0, Counter({self._closed: waiting})
-        below_key_limit = _at_most(self._below_key_limit, waiting)
+        below_key_limit = _at_most(self._below_key_limit, _at_most(below_in_lane, waiting))
         fit = min(below_key_limit, self._free)
         allowed = _at_most(self._tokens, fit)
         self._below_key_limit = _less(self._below_key_limit, below_key_limit)
@@ -148,25 +149,35 @@ def _less(bound: int | None, jobs: int) -> int | None:
     return None if bound is None else bound - jobs
 
 
-def _by_queue(rows: Mapping[int, _Row]) -> defaultdict[str, Figures]:
+def _counted() -> tuple[dict[int, _Row], defaultdict[str, Figures]]:
+    jobs = _jobs()
+    rows = _rows(lanes_apart(rq_queue for _, rq_queue in jobs))
+    return rows, _by_queue(rows, jobs)
+
+
+def _by_queue(rows: Mapping[int, _Row], jobs: Mapping[Place, Counter[str]]) -> defaultdict[str, Figures]:
     """Counted in the rows too."""
     queues: defaultdict[str, Figures] = defaultdict(Figures)
     for row in rows.values():
         of_queue = queues[row.figures.queue]
         of_queue.capacity += row.figures.capacity
         of_queue.in_use += row.figures.in_use
-    for (pk, rq_queue), counts in _jobs().items():
+    for (pk, rq_queue), counts in jobs.items():
         if pk in rows:
-            rows[pk].spread(counts, queues[rq_queue_of(rq_queue, rows[pk].figures.queue)])
+            rows[pk].spread(rq_queue, counts, queues[rq_queue_of(rq_queue, rows[pk].figures.queue)])
     return queues
 
 
-def _rows() -> dict[int, _Row]:
+def _rows(lanes: list[str]) -> dict[int, _Row]:
     rested = ExpressionWrapper(rests.is_over(), output_field=BooleanField())
-    rows = TenantQueue.objects.order_by().values_list("pk", "tenant", "queue", "max_job", "current_job", "paused")
+    rows = TenantQueue.objects.order_by().annotate(rested=rested, tokens=rates.left(), below=jobs_below_key_limit())
     names = ("max_job", "current_job", "paused", "rested", "tokens", "below_key_limit")
-    found = rows.annotate(rested=rested, tokens=rates.left(), below=jobs_below_key_limit())
-    return {pk: _Row(tenant, queue, dict(zip(names, rest, strict=True))) for pk, tenant, queue, *rest in found}
+    columns = ("pk", "tenant", "queue", *names[:-1], "below", *map(jobs_below_key_limit, lanes))
+    found = {}
+    for pk, tenant, queue, *rest in rows.values_list(*columns):
+        below_in_lane = dict(zip(lanes, rest[len(names) :], strict=True))
+        found[pk] = _Row(tenant, queue, {**dict(zip(names, rest, strict=False)), "below_in_lane": below_in_lane})
+    return found
 
 
 def _jobs() -> dict[Place, Counter[str]]:

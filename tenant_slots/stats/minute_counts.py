@@ -18,7 +18,7 @@ from tenant_slots.db.clock import MinuteOf, start_of
 from tenant_slots.models import State, TenantJob, TenantQueue, rq_queue_of
 from tenant_slots.models.queue_minute import DELAY_BOUNDS, DELAYS, RUN_BOUNDS, RUNS
 from tenant_slots.stats.expressions import in_seconds, run_time, start_delay
-from tenant_slots.stats.key_limits import jobs_below_key_limit
+from tenant_slots.stats.key_limits import jobs_below_key_limit, lanes_apart
 
 Counts = Mapping[tuple[int, str], Counter[str]]
 """By minute and queue of RQ, how many by column."""
@@ -57,10 +57,12 @@ def gauges() -> dict[str, Counter[str]]:
     running = TenantJob.objects.running().jobs().order_by().values_list(*QUEUE_OF_JOB)
     for rq_queue, queue, jobs in running.annotate(jobs=Count("pk")):
         found[rq_queue_of(rq_queue, queue)]["running"] += jobs
-    free, names = _free_slots(), dict(TenantQueue.objects.order_by().values_list("pk", "queue"))
     waiting = TenantJob.objects.waiting().jobs().order_by().values_list("tenant_queue_id", "rq_queue")
-    for row, rq_queue, jobs in waiting.annotate(jobs=Count("pk")):
-        runnable = min(jobs, free.get(row, 0))
+    by_lane = list(waiting.annotate(jobs=Count("pk")))
+    lanes = lanes_apart(rq_queue for _, rq_queue, _ in by_lane)
+    (free, of_lane), names = _free_slots(lanes), dict(TenantQueue.objects.order_by().values_list("pk", "queue"))
+    for row, rq_queue, jobs in by_lane:
+        runnable = min(jobs, free.get(row, 0), of_lane.get((row, rq_queue), jobs))
         free[row] = free.get(row, 0) - runnable
         counts = found[rq_queue_of(rq_queue, names.get(row, ""))]
         counts["runnable"] += runnable
@@ -68,10 +70,17 @@ def gauges() -> dict[str, Counter[str]]:
     return found
 
 
-def _free_slots() -> dict[int, int]:
+def _free_slots(lanes: list[str]) -> tuple[dict[int, int], dict[tuple[int, str], int]]:
+    """Of each row, and what its limit per concurrency key allows of that in each of these RQ queues."""
     rows = TenantQueue.objects.filter(rates.allows(1), rests.is_over()).with_free(1).order_by()
-    found = rows.values_list("pk", F("max_job") - F("current_job"), jobs_below_key_limit())
-    return {pk: free if below is None else min(free, below) for pk, free, below in found}
+    found = rows.values_list("pk", F("max_job") - F("current_job"), *map(jobs_below_key_limit, [None, *lanes]))
+    free: dict[int, int] = {}
+    of_lane: dict[tuple[int, str], int] = {}
+    for pk, slots, below, *below_in_lanes in found:
+        free[pk] = slots if below is None else min(slots, below)
+        by_lane = zip(lanes, below_in_lanes, strict=True)
+        of_lane |= {(pk, lane): below for lane, below in by_lane if below is not None}
+    return free, of_lane
 
 
 def ends(first: int, end: int) -> Any:

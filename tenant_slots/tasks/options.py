@@ -237,10 +237,14 @@ def as_fields(given: Mapping[str, Any], options: Mapping[str, Option], for_rq: M
     return {"rq_options": rq_options, **{name: value for name, value in given.items() if name not in own}}
 
 
-def require_argument(function: Callable[..., Any], option: str, argument: object) -> None:
-    """Raises ImproperJob unless the function has this single argument to take a `tenant` or a `key` from."""
+def require_argument(function: Callable[..., Any], option: str, argument: object, *, but_first: int = 0) -> None:
+    """Raises ImproperJob unless the function has this single argument to take a `tenant` or a `key` from.
+
+    Args:
+        but_first: how many arguments no call gives, as the context that one of Django's Tasks may take.
+    """
     name = getattr(function, "__qualname__", repr(function))
-    parameters = inspect.signature(function).parameters
+    parameters = dict(list(inspect.signature(function).parameters.items())[but_first:])
     if not isinstance(argument, str) or argument not in parameters:
         has = ", ".join(parameters) or "none"
         raise ImproperJob(

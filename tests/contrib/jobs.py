@@ -97,6 +97,19 @@ async def gives_up(tenant: str) -> None:
 
 
 @tenant_job("imports", tenant="tenant")
+def asks_again(tenant: str, most: int = 1) -> Retry:
+    """Each time, so that the second one is too much."""
+    return Retry(max=most)
+
+
+@tenant_job("imports", tenant="tenant")
+async def asks_for_nonsense(tenant: str) -> Retry:
+    retry = Retry(max=1)
+    retry.intervals = ["soon"]  # type: ignore[list-item]
+    return retry
+
+
+@tenant_job("imports", tenant="tenant")
 def busy(tenant: str) -> None:
     raise TenantBusy("slow down", seconds=3600)
 

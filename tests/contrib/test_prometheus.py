@@ -31,6 +31,7 @@ from tenant_slots.repair import liveness, lost_runs, minutes
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tenant_slots.stats import metrics as facts
+from tenant_slots.stats import minute_counts
 from tests.factories import another_process, dead_process, running_job, tenant_queue, waiting_job, worker_on_record
 from tests.processes import wait_until
 from tests.repair.sweeps import sweep_now
@@ -166,6 +167,33 @@ def test_jobs_that_overflow_count_in_their_rq_queue_and_share_the_free_slots() -
     held_back = [value(samples, "jobs_held_back", queue=queue, reason="limit") for queue in ("imports", "imports_bulk")]
     assert (sum(runnable), held_back.count(1)) == (3, 1)
     assert value(samples, "jobs", queue="imports_bulk", state="waiting") == 2
+
+
+def jobs_that_overflow_from_a_full_key() -> None:
+    row = tenant_queue(max_job=10, max_job_per_key=1)
+    running_job(row, another_process(), key="k")
+    for _ in range(5):
+        waiting_job(row, key="k")
+    for _ in range(3):
+        waiting_job(row, rq_queue="imports_bulk")
+
+
+def test_jobs_of_a_full_key_are_held_back_where_they_wait_and_no_others_where_they_overflow_to() -> None:
+    jobs_that_overflow_from_a_full_key()
+    samples = scrape()
+    for queue, runnable, held_back in (("imports", 0, 5), ("imports_bulk", 3, 0)):
+        assert value(samples, "jobs_runnable", queue=queue) == runnable
+        assert value(samples, "jobs_held_back", queue=queue, reason="key") == held_back
+        of_minute = minute_counts.gauges()[queue]
+        assert (of_minute["runnable"], of_minute["held_back"]) == (runnable, held_back)
+
+
+def test_a_key_that_waits_in_two_queues_of_rq_is_runnable_in_one() -> None:
+    row = tenant_queue(max_job=10, max_job_per_key=1)
+    for rq_queue in ("", "imports_bulk"):
+        waiting_job(row, key="k", rq_queue=rq_queue)
+    samples = scrape()
+    assert sum(value(samples, "jobs_runnable", queue=queue) or 0 for queue in ("imports", "imports_bulk")) == 1
 
 
 def test_calls_without_a_tenant_have_no_capacity() -> None:
@@ -406,7 +434,8 @@ def test_a_scrape_has_as_many_queries_for_many_tenants_as_for_one() -> None:
 
 def test_the_most_queries_of_a_scrape_are_ten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "LONGEST_WAITING", 1)
-    waiting_job(tenant_queue()), waiting_job(tenant_queue(queue="reports"))
+    waiting_job(tenant_queue("other")), waiting_job(tenant_queue(queue="reports"))
+    jobs_that_overflow_from_a_full_key()
     assert queries_of_a_scrape() <= 10
 
 

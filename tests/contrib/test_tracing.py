@@ -112,6 +112,20 @@ def test_a_failure_is_an_error_with_its_stack_and_a_busy_tenant_is_none(spans: I
     assert not any("exception" in one.name for one in named(spans, busy.task).events)
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_run_that_asks_for_one_too_many_is_a_failure(spans: InMemorySpanExporter, plain: bool) -> None:
+    if plain:
+        django_rq.get_queue("imports").enqueue(jobs.asks_again, "acme")
+    else:
+        jobs.asks_again.enqueue("acme")
+    work()
+    first, second = [span for span in spans.get_finished_spans() if span.name == jobs.asks_again.tenant_task.path]
+    assert (first.status.status_code.name, second.status.status_code.name) == ("UNSET", "ERROR")
+    (event,) = second.events
+    assert "RetriesExceeded" in (event.attributes or {})["exception.type"]
+    assert TenantJob.objects.latest("pk").state == State.FAILED
+
+
 def test_without_a_trace_nothing_is_kept_and_the_span_is_a_root(spans: InMemorySpanExporter) -> None:
     job = jobs.succeeds.enqueue("acme")
     assert fresh(job).context == {}
@@ -238,6 +252,10 @@ def refused(job: TenantJob) -> None:
     TenantJob.objects.filter(pk=job.pk).update(context={"refused": True})
 
 
+def had_its_retry(job: TenantJob) -> None:
+    TenantJob.objects.filter(pk=job.pk).update(failures=1)
+
+
 @contextmanager
 def doorkeeper(job: TenantJob) -> Iterator[None]:
     """One of the project's contexts, after ours."""
@@ -251,6 +269,8 @@ def doorkeeper(job: TenantJob) -> Iterator[None]:
     [
         (jobs.leaves, None, "SystemExit"),
         (jobs.gives_up, None, "CancelledError"),
+        (jobs.asks_again, had_its_retry, "RetriesExceeded"),
+        (jobs.asks_for_nonsense, None, "InvalidOption"),
         (jobs.succeeds, refused, "PermissionError"),
         (jobs.succeeds, moved, "UnknownJob"),
         (jobs.succeeds, spoilt, "UnreadableColumn"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -100,6 +102,37 @@ def comes_again(context: TaskContext, shop: str, ends: list[str]) -> Any:
 @task(queue_name="imports")
 @tenant_job("imports", tenant="shop", debounce=timedelta(seconds=30))
 def sum_up(shop: str) -> None: ...
+
+
+@task(queue_name="imports")
+@tenant_job("imports", tenant="shop", unique_for=timedelta(hours=1))
+def tidy_up(shop: str) -> str:
+    return f"{shop} is tidy"
+
+
+@tenant_job("imports", tenant="context")
+def by_context(context: TaskContext, shop: str) -> None: ...
+
+
+@tenant_job("imports", tenant="shop", key="context")
+def with_context_as_key(context: TaskContext, shop: str) -> None: ...
+
+
+def doubled(function: Callable[..., int]) -> Callable[..., int]:
+    """As the decorators of other packages are."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> int:
+        return 2 * function(*args, **kwargs)
+
+    return run
+
+
+@task(queue_name="imports", takes_context=True)
+@doubled
+@tenant_job("imports", tenant="shop")
+def add_and_double(context: TaskContext, shop: str, a: int) -> int:
+    return a + context.attempt
 
 
 @task(queue_name="imports", takes_context=True)

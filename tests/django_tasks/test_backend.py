@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from datetime import timezone as zone
 from typing import Any
@@ -38,7 +39,7 @@ from tests.django_tasks.api import (
     task_finished,
     task_started,
 )
-from tests.factories import dead_process
+from tests.factories import dead_process, work
 
 pytestmark = pytest.mark.django_db
 
@@ -126,6 +127,16 @@ def test_a_task_that_takes_its_context_knows_its_result() -> None:
     run_jobs()
     result.refresh()
     assert result.return_value == [result.id, "RUNNING", 1, ["tenant_slots.testing"], ["acme"]]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("run", [run_jobs, work])
+def test_a_decorator_between_both_of_ours_has_its_part_in_one_slot(run: Callable[[], Any]) -> None:
+    result = tasks.add_and_double.enqueue("acme", 20)
+    run()
+    result.refresh()
+    assert (result.return_value, result.attempts) == (42, 1)
+    assert TenantJob.objects.count() == 1
 
 
 def test_a_failure_says_what_was_raised() -> None:
@@ -337,6 +348,17 @@ def test_the_decorator_names_a_tenant_and_a_key() -> None:
             task(queue_name="imports", **wrong)(tasks.add.func)  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize(("option", "inside"), [("tenant", tasks.by_context), ("key", tasks.with_context_as_key)])
+def test_the_context_of_a_task_is_no_tenant_and_no_key(option: str, inside: Any) -> None:
+    """Nor where the decorator inside names it: no call gives it."""
+    with pytest.raises(InvalidTask, match=rf"no argument 'context' to take the {option} from \(it has: shop\)"):
+        task(queue_name="imports", takes_context=True)(inside)
+    assert task(queue_name="imports")(inside).func is inside, "control: without it the argument is one like any other"
+    if PASSES_OPTIONS_ON:
+        with pytest.raises(InvalidTask, match=rf"no argument 'context' to take the {option} from"):
+            task(queue_name="imports", takes_context=True, **{option: "context"})(tasks.who_am_i.func)  # type: ignore[call-overload]
+
+
 def test_a_call_of_nobody_is_refused_and_the_error_names_the_ways_out() -> None:
     for call in (lambda: tasks.ping.enqueue(), lambda: tasks.add.enqueue(None, 1), lambda: tasks.add.enqueue("", 1)):
         with pytest.raises(TaskWithoutTenant, match=r"using\(tenant=\.\.\.\).*tenant_scope"):
@@ -367,6 +389,19 @@ def test_what_using_was_given_is_known_of_the_result() -> None:
     again = tasks.ping.get_result(result.id)
     assert (again.task.explicit_tenant, again.task.explicit_key, job_of(result).key) == ("acme", "ann", "ann")
     assert again == result
+
+
+@pytest.mark.parametrize("task_is_first", [True, False])
+def test_a_call_that_has_an_identical_job_already_is_read_back_whichever_way_that_came(task_is_first: bool) -> None:
+    if task_is_first:
+        result, job = tasks.tidy_up.enqueue("acme"), tasks.tidy_up.func.enqueue("acme")
+    else:
+        job, result = tasks.tidy_up.func.enqueue("acme"), tasks.tidy_up.enqueue("acme")
+    assert (result.id, result.backend) == (str(job.uuid), "default")
+    run_jobs()
+    assert tasks.tidy_up.get_result(result.id).return_value == "acme is tidy"
+    result.refresh()
+    assert (result.status, result.backend) == (TaskResultStatus.SUCCESSFUL, "default")
 
 
 def test_arguments_are_made_plain_and_what_cannot_be_is_refused() -> None:
