@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from asyncio import CancelledError
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextvars import ContextVar
@@ -85,7 +84,9 @@ def run_next(
                     run_in_slot(run, _run_apart)
             except TenantBusy:
                 pass
-            except (Exception, SystemExit, CancelledError):  # the row has it
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # the row has it
                 logger.exception("%s for %r raised", job, job.tenant_queue.tenant, extra=logs.about(job))
             return job
     return None
