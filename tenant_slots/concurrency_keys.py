@@ -16,8 +16,8 @@ from collections.abc import Generator, Iterable
 from contextlib import closing
 
 from tenant_slots import waiting_keys
-from tenant_slots.conf import rq_queues
 from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.queue_names import usable_queues
 from tenant_slots.waiting_keys import Head, Lane
 
 Heads = Generator[Head, None, None]
@@ -49,7 +49,7 @@ def heads(tenant_queue: TenantQueue, slots: int, *rq_queues: str) -> list[int]:
 
 def lanes() -> tuple[str, ...]:
     """All RQ queues in which a tenant's jobs may wait, as their rows have them."""
-    return ("", *rq_queues())
+    return ("", *usable_queues())
 
 
 def is_passed_over(job: TenantJob) -> bool:

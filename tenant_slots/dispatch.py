@@ -32,6 +32,7 @@ from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.db import clock
 from tenant_slots.exceptions import UnknownQueue, UnreadableColumn, UnusableQueue
 from tenant_slots.models import TenantJob, rq_id_of, rq_queue_of
+from tenant_slots.queue_names import queue_problem
 
 T = TypeVar("T")
 
@@ -92,7 +93,7 @@ def queue_named(name: str) -> Queue:
 
 def _configured(name: str) -> Queue:
     tenants.require_known(name)
-    if problem := tenants.queue_problem(name):
+    if problem := queue_problem(name):
         raise UnusableQueue(queue=name, problem=problem)
     try:
         queue = django_rq.get_queue(name)

@@ -27,6 +27,7 @@ from tenant_slots.exceptions import (
 )
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE, TenantQueue
 from tenant_slots.named import callable_named
+from tenant_slots.queue_names import queue_problem
 from tenant_slots.tasks.options import key_problem
 from tenant_slots.tasks.task import TaskCall
 from tenant_slots.validation import is_name, is_whole, name_text, text_problem
@@ -36,8 +37,6 @@ T = TypeVar("T")
 logger = logging.getLogger("tenant_slots")
 
 LONGEST_TENANT: int = TenantQueue._meta.get_field("tenant").max_length or 0
-
-LONGEST_QUEUE: int = TenantQueue._meta.get_field("queue").max_length or 0
 
 NO_TENANT = ""
 """The tenant of calls without one. Its row starts with the highest limit there is."""
@@ -259,15 +258,6 @@ def require_known(queue: object) -> None:
     known = rq_queues()
     if queue not in known:
         raise UnknownQueue(queue=queue, known=", ".join(sorted(map(str, known))) or "none")
-
-
-def queue_problem(queue: object) -> str | None:
-    """Why a key of ``RQ_QUEUES`` cannot be the queue of a tenant queue; None if it can."""
-    if not isinstance(queue, str):
-        return "its name is no str; write it as one in RQ_QUEUES"
-    if len(queue) > LONGEST_QUEUE:
-        return f"its name has {len(queue)} characters, at most {LONGEST_QUEUE} fit; shorten it in RQ_QUEUES"
-    return None
 
 
 def default_max_job(tenant: str, queue: str) -> int:

@@ -18,9 +18,9 @@ from django.views.decorators.http import require_GET, require_safe
 
 from tenant_slots import stats
 from tenant_slots.access import decision, is_allowed
-from tenant_slots.conf import rq_queues
 from tenant_slots.db.requests import outside_transactions
 from tenant_slots.models import State, TenantJob
+from tenant_slots.queue_names import usable_queues
 from tenant_slots.repair import doctor
 from tenant_slots.stats import metrics
 from tenant_slots.stats.metrics import Figures
@@ -109,7 +109,7 @@ def autoscaling(request: HttpRequest) -> JsonResponse:
     """
     if not is_allowed(decision("MAY_VIEW_METRICS"), request):
         return JsonResponse({"error": "not found"}, status=404)
-    known = sorted(rq_queues())
+    known = sorted(usable_queues())
     names = _names(request, "queue", known)
     if unknown := [name for name in names if name not in known]:
         return JsonResponse({"error": "unknown queue", "unknown": unknown, "queues": known}, status=400)

@@ -170,7 +170,14 @@ def test_no_part_of_a_password_that_makes_its_url_unreadable_is_told(
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"), [("x" * 101, "101 characters, at most 100"), (5, "no str"), (None, "no str")]
+    ("name", "problem"),
+    [
+        ("x" * 101, "101 characters, at most 100"),
+        (5, "no str"),
+        (None, "no str"),
+        ("a\0b", "a NUL character"),
+        ("a\ud800b", "a surrogate pair"),
+    ],
 )
 def test_a_queue_whose_name_no_row_can_have_is_named_beside_those_that_can_be_used(name: Any, problem: str) -> None:
     with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, name: settings.RQ_QUEUES["imports"]}):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import sqlite3
@@ -38,6 +39,21 @@ if "SOCKET" in os.environ:
     DATABASES["default"] |= {"USER": "root", "OPTIONS": {"unix_socket": os.environ["SOCKET"]}}
 SILENCED_SYSTEM_CHECKS = os.environ.get("SILENCED", "").split()
 """
+
+CHECK_AS_ON_WINDOWS = """
+import asyncio, multiprocessing, os, signal, sys
+import django_rq, psycopg, redis, rq
+from django.core.management import execute_from_command_line
+
+for name in ("SIGALRM", "SIGCHLD", "SIGCONT", "SIGHUP", "SIGKILL", "SIGQUIT", "SIGSTOP", "SIGUSR1", "SIGUSR2"):
+    delattr(signal, name)
+for name in ("fork", "getpgid", "killpg", "register_at_fork", "setpgid", "waitid", "WNOHANG"):
+    vars(os).pop(name, None)
+sys.modules["fcntl"] = sys.modules["resource"] = None
+sys.platform = "win32"
+execute_from_command_line(["manage.py", "check"])
+"""
+"""What others import is there already: that it works there is theirs to say."""
 
 WITHOUT_PSYCOPG_3 = "import sys\nsys.modules['psycopg'] = None\n"
 """As in a project that has psycopg2 only: to import psycopg fails."""
@@ -321,6 +337,14 @@ def test_local_times_are_refused() -> None:
 def test_windows_is_refused(system: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surroundings, "SYSTEM", system)
     assert [message.id for message in messages()] == expected
+
+
+def test_on_windows_nothing_but_that_is_refused_so_that_a_project_can_silence_it() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", CHECK_AS_ON_WINDOWS]
+    own = {"DJANGO_SETTINGS_MODULE": "tests.settings", "TEST_WORKER_CLASS": "tenant_slots.workers.TenantPreforkWorker"}
+    values = {**environment(), **own}
+    ran = subprocess.run(command, cwd=ROOT, env=values, capture_output=True, text=True, timeout=60)
+    assert re.findall(r"tenant_slots\.E\d+", ran.stderr) == ["tenant_slots.E014"], ran.stderr
 
 
 @pytest.mark.parametrize(

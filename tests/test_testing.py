@@ -20,7 +20,7 @@ from django.test import TestCase, override_settings
 from django.utils import timezone
 
 from tenant_slots import Throttle
-from tenant_slots.enqueueing import overflow
+from tenant_slots.enqueueing import on_busy, overflow
 from tenant_slots.exceptions import JobsDoNotEnd
 from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tenant_slots.signals import job_ended, job_started
@@ -229,6 +229,35 @@ def test_a_job_that_finds_no_free_slot_does_what_its_on_busy_says() -> None:
     assert [fresh(job).state for job in (discarded, second)] == [State.CANCELED] * 2
     assert fresh(discarded).error == "discarded: paused on imports was paused (0 of 1 taken)"
     assert (fresh(deferred).state, fresh(waiting).state) == (State.SCHEDULED, State.WAITING)
+
+
+def test_scheduled_jobs_that_find_no_free_slot_when_their_time_has_come_are_asked_too() -> None:
+    tomorrow = timezone.now() + timedelta(days=1)
+    tenant_queue("paused", paused=True)
+    paused = jobs.only_now.using(run_after=tomorrow).enqueue("paused")
+    first, *others = (jobs.only_now.using(run_after=tomorrow).enqueue("acme") for _ in range(3))
+    assert run_jobs(scheduled=True) == [first]
+    assert [fresh(job).state for job in (paused, *others)] == [State.CANCELED] * 3
+
+
+def test_jobs_that_find_no_free_slot_when_those_before_them_have_ended_are_asked_too() -> None:
+    before = jobs.add.enqueue(1, 2, tenant="beta")
+    first, second = (jobs.only_now.using(after=[before]).enqueue("acme") for _ in range(2))
+    assert run_jobs() == [before, first]
+    assert fresh(second).state == State.CANCELED
+
+
+def test_a_job_that_wants_to_wait_is_asked_once() -> None:
+    tenant_queue("paused", paused=True)
+    before = jobs.add.enqueue(1, 2, tenant="beta")
+    waiting = [
+        jobs.decides.enqueue("paused", on_busy="wait"),
+        jobs.decides.using(run_after=timezone.now() + timedelta(days=1)).enqueue("paused", on_busy="wait"),
+        jobs.decides.using(after=[before]).enqueue("paused", on_busy="wait"),
+    ]
+    with mock.patch.object(on_busy, "_answer", return_value="wait") as answer:
+        run_jobs(scheduled=True)
+    assert sorted(call.args[1].pk for call in answer.call_args_list) == [job.pk for job in waiting]
 
 
 def test_what_a_job_enqueues_is_asked_what_to_do_too() -> None:

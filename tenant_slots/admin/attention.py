@@ -15,9 +15,9 @@ from tenant_slots import fleet
 from tenant_slots.admin import workers
 from tenant_slots.admin.bulk import report
 from tenant_slots.admin.words import duration
-from tenant_slots.conf import rq_queues
 from tenant_slots.fleet import Fleet
 from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.queue_names import usable_queues
 from tenant_slots.repair import findings, liveness
 from tenant_slots.stats import sweeps
 from tenant_slots.stats.expressions import count_of
@@ -79,7 +79,7 @@ def facts() -> Facts:
     stale, queued_too_long, paused_for_good, without_queue, lost = _looked_up(known)
     return Facts(
         workers.deserted(known),
-        known.unasked,
+        workers.unasked(known),
         known.is_suspended,
         sweeps.seconds_overdue(),
         stale,
@@ -186,7 +186,7 @@ def _of_tenants(facts: Facts, links: Links) -> Iterator[Sentence]:
             "%(count)d tenant queues have jobs that cannot run: RQ_QUEUES does not have their queues, only %(queues)s.",
             facts.without_queue,
         )
-        queues = ", ".join(rq_queues())
+        queues = ", ".join(usable_queues())
         yield Sentence(text % {"count": facts.without_queue, "queues": queues}, links.queues)
     if facts.old_snapshots:
         text = ngettext(

@@ -22,9 +22,10 @@ from tenant_slots.admin.forms import burst_field, moment_field, rate_field, reas
 from tenant_slots.admin.permissions import Restricted
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import effect_of
-from tenant_slots.conf import app_settings, rq_queues
+from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import InvalidRate, StaleVersion
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE, Change, LimitSource, TenantQueue
+from tenant_slots.queue_names import usable_queues
 from tenant_slots.rates import Rate
 from tenant_slots.stats import held
 
@@ -131,7 +132,7 @@ class ChangeForm(Restricted, QueueConcern):
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         if db_field.name == "queue":
-            names = [(name, name) for name in rq_queues()]
+            names = [(name, name) for name in usable_queues()]
             return forms.ChoiceField(choices=names, label=capfirst(db_field.verbose_name), help_text=db_field.help_text)
         if db_field.name in ("override_until", "resume_at"):
             return moment_field(label=capfirst(db_field.verbose_name), help_text=db_field.help_text)

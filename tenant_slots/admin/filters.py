@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.admin.search import row_ids
 from tenant_slots.admin.words import STATES
-from tenant_slots.conf import rq_queues
+from tenant_slots.queue_names import usable_queues
 from tenant_slots.stats.states import with_state
 
 
@@ -34,7 +34,7 @@ class QueueFilter(admin.SimpleListFilter):
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, name) for name in rq_queues()]
+        return [(name, name) for name in usable_queues()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(queue=self.value()) if self.value() else queryset

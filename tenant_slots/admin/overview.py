@@ -22,8 +22,8 @@ from tenant_slots.admin.queue_charts import SPANS, Span
 from tenant_slots.admin.snapshots import shared_changes, shared_deploys, shared_facts, shared_periods
 from tenant_slots.admin.words import NOTHING, duration
 from tenant_slots.admin.workers import WorkersPage
-from tenant_slots.conf import rq_queues
 from tenant_slots.models.queue_minute import ALL_QUEUES
+from tenant_slots.queue_names import usable_queues
 from tenant_slots.stats import minutes
 from tenant_slots.stats.changes import Changes, last_changes
 from tenant_slots.stats.deploys import Deploy, last_deploys
@@ -45,7 +45,7 @@ class OverviewPage(WorkersPage):
         if not self.has_overview_permission(request):
             raise PermissionDenied
         span = SPANS.get(request.GET.get("span", ""), SPANS["1h"])
-        names = list(rq_queues())
+        names = usable_queues()
         queue = request.GET.get("queue", "")
         queue = queue if queue in names else ALL_QUEUES
         now = timezone.now()

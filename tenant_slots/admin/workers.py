@@ -16,11 +16,12 @@ from django.utils.translation import gettext_lazy as _
 from tenant_slots import dispatch, fleet
 from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import QueuePermissions, may
-from tenant_slots.conf import rq_queues
 from tenant_slots.fleet import Fleet, Member
 from tenant_slots.models import Stage, TenantJob, TenantQueue
+from tenant_slots.queue_names import usable_queues
 from tenant_slots.stats import lanes
 from tenant_slots.stats.expressions import LARGE
+from tenant_slots.validation import storable
 
 MOST_SHOWN = 500
 """Workers on the page, those first that need somebody."""
@@ -73,6 +74,11 @@ def deserted(known: Fleet, own: QuerySet[TenantQueue] | None = None) -> tuple[st
     return tuple(_left_alone(known, lanes.with_jobs(own), own))
 
 
+def unasked(known: Fleet) -> tuple[str, ...]:
+    """Queues whose Redis does not answer, as a page can show them: the settings may have any name."""
+    return tuple(storable(str(name)) for name in known.unasked)
+
+
 def _left_alone(known: Fleet, with_jobs: list[str], own: QuerySet[TenantQueue] | None) -> list[str]:
     """Plain jobs may be of any tenant, so that they count for those only who may see all."""
     if own is None:
@@ -84,7 +90,7 @@ def _lanes(known: Fleet, own: QuerySet[TenantQueue] | None) -> list[Lane]:
     with_jobs = lanes.with_jobs(own)
     left_alone = _left_alone(known, with_jobs, own)
     found = []
-    for name in rq_queues():
+    for name in usable_queues():
         alive = [member for member in known.of(name) if member.is_alive]
         busy, leaving = sum(member.is_busy for member in alive), sum(not member.takes_jobs for member in alive)
         found.append(Lane(name, len(alive), busy, leaving, name in {*with_jobs, *left_alone}, name in left_alone))
@@ -111,7 +117,7 @@ class WorkersPage(QueuePermissions):
             "media": self.media,
             "back": address(self, "changelist"),
             "lanes": _lanes(known, self.tenant_queues_for(request)),
-            "unasked": known.unasked,
+            "unasked": unasked(known),
             "is_suspended": known.is_suspended,
             "workers": self._shown(request, known),
             "more": max(0, len(known.members) - MOST_SHOWN),

@@ -23,10 +23,11 @@ from prometheus_client.registry import Collector
 
 from tenant_slots import dispatch, fair_order, fleet
 from tenant_slots.access import decision, is_allowed
-from tenant_slots.conf import app_settings, rq_queues
+from tenant_slots.conf import app_settings
 from tenant_slots.db.requests import outside_transactions
 from tenant_slots.models import QueueTotal, State
 from tenant_slots.models.queue_minute import DELAY_BOUNDS, DELAYS, RUN_BOUNDS, RUNS
+from tenant_slots.queue_names import usable_queues
 from tenant_slots.repair import liveness
 from tenant_slots.stats import metrics as facts
 from tenant_slots.stats.metrics import Figures, HeldBackBy, Metrics
@@ -245,7 +246,7 @@ def _state_of(member: fleet.Member) -> str:
 
 
 def _queues() -> list[str]:
-    return sorted(rq_queues())
+    return sorted(usable_queues())
 
 
 # --- the view ---------------------------------------------------------------------------------------------------------

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.db import transaction
 
 from tenant_slots import chains
 from tenant_slots.conf import app_settings
 from tenant_slots.db.compiled import among
+from tenant_slots.enqueueing.unique import chunks
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.models import NOT_BEFORE, TenantJob
 from tenant_slots.tasks.task import TenantTask
@@ -43,5 +45,7 @@ def insert_waiting(
 
 def _stored(jobs: list[TenantJob]) -> list[TenantJob]:
     """Without those of which a duplicate was found meanwhile."""
-    there = set(TenantJob.objects.filter(uuid__in=[job.uuid for job in jobs]).values_list("uuid", flat=True))
+    there: set[UUID] = set()
+    for some in chunks([job.uuid for job in jobs]):
+        there.update(TenantJob.objects.filter(uuid__in=some).values_list("uuid", flat=True))
     return [job for job in jobs if job.uuid in there]

@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from django.db import DatabaseError, IntegrityError, OperationalError, connections, transaction
 from django.db.models import Q, QuerySet
@@ -22,6 +22,7 @@ from django.db.models import Q, QuerySet
 from tenant_slots.conf import app_settings
 from tenant_slots.db import transactions
 from tenant_slots.db.clock import ago
+from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing import bulk
 from tenant_slots.enqueueing.new_job import NewJob, Stored
 from tenant_slots.exceptions import DuplicateNotVisible
@@ -46,6 +47,8 @@ KEYS_PER_QUERY = 1000
 LOCK_TIMEOUT_MS = 200
 """A worker's transaction holds a job's row for milliseconds; longer means that the caller's own transaction does."""
 
+
+T = TypeVar("T")
 
 Insert = Callable[[list[TenantJob]], object]
 Store = Callable[[Insert, list[NewJob]], object]
@@ -209,7 +212,7 @@ def _held(found: dict[str, TenantJob]) -> dict[str, TenantJob]:
     connection = connections[app_settings.DATABASE]
     if connection.vendor != "postgresql" or not found:
         return found
-    rows = active().filter(pk__in=[job.pk for job in found.values()], state__in=UNADMITTED)
+    rows = active().filter(among([job.pk for job in found.values()]), state__in=UNADMITTED)
     query = rows.order_by("pk").values_list("unique_key").query
     sql, parameters = query.get_compiler(connection.alias).as_sql()
     with connection.cursor() as cursor:
@@ -221,7 +224,7 @@ def _held(found: dict[str, TenantJob]) -> dict[str, TenantJob]:
 def looked_for(digests: Iterable[str], **annotated: Any) -> list[Any]:
     """The jobs with these digests that have not ended, as they are now."""
     jobs = active().select_related("tenant_queue").annotate(**annotated)
-    return [job for some in _chunks(sorted(digests)) for job in jobs.filter(unique_key__in=some)]
+    return [job for some in chunks(sorted(digests)) for job in jobs.filter(unique_key__in=some)]
 
 
 def active() -> QuerySet[TenantJob]:
@@ -260,6 +263,7 @@ def _is_open() -> bool:
     return transactions.is_open(app_settings.DATABASE)
 
 
-def _chunks(digests: list[str]) -> Iterator[list[str]]:
-    for start in range(0, len(digests), KEYS_PER_QUERY):
-        yield digests[start : start + KEYS_PER_QUERY]
+def chunks(keys: list[T]) -> Iterator[list[T]]:
+    """So many as one query may name: a server that binds the parameters takes 65,535 of them."""
+    for start in range(0, len(keys), KEYS_PER_QUERY):
+        yield keys[start : start + KEYS_PER_QUERY]

@@ -14,7 +14,7 @@ from django.db.models import CharField, Count, Exists, F, OuterRef, Q, QuerySet,
 from django.db.models.functions import RowNumber
 
 from tenant_slots import chains, charges, dispatch, fair_order, logs, owners, rates, rests
-from tenant_slots.conf import app_settings, rq_queues
+from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.models import (
@@ -25,6 +25,7 @@ from tenant_slots.models import (
     rq_queue_of,
 )
 from tenant_slots.owners import Liveness
+from tenant_slots.queue_names import usable_queues
 
 LARGE = ("args", "kwargs", "progress", "stats", "result")
 """Fields of a job that nothing here asks for, and that may take long to read."""
@@ -143,7 +144,7 @@ def to_ask() -> TenantJobQuerySet:
 
 def with_something_to_run() -> dict[str, list[tuple[int, int]]]:
     """Tenant queues that have a waiting job and a free slot for it, with their share, by the RQ queue of the job."""
-    names = rq_queues()
+    names = usable_queues()
     own, *overflow = (_free_with_waiting(name) for name in ("", *names))
     found: dict[str, list[tuple[int, int]]] = {}
     for pk, queue, share, name in own.union(*overflow, all=True):
@@ -195,7 +196,7 @@ def under_way_by_tenant() -> dict[str, list[tuple[int, int, float]]]:
         began = job.started_at if job.state == State.RUNNING else None
         taken = min(now - (began or now), charges.LONGEST).total_seconds()
         seconds.setdefault((job.rq_queue_name, job.tenant_queue_id), []).append(max(0.0, taken))
-    found: dict[str, list[tuple[int, int, float]]] = {name: [] for name in rq_queues()}
+    found: dict[str, list[tuple[int, int, float]]] = {name: [] for name in usable_queues()}
     for (rq_queue, pk), taken_by in seconds.items():
         if rq_queue in found:
             found[rq_queue].append((pk, len(taken_by), sum(taken_by)))
@@ -204,7 +205,7 @@ def under_way_by_tenant() -> dict[str, list[tuple[int, int, float]]]:
 
 def without_overflow_queue() -> TenantJobQuerySet:
     """Waiting jobs whose overflow queue the project has given up."""
-    return TenantJob.objects.waiting().exclude(rq_queue__in=["", *rq_queues()])
+    return TenantJob.objects.waiting().exclude(rq_queue__in=["", *usable_queues()])
 
 
 def wrong_counters() -> list[int]:
@@ -223,7 +224,7 @@ def wrong_counters() -> list[int]:
 def without_queue() -> QuerySet[TenantQueue]:
     """Tenant queues with jobs that have not ended, of a queue that the project does not have any more."""
     jobs = TenantJob.objects.not_ended().filter(tenant_queue=OuterRef("pk"))
-    known = list(rq_queues())
+    known = usable_queues()
     rows: QuerySet[TenantQueue] = TenantQueue.objects.exclude(queue__in=known).filter(Exists(jobs))
     return rows
 

@@ -14,11 +14,12 @@ from typing import Any
 from django.db import transaction
 
 from tenant_slots import fleet
-from tenant_slots.conf import app_settings, rq_queues
+from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow, minute_of, start_of
 from tenant_slots.models import QueueMinute
 from tenant_slots.models.queue_minute import ALL_QUEUES, COUNTED, GAUGES, VERSION_LENGTH
+from tenant_slots.queue_names import usable_queues
 from tenant_slots.repair import totals
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
@@ -100,7 +101,7 @@ def _looks() -> Looks:
     found: Looks = {queue: {name: counts[name] for name in GAUGES} for queue, counts in minute_counts.gauges().items()}
     everywhere: dict[str, int | None] = {name: sum(one[name] or 0 for one in found.values()) for name in GAUGES}
     everybody = set()
-    for queue in rq_queues():  # others' workers may be on the same server
+    for queue in usable_queues():  # others' workers may be on the same server
         alive = {member.name for member in known.of(queue) if member.is_alive}
         everybody |= alive
         if alive or queue in known.unasked:

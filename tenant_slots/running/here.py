@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from asyncio import CancelledError
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextvars import ContextVar
@@ -21,6 +20,7 @@ from tenant_slots.hand_over import Choosing
 from tenant_slots.models import State, TenantJob, TenantJobQuerySet, rq_queue_of
 from tenant_slots.owners import Owner
 from tenant_slots.releases import Admission
+from tenant_slots.running.asking import ask_promoted
 from tenant_slots.running.coroutines import called_here
 from tenant_slots.running.run import Run
 from tenant_slots.running.runner import run_in_slot, run_stored
@@ -74,6 +74,7 @@ def run_next(
         choosing: called with the job before it is marked as running. If it raises, the job stays as it is.
     """
     _promote(_of(among), scheduled)
+    ask_promoted(_of(among))
     for lane in sorted(_lanes(_of(among)), key=lambda lane: turns[lane[0]]):
         run = _RunHere(worker, choosing)
         if job := run.take_first(lane):
@@ -83,7 +84,9 @@ def run_next(
                     run_in_slot(run, _run_apart)
             except TenantBusy:
                 pass
-            except (Exception, SystemExit, CancelledError):  # the row has it
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # the row has it
                 logger.exception("%s for %r raised", job, job.tenant_queue.tenant, extra=logs.about(job))
             return job
     return None
@@ -147,7 +150,7 @@ def _promote(jobs: TenantJobQuerySet, scheduled: bool) -> None:
         for tenant_queue_id in tenants:
             transitions.tell_some(tenant_queue_id)
     due = jobs.scheduled().filter(**{"run_after__isnull": False} if scheduled else {"run_after__lte": ago(0)})
-    due.update(state=State.WAITING, asks=False)
+    due.update(state=State.WAITING)
 
 
 def _admitted(lane: Lane) -> Iterator[TenantJob]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from django.db.models import BooleanField, Exists, ExpressionWrapper, Q, QuerySet
 
-from tenant_slots.conf import rq_queues
 from tenant_slots.db.compiled import Statement
 from tenant_slots.models import TenantQueue
+from tenant_slots.queue_names import usable_queues
 from tenant_slots.stats.expressions import jobs_of_row
 
 Names = tuple[str, ...]
@@ -24,7 +24,7 @@ def with_jobs(own: Rows | None = None) -> list[str]:
     Args:
         own: the tenant queues whose jobs count; None for all.
     """
-    names = tuple(rq_queues())
+    names = tuple(usable_queues())
     *of_own, overflows = _answers(_own, names, own) or [False]
     found = {name for name, has_jobs in zip(names, of_own, strict=False) if has_jobs}
     if overflows:

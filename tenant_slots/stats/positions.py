@@ -6,8 +6,8 @@ from typing import Any
 
 from django.db.models import Exists, OuterRef, QuerySet
 
-from tenant_slots.conf import rq_queues
 from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.queue_names import usable_queues
 from tenant_slots.stats.expressions import LARGE, count_of
 
 
@@ -38,7 +38,7 @@ def first_waiting(row: TenantQueue, most: int) -> list[tuple[int, TenantJob]]:
     elsewhere = row.jobs.waiting().filter(rq_queue__gt="")
     jobs = list(_first(row, "").annotate(are_elsewhere=Exists(elsewhere))[:most])
     if jobs[0].are_elsewhere if jobs else elsewhere.exists():
-        for name in rq_queues():
+        for name in usable_queues():
             jobs += _first(row, name)[:most]
         jobs.sort(key=lambda job: (-job.priority, job.pk))
     return list(enumerate(jobs[:most], start=1))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from django.db.models import Max
+
 from tenant_slots.conf import app_settings
 from tenant_slots.db import transactions
-from tenant_slots.enqueueing import on_busy
 from tenant_slots.models import TenantJob
+from tenant_slots.running.asking import ask
 
 
 class Asking:
@@ -15,12 +17,8 @@ class Asking:
         self._latest = 0
 
     def ask_new_ones(self) -> None:
+        """Not those that are scheduled as yet: they are asked when they are promoted."""
         if not transactions.is_open(app_settings.DATABASE):
             return
-        by_row: dict[int, list[TenantJob]] = {}
-        for job in TenantJob.objects.waiting().jobs().filter(pk__gt=self._latest, rq_job_id="").order_by("pk"):
-            by_row.setdefault(job.tenant_queue_id, []).append(job)
-            self._latest = job.pk
-        for tenant_queue_id, jobs in by_row.items():
-            with transactions.kept_unbroken():
-                on_busy.turn_away(tenant_queue_id, jobs)
+        before, self._latest = self._latest, TenantJob.objects.aggregate(latest=Max("pk"))["latest"] or 0
+        ask(TenantJob.objects.waiting().jobs().filter(pk__gt=before, rq_job_id="", asks=False).order_by("pk"))

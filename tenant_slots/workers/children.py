@@ -84,11 +84,15 @@ class Child:
             if end is not None and (end.si_code != os.CLD_EXITED or end.si_status):
                 self.kill()
 
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal to the whole group, and to a child that has left it, unless it is known to have ended."""
+    def kill(self, number: int | None = None) -> None:
+        """Send SIGKILL, or another signal, to the whole group, and to a child that has left it, unless it has ended.
+
+        The default is no part of the signature: a system check imports the module on Windows, which has no SIGKILL.
+        """
         with self._ending:
             if self.status is not None:
                 return
+            number = signal.SIGKILL if number is None else number
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
             with suppress(ProcessLookupError, PermissionError):

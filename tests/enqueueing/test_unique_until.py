@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from django.db import connection, transaction
 
 from tenant_slots import slots, tenant_job
+from tenant_slots.enqueueing import unique
 from tenant_slots.enqueueing.ways import WaysToEnqueue
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.models import UNTIL_START, State, TenantJob, TenantQueue
@@ -55,6 +57,23 @@ def test_once_it_has_started_another_one_is_stored_and_that_one_stands_for_later
     second = jobs.import_latest.enqueue("acme")
     assert second != first
     assert jobs.import_latest.enqueue("acme") == second
+
+
+def test_however_many_calls_there_are_no_query_names_more_of_their_jobs_than_a_server_takes() -> None:
+    """PostgreSQL takes 65,535 parameters where it binds them itself, and the driver does not."""
+    tenant_queue(paused=True)
+    before = jobs.add.enqueue(1, 2, tenant="beta")
+    calls = [(("acme", f"{number}.csv"), {}) for number in range(2 * unique.KEYS_PER_QUERY)]
+    numbers: list[int] = []
+
+    def counted(execute: Callable[..., Any], sql: str, given: Any, *rest: Any) -> Any:
+        numbers.append(len(given or ()) if sql.startswith("SELECT") else 0)
+        return execute(sql, given, *rest)
+
+    with connection.execute_wrapper(counted), transaction.atomic():
+        first = jobs.import_latest.using(after=[before]).enqueue_many(calls)
+        assert jobs.import_latest.enqueue_many(calls) == first
+    assert unique.KEYS_PER_QUERY <= max(numbers) < 1.1 * unique.KEYS_PER_QUERY
 
 
 def test_the_same_where_a_worker_takes_the_turn_and_starts_the_job_at_once() -> None:

@@ -145,6 +145,25 @@ def test_a_job_that_exits_does_not_take_the_caller_along() -> None:
     assert fresh(jobs.add.enqueue(1, 2, tenant="acme")).state == State.FINISHED
 
 
+def test_jobs_that_find_no_free_slot_when_those_before_them_have_ended_do_what_their_on_busy_says() -> None:
+    with transaction.atomic():
+        before = jobs.add.enqueue(1, 2, tenant="beta")
+        first, second = (jobs.only_now.using(after=[before]).enqueue("acme") for _ in range(2))
+    assert [fresh(job).state for job in (before, first, second)] == [State.FINISHED, State.FINISHED, State.CANCELED]
+
+
+@pytest.mark.parametrize("kind", ["GeneratorExit", "OfTheProject"])
+def test_no_error_of_a_job_takes_the_caller_along(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    job = fresh(jobs.leaves.enqueue("acme", kind))
+    assert (job.state, job.error.strip().splitlines()[-1].rpartition(".")[2]) == (State.FAILED, kind)
+    assert kind in caplog.text
+
+
+def test_control_a_user_who_interrupts_a_job_interrupts_the_caller() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        jobs.leaves.enqueue("acme", "KeyboardInterrupt")
+
+
 @pytest.mark.parametrize("allow", ["resume", "set_limit"])
 def test_what_may_not_run_waits_until_it_may(allow: str) -> None:
     row = tenant_queue("acme", queue="reports", paused=allow == "resume", max_job=0 if allow == "set_limit" else 1)

@@ -18,10 +18,11 @@ from tenant_slots.admin.bulk.chunks import Part
 from tenant_slots.admin.bulk.commission import stored
 from tenant_slots.admin.bulk.run import run_bulk_change
 from tenant_slots.admin.confirmed import GONE, Confirmed
-from tenant_slots.conf import app_settings, rq_queues
+from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import ago
 from tenant_slots.db.compiled import among
 from tenant_slots.models import BulkChange, BulkChunk, TenantJob, TenantQueue
+from tenant_slots.queue_names import usable_queues
 
 NOBODY = UUID(int=0)
 """In place of the id of a job that is not enqueued yet."""
@@ -109,7 +110,7 @@ def queue_for(queues: list[str]) -> str:
     """Where the job goes: ``ADMIN_QUEUE``, or one of the queues that it is about, one with a worker if there is any."""
     if app_settings.ADMIN_QUEUE:
         return app_settings.ADMIN_QUEUE
-    configured: list[str] = list(rq_queues())
+    configured: list[str] = usable_queues()
     possible = [name for name in configured if name in queues] or configured
     known = fleet.known(*possible)
     return next((name for name in possible if any(one.takes_jobs for one in known.of(name))), possible[0])
