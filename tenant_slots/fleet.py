@@ -21,6 +21,7 @@ from rq.worker import Worker, WorkerStatus
 from tenant_slots import dispatch, logs
 from tenant_slots.conf import rq_queues
 from tenant_slots.exceptions import UnusableQueue
+from tenant_slots.validation import storable
 
 logger = logging.getLogger("tenant_slots")
 
@@ -109,7 +110,9 @@ def known(*queues: str) -> Fleet:
                 suspended = suspended or bool(is_suspended(queue.connection))
         except dispatch.OUT_OF_REACH as error:
             about_queue = logs.about_named(queue=name)
-            logger.warning("the workers of queue %s cannot be asked for: %s", name, error, extra=about_queue)
+            logger.warning(
+                "the workers of queue %s cannot be asked for: %s", storable(str(name)), error, extra=about_queue
+            )
             unasked += same_server
             if isinstance(error, UnusableQueue):
                 unusable += same_server

@@ -179,12 +179,15 @@ def test_no_part_of_a_password_that_makes_its_url_unreadable_is_told(
         ("a\ud800b", "a surrogate pair"),
     ],
 )
-def test_a_queue_whose_name_no_row_can_have_is_named_beside_those_that_can_be_used(name: Any, problem: str) -> None:
+def test_a_queue_whose_name_no_row_can_have_is_named_beside_those_that_can_be_used(
+    name: Any, problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, name: settings.RQ_QUEUES["imports"]}):
         (message,) = run_checks(tags=["tenant_slots"])
         assert {"reports", name} & set(dispatch.queues_beside("imports")) == {"reports"}
         assert list(fleet.known().unasked) == list(dispatch.unasked()) == [name]
     assert (message.id, problem in message.msg) == ("tenant_slots.E019", True)
+    assert f"{message.msg}{message.hint}{caplog.text}".encode(), "a log is a file of UTF-8"
 
 
 def test_a_redis_that_is_away_is_no_message_and_is_not_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
