@@ -13,7 +13,7 @@ import redis
 from django.conf import settings
 from django.test import override_settings
 from redis.connection import AbstractConnection, ConnectionPool
-from redis.sentinel import Sentinel
+from redis.sentinel import MasterNotFoundError, Sentinel
 from rq import Queue
 
 from tenant_slots import dispatch, fair_order, fleet, redis_servers
@@ -184,6 +184,18 @@ def test_nor_by_a_worker_that_waits_at_rqs_lists(monkeypatch: pytest.MonkeyPatch
             worker.queue_class.dequeue_any([queue], None, connection=queue.connection)
     redis_servers.forget_absences()
     assert str(raised.value) == redis_servers.NO_MASTER
+
+
+def test_nor_by_the_thread_in_which_a_worker_waits_for_commands(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("rq.worker.base.time.sleep", lambda seconds: None)
+    worker: Any = TenantSimpleWorker([dispatch.queue_named("imports")], prepare_for_work=False)
+    worker._pubsub_exception_handler(MasterNotFoundError("password=s3cret"), None, None)
+    worker._pubsub_exception_handler(redis.ConnectionError("Connection refused"), None, None)
+    assert redis_servers.NO_MASTER in caplog.text
+    assert "Connection refused" in caplog.text
+    assert "s3cret" not in caplog.text
 
 
 def test_the_connection_to_a_unix_socket_is_bounded_too() -> None:

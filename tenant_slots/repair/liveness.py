@@ -48,7 +48,8 @@ def without_worker() -> Iterator[Finding]:
         there = f"of its {alive} workers none takes another job" if alive else "no worker listens"
         yield Finding("no worker", "", queue, "", f"jobs wait in this queue of RQ, and {there}")
     for queue in known.unasked:
-        yield Finding(REDIS, "", queue, "", "Redis does not answer, so that nothing is known of its workers")
+        why = "its settings in RQ_QUEUES lead to no Redis" if queue in known.unusable else "Redis does not answer"
+        yield Finding(REDIS, "", queue, "", f"{why}, so that nothing is known of its workers")
 
 
 def without_worker_here() -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextvars import ContextVar
@@ -84,12 +85,19 @@ def run_next(
                     run_in_slot(run, _run_apart)
             except TenantBusy:
                 pass
-            except KeyboardInterrupt:
-                raise
-            except BaseException:  # the row has it
+            except BaseException as error:  # the row has it
+                if _ends_more_than_the_job(error):
+                    raise
                 logger.exception("%s for %r raised", job, job.tenant_queue.tenant, extra=logs.about(job))
             return job
     return None
+
+
+def _ends_more_than_the_job(error: BaseException) -> bool:
+    """Somebody at the keyboard, or a test that has come to its end inside the job."""
+    pytest = sys.modules.get("pytest")
+    outcomes = (pytest.fail.Exception, pytest.skip.Exception) if pytest else ()
+    return isinstance(error, (KeyboardInterrupt, *outcomes))
 
 
 class _RunHere(Run):

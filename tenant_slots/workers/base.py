@@ -16,6 +16,7 @@ from django.utils.module_loading import import_string
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeout
+from redis.sentinel import MasterNotFoundError
 from rq import worker_registration
 from rq.exceptions import StopRequested
 from rq.job import Job
@@ -28,7 +29,7 @@ import tenant_slots
 from tenant_slots import dispatch, fleet
 from tenant_slots.conf import app_settings
 from tenant_slots.owners import Owner, this_process
-from tenant_slots.redis_servers import asked, impatient
+from tenant_slots.redis_servers import NO_MASTER, asked, impatient, telling_no_password
 from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
@@ -66,6 +67,9 @@ class SweepingWorker(BaseWorker):
         """As RQ's, which returns as if nothing were wrong when an error ends the loop: this exits with code 1 then."""
         try:
             worked = super().work(*args, **kwargs)
+        except StopRequested:  # while it starts: RQ's loop hears of it by itself
+            self._unless_redis_is_away(self.teardown)
+            worked = False
         finally:
             self._part()
         if self._failure is not None:
@@ -74,9 +78,9 @@ class SweepingWorker(BaseWorker):
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         """RQ listens to signals only after it: one that is killed in between leaves its record, as if it had died."""
-        self._busy_with_bookkeeping = True
-        super()._install_signal_handlers()  # type: ignore[no-untyped-call]
-        super().bootstrap(*args, **kwargs)
+        self._install_signal_handlers()  # type: ignore[no-untyped-call]
+        with telling_no_password():
+            super().bootstrap(*args, **kwargs)
         keep_sessions_from_children()
         self.owner = this_process(self.name, beats=True)
         self._warm_up()
@@ -84,11 +88,6 @@ class SweepingWorker(BaseWorker):
 
     owner: Owner
     """This process, which answers for its runs."""
-
-    def _install_signal_handlers(self) -> None:
-        """RQ calls this when the worker is ready for its first job (RQ 2.12)."""
-        super()._install_signal_handlers()  # type: ignore[no-untyped-call]
-        self._busy_with_bookkeeping = False
 
     def runs(self) -> dict[Token, int]:
         """Those whose end is not recorded yet: the one that goes on, and those whose ends are kept.
@@ -255,6 +254,11 @@ class SweepingWorker(BaseWorker):
     @property
     def is_suspension_check_due(self) -> bool:
         return time.monotonic() >= self._next_suspension_check
+
+    def _pubsub_exception_handler(self, exc: Exception, *args: Any) -> None:
+        """RQ logs the error that its thread has met, which waits for commands to this worker (RQ 2.12)."""
+        told = MasterNotFoundError(NO_MASTER) if isinstance(exc, MasterNotFoundError) else exc
+        super()._pubsub_exception_handler(told, *args)
 
     def _unless_redis_is_away(self, action: Callable[..., object], *args: Any) -> None:
         """What is said again soon. RQ waits for Redis where it asks for a job, and quits when this raises.

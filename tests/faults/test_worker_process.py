@@ -255,15 +255,24 @@ def test_i2_a_sigterm_that_arrives_during_a_sweep_ends_the_worker(
         pytest.fail("the worker goes on after SIGTERM: the sweep swallowed RQ's StopRequested")
 
 
-@pytest.mark.parametrize("worker_class", ["SabotagedWorker", "SabotagedPreforkWorker", "SabotagedSimpleWorker"])
+@pytest.mark.parametrize(
+    ("worker_class", "moment"),
+    [
+        ("SabotagedWorker", "tenant_slots.workers.base:name_driver_once before"),
+        ("SabotagedPreforkWorker", "tenant_slots.workers.base:name_driver_once before"),
+        ("SabotagedSimpleWorker", "tenant_slots.workers.base:name_driver_once before"),
+        ("SabotagedWorker", "rq.worker:Worker.register_birth before"),
+        ("SabotagedWorker", "rq.worker:Worker.register_birth after"),
+    ],
+)
 def test_a_sigterm_that_arrives_while_a_worker_starts_leaves_no_record_of_it(
-    workers: FaultWorkers, tmp_path: Path, worker_class: str
+    workers: FaultWorkers, tmp_path: Path, worker_class: str, moment: str
 ) -> None:
-    """It is registered by then, and RQ does not listen to signals yet."""
+    """It is registered in the midst of that, and RQ does not listen to signals yet."""
     armed = tmp_path / "armed"
     armed.touch()
-    plan = "tenant_slots.workers.base:name_driver_once before worker-SIGTERM"
-    ended = workers.run(worker_class=workers.with_sabotage(plan, armed, worker_class))
+    ended = workers.run(worker_class=workers.with_sabotage(f"{moment} worker-SIGTERM", armed, worker_class))
+    assert armed.with_suffix(".done").exists()
     assert ended.returncode == 0
     assert not rq.Worker.count(connection=django_rq.get_connection("imports"))
 

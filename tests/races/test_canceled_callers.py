@@ -144,7 +144,7 @@ def test_a_coroutine_that_is_canceled_inside_the_block_gives_its_slot_back() -> 
 
     async def cancel_inside() -> None:
         task = asyncio.ensure_future(hold(inside := asyncio.Event()))
-        await inside.wait()
+        await asyncio.wait_for(inside.wait(), 60)
         assert await asyncio.to_thread(in_thread, row.jobs.running().count) == 1
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -252,6 +252,8 @@ def test_a_queue_that_leads_to_no_redis_hides_no_worker_that_is_missing(unusable
         assert kinds("--here") == []
         django_rq.get_connection("imports").flushall()
         assert kinds("--here") == ["no worker here"]
+        told = doctor("--check", "workers")[1]
+        assert ("its settings in RQ_QUEUES lead to no Redis" in told, "does not answer" in told) == (True, False)
 
 
 def test_whether_a_worker_is_here_asks_no_database(django_assert_num_queries: Any) -> None:

@@ -159,6 +159,15 @@ def test_no_error_of_a_job_takes_the_caller_along(kind: str, caplog: pytest.LogC
     assert kind in caplog.text
 
 
+@pytest.mark.parametrize("outcome", [pytest.fail, pytest.skip])
+def test_a_test_that_ends_inside_a_job_ends(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a fake of a partner fails the test that called it, or its time is over."""
+    monkeypatch.setitem(jobs.PROBLEMS, "outcome", outcome.Exception)
+    with pytest.raises(outcome.Exception):
+        jobs.leaves.enqueue("acme", "outcome")
+    assert TenantJob.objects.get().state == State.FAILED
+
+
 def test_control_a_user_who_interrupts_a_job_interrupts_the_caller() -> None:
     with pytest.raises(KeyboardInterrupt):
         jobs.leaves.enqueue("acme", "KeyboardInterrupt")
