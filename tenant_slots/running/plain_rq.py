@@ -6,6 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -35,13 +36,16 @@ logger = logging.getLogger("tenant_slots")
 SYNCHRONOUS = "sync"
 """The worker of a job that RQ runs where it is enqueued (RQ 2.12, ``Queue.run_sync``): without a timeout."""
 
+_unlimited: ContextVar[Job | None] = ContextVar("tenant_slots_unlimited", default=None)
+"""The RQ job without a tenant that runs."""
+
 LONGEST_ID: int = TenantJob._meta.get_field("rq_job_id").max_length or 0
 
 
 def call(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What calling a decorated function does: as the function of a plain RQ job it takes a slot, else it just runs."""
     rq_job = get_current_job()
-    if rq_job is None or _task_of(rq_job) is not task or Run.of(rq_job).job is not None or _awaits(rq_job):
+    if rq_job is None or _task_of(rq_job) is not task or _is_under_way(rq_job) or _awaits(rq_job):
         return task.function(*args, **kwargs)
     if (timeout := _timeout_for(task, rq_job)) is not None:
         rq_job.timeout = timeout
@@ -50,6 +54,11 @@ def call(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
         return _run_plain(task.called_with(args, kwargs), rq_job)
     except TenantBusy as busy:
         return dispatch.deferred(rq_job, seconds=busy.seconds_left)
+
+
+def _is_under_way(rq_job: Job) -> bool:
+    """Whether the function is called by itself, inside the job."""
+    return Run.of(rq_job).job is not None or _unlimited.get() is rq_job
 
 
 def _awaits(rq_job: Job) -> bool:
@@ -126,7 +135,11 @@ def _run_unlimited(call: TaskCall, rq_job: Job) -> Any:
     task = call.task
     row = TenantQueue(tenant=tenants.NO_TENANT, queue=task.queue)
     job = TenantJob(tenant_queue=row, task=task.path, rq_job_id=rq_job.id, context=context.context_in(rq_job.meta))
-    return completed_in_context(job, _function_of(call))
+    token = _unlimited.set(rq_job)
+    try:
+        return completed_in_context(job, _function_of(call))
+    finally:
+        _unlimited.reset(token)
 
 
 def _run_call(call: TaskCall, job: TenantJob) -> Any:

@@ -13,10 +13,11 @@ import django_rq
 import pytest
 from django.db import connection
 from rq import Queue
+from rq.job import JobStatus
 
 from tenant_slots import tenant_job
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.factories import fresh, tenant_queue, work
+from tests.factories import fresh, owner, running_job, tenant_queue, work
 from tests.history import History
 from tests.jobs import note, wait_for_door
 from tests.processes import Workers, wait_until
@@ -100,13 +101,21 @@ def test_a_job_that_is_run_again_while_its_tenant_is_paused_does_not_start() -> 
     assert slots_seen == [1]
 
 
-def test_every_call_of_a_job_without_a_tenant_that_calls_itself_takes_a_slot() -> None:
-    django_rq.get_queue("imports").enqueue(for_each, None)
+def test_a_job_without_a_tenant_that_calls_itself_for_some_runs_for_each_of_them_whoever_is_busy() -> None:
+    """As any call inside a job. RQ would take no notice of what such a call is told while its tenant is busy."""
+    running_job(tenant_queue("a"), owner())
+    job = django_rq.get_queue("imports").enqueue(for_each, None)
     work()
     assert slots_seen == [1, 1, 1]
-    assert set(TenantJob.objects.values_list("tenant_queue__tenant", "state")) == {
-        ("a", State.FINISHED), ("b", State.FINISHED), ("c", State.FINISHED)
-    }  # fmt: skip
+    assert TenantJob.objects.count() == 1
+    assert job.get_status(refresh=True) == JobStatus.FINISHED
+
+
+def test_control_a_job_for_a_tenant_that_it_enqueues_on_a_synchronous_queue_takes_a_slot() -> None:
+    queue = synchronous()
+    queue.enqueue(look, None)
+    queue.enqueue(look, "acme")
+    assert slots_seen == [0, 1]
 
 
 def test_a_second_delivery_in_another_thread_of_the_process_leaves_the_run_alone() -> None:
