@@ -257,7 +257,8 @@ def check_foreign_tasks(**_: Any) -> list[CheckMessage]:
     hint = f'Use "{use.BACKEND}" as the backend of this Task, or enqueue the function with its own .enqueue().'
     return [
         Warning(
-            f"The Task {path} runs without a slot: backend {alias!r} does not know the @tenant_job inside it.",
+            f"The Task {path} runs without a slot, and without its context: backend {alias!r} does not know the"
+            " @tenant_job inside it.",
             hint=hint,
             obj=path,
             id="tenant_slots.W006",

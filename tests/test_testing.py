@@ -349,6 +349,7 @@ def test_an_objects_jobs_are_found_by_its_method() -> None:
     mine, other = (Report.objects.create(tenant="acme") for _ in range(2))
     job, theirs = mine.execute.enqueue(), other.execute.enqueue()
     assert enqueued(task=mine.execute) == [job] == [assert_enqueued(mine.execute)]
+    assert assert_enqueued(type(mine).execute, mine) == job
     assert enqueued(task=Report.execute) == [job, theirs]
 
 

@@ -74,4 +74,4 @@ def schema_of(job: TenantJob) -> str:
         return str(tenant)
     if captured == public or tenant == ADMIN_TENANT:
         return str(public)
-    raise NoSchema(job=job.uuid, task=job.task, problem="none was captured, and its tenant is none")
+    raise NoSchema(job=job.uuid, task=job.task, problem=f"none was captured, and tenant {tenant!r} names none")

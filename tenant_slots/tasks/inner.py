@@ -15,6 +15,7 @@ from rq.decorators import job as RQDecorator
 from rq.defaults import DEFAULT_RESULT_TTL
 from rq.utils import parse_timeout
 
+from tenant_slots.conf import rq_queues
 from tenant_slots.exceptions import ImproperJob
 
 SECONDS = ("timeout", "result_ttl", "failure_ttl")
@@ -74,7 +75,7 @@ def _taken_over(function: Callable[..., Any], inner: RQDecorator, own: Mapping[s
         value = getattr(inner, name, None)
         if name in SECONDS:
             value = parse_timeout(value)
-        if value is None or (name == "result_ttl" and _is_default(inner, value)):
+        if value is None or (name == "result_ttl" and _is_unsaid(inner, value, name in own)):
             continue
         if name in own and _plain(own[name]) != _plain(value):
             problem = f"it says {name}={own[name]!r}, and the @job inside it {name}={value!r}; say it once"
@@ -83,9 +84,14 @@ def _taken_over(function: Callable[..., Any], inner: RQDecorator, own: Mapping[s
     return taken
 
 
-def _is_default(inner: RQDecorator, seconds: int) -> bool:
-    """django-rq's decorator gives RQ's the queue's own where it was given none."""
-    return seconds in (DEFAULT_RESULT_TTL, get_result_ttl(_queue_of(inner)))
+def _is_unsaid(inner: RQDecorator, seconds: int, is_said_by_ours: bool) -> bool:
+    """django-rq's decorator gives RQ's the queue's default where it was given none.
+
+    RQ's own has a default then that it means, whatever the queue's is; but nobody has said it against ours.
+    """
+    queue = _queue_of(inner)
+    default = get_result_ttl(queue) if queue in rq_queues() else None
+    return seconds == default or (seconds == DEFAULT_RESULT_TTL and (default is None or is_said_by_ours))
 
 
 def _queue_of(inner: RQDecorator) -> str:

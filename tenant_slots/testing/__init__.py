@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from django.apps import apps
+from django.db.models import Model
 
 from tenant_slots.exceptions import JobsDoNotEnd
 from tenant_slots.models import TenantJob
@@ -88,12 +89,14 @@ def enqueued(*, task: Callable[..., Any] | DjangoTask | str | None = None, tenan
 def assert_enqueued(task: Callable[..., Any] | DjangoTask, /, *args: Any, **kwargs: Any) -> TenantJob:
     """The last job of this function that was enqueued with these arguments; with any, if none are given.
 
-    Whether an argument was passed by name or by position does not matter.
+    Whether an argument was passed by name or by position does not matter. A method of a class takes its object first.
 
     Raises:
         AssertionError: there is none. It says what was enqueued.
         TypeError: as `enqueued`.
     """
+    if args and isinstance(args[0], Model) and _task(task).is_method and getattr(task, "__self__", None) is None:
+        task, args = getattr(args[0], _task(task).function.__name__), args[1:]
     jobs = enqueued(task=task)
     for job in reversed(jobs):
         if not (args or kwargs) or _bound(_task(task), job.args, job.kwargs) == _bound(_task(task), args, kwargs):

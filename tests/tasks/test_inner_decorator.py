@@ -6,6 +6,8 @@ from typing import Any
 
 import django_rq
 import pytest
+from django.conf import settings
+from django.test import override_settings
 from rq import Callback, Queue, Retry
 from rq.decorators import job as rq_decorator
 
@@ -48,6 +50,28 @@ def rq_options(*inner: Any, own: dict[str, Any] | None = None, **given: Any) -> 
 )
 def test_what_ours_can_do_is_taken_over(given: dict[str, Any], expected: dict[str, Any]) -> None:
     assert rq_options("reports", **given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [({}, {}), ({"result_ttl": 60}, {}), ({"result_ttl": 500}, {"result_ttl": 500})]
+)
+def test_a_result_is_kept_for_as_long_as_was_said_also_where_the_queue_has_a_default(
+    given: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    queue = {**settings.RQ_QUEUES["reports"], "DEFAULT_RESULT_TTL": 60}
+    with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "reports": queue}):
+        assert rq_options("reports", **given) == expected
+
+
+def test_what_rqs_own_decorator_was_not_given_says_nothing_against_ours() -> None:
+    connection = django_rq.get_connection("reports")
+    task = decorated(rq_decorator("reports", connection=connection), result_ttl=9).tenant_task
+    assert task.stored_options == {"result_ttl": 9}
+
+
+def test_a_queue_that_rq_does_not_have_is_for_the_system_check() -> None:
+    connection = django_rq.get_connection("reports")
+    assert decorated(rq_decorator("exports", connection=connection), queue="exports").tenant_task.queue == "exports"
 
 
 def test_both_can_say_the_same() -> None:
