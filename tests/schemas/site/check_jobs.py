@@ -158,6 +158,16 @@ def test_what_is_enqueued_in_public_for_no_tenant_runs_there() -> None:
     assert (job.state, job.result) == (State.FINISHED, "public")
 
 
+def test_plain_rq_runs_in_public_what_says_so_by_its_meta() -> None:
+    """The tenant's name alone may be what was asked for in the worker."""
+    queue = django_rq.get_queue("imports")
+    meta = {"tenant_slots_context": {"schema": "public"}}
+    named, told = queue.enqueue(models.note, "public", "named"), queue.enqueue(models.note, "public", "told", meta=meta)
+    work()
+    assert entries()["public"] == ["told"]
+    assert (named.is_failed, told.is_finished) == (True, True)
+
+
 def test_our_tables_are_in_the_public_schema_only() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT schemaname FROM pg_tables WHERE tablename = 'tenant_slots_tenantjob'")
