@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -15,16 +14,22 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext, ngettext
 
 from tenant_slots.admin import chosen
+from tenant_slots.admin.at_once import AtOnce
 from tenant_slots.admin.bulk.commission import called, named_by
 from tenant_slots.admin.bulk.start import start_bulk_change
-from tenant_slots.admin.confirmed import DONE, GONE, Confirmed
+from tenant_slots.admin.confirmed import DONE, FAILED, GONE, Confirmed
 from tenant_slots.admin.pages import address, confirmation
+from tenant_slots.admin.refusals import NOT_TAKEN, refusal
 from tenant_slots.db.compiled import among
+from tenant_slots.db.transactions import kept_unbroken
 
 MOST_LISTED = 100
 
 AT_ONCE = 500
 """Objects that are read together."""
+
+PROBLEMS_SHOWN = 10
+"""Of objects that could not be changed, the first ones."""
 
 MOST_IN_REQUEST = 200
 """Rows that are changed while somebody waits for the page; more are left to a background job."""
@@ -54,11 +59,22 @@ def run(model_admin: Any, request: HttpRequest, objects: QuerySet[Any], action: 
     if shown is None or not form.is_valid():
         return _page(model_admin, request, pks, action, form)
     if _is_for_background(action, _theirs(model_admin, request, pks), form.cleaned_data):
-        name = called(model_admin, action)
-        change = start_bulk_change(model_admin, request, action, name, pks, form.cleaned_data)
-        return HttpResponseRedirect(address(model_admin, "bulk_change", change.pk))
+        return _start(model_admin, request, pks, action, form)
     _report(model_admin, request, _apply(model_admin, request, pks, action, form.cleaned_data), action)
     return None
+
+
+def _start(model_admin: Any, request: HttpRequest, pks: list[int], action: Confirmed, form: Any) -> HttpResponse:
+    """The page of the background job, or why there is none."""
+    name = called(model_admin, action)
+    try:
+        with kept_unbroken():
+            change = start_bulk_change(model_admin, request, action, name, pks, form.cleaned_data)
+    except NOT_TAKEN as error:
+        text, status = refusal(error)
+        form.add_error(None, text)
+        return _page(model_admin, request, pks, action, form, status)
+    return HttpResponseRedirect(address(model_admin, "bulk_change", change.pk))
 
 
 def _theirs(model_admin: Any, request: HttpRequest, pks: list[int]) -> list[int]:
@@ -88,16 +104,15 @@ def _shown(request: HttpRequest, objects: QuerySet[Any]) -> list[int] | None:
         return None
 
 
-def _apply(
-    model_admin: Any, request: HttpRequest, pks: list[int], action: Confirmed, values: dict[str, Any]
-) -> Counter[str]:
-    outcomes: Counter[str] = Counter()
+def _apply(model_admin: Any, request: HttpRequest, pks: list[int], action: Confirmed, values: dict[str, Any]) -> AtOnce:
+    done = AtOnce(action, model_admin, request, values)
     for start in range(0, len(pks), AT_ONCE):
         some = pks[start : start + AT_ONCE]
         found = list(_objects(model_admin, request, some).order_by("pk"))  # a job before those that run after it
-        outcomes[GONE] += len(some) - len(found)
-        outcomes.update(action.apply(model_admin, request, one, values) for one in found)
-    return outcomes
+        done.outcomes[GONE] += len(some) - len(found)
+        for one in found:
+            done.change(one)
+    return done
 
 
 def _visible(model_admin: Any, request: HttpRequest, pks: list[int]) -> QuerySet[Any]:
@@ -112,7 +127,9 @@ def _objects(model_admin: Any, request: HttpRequest, pks: list[int]) -> QuerySet
     return found.select_related(*related) if isinstance(related, list | tuple) else found
 
 
-def _page(model_admin: Any, request: HttpRequest, pks: list[int], action: Confirmed, form: forms.Form) -> HttpResponse:
+def _page(
+    model_admin: Any, request: HttpRequest, pks: list[int], action: Confirmed, form: forms.Form, status: int = 200
+) -> HttpResponse:
     touched = ngettext("This affects %(count)d object.", "This affects %(count)d objects.", len(pks))
     hidden = [("action", called(model_admin, action)), ("confirm", "yes"), ("chosen", chosen.as_text(pks))]
     hidden += [
@@ -133,10 +150,12 @@ def _page(model_admin: Any, request: HttpRequest, pks: list[int], action: Confir
         more=max(0, len(pks) - MOST_LISTED),
         hidden=hidden,
         form=form,
+        status=status,
     )
 
 
-def _report(model_admin: Any, request: HttpRequest, outcomes: Counter[str], action: Confirmed) -> None:
+def _report(model_admin: Any, request: HttpRequest, done: AtOnce, action: Confirmed) -> None:
+    outcomes = done.outcomes
     for outcome, text in action.outcomes.items():
         if count := outcomes[outcome]:
             level = messages.SUCCESS if outcome == DONE else messages.WARNING
@@ -144,5 +163,9 @@ def _report(model_admin: Any, request: HttpRequest, outcomes: Counter[str], acti
     if outcomes[GONE]:
         text = ngettext("%(count)d object is gone.", "%(count)d objects are gone.", outcomes[GONE])
         model_admin.message_user(request, text % {"count": outcomes[GONE]}, messages.WARNING)
+    if outcomes[FAILED]:
+        text = ngettext("%(count)d could not be changed.", "%(count)d could not be changed.", outcomes[FAILED])
+        said = [text % {"count": outcomes[FAILED]}, *done.problems[:PROBLEMS_SHOWN]]
+        model_admin.message_user(request, " ".join(said), messages.ERROR)
     if not outcomes.total():
         model_admin.message_user(request, gettext("There was nothing to do."), messages.WARNING)

@@ -20,14 +20,21 @@ from tenant_slots.admin.bases import QueueConcern, QueueModelForm
 from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_limit, set_rate
 from tenant_slots.admin.forms import burst_field, moment_field, rate_field, reason_field, require_future_in
 from tenant_slots.admin.permissions import Restricted
+from tenant_slots.admin.refusals import NOT_TAKEN, Refusal, refusal
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import effect_of
 from tenant_slots.conf import app_settings
+from tenant_slots.db.transactions import bounded, send
 from tenant_slots.exceptions import InvalidRate, StaleVersion
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE, Change, LimitSource, TenantQueue
 from tenant_slots.queue_names import usable_queues
 from tenant_slots.rates import Rate
 from tenant_slots.stats import held
+
+REFUSED = "slots_refused"
+"""Of a request: the reason."""
+
+OK = 200
 
 
 class TenantQueueForm(QueueModelForm):
@@ -38,6 +45,8 @@ class TenantQueueForm(QueueModelForm):
     reason = reason_field()
     seen_version = forms.IntegerField(required=False, widget=forms.HiddenInput)
     conflict = False
+    refused = ""
+    """Why what was sent has not been saved, which is known only once that was tried."""
     may_have: Callable[[str, str], bool] | None = None
     """Whether whoever adds a row may have one of this tenant and queue."""
 
@@ -57,6 +66,8 @@ class TenantQueueForm(QueueModelForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
+        if self.refused:
+            self.add_error(None, self.refused)
         self._keep_seconds(cleaned)
         changed = set(self.changed_data)
         for name, sets_it in (("override_until", {"override_until", "max_job"}), ("resume_at", {"resume_at"})):
@@ -128,6 +139,7 @@ class ChangeForm(Restricted, QueueConcern):
     def get_form(self, request: Any, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, change, **kwargs)  # a class of its own for each request
         form.may_have = staticmethod(partial(self.may_have, request))  # type: ignore[attr-defined]
+        form.refused = vars(request).get(REFUSED, "")  # type: ignore[attr-defined]
         return form
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
@@ -148,7 +160,9 @@ class ChangeForm(Restricted, QueueConcern):
             obj.limit_source, obj.limit_set_by = LimitSource.SET, name_of(request)
             for name, value in rates.fields_of(form.cleaned_data["new_rate"]).items():
                 setattr(obj, name, value)
-            super().save_model(request, obj, form, change)
+            with bounded(app_settings.DATABASE, obj) as rules:  # somebody else may be about to add the same row
+                send(app_settings.DATABASE, rules)
+                super().save_model(request, obj, form, change)
             return
         form.changes = apply_changes(request, obj, form)
         if any(one.what == "limit" for one in form.changes):
@@ -167,10 +181,22 @@ class ChangeForm(Restricted, QueueConcern):
             # It came between our look at the version and our lock: the form is shown anew with what is stored.
             self.message_user(request, conflict_text(error.tenant_queue, None), messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())
+        except NOT_TAKEN as error:
+            if request.method != "POST":
+                raise
+            return self._shown_again(request, object_id, refusal(error), *args, **kwargs)
         context = getattr(response, "context_data", None) or {}
         if "adminform" in context and getattr(context["adminform"].form, "conflict", False):
             context["adminform"].form.show_stored()
             response.status_code = CONFLICT
+        return response
+
+    def _shown_again(self, request: HttpRequest, object_id: Any, why: Refusal, *args: Any, **kwargs: Any) -> Any:
+        """The form as it was sent, with the reason. Nothing of it was saved."""
+        vars(request)[REFUSED] = why.text
+        response = super().changeform_view(request, object_id, *args, **kwargs)
+        if response.status_code == OK:
+            response.status_code = why.status
         return response
 
 

@@ -10,6 +10,7 @@ from django.utils.translation import gettext
 
 from tenant_slots.admin.forms import minute_of
 from tenant_slots.admin.words import NOTHING, origin
+from tenant_slots.locks import locked
 from tenant_slots.models import Change, TenantQueue
 from tenant_slots.rates import Rate
 
@@ -40,11 +41,12 @@ def set_limit_and_share(
     changes: list[Change] = []
     if until == minute_of(row.override_until):
         until = row.override_until  # with the seconds, which the input leaves out
-    if max_job != row.max_job or ends_override or (until is not None and until != row.override_until):
-        changes += set_limit(row, max_job=max_job, until=until, **facts)
-        facts["version"] = row.version
-    if share is not None and share != row.share:
-        changes += row.set_share(share, **facts)
+    with locked(row.pk):  # both or none
+        if max_job != row.max_job or ends_override or (until is not None and until != row.override_until):
+            changes += set_limit(row, max_job=max_job, until=until, **facts)
+            facts["version"] = row.version
+        if share is not None and share != row.share:
+            changes += row.set_share(share, **facts)
     return changes
 
 

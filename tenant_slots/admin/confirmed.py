@@ -16,7 +16,7 @@ DONE = "done"
 """The outcome of an action on one object that did what it should."""
 
 FAILED = "failed"
-"""The outcome for one that a background job could not change; the report says why."""
+"""The outcome for one that could not be changed; the report says why."""
 
 JOBS = "jobs"
 """The outcome for each job, of an action on tenant queues that changes their jobs."""

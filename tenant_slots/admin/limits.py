@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from django import forms
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.urls import path
@@ -17,11 +19,15 @@ from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_lim
 from tenant_slots.admin.forms import LimitAndShareForm, LimitForm, ResetForm, as_typed
 from tenant_slots.admin.pages import address, confirmation, view_name
 from tenant_slots.admin.permissions import QueuePermissions
+from tenant_slots.admin.refusals import NOT_TAKEN, Refusal, refusal
 from tenant_slots.admin.snapshots import forget_shared, shared_rows, worker_time_for
 from tenant_slots.admin.words import effect_of, origin
-from tenant_slots.exceptions import StaleVersion
+from tenant_slots.db.transactions import kept_unbroken
+from tenant_slots.exceptions import StaleVersion, TenantSlotsError
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats import held, rows
+
+logger = logging.getLogger("tenant_slots")
 
 
 class LimitPages(QueuePermissions, QueueConcern):
@@ -41,10 +47,13 @@ class LimitPages(QueuePermissions, QueueConcern):
         form = LimitAndShareForm(request.POST if request.method == "POST" else None, initial=initial)
         if request.method == "POST" and form.is_valid():
             try:
-                changes = set_limit_and_share(row, by=name_of(request), **form.cleaned_data)
+                with kept_unbroken():
+                    changes = set_limit_and_share(row, by=name_of(request), **form.cleaned_data)
+                    audit.log_changes(self, request, row, changes)
             except StaleVersion as error:
                 return self._conflict(request, form, error)
-            audit.log_changes(self, request, row, changes)
+            except NOT_TAKEN as error:
+                return self._not_taken(request, object_id, row, form, refusal(error))
             return self._limited(request, row)
         if request.method == "POST" and wants_json(request):
             return JsonResponse({"errors": form.errors_by_name()}, status=400)
@@ -53,16 +62,25 @@ class LimitPages(QueuePermissions, QueueConcern):
     def reset_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Give the row the default limit, after a page that says which one it is."""
         row = self._row_to_limit(request, object_id)
-        default = tenants.default_max_job(row.tenant, row.queue)
+        try:
+            default = tenants.default_max_job(row.tenant, row.queue)
+        except Exception as error:  # the project's callable may raise anything, or answer what is no limit
+            logger.exception("DEFAULT_MAX_JOB gives no limit for %s", row)
+            self.message_user(request, _no_default(error), messages.ERROR)
+            return HttpResponseRedirect(address(self, "change", row.pk))
         form = ResetForm(request.POST if request.method == "POST" else None, initial={"version": row.version})
         status = 200
         if request.method == "POST" and form.is_valid():
             try:
-                changes = row.reset_to_default(by=name_of(request), **form.cleaned_data)
+                with kept_unbroken():
+                    changes = row.reset_to_default(by=name_of(request), **form.cleaned_data)
+                    audit.log_changes(self, request, row, changes)
             except StaleVersion as error:
                 status = refused(form, error, default)
+            except NOT_TAKEN as error:
+                text, status = refusal(error)
+                form.add_error(None, text)
             else:
-                audit.log_changes(self, request, row, changes)
                 return self._limited(request, row)
         text = gettext("The limit will be %(limit)s, the default.") % {"limit": default}
         effects = [text, effect_of(default, held.running(row))]
@@ -95,6 +113,15 @@ class LimitPages(QueuePermissions, QueueConcern):
         status = refused(form, error, form.cleaned_data["max_job"])
         return self._limit_page(request, error.tenant_queue, form, status)
 
+    def _not_taken(
+        self, request: HttpRequest, object_id: str, row: TenantQueue, form: LimitForm, why: Refusal
+    ) -> HttpResponse:
+        """What the row was to become in memory is forgotten."""
+        form.add_error(None, why.text)
+        if wants_json(request):
+            return JsonResponse({"errors": form.errors_by_name()}, status=why.status)
+        return self._limit_page(request, self.get_object(request, object_id) or row, form, why.status)
+
     def _limit_page(self, request: HttpRequest, row: TenantQueue, form: LimitForm, status: int = 200) -> HttpResponse:
         text = gettext("The limit is %(limit)s (%(origin)s).") % {"limit": row.max_job, "origin": origin(row)}
         running = held.running(row)
@@ -114,6 +141,12 @@ class LimitPages(QueuePermissions, QueueConcern):
             form=form,
             status=status,
         )
+
+
+def _no_default(error: Exception) -> str:
+    """An error of the project is named and not quoted, as it may say anything."""
+    why = str(error) if isinstance(error, TenantSlotsError) else type(error).__name__
+    return gettext("There is no default limit: %(error)s") % {"error": why}
 
 
 def refused(form: forms.Form, error: Any, yours: int) -> int:

@@ -25,7 +25,8 @@ from tenant_slots.db import clock
 from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing import cancel, retry
 from tenant_slots.exceptions import NotRetryable, StaleVersion
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.locks import locked
+from tenant_slots.models import Change, State, TenantJob, TenantQueue
 from tenant_slots.stats.expressions import LARGE
 
 LEFT = {
@@ -124,7 +125,12 @@ def _pause(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dic
 def _resume(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
     """Jobs may start again, whatever has kept them: a pause, or a rest."""
     facts = _facts(request, row, values)
-    return _changed(model_admin, request, row, lambda: [*row.end_rest(**facts), *row.resume(**facts)])
+    return _changed(model_admin, request, row, lambda: _let_go_of(row, facts))
+
+
+def _let_go_of(row: TenantQueue, facts: dict[str, Any]) -> list[Change]:
+    with locked(row.pk):  # both or none
+        return [*row.end_rest(**facts), *row.resume(**facts)]
 
 
 def _let_go(now: datetime) -> limits.Edit:
@@ -203,8 +209,13 @@ def _are_most(count: int) -> list[str]:
 
 def _retry_failed(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
     failed = _failed().filter(among(values["jobs"]), tenant_queue=row).order_by("pk")
-    count = sum(map(_retried, failed.defer(*LARGE)))
-    return _counted(model_admin, request, row, _("failed jobs retried:"), count, values["reason"])
+    count = 0
+    try:
+        for job in failed.defer(*LARGE):
+            count += _retried(job)
+    finally:  # those before one that cannot be changed run again all the same
+        outcome = _counted(model_admin, request, row, _("failed jobs retried:"), count, values["reason"])
+    return outcome
 
 
 def _retried(job: TenantJob) -> bool:

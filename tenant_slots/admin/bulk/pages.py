@@ -6,7 +6,9 @@ from datetime import datetime
 from typing import Any
 
 from django import forms
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
@@ -25,8 +27,11 @@ from tenant_slots.admin.confirmed import Confirmed
 from tenant_slots.admin.pages import address, view_name
 from tenant_slots.admin.permissions import Restricted, may
 from tenant_slots.admin.polling import INTERVALS, clamped, conditional
+from tenant_slots.admin.refusals import NOT_TAKEN, refusal
 from tenant_slots.admin.words import moment
+from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow
+from tenant_slots.db.transactions import kept_unbroken
 from tenant_slots.models import BulkChange, Ending, TenantJob
 
 MOST_SHOWN = 100
@@ -72,7 +77,11 @@ class BulkPages(Restricted, AnyConcern):
     def bulk_change_view(self, request: HttpRequest, change_id: int) -> HttpResponse:
         change = self._bulk_change(request, change_id)
         if request.method == "POST":
-            self._bulk_command(request, change)
+            try:
+                with kept_unbroken():
+                    self._bulk_command(request, change)
+            except NOT_TAKEN as error:
+                self.message_user(request, refusal(error).text, messages.ERROR)
             return HttpResponseRedirect(request.path)
         one = self._bulk_report(request, change)
         texts = report.cells(one)
@@ -137,9 +146,10 @@ class BulkPages(Restricted, AnyConcern):
         if "stop" in request.POST:
             self._stop_bulk_change(request, change)
         elif "go_on" in request.POST and self._bulk_report(request, change).state == LOST:
-            BulkChange.objects.filter(pk=change.pk).update(cancel_requested_at=None)
             job = TenantJob.objects.filter(uuid=change.job).select_related("tenant_queue").first()
-            enqueue(change, queue_for([job.tenant_queue.queue] if job else []))
+            with transaction.atomic(using=app_settings.DATABASE):
+                BulkChange.objects.filter(pk=change.pk).update(cancel_requested_at=None)
+                enqueue(change, queue_for([job.tenant_queue.queue] if job else []))
 
     def _stop_bulk_change(self, request: HttpRequest, change: BulkChange) -> None:
         """One that nobody goes on with ends at once, as there is no job that could look."""

@@ -17,8 +17,9 @@ from django.db import DatabaseError
 from tenant_slots import many_limits, signals
 from tenant_slots.admin import audit
 from tenant_slots.admin.bulk.chunks import Part
-from tenant_slots.admin.bulk.work import Step, Work, fails_alone, problem
+from tenant_slots.admin.bulk.work import Step, Work
 from tenant_slots.admin.confirmed import DONE, FAILED, GONE, JOBS, Confirmed
+from tenant_slots.admin.refusals import fails_alone, problem
 from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing import cancel
 from tenant_slots.exceptions import TenantSlotsError

@@ -14,22 +14,12 @@ from django.db import DatabaseError, transaction
 from tenant_slots.admin.bulk.chunks import Chunk, Part
 from tenant_slots.admin.bulk.commission import Commission
 from tenant_slots.admin.confirmed import FAILED, GONE
+from tenant_slots.admin.refusals import fails_alone, problem
 from tenant_slots.conf import app_settings
 from tenant_slots.db.compiled import among
 from tenant_slots.exceptions import BulkChangeOvertaken, TenantSlotsError
 from tenant_slots.locks import locked
 from tenant_slots.models import TenantQueue
-from tenant_slots.refusals import is_refusal
-
-
-def fails_alone(error: Exception) -> bool:
-    """Whether a change of some rows may fail by it, and that of others need not: projects have rules of their own."""
-    return isinstance(error, TenantSlotsError) or is_refusal(error)
-
-
-def problem(name: object, error: Exception) -> str:
-    """Why a change of this has failed. What a database says in further lines is the row, which not all may see."""
-    return f"{name}: {str(error).partition(chr(10))[0]}"
 
 
 @dataclass

@@ -357,11 +357,11 @@
         }
 
         take(answer, data) {
-            if (answer.status === 409) {
+            if (data.errors) {
+                this.show(Object.values(data.errors).flat().join(" "));
+            } else if (answer.status === 409) {
                 this.show(data.message);
                 document.getElementById("slots-version").value = data.theirs.version;
-            } else if (data.errors) {
-                this.show(Object.values(data.errors).flat().join(" "));
             } else if (answer.ok) {
                 apply(data.cells);
                 this.dialog.close();

@@ -1,0 +1,349 @@
+"""What cannot be changed: somebody keeps the row, or the database or the project refuses. Staff are told why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from html import unescape
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection, transaction
+from django.test import Client, override_settings
+
+from tenant_slots.admin import actions, at_once, limits
+from tenant_slots.db import transactions
+from tenant_slots.models import BulkChange, State, TenantJob, TenantQueue
+from tenant_slots.signals import limit_changed
+from tests import refusals
+from tests.admin.bulk_changes import confirm, many_queues, page_of, started
+from tests.admin.site import JOBS, QUEUES, Form, asked, change_page, confirmed, loaded, messages_of
+from tests.factories import another_process, dead_process, fresh, running_job, tenant_queue, waiting_job
+from tests.races.test_callers_transactions import kept_open
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+on_postgres = pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no locks on rows")
+
+JSON = {"Accept": "application/json"}
+LOCKED = "Another transaction keeps the tenant queue locked, so that nothing was changed. Try again."
+
+
+@pytest.fixture
+def _impatient() -> Iterator[None]:
+    token = transactions.patience.set(0.2)
+    yield
+    transactions.patience.reset(token)
+
+
+def keep(*rows: TenantQueue) -> None:
+    assert list(TenantQueue.objects.select_for_update().filter(pk__in=[row.pk for row in rows]))
+
+
+def kept(*rows: TenantQueue) -> Any:
+    """Somebody has these rows locked meanwhile."""
+    return kept_open(partial(keep, *rows))
+
+
+def limits_of(*rows: TenantQueue) -> list[int]:
+    return [fresh(row).max_job for row in rows]
+
+
+def text_of(response: Any) -> str:
+    return unescape(response.content.decode())
+
+
+# --- a row that somebody keeps -------------------------------------------------------------------------------------
+
+
+@on_postgres
+@pytest.mark.usefixtures("_impatient")
+def test_an_action_changes_the_rows_behind_a_locked_one_and_says_which_it_could_not_change(boss: Client) -> None:
+    rows = many_queues(3)
+    _, sent = asked(boss, QUEUES, "set_limit", *rows)
+    with kept(rows[1]):
+        response = boss.post(QUEUES, {**sent, "max_job": "7"}, follow=True)
+    assert limits_of(*rows) == [7, 1, 7]
+    assert messages_of(response) == [
+        "The limits of 2 tenant queues were set.",
+        f"1 could not be changed. tenant 001 on imports: {LOCKED}",
+    ]
+
+
+@on_postgres
+def test_all_rows_of_an_action_wait_together_as_long_as_one_does(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = many_queues(12)
+    _, sent = asked(boss, QUEUES, "pause", *rows)
+    patience, pause = [], TenantQueue.pause
+
+    def seen(*args: Any, **facts: Any) -> Any:
+        patience.append(transactions.patience.get())
+        return pause(*args, **facts)
+
+    monkeypatch.setattr(TenantQueue, "pause", seen)
+    with transactions.waiting_at_most(0.3), kept(*rows):
+        response = boss.post(QUEUES, sent, follow=True)
+    assert patience[0] == pytest.approx(0.3, abs=0.1)
+    assert patience[1:] == [at_once.LEAST_PATIENCE] * 11
+    (message,) = messages_of(response)
+    assert message.startswith("12 could not be changed. ")
+    assert message.count(LOCKED) == actions.PROBLEMS_SHOWN
+
+
+@on_postgres
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize(
+    ("action", "job", "data"),
+    [
+        ("cancel", lambda row: waiting_job(row), {}),
+        ("retry", lambda row: waiting_job(row, state=State.FAILED), {}),
+        ("set_priority", lambda row: waiting_job(row), {"priority": "7"}),
+        ("stop", lambda row: running_job(row, another_process()), {}),
+        ("release", lambda row: running_job(row, dead_process()), {"force": "on", "reason": "it hangs"}),
+    ],
+)
+def test_a_job_of_a_locked_row_is_left_as_it_is_with_the_reason(
+    action: str, job: Callable[[TenantQueue], TenantJob], data: dict[str, str], boss: Client
+) -> None:
+    row = tenant_queue()
+    one = job(row)
+    before = TenantJob.objects.filter(pk=one.pk).values().get()
+    _, sent = asked(boss, JOBS, action, one)
+    with kept(row):
+        response = boss.post(JOBS, {**sent, **data}, follow=True)
+    assert messages_of(response) == [f"1 could not be changed. {one}: {LOCKED}"]
+    assert TenantJob.objects.filter(pk=one.pk).values().get() == before
+    assert not LogEntry.objects.exists()
+
+
+@on_postgres
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize(("page", "data"), [("limit", {"max_job": "5", "share": "3"}), ("reset", {})])
+def test_a_page_for_the_limit_of_a_locked_row_says_so(page: str, data: dict[str, str], boss: Client) -> None:
+    row = tenant_queue(max_job=9)
+    url, sent = f"{QUEUES}{row.pk}/{page}/", {"version": "0", **data}
+    with kept(row):
+        response = boss.post(url, sent)
+    assert response.status_code == 503
+    assert LOCKED in text_of(response)
+    assert fresh(row).max_job == 9
+    assert boss.post(url, {**Form(text_of(response)).values, **sent}).status_code == 302
+    assert fresh(row).max_job != 9
+
+
+@on_postgres
+@pytest.mark.usefixtures("_impatient")
+def test_the_dialog_for_the_limit_of_a_locked_row_gets_the_reason_as_an_error(boss: Client) -> None:
+    row = tenant_queue()
+    with kept(row):
+        response = boss.post(f"{QUEUES}{row.pk}/limit/", {"max_job": "5", "version": "0"}, headers=JSON)
+    assert (response.status_code, response.json()) == (503, {"errors": {"__all__": [LOCKED]}})
+
+
+@on_postgres
+@pytest.mark.usefixtures("_impatient")
+def test_the_form_of_a_locked_row_comes_back_as_it_was_sent_and_can_be_sent_again(boss: Client) -> None:
+    row = tenant_queue(max_job=1)
+    sent = {**loaded(boss, row), "max_job": "4", "share": "3"}
+    with kept(row):
+        response = boss.post(change_page(row), sent)
+    assert (response.status_code, fresh(row).max_job) == (503, 1)
+    assert LOCKED in text_of(response)
+    again = Form(text_of(response)).values
+    assert (again["max_job"], again["share"]) == ("4", "3")
+    assert boss.post(change_page(row), again).status_code == 302
+    assert (fresh(row).max_job, row.share) == (4, 3)
+
+
+@on_postgres
+@pytest.mark.usefixtures("_impatient")
+def test_a_row_that_somebody_else_is_about_to_add_is_not_waited_for(boss: Client) -> None:
+    add = f"{QUEUES}add/"
+    sent = {**Form(boss.get(add).content.decode()).values, "tenant": "acme", "queue": "imports", "max_job": "3"}
+    with kept_open(tenant_queue):
+        response = boss.post(add, sent)
+    assert response.status_code == 503
+    assert LOCKED in text_of(response)
+    assert fresh(TenantQueue.objects.get()).max_job == 1
+
+
+@on_postgres
+@pytest.mark.usefixtures("_impatient")
+def test_a_locked_row_is_not_deleted_and_not_waited_for_without_an_end(boss: Client) -> None:
+    rows = many_queues(2)
+    _, sent = asked(boss, QUEUES, "delete_selected", *rows)
+    with kept(rows[0]):
+        response = boss.post(QUEUES, sent, follow=True)
+    assert messages_of(response) == [
+        "1 tenant queue was deleted.",
+        f"1 could not be changed. tenant 000 on imports: {LOCKED}",
+    ]
+    assert TenantQueue.objects.get() == rows[0]
+    assert LogEntry.objects.count() == 1
+
+
+# --- a change that the database refuses ----------------------------------------------------------------------------
+
+ERRORS = [refusals.RAISED, "check_violation", "query_canceled"]
+
+
+@on_postgres
+@pytest.mark.parametrize("as_error", ERRORS)
+def test_an_action_leaves_out_the_row_that_a_trigger_refuses(as_error: str, boss: Client) -> None:
+    rows = many_queues(3)
+    with refusals.refused(f"NEW.id = {rows[1].pk} AND NEW.max_job = 7", as_error, TenantQueue):
+        response = confirmed(boss, QUEUES, "set_limit", *rows, max_job="7")
+    assert limits_of(*rows) == [7, 1, 7]
+    assert messages_of(response) == [
+        "The limits of 2 tenant queues were set.",
+        "1 could not be changed. tenant 001 on imports: not this one",
+    ]
+
+
+@on_postgres
+@pytest.mark.parametrize("as_error", ERRORS)
+def test_a_trigger_of_the_project_is_quoted_on_the_pages_of_a_row(as_error: str, boss: Client) -> None:
+    row = tenant_queue(max_job=2)
+    form, url = loaded(boss, row), f"{QUEUES}{row.pk}/limit/"
+    with refusals.refused("NEW.max_job <> 2", as_error, TenantQueue):
+        in_place = boss.post(url, {"max_job": "5", "version": "0"}, headers=JSON)
+        pages = [
+            boss.post(url, {"max_job": "5", "version": "0"}),
+            boss.post(f"{QUEUES}{row.pk}/reset/", {"version": "0"}),
+            boss.post(change_page(row), {**form, "max_job": "4"}),
+        ]
+    assert (in_place.status_code, in_place.json()) == (409, {"errors": {"__all__": ["not this one"]}})
+    assert [page.status_code for page in pages] == [409] * 3
+    assert ["not this one" in text_of(page) for page in pages] == [True] * 3
+    assert fresh(row).max_job == 2
+    assert not LogEntry.objects.exists()
+
+
+@on_postgres
+def test_a_limit_is_not_set_where_the_share_that_was_sent_with_it_is_refused(boss: Client) -> None:
+    row = tenant_queue(max_job=1)
+    url = f"{QUEUES}{row.pk}/limit/"
+    with refusals.refused("NEW.share = 5", model=TenantQueue):
+        response = boss.post(url, {"max_job": "3", "share": "5", "version": "0"})
+    assert response.status_code == 409
+    assert "The limit is 1 " in text_of(response)
+    assert (fresh(row).max_job, row.version) == (1, 0)
+    assert not row.kept_changes.exists()
+
+
+@on_postgres
+def test_an_added_row_that_a_trigger_refuses_is_an_error_of_the_form(boss: Client) -> None:
+    add = f"{QUEUES}add/"
+    sent = {**Form(boss.get(add).content.decode()).values, "tenant": "acme", "queue": "imports"}
+    with refusals.refused("true", model=TenantQueue, events="INSERT"):
+        response = boss.post(add, sent)
+    assert response.status_code == 409
+    assert "not this one" in text_of(response)
+
+
+@on_postgres
+def test_jobs_before_one_that_is_refused_run_again_and_are_in_the_history(boss: Client) -> None:
+    row = tenant_queue(max_job=0)
+    some = [waiting_job(row, state=State.FAILED) for _ in range(3)]
+    _, sent = asked(boss, QUEUES, "retry_failed", row)
+    with refusals.refused(refusals.any_change_of(some[1])):
+        response = boss.post(QUEUES, sent, follow=True)
+    assert [fresh(job).state for job in some] == [State.WAITING, State.FAILED, State.FAILED]
+    assert messages_of(response) == ["1 could not be changed. acme on imports: not this one"]
+    assert LogEntry.objects.get().get_change_message() == "Changed failed jobs retried: 1."
+
+
+@on_postgres
+def test_a_background_job_that_cannot_be_enqueued_is_an_error_on_the_page_that_asks(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "MOST_IN_REQUEST", 1)
+    rows = many_queues(2)
+    with refusals.refused("true", events="INSERT"):
+        response = confirm(boss, QUEUES, "set_limit", rows, max_job="7")
+    assert response.status_code == 409
+    assert "not this one" in text_of(response)
+    assert not BulkChange.objects.exists()
+    again = {**Form(text_of(response)).values, "_selected_action": [row.pk for row in rows]}
+    assert boss.post(QUEUES, again)["Location"] == page_of(BulkChange.objects.get())
+
+
+@on_postgres
+def test_nor_is_one_that_is_to_be_gone_on_with_a_server_error(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actions, "MOST_IN_REQUEST", 1)
+    change = started(boss, QUEUES, "pause", many_queues(2))
+    TenantJob.objects.get(uuid=change.job).cancel()
+    with refusals.refused("true", events="INSERT"):
+        response = boss.post(page_of(change), {"go_on": "yes"}, follow=True)
+    assert messages_of(response) == ["not this one"]
+    assert fresh(change).job == change.job
+
+
+# --- what was deleted, and what the project answers ----------------------------------------------------------------
+
+
+def test_a_row_that_is_deleted_while_the_action_runs_is_counted_as_gone(boss: Client) -> None:
+    rows = many_queues(3)
+
+    def delete_next(**_: Any) -> None:
+        TenantQueue.objects.filter(pk=rows[1].pk).delete()
+
+    limit_changed.connect(delete_next)
+    try:
+        response = confirmed(boss, QUEUES, "set_limit", *rows, max_job="7")
+    finally:
+        limit_changed.disconnect(delete_next)
+    assert limits_of(rows[0], rows[2]) == [7, 7]
+    assert messages_of(response) == ["The limits of 2 tenant queues were set.", "1 object is gone."]
+
+
+def test_a_row_that_is_deleted_while_its_limit_is_set_is_no_server_error(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = tenant_queue()
+    set_it = limits.set_limit_and_share
+
+    def too_late(row: TenantQueue, **values: Any) -> Any:
+        TenantQueue.objects.filter(pk=row.pk).delete()
+        return set_it(row, **values)
+
+    monkeypatch.setattr(limits, "set_limit_and_share", too_late)
+    response = boss.post(f"{QUEUES}{row.pk}/limit/", {"max_job": "5", "version": "0"}, headers=JSON)
+    assert (response.status_code, response.json()) == (
+        404,
+        {"errors": {"__all__": ["It was deleted in the meantime."]}},
+    )
+
+
+def no_limit(tenant: str, queue: str) -> int:
+    return -7
+
+
+def unknown_tenant(tenant: str, queue: str) -> int:
+    raise LookupError("a card number")
+
+
+@pytest.mark.parametrize(("default", "said"), [(no_limit, "-7"), (unknown_tenant, "LookupError")])
+def test_where_the_project_has_no_default_for_a_row_the_page_that_resets_it_says_so(
+    default: Callable[[str, str], int], said: str, boss: Client
+) -> None:
+    row = tenant_queue()
+    with override_settings(TENANT_SLOTS={"DEFAULT_MAX_JOB": f"{__name__}.{default.__name__}"}):
+        response = boss.get(f"{QUEUES}{row.pk}/reset/", follow=True)
+    assert response.redirect_chain == [(change_page(row), 302)]
+    (message,) = messages_of(response)
+    assert message.startswith("There is no default limit: ")
+    assert said in message
+    assert "card" not in message
+
+
+@on_postgres
+def test_a_transaction_around_the_request_stays_whole(boss: Client) -> None:
+    rows = many_queues(3)
+    _, sent = asked(boss, QUEUES, "set_limit", *rows)
+    with refusals.refused(f"NEW.id = {rows[1].pk} AND NEW.max_job = 7", model=TenantQueue), transaction.atomic():
+        boss.post(QUEUES, {**sent, "max_job": "7"})
+        boss.post(f"{QUEUES}{rows[1].pk}/limit/", {"max_job": "7", "version": "0"})
+        boss.post(change_page(rows[1]), {**loaded(boss, rows[1]), "max_job": "7"})
+    assert limits_of(*rows) == [7, 1, 7]
