@@ -79,7 +79,7 @@ def _start(model_admin: Any, request: HttpRequest, pks: list[int], action: Confi
 
 def _theirs(model_admin: Any, request: HttpRequest, pks: list[int]) -> list[int]:
     """Those of them that the viewer may see: whatever set was sent, nothing is counted of any other."""
-    if model_admin.tenant_queues_for(request) is None:
+    if model_admin.own_tenant_queues(request) is None:
         return pks
     return list(_visible(model_admin, request, pks).order_by().values_list("pk", flat=True))
 

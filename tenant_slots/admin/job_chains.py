@@ -40,7 +40,7 @@ def of(model_admin: Any, request: HttpRequest, job: Any) -> Chains:
 
 def seen_by(model_admin: Any, request: HttpRequest) -> QuerySet[TenantJob] | None:
     """The jobs that this viewer may see; None for all."""
-    if model_admin.tenant_queues_for(request) is None:
+    if model_admin.own_tenant_queues(request) is None:
         return None
     found: QuerySet[TenantJob] = model_admin.get_queryset(request)
     return found

@@ -75,7 +75,7 @@ class TenantJobAdmin(
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantJob]:
         jobs = super().get_queryset(request).defer(*LARGE)
-        own = self.tenant_queues_for(request)
+        own = self.own_tenant_queues(request)
         return jobs if own is None else jobs.filter(tenant_queue__in=own.order_by().values("pk"))
 
     def get_ordering(self, request: HttpRequest) -> Any:

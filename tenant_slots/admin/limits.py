@@ -114,7 +114,7 @@ class LimitPages(QueuePermissions, QueueConcern):
         return self._limit_page(request, error.tenant_queue, form, status)
 
     def _not_taken(
-        self, request: HttpRequest, object_id: str, row: TenantQueue, form: LimitForm, why: Refusal
+        self, request: HttpRequest, object_id: str, row: TenantQueue, form: LimitAndShareForm, why: Refusal
     ) -> HttpResponse:
         """What the row was to become in memory is forgotten."""
         form.add_error(None, why.text)

@@ -61,7 +61,7 @@ class LiveList(Plans, Restricted, QueueConcern):
         return conditional(request, JsonResponse({"every": clamped(request.GET.get("every")), "cells": texts}))
 
     def board(self, request: HttpRequest) -> Board:
-        own = self.tenant_queues_for(request)
+        own = self.own_tenant_queues(request)
         key = sees(own)
         return shared_tiles.get([key], lambda _: {key: _board(own)})[key]
 
@@ -96,10 +96,10 @@ class LiveList(Plans, Restricted, QueueConcern):
         return super().changelist_view(request, context)
 
     def _board_at_hand(self, request: HttpRequest) -> Board | None:
-        return shared_tiles.at_hand(sees(self.tenant_queues_for(request)))
+        return shared_tiles.at_hand(sees(self.own_tenant_queues(request)))
 
     def _rows_to_poll(self, request: HttpRequest) -> list[int]:
-        return seen_among(shared_queue_sight, asked_rows(request), self.tenant_queues_for(request), _theirs)
+        return seen_among(shared_queue_sight, asked_rows(request), self.own_tenant_queues(request), _theirs)
 
 
 def _theirs(pks: list[int], own: QuerySet[TenantQueue]) -> Iterable[int]:

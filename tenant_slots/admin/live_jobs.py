@@ -75,7 +75,7 @@ class LiveJobs(Restricted, JobConcern):
         return super().changelist_view(request, context)
 
     def _jobs_to_poll(self, request: HttpRequest) -> list[int]:
-        return seen_among(shared_job_sight, asked_rows(request), self.tenant_queues_for(request), _theirs)
+        return seen_among(shared_job_sight, asked_rows(request), self.own_tenant_queues(request), _theirs)
 
 
 def _theirs(pks: list[int], own: QuerySet[TenantQueue]) -> Iterable[int]:

@@ -79,7 +79,7 @@ class OverviewPage(WorkersPage):
 
     def has_overview_permission(self, request: HttpRequest) -> bool:
         """The figures are those of all tenants together."""
-        return self.has_view_permission(request) and self.tenant_queues_for(request) is None
+        return self.has_view_permission(request) and self.own_tenant_queues(request) is None
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
         return super().changelist_view(request, {**self.overview_link(request), **(extra_context or {})})

@@ -89,7 +89,7 @@ class TenantQueueAdmin(
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantQueue]:
         # Not super(), which orders before there is a `waiting` to order by.
-        own = self.tenant_queues_for(request)
+        own = self.own_tenant_queues(request)
         rows = with_in_use(with_waiting(self.model._default_manager.get_queryset() if own is None else own))
         timed = with_start_delay(with_longest_wait(with_worker_time(rows, worker_time_of_rows)), start_delays_of_rows)
         return with_storable(request, timed.order_by(*self.get_ordering(request)))

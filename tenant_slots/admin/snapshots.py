@@ -157,7 +157,7 @@ def seen_among(
 
 def worker_time_for(model_admin: Any, request: HttpRequest) -> Mapping[str, float] | None:
     """The seconds of the last hour that a row's are a part of, by queue. None for who sees some tenants only."""
-    return _worker_time().of_queues if model_admin.tenant_queues_for(request) is None else None
+    return _worker_time().of_queues if model_admin.own_tenant_queues(request) is None else None
 
 
 def worker_time_of_rows() -> Mapping[int, float]:

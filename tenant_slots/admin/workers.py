@@ -116,7 +116,7 @@ class WorkersPage(QueuePermissions):
             "title": gettext("Workers"),
             "media": self.media,
             "back": address(self, "changelist"),
-            "lanes": _lanes(known, self.tenant_queues_for(request)),
+            "lanes": _lanes(known, self.own_tenant_queues(request)),
             "unasked": unasked(known),
             "is_suspended": known.is_suspended,
             "workers": self._shown(request, known),
@@ -133,7 +133,7 @@ class WorkersPage(QueuePermissions):
     def _shown(self, request: HttpRequest, known: Fleet) -> list[Shown]:
         members = sorted(known.members, key=lambda member: (member.takes_jobs, member.name))[:MOST_SHOWN]
         jobs = self._jobs_of(request, members)
-        sees_all = self.tenant_queues_for(request) is None
+        sees_all = self.own_tenant_queues(request) is None
         return [Shown(member, jobs.get(member.rq_job_id), _plain_id(member) if sees_all else "") for member in members]
 
     def _jobs_of(self, request: HttpRequest, members: list[Member]) -> dict[str, TenantJob]:
@@ -155,5 +155,5 @@ class WorkersPage(QueuePermissions):
     def _theirs(self, request: HttpRequest) -> QuerySet[TenantJob]:
         """The jobs that the viewer may see."""
         jobs = TenantJob.objects.select_related("tenant_queue").defer(*LARGE)
-        own = self.tenant_queues_for(request)
+        own = self.own_tenant_queues(request)
         return jobs if own is None else jobs.filter(tenant_queue__in=own.order_by().values("pk"))

@@ -121,7 +121,7 @@ class BulkPages(Restricted, AnyConcern):
         return changes if self._sees_all(request) else changes.filter(user_key=str(request.user.pk))
 
     def _sees_all(self, request: HttpRequest) -> bool:
-        return may(request, SEES_ALL) and self.tenant_queues_for(request) is None
+        return may(request, SEES_ALL) and self.own_tenant_queues(request) is None
 
     def _bulk_change(self, request: HttpRequest, change_id: int) -> BulkChange:
         change = self._bulk_changes(request).filter(pk=change_id).first()
