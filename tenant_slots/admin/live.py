@@ -19,6 +19,7 @@ from tenant_slots.admin.plans import Plans
 from tenant_slots.admin.polling import INTERVALS, asked_rows, clamped, conditional
 from tenant_slots.admin.snapshots import (
     Board,
+    measured_rows,
     seen_among,
     sees,
     shared_fleet,
@@ -28,7 +29,7 @@ from tenant_slots.admin.snapshots import (
     worker_time_for,
 )
 from tenant_slots.models import TenantQueue
-from tenant_slots.stats import rows, tiles
+from tenant_slots.stats import tiles
 
 
 class LiveList(Plans, Restricted, QueueConcern):
@@ -51,7 +52,7 @@ class LiveList(Plans, Restricted, QueueConcern):
         if not self.has_view_permission(request):
             raise PermissionDenied
         shown = self._rows_to_poll(request)
-        found = shared_rows.get(shown, rows.measured)
+        found = shared_rows.get(shown, measured_rows)
         board = self._board_at_hand(request) if shown else self.board(request)
         texts = cells.of_tiles(*board) if board else {}
         worker_time = worker_time_for(self, request) if found else None
@@ -73,7 +74,7 @@ class LiveList(Plans, Restricted, QueueConcern):
         changelist = super().get_changelist_instance(request)
         if request.method == "POST":
             return changelist
-        found = rows.measured([row.pk for row in changelist.result_list])
+        found = measured_rows([row.pk for row in changelist.result_list])
         shared_rows.put(found)
         worker_time = worker_time_for(self, request) if found else None
         plans = self.plans_of({row.tenant for row in changelist.result_list})

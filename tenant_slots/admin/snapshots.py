@@ -16,11 +16,11 @@ from tenant_slots.admin.attention import Facts
 from tenant_slots.admin.queue_charts import SPANS, Lately
 from tenant_slots.fleet import Fleet
 from tenant_slots.models import TenantJob, TenantQueue
-from tenant_slots.stats import percentiles, worker_time
+from tenant_slots.stats import percentiles, rows, worker_time
 from tenant_slots.stats.changes import Changes
 from tenant_slots.stats.deploys import Deploy
 from tenant_slots.stats.minutes import Period
-from tenant_slots.stats.rows import Row
+from tenant_slots.stats.rows import LastHour, Row
 from tenant_slots.stats.tiles import Tiles
 from tenant_slots.stats.worker_time import WorkerTime
 
@@ -85,6 +85,8 @@ class Board(NamedTuple):
 
 
 shared_rows: Shared[int, Row] = Shared(seconds=1)
+shared_last_hours: Shared[int, LastHour] = Shared(seconds=5)
+"""What the rows say of an hour of jobs: it takes longest of what a poll asks for, and moves little in that time."""
 shared_jobs: Shared[int, TenantJob] = Shared(seconds=1)
 shared_queue_sight: Shared[tuple[str, int], bool] = Shared(seconds=1)
 """Whether viewers who see so (`sees`) may see a tenant queue."""
@@ -155,6 +157,11 @@ def seen_among(
     return [pk for (_, pk), is_theirs in shared.get([(way, pk) for pk in pks], look).items() if is_theirs]
 
 
+def measured_rows(pks: Sequence[int]) -> dict[int, Row]:
+    """As `rows.measured`, fresh but for what is said of an hour of jobs."""
+    return rows.measured(pks, lambda missing: shared_last_hours.get(missing, rows.last_hours))
+
+
 def worker_time_for(model_admin: Any, request: HttpRequest) -> Mapping[str, float] | None:
     """The seconds of the last hour that a row's are a part of, by queue. None for who sees some tenants only."""
     return _worker_time().of_queues if model_admin.own_tenant_queues(request) is None else None
@@ -177,6 +184,7 @@ def _worker_time() -> WorkerTime:
 def forget_shared() -> None:
     """After a change by a viewer, who wants to see it at once."""
     shared_rows.clear()
+    shared_last_hours.clear()
     shared_jobs.clear()
     shared_queue_sight.clear()
     shared_job_sight.clear()

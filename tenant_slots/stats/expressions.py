@@ -78,8 +78,13 @@ def ran_lately(jobs: Any, seconds: float) -> Any:
 
     One that was put back and canceled while it waited did not run to that end: nobody had to ask its run to stop.
     """
+    return ran_or_failed_lately(jobs, seconds).filter(started_at__isnull=False)
+
+
+def ran_or_failed_lately(jobs: Any, seconds: float) -> Any:
+    """As `ran_lately`, and those too that have failed without a start."""
     ended = Q(stage=Stage.ENDED, ended_at__gt=ago(seconds)) & ~Q(state=State.CANCELED, cancel_requested_at=None)
-    return jobs.filter(Q(stage=Stage.HOLDING, state=State.RUNNING) | ended, started_at__isnull=False)
+    return jobs.filter(Q(stage=Stage.HOLDING, state=State.RUNNING) | ended)
 
 
 def in_seconds(time: timedelta | None) -> float | None:

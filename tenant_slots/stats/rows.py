@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import QuerySet
 
@@ -43,8 +43,6 @@ class Row:
     running: int
     queued: int
     waiting: int
-    failed: int
-    """In the last hour."""
     stale: int
     oldest_wait: float | None
     limit_source: str
@@ -59,6 +57,8 @@ class Row:
     rests_until: datetime | None
     rest_reason: str
     limit_history: list[tuple[float, int]] | None
+    failed: int = 0
+    """In the last hour."""
     start_delay: float | None = None
     """95 % of the first starts of the last 15 minutes came within this time."""
     activity: tuple[int, ...] = ()
@@ -78,40 +78,67 @@ class Row:
         return rates.bucket(self, self.seen_at)
 
 
-UNSTORED = ("start_delay", "activity", "limits", "worker_seconds")
-MEASURED = [field.name for field in fields(Row) if field.name not in UNSTORED]
+OF_ITS_JOBS = ("failed", "start_delay", "activity", "limits", "worker_seconds")
+MEASURED = [field.name for field in fields(Row) if field.name not in OF_ITS_JOBS]
 
 
-def measured(pks: Sequence[int]) -> dict[int, Row]:
-    """These tenant queues by primary key. Three queries, however many rows."""
-    found = [dict(zip(MEASURED, row, strict=True)) for row in _figures(app_settings.LEASE_TTL).lists(pks=pks)]
+class LastHour(NamedTuple):
+    """What has become of a tenant queue's jobs in the last hour, all of which are read for it. As in `Row`."""
+
+    failed: int
+    start_delay: float | None
+    activity: tuple[int, ...]
+    worker_seconds: float
+
+
+def last_hours(pks: Sequence[int]) -> dict[int, LastHour]:
+    """Of these tenant queues, by primary key. Two queries, however many."""
     delays, ran = percentiles.start_delays(pks), series.ran(pks)
-    return {
-        row["pk"]: Row(
-            **{**row, "oldest_wait": in_seconds(row["oldest_wait"])},
-            start_delay=delays.get(row["pk"]),
-            activity=ran[row["pk"]].running,
-            worker_seconds=ran[row["pk"]].worker_seconds,
-            limits=series.limits(row["max_job"], row["limit_history"]),
-        )
-        for row in found
-    }
+    return {pk: LastHour(ran[pk].failed, delays.get(pk), ran[pk].running, ran[pk].worker_seconds) for pk in pks}
+
+
+def measured(
+    pks: Sequence[int], hours: Callable[[Sequence[int]], Mapping[int, LastHour]] = last_hours
+) -> dict[int, Row]:
+    """These tenant queues by primary key. One query, and those of `hours`.
+
+    Args:
+        pks: their primary keys.
+        hours: where what is known of their jobs comes from. It may be some seconds old: what runs now is told anew.
+    """
+    found = [dict(zip(MEASURED, row, strict=True)) for row in _figures(app_settings.LEASE_TTL).lists(pks=pks)]
+    of_jobs = hours([row["pk"] for row in found])
+    return {row["pk"]: _row(row, of_jobs[row["pk"]]) for row in found}
+
+
+def _row(figures: dict[str, Any], of_jobs: LastHour) -> Row:
+    until_now = (*of_jobs.activity[:-1], figures["running"])
+    return Row(
+        **{**figures, "oldest_wait": in_seconds(figures["oldest_wait"])},
+        **{**of_jobs._asdict(), "activity": until_now},
+        limits=series.limits(figures["max_job"], figures["limit_history"]),
+    )
 
 
 @functools.cache
 def _figures(lease_ttl: float) -> Statement:
     """One for each ``LEASE_TTL``, which is a part of it."""
-    figures = with_figures(with_waiting(TenantQueue.objects.filter(IsOneOf("pk", PKS))))
+    figures = _with_figures(with_waiting(TenantQueue.objects.filter(IsOneOf("pk", PKS))))
     return Statement(lambda: figures.values_list(*MEASURED))
 
 
 def with_figures(rows: QuerySet[Any]) -> QuerySet[Any]:
     """Rows of `with_waiting` with all that one look at them tells, for `row_of`."""
+    failed = jobs_of_row().filter(state=State.FAILED, ended_at__gt=ago(3600)).ended()
+    figures: QuerySet[Any] = _with_figures(rows).annotate(failed=count_of(failed))
+    return figures
+
+
+def _with_figures(rows: QuerySet[Any]) -> QuerySet[Any]:
     jobs = jobs_of_row()
     figures: QuerySet[Any] = with_state(rows).annotate(
         running=count_of(jobs.running()),
         queued=count_of(jobs.queued()),
-        failed=count_of(jobs.filter(state=State.FAILED, ended_at__gt=ago(3600)).ended()),
         stale=count_of(jobs.stale()),
         oldest_wait=oldest_wait(jobs),
         limit_reason=reason_of_limit(),
@@ -122,5 +149,5 @@ def with_figures(rows: QuerySet[Any]) -> QuerySet[Any]:
 
 def row_of(found: Any) -> Row:
     """A tenant queue of `with_figures` as `measured` gives it, without what takes queries of its own."""
-    figures = {name: getattr(found, name) for name in MEASURED}
+    figures = {name: getattr(found, name) for name in (*MEASURED, "failed")}
     return Row(**{**figures, "oldest_wait": in_seconds(found.oldest_wait)})

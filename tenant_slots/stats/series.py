@@ -17,8 +17,8 @@ from django.utils import timezone
 
 from tenant_slots.db.clock import PeriodsAgo
 from tenant_slots.db.compiled import Statement
-from tenant_slots.models import Kind
-from tenant_slots.stats.expressions import in_seconds, jobs_of_rows, ran_lately
+from tenant_slots.models import Kind, State
+from tenant_slots.stats.expressions import in_seconds, jobs_of_rows, ran_or_failed_lately
 from tenant_slots.stats.worker_time import time_within
 
 MINUTES = 60
@@ -30,18 +30,23 @@ class Ran(NamedTuple):
     """Jobs that ran. One that was put back counts from its last start only, as its row keeps no other."""
     worker_seconds: float
     """For how long workers were busy with them."""
+    failed: int
+    """How many have failed, those too that never started."""
 
 
 def ran(pks: Sequence[int], periods: int = MINUTES, seconds: int = 60) -> dict[int, Ran]:
     """What ran, by tenant queue. One query."""
     changes: dict[int, Counter[int]] = defaultdict(Counter)
     taken: dict[int, float] = defaultdict(float)
-    for pk, started, ended, jobs, time in _ran(periods, seconds).lists(pks=pks):
+    failures: Counter[int] = Counter()
+    for pk, started, ended, jobs, failed, time in _ran(periods, seconds).lists(pks=pks):
         # It ran at the moments from `started` periods ago to the last one before it ended.
-        changes[pk][started] += jobs
-        changes[pk][-1 if ended is None else ended] -= jobs
+        if jobs:
+            changes[pk][started] += jobs
+            changes[pk][-1 if ended is None else ended] -= jobs
         taken[pk] += in_seconds(time) or 0.0
-    return {pk: Ran(_summed(changes[pk], periods), taken[pk]) for pk in pks}
+        failures[pk] += failed
+    return {pk: Ran(_summed(changes[pk], periods), taken[pk], failures[pk]) for pk in pks}
 
 
 def limits(
@@ -58,12 +63,17 @@ def limits(
 
 @functools.cache
 def _ran(periods: int, seconds: int) -> Statement:
-    jobs = ran_lately(jobs_of_rows(), periods * seconds).order_by()
+    jobs = ran_or_failed_lately(jobs_of_rows(), periods * seconds).order_by()
     # What started before is one group, or a tenant with many jobs that run for long has nearly one for each of them.
     started = Least(PeriodsAgo("started_at", seconds), periods)
     moments = jobs.values_list("tenant_queue_id", started, PeriodsAgo("ended_at", seconds))
-    time = Sum(time_within(periods * seconds), filter=Q(kind=Kind.JOB))
-    return Statement(lambda: moments.annotate(jobs=Count("pk"), time=time))
+    has_started = Q(started_at__isnull=False)
+    figures = {
+        "jobs": Count("pk", filter=has_started),
+        "failed": Count("pk", filter=Q(state=State.FAILED)),
+        "time": Sum(time_within(periods * seconds), filter=has_started & Q(kind=Kind.JOB)),
+    }
+    return Statement(lambda: moments.annotate(**figures))
 
 
 def _summed(changes: Mapping[int, int], periods: int) -> tuple[int, ...]:

@@ -523,7 +523,7 @@ def test_what_the_page_in_between_asks_does_not_grow_with_the_rows(boss: Client,
 def test_the_page_in_between_measures_no_list(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = many_queues(4)
     measured: list[Any] = []
-    monkeypatch.setattr(stats_rows, "measured", lambda pks: measured.append(pks) or {})
+    monkeypatch.setattr(stats_rows, "measured", lambda *asked: measured.append(asked) or {})
     boss.post(QUEUES, {"action": "set_limit", "_selected_action": [row.pk for row in rows]})
     assert measured == []
 

@@ -149,7 +149,29 @@ def test_twenty_viewers_cost_one_snapshot_a_second(monkeypatch: pytest.MonkeyPat
     assert queries_of_all() == 6  # three for the rows, two for the tiles, one for all worker time
     assert queries_of_all() == 0
     clock.monotonic = lambda: 1001.0
-    assert queries_of_all() == 3
+    assert queries_of_all() == 1  # what an hour of jobs came to is at hand, and the tiles
+    clock.monotonic = lambda: 1005.0
+    assert queries_of_all() == 5
+
+
+def test_what_runs_now_is_told_at_once_and_an_hour_of_jobs_five_seconds_later(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 1000.0)
+    monkeypatch.setattr(snapshots, "time", clock)
+    row = tenant_queue()
+
+    def told() -> tuple[str, str]:
+        found = poll(boss, row).json()["cells"]
+        return found[f"{row.pk}.running"]["text"], found[f"{row.pk}.failed"]["text"]
+
+    assert told() == ("0", "0")
+    waiting_job(row, state=State.RUNNING, started_at=timezone.now(), beat_at=timezone.now(), beats=True)
+    waiting_job(row, state=State.FAILED, ended_at=timezone.now())
+    clock.monotonic = lambda: 1001.0
+    assert told() == ("1", "0")
+    clock.monotonic = lambda: 1005.0
+    assert told() == ("1", "1"), "it never started"
 
 
 def test_an_answer_that_the_viewer_has_is_not_sent_again(viewer: Client) -> None:
@@ -305,7 +327,7 @@ def test_so_do_twenty_who_see_the_same_tenants_only(monkeypatch: pytest.MonkeyPa
     with CaptureQueriesContext(connection) as captured:
         for client in viewers:
             assert poll(client, *shown).status_code == 200
-    assert sum('"tenant_slots_' in query["sql"] for query in captured) == 3 + of_all
+    assert sum('"tenant_slots_' in query["sql"] for query in captured) == 1 + of_all
 
     own = TenantQueue.objects.none()
     assert poll(viewers[0]).json()["cells"]["tile.waiting"]["text"] == "0"
@@ -361,9 +383,9 @@ def test_a_row_that_is_deleted_while_the_list_is_made_is_called_deleted(
     kept, gone = tenant_queue("kept"), tenant_queue("gone")
     measured = rows.measured
 
-    def too_late(pks: list[int]) -> Any:
+    def too_late(*asked: Any) -> Any:
         TenantQueue.objects.filter(pk=gone.pk).delete()
-        return measured(pks)
+        return measured(*asked)
 
     monkeypatch.setattr(rows, "measured", too_late)
     page = boss.get(QUEUES).content.decode()

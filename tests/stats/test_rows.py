@@ -195,6 +195,17 @@ def test_a_snapshot_has_three_queries_however_many_rows() -> None:
         assert len(captured) == 3
 
 
+def test_what_runs_now_is_the_last_point_of_an_hour_that_was_read_before() -> None:
+    row = tenant_queue()
+    ran(row, 5.5, 3.5), waiting_job(row, state=State.FAILED, ended_at=ago(minutes=59))
+    waiting_job(row, state=State.FAILED, ended_at=ago(minutes=61))
+    before = rows.last_hours([row.pk])
+    runs(row), runs(row)
+    found = rows.measured([row.pk], lambda pks: {pk: before[pk] for pk in pks})[row.pk]
+    assert found.activity == (0,) * 55 + (1, 1, 0, 0, 0, 2)
+    assert (found.failed, found.worker_seconds) == (1, pytest.approx(120, abs=5))
+
+
 def test_the_tiles_sum_up_and_count_what_takes_a_worker() -> None:
     full = tenant_queue("full", max_job=2, current_job=2)
     waiting_job(full, enqueued_at=ago(minutes=2)), runs(full), runs(full)
