@@ -28,7 +28,9 @@ class StateFilter(admin.SimpleListFilter):
 
 
 class QueueFilter(admin.SimpleListFilter):
-    """The queues of the settings, as asking all rows for theirs takes a query that grows with them."""
+    """The queues of the settings: asking all rows for theirs takes a query that grows with them, and would name to staff
+    who may see some tenants only what others have.
+    """
 
     title = _("queue")
     parameter_name = "queue"
@@ -37,7 +39,11 @@ class QueueFilter(admin.SimpleListFilter):
         return [(name, name) for name in usable_queues()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(queue=self.value()) if self.value() else queryset
+        return queryset.filter(**{self.parameter_name: self.value()}) if self.value() else queryset
+
+
+class QueueOfJobFilter(QueueFilter):
+    parameter_name = "tenant_queue__queue"
 
 
 class TenantFilter(admin.SimpleListFilter):

@@ -14,7 +14,7 @@ from tenant_slots.admin.actions import in_menu
 from tenant_slots.admin.bases import JobModelAdmin
 from tenant_slots.admin.bulk.pages import BulkPages
 from tenant_slots.admin.failures import FailuresPage
-from tenant_slots.admin.filters import TenantFilter
+from tenant_slots.admin.filters import QueueOfJobFilter, TenantFilter
 from tenant_slots.admin.history import HistoryPage
 from tenant_slots.admin.job_fields import JobFields
 from tenant_slots.admin.job_page import JobPage
@@ -34,7 +34,7 @@ class TenantJobAdmin(
         "uuid", "what", "for_whom", "queue", "state_shown", "reported", "priority_shown", "enqueued", "started",
         "ended", "attempt_shown",
     )  # fmt: skip
-    list_filter = ("state", ("tenant_queue__queue", admin.AllValuesFieldListFilter), TenantFilter)
+    list_filter = ("state", QueueOfJobFilter, TenantFilter)
     list_select_related = ("tenant_queue",)
     search_fields = ("uuid", "tenant_queue__tenant", "task")
     search_help_text = _(

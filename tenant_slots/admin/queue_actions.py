@@ -190,6 +190,14 @@ def _shown(jobs: QuerySet[TenantJob], pks: list[int]) -> dict[str, Any]:
     return {"jobs": list(own.values_list("pk", flat=True)[: chosen.MOST])}
 
 
+def _theirs(model_admin: Any, request: HttpRequest, jobs: list[int], pks: list[int]) -> list[int]:
+    """Those of the jobs that are of these tenant queues, for who may see some only: a form may be sent with any jobs."""
+    if model_admin.own_tenant_queues(request) is None:
+        return jobs
+    own = TenantJob.objects.filter(among(jobs), among(pks, "tenant_queue")).order_by()
+    return list(own.values_list("pk", flat=True))
+
+
 def _failed_among(model_admin: Any, request: HttpRequest, pks: list[int], values: dict[str, Any]) -> list[str]:
     count = len(values.get("jobs", ()))
     text = ngettext("%(count)d failed job will run again.", "%(count)d failed jobs will run again.", count)
@@ -199,7 +207,7 @@ def _failed_among(model_admin: Any, request: HttpRequest, pks: list[int], values
 def _waiting_among(model_admin: Any, request: HttpRequest, pks: list[int], values: dict[str, Any]) -> list[str]:
     jobs = values.get("jobs", [])
     text = ngettext("%(count)d job waits.", "%(count)d jobs wait.", len(jobs)) % {"count": len(jobs)}
-    return [text, *canceled_too(jobs), *_are_most(len(jobs))]
+    return [text, *canceled_too(_theirs(model_admin, request, jobs, pks)), *_are_most(len(jobs))]
 
 
 def _are_most(count: int) -> list[str]:

@@ -19,7 +19,7 @@ from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.models import BulkChange, State, TenantQueue
 from tenant_slots.tenants import ADMIN_TENANT
 from tests import jobs
-from tests.admin.site import LIVE, QUEUES, change_page
+from tests.admin.site import LIVE, QUEUES, asked, change_page
 from tests.factories import age, another_process, running_job, tenant_queue, waiting_job, worker_on_record
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -119,6 +119,22 @@ def test_nor_which_jobs_of_others_run(boss: Client) -> None:
     assert change_page(foreign) not in shown
     assert str(foreign.uuid) not in shown
     assert change_page(own) in shown, "the control"
+
+
+@pytest.mark.usefixtures("sees_acme")
+def test_nor_how_many_jobs_run_after_one_of_others_that_a_form_names(boss: Client) -> None:
+    own, foreign = (waiting_job(tenant_queue(tenant)) for tenant in ("acme", "beta"))
+    for job in (own, foreign):
+        jobs.echo.using(after=[job]).enqueue("acme", 1)
+    _, sent = asked(boss, QUEUES, "cancel_waiting", own.tenant_queue)
+
+    def said(*pks: int) -> str:
+        wrong = {**sent, "jobs": chosen.as_text(sorted(pks)), "typed": "7"}
+        return str(boss.post(QUEUES, wrong).content.decode())
+
+    assert "other job" not in said(foreign.pk)
+    assert "1 other job runs after these" in said(own.pk), "the control: of one's own jobs it is said"
+    assert "1 other job runs after these" in said(own.pk, foreign.pk)
 
 
 @pytest.mark.usefixtures("sees_acme")
