@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from tenant_slots.models import TenantJob
@@ -19,6 +21,9 @@ MOST_REMEMBERED = 1000
 """Runs; a worker has one at a time, and more only while the database takes no ends."""
 
 _remembered: OrderedDict[int, dict[str, Any]] = OrderedDict()
+
+_here: ContextVar[TenantJob | None] = ContextVar("tenant_slots_job_here", default=None)
+"""The job whose function, or another callable of the project, is called."""
 
 
 def fields_of(job: TenantJob) -> dict[str, Any]:
@@ -44,6 +49,12 @@ def about_run(pk: int) -> dict[str, Any]:
     return _extra(_remembered.get(pk, {}))
 
 
+def about_here() -> dict[str, Any]:
+    """The same where nothing is at hand: of the job in whose `called_for` this happens, if it does in one."""
+    job = _here.get()
+    return about() if job is None else about(job)
+
+
 def about_named(**known: Any) -> dict[str, Any]:
     """The same where no row is at hand, for those of `FIELDS` that are known."""
     return _extra(known)
@@ -54,6 +65,16 @@ def complete(record: logging.LogRecord) -> bool:
     for name in FIELDS:
         vars(record).setdefault(name, None)
     return True
+
+
+@contextmanager
+def called_for(job: TenantJob) -> Iterator[None]:
+    """In the block, and in the coroutines and threads that it awaits, the project's code is called for this job."""
+    token = _here.set(job)
+    try:
+        yield
+    finally:
+        _here.reset(token)
 
 
 def remember(job: TenantJob) -> None:

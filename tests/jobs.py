@@ -484,3 +484,13 @@ def _raises(job: TenantJob, row: TenantQueue) -> str:
 
 @tenant_job("imports", tenant="tenant", on_busy=_raises)
 def leaves_while_it_decides(tenant: str, kind: str) -> None: ...
+
+
+@tenant_job("imports", tenant="tenant")
+def wants_a_week(tenant: str) -> None:
+    raise TenantBusy(seconds=7 * 86400)
+
+
+@tenant_job("imports", tenant="tenant")
+async def wants_a_week_slowly(tenant: str) -> None:
+    raise await sync_to_async(TenantBusy)(seconds=7 * 86400)

@@ -6,7 +6,7 @@ import ast
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from logging.config import DictConfigurator
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair.one_row import unless_locked
 from tenant_slots.running import recording
+from tenant_slots.tasks.context import entered
+from tenant_slots.tasks.tenant_busy import TenantBusy
+from tenant_slots.testing import run_jobs
 from tests import jobs
 from tests.factories import another_process, dead_process, fresh, running_job, tenant_queue, waiting_job, work
 from tests.repair.sweeps import sweep_now
@@ -58,7 +61,6 @@ ABOUT_NO_SINGLE_JOB = {
         ("signals.py", "a receiver has raised what is to end its process; those behind it are not told"),
         ("db/commits.py", "a step after a commit failed; the sweep will make up for it"),
         ("parting.py", "what a process of jobs was to do last has failed"),
-        ("tasks/tenant_busy.py", "a rest lasts from a second to a day, and not as long as was asked for: %s"),
         ("workers/aside.py", "there is no room for a process that does something aside: %s"),
         ("workers/children.py", "process %s, which did something aside for a worker, failed"),
         ("workers/heartbeats.py", "a round of heartbeats failed"),
@@ -204,6 +206,36 @@ def test_what_a_sweep_leaves_out_is_named(records: list[logging.LogRecord], erro
     assert (of_job["job"], of_job["tenant"]) == (str(job.uuid), "acme")
     assert of_row == {**dict.fromkeys(logs.FIELDS), "tenant": "acme", "queue": "imports"}
     assert of_key == dict.fromkeys(logs.FIELDS)
+
+
+TOO_LONG = "a rest lasts from a second to a day"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("run", [work, run_jobs])
+@pytest.mark.parametrize("task", ["wants_a_week", "wants_a_week_slowly"])
+def test_what_is_noted_while_a_job_is_called_is_about_that_job(
+    records: list[logging.LogRecord], run: Callable[[], Any], task: str
+) -> None:
+    job = getattr(jobs, task).enqueue("acme")
+    run()
+    assert fields(of(records, TOO_LONG)) == {**logs.fields_of(job), "attempt": 1}
+
+
+def test_what_is_noted_outside_of_jobs_is_about_none(records: list[logging.LogRecord]) -> None:
+    TenantBusy(seconds=7 * 86400)
+    assert fields(of(records, TOO_LONG)) == dict.fromkeys(logs.FIELDS)
+
+
+@pytest.mark.django_db
+def test_a_job_is_here_until_it_has_been_called() -> None:
+    row = tenant_queue()
+    outer, inner = waiting_job(row), waiting_job(row)
+    with entered(outer):
+        with entered(inner):
+            assert logs.about_here()["job"] == str(inner.uuid)
+        assert logs.about_here()["job"] == str(outer.uuid)
+    assert logs.about_here() == dict.fromkeys(logs.FIELDS)
 
 
 @pytest.mark.django_db(transaction=True)

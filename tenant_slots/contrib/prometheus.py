@@ -151,10 +151,11 @@ def _tell_database(exposition: _Exposition) -> bool:
         found, snapshot = facts.collected(app_settings.METRICS_TENANTS), liveness.oldest_snapshot()
     except Error:  # out of reach, or not migrated yet
         return False
-    for queue in sorted({*_queues(), *found.queues}):
+    queues = {*_queues(), *found.queues}
+    for queue in sorted(queues):
         _tell_queue(exposition, queue, found.queues.get(queue, Figures()))
-    for queue, total in sorted(found.totals.items()):
-        _tell_totals(exposition, queue, total)
+    for queue in sorted(queues | found.totals.keys()):
+        _tell_totals(exposition, queue, found.totals.get(queue) or QueueTotal(queue=queue))
     _tell_tenants(exposition, found)
     exposition.tell("sweeps", (), found.sweeps.count)
     exposition.tell("reclaims", (), found.sweeps.reclaimed)
@@ -175,6 +176,7 @@ def _tell_queue(exposition: _Exposition, queue: str, figures: Figures) -> None:
 
 
 def _tell_totals(exposition: _Exposition, queue: str, total: QueueTotal) -> None:
+    """Zeros too: what grows from none to one is an increase, and a first value is not."""
     counts = vars(total)
     for outcome in OUTCOMES:
         exposition.tell("ends", (queue, outcome.value), counts[outcome.value])

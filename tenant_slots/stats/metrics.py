@@ -200,7 +200,7 @@ def _jobs() -> dict[Place, Counter[str]]:
 def _oldest_waits(rows: Mapping[int, _Row]) -> dict[str, float | None]:
     """By a tenant queue's own queue: among the jobs that wait longest of all, else looked for row by row."""
     wait = ExpressionWrapper(DatabaseNow() - InCalendar(READY_AT), output_field=DurationField())
-    longest = TenantJob.objects.waiting().filter(ANY_OF_ALL).order_by(READY_AT)
+    longest = TenantJob.objects.jobs().waiting().filter(ANY_OF_ALL).order_by(READY_AT)
     found: dict[str, float | None] = {}
     for pk, seconds in longest.values_list("tenant_queue_id", wait)[:LONGEST_WAITING]:
         if pk in rows:
@@ -208,7 +208,7 @@ def _oldest_waits(rows: Mapping[int, _Row]) -> dict[str, float | None]:
     waiting = {row.figures.queue for row in rows.values() if row.figures.jobs[State.WAITING]}
     if others := waiting - found.keys():
         of_others = TenantQueue.objects.order_by().filter(queue__in=others).values_list("queue")
-        waits = of_others.annotate(wait=Max(oldest_wait(jobs_of_row(), ANY)))
+        waits = of_others.annotate(wait=Max(oldest_wait(jobs_of_row().jobs(), ANY)))
         found |= {queue: in_seconds(seconds) for queue, seconds in waits}
     return found
 

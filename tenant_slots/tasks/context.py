@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
+from tenant_slots import logs
 from tenant_slots.conf import app_settings
 from tenant_slots.exact_json import size_of
 from tenant_slots.exceptions import InvalidContext, InvalidSetting
@@ -21,8 +22,6 @@ PER_THREAD = "tenant_slots_per_thread"
 
 IN_META = "tenant_slots_context"
 """Under which key of a plain RQ job's meta its context is."""
-
-_NOTHING = nullcontext()
 
 
 def capture_context() -> dict[str, Any]:
@@ -50,10 +49,11 @@ def context_in(meta: Mapping[str, Any]) -> dict[str, Any]:
     return dict(context)
 
 
-def entered(job: TenantJob) -> AbstractContextManager[Any]:
+@contextmanager
+def entered(job: TenantJob) -> Iterator[None]:
     """The context managers of ``JOB_CONTEXT``, in their order, around what is done for a job."""
-    paths = paths_in(app_settings.JOB_CONTEXT)
-    return _JobContext(job, paths) if paths else _NOTHING
+    with logs.called_for(job), _JobContext(job, paths_in(app_settings.JOB_CONTEXT)):
+        yield
 
 
 def of_thread(job: TenantJob) -> AbstractContextManager[Any] | None:

@@ -10,6 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
+from tenant_slots import logs
 from tenant_slots.exceptions import InvalidOption, InvalidTime
 from tenant_slots.rests import LONGEST, SHORTEST
 from tenant_slots.validation import is_number, shown, time_problem, type_problem
@@ -78,7 +79,8 @@ def _possible_time(wanted: datetime) -> datetime:
 
 def _note_other(possible: object, wanted: object) -> None:
     if possible != wanted:
-        logger.info("a rest lasts from a second to a day, and not as long as was asked for: %s", shown(wanted))
+        text = "a rest lasts from a second to a day, and not as long as was asked for: %s"
+        logger.info(text, shown(wanted), extra=logs.about_here())
 
 
 def _now() -> datetime:

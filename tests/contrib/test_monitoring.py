@@ -86,6 +86,41 @@ def overlap(one: dict[str, int], other: dict[str, int]) -> bool:
     return not (beside or above)
 
 
+SLOW = [f"tenant_slots_{name}" for name in ("starts_total", "ends_total", *(f"{name}_bucket" for name in HISTOGRAMS))]
+"""Of what the sweep counts once a minute."""
+
+
+def test_no_panel_looks_for_what_is_counted_once_a_minute_in_less_than_two() -> None:
+    """A window without a count would be a gap, or a rate of 0. Grafana's $__rate_interval is at least the interval."""
+    slow = [panel for panel in DASHBOARD["panels"] if any(name in json.dumps(panel["targets"]) for name in SLOW)]
+    assert {panel["title"] for panel in slow} == {"Start delay", "Run time", "Starts and ends"}
+    assert {panel.get("interval") for panel in slow} == {"2m"}
+
+
+def test_a_rate_within_two_minutes_is_there_whenever_it_is_asked_for(tmp_path: Path) -> None:
+    """And the control: within the minute that Grafana takes by itself, scraping every 15 seconds, it is not."""
+    (tmp_path / "rates_test.yaml").write_text(RATES_TEST)
+    done = promtool("test", "rules", str(tmp_path / "rates_test.yaml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+RATES_TEST = """
+tests:
+  - interval: 15s
+    input_series:
+      - series: counted
+        values: 0x4 60x3 120x4 180x3 240x3 300x4 360x3 420x3 480x4 540x3
+    promql_expr_test:
+      - expr: min_over_time(rate(counted[2m15s])[6m:15s]) > bool 0
+        eval_time: 9m
+        exp_samples: [{labels: "{}", value: 1}]
+      - expr: min_over_time(rate(counted[1m])[6m:15s]) > bool 0
+        eval_time: 9m
+        exp_samples: [{labels: "{}", value: 0}]
+"""
+"""A scrape every 15 seconds, and a count every 60 to 75."""
+
+
 def test_each_alert_has_a_test_in_which_it_fires() -> None:
     tests = yaml.safe_load((MONITORING / "alerts_test.yaml").read_text())["tests"]
     fired = {one["alertname"] for test in tests for one in test["alert_rule_test"] if one["exp_alerts"]}

@@ -214,6 +214,23 @@ def test_the_oldest_wait_of_each_queue(monkeypatch: pytest.MonkeyPatch, looked_a
     assert [round(seconds, -1) for seconds in found] == [300, 90, 0]
 
 
+@pytest.mark.parametrize("looked_at", [1000, 1])
+def test_the_oldest_wait_is_no_reservations(monkeypatch: pytest.MonkeyPatch, looked_at: int) -> None:
+    monkeypatch.setattr(facts, "LONGEST_WAITING", looked_at)
+    only_reserved, both = tenant_queue(queue="reports"), tenant_queue()
+    for row, kind, seconds in (
+        (only_reserved, Kind.RESERVATION, 900),
+        (both, Kind.RESERVATION, 300),
+        (both, Kind.JOB, 60),
+        (tenant_queue(queue="default"), Kind.JOB, 90),
+    ):
+        job = waiting_job(row, kind=kind)
+        TenantJob.objects.filter(pk=job.pk).update(enqueued_at=clock.now() - timedelta(seconds=seconds))
+    samples = scrape()
+    found = [value(samples, "oldest_wait_seconds", queue=queue) or 0 for queue in ("reports", "imports", "default")]
+    assert [round(seconds, -1) for seconds in found] == [0, 60, 90]
+
+
 def test_workers_by_their_state_and_what_redis_holds() -> None:
     worker_on_record("idle"), worker_on_record("lost", says_so=False), worker_on_record("busy").set_state("busy")
     django_rq.get_queue("imports").enqueue("tests.jobs.add", 1, 2)
@@ -268,6 +285,26 @@ def test_a_transaction_that_stays_open_is_the_oldest_snapshot() -> None:
 @pytest.fixture
 def _within_one_minute() -> None:
     wait_until(lambda: clock.now().second < 55)
+
+
+def test_what_has_never_happened_is_counted_as_none() -> None:
+    """A counter that begins with its first value has no increase: nobody would be told of a queue's first crashes."""
+    waiting_job(tenant_queue())
+    samples = scrape()
+    for queue in ("imports", "reports"):
+        for name in ("starts_total", "crashes_total", "interruptions_total"):
+            assert value(samples, name, queue=queue) == 0
+        for name in ("start_delay_seconds", "run_time_seconds"):
+            assert value(samples, f"{name}_bucket", queue=queue, le="+Inf") == 0
+            assert value(samples, f"{name}_count", queue=queue) == value(samples, f"{name}_sum", queue=queue) == 0
+    assert of(samples, "ends_total") == {"finished": 0, "failed": 0, "canceled": 0}
+
+
+def test_a_queue_that_is_no_more_keeps_its_counters() -> None:
+    QueueTotal.objects.create(queue="gone", crashes=2)
+    samples = scrape()
+    assert value(samples, "crashes_total", queue="gone") == 2
+    assert value(samples, "jobs", queue="gone", state="waiting") is None
 
 
 @pytest.mark.usefixtures("_within_one_minute")

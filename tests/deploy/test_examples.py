@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import django_rq
 import pytest
@@ -18,6 +20,7 @@ from tests.deploy.examples import (
     DOCKERFILE,
     KEDA,
     KEDA_PROMETHEUS,
+    KUBERNETES,
     ROOT,
     container,
     documents,
@@ -104,6 +107,29 @@ def test_keda_scales_the_workers_of_the_example_and_nobody_else_does(path: Any) 
     workers = of_kind("Deployment", scaled["scaleTargetRef"]["name"])["spec"]
     assert "replicas" not in workers
     assert scaled["minReplicaCount"] >= 1, "somebody has to sweep"
+
+
+def test_a_cluster_can_see_that_the_image_does_not_run_as_root() -> None:
+    """By ``runAsNonRoot`` Kubernetes starts no container whose image names its user by a word."""
+    (user,) = re.findall(r"^USER (.+)$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert user.isdigit()
+    assert int(user) > 0
+    assert f"useradd --uid {user} " in DOCKERFILE.read_text()
+    deployments = [one for one in documents(KUBERNETES) if one["kind"] in ("Deployment", "Job")]
+    pods = [one["spec"]["template"]["spec"]["containers"] for one in deployments]
+    assert {one["securityContext"]["runAsNonRoot"] for containers in pods for one in containers} == {True}
+
+
+@pytest.mark.parametrize("path", [KEDA, KEDA_PROMETHEUS], ids=lambda path: path.parent.name)
+def test_keda_asks_by_a_name_that_is_known_in_its_own_namespace(path: Path) -> None:
+    """Its operator asks, which is in none of the project's."""
+    (scaled,) = [document["spec"] for document in documents(path) if document["kind"] == "ScaledObject"]
+    (metadata,) = [trigger["metadata"] for trigger in scaled["triggers"]]
+    host = urlsplit(metadata.get("url") or metadata["serverAddress"]).hostname or ""
+    service, namespace, kind = host.split(".")
+    assert (kind, bool(namespace)) == ("svc", True)
+    if path == KEDA:
+        assert of_kind("Service", service)
 
 
 def from_keda(request: Any) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -59,9 +61,10 @@ def test_the_tiles_read_count_and_longest_wait_of_all_from_indexes() -> None:
 
 
 @on_postgresql
-def test_the_longest_wait_of_a_row_is_the_first_of_an_index() -> None:
+@pytest.mark.parametrize("of_row", [jobs_of_row, lambda: jobs_of_row().jobs()], ids=["all", "without reservations"])
+def test_the_longest_wait_of_a_row_is_the_first_of_an_index(of_row: Callable[[], Any]) -> None:
     filled()
-    plan = explained(TenantQueue.objects.annotate(wait=oldest_wait(jobs_of_row())))
+    plan = explained(TenantQueue.objects.annotate(wait=oldest_wait(of_row())))
     assert "using tenant_slots_longest_wait" in plan, plan
     assert "Sort" not in plan, plan
 
