@@ -122,6 +122,24 @@ def tell(tenant_queue_id: int, ended: Collection[int] | None = None) -> Told:
     return told
 
 
+def forgotten() -> QuerySet[TenantJob]:
+    """Jobs that wait for no time and for no job: somebody has taken that away by SQL, or with `update()`."""
+    waits_for = JobDependency.objects.filter(job=OuterRef("pk"), is_open=True)
+    jobs: QuerySet[TenantJob] = TenantJob.objects.waiting_for_jobs().filter(~Exists(waits_for))
+    return jobs
+
+
+def promote_forgotten(tenant_queue_id: int) -> Told:
+    """Let some of those of a tenant queue run, as if they had been told that they wait for nothing any more.
+
+    Raises:
+        TenantQueue.DoesNotExist, TenantQueueLocked: as `locked`.
+    """
+    with locked(tenant_queue_id) as row:
+        pks = list(forgotten().filter(tenant_queue=row).values_list("pk", flat=True)[:TOLD_AT_ONCE])
+        return Told(_promote(row, pks), has_more=len(pks) == TOLD_AT_ONCE)
+
+
 def among_dependents(jobs: Collection[TenantJob]) -> set[int]:
     """The primary keys of those that were enqueued to run after others."""
     edges = JobDependency.objects.filter(among([job.pk for job in jobs], "job"))

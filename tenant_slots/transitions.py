@@ -416,11 +416,22 @@ def tell_some(tenant_queue_id: int, ended: Collection[int] | None = None) -> Tol
         TenantQueue.DoesNotExist, TenantQueueLocked: as of `chains.tell`.
     """
     told = chains.tell(tenant_queue_id, ended)
-    for rq_queue in {job.rq_queue_name for job in told.promoted}:
-        after_commit(partial(offer, tenant_queue_id, rq_queue))
+    _offer_told(tenant_queue_id, told)
     for job in told.canceled:
         _announce([job], State.CANCELED, job.error)
     return told
+
+
+def promote_forgotten(tenant_queue_id: int) -> Told:
+    """`chains.promote_forgotten`; what gets free to run is offered to workers."""
+    told = chains.promote_forgotten(tenant_queue_id)
+    _offer_told(tenant_queue_id, told)
+    return told
+
+
+def _offer_told(tenant_queue_id: int, told: Told) -> None:
+    for rq_queue in {job.rq_queue_name for job in told.promoted}:
+        after_commit(partial(offer, tenant_queue_id, rq_queue))
 
 
 def _announce(jobs: Iterable[TenantJob], state: State, error: str) -> None:

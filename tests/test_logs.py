@@ -46,7 +46,7 @@ ABOUT_NO_SINGLE_JOB = {
         ("repair/contact.py", "the database's clock was set forward; nobody is called stale for a lease"),
         ("repair/doctor.py", "the check of %s has failed"),
         ("repair/pruning.py", "an ended job is kept, as the project does not let it go: %s"),
-        ("repair/steps.py", "the database's clock was set back: times of %s jobs had not come yet"),
+        ("repair/steps.py", "the database's clock was set back, or SQL changed times: %s jobs had none that has come"),
         (
             "repair/together.py",
             "the sweep leaves out jobs that cannot be %s: %s, the first one with the primary key %s",

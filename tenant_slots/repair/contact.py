@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from datetime import datetime
 
@@ -27,6 +28,8 @@ class Contact:
         self.pruned = Bookmark()
         self.refused: set[int] = set()
         """Due jobs that the database does not let be promoted: the others are tried first."""
+        self.looked_for_forgotten_at = -math.inf
+        """When it last found no job that waits for nothing."""
         self.clock: tuple[float, float] | None = None
         """What this process' monotonic clock and the database's said at the same moment."""
         self._doubted: dict[tuple[int, int], tuple[float, object]] = {}

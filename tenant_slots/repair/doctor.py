@@ -6,14 +6,14 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from django.db import Error
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 from redis.exceptions import RedisError
 from rq.timeouts import BaseTimeoutException
 
 from tenant_slots import dispatch
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import UnusableQueue
-from tenant_slots.models import KeptChange, TenantJob, TenantJobQuerySet, TenantQueue
+from tenant_slots.models import KeptChange, TenantJob, TenantQueue
 from tenant_slots.refusals import is_refusal
 from tenant_slots.repair import findings as found
 from tenant_slots.repair import liveness, numbers, servers, unreadable
@@ -97,7 +97,7 @@ def _overdue() -> Iterator[Finding]:
         yield of_job("overdue", job, f"it was due at {job.run_after}; {why}")
 
 
-def _named(jobs: TenantJobQuerySet, *columns: str) -> Iterator[TenantJob]:
+def _named(jobs: QuerySet[TenantJob], *columns: str) -> Iterator[TenantJob]:
     """Without their arguments and results: of jobs that nobody sees to there may be many, and large ones."""
     rows = jobs.select_related("tenant_queue").only("uuid", *columns, "tenant_queue__tenant", "tenant_queue__queue")
     yield from rows.iterator()
@@ -120,6 +120,20 @@ def _of_other(kind: str, row: Model, meaning: str) -> Finding:
 
 def _not_ours(columns: list[str]) -> str:
     return f"somebody has written values there that cannot be read: {', '.join(columns)}; put them right by SQL"
+
+
+def _without_time() -> Iterator[Finding]:
+    for column, jobs in found.without_time():
+        for job in _named(jobs, "state"):
+            meaning = f"it is {job.state}, and somebody has taken away its {column}; a sweep makes that now"
+            yield of_job("missing time", job, meaning)
+
+
+def _in_circles() -> Iterator[Finding]:
+    """Where one waits for the other, no end comes that they could be told of."""
+    for edge in found.in_circles().select_related("after", "job__tenant_queue"):
+        other = f"job {edge.after.uuid}, which was not stored before it"
+        yield of_job("circle", edge.job, f"somebody has it run after {other}; if that waits for it, cancel one of them")
 
 
 def _at_the_end() -> Iterator[Finding]:
@@ -172,7 +186,7 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     "owners": (_dead_owners, _dead_reservations, _stale_owners),
     "redis": (_unasked, _refusing_writes, _lost_in_redis, _evicting),
     "backlog": (_unasked, _stranded, _overdue),
-    "rows": (_unreadable, _at_the_end),
+    "rows": (_unreadable, _at_the_end, _without_time, _in_circles),
     "queues": (_unknown_queues,),
     "workers": (liveness.without_worker, liveness.queued_too_long),
     "sweeps": (liveness.without_sweep,),

@@ -18,6 +18,9 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.models import (
+    ENDED,
+    JobDependency,
+    Kind,
     State,
     TenantJob,
     TenantJobQuerySet,
@@ -32,6 +35,15 @@ LARGE = ("args", "kwargs", "progress", "stats", "result")
 
 OVERRIDE, PAUSE = "override_until", "resume_at"
 """Until when each of them lasts."""
+
+IS_RESERVATION_TO_BEGIN = Q(kind=Kind.RESERVATION, state__in=(State.WAITING, State.QUEUED))
+
+LACKING = {
+    "admitted_at": Q(state=State.QUEUED, admitted_at=None),
+    "beat_at": (Q(state=State.RUNNING) | IS_RESERVATION_TO_BEGIN) & Q(beat_at=None),
+    "ended_at": Q(state__in=ENDED, ended_at=None),
+}
+"""By column: jobs that have got such a time when they came into their state, and have none."""
 
 logger = logging.getLogger("tenant_slots")
 
@@ -80,19 +92,42 @@ def told_apart(jobs: list[TenantJob]) -> tuple[list[TenantJob], list[tuple[Tenan
     return readable, unreadable
 
 
-def ahead_of_time() -> list[int]:
-    """Primary keys of jobs with a time that our statements wrote and that has not come: the clock was set back since.
+def with_wrong_times() -> list[int]:
+    """Primary keys of jobs with a time that our statements wrote and that has not come, or without one that they wrote.
 
-    A lease ahead is let pass, as for a failover to a server whose clock is a little behind.
+    The clock was set back since, or somebody has taken the time away: one that is not there is before no other, so that
+    nobody would ever miss the job. A lease ahead is let pass, as for a failover to a server whose clock is a little
+    behind.
     """
     jobs, ahead = TenantJob.objects, ago(-app_settings.LEASE_TTL)
+    is_ahead = Q(beat_at__gt=ahead) | Q(admitted_at__gt=ahead)
     found = [
-        jobs.holding().filter(Q(beat_at__gt=ahead) | Q(admitted_at__gt=ahead)),
-        jobs.reservations_to_begin().filter(beat_at__gt=ahead),
+        jobs.holding().filter(is_ahead | LACKING["beat_at"] | LACKING["admitted_at"]),
+        jobs.reservations_to_begin().filter(Q(beat_at__gt=ahead) | LACKING["beat_at"]),
         jobs.ended().filter(ended_at__gt=ahead),
+        jobs.ended().filter(LACKING["ended_at"]),
     ]
     holding, *others = (some.order_by().values_list("pk", flat=True) for some in found)
     return list(holding.union(*others))
+
+
+def without_time() -> Iterator[tuple[str, QuerySet[TenantJob]]]:
+    """The latter by the column that has no time, with what an index has of them."""
+    jobs = TenantJob.objects
+    yield "beat_at", jobs.holding().filter(LACKING["beat_at"])
+    yield "beat_at", jobs.reservations_to_begin().filter(LACKING["beat_at"], state=State.WAITING)
+    yield "admitted_at", jobs.holding().filter(LACKING["admitted_at"])
+    yield "ended_at", jobs.ended().filter(LACKING["ended_at"])
+    yield "run_after", chains.forgotten()
+
+
+def in_circles() -> QuerySet[JobDependency]:
+    """Open dependencies on jobs that were not stored before: no enqueue makes one, and every circle has one."""
+    scheduled = TenantJob.objects.waiting_for_jobs()
+    found: QuerySet[JobDependency] = JobDependency.objects.filter(
+        is_open=True, after__gte=F("job"), job__in=scheduled, after__in=TenantJob.objects.not_ended()
+    )
+    return found
 
 
 def due(seconds_ago: float = 0) -> TenantJobQuerySet:

@@ -60,6 +60,9 @@ SECONDS_BETWEEN_LOOKS_FOR_QUEUES = 300
 
 _looked_for_queues_at = -math.inf
 
+SECONDS_BETWEEN_LOOKS_FOR_FORGOTTEN = 300
+"""The look reads all jobs that run after others."""
+
 NEVER_ADMITTED = (
     "it could not be admitted: SQL from outside has set its attempt to {attempt}, the highest number of that column; "
     "set a lower one and retry the job, or enqueue it again"
@@ -70,16 +73,20 @@ SWEEP = "sweep"
 
 
 def set_times_right(report: Report, contact: Contact) -> None:
-    """Times that the clock wrote before it was set back become now: nobody is silent yet, nor taken for alive long."""
-    if pks := findings.ahead_of_time()[:ROWS_PER_STEP]:
+    """Times that the clock wrote before it was set back, or that somebody took away, become now: nobody is silent yet,
+    nor taken for alive long.
+    """
+    if pks := findings.with_wrong_times()[:ROWS_PER_STEP]:
         jobs_together(pks, "given times that have come", _set_right)
-        logger.warning("the database's clock was set back: times of %s jobs had not come yet", len(pks))
+        logger.warning(
+            "the database's clock was set back, or SQL changed times: %s jobs had none that has come", len(pks)
+        )
 
 
 def _set_right(pks: Sequence[int]) -> int:
     with unlocked(TenantJob.objects.filter(pk__in=pks)) as jobs:
-        for name in ("beat_at", "admitted_at", "ended_at"):
-            jobs.filter(**{f"{name}__gt": ago(0)}).update(**{name: DatabaseNow()})
+        for name, is_lacking in findings.LACKING.items():
+            jobs.filter(is_lacking | Q((f"{name}__gt", ago(0)))).update(**{name: DatabaseNow()})
     return len(pks)
 
 
@@ -264,6 +271,25 @@ def _tell_some(report: Report, tenant_queue_id: int) -> bool:
     return True
 
 
+def promote_forgotten(report: Report, contact: Contact) -> None:
+    """Scheduled jobs that wait for no time and for no job, which only SQL from outside makes of them."""
+    if time.monotonic() < contact.looked_for_forgotten_at + SECONDS_BETWEEN_LOOKS_FOR_FORGOTTEN:
+        return
+    until = time.monotonic() + SECONDS_TO_TELL
+    tenants = list(chains.forgotten().order_by().values_list("tenant_queue", flat=True).distinct())
+    if not tenants:
+        contact.looked_for_forgotten_at = time.monotonic()
+    while tenants:
+        tenants = [pk for pk in tenants if time.monotonic() < until and unless_locked(_promote_some, report, pk)]
+
+
+def _promote_some(report: Report, tenant_queue_id: int) -> bool:
+    """False where there are no more."""
+    told = transitions.promote_forgotten(tenant_queue_id)
+    report.promoted += len(told.promoted)
+    return told.has_more
+
+
 def leave_queues_given_up(report: Report, contact: Contact) -> None:
     """Jobs whose overflow queue the project has given up go to their tenant queue's."""
     global _looked_for_queues_at
@@ -334,6 +360,7 @@ STEPS: tuple[Step, ...] = (
     repush,
     promote,
     end_waits,
+    promote_forgotten,
     charge,
     leave_queues_given_up,
     fail_never_admitted,
