@@ -28,8 +28,8 @@ class StateFilter(admin.SimpleListFilter):
 
 
 class QueueFilter(admin.SimpleListFilter):
-    """The queues of the settings: asking all rows for theirs takes a query that grows with them, and would name to staff
-    who may see some tenants only what others have.
+    """The queues of the settings. Asking all rows for theirs takes a query that grows with them, and would name to who may
+    see some tenants only what others have.
     """
 
     title = _("queue")
