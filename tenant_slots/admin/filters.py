@@ -28,8 +28,9 @@ class StateFilter(admin.SimpleListFilter):
 
 
 class QueueFilter(admin.SimpleListFilter):
-    """The queues of the settings. Asking all rows for theirs takes a query that grows with them, and would name to who may
-    see some tenants only what others have.
+    """The queues of the settings.
+
+    Asking all rows for theirs takes a query that grows with them, and would name others' to who sees some tenants only.
     """
 
     title = _("queue")
