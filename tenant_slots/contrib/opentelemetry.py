@@ -12,6 +12,7 @@ from typing import Any
 from opentelemetry import context, propagate, trace
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
+from tenant_slots import parting
 from tenant_slots.contrib import tracing
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import TenantJob
@@ -70,10 +71,10 @@ def _span(job: TenantJob) -> Iterator[None]:
                 span.set_status(Status(StatusCode.ERROR, type(error).__name__))
                 raise
     finally:
-        tracing.flush_in_time(_flush, failed=failed)
+        parting.before_parting(_flush, soon=failed)
 
 
 def _flush() -> None:
     flush = getattr(trace.get_tracer_provider(), "force_flush", None)
     if flush is not None:
-        flush(int(tracing.FLUSH_SECONDS * 1000))
+        flush(int(parting.SECONDS_TO_GRANT * 1000))

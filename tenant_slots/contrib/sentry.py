@@ -15,6 +15,7 @@ from rq import get_current_job
 from sentry_sdk.integrations.logging import ignore_logger
 from sentry_sdk.utils import event_from_exception
 
+from tenant_slots import parting
 from tenant_slots.contrib import tracing
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import TenantJob
@@ -65,12 +66,15 @@ def job_context(job: TenantJob) -> Iterator[None]:
             else:
                 yield
         failed = False
+    except (TenantBusy, EndedAtOnce):
+        failed = False
+        raise
     finally:
-        tracing.flush_in_time(_flush, failed=failed)
+        parting.before_parting(_flush, soon=failed)
 
 
 def _flush() -> None:
-    sentry_sdk.flush(tracing.FLUSH_SECONDS)
+    sentry_sdk.flush(parting.SECONDS_TO_GRANT)
 
 
 def _tell_of(job: TenantJob, scope: sentry_sdk.Scope) -> None:

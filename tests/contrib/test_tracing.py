@@ -31,7 +31,7 @@ from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.integrations.rq import RqIntegration
 from sentry_sdk.transport import Transport
 
-from tenant_slots.contrib import opentelemetry, sentry, tracing
+from tenant_slots.contrib import opentelemetry, sentry
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import State, TenantJob
 from tenant_slots.workers import TenantSimpleWorker
@@ -452,9 +452,9 @@ def test_a_job_runs_whatever_others_have_written_where_its_trace_is(spans: InMem
 
 @pytest.fixture
 def flushes(monkeypatch: pytest.MonkeyPatch, spans: InMemorySpanExporter) -> list[str]:
-    """In a process that looks as if it had been forked since it was set up."""
+    """In a process that looks like a work-horse of a stock worker."""
     made: list[str] = []
-    monkeypatch.setattr(tracing, "_loaded_by", 0)
+    monkeypatch.setenv("RQ_EXECUTION_ID", "1")
     monkeypatch.setattr(opentelemetry, "_flush", lambda: made.append("flushed"))
     return made
 
@@ -577,41 +577,3 @@ def test_each_failure_up_to_the_last_job_of_a_work_horse_reaches_sentry_once(
     jobs.process.enqueue("acme", "no such feed")
     assert workers.run("--burst", worker_class=kind).returncode == 0
     assert (sentry_server.of("event"), sentry_server.of("transaction")) == ([job.task] * 2, [job.task] * 2)
-
-
-def told_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def test_a_work_horse_that_goes_on_sends_in_the_background_and_the_rest_when_it_parts(
-    workers: Workers, tmp_path: Path
-) -> None:
-    path = tmp_path / "spans"
-    an_hour = str(3600 * 1000)
-    workers.variables |= {"SPANS": str(path), "OTEL_BSP_SCHEDULE_DELAY": an_hour}
-    workers.variables["TEST_TENANT_SLOTS"] = json.dumps(ONLY_OTEL)
-    (worker,) = workers.start(worker_class=PREFORK)
-    made = [jobs.process.enqueue("acme") for _ in range(3)]
-    wait_until(lambda: all(fresh(job).state == State.FINISHED for job in made))
-    assert told_of(path) == [], "nobody waits at the end of each job"
-    worker.terminate()
-    assert worker.wait(30) == 0
-    assert [one["name"] for one in told_of(path)] == [job.task for job in made]
-
-
-def test_a_failure_is_told_at_once(workers: Workers, tmp_path: Path) -> None:
-    path = tmp_path / "spans"
-    workers.variables |= {"SPANS": str(path), "OTEL_BSP_SCHEDULE_DELAY": str(3600 * 1000)}
-    workers.variables["TEST_TENANT_SLOTS"] = json.dumps(ONLY_OTEL)
-    workers.start(worker_class=PREFORK)
-    jobs.process.enqueue("acme", "no such feed")
-    wait_until(lambda: [one["status"] for one in told_of(path)] == ["ERROR"])
-
-
-def test_a_work_horse_that_runs_one_job_sends_before_it_ends(workers: Workers, tmp_path: Path) -> None:
-    path = tmp_path / "spans"
-    workers.variables |= {"SPANS": str(path), "OTEL_BSP_SCHEDULE_DELAY": str(3600 * 1000)}
-    workers.variables["TEST_TENANT_SLOTS"] = json.dumps(ONLY_OTEL)
-    made = [jobs.process.enqueue("acme") for _ in range(3)]
-    assert workers.run("--burst", worker_class="tenant_slots.workers.TenantWorker").returncode == 0
-    assert [one["name"] for one in told_of(path)] == [job.task for job in made]
