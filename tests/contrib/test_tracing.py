@@ -20,10 +20,13 @@ import sentry_sdk
 from django.db.models import JSONField, Value
 from django.test import override_settings
 from opentelemetry import context, propagate, trace
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from sentry_sdk.envelope import Envelope
 from sentry_sdk.integrations import Integration
 from sentry_sdk.integrations.dedupe import DedupeIntegration
@@ -124,6 +127,43 @@ def test_a_run_that_asks_for_one_too_many_is_a_failure(spans: InMemorySpanExport
     (event,) = second.events
     assert "RetriesExceeded" in (event.attributes or {})["exception.type"]
     assert TenantJob.objects.latest("pk").state == State.FAILED
+
+
+def test_a_job_fails_with_its_own_error_also_where_that_has_no_text(spans: InMemorySpanExporter) -> None:
+    job = jobs.mute.enqueue("acme")
+    work()
+    assert fresh(job).error_class == "tests.contrib.jobs.Mute"
+    (event,) = named(spans, job.task).events
+    assert event.attributes["exception.type"] == "tests.contrib.jobs.Mute"
+    assert "in mute" in event.attributes["exception.stacktrace"]
+
+
+def test_jobs_run_where_the_project_passes_no_context_on(spans: InMemorySpanExporter) -> None:
+    """``OTEL_PROPAGATORS=none``."""
+    before = propagate.get_global_textmap()
+    propagate.set_global_textmap(CompositePropagator([]))
+    try:
+        with request():
+            job = jobs.succeeds.enqueue("acme")
+        work()
+    finally:
+        propagate.set_global_textmap(before)
+    assert (fresh(job).state, job.context) == (State.FINISHED, {})
+    assert named(spans, job.task).parent is None
+
+
+def test_nothing_of_what_is_around_a_worker_is_in_its_jobs_traces(spans: InMemorySpanExporter) -> None:
+    """Whatever the order in which the project's propagators read what was kept."""
+    before = propagate.get_global_textmap()
+    orders = [W3CBaggagePropagator(), TraceContextTextMapPropagator()]
+    propagate.set_global_textmap(CompositePropagator(orders))
+    try:
+        job = jobs.succeeds.enqueue("acme")
+        with request():
+            work()
+    finally:
+        propagate.set_global_textmap(before)
+    assert named(spans, job.task).parent is None
 
 
 def test_without_a_trace_nothing_is_kept_and_the_span_is_a_root(spans: InMemorySpanExporter) -> None:
