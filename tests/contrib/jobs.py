@@ -155,14 +155,6 @@ def process(tenant: str, error: str = "", leaves: bool = False) -> int:
     return os.getpid()
 
 
-@tenant_job("imports", tenant="tenant", timeout=10)
-def brief(tenant: str, error: str = "") -> int:
-    """Which process it runs in."""
-    if error:
-        raise ValueError(error)
-    return os.getpid()
-
-
 class Mute(Exception):
     def __str__(self) -> str:
         raise KeyError("no text")

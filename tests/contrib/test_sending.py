@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import django_rq
 import pytest
-from rq.job import JobStatus
 
 from tenant_slots.models import State, TenantQueue
 from tests.contrib import jobs
@@ -114,9 +112,8 @@ ONE_JOB_EACH = {**ONLY_OTEL, "JOBS_PER_HORSE": 1}
 def test_a_job_has_ended_and_its_slot_is_free_while_its_process_waits_for_a_collector(
     workers: Workers, collector: Path, kind: str, error: str
 ) -> None:
-    """Its time would be over before the collector answers."""
     workers.variables["TEST_TENANT_SLOTS"] = json.dumps(ONE_JOB_EACH)
-    job = jobs.brief.enqueue("acme", error)
+    job = jobs.process.enqueue("acme", error)
     workers.start(worker_class=kind)
     wait_until((collector / "asked").exists)
     wait_until(lambda: fresh(job).has_ended)
@@ -131,21 +128,11 @@ def test_a_worker_waits_two_seconds_for_a_collector_that_is_away(workers: Worker
     assert [fresh(job).state for job in made] == [State.FINISHED] * 2
 
 
-@pytest.mark.parametrize("tenant", ["acme", ""])
-def test_a_plain_rq_job_does_not_fail_for_a_collector_that_is_away(
-    workers: Workers, collector: Path, tenant: str
-) -> None:
-    """Nor where it has no tenant, and so no slot."""
-    queued = django_rq.get_queue("imports").enqueue(jobs.brief, tenant)
-    assert workers.run("--burst", worker_class="rq.Worker").returncode == 0
-    assert queued.get_status(refresh=True) == JobStatus.FINISHED
-
-
 def test_a_job_has_ended_while_its_process_waits_for_a_sentry_that_does_not_answer(
     workers: Workers, spans: Path, tmp_path: Path
 ) -> None:
     workers.variables |= {"SENTRY_IS_AWAY": str(tmp_path), "TEST_TENANT_SLOTS": json.dumps(ONLY_SENTRY)}
-    job = jobs.brief.enqueue("acme")
+    job = jobs.process.enqueue("acme")
     workers.start(worker_class=FORKING)
     wait_until((tmp_path / "asked").exists)
     wait_until(lambda: fresh(job).has_ended)

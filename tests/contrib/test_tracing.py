@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -279,6 +280,33 @@ def errors_in(sent: InMemory) -> list[str]:
     return [event["exception"]["values"][-1]["type"] for event in sent.of("event")]
 
 
+@pytest.mark.parametrize("task", [jobs.fails, jobs.fails_twice, jobs.fails_unspeakably])
+def test_in_immediate_mode_a_failure_is_told_once_too(sent: InMemory, task: Any) -> None:
+    """The log has it as well, and what ``on_failure`` raises is another failure."""
+    with override_settings(TENANT_SLOTS={**ONLY_SENTRY, "IMMEDIATE": True}):
+        task.enqueue("acme")
+    assert errors_in(sent) == ["ValueError", *(["KeyError"] if task is jobs.fails_twice else [])]
+
+
+@pytest.mark.parametrize("way", ["immediate", "synchronous"])
+def test_a_plain_rq_job_has_its_transaction_whatever_runs_inside_of_it(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setenv("CALLS_SYNCHRONOUSLY", "yes" if way == "synchronous" else "")
+    settings = {**ONLY_SENTRY, "IMMEDIATE": way == "immediate"}
+    queue = django_rq.get_queue("imports")
+    with sentry_on(InMemory(), RqIntegration()) as sent, override_settings(TENANT_SLOTS=settings):
+        queue.enqueue(os.getpid)
+        work()
+        control = [one["transaction"] for one in sent.of("transaction")]
+        queue.enqueue(jobs.calls_one_of_ours)
+        work()
+    assert control in ([], ["posix.getpid"])  # none with older versions of sentry_sdk
+    inside, *around = [one["transaction"] for one in sent.of("transaction")][len(control) :]
+    assert inside == jobs.succeeds.tenant_task.path
+    assert around == ["tests.contrib.jobs.calls_one_of_ours"] * len(control)
+
+
 def moved(job: TenantJob) -> None:
     """To where no worker finds it any more."""
     TenantJob.objects.filter(pk=job.pk).update(task="shop.nowhere.fails")
@@ -514,6 +542,20 @@ def test_a_worker_without_work_horses_waits_when_it_ends_and_not_after_each_job(
     assert flushes == ["flushed"]
 
 
+@pytest.mark.parametrize("way", ["enqueue", "plain RQ", "plain RQ without a tenant"])
+def test_what_a_process_waits_for_is_not_in_the_time_of_its_job(
+    monkeypatch: pytest.MonkeyPatch, flushes: list[str], way: str
+) -> None:
+    left: list[float] = []
+    monkeypatch.setattr(opentelemetry, "_flush", lambda: left.append(signal.getitimer(signal.ITIMER_REAL)[0]))
+    if way == "enqueue":
+        jobs.succeeds.enqueue("acme")
+    else:
+        django_rq.get_queue("imports").enqueue(jobs.succeeds, "acme" if way == "plain RQ" else "")
+    work()
+    assert left == [0], "RQ's alarm is off"
+
+
 def test_control_what_may_be_the_only_job_of_its_process_waits(flushes: list[str]) -> None:
     for _ in range(3):
         jobs.succeeds.enqueue("acme")
@@ -617,3 +659,18 @@ def test_each_failure_up_to_the_last_job_of_a_work_horse_reaches_sentry_once(
     jobs.process.enqueue("acme", "no such feed")
     assert workers.run("--burst", worker_class=kind).returncode == 0
     assert (sentry_server.of("event"), sentry_server.of("transaction")) == ([job.task] * 2, [job.task] * 2)
+
+
+def test_without_its_rq_integration_sentry_is_told_of_plain_rq_jobs_by_the_log_as_ever(
+    workers: Workers, sentry_server: SentryServer
+) -> None:
+    """And of ours once."""
+    workers.variables["SENTRY_WITHOUT_RQ"] = "yes"
+    queue = django_rq.get_queue("imports")
+    queue.enqueue(jobs.fails_in_plain_rq)
+    queue.enqueue(jobs.fails, "acme")
+    queue.enqueue(jobs.fails_in_plain_rq)
+    job = jobs.fails.enqueue("acme")
+    assert workers.run("--burst", worker_class=SIMPLE).returncode == 0
+    events = [one for one in sentry_server.told if one.get("level") == "error"]
+    assert sorted(one.get("logger") or one["transaction"] for one in events) == ["rq.worker"] * 2 + [job.task] * 2
