@@ -75,6 +75,12 @@ class Workers:
         values = {**environment(worker_class), **self.variables}
         return subprocess.run(command, cwd=ROOT, env=values, timeout=60)
 
+    def run_pool(self, *arguments: str, worker_class: str) -> subprocess.CompletedProcess[bytes]:
+        """RQ's pool, with one worker, which ends by itself."""
+        command = [sys.executable, "-W", "ignore", "manage.py", "rqworker-pool", "imports", "--num-workers", "1"]
+        command += ["--worker-class", worker_class, *arguments]
+        return subprocess.run(command, cwd=ROOT, env={**environment(), **self.variables}, timeout=60)
+
     def start_cron(self, config: Path) -> subprocess.Popen[bytes]:
         """RQ's own process that enqueues what is due."""
         command = [sys.executable, "-W", "ignore", "manage.py", "rqcron", str(config)]

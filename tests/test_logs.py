@@ -61,10 +61,11 @@ ABOUT_NO_SINGLE_JOB = {
         ("signals.py", "a receiver has raised what is to end its process; those behind it are not told"),
         ("db/commits.py", "a step after a commit failed; the sweep will make up for it"),
         ("parting.py", "what a process of jobs was to do last has failed"),
+        ("parting.py", "what a process of jobs was to do last is left undone: %s"),
         ("workers/aside.py", "there is no room for a process that does something aside: %s"),
         ("workers/children.py", "process %s, which did something aside for a worker, failed"),
         ("workers/heartbeats.py", "a round of heartbeats failed"),
-        ("workers/supervisor.py", "receivers of the end of a job took too long, or ended their process"),
+        ("workers/supervisor.py", "what follows from the end of a job took too long, or ended its process"),
     },
 }
 """Each with the place and the text, so that a new record has to decide."""

@@ -5,13 +5,16 @@ The context goes with the job's row, so it is the same wherever the job is pushe
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from opentelemetry import context, propagate, trace
-from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
+from tenant_slots import parting
 from tenant_slots.contrib import tracing
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import TenantJob
@@ -31,7 +34,7 @@ def capture() -> dict[str, Any]:
 @contextmanager
 def job_context(job: TenantJob) -> Iterator[None]:
     """For ``JOB_CONTEXT``: a span named after the task, as a child of what was captured."""
-    token = context.attach(propagate.extract(tracing.headers_of(job, KEY)))
+    token = context.attach(propagate.extract(tracing.headers_of(job, KEY), context=Context()))
     try:
         if tracing.is_run(job):
             with _span(job):
@@ -66,14 +69,24 @@ def _span(job: TenantJob) -> Iterator[None]:
                 raise
             except BaseException as error:
                 failed = True
-                span.record_exception(error)
+                _record(error, span)
                 span.set_status(Status(StatusCode.ERROR, type(error).__name__))
                 raise
     finally:
-        tracing.flush_in_time(_flush, failed=failed)
+        parting.before_parting(_flush, soon=failed)
+
+
+def _record(error: BaseException, span: Span) -> None:
+    """The SDK asks an error for its text. One that has none, and raises instead, is still what the job fails with."""
+    try:
+        span.record_exception(error)
+    except Exception:
+        kind = f"{type(error).__module__}.{type(error).__qualname__}"
+        stack = "".join(traceback.format_tb(error.__traceback__))
+        span.add_event("exception", {"exception.type": kind, "exception.stacktrace": stack})
 
 
 def _flush() -> None:
     flush = getattr(trace.get_tracer_provider(), "force_flush", None)
     if flush is not None:
-        flush(int(tracing.FLUSH_SECONDS * 1000))
+        flush(int(parting.SECONDS_TO_GRANT * 1000))

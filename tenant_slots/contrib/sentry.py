@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from logging import LogRecord
+from typing import Any, NamedTuple
 
 import sentry_sdk
 from rq import get_current_job
-from sentry_sdk.integrations.logging import ignore_logger
+from sentry_sdk.scope import add_global_event_processor, global_event_processors
 from sentry_sdk.utils import event_from_exception
 
+from tenant_slots import parting
 from tenant_slots.contrib import tracing
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import TenantJob
+from tenant_slots.running.here import HAS_RAISED
 from tenant_slots.tasks.tenant_busy import TenantBusy
 
 try:
@@ -37,6 +41,17 @@ ORIGIN = "auto.queue.tenant_slots"
 TAGS = ("task", "tenant", "queue", "attempt")
 
 
+class Told(NamedTuple):
+    """A failure that is an event by now."""
+
+    job: TenantJob
+    rq_id: str | None
+    """Of the RQ job in which it has failed."""
+
+
+_last_told: ContextVar[Told | None] = ContextVar("tenant_slots_told_sentry", default=None)
+
+
 def capture() -> dict[str, Any]:
     """For ``CAPTURE_CONTEXT``: the headers that continue the current trace. Nothing where Sentry is off."""
     if not sentry_sdk.get_client().is_active():
@@ -51,7 +66,6 @@ def job_context(job: TenantJob) -> Iterator[None]:
     if not sentry_sdk.get_client().is_active():
         yield
         return
-    ignore_logger("rq.worker")  # as Sentry's integration does: the error is told here
     span = _segment if _are_spans_streamed() else _transaction
     around = sentry_sdk.get_current_scope()
     failed = True
@@ -60,17 +74,20 @@ def job_context(job: TenantJob) -> Iterator[None]:
             scope.clear_breadcrumbs()  # of what the process did before, for others
             _tell_of(job, scope)
             if tracing.is_run(job):
-                with span(job), _captured(around):
+                with span(job), _captured(job, around):
                     yield
             else:
                 yield
         failed = False
+    except (TenantBusy, EndedAtOnce):
+        failed = False
+        raise
     finally:
-        tracing.flush_in_time(_flush, failed=failed)
+        parting.before_parting(_flush, soon=failed)
 
 
 def _flush() -> None:
-    sentry_sdk.flush(tracing.FLUSH_SECONDS)
+    sentry_sdk.flush(parting.SECONDS_TO_GRANT)
 
 
 def _tell_of(job: TenantJob, scope: sentry_sdk.Scope) -> None:
@@ -83,7 +100,7 @@ def _tell_of(job: TenantJob, scope: sentry_sdk.Scope) -> None:
 
 @contextmanager
 def _transaction(job: TenantJob) -> Iterator[None]:
-    _drop_around()
+    _drop_around(job)
     headers = tracing.headers_of(job, KEY)
     with sentry_sdk.new_scope():
         sentry_sdk.get_current_scope().span = None
@@ -94,9 +111,12 @@ def _transaction(job: TenantJob) -> Iterator[None]:
             yield
 
 
-def _drop_around() -> None:
-    around = sentry_sdk.get_current_scope().transaction
-    if around is not None and around.op == OF_RQ:
+def _drop_around(job: TenantJob) -> None:
+    """Of the RQ job that has brought this one, and not of one that enqueues it and has it run inside of itself."""
+    around, rq_job = sentry_sdk.get_current_scope().transaction, get_current_job()
+    if around is None or rq_job is None or rq_job.id != job.last_rq_id:
+        return
+    if (around.op, around.name) == (OF_RQ, rq_job.func_name):
         around.sampled = False
 
 
@@ -128,7 +148,7 @@ def _for_sampler(job: TenantJob) -> dict[str, Any]:
 
 
 @contextmanager
-def _captured(around: sentry_sdk.Scope) -> Iterator[None]:
+def _captured(job: TenantJob, around: sentry_sdk.Scope) -> Iterator[None]:
     """A failure, also by ``sys.exit()``, but no `TenantBusy`, nor a run that goes on elsewhere."""
     try:
         yield
@@ -140,6 +160,7 @@ def _captured(around: sentry_sdk.Scope) -> Iterator[None]:
         event, hint = event_from_exception(error, client_options=options, mechanism=mechanism)
         sentry_sdk.capture_event(event, hint)
         _drop_what_rq_raises(around)
+        _drop_what_is_logged(job)
         raise
 
 
@@ -158,6 +179,29 @@ def _drop_what_rq_raises(around: sentry_sdk.Scope) -> None:
         return None if is_again else event
 
     around.add_event_processor(drop)
+
+
+def _drop_what_is_logged(job: TenantJob) -> None:
+    """RQ logs the failure after the job, and so do we in immediate mode: Sentry makes an event of each such record.
+
+    Ignoring the logger, as sentry_sdk's integration does, would hide the failures of the project's plain RQ jobs where
+    the project has switched that integration off.
+    """
+    rq_job = get_current_job()
+    _last_told.set(Told(job, rq_job.id if rq_job is not None else None))
+    if _unless_told not in global_event_processors:
+        add_global_event_processor(_unless_told)
+
+
+def _unless_told(event: Any, hint: Any) -> Any:
+    told, record = _last_told.get(), hint.get("log_record")
+    return None if told is not None and record is not None and _is_of(told, record) else event
+
+
+def _is_of(told: Told, record: LogRecord) -> bool:
+    if record.name == "rq.worker":
+        return told.rq_id is not None and getattr(record, "job_id", None) == told.rq_id
+    return record.msg == HAS_RAISED and isinstance(record.args, tuple) and record.args[0] is told.job
 
 
 def _mechanism_of(event: Any) -> Any:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
-from rq import get_current_job
 
 from tenant_slots.conf import app_settings
 from tenant_slots.logs import fields_of
 from tenant_slots.models import ENDED, State, TenantJob
-from tenant_slots.parting import before_parting
-
-FLUSH_SECONDS = 2.0
-"""For which a work-horse waits at most until what it has recorded is sent."""
 
 SHORT = 100
 """Characters: the ids of a trace take fewer."""
-
-_loaded_by = os.getpid()
-"""A work-horse was forked from it."""
 
 
 def headers(found: Mapping[str, str]) -> dict[str, str]:
@@ -44,18 +35,6 @@ def headers_of(job: TenantJob, key: str) -> dict[str, str]:
 def is_run(job: TenantJob) -> bool:
     """Whether a context is entered for the function, and not for a callable ``on_busy`` or for ``on_success``."""
     return job._state.adding or (job.attempt > 0 and job.state not in (*ENDED, State.SCHEDULED))
-
-
-def flush_in_time(flush: Callable[[], object], *, failed: bool) -> None:
-    """Have what was recorded sent before this process ends, if that is a work-horse: nothing goes on in the background.
-
-    One that goes on to the next job need not wait for that, but when it parts, and no more need a worker without
-    work-horses that a pool has forked. A failure is told at once: the next job may be the one that is killed. A web
-    server that runs jobs in immediate mode lives on.
-    """
-    is_work_horse = os.getpid() != _loaded_by and get_current_job() is not None
-    if is_work_horse and (not before_parting(flush) or failed):
-        flush()
 
 
 def attributes_of(job: TenantJob) -> dict[str, Any]:

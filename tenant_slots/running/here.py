@@ -35,6 +35,9 @@ Lane = tuple[int, str]
 Turns = Counter[int]
 """How many turns each tenant queue has had."""
 
+HAS_RAISED = "%s for %r raised"
+"""What the log says of a job that fails here: its error is in its row, and may have been told by its context."""
+
 _offered: ContextVar[set[int] | None] = ContextVar("tenant_slots_offered", default=None)
 """While jobs run at once: the tenant queues that have something to run."""
 
@@ -88,7 +91,7 @@ def run_next(
             except BaseException as error:  # the row has it
                 if _ends_more_than_the_job(error):
                     raise
-                logger.exception("%s for %r raised", job, job.tenant_queue.tenant, extra=logs.about(job))
+                logger.exception(HAS_RAISED, job, job.tenant_queue.tenant, extra=logs.about(job))
             return job
     return None
 

@@ -26,15 +26,13 @@ from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.running.recording import Refused, StartRefused, persistently, unless_refused
 from tenant_slots.running.run import Run
 from tenant_slots.running.runner import require_possible, run_in_slot
+from tenant_slots.running.stock_horse import SYNCHRONOUS, parting_after_it
 from tenant_slots.tasks import context
 from tenant_slots.tasks.on_busy import WAIT
 from tenant_slots.tasks.task import TaskCall, TenantTask
 from tenant_slots.tasks.tenant_busy import TenantBusy
 
 logger = logging.getLogger("tenant_slots")
-
-SYNCHRONOUS = "sync"
-"""The worker of a job that RQ runs where it is enqueued (RQ 2.12, ``Queue.run_sync``): without a timeout."""
 
 _unlimited: ContextVar[Job | None] = ContextVar("tenant_slots_unlimited", default=None)
 """The RQ job without a tenant that runs."""
@@ -51,7 +49,8 @@ def call(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
         rq_job.timeout = timeout
         return deliveries.again(rq_job)
     try:
-        return _run_plain(task.called_with(args, kwargs), rq_job)
+        with parting_after_it():
+            return _run_plain(task.called_with(args, kwargs), rq_job)
     except TenantBusy as busy:
         return dispatch.deferred(rq_job, seconds=busy.seconds_left)
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from django.db import Error
 from rq import Retry, get_current_job
+from rq.job import Job
 
 from tenant_slots import alarm, logs, transitions
 from tenant_slots.db import clock
@@ -26,6 +27,7 @@ from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.running.progress import reporting
 from tenant_slots.running.recording import Outcome, storable_error
 from tenant_slots.running.run import Run
+from tenant_slots.running.stock_horse import parting_after_it
 from tenant_slots.tasks import attempts, methods
 from tenant_slots.tasks.arguments import json_problem
 from tenant_slots.tasks.options import LONGEST
@@ -48,7 +50,11 @@ def run_job(job_id: str, attempt: int) -> Any:
         job_id: the job's UUID.
         attempt: the fence: what the job's row must say too.
     """
-    rq_job = get_current_job()
+    with parting_after_it():
+        return _run_delivered(get_current_job(), job_id, attempt)
+
+
+def _run_delivered(rq_job: Job | None, job_id: str, attempt: int) -> Any:
     if rq_job:
         deliveries.says_nothing_of_errors(rq_job, job_id)
     run = Run.of(rq_job)

@@ -32,8 +32,8 @@ from tenant_slots.models import TenantJob
 
 logger = logging.getLogger("tenant_slots")
 
-SENDING_IN_BACKGROUND = ("opentelemetry", "sentry_sdk")
-"""Packages whose threads are no job's. A work-horse for each job would be the price of telling them of jobs."""
+SENDING_IN_BACKGROUND = ("opentelemetry", "sentry_sdk", "tenant_slots.parting")
+"""Whose threads are no job's. A work-horse for each job would be the price of telling these packages of jobs."""
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -278,7 +278,7 @@ def _sends(thread: threading.Thread) -> bool:
     """Whether it is one that such a library makes when it first has something to send, and once in each process."""
     target = getattr(thread, "_target", None)
     module = getattr(target, "__module__", None) or ""
-    return module.partition(".")[0] in SENDING_IN_BACKGROUND
+    return any(f"{module}.".startswith(f"{name}.") for name in SENDING_IN_BACKGROUND)
 
 
 def resident_bytes() -> int:

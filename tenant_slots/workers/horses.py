@@ -35,7 +35,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Tell:
-    """What the project's receivers are to hear of a job that has ended."""
+    """What the project's receivers are to hear of a job that has ended, and that its end is recorded by now."""
 
     news: list[News]
 
@@ -64,6 +64,8 @@ class Report:
     """Whether the database was out of reach in between."""
     hears: bool = False
     """Whether there are receivers of the project, as in a module that only jobs import, or of Django's Tasks."""
+    lingers: bool = False
+    """Whether it does something before it runs another job, or parts, which the end of this one must not wait for."""
 
 
 class Reins:

@@ -8,7 +8,6 @@ import os
 import random
 import sys
 import time
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,11 +19,10 @@ from rq.timeouts import JobTimeoutException
 from rq.utils import now
 from rq.worker import BaseWorker
 
-from tenant_slots import dispatch, logs, signals
+from tenant_slots import dispatch, logs, parting, signals
 from tenant_slots.models import TenantJob
 from tenant_slots.news import tell
 from tenant_slots.owners import Owner
-from tenant_slots.parting import granting_wishes
 from tenant_slots.running.deliveries import failure_text
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.run import Run, WatchedRun
@@ -58,7 +56,7 @@ class RidingWorker(BaseWorker):
     def live_as_horse(self, reins: Reins) -> None:
         """What the forked process does, until its worker hangs up."""
         self._become_horse()
-        with granting_wishes() if self.jobs_per_horse > 1 else nullcontext():
+        with parting.granting_wishes():
             self._run_job_after_job(reins)
 
     def _run_job_after_job(self, reins: Reins) -> None:
@@ -74,7 +72,8 @@ class RidingWorker(BaseWorker):
             leave_transactions(job)
             is_fit = jobs < self.jobs_per_horse and not self._timed_out and baseline.is_restorable(job)
             hears = any(map(signals.heard_by_project, AFTER_THE_END)) or (job is not None and attempts.is_call(job))
-            reins.report(Report(ended, is_fit, self._met_outage, hears))
+            lingers = parting.has_wishes(parts=not is_fit)
+            reins.report(Report(ended, is_fit, self._met_outage, hears, lingers))
             if is_fit:
                 baseline.restore()
 
@@ -87,6 +86,7 @@ class RidingWorker(BaseWorker):
     def _obey(self, order: Order | Tell) -> RQEnd | None:
         if isinstance(order, Tell):
             tell(order.news)
+            parting.grant_soon()
         elif order.job is not None:
             return self._perform_ours(order, order.job)
         else:

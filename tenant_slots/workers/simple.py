@@ -11,7 +11,7 @@ from rq.queue import Queue
 from rq.worker import SimpleWorker
 
 from tenant_slots.interruptions import EndedAtOnce
-from tenant_slots.parting import granting_wishes
+from tenant_slots.parting import grant_soon, granting_wishes
 from tenant_slots.running.run import WatchedRun
 from tenant_slots.workers.baseline import leave_transactions, restore_sessions
 from tenant_slots.workers.heartbeats import Token
@@ -43,6 +43,7 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
         try:
             with self._noting_failure():
                 self._execute(job, queue, taken)
+                grant_soon()
         finally:
             self._busy_with_bookkeeping = False  # as it was from when the job was found
 

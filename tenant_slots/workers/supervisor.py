@@ -250,7 +250,8 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         with self._parting_if_unfit(report) as status:
             if report is not None and report.met_outage:
                 self.sweeper.contact.broken()
-            self.looks_at_once = report is not None and not self._is_to_hear(report) and self.has_nothing_else_to_do()
+            waits = report is None or report.lingers or self._is_to_hear(report)
+            self.looks_at_once = not waits and self.has_nothing_else_to_do()
             news = self._end(run)
             decided = {} if report else {"state": self._decided(job, seconds), "was_interrupted": self._stop_requested}
             charge = run.charge if run is not None else None
@@ -268,15 +269,17 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             self.execution = None
             self.set_state("idle")
             self._tell(news, report)
+            if report is not None and report.lingers and report.is_fit:
+                self._let_linger()
 
     @contextmanager
     def _parting_if_unfit(self, report: Report | None) -> Iterator[int | None]:
         """Dismiss a work-horse that is dead or unfit for another job; gives how it ended.
 
         Before all else: what it shares with us must not be copied when we write. Last where the project's receivers are
-        to hear in it of the end.
+        to hear in it of the end, and where it has something else to do, for which no slot is kept.
         """
-        stays = report is not None and (report.is_fit or self._is_to_hear(report))
+        stays = report is not None and (report.is_fit or report.lingers or self._is_to_hear(report))
         yield None if stays else self._dismiss(at_once=report is None)
         if report is not None and not report.is_fit:
             self._dismiss()
@@ -313,18 +316,24 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         if not (self._is_to_hear(report) or is_of_task(news)):
             tell(news)
         elif self._horse is not None and self._horse.can_take(Tell(news)):
-            self._wait_for_receivers(self._horse)
+            self._wait_for(self._horse)
         else:
             aside_at_once(lambda: tell(news))
 
     def _tell_news(self, news: list[News]) -> None:
         self._tell(news, None)
 
-    def _wait_for_receivers(self, horse: Horse) -> None:
+    def _let_linger(self) -> None:
+        """The next job is not taken before the work-horse is ready for it."""
+        if self._horse is not None and self._horse.can_take(Tell([])):
+            self._wait_for(self._horse)
+
+    def _wait_for(self, horse: Horse) -> None:
+        """Until it has done what it was told."""
         until = time.monotonic() + SECONDS_TO_TELL
         while (report := horse.report(1 / LOOKS_PER_SECOND)) is None:
             if horse.child.has_ended() or time.monotonic() > until:
-                logger.error("receivers of the end of a job took too long, or ended their process")
+                logger.error("what follows from the end of a job took too long, or ended its process")
                 self._dismiss(at_once=True)
                 return
             self.settle_kept()

@@ -6,16 +6,19 @@ import json
 import os
 import signal
 import sys
+import time
 from asyncio import CancelledError
 from pathlib import Path
 from typing import Any
 
+import django_rq
 import sentry_sdk
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from rq import Retry
 from sentry_sdk.envelope import Envelope
+from sentry_sdk.integrations.rq import RqIntegration
 from sentry_sdk.transport import Transport
 
 from tenant_slots import TenantBusy, tenant_job
@@ -27,8 +30,17 @@ def note(kind: str, **facts: Any) -> None:
         file.write(json.dumps({"sdk": kind, **facts}) + "\n")
 
 
+def wait_if_away(variable: str) -> None:
+    """Until the test has put a file into the folder that the variable names; another one says that it was asked."""
+    if folder := os.environ.get(variable):
+        Path(folder, "asked").touch()
+        while not Path(folder, "back").exists():
+            time.sleep(0.01)
+
+
 class ToFile(SpanExporter):
     def export(self, spans: Any) -> SpanExportResult:
+        wait_if_away("COLLECTOR_IS_AWAY")
         for span in spans:
             note("opentelemetry", **told(span))
         return SpanExportResult.SUCCESS
@@ -47,6 +59,9 @@ def told(span: ReadableSpan) -> dict[str, Any]:
 
 
 class EnvelopesToFile(Transport):
+    def flush(self, timeout: float, callback: Any = None) -> None:
+        wait_if_away("SENTRY_IS_AWAY")
+
     def capture_envelope(self, envelope: Envelope) -> None:
         for item in envelope.items:
             payload = item.payload.json
@@ -66,7 +81,8 @@ if "SPANS" in os.environ:  # in worker processes
     trace.set_tracer_provider(provider)
     sentry_sdk.init(dsn="https://key@sentry.invalid/1", traces_sample_rate=1.0, transport=EnvelopesToFile)
 if "SENTRY_DSN" in os.environ:  # in those too, with the transport that projects have
-    sentry_sdk.init(traces_sample_rate=1.0)
+    without = [RqIntegration()] if "SENTRY_WITHOUT_RQ" in os.environ else []
+    sentry_sdk.init(traces_sample_rate=1.0, disabled_integrations=without)
 
 
 @tenant_job("imports", tenant="tenant", retry=Retry(max=2))
@@ -139,6 +155,16 @@ def process(tenant: str, error: str = "", leaves: bool = False) -> int:
     return os.getpid()
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise KeyError("no text")
+
+
+@tenant_job("imports", tenant="tenant")
+def mute(tenant: str) -> None:
+    raise Mute
+
+
 def cannot_clean_up(job: TenantJob, error: BaseException) -> None:
     raise KeyError("nothing to clean up")
 
@@ -152,6 +178,14 @@ def fails_twice(tenant: str) -> None:
 def fails_unspeakably(tenant: str) -> None:
     """With a text that RQ could not write, so that it is given another error."""
     raise ValueError(os.fsdecode(b"\xff"))
+
+
+def calls_one_of_ours() -> None:
+    """As the test says: on a synchronous queue, or in immediate mode."""
+    if os.environ["CALLS_SYNCHRONOUSLY"]:
+        django_rq.get_queue("imports", is_async=False).enqueue(succeeds, "acme")
+    else:
+        succeeds.enqueue("acme")
 
 
 def fails_in_plain_rq() -> None:

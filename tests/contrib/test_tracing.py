@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,10 +21,13 @@ import sentry_sdk
 from django.db.models import JSONField, Value
 from django.test import override_settings
 from opentelemetry import context, propagate, trace
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from sentry_sdk.envelope import Envelope
 from sentry_sdk.integrations import Integration
 from sentry_sdk.integrations.dedupe import DedupeIntegration
@@ -31,7 +35,7 @@ from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.integrations.rq import RqIntegration
 from sentry_sdk.transport import Transport
 
-from tenant_slots.contrib import opentelemetry, sentry, tracing
+from tenant_slots.contrib import opentelemetry, sentry
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import State, TenantJob
 from tenant_slots.workers import TenantSimpleWorker
@@ -124,6 +128,43 @@ def test_a_run_that_asks_for_one_too_many_is_a_failure(spans: InMemorySpanExport
     (event,) = second.events
     assert "RetriesExceeded" in (event.attributes or {})["exception.type"]
     assert TenantJob.objects.latest("pk").state == State.FAILED
+
+
+def test_a_job_fails_with_its_own_error_also_where_that_has_no_text(spans: InMemorySpanExporter) -> None:
+    job = jobs.mute.enqueue("acme")
+    work()
+    assert fresh(job).error_class == "tests.contrib.jobs.Mute"
+    (event,) = named(spans, job.task).events
+    assert event.attributes["exception.type"] == "tests.contrib.jobs.Mute"
+    assert "in mute" in event.attributes["exception.stacktrace"]
+
+
+def test_jobs_run_where_the_project_passes_no_context_on(spans: InMemorySpanExporter) -> None:
+    """``OTEL_PROPAGATORS=none``."""
+    before = propagate.get_global_textmap()
+    propagate.set_global_textmap(CompositePropagator([]))
+    try:
+        with request():
+            job = jobs.succeeds.enqueue("acme")
+        work()
+    finally:
+        propagate.set_global_textmap(before)
+    assert (fresh(job).state, job.context) == (State.FINISHED, {})
+    assert named(spans, job.task).parent is None
+
+
+def test_nothing_of_what_is_around_a_worker_is_in_its_jobs_traces(spans: InMemorySpanExporter) -> None:
+    """Whatever the order in which the project's propagators read what was kept."""
+    before = propagate.get_global_textmap()
+    orders = [W3CBaggagePropagator(), TraceContextTextMapPropagator()]
+    propagate.set_global_textmap(CompositePropagator(orders))
+    try:
+        job = jobs.succeeds.enqueue("acme")
+        with request():
+            work()
+    finally:
+        propagate.set_global_textmap(before)
+    assert named(spans, job.task).parent is None
 
 
 def test_without_a_trace_nothing_is_kept_and_the_span_is_a_root(spans: InMemorySpanExporter) -> None:
@@ -237,6 +278,33 @@ def test_a_failure_is_told_once_whatever_is_told_or_raised_after_it(task: Any, e
 
 def errors_in(sent: InMemory) -> list[str]:
     return [event["exception"]["values"][-1]["type"] for event in sent.of("event")]
+
+
+@pytest.mark.parametrize("task", [jobs.fails, jobs.fails_twice, jobs.fails_unspeakably])
+def test_in_immediate_mode_a_failure_is_told_once_too(sent: InMemory, task: Any) -> None:
+    """The log has it as well, and what ``on_failure`` raises is another failure."""
+    with override_settings(TENANT_SLOTS={**ONLY_SENTRY, "IMMEDIATE": True}):
+        task.enqueue("acme")
+    assert errors_in(sent) == ["ValueError", *(["KeyError"] if task is jobs.fails_twice else [])]
+
+
+@pytest.mark.parametrize("way", ["immediate", "synchronous"])
+def test_a_plain_rq_job_has_its_transaction_whatever_runs_inside_of_it(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setenv("CALLS_SYNCHRONOUSLY", "yes" if way == "synchronous" else "")
+    settings = {**ONLY_SENTRY, "IMMEDIATE": way == "immediate"}
+    queue = django_rq.get_queue("imports")
+    with sentry_on(InMemory(), RqIntegration()) as sent, override_settings(TENANT_SLOTS=settings):
+        queue.enqueue(os.getpid)
+        work()
+        control = [one["transaction"] for one in sent.of("transaction")]
+        queue.enqueue(jobs.calls_one_of_ours)
+        work()
+    assert control in ([], ["posix.getpid"])  # none with older versions of sentry_sdk
+    inside, *around = [one["transaction"] for one in sent.of("transaction")][len(control) :]
+    assert inside == jobs.succeeds.tenant_task.path
+    assert around == ["tests.contrib.jobs.calls_one_of_ours"] * len(control)
 
 
 def moved(job: TenantJob) -> None:
@@ -452,9 +520,9 @@ def test_a_job_runs_whatever_others_have_written_where_its_trace_is(spans: InMem
 
 @pytest.fixture
 def flushes(monkeypatch: pytest.MonkeyPatch, spans: InMemorySpanExporter) -> list[str]:
-    """In a process that looks as if it had been forked since it was set up."""
+    """In a process that looks like a work-horse of a stock worker."""
     made: list[str] = []
-    monkeypatch.setattr(tracing, "_loaded_by", 0)
+    monkeypatch.setenv("RQ_EXECUTION_ID", "1")
     monkeypatch.setattr(opentelemetry, "_flush", lambda: made.append("flushed"))
     return made
 
@@ -472,6 +540,20 @@ def test_a_worker_without_work_horses_waits_when_it_ends_and_not_after_each_job(
     TenantSimpleWorker([queue], connection=queue.connection).work(burst=True, logging_level="ERROR")
     assert all(fresh(job).state == State.FINISHED for job in made)
     assert flushes == ["flushed"]
+
+
+@pytest.mark.parametrize("way", ["enqueue", "plain RQ", "plain RQ without a tenant"])
+def test_what_a_process_waits_for_is_not_in_the_time_of_its_job(
+    monkeypatch: pytest.MonkeyPatch, flushes: list[str], way: str
+) -> None:
+    left: list[float] = []
+    monkeypatch.setattr(opentelemetry, "_flush", lambda: left.append(signal.getitimer(signal.ITIMER_REAL)[0]))
+    if way == "enqueue":
+        jobs.succeeds.enqueue("acme")
+    else:
+        django_rq.get_queue("imports").enqueue(jobs.succeeds, "acme" if way == "plain RQ" else "")
+    work()
+    assert left == [0], "RQ's alarm is off"
 
 
 def test_control_what_may_be_the_only_job_of_its_process_waits(flushes: list[str]) -> None:
@@ -579,39 +661,16 @@ def test_each_failure_up_to_the_last_job_of_a_work_horse_reaches_sentry_once(
     assert (sentry_server.of("event"), sentry_server.of("transaction")) == ([job.task] * 2, [job.task] * 2)
 
 
-def told_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def test_a_work_horse_that_goes_on_sends_in_the_background_and_the_rest_when_it_parts(
-    workers: Workers, tmp_path: Path
+def test_without_its_rq_integration_sentry_is_told_of_plain_rq_jobs_by_the_log_as_ever(
+    workers: Workers, sentry_server: SentryServer
 ) -> None:
-    path = tmp_path / "spans"
-    an_hour = str(3600 * 1000)
-    workers.variables |= {"SPANS": str(path), "OTEL_BSP_SCHEDULE_DELAY": an_hour}
-    workers.variables["TEST_TENANT_SLOTS"] = json.dumps(ONLY_OTEL)
-    (worker,) = workers.start(worker_class=PREFORK)
-    made = [jobs.process.enqueue("acme") for _ in range(3)]
-    wait_until(lambda: all(fresh(job).state == State.FINISHED for job in made))
-    assert told_of(path) == [], "nobody waits at the end of each job"
-    worker.terminate()
-    assert worker.wait(30) == 0
-    assert [one["name"] for one in told_of(path)] == [job.task for job in made]
-
-
-def test_a_failure_is_told_at_once(workers: Workers, tmp_path: Path) -> None:
-    path = tmp_path / "spans"
-    workers.variables |= {"SPANS": str(path), "OTEL_BSP_SCHEDULE_DELAY": str(3600 * 1000)}
-    workers.variables["TEST_TENANT_SLOTS"] = json.dumps(ONLY_OTEL)
-    workers.start(worker_class=PREFORK)
-    jobs.process.enqueue("acme", "no such feed")
-    wait_until(lambda: [one["status"] for one in told_of(path)] == ["ERROR"])
-
-
-def test_a_work_horse_that_runs_one_job_sends_before_it_ends(workers: Workers, tmp_path: Path) -> None:
-    path = tmp_path / "spans"
-    workers.variables |= {"SPANS": str(path), "OTEL_BSP_SCHEDULE_DELAY": str(3600 * 1000)}
-    workers.variables["TEST_TENANT_SLOTS"] = json.dumps(ONLY_OTEL)
-    made = [jobs.process.enqueue("acme") for _ in range(3)]
-    assert workers.run("--burst", worker_class="tenant_slots.workers.TenantWorker").returncode == 0
-    assert [one["name"] for one in told_of(path)] == [job.task for job in made]
+    """And of ours once."""
+    workers.variables["SENTRY_WITHOUT_RQ"] = "yes"
+    queue = django_rq.get_queue("imports")
+    queue.enqueue(jobs.fails_in_plain_rq)
+    queue.enqueue(jobs.fails, "acme")
+    queue.enqueue(jobs.fails_in_plain_rq)
+    job = jobs.fails.enqueue("acme")
+    assert workers.run("--burst", worker_class=SIMPLE).returncode == 0
+    events = [one for one in sentry_server.told if one.get("level") == "error"]
+    assert sorted(one.get("logger") or one["transaction"] for one in events) == ["rq.worker"] * 2 + [job.task] * 2
