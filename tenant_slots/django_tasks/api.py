@@ -24,7 +24,7 @@ if TYPE_CHECKING or django.VERSION >= (6, 0):
         TaskResultStatus,
         task,
     )
-    from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist, TaskResultMismatch
+    from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist, TaskResultMismatch
     from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
 else:
@@ -47,6 +47,7 @@ else:
         TaskResultStatus,
         task,
     )
+    from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
     from django_tasks.exceptions import InvalidTaskError as InvalidTask
     from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
     from django_tasks.signals import task_enqueued, task_finished, task_started
@@ -68,6 +69,7 @@ __all__ = [
     "DummyBackend",
     "ImmediateBackend",
     "InvalidTask",
+    "InvalidTaskBackend",
     "Task",
     "TaskContext",
     "TaskError",

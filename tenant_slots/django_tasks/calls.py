@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -20,7 +20,7 @@ from tenant_slots.django_tasks.api import (
 )
 from tenant_slots.django_tasks.found import task_at
 from tenant_slots.django_tasks.task import FOR_RQ
-from tenant_slots.django_tasks.tenant import TenantOfCall, source_in
+from tenant_slots.django_tasks.tenant import Source, TenantOfCall, source_in
 from tenant_slots.exceptions import ResultNotStorable
 from tenant_slots.models import TenantJob
 from tenant_slots.running.runner import result_problem
@@ -65,7 +65,7 @@ def called_task(task: AnyTask, backend: BaseTaskBackend) -> CalledTask:
     function = _function(task.func, inner)
     queue = _queue(task, inner)
     signature = _signature(function, task.takes_context)
-    named = getattr(task, "tenant", None), getattr(inner, "tenant", None), source_in(backend.options.get("TENANT"))
+    named = getattr(task, "tenant", None), getattr(inner, "tenant", None), _option_of(backend)
     sources = tuple(source for source in named if source is not None)
     values |= {
         "function": function,
@@ -89,6 +89,12 @@ def called_task_at(path: str) -> CalledTask | None:
     """For whoever runs a job."""
     task = task_at(path)
     return None if task is None else called_task(task, task.get_backend())
+
+
+def _option_of(backend: BaseTaskBackend) -> Source | None:
+    """Another backend, which a Task may have in the code, means something else by its options."""
+    is_ours = getattr(backend, "gives_slots", False) and isinstance(backend.options, Mapping)
+    return source_in(backend.options.get("TENANT")) if is_ours else None
 
 
 def _function(function: Callable[..., Any], inner: TenantTask[..., Any] | None) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.core.checks import CheckMessage, Error
@@ -23,12 +23,16 @@ def check(backend: BaseTaskBackend) -> Iterator[CheckMessage]:
 def _check_queues(backend: BaseTaskBackend) -> Iterator[CheckMessage]:
     known = rq_queues()
     hint = f"Add it to RQ_QUEUES, or use some of: {', '.join(sorted(map(str, known))) or 'none so far'}."
-    for queue in sorted(backend.queues - known.keys()):
+    for queue in sorted(backend.queues - known.keys(), key=str):
         text = f'TASKS[{backend.alias!r}]["QUEUES"] has queue {queue!r}, which RQ_QUEUES does not have.'
         yield Error(text, hint=hint, id="tenant_slots.E016")
 
 
 def _check_options(backend: BaseTaskBackend) -> Iterator[CheckMessage]:
+    if not isinstance(backend.options, Mapping):
+        text = f'TASKS[{backend.alias!r}]["OPTIONS"] is {backend.options!r}.'
+        yield Error(text, hint='Give a dict, such as {"TENANT": "tenant_id"}.', id="tenant_slots.E017")
+        return
     for name, value in backend.options.items():
         problem = _problem(value) if name in OPTIONS else f"The options are: {', '.join(OPTIONS)}."
         if problem:
@@ -39,7 +43,7 @@ def _check_options(backend: BaseTaskBackend) -> Iterator[CheckMessage]:
 def _problem(value: Any) -> str:
     try:
         source = source_in(value)
-    except ImportError as error:
+    except Exception as error:  # whatever the project's module raises
         return f"It cannot be imported: {error}."
     is_name = isinstance(source, str) and source.isidentifier()
     return "" if is_name or callable(source) else "Give the name of an argument, or a callable, or the path of one."

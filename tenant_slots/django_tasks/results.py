@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from tenant_slots.django_tasks.aliases import alias_today
 from tenant_slots.django_tasks.api import (
     AnyResult,
     AnyTask,
@@ -54,7 +55,8 @@ def result_of(job: TenantJob, task: AnyTask | None = None) -> AnyResult:
     mark = job.options.get(attempts.MARK, {})
     runs = attempts.ended_runs(job)
     is_counted = not _is_among(runs, job) and _has_begun(job)
-    called = with_values(task or require_task(job.task), _values_of(job, mark))
+    found = task or require_task(job.task)
+    called = with_values(found, _values_of(job, mark, found))
     result: AnyResult = TaskResult(
         task=called,
         id=str(job.uuid),
@@ -99,14 +101,14 @@ def _job_with(result_id: str) -> TenantJob | None:
     return found
 
 
-def _values_of(job: TenantJob, mark: Mapping[str, Any]) -> dict[str, Any]:
+def _values_of(job: TenantJob, mark: Mapping[str, Any], task: AnyTask) -> dict[str, Any]:
     """What the call's Task had that others of the same function may have not."""
     named = mark.get("named", [])
     return {
         "priority": job.priority,
         "queue_name": job.tenant_queue.queue,
         "run_after": mark_time(mark, "run_after"),
-        **({"backend": mark["backend"]} if mark else {}),
+        **({"backend": alias_today(mark["backend"], task)} if mark else {}),
         **({"explicit_tenant": job.tenant_queue.tenant} if "tenant" in named else {}),
         **({"explicit_key": job.key} if "key" in named else {}),
     }

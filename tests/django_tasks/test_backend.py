@@ -21,6 +21,7 @@ from rq import Retry
 
 from tenant_slots import slots, tenant_scope
 from tenant_slots.admin.arguments import shown_args
+from tenant_slots.django_tasks.results import result_with
 from tenant_slots.exceptions import ArgumentNotJSON, InvalidTenant, TaskWithoutTenant, UnknownJob
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import lost_runs
@@ -509,6 +510,77 @@ def test_a_task_over_a_task_of_another_backend_is_found_by_workers() -> None:
         run_jobs()
         result.refresh()
         assert result.return_value == 2
+
+
+@pytest.mark.parametrize("options", [None, ["TENANT"], {"TENANT": "nowhere.tenant"}])
+def test_what_options_another_backend_has_is_nothing_to_ours(options: Any) -> None:
+    immediate = {"BACKEND": "tests.django_tasks.backends.Immediate", "OPTIONS": options}
+    with override_settings(TASKS={"default": immediate, "slots": OURS}):
+        result = task()(tasks.add.func).using(backend="slots").enqueue("acme", 1)
+        run_jobs()
+        assert slots_result(result).return_value == 2
+
+
+@pytest.mark.parametrize("options", [["TENANT"], "tenant_id", 7])
+def test_options_that_are_none_name_no_tenant(options: Any) -> None:
+    """As the check says of them, E017."""
+    with override_settings(TASKS={"default": {**OURS, "OPTIONS": options}}):
+        with pytest.raises(TaskWithoutTenant):
+            tasks.add.enqueue("acme", 1)
+        with tenant_scope("acme"):
+            assert tenant_of(tasks.add.enqueue("acme", 1)) == "acme"
+
+
+OURS = {"BACKEND": BACKEND, "QUEUES": [], "OPTIONS": {"TENANT": "tenant_id"}}
+IMMEDIATE = {"BACKEND": "tests.django_tasks.backends.Immediate"}
+NOWHERE = {"BACKEND": "nowhere.Backend"}
+
+
+def slots_result(result: Any) -> Any:
+    return task_backends["slots"].get_result(result.id)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("today", "answers"),
+    [
+        ({"default": OURS}, "default"),
+        ({"default": OURS, "slots": IMMEDIATE}, "default"),
+        ({"default": OURS, "slots": NOWHERE}, "default"),
+        ({"default": IMMEDIATE, "jobs": OURS}, "jobs"),
+        ({"default": IMMEDIATE, "a": NOWHERE, "jobs": OURS}, "jobs"),
+        ({"default": OURS, "slots": OURS}, "slots"),
+    ],
+)
+def test_a_call_is_told_of_and_read_back_when_its_backend_has_another_name_by_now(today: Any, answers: str) -> None:
+    told: list[tuple[str, Any, str]] = []
+
+    def hear(name: str) -> Any:
+        return lambda sender, task_result, **_: told.append((name, sender.__name__, task_result.id))
+
+    heard = [(task_started, hear("started")), (task_finished, hear("finished"))]
+    with override_settings(TASKS={"default": OURS, "slots": OURS}):
+        result = tasks.add.using(backend="slots").enqueue("acme", 1)
+    for signal, receiver in heard:
+        signal.connect(receiver)
+    try:
+        with override_settings(TASKS=today):
+            work()
+            found = task_backends[answers].get_result(result.id)
+            found.refresh()
+    finally:
+        for signal, receiver in heard:
+            signal.disconnect(receiver)
+    assert (found.return_value, found.backend, found.task.backend) == (2, answers, answers)
+    ours = "TenantSlotsBackend", result.id
+    assert told == [("started", *ours), ("finished", *ours)]
+
+
+def test_a_result_keeps_the_name_of_its_backend_where_none_is_ours_any_more() -> None:
+    with override_settings(TASKS={"default": OURS, "slots": OURS}):
+        result = tasks.add.using(backend="slots").enqueue("acme", 1)
+    with override_settings(TASKS={"default": IMMEDIATE}):
+        assert result_with(result.id).backend == "slots"
 
 
 @pytest.mark.django_db(transaction=True)

@@ -39,10 +39,22 @@ def test_what_is_right_passes(params: dict[str, Any]) -> None:
 
 def test_a_queue_that_rq_lacks_is_named() -> None:
     assert check_ids(QUEUES=["imports", "import"]) == ["tenant_slots.E016"]
+    assert check_ids(QUEUES=["imports", "import", 7]) == ["tenant_slots.E016"] * 2
 
 
 @pytest.mark.parametrize(
-    "options", [{"TENNANT": "tenant_id"}, {"TENANT": 7}, {"TENANT": "tenant id"}, {"TENANT": "shop.nowhere.tenant"}]
+    "options",
+    [
+        {"TENNANT": "tenant_id"},
+        {7: "tenant_id"},
+        {"TENANT": 7},
+        {"TENANT": "tenant id"},
+        {"TENANT": "shop.nowhere.tenant"},
+        {"TENANT": ".tenant"},
+        ["TENANT"],
+        "tenant_id",
+        7,
+    ],
 )
 def test_an_option_that_cannot_be_meant_is_named(options: dict[str, Any]) -> None:
     assert check_ids(OPTIONS=options) == ["tenant_slots.E017"]

@@ -10,6 +10,7 @@ import pytest
 from django.test import TransactionTestCase, override_settings
 
 from tenant_slots.django_tasks.api import TaskResultStatus
+from tenant_slots.django_tasks.task import with_values
 from tenant_slots.tasks_backend import TenantSlotsBackend
 from tenant_slots.testing.task_backends import TaskBackendTests
 from tenant_slots.workers import TenantSimpleWorker
@@ -44,6 +45,28 @@ class TestImmediate(TaskBackendTests, TransactionTestCase):
         """Nothing is left to run."""
 
 
+class WithoutResults(TenantSlotsBackend):
+    """As one over a broker that keeps none."""
+
+    supports_get_result = False
+
+    def get_result(self, result_id: str) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.usefixtures("no_workers")
+@override_settings(TASKS=broken("WithoutResults"))
+class TestWithoutResults(OnAWorker, TransactionTestCase):
+    pass
+
+
+class OutOfOrder(WithoutResults):
+    """Which says that it has priorities."""
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        return super().enqueue(with_values(task, {"priority": 0}), args, kwargs)
+
+
 class Forgetful(TenantSlotsBackend):
     def get_result(self, result_id: str) -> Any:
         result = super().get_result(result_id)
@@ -67,11 +90,29 @@ class Controlled(OnAWorker, TransactionTestCase):
     [
         ("Forgetful", "test_an_error_is_kept_with_its_class_and_its_traceback"),
         ("Optimistic", "test_a_call_waits_until_its_time"),
+        ("OutOfOrder", "test_a_higher_priority_goes_first"),
     ],
 )
 @pytest.mark.django_db(transaction=True)
 def test_control_a_backend_that_does_not_do_as_it_says_is_found_out(backend: str, test: str, no_workers: None) -> None:
-    outcome = unittest.TestResult()
     with override_settings(TASKS=broken(backend)):
-        Controlled(test).run(outcome)
+        outcome = outcome_of(Controlled(test))
     assert len(outcome.failures) == 1, outcome.errors
+
+
+class RunsNothing(Controlled):
+    def run_tasks(self) -> None:
+        """As of workers that are elsewhere, whose signals nobody hears here."""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_calls_without_results_that_run_where_nobody_hears_of_them_are_found_out(no_workers: None) -> None:
+    with override_settings(TASKS=broken("WithoutResults")):
+        (failure,) = outcome_of(RunsNothing("test_coroutines")).failures
+    assert "task_finished" in failure[1]
+
+
+def outcome_of(test: Controlled) -> unittest.TestResult:
+    outcome = unittest.TestResult()
+    test.run(outcome)
+    return outcome
