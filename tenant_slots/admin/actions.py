@@ -14,11 +14,12 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext, ngettext
 
-from tenant_slots.admin import chosen
+from tenant_slots.admin import chosen, spared
 from tenant_slots.admin.bulk.commission import called, named_by
 from tenant_slots.admin.bulk.start import start_bulk_change
 from tenant_slots.admin.confirmed import DONE, GONE, Confirmed
 from tenant_slots.admin.pages import address, confirmation
+from tenant_slots.admin.spared import SPARED
 from tenant_slots.db.compiled import among
 
 MOST_LISTED = 100
@@ -50,14 +51,19 @@ def run(model_admin: Any, request: HttpRequest, objects: QuerySet[Any], action: 
         text = gettext("No more than %(count)d objects can be changed at once; filter the list.")
         model_admin.message_user(request, text % {"count": chosen.MOST}, messages.ERROR)
         return None
-    form = action.form(None if shown is None else request.POST, initial=action.initial(pks) if shown is None else {})
+    left = spared.with_others(_visible(model_admin, request, pks), pks)
+    touched = [pk for pk in pks if pk not in left]
+    initial = action.initial(touched) if shown is None else {}
+    form = action.form(None if shown is None else request.POST, initial=initial)
     if shown is None or not form.is_valid():
-        return _page(model_admin, request, pks, action, form)
-    if _is_for_background(action, _theirs(model_admin, request, pks), form.cleaned_data):
+        return _page(model_admin, request, pks, touched, action, form)
+    outcomes = Counter({SPARED: len(left)} if left else {})
+    if _is_for_background(action, _theirs(model_admin, request, touched), form.cleaned_data):
         name = called(model_admin, action)
-        change = start_bulk_change(model_admin, request, action, name, pks, form.cleaned_data)
+        change = start_bulk_change(model_admin, request, action, name, touched, form.cleaned_data, outcomes)
         return HttpResponseRedirect(address(model_admin, "bulk_change", change.pk))
-    _report(model_admin, request, _apply(model_admin, request, pks, action, form.cleaned_data), action)
+    outcomes += _apply(model_admin, request, touched, action, form.cleaned_data)
+    _report(model_admin, request, outcomes, action)
     return None
 
 
@@ -112,15 +118,20 @@ def _objects(model_admin: Any, request: HttpRequest, pks: list[int]) -> QuerySet
     return found.select_related(*related) if isinstance(related, list | tuple) else found
 
 
-def _page(model_admin: Any, request: HttpRequest, pks: list[int], action: Confirmed, form: forms.Form) -> HttpResponse:
+def _page(
+    model_admin: Any, request: HttpRequest, shown: list[int], pks: list[int], action: Confirmed, form: forms.Form
+) -> HttpResponse:
+    """Its form sends back all that were chosen, for the report on those too that are left alone."""
     touched = ngettext("This affects %(count)d object.", "This affects %(count)d objects.", len(pks))
-    hidden = [("action", called(model_admin, action)), ("confirm", "yes"), ("chosen", chosen.as_text(pks))]
+    hidden = [("action", called(model_admin, action)), ("confirm", "yes"), ("chosen", chosen.as_text(shown))]
     hidden += [
         (name, value) for name in (ACTION_CHECKBOX_NAME, "select_across") for value in request.POST.getlist(name)
     ]
     theirs = _theirs(model_admin, request, pks)
     values: Any = getattr(form, "cleaned_data", form.initial)
     effects = [touched % {"count": len(pks)}, *action.warnings(model_admin, request, theirs, values)]
+    if left := len(shown) - len(pks):
+        effects.append(str(action.outcomes[SPARED] % {"count": left}))
     if _is_for_background(action, theirs, values):
         effects.append(gettext("A background job will do this: you will see its progress, and can stop it."))
     listed = _objects(model_admin, request, pks[:MOST_LISTED])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -38,6 +38,7 @@ def start_bulk_change(
     name: str,
     pks: list[int],
     values: dict[str, Any],
+    outcomes: Mapping[str, int],
 ) -> BulkChange:
     """Keep what is to be done, all of it or nothing, and enqueue the job.
 
@@ -45,10 +46,11 @@ def start_bulk_change(
         action, name: and how the ModelAdmin calls it.
         pks: of the rows that the page has shown.
         values: of its form.
+        outcomes: of others that the page has shown, which nothing is done to.
     """
     _forget_old()
     visible, parts, queues = _frozen(model_admin, request, action, pks, values)
-    gone = len(pks) - len(visible)
+    came_of = Counter(outcomes) + Counter({GONE: len(pks) - len(visible)})
     queue = queue_for(queues)
     tenants.tenant_queue_of_admin(queue)
     with transaction.atomic(using=app_settings.DATABASE):
@@ -61,8 +63,8 @@ def start_bulk_change(
             user_key=str(request.user.pk),
             by=limits.stored_name(str(request.user.get_username())),
             reason=values.get("reason", ""),
-            total=action.rows_changed(visible, values) if action.counts else len(pks),
-            outcomes={GONE: gone} if gone else {},
+            total=action.rows_changed(visible, values) if action.counts else len(pks) + sum(outcomes.values()),
+            outcomes=dict(came_of),
             job=NOBODY,
         )
         change.save(force_insert=True)
