@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 from django import forms
 from django.contrib import admin, messages
@@ -16,7 +17,7 @@ from django.utils.translation import gettext, ngettext
 
 from tenant_slots.admin import chosen, spared
 from tenant_slots.admin.bulk.commission import called, named_by
-from tenant_slots.admin.bulk.start import start_bulk_change
+from tenant_slots.admin.bulk.start import ONCE, start_bulk_change
 from tenant_slots.admin.confirmed import DONE, GONE, Confirmed
 from tenant_slots.admin.pages import address, confirmation
 from tenant_slots.admin.spared import SPARED
@@ -124,6 +125,7 @@ def _page(
     """Its form sends back all that were chosen, for the report on those too that are left alone."""
     touched = ngettext("This affects %(count)d object.", "This affects %(count)d objects.", len(pks))
     hidden = [("action", called(model_admin, action)), ("confirm", "yes"), ("chosen", chosen.as_text(shown))]
+    hidden += [(ONCE, str(uuid4()))]
     hidden += [
         (name, value) for name in (ACTION_CHECKBOX_NAME, "select_across") for value in request.POST.getlist(name)
     ]
