@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 from django import forms
 from django.contrib import admin, messages
@@ -13,13 +15,14 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext, ngettext
 
-from tenant_slots.admin import chosen
+from tenant_slots.admin import chosen, spared
 from tenant_slots.admin.at_once import AtOnce
 from tenant_slots.admin.bulk.commission import called, named_by
-from tenant_slots.admin.bulk.start import start_bulk_change
+from tenant_slots.admin.bulk.start import ONCE, start_bulk_change
 from tenant_slots.admin.confirmed import DONE, FAILED, GONE, Confirmed
 from tenant_slots.admin.pages import address, confirmation
 from tenant_slots.admin.refusals import NOT_TAKEN, refusal
+from tenant_slots.admin.spared import SPARED
 from tenant_slots.db.compiled import among
 from tenant_slots.db.transactions import kept_unbroken
 
@@ -55,25 +58,33 @@ def run(model_admin: Any, request: HttpRequest, objects: QuerySet[Any], action: 
         text = gettext("No more than %(count)d objects can be changed at once; filter the list.")
         model_admin.message_user(request, text % {"count": chosen.MOST}, messages.ERROR)
         return None
-    form = action.form(None if shown is None else request.POST, initial=action.initial(pks) if shown is None else {})
+    left = spared.with_others(_visible(model_admin, request, pks), pks)
+    touched = [pk for pk in pks if pk not in left]
+    initial = action.initial(touched) if shown is None else {}
+    form = action.form(None if shown is None else request.POST, initial=initial)
     if shown is None or not form.is_valid():
-        return _page(model_admin, request, pks, action, form)
-    if _is_for_background(action, _theirs(model_admin, request, pks), form.cleaned_data):
-        return _start(model_admin, request, pks, action, form)
-    _report(model_admin, request, _apply(model_admin, request, pks, action, form.cleaned_data), action)
+        return _page(model_admin, request, pks, touched, action, form)
+    if _is_for_background(action, _theirs(model_admin, request, touched), form.cleaned_data):
+        return _start(model_admin, request, pks, touched, action, form)
+    done = _apply(model_admin, request, touched, action, form.cleaned_data)
+    done.outcomes[SPARED] += len(left)
+    _report(model_admin, request, done, action)
     return None
 
 
-def _start(model_admin: Any, request: HttpRequest, pks: list[int], action: Confirmed, form: Any) -> HttpResponse:
+def _start(
+    model_admin: Any, request: HttpRequest, shown: list[int], pks: list[int], action: Confirmed, form: forms.Form
+) -> HttpResponse:
     """The page of the background job, or why there is none."""
-    name = called(model_admin, action)
+    name, left = called(model_admin, action), len(shown) - len(pks)
+    outcomes = Counter({SPARED: left} if left else {})
     try:
         with kept_unbroken():
-            change = start_bulk_change(model_admin, request, action, name, pks, form.cleaned_data)
+            change = start_bulk_change(model_admin, request, action, name, pks, form.cleaned_data, outcomes)
     except NOT_TAKEN as error:
         text, status = refusal(error)
         form.add_error(None, text)
-        return _page(model_admin, request, pks, action, form, status)
+        return _page(model_admin, request, shown, pks, action, form, status)
     return HttpResponseRedirect(address(model_admin, "bulk_change", change.pk))
 
 
@@ -128,16 +139,26 @@ def _objects(model_admin: Any, request: HttpRequest, pks: list[int]) -> QuerySet
 
 
 def _page(
-    model_admin: Any, request: HttpRequest, pks: list[int], action: Confirmed, form: forms.Form, status: int = 200
+    model_admin: Any,
+    request: HttpRequest,
+    shown: list[int],
+    pks: list[int],
+    action: Confirmed,
+    form: forms.Form,
+    status: int = 200,
 ) -> HttpResponse:
+    """Its form sends back all that were chosen, for the report on those too that are left alone."""
     touched = ngettext("This affects %(count)d object.", "This affects %(count)d objects.", len(pks))
-    hidden = [("action", called(model_admin, action)), ("confirm", "yes"), ("chosen", chosen.as_text(pks))]
+    hidden = [("action", called(model_admin, action)), ("confirm", "yes"), ("chosen", chosen.as_text(shown))]
+    hidden += [(ONCE, str(uuid4()))]
     hidden += [
         (name, value) for name in (ACTION_CHECKBOX_NAME, "select_across") for value in request.POST.getlist(name)
     ]
     theirs = _theirs(model_admin, request, pks)
     values: Any = getattr(form, "cleaned_data", form.initial)
     effects = [touched % {"count": len(pks)}, *action.warnings(model_admin, request, theirs, values)]
+    if left := len(shown) - len(pks):
+        effects.append(str(action.outcomes[SPARED] % {"count": left}))
     if _is_for_background(action, theirs, values):
         effects.append(gettext("A background job will do this: you will see its progress, and can stop it."))
     listed = _objects(model_admin, request, pks[:MOST_LISTED])

@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots.admin import audit
+from tenant_slots.admin import audit, spared
 from tenant_slots.admin.bulk.ways import Jobs
 from tenant_slots.admin.changes import name_of
 from tenant_slots.admin.confirmed import DONE, Confirmed
@@ -189,6 +189,7 @@ CANCEL = Confirmed(
         ),
         ENDED: ngettext_lazy("%(count)d job had already ended.", "%(count)d jobs had already ended.", "count"),
         OTHER_STATE: ngettext_lazy("%(count)d job is not running.", "%(count)d jobs are not running.", "count"),
+        **spared.OF_JOBS,
     },
     warnings=_behind_canceled,
     in_background=Jobs(
@@ -210,6 +211,7 @@ STOP = Confirmed(
         DONE: STOPPING,
         ASKED: ASKED_TO_END,
         OTHER_STATE: ngettext_lazy("%(count)d job is not running.", "%(count)d jobs are not running.", "count"),
+        **spared.OF_JOBS,
     },
     warnings=_behind_stopped,
 )
@@ -227,6 +229,7 @@ RETRY = Confirmed(
             "%(count)d jobs were left unchanged: only failed or canceled ones can be retried.",
             "count",
         ),
+        **spared.OF_JOBS,
     },
     in_background=Jobs(
         change=lambda row, jobs, values: retry.retry_all(row, jobs),
@@ -253,6 +256,7 @@ SET_PRIORITY = Confirmed(
             "%(count)d jobs were left unchanged: they are no longer waiting.",
             "count",
         ),
+        **spared.OF_JOBS,
     },
     in_background=Jobs(
         change=lambda row, jobs, values: priority.set_priority_of_all(jobs, values["priority"]),
@@ -277,6 +281,7 @@ RELEASE = Confirmed(
             "count",
         ),
         ByHand.GONE.value: ngettext_lazy("%(count)d job held no slot.", "%(count)d jobs held no slot.", "count"),
+        **spared.OF_JOBS,
     },
     warnings=_behind_released,
 )

@@ -13,7 +13,7 @@ from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots import limits
-from tenant_slots.admin import audit, chosen
+from tenant_slots.admin import audit, chosen, spared
 from tenant_slots.admin.bulk.ways import CHANGED_MEANWHILE, UNCHANGED, JobsOfQueues, Limits
 from tenant_slots.admin.changes import name_of, set_limit
 from tenant_slots.admin.confirmed import DONE, JOBS, Confirmed
@@ -38,6 +38,7 @@ LEFT = {
     UNCHANGED: ngettext_lazy(
         "%(count)d tenant queue needed no change.", "%(count)d tenant queues needed no change.", "count"
     ),
+    **spared.OF_QUEUES,
 }
 
 

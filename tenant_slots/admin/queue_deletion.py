@@ -14,7 +14,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, ngettext_lazy
 
-from tenant_slots.admin import audit
+from tenant_slots.admin import audit, spared
 from tenant_slots.admin.bulk.chunks import Part
 from tenant_slots.admin.bulk.ways import CHANGED_MEANWHILE
 from tenant_slots.admin.bulk.work import Step, Work
@@ -74,18 +74,24 @@ def _changed_since(row: TenantQueue, values: dict[str, Any]) -> str:
     return NEW_JOBS if newer.exists() else ""
 
 
+def _by_use(pks: list[int]) -> tuple[list[int], int]:
+    """Those that can be deleted, and how many others are there."""
+    rows = dict(TenantQueue.objects.filter(among(pks)).order_by().annotate(used=has_work()).values_list("pk", "used"))
+    unused = [pk for pk, used in rows.items() if not used]
+    return unused, len(rows) - len(unused)
+
+
 def _jobs_of(pks: list[int]) -> int:
-    """That are deleted with those that can be."""
-    deletable = TenantQueue.objects.filter(among(pks)).exclude(has_work()).order_by().values_list("pk", flat=True)
-    return TenantJob.objects.filter(among(list(deletable), "tenant_queue")).count()
+    return TenantJob.objects.filter(among(pks, "tenant_queue")).count()
 
 
 def _rows_deleted(pks: list[int], values: dict[str, Any]) -> int:
-    return len(pks) + _jobs_of(pks)
+    return len(pks) + _jobs_of(_by_use(pks)[0])
 
 
 def _effects(model_admin: Any, request: HttpRequest, pks: list[int], values: dict[str, Any]) -> list[str]:
-    jobs, used = _jobs_of(pks), TenantQueue.objects.filter(has_work(), among(pks)).count()
+    unused, used = _by_use(pks)
+    jobs = _jobs_of(unused)
     with_them = ngettext(
         "%(count)d job of theirs is deleted with them.", "%(count)d jobs of theirs are deleted with them.", jobs
     )
@@ -196,6 +202,7 @@ DELETE = Confirmed(
             "count",
         ),
         CHANGED_MEANWHILE: LEFT[CHANGED_MEANWHILE],
+        **spared.OF_QUEUES,
     },
     initial=_shown,
     warnings=_effects,

@@ -816,6 +816,14 @@ class Migration(migrations.Migration):
                 ("by", models.CharField(max_length=150)),
                 ("reason", models.TextField()),
                 ("total", models.PositiveIntegerField()),
+                (
+                    "confirmation",
+                    models.UUIDField(
+                        default=uuid.uuid4,
+                        help_text="Of the form that was sent: a second click is no second change.",
+                        unique=True,
+                    ),
+                ),
                 ("job", models.UUIDField(help_text="Of the tenant job that carries it out.")),
                 ("created_at", models.DateTimeField(db_default=tenant_slots.db.clock.DatabaseNow())),
                 ("started_at", models.DateTimeField(null=True)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from uuid import uuid4
 
 from django.db import models
 from django.db.models import Value
@@ -39,6 +40,9 @@ class BulkChange(models.Model):
     by = models.CharField(max_length=150)
     reason = models.TextField()
     total = models.PositiveIntegerField()
+    confirmation = models.UUIDField(
+        default=uuid4, unique=True, help_text="Of the form that was sent: a second click is no second change."
+    )
     job = models.UUIDField(help_text="Of the tenant job that carries it out.")
     created_at = Moment(db_default=DatabaseNow())
     started_at = Moment(null=True)

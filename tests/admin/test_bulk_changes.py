@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
-from django.db import connection
+from django.db import connection, connections
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from tenant_slots import signals, tenants
 from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin, actions
-from tenant_slots.admin.bulk import chunks, ways
+from tenant_slots.admin.bulk import chunks, start, ways
 from tenant_slots.admin.bulk.chunks import Chunk
 from tenant_slots.admin.bulk.commission import Commission
 from tenant_slots.admin.bulk.run import run_bulk_change
@@ -43,6 +44,7 @@ from tests.admin.bulk_changes import (
 )
 from tests.admin.site import JOBS, QUEUES, asked, confirmed, messages_of, signed_in
 from tests.factories import another_process, counters_match, fresh, in_thread, running_job, tenant_queue, waiting_job
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -481,6 +483,69 @@ def test_the_set_is_frozen_when_it_is_confirmed(boss: Client) -> None:
     later = many_jobs(row, 2)
     carried_out(change)
     assert {fresh(job).state for job in later} == {State.WAITING}
+
+
+def test_a_form_that_is_sent_twice_is_one_bulk_change(boss: Client) -> None:
+    _, sent = asked(boss, QUEUES, "set_limit", *many_queues(5))
+    first, second = (boss.post(QUEUES, {**sent, "max_job": "5"}) for _ in range(2))
+    change = BulkChange.objects.get()
+    assert first["Location"] == second["Location"] == page_of(change)
+    assert TenantJob.objects.filter(task__contains="run_bulk_change").count() == 1
+    carried_out(change)
+    assert boss.post(QUEUES, {**sent, "max_job": "5"})["Location"] == page_of(change)
+
+
+def test_a_form_that_is_sent_with_other_values_is_another_bulk_change(boss: Client) -> None:
+    """As after the browser's button to go back."""
+    rows = many_queues(5)
+    _, sent = asked(boss, QUEUES, "set_share", *rows)
+    for share in ("5", "7"):
+        boss.post(QUEUES, {**sent, "share": share})
+    assert [change.values["share"] for change in BulkChange.objects.order_by("pk")] == [5, 7]
+
+
+def test_what_no_page_has_asked_for_is_done_each_time(boss: Client) -> None:
+    """A script may send the same every night."""
+    rows = many_queues(5)
+    sent = {"action": "pause", "confirm": "yes", "_selected_action": [row.pk for row in rows]}
+    for once in ({}, {"once": "no id"}):
+        boss.post(QUEUES, {**sent, **once})
+        boss.post(QUEUES, {**sent, **once})
+    assert BulkChange.objects.count() == 4
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer")
+def test_a_double_click_is_one_bulk_change_whichever_process_meets_it(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, sent = asked(boss, QUEUES, "set_limit", *many_queues(5))
+    enqueue, second = start.enqueue, ThreadPoolExecutor(1)
+    answers: list[Future[Any]] = []
+
+    def click_again(*args: Any) -> None:
+        monkeypatch.setattr(start, "enqueue", enqueue)
+        answers.append(second.submit(closed_after, lambda: boss.post(QUEUES, {**sent, "max_job": "5"})))
+        wait_until(lambda: is_waited_for() or answers[0].done())
+        enqueue(*args)
+
+    monkeypatch.setattr(start, "enqueue", click_again)
+    first = boss.post(QUEUES, {**sent, "max_job": "5"})
+    assert answers[0].result()["Location"] == first["Location"] == page_of(BulkChange.objects.get())
+
+
+def closed_after(request: Callable[[], Any]) -> Any:
+    try:
+        return request()
+    finally:
+        connections.close_all()
+
+
+def is_waited_for() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid)))"
+        )
+        return bool(cursor.fetchone()[0])
 
 
 def test_confirming_costs_the_same_queries_for_many_and_for_few(boss: Client) -> None:

@@ -9,15 +9,18 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib.admin.models import LogEntry
-from django.test import Client
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import AsyncClient, Client
 from django.utils import timezone
 
 from tenant_slots.admin import export
 from tenant_slots.admin.export import harmless
-from tenant_slots.models import TenantQueue
+from tenant_slots.models import TenantJob, TenantQueue
 from tests.admin.site import JOBS, QUEUES, run_action
-from tests.factories import tenant_queue, waiting_job
+from tests.factories import many_waiting, tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -66,6 +69,55 @@ def test_no_more_rows_are_in_memory_than_one_part_has(boss: Client, monkeypatch:
     alive = [rows_in_memory() - of_others for _ in export.queue_lines(TenantQueue.objects.all(), lambda tenants: {})]
     assert len(alive) == 7
     assert max(alive) <= 4, "a part, and the next one while it takes its place"
+
+
+@pytest.mark.parametrize("is_pooled", [False, True])
+def test_jobs_are_read_part_by_part_also_without_cursors_of_the_server(
+    boss: Client, monkeypatch: pytest.MonkeyPatch, is_pooled: bool
+) -> None:
+    """As behind PgBouncer: Django would fetch all of them before the first line."""
+    monkeypatch.setattr(export, "ROWS_AT_ONCE", 2)
+    monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", is_pooled)
+    many_waiting(tenant_queue(max_job=0), 7)
+    lines = export.job_lines(TenantJob.objects.all())
+    assert next(lines)
+    TenantJob.objects.all().delete()
+    assert len(list(lines)) == 1, "what is in memory"
+
+
+def test_jobs_are_exported_once_the_latest_first_and_none_that_came_meanwhile(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "ROWS_AT_ONCE", 2)
+    row = tenant_queue(max_job=0)
+    jobs = [waiting_job(row) for _ in range(5)]
+    lines = export.job_lines(TenantJob.objects.order_by("ended_at"))
+    first = next(lines)
+    waiting_job(row)
+    assert [line[0] for line in (first, *lines)] == [job.uuid for job in reversed(jobs)]
+    assert len(first) == len(export.JOB_FIELDS)
+
+
+@pytest.mark.parametrize("url", [QUEUES, JOBS])
+def test_under_asgi_lines_are_made_as_they_are_sent(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """Of an iterator that cannot be awaited Django would make a list first."""
+    monkeypatch.setattr(export, "ROWS_AT_ONCE", 2)
+    row = tenant_queue(max_job=0)
+    many_waiting(row, 4)
+    TenantQueue.objects.bulk_create([TenantQueue(tenant=f"tenant {at}", queue="imports") for at in range(4)])
+    client = AsyncClient()
+    client.force_login(User.objects.create(username="boss", is_staff=True, is_superuser=True))
+    sent = {"action": "export", "_selected_action": [1], "select_across": "1"}
+
+    async def exported() -> list[bytes]:
+        response = await client.post(url, sent)
+        assert response.is_async
+        return [part async for part in response.streaming_content]
+
+    parts = async_to_sync(exported)()
+    lines = [part.decode().count("\r\n") for part in parts]
+    assert sum(lines) == 1 + (5 if url == QUEUES else 4)
+    assert max(lines) == 2
 
 
 def rows_in_memory() -> int:

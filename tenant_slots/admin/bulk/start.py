@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4, uuid5
 
 from django.conf import settings
 from django.db import transaction
@@ -27,6 +27,9 @@ from tenant_slots.queue_names import usable_queues
 NOBODY = UUID(int=0)
 """In place of the id of a job that is not enqueued yet."""
 
+ONCE = "once"
+"""The field of a form that has an id of its own each time that it is shown."""
+
 CHUNKS_AT_ONCE = 100
 """In one INSERT."""
 
@@ -38,38 +41,50 @@ def start_bulk_change(
     name: str,
     pks: list[int],
     values: dict[str, Any],
+    outcomes: Mapping[str, int],
 ) -> BulkChange:
-    """Keep what is to be done, all of it or nothing, and enqueue the job.
+    """Keep what is to be done, all of it or nothing, and enqueue the job. Of a form that is sent twice, once.
 
     Args:
         action, name: and how the ModelAdmin calls it.
         pks: of the rows that the page has shown.
         values: of its form.
+        outcomes: of others that the page has shown, which nothing is done to.
     """
     _forget_old()
     visible, parts, queues = _frozen(model_admin, request, action, pks, values)
-    gone = len(pks) - len(visible)
+    came_of = Counter(outcomes) + Counter({GONE: len(pks) - len(visible)})
     queue = queue_for(queues)
     tenants.tenant_queue_of_admin(queue)
+    facts = {
+        "site": model_admin.admin_site.name,
+        "model": model_admin.opts.label_lower,
+        "action": name,
+        "values": stored(values),
+        "language": translation.get_language() or settings.LANGUAGE_CODE,
+        "user_key": str(request.user.pk),
+        "by": limits.stored_name(str(request.user.get_username())),
+        "reason": values.get("reason", ""),
+        "total": action.rows_changed(visible, values) if action.counts else len(pks) + sum(outcomes.values()),
+        "outcomes": dict(came_of),
+        "job": NOBODY,
+    }
     with transaction.atomic(using=app_settings.DATABASE):
-        change = BulkChange(
-            site=model_admin.admin_site.name,
-            model=model_admin.opts.label_lower,
-            action=name,
-            values=stored(values),
-            language=translation.get_language() or settings.LANGUAGE_CODE,
-            user_key=str(request.user.pk),
-            by=limits.stored_name(str(request.user.get_username())),
-            reason=values.get("reason", ""),
-            total=action.rows_changed(visible, values) if action.counts else len(pks),
-            outcomes={GONE: gone} if gone else {},
-            job=NOBODY,
-        )
-        change.save(force_insert=True)
-        new = (BulkChunk(change=change, left=[part.as_json() for part in some]) for some in parts)
-        BulkChunk.objects.bulk_create(new, batch_size=CHUNKS_AT_ONCE)
-        enqueue(change, queue)
+        change, is_new = BulkChange.objects.get_or_create(confirmation=_confirmation(request), defaults=facts)
+        if is_new:
+            new = (BulkChunk(change=change, left=[part.as_json() for part in some]) for some in parts)
+            BulkChunk.objects.bulk_create(new, batch_size=CHUNKS_AT_ONCE)
+            enqueue(change, queue)
     return change
+
+
+def _confirmation(request: HttpRequest) -> UUID:
+    """Of all that a page has sent that was shown once: the same page with other values is another one."""
+    try:
+        page = UUID(request.POST.get(ONCE, ""))
+    except ValueError:
+        return uuid4()
+    return uuid5(page, repr(sorted(request.POST.lists())))
 
 
 def enqueue(change: BulkChange, queue: str) -> None:
