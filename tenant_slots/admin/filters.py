@@ -28,8 +28,8 @@ class StateFilter(admin.SimpleListFilter):
 
 
 class QueueFilter(admin.SimpleListFilter):
-    """The queues of the settings: asking all rows for theirs takes a query that grows with them, and would name to staff
-    who may see some tenants only what others have.
+    """The queues of the settings: asking all rows for theirs takes a query that grows with them, and tells staff who
+    may see some tenants only which queues others have.
     """
 
     title = _("queue")

@@ -191,7 +191,7 @@ def _shown(jobs: QuerySet[TenantJob], pks: list[int]) -> dict[str, Any]:
 
 
 def _theirs(model_admin: Any, request: HttpRequest, jobs: list[int], pks: list[int]) -> list[int]:
-    """Those of the jobs that are of these tenant queues, for who may see some only: a form may be sent with any jobs."""
+    """Those of the jobs that are of these tenant queues, for who may see some only: a form may name any."""
     if model_admin.own_tenant_queues(request) is None:
         return jobs
     own = TenantJob.objects.filter(among(jobs), among(pks, "tenant_queue")).order_by()
