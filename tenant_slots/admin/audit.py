@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
@@ -60,7 +60,7 @@ def note(
 def note_all(model_admin: Any, request: HttpRequest, what: Any, new: str, reason: str) -> None:
     """One entry for many objects, which names none of them. As of `note`, the texts are lazy."""
     LogEntry.objects.create(
-        user_id=int(request.user.pk or 0),
+        user_id=cast("int", request.user.pk),  # or of whatever type the project's users have
         content_type=ContentType.objects.get_for_model(model_admin.model, for_concrete_model=False),
         object_repr=str(model_admin.opts.verbose_name_plural),
         action_flag=CHANGE,

@@ -11,8 +11,8 @@ from django.utils.translation import gettext
 
 from tenant_slots.admin import audit, decided, queue_charts, words
 from tenant_slots.admin.hosts import name_hosts
-from tenant_slots.admin.pages import address
-from tenant_slots.admin.permissions import QueuePermissions, may
+from tenant_slots.admin.pages import address, page_of
+from tenant_slots.admin.permissions import QueuePermissions
 from tenant_slots.admin.plans import Plans
 from tenant_slots.admin.queue_charts import Lately, Span
 from tenant_slots.admin.snapshots import shared_charts
@@ -53,7 +53,6 @@ class DetailPage(Plans, QueuePermissions):
         if row is None or not self.has_view_permission(request, row):
             return {}
         span = queue_charts.SPANS.get(request.GET.get("span", ""), queue_charts.SPANS["1h"])
-        jobs_seen = may(request, "view_tenantjob")
         kept = audit.kept_of(row)
         context: dict[str, Any] = {
             "slots_live": live_of(row),
@@ -67,7 +66,7 @@ class DetailPage(Plans, QueuePermissions):
             "slots_holding": holding_of(row),
             "slots_backlog": positions.first_waiting(row, MOST_WAITING) if live_of(row).waiting else [],
             "slots_history": audit.history_of(row, kept),
-            "slots_job_url": f"{self.admin_site.name}:tenant_slots_tenantjob_change" if jobs_seen else "",
+            "slots_job_url": page_of(self, request, TenantJob, "change"),
         }
         if self.has_set_limit_permission(request, row):
             pages = {"slots_limit_url": "limit", "slots_reset_url": "reset"}

@@ -15,8 +15,8 @@ from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.admin.actions import run
 from tenant_slots.admin.job_actions import RETRY
-from tenant_slots.admin.pages import address, view_name
-from tenant_slots.admin.permissions import JobPermissions, may
+from tenant_slots.admin.pages import address, page_of, view_name
+from tenant_slots.admin.permissions import JobPermissions
 from tenant_slots.admin.queue_charts import SPANS
 from tenant_slots.admin.search import row_ids
 from tenant_slots.db.compiled import among
@@ -148,4 +148,4 @@ class FailuresPage(JobPermissions):
         return run(self, request, group, RETRY) or HttpResponseRedirect(request.get_full_path())
 
     def _row_url(self, request: HttpRequest) -> str:
-        return f"{self.admin_site.name}:tenant_slots_tenantqueue_change" if may(request, "view_tenantqueue") else ""
+        return page_of(self, request, TenantQueue, "change")

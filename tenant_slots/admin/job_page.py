@@ -7,18 +7,17 @@ from typing import Any
 from django.contrib.admin.options import IS_POPUP_VAR
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.admin import arguments, errors, job_chains, progress, reasons, timeline
 from tenant_slots.admin.hosts import name_hosts
-from tenant_slots.admin.pages import address
-from tenant_slots.admin.permissions import JobPermissions, may
+from tenant_slots.admin.pages import address, address_of
+from tenant_slots.admin.permissions import JobPermissions
 from tenant_slots.admin.polling import INTERVALS
 from tenant_slots.admin.words import NOTHING
 from tenant_slots.db.clock import DatabaseNow
-from tenant_slots.models import State, TenantJob
+from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.stats import dependencies, sweeps
 from tenant_slots.stats.sweeps import Look
 
@@ -104,10 +103,8 @@ class JobPage(JobPermissions):
         }
 
     def _of_queues(self, request: HttpRequest, page: str, *args: Any) -> str:
-        """The address of a page of tenant queues, "" for those who may not see them."""
-        if not may(request, "view_tenantqueue"):
-            return ""
-        return reverse(f"{self.admin_site.name}:tenant_slots_tenantqueue_{page}", args=args)
+        """The address of a page of tenant queues, "" for those who have none."""
+        return address_of(self, request, TenantQueue, page, *args)
 
     def _actions(self, request: HttpRequest, job: TenantJob) -> list[tuple[str, str]]:
         """Name and label. They ask first, as from the list."""

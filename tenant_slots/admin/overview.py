@@ -8,7 +8,7 @@ from typing import Any
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.urls import path
 from django.utils import timezone
 from django.utils.formats import localize
 from django.utils.translation import gettext
@@ -16,12 +16,13 @@ from django.utils.translation import gettext
 from tenant_slots.admin import attention, audit, overview_charts
 from tenant_slots.admin.attention import MODELS, Facts, Links, LostChange
 from tenant_slots.admin.bulk.pages import SEES_ALL
-from tenant_slots.admin.pages import address, view_name
+from tenant_slots.admin.pages import address, address_of, view_name
 from tenant_slots.admin.permissions import may
 from tenant_slots.admin.queue_charts import SPANS, Span
 from tenant_slots.admin.snapshots import shared_changes, shared_deploys, shared_facts, shared_periods
 from tenant_slots.admin.words import NOTHING, duration
 from tenant_slots.admin.workers import WorkersPage
+from tenant_slots.models import TenantJob
 from tenant_slots.models.queue_minute import ALL_QUEUES
 from tenant_slots.queue_names import usable_queues
 from tenant_slots.stats import minutes
@@ -108,9 +109,8 @@ class OverviewPage(WorkersPage):
         )
 
     def _of_jobs(self, request: HttpRequest, page: str) -> str:
-        """The address of a page of jobs, "" for those who may not see them."""
-        may_see = may(request, "view_tenantjob")
-        return reverse(f"{self.admin_site.name}:tenant_slots_tenantjob_{page}") if may_see else ""
+        """The address of a page of jobs, "" for those who have none."""
+        return address_of(self, request, TenantJob, page)
 
 
 def periods_of(queue: str, periods: int, seconds: int) -> list[Period | None]:

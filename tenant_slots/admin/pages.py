@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
+from django.db.models import Model
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
+
+from tenant_slots.admin.permissions import may
 
 
 def view_name(model_admin: Any, page: str) -> str:
@@ -16,6 +19,23 @@ def view_name(model_admin: Any, page: str) -> str:
 
 def address(model_admin: Any, page: str, *args: Any) -> str:
     return reverse(f"{model_admin.admin_site.name}:{view_name(model_admin, page)}", args=args)
+
+
+def address_of(model_admin: Any, request: HttpRequest, model: type[Model], page: str, *args: Any) -> str:
+    """Of a page of another model of ours: "" for who may not see it, and where this admin site has no such page."""
+    name = page_of(model_admin, request, model, page)
+    try:
+        return reverse(name, args=args) if name else ""
+    except NoReverseMatch:  # a ModelAdmin of the project has it
+        return ""
+
+
+def page_of(model_admin: Any, request: HttpRequest, model: type[Model], page: str) -> str:
+    """The name that its address is looked up by, "" as of `address_of`."""
+    site, opts = model_admin.admin_site, model._meta
+    if not (site.is_registered(model) and may(request, f"view_{opts.model_name}")):
+        return ""
+    return f"{site.name}:{opts.app_label}_{opts.model_name}_{page}"
 
 
 def confirmation(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from django.core.exceptions import EmptyResultSet
-from django.db import connections
+from django.db import InterfaceError, OperationalError, connections
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
@@ -31,23 +32,40 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
+class _Failure(NamedTuple):
+    at: float
+    keys: frozenset[Any]
+    error: Exception
+    traceback: TracebackType | None
+
+    def is_of(self, keys: Sequence[Any]) -> bool:
+        """Whether to ask for these would be no better: where the database does not answer, whatever is asked."""
+        return isinstance(self.error, (OperationalError, InterfaceError)) or self.keys.issuperset(keys)
+
+
 class Shared(Generic[K, V]):
     """Answers by key that are used again until they are `seconds` old.
 
-    The lock is held while computing: whoever comes meanwhile waits for that answer instead of asking the same again.
+    The lock is held while computing: whoever comes meanwhile waits for that answer instead of asking the same again. If
+    there is none all of them have waited for it, and none waits once more.
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._lock = threading.Lock()
         self._answers: dict[K, tuple[float, V]] = {}
+        self._failure: _Failure | None = None
 
     def get(self, keys: Sequence[K], compute: Callable[[list[K]], dict[K, V]]) -> dict[K, V]:
-        """The answers for these keys; `compute` is asked, once, for those that are missing or too old."""
+        """The answers for these keys; `compute` is asked, once, for those that are missing or too old. What it raises,
+        those who have waited for it get as well.
+        """
+        came_at = time.monotonic()
         with self._lock:
             self._forget_old()
             if missing := [key for key in keys if key not in self._answers]:
-                self._keep(compute(missing))
+                self._raise_what_failed_since(came_at, missing)
+                self._keep(self._computed(missing, compute))
             return {key: self._answers[key][1] for key in keys if key in self._answers}
 
     def at_hand(self, key: K) -> V | None:
@@ -64,6 +82,19 @@ class Shared(Generic[K, V]):
     def clear(self) -> None:
         with self._lock:
             self._answers.clear()
+
+    def _raise_what_failed_since(self, came_at: float, missing: list[K]) -> None:
+        failure = self._failure
+        if failure and failure.at >= came_at and failure.is_of(missing):
+            raise failure.error.with_traceback(failure.traceback)
+
+    def _computed(self, missing: list[K], compute: Callable[[list[K]], dict[K, V]]) -> dict[K, V]:
+        self._failure = None
+        try:
+            return compute(missing)
+        except Exception as error:
+            self._failure = _Failure(time.monotonic(), frozenset(missing), error, error.__traceback__)
+            raise
 
     def _keep(self, answers: dict[K, V]) -> None:
         until = time.monotonic() + self.seconds

@@ -14,7 +14,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from tenant_slots import dispatch, fleet
-from tenant_slots.admin.pages import address, view_name
+from tenant_slots.admin.pages import address, page_of, view_name
 from tenant_slots.admin.permissions import QueuePermissions, may
 from tenant_slots.fleet import Fleet, Member
 from tenant_slots.models import Stage, TenantJob, TenantQueue
@@ -121,7 +121,7 @@ class WorkersPage(QueuePermissions):
             "is_suspended": known.is_suspended,
             "workers": self._shown(request, known),
             "more": max(0, len(known.members) - MOST_SHOWN),
-            "slots_job_url": f"{self.admin_site.name}:tenant_slots_tenantjob_change",
+            "slots_job_url": page_of(self, request, TenantJob, "change"),
         }
         return TemplateResponse(request, "admin/tenant_slots/workers.html", context)
 

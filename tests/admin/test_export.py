@@ -6,17 +6,19 @@ import csv
 import gc
 import io
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import connection
-from django.test import AsyncClient, Client
+from django.test import AsyncClient, Client, RequestFactory
 from django.utils import timezone
 
-from tenant_slots.admin import export
+from tenant_slots.admin import TenantQueueAdmin, audit, export
 from tenant_slots.admin.export import harmless
 from tenant_slots.models import TenantJob, TenantQueue
 from tests.admin.site import JOBS, QUEUES, run_action
@@ -41,6 +43,15 @@ def test_zeros_and_noes_are_exported_as_such(boss: Client) -> None:
         assert values[name] == "0", name
     assert (values["paused"], values["worker_seconds"]) == ("False", "0.0")
     assert (values["oldest_wait"], values["rate"], values["resume_at"], values["rest_reason"]) == ("", "", "", "")
+
+
+def test_an_export_by_users_whose_key_is_a_text_is_in_the_log_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(LogEntry.objects, "create", lambda **values: made.append(values))
+    request: Any = RequestFactory().get("/")
+    request.user = SimpleNamespace(pk="anna")
+    audit.note_all(TenantQueueAdmin(TenantQueue, admin.site), request, "exported:", "1", "")
+    assert [values["user_id"] for values in made] == ["anna"]
 
 
 def test_the_source_of_a_limit_is_exported_with_its_reason(boss: Client) -> None:
