@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from django import forms
 from django.core.exceptions import PermissionDenied
-from django.db import transaction
 from django.db.models import Count, Max
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
@@ -24,8 +23,10 @@ from tenant_slots.admin.forms import ReasonForm, SeenForm, seen
 from tenant_slots.admin.queue_actions import LEFT, describe
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.conf import app_settings
+from tenant_slots.db import transactions
 from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing.queue_deletion import Unused, delete_unused, has_work, lock_free, with_work
+from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.models import TenantJob, TenantQueue
 
 IN_USE = "in use"
@@ -50,11 +51,15 @@ def _delete(model_admin: Any, request: HttpRequest, row: TenantQueue, values: di
     """With its ended jobs, and with the entry or not at all."""
     if not model_admin.has_delete_permission(request, row):
         raise PermissionDenied
-    with transaction.atomic(using=app_settings.DATABASE):
-        if outcome := _changed_since(row, values):
-            return outcome
-        audit.note_deletions(request, [row], values["reason"])
-        row.delete()
+    try:
+        with transactions.bounded(app_settings.DATABASE, row) as rules:
+            transactions.send(app_settings.DATABASE, rules)
+            if outcome := _changed_since(row, values):
+                return outcome
+            audit.note_deletions(request, [row], values["reason"])
+            row.delete()
+    except TenantQueueLocked:  # by a transaction that has enqueued a job, or is about to change the row
+        return IN_USE
     forget_shared()
     return DONE
 
