@@ -44,7 +44,8 @@ _sought: dict[int, int] = {}
 def locked(tenant_queue_id: int) -> Iterator[TenantQueue]:
     """A transaction that holds the tenant queue, or a part of the caller's own, which then holds it to its end.
 
-    NO KEY, because enqueue's foreign key takes a share lock on the key and must never wait for this.
+    NO KEY, because whoever enqueues takes a share lock on the key, see ``tenant_rows.py``. A caller's transaction may
+    have that for minutes, and neither must ever wait for the other.
 
     Raises:
         TenantQueue.DoesNotExist: the row was deleted.

@@ -9,6 +9,8 @@ from typing import Any
 from django.db.models.signals import post_delete, pre_delete
 
 from tenant_slots import logs, signals, transitions
+from tenant_slots.conf import app_settings
+from tenant_slots.db import transactions
 from tenant_slots.db.commits import after_commit
 from tenant_slots.enqueueing.queue_deletion import Unused
 from tenant_slots.exceptions import TenantQueueInUse
@@ -32,12 +34,17 @@ def connect_all() -> None:
 def refuse_to_delete_in_use(*, instance: TenantQueue, origin: object = None, **_: Any) -> None:
     """Raises TenantQueueInUse while jobs hold its slots or wait for them.
 
-    FOR UPDATE, unlike all other locks on this row: an enqueue that commits from here on finds its foreign key gone and
-    makes the row anew, instead of being deleted with it.
+    FOR UPDATE, unlike all other locks on this row: whoever has enqueued in a transaction keeps it until that has ended.
+    An enqueue that comes later finds the row gone and makes it anew, instead of being deleted with it.
+
+    Raises:
+        TenantQueueLocked: such a transaction does not end.
     """
     if isinstance(origin, Unused):
         return
-    list(TenantQueue.objects.select_for_update().filter(pk=instance.pk))
+    with transactions.bounded(app_settings.DATABASE, instance) as rules:
+        transactions.send(app_settings.DATABASE, rules)
+        list(TenantQueue.objects.select_for_update().filter(pk=instance.pk))
     holding = instance.jobs.holding().count()
     waiting = instance.jobs.unadmitted().count()
     if holding or waiting:

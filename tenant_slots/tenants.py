@@ -8,12 +8,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from django.db import IntegrityError, OperationalError
-from django.db.models import CharField
 
-from tenant_slots import logs, rates
+from tenant_slots import logs, rates, tenant_rows
 from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.db import transactions
-from tenant_slots.db.compiled import Parameter, Statement
 from tenant_slots.exceptions import (
     InvalidKey,
     InvalidLimit,
@@ -49,10 +47,6 @@ JOBS_OF_ADMIN = 2
 
 TENANTS_AT_ONCE = 100
 """Most new rows in one transaction, whose commit whoever enqueues for one of these tenants waits for."""
-
-ROW = Statement(
-    lambda: TenantQueue.objects.filter(tenant=Parameter("tenant", CharField()), queue=Parameter("queue", CharField()))
-)
 
 
 def tenant_of(call: TaskCall) -> str:
@@ -114,6 +108,8 @@ def require_tenant(value: object) -> str:
 def tenant_queue_for(tenant: str, queue: str) -> TenantQueue:
     """The row of this tenant on this queue, made on first use: outside of the caller's transaction, where possible.
 
+    Nobody deletes it before that transaction has ended.
+
     Raises:
         InvalidTenant: it cannot name a tenant.
         UnknownQueue: RQ has no such queue.
@@ -121,11 +117,11 @@ def tenant_queue_for(tenant: str, queue: str) -> TenantQueue:
         InvalidLimit: ``DEFAULT_MAX_JOB`` gave something else than a limit.
         InvalidShare: ``DEFAULT_SHARE`` gave something else than a share.
         InvalidRate: ``DEFAULT_RATE`` gave something else than a rate.
-        TenantQueueLocked: another transaction has made the row and does not end.
+        TenantQueueLocked: another transaction has made the row, or deletes it, and does not end.
     """
     require_queue(queue)
     require_tenant(tenant)
-    found = _found(tenant, queue)
+    found = tenant_rows.found(tenant, queue)
     if found is not None:
         return found
     if not app_settings.AUTO_CREATE:
@@ -140,7 +136,7 @@ def tenant_queue_of_admin(queue: str) -> TenantQueue:
         UnknownQueue, TenantQueueLocked: as `tenant_queue_for`.
     """
     require_queue(queue)
-    return _found(ADMIN_TENANT, queue) or _made(ADMIN_TENANT, queue, {"max_job": JOBS_OF_ADMIN})
+    return tenant_rows.found(ADMIN_TENANT, queue) or _made(ADMIN_TENANT, queue, {"max_job": JOBS_OF_ADMIN})
 
 
 def tenant_queues_for(tenants: Iterable[str], queue: str) -> dict[str, TenantQueue]:
@@ -156,23 +152,15 @@ def tenant_queues_for(tenants: Iterable[str], queue: str) -> dict[str, TenantQue
 
 def _some_rows(tenants: list[str], queue: str) -> dict[str, TenantQueue]:
     require_queue(queue)
-    rows = found_among(map(require_tenant, tenants), queue)
+    rows = tenant_rows.found_among(map(require_tenant, tenants), queue)
     missing = [tenant for tenant in tenants if tenant not in rows]
     if missing and app_settings.AUTO_CREATE:
         values = {tenant: defaults(tenant, queue) for tenant in missing}
         make = partial(create_missing, queue, values)
         if not _made_outside(make, missing, queue):
             make()
-        rows |= found_among(missing, queue)
+        rows |= tenant_rows.found_among(missing, queue)
     return rows | {tenant: tenant_queue_for(tenant, queue) for tenant in tenants if tenant not in rows}
-
-
-def found_among(tenants: Iterable[str], queue: str) -> dict[str, TenantQueue]:
-    return {row.tenant: row for row in TenantQueue.objects.filter(tenant__in=list(tenants), queue=queue)}
-
-
-def _found(tenant: str, queue: str) -> TenantQueue | None:
-    return next(iter(ROW.rows(tenant=tenant, queue=queue)), None)
 
 
 def defaults(tenant: str, queue: str) -> dict[str, Any]:
@@ -192,7 +180,7 @@ def _made(tenant: str, queue: str, values: dict[str, Any]) -> TenantQueue:
     no further connection to be had, it is made inside.
     """
     make = partial(get_or_create, tenant, queue, values)
-    return (_found(tenant, queue) if _made_outside(make, [tenant], queue) else None) or make()
+    return (tenant_rows.found(tenant, queue) if _made_outside(make, [tenant], queue) else None) or make()
 
 
 def _made_outside(make: Callable[[], object], tenants: list[str], queue: str) -> bool:

@@ -128,6 +128,15 @@ def test_a_job_whose_start_is_refused_fails_at_once(as_error: str) -> None:
     assert counters_match()
 
 
+def test_one_that_may_not_fail_either_is_canceled() -> None:
+    (job,) = admit(waiting_job(tenant_queue()).tenant_queue)
+    with refused(f"{any_change_of(job)} AND NEW.state IN ('running', 'failed')"):
+        assert not Run("w").begin(job.uuid, job.attempt)
+    job = fresh(job)
+    assert (job.state, job.error) == (State.CANCELED, "the database refuses its start: not this one")
+    assert counters_match()
+
+
 def test_a_start_that_is_canceled_once_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     (job,) = admit(waiting_job(tenant_queue()).tenant_queue)
     start = slots.start
@@ -142,7 +151,7 @@ def test_a_start_that_is_canceled_once_is_tried_again(monkeypatch: pytest.Monkey
     assert fresh(job).state == State.RUNNING
 
 
-def test_one_that_the_database_does_not_let_fail_either_is_left_to_the_sweep() -> None:
+def test_one_that_the_database_does_not_let_end_either_is_left_to_the_sweep() -> None:
     (job,) = admit(waiting_job(tenant_queue()).tenant_queue)
     with refused(any_change_of(job)):
         assert not Run("w").begin(job.uuid, job.attempt)

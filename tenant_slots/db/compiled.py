@@ -38,7 +38,7 @@ class Parameter(Expression):
 
 
 class Keys(Parameter):
-    """A list of primary keys that is given when the statement runs."""
+    """A list of primary keys, or of names, that is given when the statement runs."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, JSONField())
@@ -101,6 +101,7 @@ class Statement:
         changes: the new values by field.
         returning: the changed rows are read, as `rows` or `lists` gives them: all of their columns, or these fields
             after the primary key.
+        lock: how a SELECT locks its rows, where Django has no words for it; on PostgreSQL alone.
     """
 
     def __init__(
@@ -109,8 +110,10 @@ class Statement:
         changes: Mapping[str, Any] | None = None,
         *,
         returning: bool | Sequence[str] = False,
+        lock: str = "",
     ) -> None:
         self._build = build
+        self._lock = lock
         self._changes = changes
         self._returning = returning
         self._by_alias: dict[str, Compiled] = {}
@@ -171,7 +174,10 @@ class Statement:
         return self._by_alias[alias]
 
     def _compile(self, alias: str) -> Compiled:
-        return self._compile_update(alias) if self._changes else self._compile_select(alias, self._build())
+        if self._changes:
+            return self._compile_update(alias)
+        read = self._compile_select(alias, self._build())
+        return replace(read, sql=f"{read.sql} {self._lock}") if self._lock else read
 
     def _compile_update(self, alias: str) -> Compiled:
         query: Any = self._build().query.chain(UpdateQuery)

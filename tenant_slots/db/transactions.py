@@ -21,8 +21,10 @@ LOCK_TIMEOUT_SECONDS = 5
 DEADLOCK = "40P01"
 """PostgreSQL's SQLSTATE of a deadlock, which is found a second after it began."""
 
-LOCKED_OUT = ("55P03", DEADLOCK)
-"""The one of a lock_timeout that ran out, and of a deadlock."""
+LOCK_TIMEOUT = "55P03"
+"""The one of a lock_timeout that ran out."""
+
+LOCKED_OUT = (LOCK_TIMEOUT, DEADLOCK)
 
 UNDONE = (DEADLOCK, "40001")
 """The one of a deadlock, and of a strict isolation level that cannot be kept to: what was undone can be tried anew."""

@@ -4,14 +4,18 @@ bulk_create.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 
+from tenant_slots import tenant_rows
 from tenant_slots.conf import app_settings
-from tenant_slots.db import copying
+from tenant_slots.db import copying, transactions
 from tenant_slots.db.compiled import Insertion
 from tenant_slots.db.transactions import is_open
+from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.models import TenantJob
 
 COPY_FROM = 100
@@ -37,19 +41,47 @@ def insert(jobs: list[TenantJob]) -> None:
     """Store new jobs in their order, all or none, and give them their keys.
 
     Raises:
-        IntegrityError: a duplicate is under way.
+        IntegrityError: a duplicate is under way, or a tenant queue was deleted.
+        TenantQueueLocked: somebody deletes a tenant queue, or locks it FOR UPDATE, for longer than our patience.
     """
     for job in jobs:
         job.pk = None  # of an earlier try
     if len(jobs) == 1 and not is_open(app_settings.DATABASE):
-        _insert_one(*jobs)  # by itself it is a transaction, and needs no round trips for its begin and end
+        _insert_by_itself(jobs[0])
         return
+    with _kept(jobs):
+        _insert_one(jobs[0]) if len(jobs) == 1 else _insert_many(jobs)
+
+
+@contextmanager
+def _kept(jobs: list[TenantJob]) -> Iterator[None]:
+    """A transaction where nobody deletes their tenant queues; or a part of the caller's, in which these were read."""
+    is_part = is_open(app_settings.DATABASE)
     with transaction.atomic(using=app_settings.DATABASE):
-        _insert_one(*jobs) if len(jobs) == 1 else _insert_many(jobs)
+        if not is_part:
+            tenant_rows.keep({job.tenant_queue_id for job in jobs})
+        yield
 
 
-def _insert_one(job: TenantJob) -> None:
-    ((job.pk, job.enqueued_at),) = INSERT_JOB.lists(**{name: getattr(job, name) for name in GIVEN})
+def _insert_by_itself(job: TenantJob) -> None:
+    """It is a transaction then, and needs no round trips for its begin and end, nor for a lock.
+
+    It waits for a tenant queue as long as we have patience, and for a duplicate until it is known what becomes of it.
+    """
+    patience = transactions.patience.get()
+    while True:
+        try:
+            _insert_one(job, transactions.impatient(app_settings.DATABASE, patience))
+            return
+        except OperationalError as error:
+            if transactions.sqlstate(error) != transactions.LOCK_TIMEOUT:
+                raise
+            if tenant_rows.is_locked(job.tenant_queue_id):
+                raise TenantQueueLocked(tenant_queue=job.tenant_queue, seconds=patience) from error
+
+
+def _insert_one(job: TenantJob, before: Sequence[str] = ()) -> None:
+    ((job.pk, job.enqueued_at),) = INSERT_JOB.lists(before, **{name: getattr(job, name) for name in GIVEN})
     _is_stored(job)
 
 
@@ -70,7 +102,8 @@ def insert_unless_duplicate(job: TenantJob) -> bool:
 
     Where another transaction is about to store one, or to end it, this waits until it has done so or has not.
     """
-    TenantJob.objects.bulk_create([job], ignore_conflicts=True)
+    with _kept([job]):
+        TenantJob.objects.bulk_create([job], ignore_conflicts=True)
     stored = TenantJob.objects.filter(uuid=job.uuid).values_list("pk", "enqueued_at").first()
     if stored is None:
         return False

@@ -27,7 +27,7 @@ def has_work() -> Q:
 
 
 def lock_free(pks: Sequence[int]) -> list[TenantQueue]:
-    """Those of them that nobody else holds, an enqueue neither. In a transaction."""
+    """Those of them that nobody else holds, nor keeps for a job that is not committed yet. In a transaction."""
     free = TenantQueue.objects.select_for_update(skip_locked=True).filter(among(pks))
     return list(free.order_by("pk"))
 

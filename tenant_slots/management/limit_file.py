@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from django.db import Error, connections
 
-from tenant_slots import limits, many_limits, tenants
+from tenant_slots import limits, many_limits, tenant_rows, tenants
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import TenantSlotsError, UnknownTenantQueue
 from tenant_slots.many_limits import Edited
@@ -255,7 +255,7 @@ def _made_together(queue: str, values: Mapping[str, dict[str, Any]]) -> dict[str
     """None where this fails: somebody may keep one of them, and it is not to keep the others from their limits."""
     with suppress(TenantSlotsError, Error):
         tenants.create_missing(queue, values)
-        return tenants.found_among(values, queue)
+        return tenant_rows.found_among(values, queue)
     return {}
 
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from django.db import Error
+
 from tenant_slots import rates, stats, tenants
+from tenant_slots.exceptions import TenantSlotsError
 from tenant_slots.management.limit_file import number_or_text
 from tenant_slots.models import TenantQueue
 
 Step = Callable[[TenantQueue, str, str], str]
 """Changes a row in somebody's name for a reason, and says what it was and is."""
+
+
+class NotChanged(Exception):
+    """Says why, for whoever has typed the limits."""
 
 
 def change(tenant: str, queue: str, wanted: Mapping[str, Any], *, by: str, reason: str) -> list[str]:
@@ -19,10 +26,24 @@ def change(tenant: str, queue: str, wanted: Mapping[str, Any], *, by: str, reaso
     Raises:
         InvalidLimit, InvalidShare, InvalidRate: nothing is changed then.
         UnknownQueue, UnknownTenantQueue, InvalidTenant: as `tenants.tenant_queue_for`.
+        NotChanged: a callable of the project gave no default for a new row, or the row was deleted meanwhile.
     """
     steps = [make(tenant, queue, wanted) for name, make in STEPS.items() if is_wanted(wanted, name)]
-    row = tenants.tenant_queue_for(tenant, queue)
-    return [step(row, by, reason) for step in steps]
+    row = _row(tenant, queue)
+    try:
+        return [step(row, by, reason) for step in steps]
+    except TenantQueue.DoesNotExist as error:
+        raise NotChanged(f"{row} was deleted meanwhile; run the command again to have it made anew") from error
+
+
+def _row(tenant: str, queue: str) -> TenantQueue:
+    try:
+        return tenants.tenant_queue_for(tenant, queue)
+    except (TenantSlotsError, Error):
+        raise
+    except Exception as error:  # of a callable of the project
+        why = f"DEFAULT_MAX_JOB, DEFAULT_SHARE or DEFAULT_RATE raised {type(error).__name__}: {error}".strip()
+        raise NotChanged(f"{why}; {tenant!r} on {queue!r} has no row yet") from error
 
 
 def is_wanted(wanted: Mapping[str, Any], name: str) -> bool:

@@ -181,8 +181,12 @@ def _started(run: Run, job: TenantJob) -> bool:
 
 def _waiting_or_admitted(task: TenantTask[..., Any], tenant: str, rq_job: Job, key: str) -> TenantJob | None:
     """None where the database stays out of reach. Raises Refused, which is then the error of both jobs."""
+
+    def place() -> TenantJob:
+        return tenants.though_deleted(partial(_in_backlog_or_slot, task, tenant, rq_job, key))
+
     try:
-        return persistently(unless_refused(lambda: _in_backlog_or_slot(task, tenant, rq_job, key)))
+        return persistently(unless_refused(place))
     except Refused as error:
         known = {"task": task.path, "tenant": tenant, "queue": rq_job.origin}
         logger.error("the database refuses RQ job %s", rq_job.id, exc_info=error, extra=logs.about_named(**known))

@@ -111,16 +111,14 @@ class Run:
     def fail_refused(self, job: TenantJob, error: StartRefused) -> None:
         """Back in the backlog it would be admitted again at once; in its slot every sweep would push it to RQ again.
 
-        The second is what comes of one that the database does not let fail either.
+        The second is what comes of one that the database lets neither fail nor be canceled.
         """
         logger.error("the database refuses the start of job %s", job.uuid, exc_info=error, extra=logs.about(job))
         self.witness.idle()
         problem = f"the database refuses its start: {error.reason}"
-        try:
-            transitions.release(job, states=(State.QUEUED,), state=State.FAILED, error=problem)
-        except Error:
+        if not any(_ends_unstarted(job, state, problem) for state in (State.FAILED, State.CANCELED)):
             text = "job %s, whose start the database refuses, is left to a sweep"
-            logger.exception(text, job.uuid, extra=logs.about(job))
+            logger.error(text, job.uuid, extra=logs.about(job))
 
     def take(self, turn: Turn) -> TenantJob | None:
         """A tenant's turn has come here: admit its next job and mark it as running. None when it has none.
@@ -276,6 +274,16 @@ class Run:
         if self.job is not None:
             owners.runs_here.discard(self.job.token)
         self.job = None
+
+
+def _ends_unstarted(job: TenantJob, state: State, problem: str) -> bool:
+    """Whether the database lets a job that has a slot end so, which is then free."""
+    try:
+        transitions.release(job, states=(State.QUEUED,), state=state, error=problem)
+    except Error:
+        logger.exception("the database does not let job %s be %s", job.uuid, state, extra=logs.about(job))
+        return False
+    return True
 
 
 class WatchedRun(Run):

@@ -17,9 +17,11 @@ from tenant_slots.admin.bulk.run import run_bulk_change
 from tenant_slots.db.transactions import waiting_at_most
 from tenant_slots.locks import locked
 from tenant_slots.models import BulkChange, JobDependency, State, TenantJob, TenantQueue
+from tests import jobs
 from tests.admin.bulk_changes import came_of, carried_out, many_jobs, many_queues, report_of, started, text_of
 from tests.admin.site import QUEUES, Form, asked, change_page, confirmed, messages_of, run_action, signed_in
 from tests.factories import in_thread, tenant_queue, waiting_job
+from tests.races.test_callers_transactions import kept_open
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -54,6 +56,16 @@ def test_the_page_of_one_takes_a_reason(boss: Client) -> None:
     assert list(TenantQueue.objects.all()) == [other]
     assert not TenantJob.objects.exists()
     assert entries() == [("acme on imports", True, "they left")]
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
+def test_a_row_that_an_open_transaction_has_enqueued_for_is_left_alone(boss: Client) -> None:
+    row = tenant_queue("acme", queue="reports")
+    with kept_open(lambda: jobs.add.enqueue(1, 2, tenant="acme")), waiting_at_most(0.2):
+        response = deleted(boss, row, reason="they left")
+    (message,) = messages_of(response)
+    assert "Another transaction keeps the tenant queue locked" in message
+    assert (TenantJob.objects.get().tenant_queue, entries()) == (row, [])
 
 
 def test_the_page_of_one_deletes_nothing_that_it_has_not_asked_about(boss: Client) -> None:

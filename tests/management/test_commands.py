@@ -19,6 +19,7 @@ from django.core.management import CommandError, call_command
 from django.db import ProgrammingError
 from django.utils import timezone
 
+from tenant_slots import tenants
 from tenant_slots.management.commands import slots_status, slots_sweep
 from tenant_slots.management.commands._table import table
 from tenant_slots.models import State, TenantQueue
@@ -235,6 +236,33 @@ def test_a_missing_row_stays_missing_when_the_project_creates_rows_itself(settin
     with pytest.raises(CommandError, match="AUTO_CREATE"):
         limit("acme", "imports", "3")
     assert not TenantQueue.objects.exists()
+
+
+def limit_of_plan(tenant: str, queue: str) -> int:
+    raise LookupError(f"no plan for {tenant}")
+
+
+def test_a_default_that_cannot_be_had_is_a_sentence_and_no_traceback(settings: Any) -> None:
+    settings.TENANT_SLOTS = {"DEFAULT_MAX_JOB": f"{__name__}.limit_of_plan"}
+    problem = r"^DEFAULT_MAX_JOB, DEFAULT_SHARE or DEFAULT_RATE raised LookupError: no plan for acme; .* has no row yet"
+    with pytest.raises(CommandError, match=problem):
+        limit("acme", "imports", "3")
+    assert not TenantQueue.objects.exists()
+    tenant_queue()
+    assert limit("acme", "imports", "3") == "acme on imports: 1 → 3, 0 jobs were waiting"
+
+
+def test_a_row_that_is_deleted_meanwhile_is_a_sentence_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    look = tenants.tenant_queue_for
+
+    def look_then_delete(tenant: str, queue: str) -> TenantQueue:
+        row = look(tenant, queue)
+        TenantQueue.objects.get(pk=row.pk).delete()
+        return row
+
+    monkeypatch.setattr(tenants, "tenant_queue_for", look_then_delete)
+    with pytest.raises(CommandError, match=r"^acme on imports was deleted meanwhile; run the command again"):
+        limit("acme", "imports", "3")
 
 
 @committing

@@ -8,7 +8,7 @@ from django.test import override_settings
 from rq.job import Job, JobStatus
 from rq.results import Result
 
-from tenant_slots import dispatch, slots, transitions
+from tenant_slots import dispatch, slots, tenants, transitions
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner
 from tenant_slots.repair import lost_runs
@@ -24,6 +24,7 @@ from tests.factories import (
     end_run,
     fresh,
     in_rq,
+    in_thread,
     running_job,
     tenant_queue,
     waiting_job,
@@ -45,6 +46,28 @@ def test_a_plain_rq_job_takes_a_slot_and_gives_it_back() -> None:
     job = TenantJob.objects.get()
     assert (job.state, job.rq_job_id, job.args) == (State.FINISHED, rq_job.id, [])
     assert TenantQueue.objects.get().current_job == 0
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_plain_rq_job_whose_tenant_queue_is_deleted_meanwhile_makes_it_anew(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second time there is somebody who deletes a row as soon as it is made: that job fails, and says so."""
+    row = tenant_queue(queue="reports")
+    look, deleted = tenants.tenant_queue_for, []
+
+    def look_then_delete(tenant: str, queue: str) -> TenantQueue:
+        found = look(tenant, queue)
+        if len(deleted) < times:
+            deleted.append(in_thread(TenantQueue.objects.get(pk=found.pk).delete))
+        return found
+
+    monkeypatch.setattr(tenants, "tenant_queue_for", look_then_delete)
+    rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
+    work()
+    assert rq_job.get_status() == (JobStatus.FINISHED if times == 1 else JobStatus.FAILED)
+    assert not TenantQueue.objects.filter(pk=row.pk).exists()
+    assert TenantJob.objects.filter(state=State.FINISHED).exists() == (times == 1)
 
 
 def test_a_plain_rq_job_named_by_text_takes_a_slot_too() -> None:

@@ -10,7 +10,7 @@ from rq.job import Job, JobStatus
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running import recording
 from tests import jobs
-from tests.factories import age, counters_match, in_rq, tenant_queue, work
+from tests.factories import age, counters_match, fresh, in_rq, tenant_queue, work
 from tests.history import History
 from tests.refusals import RAISED, refused
 from tests.repair.sweeps import sweep_now
@@ -61,6 +61,21 @@ def test_it_fails_and_is_not_pushed_again(
     assert rows == ([] if events == "INSERT" else [(State.FAILED, problem)])
     assert (history.started(), counters_match()) == ([], True)
     assert TenantQueue.objects.get(pk=row.pk).current_job == 0
+
+
+@pytest.mark.parametrize("as_error", ERRORS)
+def test_one_that_may_neither_start_nor_fail_is_canceled_and_not_pushed_again(as_error: str, history: History) -> None:
+    row = tenant_queue(max_job=1)
+    with refused("NEW.state IN ('running', 'failed')", as_error):
+        rq_job = enqueued(history)
+        work()
+        for job in TenantJob.objects.all():
+            age(job, admitted_at=3600)
+        assert (sweep_now().repushed, in_rq()) == (0, 0)
+    problem = "the database refuses its start: not this one"
+    assert told(rq_job).endswith(f"Refused: {problem}")
+    assert list(TenantJob.objects.values_list("state", "error")) == [(State.CANCELED, problem)]
+    assert (history.started(), counters_match(), fresh(row).current_job) == ([], True, 0)
 
 
 def test_one_that_may_not_fail_either_waits_in_its_backlog_until_it_can_run(history: History) -> None:

@@ -45,7 +45,7 @@ class Command(BaseCommand):
         try:
             with naming_missing_tables():
                 self._set_many(**options) if options["tenant_file"] else self._set_one(**options)
-        except TenantSlotsError as error:
+        except (TenantSlotsError, row_limits.NotChanged) as error:
             raise CommandError(printable(str(error))) from error
         finally:
             self._out.end()
