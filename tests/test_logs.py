@@ -78,7 +78,7 @@ def calls() -> Iterator[tuple[str, str, bool]]:
         for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
             texts = {
                 target.id: node.value.value
-                for node in ast.walk(function)
+                for node in (*tree.body, *ast.walk(function))
                 if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
                 for target in node.targets
                 if isinstance(target, ast.Name)

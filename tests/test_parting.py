@@ -94,6 +94,8 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     event = threading.Event()
     yield event
     event.set()
+    for thread in parting._threads.values():
+        thread.join()
 
 
 def test_nobody_waits_for_longer_nor_asks_again_meanwhile(gate: threading.Event, made: list[str]) -> None:

@@ -22,6 +22,7 @@ from tenant_slots.contrib import tracing
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import TenantJob
 from tenant_slots.running.here import HAS_RAISED
+from tenant_slots.tasks import context
 from tenant_slots.tasks.tenant_busy import TenantBusy
 
 try:
@@ -100,7 +101,6 @@ def _tell_of(job: TenantJob, scope: sentry_sdk.Scope) -> None:
 
 @contextmanager
 def _transaction(job: TenantJob) -> Iterator[None]:
-    _drop_around(job)
     headers = tracing.headers_of(job, KEY)
     with sentry_sdk.new_scope():
         sentry_sdk.get_current_scope().span = None
@@ -111,13 +111,14 @@ def _transaction(job: TenantJob) -> Iterator[None]:
             yield
 
 
-def _drop_around(job: TenantJob) -> None:
-    """Of the RQ job that has brought this one, and not of one that enqueues it and has it run inside of itself."""
+def _drop_around() -> None:
+    """Of the RQ job that has brought one of ours, and not of one that has it run inside of itself."""
     around, rq_job = sentry_sdk.get_current_scope().transaction, get_current_job()
-    if around is None or rq_job is None or rq_job.id != job.last_rq_id:
-        return
-    if (around.op, around.name) == (OF_RQ, rq_job.func_name):
+    if around is not None and rq_job is not None and (around.op, around.name) == (OF_RQ, rq_job.func_name):
         around.sampled = False
+
+
+setattr(job_context, context.AFTER_DELIVERY, _drop_around)
 
 
 def _are_spans_streamed() -> bool:

@@ -45,12 +45,16 @@ def call(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
     rq_job = get_current_job()
     if rq_job is None or _task_of(rq_job) is not task or _is_under_way(rq_job) or _awaits(rq_job):
         return task.function(*args, **kwargs)
+    with context.delivered(), parting_after_it():
+        return _run_delivered(task, args, kwargs, rq_job)
+
+
+def _run_delivered(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], rq_job: Job) -> Any:
     if (timeout := _timeout_for(task, rq_job)) is not None:
         rq_job.timeout = timeout
         return deliveries.again(rq_job)
     try:
-        with parting_after_it():
-            return _run_plain(task.called_with(args, kwargs), rq_job)
+        return _run_plain(task.called_with(args, kwargs), rq_job)
     except TenantBusy as busy:
         return dispatch.deferred(rq_job, seconds=busy.seconds_left)
 

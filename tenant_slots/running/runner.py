@@ -28,7 +28,7 @@ from tenant_slots.running.progress import reporting
 from tenant_slots.running.recording import Outcome, storable_error
 from tenant_slots.running.run import Run
 from tenant_slots.running.stock_horse import parting_after_it
-from tenant_slots.tasks import attempts, methods
+from tenant_slots.tasks import attempts, context, methods
 from tenant_slots.tasks.arguments import json_problem
 from tenant_slots.tasks.options import LONGEST
 from tenant_slots.tasks.registry import registered, task_of
@@ -50,7 +50,7 @@ def run_job(job_id: str, attempt: int) -> Any:
         job_id: the job's UUID.
         attempt: the fence: what the job's row must say too.
     """
-    with parting_after_it():
+    with context.delivered(), parting_after_it():
         return _run_delivered(get_current_job(), job_id, attempt)
 
 

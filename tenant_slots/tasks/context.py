@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any
 
 from tenant_slots import logs
@@ -19,6 +19,9 @@ from tenant_slots.tasks.arguments import json_problem
 
 PER_THREAD = "tenant_slots_per_thread"
 """A context manager's own mark: what it sets is the thread's, such as a database connection. See `of_thread`."""
+
+AFTER_DELIVERY = "tenant_slots_after_delivery"
+"""Another one: a callable, which is called after each delivery by RQ, also of a job that was not to run, or not now."""
 
 IN_META = "tenant_slots_context"
 """Under which key of a plain RQ job's meta its context is."""
@@ -61,6 +64,17 @@ def of_thread(job: TenantJob) -> AbstractContextManager[Any] | None:
     paths = paths_in(app_settings.JOB_CONTEXT)
     own = [path for path in paths if getattr(callable_named("JOB_CONTEXT", path), PER_THREAD, False)]
     return _JobContext(job, own) if own else None
+
+
+@contextmanager
+def delivered() -> Iterator[None]:
+    """Around what RQ calls for a job."""
+    try:
+        yield
+    finally:
+        for path in paths_in(app_settings.JOB_CONTEXT):
+            with suppress(Exception):  # of a wrong path the jobs that run tell, which fail
+                getattr(callable_named("JOB_CONTEXT", path), AFTER_DELIVERY, lambda: None)()
 
 
 def paths_in(setting: str | Iterable[str]) -> tuple[str, ...]:

@@ -365,7 +365,19 @@ def test_a_job_that_waits_for_a_worker_that_knows_its_function_is_no_event(sent:
     moved(job)
     work()
     assert fresh(job).state == State.SCHEDULED
-    assert not sent.of("event")
+    assert sent.items == []
+
+
+def test_a_delivery_in_which_nothing_runs_is_no_transaction(sent: InMemory) -> None:
+    """A plain RQ job of a tenant without a slot comes again and again; the other one is of an attempt that is over."""
+    row = tenant_queue(max_job=0)
+    ended = waiting_job(row)
+    queue = django_rq.get_queue("imports")
+    queue.enqueue(jobs.succeeds, "acme")
+    queue.enqueue("tenant_slots.run_job", str(ended.uuid), 7)
+    work()
+    assert TenantJob.objects.filter(state=State.WAITING).count() == 2
+    assert sent.items == []
 
 
 def test_a_busy_tenant_is_no_event(sent: InMemory) -> None:
