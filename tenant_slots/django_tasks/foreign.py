@@ -6,10 +6,11 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 from tenant_slots import logs
-from tenant_slots.django_tasks.api import BaseTaskBackend, DummyBackend, ImmediateBackend, Task, task_enqueued
+from tenant_slots.django_tasks.api import AnyTask, BaseTaskBackend, DummyBackend, ImmediateBackend, Task, task_enqueued
 from tenant_slots.tasks.registry import registered
 
 logger = logging.getLogger("tenant_slots")
@@ -36,15 +37,25 @@ def warn(*, sender: Any, task_result: Any, **_: Any) -> None:
 
 def without_slots() -> Iterator[tuple[str, str]]:
     """The path of each such Task that is imported so far, and the alias of its backend."""
-    modules = {task.function.__module__ for task in registered.values()}
-    for module in sorted(modules & sys.modules.keys()):
-        for name, value in list(vars(sys.modules[module]).items()):
-            if _is_task_of_ours(value) and not _gives_slots(type(value.get_backend()), value.func):
-                yield f"{module}.{name}", value.backend
+    named: list[AnyTask] = []
+    for path, task in _tasks_of_ours():
+        if task not in named and not _gives_slots(type(task.get_backend()), task.func):
+            named.append(task)
+            yield path, task.backend
 
 
-def _is_task_of_ours(value: Any) -> bool:
-    return isinstance(value, Task) and getattr(value.func, "tenant_task", None) is not None
+def _tasks_of_ours() -> Iterator[tuple[str, AnyTask]]:
+    """Wherever a module has them, those beside their function first: others may have imported them from there."""
+    beside = {task.function.__module__ for task in registered.values()}
+    for module in sorted(sys.modules, key=lambda name: (name not in beside, name)):
+        for name, value in list(_names_in(sys.modules.get(module)).items()):
+            if issubclass(type(value), Task) and getattr(value.func, "tenant_task", None) is not None:
+                yield f"{module}.{name}", value
+
+
+def _names_in(module: object) -> dict[str, Any]:
+    """Without asking the module, which might be one that is loaded when it is asked. Nor is a lazy object asked."""
+    return object.__getattribute__(module, "__dict__") if isinstance(module, ModuleType) else {}
 
 
 def _gives_slots(backend: type[BaseTaskBackend], function: Callable[..., Any]) -> bool:

@@ -1,8 +1,8 @@
 """What a backend for Django's Tasks must do, as tests that any backend can run.
 
 ``class TestOurs(TaskBackendTests, TransactionTestCase)`` with `run_tasks`, under a ``TASKS`` whose backend "default"
-has the queue "default". What a backend says by ``supports_…`` that it cannot do is tested to be refused. Django's signals
-have to be sent in this process; what became of a call is read from them where the backend keeps no results.
+has the queue "default". What a backend says by ``supports_…`` that it cannot do is tested to be refused. Django's
+signals have to be sent in this process: where the backend keeps no results they tell what became of a call.
 """
 
 from __future__ import annotations

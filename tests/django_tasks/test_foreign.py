@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import django_rq
 import pytest
 from django.test import override_settings
+from django.utils.functional import SimpleLazyObject
 from rq.job import Job, JobStatus
 
 from tenant_slots.checks import check_foreign_tasks
@@ -17,7 +19,9 @@ from tenant_slots.django_tasks import foreign
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.tasks_backend import TenantSlotsBackend
 from tenant_slots.workers import TenantSimpleWorker
+from tests import jobs as decorated
 from tests.django_tasks import backends
+from tests.django_tasks.api import task
 from tests.history import History
 
 AWAITS = sys.version_info >= (3, 12)
@@ -65,6 +69,45 @@ def test_a_check_names_the_task_and_its_backend(backend: Any) -> None:
     assert warning.id == "tenant_slots.W006"
     assert "'default'" in warning.msg
     assert OURS in str(warning.hint)
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[ModuleType]:
+    """A module that is imported and is not the one of the function."""
+    module = ModuleType("tests.django_tasks.elsewhere")
+    sys.modules[module.__name__] = module
+    yield module
+    del sys.modules[module.__name__]
+
+
+@pytest.mark.parametrize("backend", [OTHER], indirect=True)
+def test_a_check_names_a_task_that_is_not_beside_its_function(backend: Any, elsewhere: ModuleType) -> None:
+    vars(elsewhere).update(imported=backend.record, add=task(decorated.add))
+    named = [warning.obj for warning in check_foreign_tasks()]
+    assert f"{elsewhere.__name__}.add" in named
+    assert f"{FOREIGN}.record" in named
+    assert f"{elsewhere.__name__}.imported" not in named, "it is named once, where its function is"
+
+
+@pytest.mark.parametrize("backend", [OTHER], indirect=True)
+def test_a_check_looks_into_no_object_and_loads_no_module(backend: Any, elsewhere: ModuleType) -> None:
+    """Which may ask a database, or have effects."""
+
+    def asked() -> Any:
+        raise AssertionError("a lazy object was asked what it is")
+
+    class Lazy(ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError("a lazy module was asked for what it has")
+
+    names = f"{elsewhere.__name__}.lazy", f"{elsewhere.__name__}.none"
+    vars(elsewhere)["setting"] = SimpleLazyObject(asked)
+    sys.modules |= dict(zip(names, (Lazy("lazy"), None), strict=True))  # type: ignore[dict-item]
+    try:
+        assert f"{FOREIGN}.record" in {warning.obj for warning in check_foreign_tasks()}
+    finally:
+        for name in names:
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize("backend", [OURS, IMMEDIATE], indirect=True)
