@@ -29,11 +29,12 @@ def _check_queues(backend: BaseTaskBackend) -> Iterator[CheckMessage]:
 
 
 def _check_options(backend: BaseTaskBackend) -> Iterator[CheckMessage]:
-    if not isinstance(backend.options, Mapping):
-        text = f'TASKS[{backend.alias!r}]["OPTIONS"] is {backend.options!r}.'
+    options: object = backend.options
+    if not isinstance(options, Mapping):
+        text = f'TASKS[{backend.alias!r}]["OPTIONS"] is {options!r}.'
         yield Error(text, hint='Give a dict, such as {"TENANT": "tenant_id"}.', id="tenant_slots.E017")
         return
-    for name, value in backend.options.items():
+    for name, value in options.items():
         problem = _problem(value) if name in OPTIONS else f"The options are: {', '.join(OPTIONS)}."
         if problem:
             text = f'TASKS[{backend.alias!r}]["OPTIONS"][{name!r}] is {value!r}.'
