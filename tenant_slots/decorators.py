@@ -117,7 +117,7 @@ class TenantJobFunction(WaysToEnqueue[P, R]):
 
     tenant_task: TenantTask[P, R]
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.tenant_task.function(*args, **kwargs)
 
     @overload
@@ -156,7 +156,7 @@ class TenantJobMethod(WaysToEnqueue[P, R]):
     def __get__(self, instance: Model | None, owner: type | None = None) -> Any:
         return self if instance is None else BoundTenantJob(self.tenant_task, instance)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         result: R = plain_rq.call(self.tenant_task, args, kwargs)
         return result
 
@@ -175,7 +175,7 @@ class BoundTenantJob(WaysToEnqueue[P, R]):
         super().__init__(task)
         self.__self__ = instance
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.tenant_task.function(self.__self__, *args, **kwargs)
 
     def __reduce__(self) -> NoReturn:

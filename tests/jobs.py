@@ -342,6 +342,11 @@ def import_again(tenant: str) -> list[str]:
     return [str(state) for state in TenantJob.objects.order_by("state").values_list("state", flat=True)]
 
 
+@tenant_job("imports", tenant="tenant")
+def take_all(tenant: str, /, **anything: object) -> dict[str, object]:
+    return anything
+
+
 @tenant_job("imports", tenant="tenant", debounce=timedelta(seconds=30), max_wait=timedelta(minutes=5))
 def index_shop(tenant: str, version: int = 0) -> int:
     return version

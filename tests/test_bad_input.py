@@ -16,6 +16,7 @@ from typing import Any
 
 import django_rq
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.test import Client, override_settings
@@ -28,7 +29,7 @@ from tenant_slots import Reschedule, TenantBusy, Throttle, exceptions, hold_slot
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.testing import enqueued
 from tests import jobs
-from tests.factories import in_rq, tenant_queue, work
+from tests.factories import fresh, in_rq, tenant_queue, work
 from tests.processes import ROOT
 
 
@@ -166,6 +167,30 @@ def test_an_argument_that_is_not_json_is_refused_by_name(argument: str, value: A
         with pytest.raises(exceptions.ArgumentNotJSON, match=f"'{argument}'.*{problem}"):
             call()
     assert not TenantJob.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("name", "problem"), [("a\0b", "NUL"), ("\ud800", "surrogate")], ids=["NUL", "surrogate"])
+def test_a_name_of_an_argument_that_cannot_be_stored_is_refused(name: str, problem: str) -> None:
+    for enqueue in (jobs.import_once.enqueue, jobs.take_all.enqueue):
+        with pytest.raises(exceptions.ArgumentNotJSON, match=problem):
+            enqueue("acme", **{name: 1})
+    assert not TenantJob.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("name", ["self", "cls", "args", "kwargs", "task", "func", "", "a b"])
+def test_a_function_that_takes_any_name_takes_those_that_ours_have(name: str) -> None:
+    any_name = {name: 1}
+    enqueued = [
+        jobs.take_all.enqueue("acme", **any_name),
+        jobs.take_all.delay("acme", **any_name),
+        *jobs.take_all.enqueue_many([jobs.take_all.call("acme", **any_name)]),
+        async_to_sync(partial(jobs.take_all.aenqueue, "acme", **any_name))(),
+    ]
+    work("imports")
+    assert [fresh(job).result for job in enqueued] == [any_name] * 4
+    assert jobs.take_all("acme", **any_name) == any_name
 
 
 def nest(levels: int) -> list[Any]:

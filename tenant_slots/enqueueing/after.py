@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connections, transaction
+from django.db.models import QuerySet
 
 from tenant_slots import chains
 from tenant_slots.conf import app_settings
-from tenant_slots.db.compiled import among
+from tenant_slots.db import transactions
+from tenant_slots.db.compiled import IsOneOf, Keys, Statement, among
 from tenant_slots.enqueueing.unique import chunks
-from tenant_slots.exceptions import InvalidOption
-from tenant_slots.models import NOT_BEFORE, TenantJob
+from tenant_slots.exceptions import InvalidOption, TenantQueueLocked
+from tenant_slots.models import ENDED, NOT_BEFORE, TenantJob
 from tenant_slots.tasks.task import TenantTask
+
+
+def _awaited() -> QuerySet[TenantJob, tuple[int]]:
+    return TenantJob.objects.filter(IsOneOf("pk", Keys("pks"))).order_by("pk").values_list("pk")
+
+
+KEPT_IF_FREE = Statement(_awaited, lock="FOR KEY SHARE SKIP LOCKED")
+KEPT_ENDED = Statement(lambda: _awaited().filter(state__in=ENDED), lock="FOR KEY SHARE")
+"""Nobody deletes the jobs before the end of the transaction; whatever else is done to them goes on."""
 
 
 def require_stored(task: str, after: Sequence[int]) -> None:
@@ -36,11 +48,26 @@ def not_before(run_after: datetime) -> dict[str, Any]:
 def insert_waiting(
     task: TenantTask[..., Any], insert: Callable[[list[TenantJob]], object], jobs: list[TenantJob]
 ) -> None:
-    """Store jobs together with those for which they wait."""
+    """Store jobs together with those for which they wait, none of which is pruned before the transaction ends.
+
+    Raises:
+        InvalidOption: one of them was deleted since somebody looked.
+    """
     with transaction.atomic(using=app_settings.DATABASE):
+        _keep(task.after)
+        require_stored(task.path, task.after)
         insert(jobs)
         stored = jobs if task.unique_for is None else _stored(jobs)
         chains.store(stored, task.after, any_outcome=task.after_any)
+
+
+def _keep(after: Sequence[int]) -> None:
+    """Whoever ended may be old enough to be pruned. What a job that runs holds of its own row is its own business."""
+    if connections[app_settings.DATABASE].vendor != "postgresql":
+        return
+    if len(KEPT_IF_FREE.lists(pks=after)) < len(after):
+        with suppress(TenantQueueLocked), transactions.bounded(app_settings.DATABASE, "of an ended job") as rules:
+            KEPT_ENDED.lists(rules, pks=after)
 
 
 def _stored(jobs: list[TenantJob]) -> list[TenantJob]:

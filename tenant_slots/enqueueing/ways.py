@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 from uuid import UUID
 
@@ -33,7 +34,7 @@ class WaysToEnqueue(Generic[P, R]):
     def __init__(self, task: TenantTask[..., R]) -> None:
         self.tenant_task = task
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TenantJob:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> TenantJob:
         """Store a job and admit it as soon as its tenant has a free slot.
 
         Inside a transaction the job is admitted when that commits; a rollback leaves no job.
@@ -54,13 +55,13 @@ class WaysToEnqueue(Generic[P, R]):
         """
         return enqueue.enqueue_many(self.tenant_task, ((self._all_args(args), kwargs) for args, kwargs in calls))
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[P]:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[P]:
         """One call for `enqueue_many`, whose arguments type checkers know."""
         return Call(*args, **kwargs)
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TenantJob:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> TenantJob:
         """`enqueue` for async code."""
-        return await sync_to_async(self.enqueue)(*args, **kwargs)
+        return await sync_to_async(partial(self.enqueue, *args, **kwargs))()  # whose parameters have names
 
     async def aenqueue_many(self, calls: Iterable[Call[P] | Arguments]) -> list[TenantJob]:
         """`enqueue_many` for async code."""

@@ -55,12 +55,18 @@ def old_jobs(place: Place | None) -> QuerySet[TenantJob]:
     if place is not None:
         ended_at, pk = place
         jobs = jobs.filter(ended_at__gte=ended_at).exclude(ended_at=ended_at, pk__lte=pk)
-    untold = JobDependency.objects.filter(after=OuterRef("pk"), is_open=True)
-    return jobs.exclude(_is_protected(TenantJob)).exclude(Exists(untold)).order_by("ended_at", "pk")
+    return jobs.exclude(_is_protected(TenantJob)).exclude(_is_awaited()).order_by("ended_at", "pk")
+
+
+def _is_awaited() -> Exists:
+    """Whether some job has not been told yet that it has ended."""
+    return Exists(JobDependency.objects.filter(after=OuterRef("pk"), is_open=True))
 
 
 def _delete(contact: Contact, places: Sequence[Place]) -> int:
-    with unlocked(TenantJob.objects.ended().filter(pk__in=[pk for _, pk in places])) as jobs:
+    """Whoever wants to run after one of them keeps it until his transaction is over, and then it is awaited."""
+    with unlocked(TenantJob.objects.ended().filter(pk__in=[pk for _, pk in places]), to_delete=True) as ours:
+        jobs = ours.exclude(_is_awaited())
         JobDependency.objects.filter(job__in=jobs).delete()
         _, by_model = QuerySet.delete(jobs)  # not ours, which looks for slots: these have ended
     contact.pruned.move(places[-1])

@@ -13,11 +13,14 @@ from tenant_slots.models import TenantJob
 
 
 @contextmanager
-def unlocked(jobs: QuerySet[TenantJob]) -> Iterator[QuerySet[TenantJob]]:
+def unlocked(jobs: QuerySet[TenantJob], *, to_delete: bool = False) -> Iterator[QuerySet[TenantJob]]:
     """Those of the jobs that no other transaction has locked, to change them in this one.
 
     Somebody's open transaction may have canceled one of them; the next sweep comes to it, the others do not wait.
+
+    Args:
+        to_delete: without those that another transaction is about to refer to.
     """
     with transaction.atomic(using=app_settings.DATABASE):
-        pks = list(jobs.select_for_update(skip_locked=True, no_key=True).values_list("pk", flat=True))
+        pks = list(jobs.select_for_update(skip_locked=True, no_key=not to_delete).values_list("pk", flat=True))
         yield TenantJob.objects.filter(pk__in=pks)

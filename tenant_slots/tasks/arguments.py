@@ -22,9 +22,12 @@ TOO_DEEP = f"it is nested more than {DEEPEST} levels deep, or holds itself"
 
 
 def require_storable(call: TaskCall) -> None:
-    """Raises ArgumentNotJSON or ArgumentsTooLarge, naming the argument or the size in bytes."""
+    """Raises ArgumentNotJSON or ArgumentsTooLarge, naming the argument or the size in bytes.
+
+    ``**kwargs`` of a function may have any text for a name.
+    """
     for name, value in _named(call):
-        if problem := json_problem(value):
+        if problem := text_problem(name) or json_problem(value):
             raise ArgumentNotJSON(argument=name, task=call.task.path, problem=problem)
     size = size_of([call.stored_args, call.kwargs])
     limit = app_settings.MAX_ARGS_BYTES

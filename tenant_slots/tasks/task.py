@@ -27,7 +27,7 @@ class Call(Generic[P]):
     `Arguments` to them, of whatever function it is.
     """
 
-    def __init__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+    def __init__(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
         self._args, self._kwargs = args, kwargs
 
     def __iter__(self) -> Iterator[Any]:

@@ -16,9 +16,12 @@ from django.db import connection, transaction
 
 from tenant_slots import chains, transitions
 from tenant_slots.db.commits import after_commit
+from tenant_slots.enqueueing import after as after_jobs
+from tenant_slots.exceptions import InvalidOption
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.repair import pruning
 from tests import jobs
-from tests.factories import counters_match, fresh, owner, running_job, tenant_queue
+from tests.factories import age, counters_match, fresh, in_thread, owner, running_job, tenant_queue
 from tests.processes import somebody_waits_for_a_lock, wait_until
 from tests.races.test_enqueue_against_release import head_start, helper
 from tests.repair.sweeps import sweep_now
@@ -39,6 +42,54 @@ def after(*awaited: TenantJob) -> TenantJob:
 
 def finish(job: TenantJob) -> None:
     assert transitions.release(job, state=State.FINISHED)
+
+
+def old_and_ended() -> TenantJob:
+    job = running_job(tenant_queue(), owner())
+    finish(job)
+    age(job, ended_at=8 * 86400)
+    return job
+
+
+def test_a_job_that_an_open_transaction_names_is_not_pruned_before_that_has_committed() -> None:
+    ended = old_and_ended()
+    with transaction.atomic():
+        job = after(ended)
+        assert in_thread(sweep_now).pruned == 0
+    assert sweep_now().pruned == 1, "control: it is old enough"
+    assert (fresh(job).state, fresh(job).error) == (State.QUEUED, "")
+
+
+def test_a_job_that_is_named_after_a_sweep_has_found_it_is_not_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    delete, named = pruning._delete, []
+
+    def name_then_delete(*args: Any) -> int:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(transitions, "await_jobs", lambda after: None)  # that process dies after its commit
+            named.append(in_thread(lambda: after(ended)))
+        return delete(*args)
+
+    ended = old_and_ended()
+    monkeypatch.setattr(pruning, "_delete", name_then_delete)
+    assert sweep_now().pruned == 0
+    monkeypatch.undo()
+    sweep_now()
+    assert (fresh(named[0]).state, fresh(named[0]).error) == (State.QUEUED, "")
+
+
+def test_a_job_that_is_pruned_before_it_is_named_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not taken for one that could not end well."""
+    look = after_jobs.insert_waiting
+    ended = old_and_ended()
+
+    def prune_then_insert(*args: Any) -> None:
+        assert in_thread(sweep_now).pruned == 1
+        look(*args)
+
+    monkeypatch.setattr(after_jobs, "insert_waiting", prune_then_insert)
+    with pytest.raises(InvalidOption, match="it was deleted"):
+        after(ended)
+    assert not TenantJob.objects.exists()
 
 
 def is_stranded(job: TenantJob) -> bool:
