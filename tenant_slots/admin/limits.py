@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from django import forms
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.urls import path
 from django.utils.translation import gettext
 
-from tenant_slots import tenants
+from tenant_slots import logs, tenants
 from tenant_slots.admin import audit, cells
 from tenant_slots.admin.bases import QueueConcern
 from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_limit_and_share
@@ -19,9 +21,11 @@ from tenant_slots.admin.pages import address, confirmation, view_name
 from tenant_slots.admin.permissions import QueuePermissions
 from tenant_slots.admin.snapshots import forget_shared, shared_rows, worker_time_for
 from tenant_slots.admin.words import effect_of, origin
-from tenant_slots.exceptions import StaleVersion
+from tenant_slots.exceptions import StaleVersion, TenantSlotsError
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats import held, rows
+
+logger = logging.getLogger("tenant_slots")
 
 
 class LimitPages(QueuePermissions, QueueConcern):
@@ -53,7 +57,10 @@ class LimitPages(QueuePermissions, QueueConcern):
     def reset_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Give the row the default limit, after a page that says which one it is."""
         row = self._row_to_limit(request, object_id)
-        default = tenants.default_max_job(row.tenant, row.queue)
+        try:
+            default = tenants.default_max_job(row.tenant, row.queue)
+        except Exception as error:  # of a callable of the project
+            return self._without_default(request, row, error)
         form = ResetForm(request.POST if request.method == "POST" else None, initial={"version": row.version})
         status = 200
         if request.method == "POST" and form.is_valid():
@@ -67,6 +74,17 @@ class LimitPages(QueuePermissions, QueueConcern):
         text = gettext("The limit will be %(limit)s, the default.") % {"limit": default}
         effects = [text, effect_of(default, held.running(row))]
         return self._page(request, row, form, gettext("Reset the limit to the default"), effects, status)
+
+    def _without_default(self, request: HttpRequest, row: TenantQueue, error: Exception) -> HttpResponse:
+        """The text of an error of the project's own is for the log."""
+        about_row = logs.about_named(tenant=row.tenant, queue=row.queue)
+        logger.exception("a limit cannot be reset, because its default is not known", extra=about_row)
+        raised = gettext("DEFAULT_MAX_JOB raised %(error)s.") % {"error": type(error).__name__}
+        text = gettext("%(row)s keeps its limit of %(limit)s, as its default is not known: %(problem)s")
+        problem = str(error) if isinstance(error, TenantSlotsError) else raised
+        facts = {"row": row, "limit": row.max_job, "problem": problem}
+        self.message_user(request, text % facts, messages.ERROR)
+        return HttpResponseRedirect(address(self, "changelist"))
 
     def _row_to_limit(self, request: HttpRequest, object_id: str) -> TenantQueue:
         row = self.get_object(request, object_id)
