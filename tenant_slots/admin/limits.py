@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonRes
 from django.urls import path
 from django.utils.translation import gettext
 
-from tenant_slots import tenants
+from tenant_slots import logs, tenants
 from tenant_slots.admin import audit, cells
 from tenant_slots.admin.bases import QueueConcern
 from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_limit_and_share
@@ -64,10 +64,8 @@ class LimitPages(QueuePermissions, QueueConcern):
         row = self._row_to_limit(request, object_id)
         try:
             default = tenants.default_max_job(row.tenant, row.queue)
-        except Exception as error:  # the project's callable may raise anything, or answer what is no limit
-            logger.exception("DEFAULT_MAX_JOB gives no limit for %s", row)
-            self.message_user(request, _no_default(error), messages.ERROR)
-            return HttpResponseRedirect(address(self, "change", row.pk))
+        except Exception as error:  # of a callable of the project
+            return self._without_default(request, row, error)
         form = ResetForm(request.POST if request.method == "POST" else None, initial={"version": row.version})
         status = 200
         if request.method == "POST" and form.is_valid():
@@ -85,6 +83,17 @@ class LimitPages(QueuePermissions, QueueConcern):
         text = gettext("The limit will be %(limit)s, the default.") % {"limit": default}
         effects = [text, effect_of(default, held.running(row))]
         return self._page(request, row, form, gettext("Reset the limit to the default"), effects, status)
+
+    def _without_default(self, request: HttpRequest, row: TenantQueue, error: Exception) -> HttpResponse:
+        """The text of an error of the project's own is for the log."""
+        about_row = logs.about_named(tenant=row.tenant, queue=row.queue)
+        logger.exception("a limit cannot be reset, because its default is not known", extra=about_row)
+        raised = gettext("DEFAULT_MAX_JOB raised %(error)s.") % {"error": type(error).__name__}
+        text = gettext("%(row)s keeps its limit of %(limit)s, as its default is not known: %(problem)s")
+        problem = str(error) if isinstance(error, TenantSlotsError) else raised
+        facts = {"row": row, "limit": row.max_job, "problem": problem}
+        self.message_user(request, text % facts, messages.ERROR)
+        return HttpResponseRedirect(address(self, "changelist"))
 
     def _row_to_limit(self, request: HttpRequest, object_id: str) -> TenantQueue:
         row = self.get_object(request, object_id)
@@ -141,12 +150,6 @@ class LimitPages(QueuePermissions, QueueConcern):
             form=form,
             status=status,
         )
-
-
-def _no_default(error: Exception) -> str:
-    """An error of the project is named and not quoted, as it may say anything."""
-    why = str(error) if isinstance(error, TenantSlotsError) else type(error).__name__
-    return gettext("There is no default limit: %(error)s") % {"error": why}
 
 
 def refused(form: forms.Form, error: Any, yours: int) -> int:

@@ -15,8 +15,13 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from tenant_slots.admin.bases import AnyChangeList, AnyConcern
+from tenant_slots.admin.chosen import HIGHEST
 
 SENT_BY_HIERARCHIES = ("__year", "__month", "__day")
+
+
+KEY = "tenant_queue__exact"
+"""Django itself checks the keys of other lookups."""
 
 
 class SortedAsOffered(AnyChangeList):
@@ -69,6 +74,17 @@ class OfferedLookups(AnyConcern):
 
 
 def with_storable(request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
-    """No row where the address names a NUL: no text in the database has one, and PostgreSQL refuses to look for it."""
+    """No row where the address names what none can have: a NUL, for which PostgreSQL refuses to look, or a key of a
+    tenant queue that is too large, which SQLite refuses.
+    """
     named = (value for _, values in request.GET.lists() for value in values)
-    return rows.none() if any("\0" in value for value in named) else rows
+    is_storable = not any("\0" in value for value in named)
+    return rows if is_storable and all(map(_may_be_key, request.GET.getlist(KEY))) else rows.none()
+
+
+def _may_be_key(text: str) -> bool:
+    """What is no number at all is left to Django, which says so."""
+    try:
+        return abs(int(text)) <= HIGHEST
+    except ValueError:
+        return True

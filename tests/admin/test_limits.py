@@ -120,6 +120,36 @@ def test_a_limit_is_reset_after_a_page_that_says_to_what(boss: Client) -> None:
     assert LogEntry.objects.get().get_change_message() == "Changed limit: 9 → 4 (trial is over)."
 
 
+def no_such_shop(tenant: str, queue: str) -> int:
+    raise LookupError(tenant)
+
+
+def no_limit(tenant: str, queue: str) -> str:
+    return "many"
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ("no_such_shop", "DEFAULT_MAX_JOB raised LookupError."),
+        ("no_limit", "'many' is not a limit for tenant 'acme'"),
+        ("no_such_function", "no_such_function"),
+    ],
+)
+def test_a_default_that_nobody_knows_is_said_and_changes_nothing(
+    boss: Client, plan: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = tenant_queue(max_job=9, limit_source="set")
+    url = f"{QUEUES}{row.pk}/reset/"
+    with override_settings(TENANT_SLOTS={"DEFAULT_MAX_JOB": f"tests.admin.test_limits.{plan}"}):
+        for answer in (boss.get(url, follow=True), boss.post(url, {"reason": "", "version": 0}, follow=True)):
+            (text,) = messages_of(answer)
+            assert text.startswith("acme on imports keeps its limit of 9, as its default is not known: ")
+            assert said in text
+    assert (fresh(row).max_job, row.version) == (9, 0)
+    assert [record.exc_info is not None for record in caplog.records] == [True] * 2
+
+
 @pytest.mark.parametrize("page", ["limit", "reset"])
 def test_staff_who_may_not_set_a_limit_are_refused_by_the_handler(viewer: Client, page: str) -> None:
     row = tenant_queue()

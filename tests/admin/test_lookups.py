@@ -153,6 +153,36 @@ def test_a_nul_in_the_addresses_of_other_pages_is_no_error_of_the_server(boss: C
     assert {page for page in pages if boss.get(page).status_code >= 500} == set()
 
 
+TOO_LARGE = ["9" * 19, "-" + "9" * 19, "9" * 40, "9" * 4000]
+"""For a primary key."""
+
+
+@pytest.mark.parametrize("number", TOO_LARGE, ids=len)
+@pytest.mark.parametrize("parameter", ["tenant_queue__exact", "tenant_queue__id__exact"])
+def test_a_filter_by_a_key_that_no_row_can_have_matches_nothing(boss: Client, parameter: str, number: str) -> None:
+    """SQLite refuses to look for it."""
+    waiting_job(tenant_queue())
+    assert list(boss.get(JOBS, {parameter: number}).context["cl"].result_list) == []
+
+
+@pytest.mark.parametrize("number", TOO_LARGE, ids=len)
+def test_a_key_that_no_row_can_have_is_no_error_of_the_server(boss: Client, number: str) -> None:
+    waiting_job(tenant_queue())
+    for url in (JOBS, QUEUES):
+        pages = [f"{url}?q={number}", f"{url}?p={number}", f"{url}{number}/change/", f"{url}live/?rows={number}"]
+        assert {page for page in pages if boss.get(page).status_code >= 500} == set()
+        sent = {"action": "retry" if url == JOBS else "pause", "_selected_action": [1], "confirm": "yes"}
+        assert boss.post(url, {**sent, "chosen": number}).status_code < 500
+
+
+@pytest.mark.parametrize("number", TOO_LARGE, ids=len)
+def test_a_tenant_may_be_called_by_any_number(boss: Client, number: str) -> None:
+    row = tenant_queue(number[:255])
+    job = waiting_job(row)
+    assert list(boss.get(JOBS, {"tenant": row.tenant}).context["cl"].result_list) == [job]
+    assert list(boss.get(QUEUES, {"tenant__exact": row.tenant}).context["cl"].result_list) == [row]
+
+
 # --- search by the first characters of an id -----------------------------------------------------------------------
 
 

@@ -235,6 +235,13 @@ def test_a_row_can_be_added_by_hand(boss: Client) -> None:
     assert (row.tenant, row.queue, row.max_job, row.current_job, row.paused) == ("acme", "reports", 3, 0, False)
 
 
+def test_a_row_is_added_by_somebody_whose_name_is_longer_than_is_kept(boss: Client, monkeypatch: Any) -> None:
+    """A user model of the project may have e-mail addresses for names."""
+    monkeypatch.setattr(User, "get_username", lambda self: f"{'x' * 200}@example.org")
+    assert boss.post(ADD_QUEUE, {"tenant": "acme", "queue": "reports", "max_job": "3"}).status_code == 302
+    assert TenantQueue.objects.get().limit_set_by == "x" * 150
+
+
 @pytest.mark.parametrize(
     ("data", "field"),
     [

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.db import connection, transaction
-from django.test import Client, override_settings
+from django.test import Client
 
 from tenant_slots.admin import actions, at_once, limits
 from tenant_slots.db import transactions
@@ -314,28 +314,6 @@ def test_a_row_that_is_deleted_while_its_limit_is_set_is_no_server_error(
         404,
         {"errors": {"__all__": ["It was deleted in the meantime."]}},
     )
-
-
-def no_limit(tenant: str, queue: str) -> int:
-    return -7
-
-
-def unknown_tenant(tenant: str, queue: str) -> int:
-    raise LookupError("a card number")
-
-
-@pytest.mark.parametrize(("default", "said"), [(no_limit, "-7"), (unknown_tenant, "LookupError")])
-def test_where_the_project_has_no_default_for_a_row_the_page_that_resets_it_says_so(
-    default: Callable[[str, str], int], said: str, boss: Client
-) -> None:
-    row = tenant_queue()
-    with override_settings(TENANT_SLOTS={"DEFAULT_MAX_JOB": f"{__name__}.{default.__name__}"}):
-        response = boss.get(f"{QUEUES}{row.pk}/reset/", follow=True)
-    assert response.redirect_chain == [(change_page(row), 302)]
-    (message,) = messages_of(response)
-    assert message.startswith("There is no default limit: ")
-    assert said in message
-    assert "card" not in message
 
 
 @on_postgres

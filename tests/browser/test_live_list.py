@@ -6,12 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Permission, User
 from django.contrib.sessions.models import Session
 from django.test import Client
 from django.utils import timezone
 from playwright.sync_api import expect
 
-from tenant_slots.models import State, TenantQueue
+from tenant_slots.admin import TenantQueueAdmin
+from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.admin.site import QUEUES, change_page, signed_in
 from tests.factories import another_process, fresh, running_job, tenant_queue, waiting_job
 
@@ -215,6 +217,46 @@ def test_a_row_that_was_deleted_is_struck_out(boss: Client, open_page: Any) -> N
     page = fast(open_page(boss, QUEUES))
     row.delete()
     expect(page.locator(".field-state .slots-pill")).to_have_text("Deleted", timeout=10_000)
+
+
+def test_every_row_of_a_long_list_is_followed(boss: Client, open_page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project may show more rows on a page than one poll may ask for."""
+    monkeypatch.setattr(TenantQueueAdmin, "list_per_page", 1000)
+    TenantQueue.objects.bulk_create([TenantQueue(tenant=f"tenant {at}", queue="imports") for at in range(502)])
+    page = open_page(boss, QUEUES)
+    polls: list[str] = []
+    page.on("request", lambda request: polls.append(request.url) if "/live/?" in request.url else None)
+    states = page.locator(".field-state .slots-pill")
+    rows = [int(place.split(".")[0]) for place in states.evaluate_all("all => all.map((one) => one.dataset.slots)")]
+    TenantQueue.objects.filter(pk__in=[rows[0], rows[-1]]).update(paused=True)
+    fast(page)
+    for at in (0, 501):
+        expect(states.nth(at)).to_have_text("Paused")
+    assert page.locator('[data-state="deleted"]').count() == 0
+    TenantQueue.objects.get(pk=rows[-1]).delete()
+    expect(states.nth(501)).to_have_text("Deleted")
+    assert page.locator('[data-state="deleted"]').count() == 1
+    assert max(map(len, polls)) < 4000, "a server may refuse longer addresses"
+
+
+@pytest.mark.parametrize("loss", ["session", "permission", "row"])
+def test_a_dialog_that_is_refused_says_why(open_page: Any, loss: str) -> None:
+    operator = signed_in("view_tenantqueue", "set_limit_tenantqueue")
+    row = busy()
+    page = open_page(operator, QUEUES)
+    place(page, row, "edit").click()
+    page.fill("#slots-max-job", "4")
+    if loss == "session":
+        Session.objects.all().delete()
+    elif loss == "permission":
+        User.objects.get().user_permissions.remove(Permission.objects.get(codename="set_limit_tenantqueue"))
+    else:
+        TenantJob.objects.all().delete()
+        row.delete()
+    page.locator("#slots-limit-form input[type=submit]").click()
+    text = "signed out" if loss == "session" else "may not change this tenant queue, or it was deleted"
+    expect(page.locator("#slots-dialog-error")).to_contain_text(text)
+    expect(page.locator("#slots-dialog-error")).to_contain_text("Reload the page")
 
 
 @pytest.mark.parametrize("width", [390, 768, 1024])

@@ -6,6 +6,8 @@
 
     const SLOWEST = 60;
     const PATIENCE = 10;
+    /* Rows in one request: more would make an address that some servers refuse, and they answer no more than 500. */
+    const ROWS_AT_ONCE = 200;
     const KEY = "tenant-slots-every";
     /* By the clock of the browser, which may be in another zone than the server. */
     const TO_THE_SECOND = { hour: "numeric", minute: "2-digit", second: "2-digit", timeZoneName: "short" };
@@ -43,6 +45,15 @@
     function rowsOnPage() {
         const keys = [...document.querySelectorAll("[data-slots]")].map((element) => element.dataset.slots);
         return [...new Set(keys.map((key) => key.split(".")[0]).filter((pk) => /^\d+$/.test(pk)))];
+    }
+
+    /* One part, which is empty, of a list without rows. */
+    function inParts(rows) {
+        const parts = [];
+        do {
+            parts.push(rows.slice(parts.length * ROWS_AT_ONCE, (parts.length + 1) * ROWS_AT_ONCE));
+        } while (parts.length * ROWS_AT_ONCE < rows.length);
+        return parts;
     }
 
     function filled(text, values) {
@@ -100,10 +111,7 @@
             this.asking = new AbortController();
             const patience = window.setTimeout(() => this.asking.abort(), 1000 * PATIENCE);
             try {
-                await this.ask("rows", rowsOnPage());
-                if (this.lacksTiles && !this.stopped) {
-                    await this.ask("tiles", []);
-                }
+                await this.askAll();
             } catch (error) {
                 this.fail(this.board.dataset.noAnswer);
             } finally {
@@ -111,6 +119,17 @@
                 this.asking = null;
             }
             this.plan();
+        }
+
+        async askAll() {
+            for (const [at, rows] of inParts(rowsOnPage()).entries()) {
+                if (!this.stopped) {
+                    await this.ask(`rows ${at}`, rows);
+                }
+            }
+            if (this.lacksTiles && !this.stopped) {
+                await this.ask("tiles", []);
+            }
         }
 
         async ask(what, rows) {
@@ -135,7 +154,7 @@
                 apply(cells);
                 rows.filter((pk) => !(`${pk}.state` in cells)).forEach((pk) => tellDeleted(pk, this.board.dataset.deleted));
                 this.etags[what] = answer.headers.get("ETag") || "";
-                if (what === "rows") {
+                if (what !== "tiles") {
                     this.lacksTiles = rows.length > 0 && this.hasTiles && !("tile.running" in cells);
                 }
             } else if (answer.status !== 304) {
@@ -169,7 +188,7 @@
 
     /* A page that is fetched again as a whole. */
     class PagePoller extends Poller {
-        async ask() {
+        async askAll() {
             const answer = await fetch(window.location.href, {
                 headers: { Accept: "text/html" },
                 cache: "no-store",
@@ -341,7 +360,11 @@
                     redirect: "manual",
                     signal: this.sending.signal,
                 });
-                this.take(answer, await answer.json());
+                if (answer.type === "opaqueredirect" || answer.status === 403) {
+                    this.show(answer.status === 403 ? this.form.dataset.refused : this.form.dataset.signedOut);
+                } else {
+                    this.take(answer, await answer.json());
+                }
             } catch (error) {
                 this.show(this.sending.signal.aborted ? this.form.dataset.noAnswer : this.form.dataset.failed);
             } finally {
