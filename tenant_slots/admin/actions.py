@@ -55,13 +55,22 @@ def run(model_admin: Any, request: HttpRequest, objects: QuerySet[Any], action: 
         text = gettext("No more than %(count)d objects can be changed at once; filter the list.")
         model_admin.message_user(request, text % {"count": chosen.MOST}, messages.ERROR)
         return None
+    pks, spared = _without_spared(action, pks)
     form = action.form(None if shown is None else request.POST, initial=action.initial(pks) if shown is None else {})
     if shown is None or not form.is_valid():
-        return _page(model_admin, request, pks, action, form)
+        return _page(model_admin, request, pks, action, form, spared=spared if shown is None else 0)
     if _is_for_background(action, _theirs(model_admin, request, pks), form.cleaned_data):
         return _start(model_admin, request, pks, action, form)
     _report(model_admin, request, _apply(model_admin, request, pks, action, form.cleaned_data), action)
     return None
+
+
+def _without_spared(action: Confirmed, pks: list[int]) -> tuple[list[int], int]:
+    """What the action is about, and how many others were chosen with it."""
+    spared = action.spared(pks) if len(pks) > 1 else set()
+    if len(spared) == len(pks):
+        return pks, 0
+    return [pk for pk in pks if pk not in spared], len(spared)
 
 
 def _start(model_admin: Any, request: HttpRequest, pks: list[int], action: Confirmed, form: Any) -> HttpResponse:
@@ -128,7 +137,13 @@ def _objects(model_admin: Any, request: HttpRequest, pks: list[int]) -> QuerySet
 
 
 def _page(
-    model_admin: Any, request: HttpRequest, pks: list[int], action: Confirmed, form: forms.Form, status: int = 200
+    model_admin: Any,
+    request: HttpRequest,
+    pks: list[int],
+    action: Confirmed,
+    form: forms.Form,
+    status: int = 200,
+    spared: int = 0,
 ) -> HttpResponse:
     touched = ngettext("This affects %(count)d object.", "This affects %(count)d objects.", len(pks))
     hidden = [("action", called(model_admin, action)), ("confirm", "yes"), ("chosen", chosen.as_text(pks))]
@@ -138,6 +153,13 @@ def _page(
     theirs = _theirs(model_admin, request, pks)
     values: Any = getattr(form, "cleaned_data", form.initial)
     effects = [touched % {"count": len(pks)}, *action.warnings(model_admin, request, theirs, values)]
+    if spared:
+        text = ngettext(
+            "%(count)d other belongs to bulk changes and is left alone. To change it, choose it alone.",
+            "%(count)d others belong to bulk changes and are left alone. To change them, choose them alone.",
+            spared,
+        )
+        effects.append(text % {"count": spared})
     if _is_for_background(action, theirs, values):
         effects.append(gettext("A background job will do this: you will see its progress, and can stop it."))
     listed = _objects(model_admin, request, pks[:MOST_LISTED])

@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponseRedirect, QueryDict
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots import rates
+from tenant_slots import limits, rates
 from tenant_slots.admin import audit
 from tenant_slots.admin.bases import QueueConcern, QueueModelForm
 from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_limit, set_rate
@@ -157,7 +157,7 @@ class ChangeForm(Restricted, QueueConcern):
     def save_model(self, request: HttpRequest, obj: TenantQueue, form: Any, change: bool) -> None:
         """Writes only what was changed here, and only while nobody else has changed the row since."""
         if not change:
-            obj.limit_source, obj.limit_set_by = LimitSource.SET, name_of(request)
+            obj.limit_source, obj.limit_set_by = LimitSource.SET, limits.stored_name(name_of(request))
             for name, value in rates.fields_of(form.cleaned_data["new_rate"]).items():
                 setattr(obj, name, value)
             with bounded(app_settings.DATABASE, obj) as rules:  # somebody else may be about to add the same row

@@ -45,6 +45,8 @@ class Confirmed:
         default=lambda model_admin, request, pks, values: []
     )
     """What else the page is to say of them to this viewer, with the values that its form has."""
+    spared: Callable[[list[int]], set[int]] = field(default=lambda pks: set())
+    """Those of what is chosen that are left alone where they come with others."""
     rows_changed: Callable[[list[int], dict[str, Any]], int] = field(default=lambda pks, values: len(pks))
     """How many rows it is about to change, with these values: many are left to a background job."""
     in_background: Callable[[Any], Iterator[None]] | None = None

@@ -20,11 +20,12 @@ from tenant_slots.admin.words import state_of
 from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing import cancel, priority, retry
 from tenant_slots.exceptions import NotRetryable
-from tenant_slots.models import State, TenantJob
+from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import lost_runs
 from tenant_slots.repair.lost_runs import ByHand
 from tenant_slots.stats import dependencies
 from tenant_slots.tasks.options import HIGHEST_PRIORITY
+from tenant_slots.tenants import ADMIN_TENANT
 
 OTHER_STATE = "other state"
 ASKED = "asked"
@@ -171,6 +172,13 @@ def _release(model_admin: Any, request: HttpRequest, job: TenantJob, values: dic
     return DONE
 
 
+def _bulk_changes(pks: list[int]) -> set[int]:
+    """The jobs of bulk changes, which whoever cancels everything does not mean: each has a page that stops it."""
+    rows = TenantQueue.objects.filter(tenant=ADMIN_TENANT).values_list("pk", flat=True)
+    own = TenantJob.objects.filter(among(pks), tenant_queue__in=list(rows)).order_by()
+    return set(own.values_list("pk", flat=True))
+
+
 CANCEL = Confirmed(
     permission="cancel",
     label=_("Cancel selected tenant jobs"),
@@ -191,6 +199,7 @@ CANCEL = Confirmed(
         OTHER_STATE: ngettext_lazy("%(count)d job is not running.", "%(count)d jobs are not running.", "count"),
     },
     warnings=_behind_canceled,
+    spared=_bulk_changes,
     in_background=Jobs(
         change=lambda row, jobs, values: cancel.cancel_unadmitted(row, jobs),
         what=_("state"),
@@ -212,6 +221,7 @@ STOP = Confirmed(
         OTHER_STATE: ngettext_lazy("%(count)d job is not running.", "%(count)d jobs are not running.", "count"),
     },
     warnings=_behind_stopped,
+    spared=_bulk_changes,
 )
 RETRY = Confirmed(
     permission="retry",

@@ -28,6 +28,7 @@ from tenant_slots.exceptions import NotRetryable, StaleVersion
 from tenant_slots.locks import locked
 from tenant_slots.models import Change, State, TenantJob, TenantQueue
 from tenant_slots.stats.expressions import LARGE
+from tenant_slots.tenants import ADMIN_TENANT
 
 LEFT = {
     CHANGED_MEANWHILE: ngettext_lazy(
@@ -255,6 +256,12 @@ def _limit_edit(values: dict[str, Any], by: str) -> limits.Edit:
     return limits.limited(values["max_job"], by)
 
 
+def _of_bulk_changes(pks: list[int]) -> set[int]:
+    """What runs all the others: who has paused everything could not resume everything again."""
+    own = TenantQueue.objects.filter(among(pks), tenant=ADMIN_TENANT).order_by()
+    return set(own.values_list("pk", flat=True))
+
+
 PAUSE = Confirmed(
     permission="pause",
     label=_("Pause selected tenant queues"),
@@ -267,6 +274,7 @@ PAUSE = Confirmed(
         **LEFT,
     },
     initial=seen,
+    spared=_of_bulk_changes,
     in_background=Limits(lambda values, by: limits.paused(values["until"])),
 )
 RESUME = Confirmed(
@@ -298,6 +306,7 @@ SET_LIMIT = Confirmed(
         **LEFT,
     },
     initial=seen,
+    spared=_of_bulk_changes,
     in_background=Limits(_limit_edit),
 )
 SET_SHARE = Confirmed(
@@ -335,6 +344,7 @@ CANCEL_WAITING = Confirmed(
     },
     initial=lambda pks: _shown(_waiting(), pks),
     rows_changed=lambda pks, values: _still_like_that(_waiting(), pks, values),
+    spared=_of_bulk_changes,
     in_background=JobsOfQueues(_cancel_some, _("waiting jobs canceled:")),
     counts=JOBS,
 )

@@ -716,6 +716,15 @@ def test_who_has_stopped_it_is_recorded_once(boss: Client) -> None:
     assert entry.user.is_superuser
 
 
+def test_so_is_who_goes_on_with_it(boss: Client) -> None:
+    change = started(boss, QUEUES, "pause", many_queues(5))
+    TenantJob.objects.get(uuid=change.job).cancel()
+    boss.post(page_of(change), {"go_on": "Go on"})
+    boss.post(page_of(change), {"go_on": "Go on"})
+    entry = LogEntry.objects.get()
+    assert entry.get_change_message() == f"Changed bulk change gone on with: pause {change.pk}."
+
+
 def test_why_the_job_has_failed_is_for_those_who_may_see_errors(boss: Client) -> None:
     change = started(boss, QUEUES, "pause", many_queues(5))
     TenantJob.objects.filter(uuid=change.job).update(state=State.FAILED, error="Traceback\nOSError: s3cret")

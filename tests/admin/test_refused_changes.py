@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.test import Client, override_settings
 
@@ -240,6 +241,14 @@ def test_an_added_row_that_a_trigger_refuses_is_an_error_of_the_form(boss: Clien
         response = boss.post(add, sent)
     assert response.status_code == 409
     assert "not this one" in text_of(response)
+
+
+def test_a_user_whose_name_is_longer_than_a_column_adds_a_row(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(User, "get_username", lambda self: "a" * 212)
+    add = f"{QUEUES}add/"
+    sent = {**Form(boss.get(add).content.decode()).values, "tenant": "acme", "queue": "imports"}
+    assert boss.post(add, sent).status_code == 302
+    assert TenantQueue.objects.get().limit_set_by == "a" * 150
 
 
 @on_postgres

@@ -150,6 +150,7 @@ class BulkPages(Restricted, AnyConcern):
             with transaction.atomic(using=app_settings.DATABASE):
                 BulkChange.objects.filter(pk=change.pk).update(cancel_requested_at=None)
                 enqueue(change, queue_for([job.tenant_queue.queue] if job else []))
+            audit.note_all(self, request, _("bulk change gone on with:"), str(change), change.reason)
 
     def _stop_bulk_change(self, request: HttpRequest, change: BulkChange) -> None:
         """One that nobody goes on with ends at once, as there is no job that could look."""
