@@ -8,9 +8,10 @@ from html import unescape
 from typing import Any
 
 import pytest
+from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.test import Client, override_settings
 
 from tenant_slots.admin import actions, at_once, limits
@@ -20,7 +21,7 @@ from tenant_slots.signals import limit_changed
 from tests import refusals
 from tests.admin.bulk_changes import confirm, many_queues, page_of, started
 from tests.admin.site import JOBS, QUEUES, Form, asked, change_page, confirmed, loaded, messages_of
-from tests.factories import another_process, dead_process, fresh, running_job, tenant_queue, waiting_job
+from tests.factories import another_process, dead_process, fresh, in_thread, running_job, tenant_queue, waiting_job
 from tests.races.test_callers_transactions import kept_open
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -345,6 +346,36 @@ def test_where_the_project_has_no_default_for_a_row_the_page_that_resets_it_says
     assert message.startswith("There is no default limit: ")
     assert said in message
     assert "card" not in message
+
+
+@on_postgres
+def test_with_atomic_requests_an_action_holds_one_tenant_queue_at_a_time(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections.settings, "default", {**connection.settings_dict, "ATOMIC_REQUESTS": True})
+    rows = many_queues(3)
+    _, sent = asked(boss, QUEUES, "pause", *rows)
+    pause, free = TenantQueue.pause, []
+
+    def look() -> int:
+        with transaction.atomic():
+            return len(TenantQueue.objects.select_for_update(skip_locked=True))
+
+    def seen(*args: Any, **facts: Any) -> Any:
+        free.append(in_thread(look))
+        return pause(*args, **facts)
+
+    monkeypatch.setattr(TenantQueue, "pause", seen)
+    boss.post(QUEUES, sent)
+    assert free == [3, 3, 3]
+    assert all(fresh(row).paused for row in rows)
+
+
+def test_no_page_of_ours_is_one_transaction_and_other_databases_are_left_to_the_project() -> None:
+    for model in (TenantQueue, TenantJob):
+        for url in admin.site.get_model_admin(model).get_urls():
+            left_out = getattr(url.callback, "_non_atomic_requests", ())
+            assert ("default" in left_out, "other" in left_out) == (True, False), url
 
 
 @on_postgres
