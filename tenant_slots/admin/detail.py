@@ -67,13 +67,13 @@ class DetailPage(Plans, QueuePermissions):
             "slots_job_url": page_of(self, request, TenantJob, "change"),
         }
         if may(request, "view_tenantjob"):
-            context |= self._jobs_of(row)
+            context |= self._its_jobs(row)
         if self.has_set_limit_permission(request, row):
             pages = {"slots_limit_url": "limit", "slots_reset_url": "reset"}
             context |= {name: address(self, page, row.pk) for name, page in pages.items()}
         return context
 
-    def _jobs_of(self, row: TenantQueue) -> dict[str, Any]:
+    def _its_jobs(self, row: TenantQueue) -> dict[str, Any]:
         """That hold its slots, and those that are next."""
         next_ones = positions.first_waiting(row, MOST_WAITING) if live_of(row).waiting else []
         return {"slots_sees_jobs": True, "slots_holding": holding_of(row), "slots_backlog": next_ones}

@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonRes
 from django.urls import path
 from django.utils.translation import gettext
 
-from tenant_slots import tenants
+from tenant_slots import logs, tenants
 from tenant_slots.admin import audit, cells
 from tenant_slots.admin.bases import QueueConcern
 from tenant_slots.admin.changes import CONFLICT, conflict_text, name_of, set_limit_and_share
@@ -65,7 +65,8 @@ class LimitPages(QueuePermissions, QueueConcern):
         try:
             default = tenants.default_max_job(row.tenant, row.queue)
         except Exception as error:  # the project's callable may raise anything, or answer what is no limit
-            logger.exception("DEFAULT_MAX_JOB gives no limit for %s", row)
+            about = logs.about_named(tenant=row.tenant, queue=row.queue)
+            logger.exception("DEFAULT_MAX_JOB gives no limit for %s", row, extra=about)
             self.message_user(request, _no_default(error), messages.ERROR)
             return HttpResponseRedirect(address(self, "change", row.pk))
         form = ResetForm(request.POST if request.method == "POST" else None, initial={"version": row.version})

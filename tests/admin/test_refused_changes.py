@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from django.db import connection, connections, transaction
 from django.test import Client, override_settings
 
-from tenant_slots.admin import actions, at_once, limits
+from tenant_slots.admin import TenantQueueAdmin, actions, at_once, limits
 from tenant_slots.db import transactions
 from tenant_slots.models import BulkChange, State, TenantJob, TenantQueue
 from tenant_slots.signals import limit_changed
@@ -288,6 +288,20 @@ def test_nor_is_one_that_is_to_be_gone_on_with_a_server_error(boss: Client, monk
         response = boss.post(page_of(change), {"go_on": "yes"}, follow=True)
     assert messages_of(response) == ["not this one"]
     assert fresh(change).job == change.job
+
+
+def test_rows_that_the_project_lets_somebody_not_delete_are_counted_and_the_others_deleted(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = many_queues(3)
+    _, sent = asked(boss, QUEUES, "delete_selected", *rows)
+    may = TenantQueueAdmin.has_delete_permission
+    monkeypatch.setattr(
+        TenantQueueAdmin, "has_delete_permission", lambda self, request, obj=None: obj != rows[1] and may(self, request)
+    )
+    response = boss.post(QUEUES, sent, follow=True)
+    assert messages_of(response) == ["2 tenant queues were deleted.", "1 could not be changed."]
+    assert TenantQueue.objects.get() == rows[1]
 
 
 # --- what was deleted, and what the project answers ----------------------------------------------------------------
