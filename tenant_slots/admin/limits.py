@@ -65,8 +65,8 @@ class LimitPages(QueuePermissions, QueueConcern):
         try:
             default = tenants.default_max_job(row.tenant, row.queue)
         except Exception as error:  # the project's callable may raise anything, or answer what is no limit
-            about = logs.about_named(tenant=row.tenant, queue=row.queue)
-            logger.exception("DEFAULT_MAX_JOB gives no limit for %s", row, extra=about)
+            names = {"tenant": row.tenant, "queue": row.queue}
+            logger.exception("DEFAULT_MAX_JOB gives no limit for %s", row, extra=logs.about_named(**names))
             self.message_user(request, _no_default(error), messages.ERROR)
             return HttpResponseRedirect(address(self, "change", row.pk))
         form = ResetForm(request.POST if request.method == "POST" else None, initial={"version": row.version})
