@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 from tenant_slots.admin import audit, decided, queue_charts, words
 from tenant_slots.admin.hosts import name_hosts
 from tenant_slots.admin.pages import address, page_of
-from tenant_slots.admin.permissions import QueuePermissions
+from tenant_slots.admin.permissions import QueuePermissions, may
 from tenant_slots.admin.plans import Plans
 from tenant_slots.admin.queue_charts import Lately, Span
 from tenant_slots.admin.snapshots import shared_charts
@@ -63,15 +63,20 @@ class DetailPage(Plans, QueuePermissions):
             "slots_span": span,
             "slots_spans": queue_charts.SPANS.values(),
             "slots_charts": queue_charts.charts_of(row, span, lately_of(row, span)),
-            "slots_holding": holding_of(row),
-            "slots_backlog": positions.first_waiting(row, MOST_WAITING) if live_of(row).waiting else [],
             "slots_history": audit.history_of(row, kept),
             "slots_job_url": page_of(self, request, TenantJob, "change"),
         }
+        if may(request, "view_tenantjob"):
+            context |= self._its_jobs(row)
         if self.has_set_limit_permission(request, row):
             pages = {"slots_limit_url": "limit", "slots_reset_url": "reset"}
             context |= {name: address(self, page, row.pk) for name, page in pages.items()}
         return context
+
+    def _its_jobs(self, row: TenantQueue) -> dict[str, Any]:
+        """That hold its slots, and those that are next."""
+        next_ones = positions.first_waiting(row, MOST_WAITING) if live_of(row).waiting else []
+        return {"slots_sees_jobs": True, "slots_holding": holding_of(row), "slots_backlog": next_ones}
 
     def _figures(self, row: TenantQueue) -> list[tuple[Any, Any]]:
         """Title and text: how it fares at this moment."""

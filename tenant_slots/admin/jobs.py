@@ -21,6 +21,7 @@ from tenant_slots.admin.job_page import JobPage
 from tenant_slots.admin.lists import CappedPaginator, reading_of
 from tenant_slots.admin.live_jobs import LiveJobs
 from tenant_slots.admin.lookups import OfferedLookups
+from tenant_slots.admin.own_transactions import OwnTransactions
 from tenant_slots.admin.run_times import TasksPage
 from tenant_slots.admin.search import search_jobs
 from tenant_slots.models import TenantJob
@@ -28,7 +29,16 @@ from tenant_slots.stats.expressions import LARGE
 
 
 class TenantJobAdmin(
-    JobPage, HistoryPage, FailuresPage, TasksPage, BulkPages, LiveJobs, JobFields, OfferedLookups, JobModelAdmin
+    OwnTransactions,
+    JobPage,
+    HistoryPage,
+    FailuresPage,
+    TasksPage,
+    BulkPages,
+    LiveJobs,
+    JobFields,
+    OfferedLookups,
+    JobModelAdmin,
 ):
     list_display = (
         "uuid", "what", "for_whom", "queue", "state_shown", "reported", "priority_shown", "enqueued", "started",

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from django import forms
-from django.core.exceptions import PermissionDenied
 from django.db.models import Count, Max
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
@@ -49,7 +48,7 @@ def _shown(pks: list[int]) -> dict[str, Any]:
 def _delete(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
     """With its ended jobs, and with the entry or not at all."""
     if not model_admin.has_delete_permission(request, row):
-        raise PermissionDenied
+        return FAILED
     alias = app_settings.DATABASE
     with bounded(alias, row) as rules:
         send(alias, rules)

@@ -24,6 +24,7 @@ from tenant_slots.admin.limits import LimitPages
 from tenant_slots.admin.live import LiveList
 from tenant_slots.admin.lookups import OfferedLookups, with_storable
 from tenant_slots.admin.overview import OverviewPage
+from tenant_slots.admin.own_transactions import OwnTransactions
 from tenant_slots.admin.snapshots import start_delays_of_rows, worker_time_of_rows
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats.percentiles import with_start_delay
@@ -32,6 +33,7 @@ from tenant_slots.stats.worker_time import with_worker_time
 
 
 class TenantQueueAdmin(
+    OwnTransactions,
     LimitPages,
     ChangeForm,
     DetailPage,

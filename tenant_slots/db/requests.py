@@ -1,9 +1,11 @@
-"""Views that are to be called while a database is away."""
+"""Views around which Django is to begin no transaction: with ``ATOMIC_REQUESTS`` it does so before it calls them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from tenant_slots.conf import app_settings
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -15,9 +17,23 @@ class _EveryDatabase(set[str]):
         return True
 
 
+class _OurDatabase(set[str]):
+    def __contains__(self, alias: object) -> bool:
+        return alias == app_settings.DATABASE or super().__contains__(alias)
+
+
 def outside_transactions(view: View) -> View:
     """Have Django begin none around a view: with ``ATOMIC_REQUESTS`` of any database it is not called before there is
     one.
     """
     view._non_atomic_requests = _EveryDatabase()  # type: ignore[attr-defined]
+    return view
+
+
+def outside_our_transactions(view: View) -> View:
+    """The same for our database alone, for views that change the rows of several tenants: each of them is to be locked
+    no longer than it takes to change it.
+    """
+    others = getattr(view, "_non_atomic_requests", ())
+    view._non_atomic_requests = _OurDatabase(others)  # type: ignore[attr-defined]
     return view

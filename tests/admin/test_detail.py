@@ -166,6 +166,18 @@ def test_the_backlog_is_shown_as_far_as_fifty(boss: Client) -> None:
     assert len(boss.get(change_page(row)).context["slots_backlog"]) == 50
 
 
+def test_which_jobs_there_are_is_for_those_who_may_see_jobs(viewer: Client) -> None:
+    row = tenant_queue(max_job=1)
+    jobs = [running_job(row, another_process()), waiting_job(row)]
+    theirs, others = (
+        client.get(change_page(row)).content.decode() for client in (signed_in("view_tenantqueue"), viewer)
+    )
+    for job in jobs:
+        assert str(job.uuid) not in theirs
+        assert str(job.uuid) in others, "the control"
+    assert jobs[0].task not in theirs
+
+
 def test_the_page_has_as_many_queries_for_many_jobs_as_for_few(boss: Client) -> None:
     row = tenant_queue()
     counts = []

@@ -8,18 +8,20 @@ from html import unescape
 from typing import Any
 
 import pytest
+from django.contrib import admin
 from django.contrib.admin.models import LogEntry
-from django.db import connection, transaction
+from django.contrib.auth.models import User
+from django.db import connection, connections, transaction
 from django.test import Client
 
-from tenant_slots.admin import actions, at_once, limits
+from tenant_slots.admin import TenantQueueAdmin, actions, at_once, limits
 from tenant_slots.db import transactions
 from tenant_slots.models import BulkChange, State, TenantJob, TenantQueue
 from tenant_slots.signals import limit_changed
 from tests import refusals
 from tests.admin.bulk_changes import confirm, many_queues, page_of, started
 from tests.admin.site import JOBS, QUEUES, Form, asked, change_page, confirmed, loaded, messages_of
-from tests.factories import another_process, dead_process, fresh, running_job, tenant_queue, waiting_job
+from tests.factories import another_process, dead_process, fresh, in_thread, running_job, tenant_queue, waiting_job
 from tests.races.test_callers_transactions import kept_open
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -242,6 +244,14 @@ def test_an_added_row_that_a_trigger_refuses_is_an_error_of_the_form(boss: Clien
     assert "not this one" in text_of(response)
 
 
+def test_a_user_whose_name_is_longer_than_a_column_adds_a_row(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(User, "get_username", lambda self: "a" * 212)
+    add = f"{QUEUES}add/"
+    sent = {**Form(boss.get(add).content.decode()).values, "tenant": "acme", "queue": "imports"}
+    assert boss.post(add, sent).status_code == 302
+    assert TenantQueue.objects.get().limit_set_by == "a" * 150
+
+
 @on_postgres
 def test_jobs_before_one_that_is_refused_run_again_and_are_in_the_history(boss: Client) -> None:
     row = tenant_queue(max_job=0)
@@ -280,6 +290,20 @@ def test_nor_is_one_that_is_to_be_gone_on_with_a_server_error(boss: Client, monk
     assert fresh(change).job == change.job
 
 
+def test_rows_that_the_project_lets_somebody_not_delete_are_counted_and_the_others_deleted(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = many_queues(3)
+    _, sent = asked(boss, QUEUES, "delete_selected", *rows)
+    may = TenantQueueAdmin.has_delete_permission
+    monkeypatch.setattr(
+        TenantQueueAdmin, "has_delete_permission", lambda self, request, obj=None: obj != rows[1] and may(self, request)
+    )
+    response = boss.post(QUEUES, sent, follow=True)
+    assert messages_of(response) == ["2 tenant queues were deleted.", "1 could not be changed."]
+    assert TenantQueue.objects.get() == rows[1]
+
+
 # --- what was deleted, and what the project answers ----------------------------------------------------------------
 
 
@@ -314,6 +338,36 @@ def test_a_row_that_is_deleted_while_its_limit_is_set_is_no_server_error(
         404,
         {"errors": {"__all__": ["It was deleted in the meantime."]}},
     )
+
+
+@on_postgres
+def test_with_atomic_requests_an_action_holds_one_tenant_queue_at_a_time(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections.settings, "default", {**connection.settings_dict, "ATOMIC_REQUESTS": True})
+    rows = many_queues(3)
+    _, sent = asked(boss, QUEUES, "pause", *rows)
+    pause, free = TenantQueue.pause, []
+
+    def look() -> int:
+        with transaction.atomic():
+            return len(TenantQueue.objects.select_for_update(skip_locked=True))
+
+    def seen(*args: Any, **facts: Any) -> Any:
+        free.append(in_thread(look))
+        return pause(*args, **facts)
+
+    monkeypatch.setattr(TenantQueue, "pause", seen)
+    boss.post(QUEUES, sent)
+    assert free == [3, 3, 3]
+    assert all(fresh(row).paused for row in rows)
+
+
+def test_no_page_of_ours_is_one_transaction_and_other_databases_are_left_to_the_project() -> None:
+    for model in (TenantQueue, TenantJob):
+        for url in admin.site.get_model_admin(model).get_urls():
+            left_out = getattr(url.callback, "_non_atomic_requests", ())
+            assert ("default" in left_out, "other" in left_out) == (True, False), url
 
 
 @on_postgres
