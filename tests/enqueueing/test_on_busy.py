@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import django_rq
@@ -19,7 +19,7 @@ from tenant_slots.enqueueing import on_busy
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.releases import Admission
-from tenant_slots.repair import steps, sweeper
+from tenant_slots.repair import asking, steps, sweeper
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tests import jobs
@@ -304,11 +304,12 @@ def test_slow_callables_do_not_keep_a_sweep_from_the_rest(monkeypatch: pytest.Mo
     """A worker that sweeps while it runs a job sends no heartbeat for that job meanwhile."""
     tenant_queue(max_job=1)
     asked: list[int] = []
-    clock = time.monotonic
+    clock = SimpleNamespace(monotonic=lambda: len(asked) * 0.9)
+    monkeypatch.setattr(on_busy, "time", clock)
+    monkeypatch.setattr(asking, "time", clock)
 
     def slow(job: TenantJob, row: TenantQueue) -> Reschedule:
         asked.append(job.pk)
-        monkeypatch.setattr(on_busy.time, "monotonic", lambda: clock() + len(asked) * 0.9)
         return Reschedule(60)
 
     due = timezone.now() - timedelta(minutes=1)

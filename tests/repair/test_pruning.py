@@ -45,6 +45,7 @@ def invoices(transactional_db: None, settings: Any) -> Iterator[Any]:
 @pytest.fixture
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "JOBS_PER_BATCH", 4)
+    monkeypatch.setattr(pruning, "SECONDS_TO_PRUNE", 60)
 
 
 def old_jobs(number: int) -> list[TenantJob]:
