@@ -74,8 +74,8 @@ class Fleet:
     """By name."""
     unasked: tuple[str, ...]
     """Queues whose Redis does not answer, and the unusable ones."""
-    is_suspended: bool
-    """All workers of one of the servers are told to rest: ``rq suspend``."""
+    suspended: tuple[str, ...] = ()
+    """Queues whose workers are told to rest, as all of their server: ``rq suspend``."""
     unusable: tuple[str, ...] = ()
     """Queues whose settings lead to no Redis, so that nobody can listen on them."""
 
@@ -102,12 +102,12 @@ def known(*queues: str) -> Fleet:
     members: dict[str, Member] = {}
     unasked: list[str] = []
     unusable: list[str] = []
-    suspended = False
+    suspended: list[str] = []
     for name, same_server in dispatch.by_server(queues or tuple(rq_queues())).items():
         try:
             with dispatch.reaching(name) as queue:
                 members |= {member.name: member for member in _members(queue.connection)}
-                suspended = suspended or bool(is_suspended(queue.connection))
+                suspended += same_server if is_suspended(queue.connection) else []
         except dispatch.OUT_OF_REACH as error:
             about_queue = logs.about_named(queue=name)
             logger.warning(
@@ -117,7 +117,7 @@ def known(*queues: str) -> Fleet:
             if isinstance(error, UnusableQueue):
                 unusable += same_server
     by_name = tuple(sorted(members.values(), key=lambda member: member.name))
-    return Fleet(by_name, tuple(unasked), suspended, tuple(unusable))
+    return Fleet(by_name, tuple(unasked), tuple(suspended), tuple(unusable))
 
 
 def without_worker(known: Fleet, with_jobs: Collection[str]) -> list[str]:

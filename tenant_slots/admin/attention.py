@@ -14,7 +14,7 @@ from django.utils.translation import gettext, ngettext
 from tenant_slots import fleet
 from tenant_slots.admin import workers
 from tenant_slots.admin.bulk import report
-from tenant_slots.admin.words import duration
+from tenant_slots.admin.words import duration, told_to_rest
 from tenant_slots.fleet import Fleet
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.queue_names import usable_queues
@@ -43,7 +43,8 @@ class Facts:
     """They have jobs that may start, and no worker takes them."""
     unasked: tuple[str, ...]
     """Their Redis does not answer."""
-    is_suspended: bool
+    suspended: tuple[str, ...]
+    """Their workers are told to rest."""
     seconds_without_sweep: float | None
     """None while somebody sweeps, 0 where nobody has ever done so."""
     stale: int
@@ -80,7 +81,7 @@ def facts() -> Facts:
     return Facts(
         workers.deserted(known),
         workers.unasked(known),
-        known.is_suspended,
+        known.suspended,
         sweeps.seconds_overdue(),
         stale,
         queued_too_long,
@@ -139,8 +140,8 @@ def _of_workers(facts: Facts, links: Links) -> Iterator[Sentence]:
             "The Redis of these queues does not answer, so that nothing is known of their workers: %(queues)s."
         )
         yield Sentence(text % {"queues": ", ".join(facts.unasked)}, links.workers)
-    if facts.is_suspended:
-        yield Sentence(gettext("All workers are suspended, until somebody calls manage.py rqresume."), links.workers)
+    if facts.suspended:
+        yield Sentence(told_to_rest(facts.suspended), links.workers)
 
 
 def _of_sweeps(facts: Facts, links: Links) -> Iterator[Sentence]:

@@ -8,7 +8,7 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext, ngettext
 
 from tenant_slots import fleet
-from tenant_slots.admin.words import between, duration, long_moment, rest, second
+from tenant_slots.admin.words import between, duration, long_moment, rest, second, told_to_rest
 from tenant_slots.conf import rq_queues
 from tenant_slots.fleet import Member
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -215,8 +215,8 @@ def _workers_of(queue: str) -> Iterable[str]:
             "queue": queue
         }
         yield from _last_heard(members)
-    elif known.is_suspended:
-        yield gettext("All workers are suspended, until somebody calls manage.py rqresume.")
+    elif known.suspended:
+        yield told_to_rest(known.suspended)
     elif all(member.is_leaving for member in alive):
         text = ngettext(
             "%(count)d worker of queue %(queue)s is alive, but ends after the job that it runs.",
@@ -236,7 +236,7 @@ def _workers_of(queue: str) -> Iterable[str]:
 def _is_taken(queue: str) -> bool:
     """Whether some worker is known to take the jobs of this queue."""
     known = fleet.known(queue)
-    return not known.is_suspended and any(member.takes_jobs for member in known.of(queue))
+    return not known.suspended and any(member.takes_jobs for member in known.of(queue))
 
 
 def _last_heard(dead: Sequence[Member]) -> Iterable[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,11 +11,13 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots import rates, rests
+from tenant_slots import dispatch, rates, rests
 from tenant_slots.db import clock
 from tenant_slots.models import LimitSource, State, TenantJob, TenantQueue
+from tenant_slots.queue_names import usable_queues
 from tenant_slots.stats.rows import Row
 from tenant_slots.stats.states import QueueState
+from tenant_slots.validation import storable
 
 NOTHING = "\N{EN DASH}"
 
@@ -164,3 +167,19 @@ def effect_of(limit: int, running: int) -> str:
         "Running %(running)d, limit %(limit)d: %(over)d will finish, none is stopped.",
         running - limit,
     ) % {"running": running, "limit": limit, "over": running - limit}
+
+
+def told_to_rest(suspended: Sequence[str]) -> str:
+    """Which workers are suspended, and how that ends; "" for none. The command of django-rq knows one server.
+
+    Args:
+        suspended: the queues whose workers are.
+    """
+    if not suspended:
+        return ""
+    if len(dispatch.by_server(usable_queues())) == 1:
+        return gettext("All workers are suspended, until somebody calls manage.py rqresume.")
+    text = gettext(
+        "The workers of these queues are suspended, until somebody calls rq resume for their Redis: %(queues)s."
+    )
+    return text % {"queues": ", ".join(storable(str(name)) for name in suspended)}

@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from tenant_slots import dispatch, fleet
 from tenant_slots.admin.pages import address, page_of, view_name
 from tenant_slots.admin.permissions import QueuePermissions, may
+from tenant_slots.admin.words import told_to_rest
 from tenant_slots.fleet import Fleet, Member
 from tenant_slots.models import Stage, TenantJob, TenantQueue
 from tenant_slots.queue_names import usable_queues
@@ -118,7 +119,7 @@ class WorkersPage(QueuePermissions):
             "back": address(self, "changelist"),
             "lanes": _lanes(known, self.own_tenant_queues(request)),
             "unasked": unasked(known),
-            "is_suspended": known.is_suspended,
+            "suspended": told_to_rest(known.suspended),
             "workers": self._shown(request, known),
             "more": max(0, len(known.members) - MOST_SHOWN),
             "slots_job_url": page_of(self, request, TenantJob, "change"),

@@ -10,12 +10,14 @@ from uuid import uuid4
 
 import django_rq
 import pytest
+from django.conf import settings
 from django.contrib.admin import site
 from django.db import connection
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
+from rq.suspension import resume, suspend
 
 import tests.jobs  # noqa: F401  the task is known once its module is imported
 from tenant_slots.admin import TenantQueueAdmin, snapshots
@@ -133,10 +135,28 @@ def test_nobody_sweeps(viewer: Client) -> None:
 
 def test_redis_away_and_suspended_workers(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     somebody_sweeps()
-    monkeypatch.setattr("tenant_slots.fleet.known", lambda *_: Fleet((), ("imports",), is_suspended=True))
+    monkeypatch.setattr("tenant_slots.fleet.known", lambda *_: Fleet((), ("imports",), tuple(settings.RQ_QUEUES)))
     redis, suspended = told(viewer)
     assert redis.endswith("nothing is known of their workers: imports.")
     assert suspended.startswith("All workers are suspended")
+
+
+def test_suspended_workers_of_one_server_are_told_from_those_of_others(viewer: Client) -> None:
+    """Another database of a Redis is another server to RQ."""
+    somebody_sweeps()
+    elsewhere = {**settings.RQ_QUEUES["reports"], "DB": 1}
+    with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "reports": elsewhere}):
+        connection_elsewhere = django_rq.get_connection("reports")
+        suspend(connection_elsewhere)
+        try:
+            said = "The workers of these queues are suspended, until somebody calls rq resume for their Redis: reports."
+            assert list(told(viewer)) == [said]
+            assert said in viewer.get(WORKERS).content.decode()
+            suspend(django_rq.get_connection("imports"))
+            assert list(told(viewer)) == [f"{said.partition(':')[0]}: {', '.join(settings.RQ_QUEUES)}."]
+        finally:
+            resume(connection_elsewhere)
+            resume(django_rq.get_connection("imports"))
 
 
 def test_stale_and_stuck_jobs_and_pauses_lead_to_their_lists(viewer: Client) -> None:

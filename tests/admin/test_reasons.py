@@ -9,7 +9,9 @@ from typing import Any
 
 import django_rq
 import pytest
+from django.conf import settings
 from django.db import connection
+from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -355,6 +357,18 @@ def test_suspended_workers_take_no_job() -> None:
     assert "suspended, until somebody calls manage.py rqresume" in why(job)
     resume(worker.connection)
     assert "1 worker of queue imports is alive" in why(job)
+
+
+def test_suspended_workers_of_another_server_are_no_reason() -> None:
+    job, worker = for_a_worker(), worker_on_record("a")
+    elsewhere = {**settings.RQ_QUEUES["reports"], "DB": 1}
+    with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "reports": elsewhere}):
+        suspend(django_rq.get_connection("reports"))
+        assert "suspended" not in why(job)
+        resume(django_rq.get_connection("reports"))
+        suspend(worker.connection)
+        assert "suspended, until somebody calls rq resume for their Redis: imports." in why(job)
+        resume(worker.connection)
 
 
 def redis_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -257,7 +257,7 @@ def test_a_worker_of_several_queues_is_one_and_one_of_others_is_none() -> None:
 
 
 def test_nothing_is_known_of_the_workers_of_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenant_slots.fleet.known", lambda: Fleet((), ("imports",), is_suspended=False))
+    monkeypatch.setattr("tenant_slots.fleet.known", lambda: Fleet((), ("imports",)))
     count()
     assert QueueMinute.objects.filter(queue=ALL_QUEUES).latest("minute").workers is None
     assert QueueMinute.objects.filter(queue=ALL_QUEUES).latest("minute").running == 0
