@@ -6,8 +6,10 @@ the process that waits for it looks whether it was admitted, and nobody else cou
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
+import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextlib import (
     AbstractContextManager,
@@ -48,11 +50,14 @@ TOO_LATE = "whose code runs when the slot has been given back; use `with hold_sl
 
 
 class SlotHolder(ContextDecorator, AbstractContextManager["Reservation"]):
-    """What ``hold_slot(...)`` gives: for a ``with``, or as a decorator, which holds a slot for each call."""
+    """What ``hold_slot(...)`` gives: for a ``with``, or as a decorator, which holds a slot for each call.
+
+    Several threads, or tasks of asyncio, may use one at once: each ends what it has begun.
+    """
 
     def __init__(self, hold: Callable[[], AbstractContextManager[Reservation]]) -> None:
         self._hold = hold
-        self._held: list[AbstractContextManager[Reservation]] = []
+        self._held: dict[object, list[AbstractContextManager[Reservation]]] = {}
 
     def __call__(self, function: F) -> F:
         """Raises ImproperReservation for what runs only after it was called, when the slot has gone again.
@@ -69,11 +74,31 @@ class SlotHolder(ContextDecorator, AbstractContextManager["Reservation"]):
     def __enter__(self) -> Reservation:
         held = self._hold()
         reservation = held.__enter__()
-        self._held.append(held)
+        self._held.setdefault(_caller(), []).append(held)
         return reservation
 
     def __exit__(self, *error: Any) -> bool | None:
-        return self._held.pop().__exit__(*error)
+        return self._last_held().__exit__(*error)
+
+    def _last_held(self) -> AbstractContextManager[Reservation]:
+        """By the caller; by anybody where an executor, perhaps, has let another thread begin it."""
+        caller = _caller()
+        if caller not in self._held:
+            caller = list(self._held)[-1]
+        own = self._held[caller]
+        held = own.pop()
+        if not own:
+            del self._held[caller]
+        return held
+
+
+def _caller() -> object:
+    """The thread, and the task of asyncio that it is about, if any."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return threading.get_ident(), task
 
 
 def hold_slot(

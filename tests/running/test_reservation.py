@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import OperationalError, connection, connections, transaction
 from django.test import override_settings
 
@@ -632,3 +635,86 @@ def test_a_reservation_inside_a_job_holds_a_slot_of_its_own_queue() -> None:
 @on_postgresql
 def test_reservations_to_begin_are_found_by_their_index() -> None:
     assert "tenant_slots_reservations" in explained(TenantJob.objects.reservations_to_begin().filter(host="x"))
+
+
+@on_postgresql
+def test_each_thread_ends_the_reservation_that_it_has_begun_with_a_holder_that_they_share() -> None:
+    tenant_queue(max_job=2)
+    holder = hold_slot("acme", "imports", timeout=20)
+    one, another = SharedBy(holder), SharedBy(holder)
+    one.leave(ValueError("the first one"))
+    assert (fresh(one.job).state, one.job.error) == (State.FAILED, "ValueError: the first one")
+    assert fresh(another.job).state == State.RUNNING
+    another.leave()
+    assert fresh(another.job).state == State.FINISHED
+    assert counters_match()
+
+
+class SharedBy:
+    """A thread inside a `with` of a holder that others use as well."""
+
+    def __init__(self, holder: Any) -> None:
+        self._holder, self._error = holder, None
+        self._begun, self._end = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._hold, daemon=True)
+        self._thread.start()
+        assert self._begun.wait(30)
+
+    def _hold(self) -> None:
+        try:
+            with suppress(ValueError), self._holder as reservation:
+                self.job = reservation.job
+                self._begun.set()
+                assert self._end.wait(30)
+                if self._error is not None:
+                    raise self._error
+        finally:
+            connections.close_all()
+
+    def leave(self, error: ValueError | None = None) -> None:
+        self._error = error
+        self._end.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+@on_postgresql
+def test_each_task_of_asyncio_ends_its_own_too() -> None:
+    tenant_queue(max_job=2)
+    holder = hold_slot("acme", "imports", timeout=20)
+    held: list[TenantJob] = []
+    ended: list[list[str]] = []
+
+    async def hold(begun: asyncio.Event, end: asyncio.Event) -> None:
+        with holder as reservation:
+            held.append(reservation.job)
+            begun.set()
+            await end.wait()
+
+    async def both() -> None:
+        events = [asyncio.Event() for _ in range(4)]
+        one = asyncio.create_task(hold(*events[:2]))
+        await events[0].wait()
+        another = asyncio.create_task(hold(*events[2:]))
+        await events[2].wait()
+        events[1].set()
+        await one
+        ended.append(await sync_to_async(states_of)(held))
+        events[3].set()
+        await another
+
+    def states_of(jobs: list[TenantJob]) -> list[str]:
+        return [fresh(job).state for job in jobs]
+
+    async_to_sync(both)()
+    assert ended == [["finished", "running"]]
+    assert states_of(held) == ["finished", "finished"]
+
+
+def test_a_reservation_may_be_ended_by_another_thread_than_began_it() -> None:
+    """As with an executor that runs one step in each."""
+    holder = hold_slot("acme", "imports")
+    with ThreadPoolExecutor(1) as pool:
+        reservation = pool.submit(holder.__enter__).result()
+    holder.__exit__(None, None, None)
+    assert fresh(reservation.job).state == State.FINISHED
