@@ -24,7 +24,9 @@ from tenant_slots.management.commands import slots_status, slots_sweep
 from tenant_slots.management.commands._table import table
 from tenant_slots.models import State, TenantQueue
 from tenant_slots.repair import steps
-from tests.factories import fresh, in_rq, tenant_queue, waiting_job, work
+from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.report import Report
+from tests.factories import age, fresh, in_rq, owner, running_job, tenant_queue, waiting_job, work
 from tests.processes import ROOT, environment
 
 pytestmark = pytest.mark.django_db
@@ -369,6 +371,27 @@ def test_slots_sweep_says_what_failed_and_that_it_did(monkeypatch: pytest.Monkey
         call_command("slots_sweep", stdout=output, stderr=errors)
     assert (stop.value.code, output.getvalue()) == (1, "")
     assert errors.getvalue() == "broken: ProgrammingError('no such table')\n"
+
+
+@committing
+def test_what_a_row_holds_writes_no_line_and_clears_no_screen_of_who_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    evil, shown = "\x1b[2J\r\nall is well\u202e", r"\x1b[2J\r\nall is well\u202e"
+
+    def leaves(report: Report, contact: Contact) -> None:
+        report.left.append(f"worker {evil}")
+        report.failed.append(evil)
+
+    monkeypatch.setattr(steps, "STEPS", (leaves,))
+    job = running_job(tenant_queue(), owner(evil, host="elsewhere"))
+    age(job, beat_at=500)
+    said = io.StringIO()
+    for command in ("slots_doctor", "slots_sweep"):
+        with pytest.raises(SystemExit):
+            call_command(command, stdout=said, stderr=said)
+    assert said.getvalue().count(shown) == 3
+    assert "\x1b" not in said.getvalue()
+    assert "\u202e" not in said.getvalue()
+    assert "\nall is well" not in said.getvalue()
 
 
 @committing

@@ -11,6 +11,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error
 
+from tenant_slots.management.commands._table import printable
 from tenant_slots.repair import doctor, liveness, sweeper
 from tenant_slots.repair.finding import Finding
 
@@ -60,7 +61,7 @@ class Command(BaseCommand):
         for finding in findings:
             fixed = "" if finding in left else " (repaired)"
             where = f"{finding.tenant!r} on {finding.queue!r}" if finding.queue else "everywhere"
-            self.stdout.write(f"{finding.kind}: {where} {finding.job}: {finding.meaning}{fixed}")
+            self.stdout.write(printable(f"{finding.kind}: {where} {finding.job}: {finding.meaning}{fixed}"))
         if not findings:
             self.stdout.write("all is well")
 

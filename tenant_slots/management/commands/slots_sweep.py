@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from tenant_slots.conf import app_settings
+from tenant_slots.management.commands._table import printable
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.sweeper import Sweeper, run_now
 
@@ -44,4 +45,4 @@ class Command(BaseCommand):
         if done or not report.failed:
             self.stdout.write(", ".join(done) or "nothing to repair")
         for sentence in [*report.left, *report.failed]:
-            self.stderr.write(sentence)
+            self.stderr.write(printable(sentence))
