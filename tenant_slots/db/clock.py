@@ -10,7 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connections
-from django.db.models import DateTimeField, ExpressionWrapper, Func, IntegerField
+from django.db.models import BooleanField, DateTimeField, ExpressionWrapper, Func, IntegerField
 from django.db.models.functions import Now
 
 from tenant_slots.conf import app_settings
@@ -61,6 +61,28 @@ def from_now(duration: Any) -> Any:
 def within_calendar(sql: str) -> str:
     """PostgreSQL's expression of a time, with what no time zone expresses cut off; it is there three times then."""
     return f"(CASE WHEN {sql} < '{EARLIEST}' THEN '{EARLIEST}' WHEN {sql} > '{LATEST}' THEN '{LATEST}' ELSE {sql} END)"
+
+
+def is_a_time(sql: str) -> str:
+    """SQLite's condition that a text is a time to Python; the text is there four times then.
+
+    SQLite takes the 30th of February for one, too, and the hour 24; of other values Django could not even tell.
+    """
+    date, hour = f"SUBSTR({sql}, 1, 10)", f"SUBSTR({sql}, 12, 2)"
+    return f"(DATE({date}, '+0 days') = {date} AND {hour} < '24' AND TIME(SUBSTR({sql}, 12, 8)) IS NOT NULL)"
+
+
+class IsNoTime(Func):
+    """Whether there is something else in a column for a time. PostgreSQL has nothing else there."""
+
+    output_field = BooleanField()
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return "FALSE", ()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        sql, parameters = compiler.compile(self.source_expressions[0])
+        return f"({sql} IS NOT NULL AND {is_a_time(sql)} IS NOT TRUE)", parameters * 5
 
 
 class InCalendar(Func):

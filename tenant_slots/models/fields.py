@@ -13,7 +13,7 @@ from django.core.checks import CheckMessage
 from django.db import models
 from django.db.models.expressions import Col
 
-from tenant_slots.db.clock import within_calendar
+from tenant_slots.db.clock import is_a_time, within_calendar
 from tenant_slots.exact_json import ExactEncoder
 from tenant_slots.exceptions import InvalidTime
 from tenant_slots.validation import EARLIEST, LATEST, is_in_calendar
@@ -25,8 +25,8 @@ class Moment(models.DateTimeField):  # type: ignore[type-arg]  # it takes none w
     PostgreSQL keeps times that Python has no number for, and psycopg then loads none of the rows that a query finds.
     Such a time reads as the nearest one that can be loaded; the doctor names its row. None is written from here.
 
-    SQLite keeps texts: of one that is no time nothing is read, and one at an end of the calendar is put right when it
-    is.
+    SQLite keeps texts: of one that is no time nothing is read, however well it is formed, and one at an end of the
+    calendar is put right when it is.
     """
 
     def deconstruct(self) -> Any:
@@ -35,7 +35,7 @@ class Moment(models.DateTimeField):  # type: ignore[type-arg]  # it takes none w
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
         if compiler.connection.vendor != "postgresql":
-            return sql, params
+            return f"(CASE WHEN {is_a_time(sql)} THEN {sql} END)", (*params, *params, *params, *params, *params)
         return within_calendar(sql), (*params, *params, *params)
 
     def get_db_converters(self, connection: Any) -> Any:

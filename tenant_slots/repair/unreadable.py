@@ -14,6 +14,7 @@ from django.db.models import Model, Q, QuerySet, TextField
 from django.db.models.functions import Cast, Length
 
 from tenant_slots import limits, rates
+from tenant_slots.db.clock import IsNoTime
 from tenant_slots.models import (
     BulkChange,
     Ending,
@@ -108,7 +109,10 @@ def _odd_rows(rows: QuerySet[Any]) -> QuerySet[Any]:
 
 def _conditions(model: type[Model]) -> dict[str, Q]:
     """By column. Only the database knows: such a time reads as another one, or as none."""
-    odd = {name: Q((f"{name}__lt", EARLIEST)) | Q((f"{name}__gt", LATEST)) for name in _fields_of(model, Moment)}
+    odd = {
+        name: Q((f"{name}__lt", EARLIEST)) | Q((f"{name}__gt", LATEST)) | Q(IsNoTime(name))
+        for name in _fields_of(model, Moment)
+    }
     return odd | {name: ~Q((f"{name}__in", list(known))) for name, known in WORDS.get(model, {}).items()}
 
 
