@@ -120,7 +120,7 @@ def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Sig
     return signature.replace(parameters=parameters)
 
 
-def _call(path: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _call(path: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     result = function(*args, **kwargs)
     return _awaited(path, result) if isinstance(result, Coroutine) else _kept(path, result)
 

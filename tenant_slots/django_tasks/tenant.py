@@ -32,7 +32,7 @@ class TenantOfCall:
     signature: inspect.Signature
     sources: tuple[Source, ...]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> object:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> object:
         """Raises TaskWithoutTenant."""
         for source in self.sources:
             if not _is_nobody(tenant := self._answer(source, args, kwargs)):

@@ -48,6 +48,11 @@ def ping(*args: Any, **kwargs: Any) -> str:
 
 
 @task(queue_name="imports")
+def named(tenant_id: str, path: str, function: str, **others: Any) -> list[Any]:
+    return [path, function, others]
+
+
+@task(queue_name="imports")
 def ping_of_nobody(tenant_id: str) -> None:
     ping.enqueue()
 

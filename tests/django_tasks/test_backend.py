@@ -92,6 +92,13 @@ def test_a_call_takes_a_slot_and_its_result_is_read_back() -> None:
         assert result.started_at == result.last_attempted_at
 
 
+def test_an_argument_may_have_any_name() -> None:
+    result = tasks.named.enqueue(tenant_id="acme", path="feed.csv", function="sum")
+    run_jobs()
+    result.refresh()
+    assert result.return_value == ["feed.csv", "sum", {}]
+
+
 def test_a_result_survives_the_loss_of_redis() -> None:
     result = tasks.add.enqueue("acme", 41)
     run_jobs()
