@@ -15,5 +15,5 @@ class OwnTransactions(AnyConcern):
         urls = super().get_urls()
         for url in urls:
             if callback := getattr(url, "callback", None):
-                outside_our_transactions(callback)
+                url.callback = outside_our_transactions(callback)
         return urls

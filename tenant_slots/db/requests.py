@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from tenant_slots.conf import app_settings
 
@@ -30,10 +33,17 @@ def outside_transactions(view: View) -> View:
     return view
 
 
-def outside_our_transactions(view: View) -> View:
-    """The same for our database alone, for views that change the rows of several tenants: each of them is to be locked
-    no longer than it takes to change it.
+def outside_our_transactions(view: Callable[..., Any]) -> Callable[..., Any]:
+    """A view like it, with the same for our database alone: for views that change the rows of several tenants, each of
+    which is to be locked no longer than it takes to change it.
+
+    The view itself stays as it is: it may be in use elsewhere, or a method, which takes no attributes.
     """
+
+    @functools.wraps(view)
+    def outside(*args: Any, **kwargs: Any) -> Any:
+        return view(*args, **kwargs)
+
     others = getattr(view, "_non_atomic_requests", ())
-    view._non_atomic_requests = _OurDatabase(others)  # type: ignore[attr-defined]
-    return view
+    outside._non_atomic_requests = _OurDatabase(others)  # type: ignore[attr-defined]
+    return markcoroutinefunction(outside) if iscoroutinefunction(view) else outside

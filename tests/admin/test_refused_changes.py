@@ -8,11 +8,14 @@ from html import unescape
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync, iscoroutinefunction
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import connection, connections, transaction
+from django.http import HttpRequest, HttpResponse
 from django.test import Client
+from django.urls import path
 
 from tenant_slots.admin import TenantQueueAdmin, actions, at_once, limits
 from tenant_slots.db import transactions
@@ -368,6 +371,29 @@ def test_no_page_of_ours_is_one_transaction_and_other_databases_are_left_to_the_
         for url in admin.site.get_model_admin(model).get_urls():
             left_out = getattr(url.callback, "_non_atomic_requests", ())
             assert ("default" in left_out, "other" in left_out) == (True, False), url
+
+
+def test_a_page_that_the_project_adds_is_left_as_it_is() -> None:
+    class WithPages(admin.ModelAdmin[TenantQueue]):
+        def get_urls(self) -> list[Any]:
+            return [path("now/", self.now), path("later/", self.later), *super().get_urls()]
+
+        def now(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse("now")
+
+        async def later(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse("later")
+
+    class Queues(TenantQueueAdmin, WithPages):
+        pass
+
+    queues = Queues(TenantQueue, admin.site)
+    now, later = (url.callback for url in queues.get_urls() if str(url.pattern) in ("now/", "later/"))
+    assert "default" in now._non_atomic_requests
+    assert not hasattr(queues.now, "_non_atomic_requests")
+    assert now(None).content == b"now"
+    assert async_to_sync(later)(None).content == b"later"
+    assert (iscoroutinefunction(now), iscoroutinefunction(later)) == (False, True)
 
 
 @on_postgres

@@ -130,6 +130,9 @@
             if (this.lacksTiles && !this.stopped) {
                 await this.ask("tiles", []);
             }
+            if (!this.stopped) {
+                this.succeed();
+            }
         }
 
         async ask(what, rows) {
@@ -160,7 +163,6 @@
             } else if (answer.status !== 304) {
                 throw new Error(String(answer.status));
             }
-            this.succeed();
         }
 
         succeed() {
