@@ -67,6 +67,8 @@ def grant_soon() -> None:
     soon = [wish for wish, is_soon in wishes.items() if is_soon]
     for wish in soon:
         del wishes[wish]
+        if _is_being_granted(wish):
+            wishes[wish] = False  # what is new since that began is for the parting
     _grant(soon)
 
 
@@ -83,11 +85,14 @@ def _grant(wishes: Iterable[Wish]) -> None:
 
 
 def _granting(wish: Wish) -> Thread:
-    thread = _threads.get(wish)
-    if thread is None or not thread.is_alive():
-        thread = _threads[wish] = Thread(target=_call, args=(copy_context(), wish), daemon=True)
-        thread.start()
-    return thread
+    if not _is_being_granted(wish):
+        _threads[wish] = Thread(target=_call, args=(copy_context(), wish), daemon=True)
+        _threads[wish].start()
+    return _threads[wish]
+
+
+def _is_being_granted(wish: Wish) -> bool:
+    return wish in _threads and _threads[wish].is_alive()
 
 
 def _call(context: Context, wish: Wish) -> None:

@@ -228,8 +228,9 @@ def though_deleted(store: Callable[[], T]) -> T:
     """What `store` gives. It is tried again once: that makes a tenant queue anew that was deleted since it was read."""
     try:
         return store()
-    except IntegrityError:
-        if transactions.is_open(app_settings.DATABASE):
+    except (IntegrityError, OperationalError) as error:
+        was_deleted = isinstance(error, IntegrityError) or transactions.is_undone(error)  # at a strict isolation level
+        if transactions.is_open(app_settings.DATABASE) or not was_deleted:
             raise
         return store()
 

@@ -49,6 +49,29 @@ def test_one_that_is_to_be_granted_soon_is_so_before_the_next_job(made: list[str
     assert made == ["sent"]
 
 
+def test_what_is_new_since_a_library_began_to_send_is_for_the_parting(
+    made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parting, "SECONDS_TO_GRANT", 0)
+    server_answers = threading.Event()
+
+    def wish() -> None:
+        made.append("sent")
+        assert server_answers.wait(30)
+
+    with parting.granting_wishes():
+        parting.before_parting(wish, soon=True)
+        parting.grant_soon()
+        parting.before_parting(wish, soon=True)
+        parting.grant_soon()
+        assert not parting.has_wishes(parts=False)
+        assert parting.has_wishes(parts=True)
+        server_answers.set()
+        monkeypatch.setattr(parting, "SECONDS_TO_GRANT", 30)
+        parting._threads[wish].join(30)
+    assert made == ["sent", "sent"]
+
+
 def test_where_no_process_ends_nobody_waits_for_anything(made: list[str]) -> None:
     parting.before_parting(lambda: made.append("sent"), soon=True)
     parting.grant_soon()

@@ -60,8 +60,11 @@ class Restricted:
 
 
 def _is_composed(query: Any) -> bool:
-    """A DISTINCT, a slice, a union or a GROUP BY: nothing can be added to it but around it."""
-    return bool(query.distinct or query.is_sliced or query.combinator or query.group_by is not None)
+    """A DISTINCT, a slice, a union or a GROUP BY: nothing can be added to it but around it. Or one that joins other
+    tables, and may give a row several times.
+    """
+    is_closed = query.distinct or query.is_sliced or query.combinator or query.group_by is not None
+    return bool(is_closed or len(query.alias_map) > 1)
 
 
 class QueuePermissions(Restricted, QueueConcern):

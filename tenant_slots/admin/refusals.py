@@ -5,9 +5,11 @@ Whoever asked for it is told why; nothing of it is a server error.
 
 from __future__ import annotations
 
+from textwrap import shorten
 from typing import NamedTuple
 
 from django.db import DatabaseError
+from django.db.models import ProtectedError, RestrictedError
 from django.utils.translation import gettext
 
 from tenant_slots.admin.changes import CONFLICT
@@ -20,6 +22,9 @@ GONE_MEANWHILE = (TenantQueue.DoesNotExist, TenantJob.DoesNotExist)
 
 NOT_TAKEN = (TenantSlotsError, DatabaseError, *GONE_MEANWHILE)
 """What may be a refusal; see `refusal`."""
+
+LONGEST_REASON = 500
+"""Characters."""
 
 NOT_FOUND, UNAVAILABLE = 404, 503
 
@@ -54,7 +59,10 @@ def problem(name: object, error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What a database says in further lines is the row, which not all may see."""
+    """What a database says in further lines is the row, which not all may see; nor are the rows of the project that
+    Django names where these protect another one.
+    """
     if isinstance(error, TenantQueueLocked):
         return gettext("Another transaction keeps the tenant queue locked, so that nothing was changed. Try again.")
-    return str(error).partition("\n")[0]
+    text = error.args[0] if isinstance(error, (ProtectedError, RestrictedError)) else error
+    return shorten(str(text).partition("\n")[0], LONGEST_REASON, placeholder="…")

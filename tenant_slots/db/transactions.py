@@ -93,6 +93,22 @@ def impatient(alias: str, seconds: float) -> tuple[str, ...]:
     return (_lock_timeout(seconds),)
 
 
+def impatient_by_default(alias: str, seconds: float) -> tuple[str, ...]:
+    """The same where the project has set no lock_timeout of its own."""
+    if not impatient(alias, seconds):
+        return ()
+    return (
+        f"SELECT set_config('lock_timeout', '{int(seconds * 1000)}', true) WHERE current_setting('lock_timeout') = '0'",
+    )
+
+
+def has_lock_timeout(alias: str) -> bool:
+    """Whether the project has set one, outside of a transaction. On PostgreSQL."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SHOW lock_timeout")
+        return str(cursor.fetchone()[0]) != "0"
+
+
 def is_open(alias: str) -> bool:
     """Whether what is written now becomes visible with a commit of the caller: an atomic block, or no autocommit."""
     connection = connections[alias]
@@ -188,20 +204,25 @@ def seeing_others(alias: str) -> Iterator[None]:
 def kept_unbroken() -> Iterator[None]:
     """Have an error of the database undo what the block has done in transactions that were open before, and no more.
 
-    Such an error breaks a transaction. Whatever else the block ends with, what it has done stays.
+    Such an error breaks a transaction. Whatever else the block ends with, what it has done stays. What was undone is
+    not told after the commit either.
     """
     opened = [one for one in connections.all(initialized_only=True) if one.in_atomic_block and not one.needs_rollback]
-    savepoints = [(connection, connection.savepoint()) for connection in opened]
+    savepoints = [(connection, connection.savepoint(), len(connection.run_on_commit)) for connection in opened]
     try:
         yield
     finally:
-        for connection, savepoint in savepoints:
-            if connection.in_atomic_block and not connection.closed_in_transaction:
-                _release(connection, savepoint)
+        for connection, savepoint, told_before in savepoints:
+            is_open = connection.in_atomic_block and not connection.closed_in_transaction
+            if is_open and _release(connection, savepoint):
+                del connection.run_on_commit[told_before:]
 
 
-def _release(connection: BaseDatabaseWrapper, savepoint: Any) -> None:
-    """Or go back there. Not with `atomic`, in which the block's own ``atomic(durable=True)`` would be refused."""
+def _release(connection: BaseDatabaseWrapper, savepoint: Any) -> bool:
+    """Or go back there; whether it was that.
+
+    Not with `atomic`, in which the block's own ``atomic(durable=True)`` would be refused.
+    """
     is_broken, connection.needs_rollback = connection.needs_rollback, False
     with suppress(Error):
         try:
@@ -212,6 +233,7 @@ def _release(connection: BaseDatabaseWrapper, savepoint: Any) -> None:
         if is_broken:
             connection.savepoint_rollback(savepoint)
             connection.savepoint_commit(savepoint)
+    return is_broken
 
 
 def outside(function: Callable[[], T]) -> T:

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import connections, transaction
 from django.db.models import QuerySet
 
-from tenant_slots import chains
+from tenant_slots import chains, tenant_rows
 from tenant_slots.conf import app_settings
 from tenant_slots.db import transactions
 from tenant_slots.db.compiled import IsOneOf, Keys, Statement, among
@@ -52,8 +52,13 @@ def insert_waiting(
 
     Raises:
         InvalidOption: one of them was deleted since somebody looked.
+        TenantQueueLocked: somebody deletes a tenant queue of theirs, or locks it FOR UPDATE, for longer than our
+            patience.
     """
     with transaction.atomic(using=app_settings.DATABASE):
+        awaited = TenantJob.objects.filter(among(task.after)).order_by().values_list("tenant_queue", flat=True)
+        # Before the jobs: who deletes a tenant queue has locked it when he comes to its jobs, and would wait for these.
+        tenant_rows.keep({job.tenant_queue_id for job in jobs} | set(awaited.distinct()))
         _keep(task.after)
         require_stored(task.path, task.after)
         insert(jobs)

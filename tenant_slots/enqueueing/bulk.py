@@ -54,10 +54,10 @@ def insert(jobs: list[TenantJob]) -> None:
 
 
 @contextmanager
-def _kept(jobs: list[TenantJob]) -> Iterator[None]:
+def _kept(jobs: list[TenantJob], *, savepoint: bool = True) -> Iterator[None]:
     """A transaction where nobody deletes their tenant queues; or a part of the caller's, in which these were read."""
     is_part = is_open(app_settings.DATABASE)
-    with transaction.atomic(using=app_settings.DATABASE):
+    with transaction.atomic(using=app_settings.DATABASE, savepoint=savepoint):
         if not is_part:
             tenant_rows.keep({job.tenant_queue_id for job in jobs})
         yield
@@ -66,18 +66,20 @@ def _kept(jobs: list[TenantJob]) -> Iterator[None]:
 def _insert_by_itself(job: TenantJob) -> None:
     """It is a transaction then, and needs no round trips for its begin and end, nor for a lock.
 
-    It waits for a tenant queue as long as we have patience, and for a duplicate until it is known what becomes of it.
+    It waits for a tenant queue as long as we have patience. For a duplicate it waits until it is known what becomes of
+    it, or as long as the project lets its statements wait.
     """
-    patience = transactions.patience.get()
-    while True:
-        try:
-            _insert_one(job, transactions.impatient(app_settings.DATABASE, patience))
-            return
-        except OperationalError as error:
-            if transactions.sqlstate(error) != transactions.LOCK_TIMEOUT:
-                raise
-            if tenant_rows.is_locked(job.tenant_queue_id):
-                raise TenantQueueLocked(tenant_queue=job.tenant_queue, seconds=patience) from error
+    alias, patience = app_settings.DATABASE, transactions.patience.get()
+    try:
+        _insert_one(job, transactions.impatient_by_default(alias, patience))
+    except OperationalError as error:
+        if transactions.sqlstate(error) != transactions.LOCK_TIMEOUT:
+            raise
+        if tenant_rows.is_locked(job.tenant_queue_id):
+            raise TenantQueueLocked(tenant_queue=job.tenant_queue, seconds=patience) from error
+        if transactions.has_lock_timeout(alias):
+            raise
+        _insert_one(job)
 
 
 def _insert_one(job: TenantJob, before: Sequence[str] = ()) -> None:
@@ -102,7 +104,8 @@ def insert_unless_duplicate(job: TenantJob) -> bool:
 
     Where another transaction is about to store one, or to end it, this waits until it has done so or has not.
     """
-    with _kept([job]):
+    # No savepoint in a caller's transaction: who waits for one that is released waits for the whole transaction.
+    with _kept([job], savepoint=False):
         TenantJob.objects.bulk_create([job], ignore_conflicts=True)
     stored = TenantJob.objects.filter(uuid=job.uuid).values_list("pk", "enqueued_at").first()
     if stored is None:

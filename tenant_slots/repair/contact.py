@@ -29,7 +29,7 @@ class Contact:
         self.refused: set[int] = set()
         """Due jobs that the database does not let be promoted: the others are tried first."""
         self.looked_for_forgotten_at = -math.inf
-        """When it last found no job that waits for nothing."""
+        """When it has last looked for jobs that wait for nothing, and done what it could."""
         self.clock: tuple[float, float] | None = None
         """What this process' monotonic clock and the database's said at the same moment."""
         self._doubted: dict[tuple[int, int], tuple[float, object]] = {}

@@ -277,10 +277,10 @@ def promote_forgotten(report: Report, contact: Contact) -> None:
         return
     until = time.monotonic() + SECONDS_TO_TELL
     tenants = list(chains.forgotten().order_by().values_list("tenant_queue", flat=True).distinct())
-    if not tenants:
-        contact.looked_for_forgotten_at = time.monotonic()
     while tenants:
         tenants = [pk for pk in tenants if time.monotonic() < until and unless_locked(_promote_some, report, pk)]
+    if time.monotonic() < until:  # the next sweep goes on
+        contact.looked_for_forgotten_at = time.monotonic()
 
 
 def _promote_some(report: Report, tenant_queue_id: int) -> bool:

@@ -13,6 +13,8 @@ from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import connection, connections, transaction
+from django.db.models import ProtectedError
+from django.db.models.signals import pre_delete
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import path
@@ -405,3 +407,37 @@ def test_a_transaction_around_the_request_stays_whole(boss: Client) -> None:
         boss.post(f"{QUEUES}{rows[1].pk}/limit/", {"max_job": "7", "version": "0"})
         boss.post(change_page(rows[1]), {**loaded(boss, rows[1]), "max_job": "7"})
     assert limits_of(*rows) == [7, 1, 7]
+
+
+@on_postgres
+def test_nobody_is_told_of_a_change_that_was_taken_back(boss: Client) -> None:
+    row, told = tenant_queue(), []
+
+    def receiver(change: Any, **facts: Any) -> None:
+        told.append(change.new)
+
+    limit_changed.connect(receiver)
+    with transaction.atomic(), refusals.refused("true", model=LogEntry, events="INSERT"):
+        response = boss.post(f"{QUEUES}{row.pk}/limit/", {"max_job": "3", "version": "0"}, headers=JSON)
+    assert (response.status_code, fresh(row).max_job, told) == (409, 1, [])
+    assert boss.post(f"{QUEUES}{row.pk}/limit/", {"max_job": "3", "version": "0"}, headers=JSON).status_code == 200
+    assert told == [3], "the control"
+
+
+def test_a_row_that_the_project_protects_is_named_without_what_protects_it(boss: Client) -> None:
+    rows = many_queues(2)
+    secret = {User.objects.create(username=f"secret customer {number}") for number in range(3)}
+
+    def protect(instance: TenantQueue, **facts: Any) -> None:
+        if instance.pk == rows[0].pk:
+            raise ProtectedError("it is referenced through 'Invoice.queue' " + "and so on " * 100, secret)
+
+    pre_delete.connect(protect, sender=TenantQueue)
+    try:
+        *_, problem = messages_of(confirmed(boss, QUEUES, "delete_selected", *rows))
+    finally:
+        pre_delete.disconnect(protect, sender=TenantQueue)
+    assert "Invoice.queue" in problem
+    assert "secret" not in problem
+    assert len(problem) < 700
+    assert TenantQueue.objects.get() == rows[0]

@@ -24,6 +24,7 @@ QUERIES: dict[str, Query] = {
     "distinct": lambda: TenantQueue.objects.filter(jobs__kind="job", tenant="acme").distinct(),
     "slice": lambda: TenantQueue.objects.filter(tenant="acme").order_by("-pk")[:5],
     "union": lambda: TenantQueue.objects.filter(tenant="acme").union(TenantQueue.objects.filter(tenant="nobody")),
+    "joined": lambda: TenantQueue.objects.filter(tenant="acme", jobs__pk__gt=0),
     "only": lambda: TenantQueue.objects.filter(tenant="acme").only("tenant"),
     "annotated": lambda: TenantQueue.objects.filter(tenant="acme").annotate(n=Count("jobs")).filter(n__gt=0),
     "none": lambda: TenantQueue.objects.filter(tenant="acme").none(),

@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from tenant_slots import receivers, tenants
 from tenant_slots.db import transactions
 from tenant_slots.enqueueing import bulk
-from tenant_slots.enqueueing.queue_deletion import lock_free
+from tenant_slots.enqueueing.queue_deletion import Unused, delete_unused, lock_free
 from tenant_slots.exceptions import TenantQueueInUse, TenantQueueLocked
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
-from tests.factories import fresh, in_thread, tenant_queue
+from tests.factories import fresh, in_thread, tenant_queue, waiting_job
 from tests.processes import somebody_waits_for_a_lock, wait_until
 from tests.races.test_callers_transactions import kept_open, meanwhile
 from tests.races.test_strict_levels import LEVELS, execute
@@ -41,10 +43,17 @@ def of_two_tenants() -> list[TenantJob]:
     return jobs.add.enqueue_many([((1, 2), {"tenant": tenant}) for tenant in ("acme", "other")])
 
 
+def after_another_tenants(number: int) -> TenantJob:
+    done = waiting_job(TenantQueue.objects.get(tenant="other"), state=State.FINISHED, ended_at=timezone.now())
+    return jobs.add.using(after=[done]).enqueue(number, 2, tenant="acme")
+
+
 ENQUEUES: list[Any] = [
     pytest.param("reports", lambda: [jobs.add.enqueue(1, 2, tenant="acme")], id="plain"),
     pytest.param("reports", lambda: jobs.add.enqueue_many([((1, 2), {"tenant": "acme"})] * 3), id="many"),
     pytest.param("reports", of_two_tenants, id="of two tenants"),
+    pytest.param("reports", lambda: [after_another_tenants(1)], id="after"),
+    pytest.param("reports", lambda: [after_another_tenants(n) for n in range(2)], id="after, several"),
     pytest.param("imports", lambda: [jobs.import_once.enqueue("acme")], id="unique"),
     pytest.param("imports", lambda: jobs.import_once.enqueue_many([(("acme",), {}), (("b",), {})]), id="unique many"),
     pytest.param("imports", lambda: [jobs.index_shop.enqueue("acme", 1)], id="debounced"),
@@ -168,7 +177,7 @@ def test_an_enqueue_waits_for_a_row_that_somebody_keeps_only_for_a_while(
     with kept_open(lock), transaction.atomic() if in_transaction else nullcontext():
         with pytest.raises(TenantQueueLocked):
             enqueue()
-        assert not TenantJob.objects.exists(), "the caller's transaction goes on"
+        assert not TenantJob.objects.filter(tenant_queue=first).exists(), "the caller's transaction goes on"
     assert enqueue()
 
 
@@ -190,7 +199,8 @@ def test_a_unique_job_waits_for_its_duplicate_for_longer_than_for_a_row(monkeypa
         first = jobs.import_once.enqueue("acme")
         monkeypatch.setattr(bulk, "_insert_one", insert_and_note)
         thread = meanwhile(enqueue, errors)
-        wait_until(lambda: len(tries) > 2, message="its patience was over twice")
+        wait_until(lambda: len(tries) == 2, message="its patience was over")
+        wait_until(somebody_waits_for_a_lock)
     thread.join(20)
     assert errors == []
     assert found == [first]
@@ -280,3 +290,54 @@ def test_a_row_that_is_deleted_between_the_look_and_the_insert_is_made_anew(
     assert fresh(enqueued[0]).tenant_queue.tenant == "acme"
     was_kept = isinstance(deleted[0], TenantQueueLocked)  # where the look was in the transaction that inserts
     assert (enqueued[0].tenant_queue_id == first.pk) == was_kept
+
+
+# --- what enqueueing keeps, and for how long ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["lock_timeout", "statement_timeout"])
+@pytest.mark.parametrize("what", ["duplicate", "table"])
+def test_whoever_enqueues_waits_no_longer_than_the_project_lets_its_statements(setting: str, what: str) -> None:
+    rows_of("imports")
+
+    def keep() -> None:
+        if what == "duplicate":
+            jobs.import_once.enqueue("acme")
+        else:
+            execute("LOCK TABLE tenant_slots_tenantjob IN ACCESS EXCLUSIVE MODE")
+
+    def impatiently() -> None:
+        execute(f"SET {setting} = '300ms'")
+        with transactions.waiting_at_most(0.1):
+            jobs.import_once.enqueue("acme")
+
+    with kept_open(keep), pytest.raises(OperationalError) as error:
+        in_thread(impatiently)
+    assert not isinstance(error.value, TenantQueueLocked)
+
+
+@pytest.mark.parametrize("how", ["one", "many"])
+def test_a_tenant_queue_is_not_deleted_while_somebody_enqueues_after_its_ended_jobs(how: str) -> None:
+    *_, other = rows_of("reports")
+    done = waiting_job(other, state=State.FINISHED, ended_at=timezone.now())
+
+    def delete_many() -> int:
+        with transaction.atomic():
+            return delete_unused(Unused(lock_free([done.tenant_queue_id])))
+
+    with kept_open(lambda: jobs.add.using(after=[done]).enqueue(1, 2, tenant="acme")):
+        came_of = delete(done.tenant_queue) if how == "one" else in_thread(delete_many)
+        assert isinstance(came_of, TenantQueueLocked) or came_of == 0
+        assert in_thread(lambda: jobs.add.enqueue(1, 2, tenant="other")).pk, "nobody keeps it locked meanwhile"
+    assert TenantQueue.objects.filter(pk=done.tenant_queue_id).exists()
+
+
+def test_debouncing_in_a_transaction_makes_no_savepoint_for_each_job() -> None:
+    rows_of("imports")
+
+    def savepoints(*tenants: str) -> int:
+        with transaction.atomic(), CaptureQueriesContext(connection) as captured:
+            jobs.index_shop.enqueue_many([((tenant, 1), {}) for tenant in tenants])
+        return sum("SAVEPOINT" in query["sql"] for query in captured)
+
+    assert savepoints("acme", "b") == savepoints("c", "d", "e", "f")
