@@ -29,9 +29,10 @@ def test_a_healthy_system_is_left_alone_and_no_row_is_locked() -> None:
     row = tenant_queue(max_job=1)
     running_job(row, another_process())
     waiting_job(row)
-    sweep_now()
+    contact = Contact()
+    sweep_now(contact)
     with CaptureQueriesContext(connection) as queries:
-        assert not sweep_now()
+        assert not sweep_now(contact)
     statements = [query["sql"] for query in queries]
     assert not [sql for sql in statements if "FOR NO KEY UPDATE" in sql]
     assert not [sql for sql in statements if sql.startswith("UPDATE") and "sweepclaim" not in sql]
