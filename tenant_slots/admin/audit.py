@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
+from django.contrib import messages
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.contenttypes.models import ContentType
@@ -17,12 +20,15 @@ from django.http import HttpRequest
 from django.utils import timezone, translation
 from django.utils.translation import gettext
 
-from tenant_slots import limits
+from tenant_slots import limits, logs
 from tenant_slots.admin.words import moment
 from tenant_slots.conf import app_settings
 from tenant_slots.db import copying
 from tenant_slots.db.compiled import Consequence, inserted_then
+from tenant_slots.db.transactions import bounded, is_open, kept_unbroken, send
 from tenant_slots.models import Change, KeptChange, TenantJob, TenantQueue
+
+logger = logging.getLogger("tenant_slots")
 
 ENTRIES_SHOWN = 50
 
@@ -45,16 +51,53 @@ class HistoryLine:
     reason: str
 
 
+@contextmanager
+def with_its_entries(row: Model) -> Iterator[None]:
+    """A change of one row and its entries, which stand or fall together where both are in one database, and in a
+    transaction of the caller's. Elsewhere the change stands by itself: nobody's row is held for another database.
+
+    Raises:
+        TenantQueueLocked: somebody else keeps what is needed for longer than our patience; nothing was changed.
+    """
+    alias = app_settings.DATABASE
+    if not (_are_beside_slots() or is_open(alias)):
+        yield
+        return
+    with bounded(alias, row) as rules:
+        send(alias, rules)
+        yield
+
+
 def log_changes(model_admin: Any, request: HttpRequest, row: TenantQueue, changes: Iterable[Change]) -> None:
-    for change in changes:
-        model_admin.log_change(request, row, [message_of(change)])
+    _log(model_admin, request, row, [message_of(change) for change in changes])
 
 
 def note(
     model_admin: Any, request: HttpRequest, row: Model, what: Any, old: Any = "", new: Any = "", reason: str = ""
 ) -> None:
     """One entry. Texts are lazy, to be kept untranslated."""
-    model_admin.log_change(request, row, [message(what, old, new, reason)])
+    _log(model_admin, request, row, [message(what, old, new, reason)])
+
+
+def _log(model_admin: Any, request: HttpRequest, row: Model, made: Sequence[dict[str, Any]]) -> None:
+    """An entry for each message. In a transaction an error undoes the change too; without one that stands."""
+    if is_open(app_settings.DATABASE):
+        _log_each(model_admin, request, row, made)
+        return
+    try:
+        with kept_unbroken():
+            _log_each(model_admin, request, row, made)
+    except Exception:  # of another database, or of the project's own
+        known = {name: getattr(row, name, None) for name in ("tenant", "queue")}
+        about_row = logs.about(row) if isinstance(row, TenantJob) else logs.about_named(**known)
+        logger.exception("a change stands without its entry in the log of the admin", extra=about_row)
+        text = gettext("The change was made, but its entry in the log of the admin could not be written: %(row)s")
+        messages.warning(request, text % {"row": row})
+
+
+def _log_each(model_admin: Any, request: HttpRequest, row: Model, made: Sequence[dict[str, Any]]) -> None:
+    for one in made:
+        model_admin.log_change(request, row, [one])
 
 
 def note_all(model_admin: Any, request: HttpRequest, what: Any, new: str, reason: str) -> None:
@@ -78,7 +121,11 @@ def note_deletions(request: HttpRequest, rows: Sequence[TenantQueue], reason: st
 def is_beside_slots(model_admin: Any) -> bool:
     """Whether an entry is made in Django's way, in the database of the slots: it can be a part of a change then."""
     is_ours = type(model_admin).log_change is ModelAdmin.log_change
-    return is_ours and router.db_for_write(LogEntry) == app_settings.DATABASE
+    return is_ours and _are_beside_slots()
+
+
+def _are_beside_slots() -> bool:
+    return router.db_for_write(LogEntry) == app_settings.DATABASE
 
 
 def logged_then(request: HttpRequest, row: TenantQueue, change: Change) -> Consequence:

@@ -75,7 +75,7 @@ class TenantQueueForm(QueueModelForm):
                 require_future_in(self, name)
         if not self.errors.keys() & {"rate", "burst"}:
             cleaned["new_rate"] = self._rate(cleaned.get("rate", ""), cleaned.get("burst"))
-        if self.instance._state.adding and not self._may_be_added(cleaned):
+        if self.instance._state.adding and not self.refused and not self._may_be_added(cleaned):
             self.add_error("tenant", _("You may add no tenant queue of this tenant."))
         seen = cleaned.get("seen_version")
         if seen is not None and not self.instance._state.adding and seen != self.stored.version:

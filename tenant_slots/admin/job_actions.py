@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any
 
 from django import forms
@@ -40,6 +41,9 @@ ASKED_TO_END = ngettext_lazy(
     "%(count)d reservations were asked to end: their processes cannot be stopped from here.",
     "count",
 )
+
+
+Apply = Callable[[Any, HttpRequest, TenantJob, dict[str, Any]], str]
 
 
 class ReleaseForm(ReasonForm):
@@ -117,6 +121,18 @@ def _pks(jobs: QuerySet[TenantJob]) -> Iterable[int]:
     return jobs.order_by().values_list("pk", flat=True)
 
 
+def _with_its_entry(apply: Apply) -> Apply:
+    """The job is changed with its entry in the log of the admin, or not at all."""
+
+    @wraps(apply)
+    def together(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
+        with audit.with_its_entries(job):
+            return apply(model_admin, request, job, values)
+
+    return together
+
+
+@_with_its_entry
 def _cancel(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
     """A run is stopped only by who may stop jobs, even if it begins right now."""
     before = state_of(job)
@@ -132,6 +148,7 @@ def _cancel(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict
     return STOPPED if stopped == DONE else stopped
 
 
+@_with_its_entry
 def _stop(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
     if job.state != State.RUNNING or not job.cancel():
         return OTHER_STATE
@@ -139,6 +156,7 @@ def _stop(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[s
     return ASKED if job.is_reservation else DONE
 
 
+@_with_its_entry
 def _retry(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
     before = state_of(job)
     try:
@@ -150,6 +168,7 @@ def _retry(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[
     return DONE
 
 
+@_with_its_entry
 def _set_priority(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
     before = str(job.priority)
     if not job.set_priority(values["priority"]):
@@ -158,6 +177,7 @@ def _set_priority(model_admin: Any, request: HttpRequest, job: TenantJob, values
     return DONE
 
 
+@_with_its_entry
 def _release(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
     force = bool(values["force"]) and model_admin.has_force_release_permission(request)
     reason = f"released by {name_of(request)}: {values['reason']}"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from tenant_slots.admin.bases import JobConcern, QueueConcern
 from tenant_slots.conf import app_settings
+from tenant_slots.db.transactions import bounded, send
 from tenant_slots.models import TenantJob, TenantQueue
 
 
@@ -46,16 +46,22 @@ class Restricted:
         return own
 
     def may_have(self, request: HttpRequest, tenant: str, queue: str) -> bool:
-        """Whether a row that does not exist yet would be one of theirs. It is made for a moment, which nobody sees."""
+        """Whether a row that does not exist yet would be one of theirs. It is made for a moment, which nobody sees.
+
+        Raises:
+            TenantQueueLocked: somebody else has been about to add the same one for longer than our patience.
+        """
         own = self.own_tenant_queues(request)
         if own is None:
             return True
         using = app_settings.DATABASE
-        with transaction.atomic(using):
-            with suppress(IntegrityError), transaction.atomic(using):
-                TenantQueue.objects.bulk_create([TenantQueue(tenant=tenant, queue=queue)])
-            is_theirs = own.filter(tenant=tenant, queue=queue).exists()
-            transaction.set_rollback(True, using)
+        made = TenantQueue(tenant=tenant, queue=queue)
+        with bounded(using, made) as rules:
+            send(using, rules)
+            with transaction.atomic(using):
+                TenantQueue.objects.bulk_create([made], ignore_conflicts=True)  # with one that exists
+                is_theirs = own.filter(tenant=tenant, queue=queue).exists()
+                transaction.set_rollback(True, using)
         return is_theirs
 
 

@@ -19,12 +19,13 @@ from tenant_slots.admin.changes import name_of, set_limit
 from tenant_slots.admin.confirmed import DONE, JOBS, Confirmed
 from tenant_slots.admin.forms import STYLED, JobsField, LimitForm, ReasonForm, SeenForm, future_field, seen, share_field
 from tenant_slots.admin.job_actions import canceled_too
+from tenant_slots.admin.refusals import NOT_TAKEN
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import origin
 from tenant_slots.db import clock
 from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing import cancel, retry
-from tenant_slots.exceptions import NotRetryable, StaleVersion
+from tenant_slots.exceptions import NotRetryable, StaleVersion, TenantQueueLocked
 from tenant_slots.locks import locked
 from tenant_slots.models import Change, State, TenantJob, TenantQueue
 from tenant_slots.stats.expressions import LARGE
@@ -154,25 +155,33 @@ def _set_share(model_admin: Any, request: HttpRequest, row: TenantQueue, values:
 def _changed(model_admin: Any, request: HttpRequest, row: TenantQueue, change: Any) -> str:
     """Each row in a transaction of its own, as none may hold several tenants' rows."""
     try:
-        changes = change()
+        with audit.with_its_entries(row):
+            changes = change()
+            audit.log_changes(model_admin, request, row, changes)
     except StaleVersion:
         return CHANGED_MEANWHILE
-    audit.log_changes(model_admin, request, row, changes)
     forget_shared()
     return DONE if changes else UNCHANGED
 
 
 def _cancel_waiting(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
     waiting = _waiting().filter(among(values["jobs"]), tenant_queue=row).order_by("pk")
-    count = cancel.cancel_waiting(row, list(waiting.values_list("pk", flat=True)))
-    return _counted(model_admin, request, row, _("waiting jobs canceled:"), count, values["reason"])
+    with audit.with_its_entries(row):
+        count = cancel.cancel_waiting(row, list(waiting.values_list("pk", flat=True)))
+        _note_count(model_admin, request, row, _("waiting jobs canceled:"), count, values["reason"])
+    return _counted(count)
 
 
-def _counted(model_admin: Any, request: HttpRequest, row: TenantQueue, what: Any, count: int, reason: str) -> str:
-    """Note how many jobs of a row an action has changed."""
+def _note_count(model_admin: Any, request: HttpRequest, row: TenantQueue, what: Any, count: int, reason: str) -> None:
+    """How many jobs of a row an action has changed."""
+    if count:
+        audit.note(model_admin, request, row, what, new=str(count), reason=reason)
+
+
+def _counted(count: int) -> str:
+    """The outcome, once that is committed."""
     if not count:
         return UNCHANGED
-    audit.note(model_admin, request, row, what, new=str(count), reason=reason)
     forget_shared()
     return DONE
 
@@ -217,14 +226,35 @@ def _are_most(count: int) -> list[str]:
 
 
 def _retry_failed(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
-    failed = _failed().filter(among(values["jobs"]), tenant_queue=row).order_by("pk")
+    with audit.with_its_entries(row):
+        count, error = _retried_together(row, values["jobs"])
+        _note_count(model_admin, request, row, _("failed jobs retried:"), count, values["reason"])
+    outcome = _counted(count)
+    if error is not None:
+        raise error
+    return outcome
+
+
+def _retried_together(row: TenantQueue, pks: list[int]) -> tuple[int, Exception | None]:
+    """As `_retried_in_turn`, and the row is held for a tenth of the time where no job is refused."""
+    try:
+        with locked(row.pk) as held:
+            return _retry_some(held, pks), None
+    except TenantQueueLocked:
+        raise
+    except NOT_TAKEN:
+        return _retried_in_turn(_failed().filter(among(pks), tenant_queue=row).order_by("pk").defer(*LARGE))
+
+
+def _retried_in_turn(jobs: QuerySet[TenantJob]) -> tuple[int, Exception | None]:
+    """How many, and what kept one from it: those before it run again all the same."""
     count = 0
     try:
-        for job in failed.defer(*LARGE):
+        for job in jobs:
             count += _retried(job)
-    finally:  # those before one that cannot be changed run again all the same
-        outcome = _counted(model_admin, request, row, _("failed jobs retried:"), count, values["reason"])
-    return outcome
+    except NOT_TAKEN as error:
+        return count, error
+    return count, None
 
 
 def _retried(job: TenantJob) -> bool:

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 on_postgres = pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no locks on rows")
 
+ADD = f"{QUEUES}add/"
 JSON = {"Accept": "application/json"}
 LOCKED = "Another transaction keeps the tenant queue locked, so that nothing was changed. Try again."
 
@@ -42,6 +43,13 @@ def _impatient() -> Iterator[None]:
     token = transactions.patience.set(0.2)
     yield
     transactions.patience.reset(token)
+
+
+@pytest.fixture
+def _acme_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is signed in may see one tenant."""
+    own = TenantQueue.objects.filter(tenant="acme")
+    monkeypatch.setattr(TenantQueueAdmin, "tenant_queues_for", lambda self, request: own.all())
 
 
 def keep(*rows: TenantQueue) -> None:
@@ -166,10 +174,21 @@ def test_the_form_of_a_locked_row_comes_back_as_it_was_sent_and_can_be_sent_agai
 @on_postgres
 @pytest.mark.usefixtures("_impatient")
 def test_a_row_that_somebody_else_is_about_to_add_is_not_waited_for(boss: Client) -> None:
-    add = f"{QUEUES}add/"
-    sent = {**Form(boss.get(add).content.decode()).values, "tenant": "acme", "queue": "imports", "max_job": "3"}
+    sent = {**Form(boss.get(ADD).content.decode()).values, "tenant": "acme", "queue": "imports", "max_job": "3"}
     with kept_open(tenant_queue):
-        response = boss.post(add, sent)
+        response = boss.post(ADD, sent)
+    assert response.status_code == 503
+    assert LOCKED in text_of(response)
+    assert fresh(TenantQueue.objects.get()).max_job == 1
+
+
+@on_postgres
+@pytest.mark.usefixtures("_impatient", "_acme_alone")
+def test_nor_by_somebody_who_may_see_some_tenants_only(boss: Client) -> None:
+    """Whether they may have it is asked with a row that is made for a moment."""
+    sent = {**Form(boss.get(ADD).content.decode()).values, "tenant": "acme", "queue": "imports", "max_job": "3"}
+    with kept_open(tenant_queue):
+        response = boss.post(ADD, sent)
     assert response.status_code == 503
     assert LOCKED in text_of(response)
     assert fresh(TenantQueue.objects.get()).max_job == 1
@@ -241,19 +260,32 @@ def test_a_limit_is_not_set_where_the_share_that_was_sent_with_it_is_refused(bos
 
 @on_postgres
 def test_an_added_row_that_a_trigger_refuses_is_an_error_of_the_form(boss: Client) -> None:
-    add = f"{QUEUES}add/"
-    sent = {**Form(boss.get(add).content.decode()).values, "tenant": "acme", "queue": "imports"}
+    sent = {**Form(boss.get(ADD).content.decode()).values, "tenant": "acme", "queue": "imports"}
     with refusals.refused("true", model=TenantQueue, events="INSERT"):
-        response = boss.post(add, sent)
+        response = boss.post(ADD, sent)
     assert response.status_code == 409
     assert "not this one" in text_of(response)
 
 
+@on_postgres
+@pytest.mark.usefixtures("_acme_alone")
+@pytest.mark.parametrize("as_error", ERRORS)
+def test_so_it_is_for_somebody_who_may_see_some_tenants_only(as_error: str, boss: Client) -> None:
+    sent = {**Form(boss.get(ADD).content.decode()).values, "tenant": "acme", "queue": "imports"}
+    with refusals.refused("true", as_error, model=TenantQueue, events="INSERT"):
+        response = boss.post(ADD, sent)
+    assert response.status_code == 409
+    assert "not this one" in text_of(response)
+    again = {**Form(text_of(response)).values, "tenant": "acme", "queue": "imports"}
+    assert boss.post(ADD, {**again, "tenant": "foreign"}).status_code == 200
+    assert boss.post(ADD, again).status_code == 302
+    assert TenantQueue.objects.get().tenant == "acme"
+
+
 def test_a_user_whose_name_is_longer_than_a_column_adds_a_row(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(User, "get_username", lambda self: "a" * 212)
-    add = f"{QUEUES}add/"
-    sent = {**Form(boss.get(add).content.decode()).values, "tenant": "acme", "queue": "imports"}
-    assert boss.post(add, sent).status_code == 302
+    sent = {**Form(boss.get(ADD).content.decode()).values, "tenant": "acme", "queue": "imports"}
+    assert boss.post(ADD, sent).status_code == 302
     assert TenantQueue.objects.get().limit_set_by == "a" * 150
 
 
