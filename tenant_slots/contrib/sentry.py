@@ -75,8 +75,15 @@ def job_context(job: TenantJob) -> Iterator[None]:
             scope.clear_breadcrumbs()  # of what the process did before, for others
             _tell_of(job, scope)
             if tracing.is_run(job):
-                with span(job), _captured(job, around):
-                    yield
+                put_back = None
+                with span(job):
+                    try:
+                        with _captured(job, around):
+                            yield
+                    except (TenantBusy, EndedAtOnce) as error:  # which the transaction would take for a failure
+                        put_back = error
+                if put_back is not None:
+                    raise put_back
             else:
                 yield
         failed = False

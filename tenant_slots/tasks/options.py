@@ -166,6 +166,9 @@ DECORATOR_OPTIONS = {
 UNCHANGED: Any = object()
 """Of an option that `using` was not given, where None takes away what the decorator has."""
 
+EXPLICIT = "explicit_"
+"""Of the names of what a caller gives as the tenant or the key itself, where the decorator names an argument."""
+
 USING_OPTIONS = {
     "priority": Option(priority_problem),
     "run_after": Option(_run_after_problem),
@@ -188,7 +191,8 @@ def require_options(task: str, given: Mapping[str, Any], options: Mapping[str, O
     """Raises InvalidOption for the first given value that cannot be meant."""
     for name, value in given.items():
         if problem := options[name].problem(value):
-            raise InvalidOption(option=name, value=value, task=task, problem=problem)
+            asked_for = name.removeprefix(EXPLICIT)
+            raise InvalidOption(option=asked_for, value=value, task=task, problem=problem)
     if "retry_for" in given and "retry" not in given:
         problem = "it says after which errors a job runs again; say how often with retry too"
         raise InvalidOption(option="retry_for", value=given["retry_for"], task=task, problem=problem)

@@ -380,6 +380,14 @@ def test_a_delivery_in_which_nothing_runs_is_no_transaction(sent: InMemory) -> N
     assert sent.items == []
 
 
+def test_a_busy_tenant_is_no_failed_transaction(sent: InMemory) -> None:
+    failed, busy = jobs.fails.enqueue("acme"), jobs.busy.enqueue("other")
+    work()
+    status_of = {one["transaction"]: one["contexts"]["trace"].get("status") for one in sent.of("transaction")}
+    assert status_of[failed.task] == "internal_error"
+    assert status_of[busy.task] in (None, "ok")
+
+
 def test_a_busy_tenant_is_no_event(sent: InMemory) -> None:
     job = jobs.busy.enqueue("acme")
     work()
