@@ -32,7 +32,7 @@ def test_a_job_runs_and_keeps_its_result() -> None:
     assert job.tenant_queue.current_job == 0
 
 
-WRITES = re.compile(r"(SET LOCAL \w+ = '\w+'; )?(INSERT|UPDATE|DELETE) ")
+WRITES = re.compile(r"(SELECT set_config\([^;]+; )?(INSERT|UPDATE|DELETE) ")
 """A statement that is a transaction by itself, with the time-out for its locks in the same round trip."""
 
 

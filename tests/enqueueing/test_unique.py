@@ -516,7 +516,8 @@ def test_jobs_without_the_option_pay_nothing() -> None:
     with CaptureQueriesContext(connection) as unique:
         jobs.import_once.enqueue("acme", "b.csv")
     assert len(unique) == len(plain) + 1, "one look"
-    assert not [query for query in plain if "unique_key" in query["sql"].partition("VALUES")[0].partition("WHERE")[2]]
+    texts = [query["sql"].rpartition("; ")[2].partition("VALUES")[0] for query in plain]
+    assert not [text for text in texts if "unique_key" in text.partition("WHERE")[2]]
 
 
 def test_a_digest_tells_nothing_about_the_arguments() -> None:
