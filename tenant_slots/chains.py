@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.db import OperationalError, transaction
-from django.db.models import Exists, OuterRef, QuerySet, Subquery
+from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 
 from tenant_slots import logs
 from tenant_slots.conf import app_settings
@@ -159,14 +159,17 @@ def rounds(jobs: Collection[int]) -> dict[int, int]:
     return found
 
 
-def wait_again(job: TenantJob) -> list[int]:
+def wait_again(job: TenantJob, also: Collection[int] = ()) -> list[int]:
     """Have a job that is to run again wait for those of its jobs that have not ended; gives these.
 
     For whoever holds its tenant queue. An end that it was not told of while it had ended itself is nothing to it any
     more; one that has not ended is still to be told.
+
+    Args:
+        also: jobs that run again, too, by the same transaction.
     """
     not_ended = TenantJob.objects.filter(pk=OuterRef("after")).exclude(state__in=ENDED)
-    edges = JobDependency.objects.filter(Exists(not_ended), job=job.pk)
+    edges = JobDependency.objects.filter(Exists(not_ended) | Q(among([*also], "after")), job=job.pk)
     after = list(edges.values_list("after", flat=True))
     if after:
         untold().filter(job=job.pk, job__state__in=ENDED).update(is_open=False)

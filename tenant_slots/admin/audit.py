@@ -52,15 +52,16 @@ class HistoryLine:
 
 
 @contextmanager
-def with_its_entries(row: Model) -> Iterator[None]:
+def with_its_entries(model_admin: Any, row: Model) -> Iterator[None]:
     """A change of one row and its entries, which stand or fall together where both are in one database, and in a
-    transaction of the caller's. Elsewhere the change stands by itself: nobody's row is held for another database.
+    transaction of the caller's. Elsewhere the change stands by itself: nobody's row is held for another database, nor
+    while code of the project makes the entry.
 
     Raises:
         TenantQueueLocked: somebody else keeps what is needed for longer than our patience; nothing was changed.
     """
     alias = app_settings.DATABASE
-    if not (_are_beside_slots() or is_open(alias)):
+    if not (is_beside_slots(model_admin) or is_open(alias)):
         yield
         return
     with bounded(alias, row) as rules:
@@ -121,11 +122,7 @@ def note_deletions(request: HttpRequest, rows: Sequence[TenantQueue], reason: st
 def is_beside_slots(model_admin: Any) -> bool:
     """Whether an entry is made in Django's way, in the database of the slots: it can be a part of a change then."""
     is_ours = type(model_admin).log_change is ModelAdmin.log_change
-    return is_ours and _are_beside_slots()
-
-
-def _are_beside_slots() -> bool:
-    return router.db_for_write(LogEntry) == app_settings.DATABASE
+    return is_ours and router.db_for_write(LogEntry) == app_settings.DATABASE
 
 
 def logged_then(request: HttpRequest, row: TenantQueue, change: Change) -> Consequence:

@@ -126,7 +126,7 @@ def _with_its_entry(apply: Apply) -> Apply:
 
     @wraps(apply)
     def together(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
-        with audit.with_its_entries(job):
+        with audit.with_its_entries(model_admin, job):
             return apply(model_admin, request, job, values)
 
     return together

@@ -47,7 +47,7 @@ class LimitPages(QueuePermissions, QueueConcern):
         form = LimitAndShareForm(request.POST if request.method == "POST" else None, initial=initial)
         if request.method == "POST" and form.is_valid():
             try:
-                with kept_unbroken(), audit.with_its_entries(row):
+                with kept_unbroken(), audit.with_its_entries(self, row):
                     changes = set_limit_and_share(row, by=name_of(request), **form.cleaned_data)
                     audit.log_changes(self, request, row, changes)
             except StaleVersion as error:
@@ -70,7 +70,7 @@ class LimitPages(QueuePermissions, QueueConcern):
         status = 200
         if request.method == "POST" and form.is_valid():
             try:
-                with kept_unbroken(), audit.with_its_entries(row):
+                with kept_unbroken(), audit.with_its_entries(self, row):
                     changes = row.reset_to_default(by=name_of(request), **form.cleaned_data)
                     audit.log_changes(self, request, row, changes)
             except StaleVersion as error:

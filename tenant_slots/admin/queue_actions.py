@@ -19,7 +19,7 @@ from tenant_slots.admin.changes import name_of, set_limit
 from tenant_slots.admin.confirmed import DONE, JOBS, Confirmed
 from tenant_slots.admin.forms import STYLED, JobsField, LimitForm, ReasonForm, SeenForm, future_field, seen, share_field
 from tenant_slots.admin.job_actions import canceled_too
-from tenant_slots.admin.refusals import NOT_TAKEN
+from tenant_slots.admin.refusals import NOT_TAKEN, fails_alone
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import origin
 from tenant_slots.db import clock
@@ -155,7 +155,7 @@ def _set_share(model_admin: Any, request: HttpRequest, row: TenantQueue, values:
 def _changed(model_admin: Any, request: HttpRequest, row: TenantQueue, change: Any) -> str:
     """Each row in a transaction of its own, as none may hold several tenants' rows."""
     try:
-        with audit.with_its_entries(row):
+        with audit.with_its_entries(model_admin, row):
             changes = change()
             audit.log_changes(model_admin, request, row, changes)
     except StaleVersion:
@@ -166,7 +166,7 @@ def _changed(model_admin: Any, request: HttpRequest, row: TenantQueue, change: A
 
 def _cancel_waiting(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
     waiting = _waiting().filter(among(values["jobs"]), tenant_queue=row).order_by("pk")
-    with audit.with_its_entries(row):
+    with audit.with_its_entries(model_admin, row):
         count = cancel.cancel_waiting(row, list(waiting.values_list("pk", flat=True)))
         _note_count(model_admin, request, row, _("waiting jobs canceled:"), count, values["reason"])
     return _counted(count)
@@ -226,7 +226,7 @@ def _are_most(count: int) -> list[str]:
 
 
 def _retry_failed(model_admin: Any, request: HttpRequest, row: TenantQueue, values: dict[str, Any]) -> str:
-    with audit.with_its_entries(row):
+    with audit.with_its_entries(model_admin, row):
         count, error = _retried_together(row, values["jobs"])
         _note_count(model_admin, request, row, _("failed jobs retried:"), count, values["reason"])
     outcome = _counted(count)
@@ -240,9 +240,9 @@ def _retried_together(row: TenantQueue, pks: list[int]) -> tuple[int, Exception 
     try:
         with locked(row.pk) as held:
             return _retry_some(held, pks), None
-    except TenantQueueLocked:
-        raise
-    except NOT_TAKEN:
+    except NOT_TAKEN as error:
+        if isinstance(error, TenantQueueLocked) or not fails_alone(error):
+            raise
         return _retried_in_turn(_failed().filter(among(pks), tenant_queue=row).order_by("pk").defer(*LARGE))
 
 

@@ -63,7 +63,7 @@ def retry_all(row: TenantQueue, jobs: list[TenantJob]) -> list[TenantJob]:
     TenantJob.objects.retryable().filter(among(together)).update(**AS_NEW)
     for job in sorted(alone, key=attrgetter("unique_key", "pk")):
         # A duplicate of it may be under way, or a job that it runs after.
-        after = chains.wait_again(job)
+        after = chains.wait_again(job, [one.pk for one in retryable])
         unique.revive(TenantJob.objects.retryable().filter(pk=job.pk), **_as_new(after))
         if after:
             transitions.await_jobs(after)

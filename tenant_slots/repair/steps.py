@@ -275,11 +275,12 @@ def promote_forgotten(report: Report, contact: Contact) -> None:
     """Scheduled jobs that wait for no time and for no job, which only SQL from outside makes of them."""
     if time.monotonic() < contact.looked_for_forgotten_at + SECONDS_BETWEEN_LOOKS_FOR_FORGOTTEN:
         return
-    until = time.monotonic() + SECONDS_TO_TELL
     tenants = list(chains.forgotten().order_by().values_list("tenant_queue", flat=True).distinct())
+    until = time.monotonic() + SECONDS_TO_TELL  # the look itself may take longer
+    has_found = bool(tenants)
     while tenants:
         tenants = [pk for pk in tenants if time.monotonic() < until and unless_locked(_promote_some, report, pk)]
-    if time.monotonic() < until:  # the next sweep goes on
+    if not has_found or time.monotonic() < until:  # the next sweep goes on
         contact.looked_for_forgotten_at = time.monotonic()
 
 

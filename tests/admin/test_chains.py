@@ -11,9 +11,10 @@ from django.db import connection
 from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 
 from tenant_slots.admin import TenantJobAdmin, reasons
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import JobDependency, State, TenantJob, TenantQueue
 from tests import jobs
 from tests.admin.site import QUEUES, asked, change_page, confirmed, messages_of, signed_in
 from tests.factories import age, end_run, fresh, owner, running_job, somebody_sweeps, tenant_queue, waiting_job, work
@@ -170,3 +171,14 @@ def test_they_are_counted_in_one_query_however_long_the_chain_is(boss: Client) -
         page, _ = asked(boss, JOBS, "cancel", first)
     assert "20 other jobs run after these" in page.content.decode()
     assert sum("jobdependency" in query["sql"] for query in queries) == 1
+
+
+@pytest.mark.parametrize("key", ["", "ab" * 16], ids=["plain", "unique"])
+def test_a_job_that_is_retried_with_the_one_that_it_runs_after_waits_for_it(key: str, boss: Client) -> None:
+    tenant_queue(max_job=0)
+    first = waiting_job(TenantQueue.objects.get(), unique_key=key)
+    second = jobs.echo.using(after=[first], after_any=True).enqueue("acme", 1)
+    TenantJob.objects.update(state=State.FAILED, ended_at=timezone.now())
+    JobDependency.objects.update(is_open=False)
+    confirmed(boss, QUEUES, "retry_failed", second.tenant_queue)
+    assert (fresh(first).state, fresh(second).state) == (State.WAITING, State.SCHEDULED)

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
 
+from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin
 from tenant_slots.db.transactions import waiting_at_most
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import refusals
 from tests.admin.bulk_changes import many_queues
 from tests.admin.site import JOBS, QUEUES, asked, confirmed, messages_of
-from tests.factories import another_process, dead_process, fresh, running_job, tenant_queue, waiting_job
+from tests.factories import another_process, dead_process, fresh, in_thread, running_job, tenant_queue, waiting_job
 from tests.races.test_callers_transactions import kept_open
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -184,3 +185,26 @@ def test_so_do_actions(boss: Client, caplog: pytest.LogCaptureFixture) -> None:
     assert messages_of(of_job) == [SAID.format(job), "The priority of 1 job was changed."]
     assert (fresh(row).max_job, fresh(job).priority) == (7, 7)
     assert len(complaints(caplog)) == 2
+
+
+@on_postgres
+@pytest.mark.parametrize("of_queues", [True, False], ids=["tenant queues", "jobs"])
+def test_nobodys_row_is_held_while_the_project_makes_the_entry(
+    of_queues: bool, boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may do so over a network."""
+    row = tenant_queue()
+    job = waiting_job(row, state=State.FAILED)
+    free: list[int] = []
+
+    def look() -> int:
+        with transaction.atomic():
+            return len(TenantQueue.objects.select_for_update(skip_locked=True))
+
+    model_admin = TenantQueueAdmin if of_queues else TenantJobAdmin
+    monkeypatch.setattr(model_admin, "log_change", lambda *args: free.append(in_thread(look)), raising=False)
+    if of_queues:
+        confirmed(boss, QUEUES, "set_limit", row, max_job="7")
+    else:
+        confirmed(boss, JOBS, "retry", job)
+    assert free == [1]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -14,6 +16,8 @@ from tenant_slots.db import clock
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.models import JobDependency, Kind, State, TenantJob
 from tenant_slots.repair import doctor, steps
+from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.report import Report
 from tests import jobs
 from tests.factories import (
     admit,
@@ -222,3 +226,20 @@ def test_the_doctor_names_jobs_that_run_after_each_other_which_no_sweep_can_end(
     sweep_now()
     assert damage_found() == []
     assert fresh(last).state == State.CANCELED
+
+
+def test_a_slow_look_for_forgotten_jobs_is_not_repeated_by_each_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, now = [], [1000.0]
+    look = chains.forgotten
+
+    def slow() -> Any:
+        looks.append(1)
+        now[0] += 2 * steps.SECONDS_TO_TELL
+        return look()
+
+    monkeypatch.setattr(chains, "forgotten", slow)
+    monkeypatch.setattr(steps, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    contact = Contact()
+    for _ in range(3):
+        steps.promote_forgotten(Report(), contact)
+    assert len(looks) == 1
