@@ -288,7 +288,9 @@ def test_our_transactions_read_backlogs_as_they_are_indexed() -> None:
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="reads PostgreSQL's plan")
-def test_the_count_of_pages_sees_a_walk_along_the_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seen", ["nothing", "history", "backlog"])
+def test_the_count_of_pages_sees_a_walk_along_the_backlog(monkeypatch: pytest.MonkeyPatch, seen: str) -> None:
+    analyzed_when(seen)
     monkeypatch.setattr(concurrency_keys, "NEAR", 1_000_000)
     few, many = (pages_for_the_last_key(jobs_of_each, 2) for jobs_of_each in (300, 1500))
     assert many > few * 3

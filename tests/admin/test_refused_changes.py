@@ -408,7 +408,7 @@ def test_no_page_of_ours_is_one_transaction_and_other_databases_are_left_to_the_
 
 
 def test_a_page_that_the_project_adds_is_left_as_it_is() -> None:
-    class WithPages(admin.ModelAdmin[TenantQueue]):
+    class WithPages(admin.ModelAdmin):
         def get_urls(self) -> list[Any]:
             return [path("now/", self.now), path("later/", self.later), *super().get_urls()]
 
