@@ -26,6 +26,13 @@ LOCK_TIMEOUT = "55P03"
 
 LOCKED_OUT = (LOCK_TIMEOUT, DEADLOCK)
 
+CANCELED = "57014"
+"""The one of a statement that has taken longer than statement_timeout, or that somebody has canceled.
+
+PostgreSQL also gives it for a lock_timeout that runs out just as one lock is had and the next one waited for, as a row
+that many want takes two: the timer of the second wait clears the flag that says which timer rang (ProcSleep, 14 to 18).
+"""
+
 UNDONE = (DEADLOCK, "40001")
 """The one of a deadlock, and of a strict isolation level that cannot be kept to: what was undone can be tried anew."""
 
@@ -136,9 +143,18 @@ def bounded(alias: str, tenant_queue: object) -> Iterator[tuple[str, ...]]:
         with _transaction(alias) as rules:
             yield rules
     except OperationalError as error:
-        if isinstance(error, TenantQueueLocked) or not is_locked_out(error):
+        if isinstance(error, TenantQueueLocked) or not (is_locked_out(error) or _was_canceled(alias, error)):
             raise
         raise TenantQueueLocked(tenant_queue=tenant_queue, seconds=patience.get()) from error
+
+
+def _was_canceled(alias: str, error: OperationalError) -> bool:
+    """Whether a statement ended early though none has a time-out of its own: the row is not to blame for that."""
+    if sqlstate(error) != CANCELED or connections[alias].needs_rollback:
+        return False
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SHOW statement_timeout")
+        return bool(cursor.fetchone()[0] == "0")
 
 
 @contextmanager
