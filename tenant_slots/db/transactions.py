@@ -149,8 +149,13 @@ def bounded(alias: str, tenant_queue: object) -> Iterator[tuple[str, ...]]:
 
 
 def _was_canceled(alias: str, error: OperationalError) -> bool:
-    """Whether a statement ended early though none has a time-out of its own: the row is not to blame for that."""
+    """Whether the server ended a statement early though none has a time-out of its own: no row is to blame for that.
+
+    A trigger of the project may raise the same code.
+    """
     if sqlstate(error) != CANCELED or connections[alias].needs_rollback:
+        return False
+    if error.__cause__.diag.source_function != "ProcessInterrupts":  # type: ignore[union-attr]  # it is psycopg's
         return False
     with connections[alias].cursor() as cursor:
         cursor.execute("SHOW statement_timeout")
