@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ WRITTEN_BY_MIGRATING = {"auth_permission", "django_content_type"}
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """For ``-n auto`` and ``-n logical``."""
-    return 0 if servers.redis_is_given() else None
+    """For ``-n auto`` and ``-n logical``: more than there are processors, as tests often wait for workers."""
+    return 0 if servers.redis_is_given() else max(2, (os.cpu_count() or 1) * 3 // 2)
 
 
 def pytest_configure(config: pytest.Config) -> None:
