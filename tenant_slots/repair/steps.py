@@ -207,8 +207,8 @@ class _Promoted:
         """Promote these together: no tenant queue is locked for it, and a job that is locked is passed over."""
         with unlocked(findings.due().filter(pk__in=pks)) as jobs:
             # Those that are still due: another sweep may have promoted one, and it may have deferred itself again.
-            own = list(jobs.values_list("rq_queue", "tenant_queue__queue", "tenant_queue").distinct())
             promoted: int = (jobs & findings.due()).update(state=State.WAITING)
+            own = list(jobs.values_list("rq_queue", "tenant_queue__queue", "tenant_queue").distinct())
         for rq_queue, queue, row in own:
             self._tenants.setdefault(rq_queue_of(rq_queue, queue), set()).add((row, 0))
         return promoted

@@ -100,7 +100,8 @@ def refusing(bad: set[int], tried: list[Sequence[int]]) -> Callable[[Sequence[in
     return change
 
 
-def test_halves_are_tried_in_order_until_the_rest_is_left_to_the_next_sweep() -> None:
+def test_halves_are_tried_in_order_until_the_rest_is_left_to_the_next_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "FEW", 1)
     connection.ensure_connection()  # without one, the database would be out of reach
     tried: list[Sequence[int]] = []
     known: list[int] = []
@@ -117,12 +118,23 @@ def test_halves_are_tried_in_order_until_the_rest_is_left_to_the_next_sweep() ->
     assert [list(rows) for rows in tried] == [[*range(8)], [*range(4)], [0, 1]]
 
 
+@pytest.mark.parametrize(("bad", "most_tries"), [(range(256), 290), ([200], 32)])
+def test_finding_out_who_is_refused_takes_few_tries(bad: Sequence[int], most_tries: int) -> None:
+    """One for each where all are; where one is, those of the halves with it and of the last few."""
+    connection.ensure_connection()
+    tried: list[Sequence[int]] = []
+    known: list[int] = []
+    in_halves(range(256), refusing({*bad}, tried), lambda row, error: known.append(row))
+    assert known == list(bad)
+    assert len(bad) < len(tried) <= most_tries
+
+
 def test_many_that_are_refused_do_not_keep_those_behind_them_out_of_each_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     connection.ensure_connection()
     monkeypatch.setattr(together, "random", random.Random(3))
     tried: list[Sequence[int]] = []
     change = refusing(set(range(200)), tried)
-    for _ in range(300):
+    for _ in range(2000):
         in_halves(range(256), change, lambda row, error: None, until=-1.0, in_order=False)
     assert {row for rows in tried for row in rows if min(rows) >= 200} == set(range(200, 256))
 
