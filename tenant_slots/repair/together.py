@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from django.db import DatabaseError
 
+from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.repair import faults
 
 T = TypeVar("T")
@@ -61,9 +62,14 @@ def in_halves(
         until: when to leave the rest, by `time.monotonic`. Something is tried in any case.
         in_order: the first half goes first. Else either does, so that those behind many that are refused have their
             turn in another sweep, where the time is over before all are tried.
+
+    Raises:
+        TenantQueueLocked: all of them would wait for it.
     """
     try:
         return change(rows)
+    except TenantQueueLocked:
+        raise
     except DatabaseError as error:
         if faults.ends_the_step(error):
             raise
