@@ -104,16 +104,27 @@ def concerned(ended: Collection[int] | None = None) -> list[int]:
     return [pk for pk in rows if pk is not None]
 
 
-def tell(tenant_queue_id: int, ended: Collection[int] | None = None) -> Told:
+def to_be_told(tenant_queue_id: int) -> QuerySet[JobDependency, int]:
+    """Primary keys of a tenant queue's jobs that do not know of all ends yet."""
+    own = untold().filter(job__tenant_queue=tenant_queue_id)
+    return own.order_by().values_list("job", flat=True).distinct()
+
+
+def tell(tenant_queue_id: int, ended: Collection[int] | None = None, jobs: Collection[int] | None = None) -> Told:
     """Tell some of a tenant queue's jobs of the ends of those for which they wait.
 
     The lock keeps two ends from being told to the same job at once: the second one finds what the first has left.
+
+    Args:
+        tenant_queue_id: whose.
+        ended: only of these ends.
+        jobs: only these of its jobs.
 
     Raises:
         TenantQueue.DoesNotExist, TenantQueueLocked: as `locked`.
     """
     with locked(tenant_queue_id) as row:
-        edges = _edges(tenant_queue_id, ended)
+        edges = _edges(tenant_queue_id, ended, jobs)
         JobDependency.objects.filter(pk__in=[edge.pk for edge in edges]).update(is_open=False)
         told = Told(has_more=len(edges) == TOLD_AT_ONCE)
         broken = {edge.job_id: edge for edge in edges if not (edge.any_outcome or edge.outcome == State.FINISHED)}
@@ -129,15 +140,17 @@ def forgotten() -> QuerySet[TenantJob]:
     return jobs
 
 
-def promote_forgotten(tenant_queue_id: int) -> Told:
-    """Let some of those of a tenant queue run, as if they had been told that they wait for nothing any more.
+def promote_forgotten(tenant_queue_id: int, pks: Collection[int]) -> Told:
+    """Let those of them that are still forgotten run, as if they had been told that they wait for nothing any more.
+
+    Args:
+        tenant_queue_id, pks: jobs of one tenant queue.
 
     Raises:
         TenantQueue.DoesNotExist, TenantQueueLocked: as `locked`.
     """
     with locked(tenant_queue_id) as row:
-        pks = list(forgotten().filter(tenant_queue=row).values_list("pk", flat=True)[:TOLD_AT_ONCE])
-        return Told(_promote(row, pks), has_more=len(pks) == TOLD_AT_ONCE)
+        return Told(_promote(row, pks))
 
 
 def among_dependents(jobs: Collection[TenantJob]) -> set[int]:
@@ -177,10 +190,12 @@ def wait_again(job: TenantJob, also: Collection[int] = ()) -> list[int]:
     return after
 
 
-def _edges(tenant_queue_id: int, ended: Collection[int] | None) -> list[Any]:
+def _edges(tenant_queue_id: int, ended: Collection[int] | None, jobs: Collection[int] | None) -> list[Any]:
     """With the state of the awaited job, None of one that is gone."""
     outcome = Subquery(TenantJob.objects.filter(pk=OuterRef("after")).values("state"))
     own = untold(ended).filter(job__tenant_queue=tenant_queue_id).annotate(outcome=outcome)
+    if jobs is not None:
+        own = own.filter(among([*jobs], "job"))
     return list(own.order_by()[:TOLD_AT_ONCE])
 
 

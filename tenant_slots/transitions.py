@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
-from django.db import Error
+from django.db import DatabaseError, Error
 from django.utils.module_loading import import_string
 from rq.exceptions import StopRequested
 from rq.timeouts import BaseTimeoutException
@@ -406,25 +406,28 @@ def _tell_tenant(tenant_queue_id: int, ended: Collection[int], until: float) -> 
                 has_more = told.has_more and time.monotonic() < until
     except (TenantQueue.DoesNotExist, TenantQueueLocked) as error:
         logger.warning("a sweep tells jobs that others have ended: %s", error)
+    except DatabaseError as error:
+        if not is_refusal(error):
+            raise
+        logger.exception("a sweep tells jobs that others have ended, those that the database lets change")
     return canceled
 
 
-def tell_some(tenant_queue_id: int, ended: Collection[int] | None = None) -> Told:
+def tell_some(tenant_queue_id: int, ended: Collection[int] | None = None, jobs: Collection[int] | None = None) -> Told:
     """Tell some of a tenant queue's jobs that others have ended; what gets free to run is offered to workers.
 
-    Raises:
-        TenantQueue.DoesNotExist, TenantQueueLocked: as of `chains.tell`.
+    Args, and raises: as of `chains.tell`.
     """
-    told = chains.tell(tenant_queue_id, ended)
+    told = chains.tell(tenant_queue_id, ended, jobs)
     _offer_told(tenant_queue_id, told)
     for job in told.canceled:
         _announce([job], State.CANCELED, job.error)
     return told
 
 
-def promote_forgotten(tenant_queue_id: int) -> Told:
+def promote_forgotten(tenant_queue_id: int, pks: Collection[int]) -> Told:
     """`chains.promote_forgotten`; what gets free to run is offered to workers."""
-    told = chains.promote_forgotten(tenant_queue_id)
+    told = chains.promote_forgotten(tenant_queue_id, pks)
     _offer_told(tenant_queue_id, told)
     return told
 

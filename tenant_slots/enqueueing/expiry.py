@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from tenant_slots import transitions
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.locks import locked
-from tenant_slots.models import CONTENT, EXPIRED, State, TenantJob
+from tenant_slots.models import CONTENT, EXPIRED, State, TenantJob, TenantJobQuerySet
 
 JOBS_PER_STEP = 1000
 """Most jobs that one transaction cancels, so that the tenant queue is not locked for long."""
@@ -24,25 +24,32 @@ def _at_once(change: Callable[..., bool], *given: Any) -> bool:
     return change(*given)
 
 
-def cancel_expired(tenant_queue_id: int, alone: Alone = _at_once) -> int:
+def cancel_expired(tenant_queue_id: int) -> int:
     """Cancel some of a tenant queue's jobs whose time is over; how many.
 
     Those with a slot come last: it goes to no job that is canceled next.
 
-    Args:
-        tenant_queue_id: whose.
-        alone: what each of those with a slot is canceled by.
+    Raises:
+        TenantQueue.DoesNotExist, TenantQueueLocked: as `locked`.
+    """
+    pks = list(without_slot(tenant_queue_id).values_list("pk", flat=True)[:JOBS_PER_STEP])
+    return cancel_these(tenant_queue_id, pks) or cancel_with_slot(tenant_queue_id)
+
+
+def without_slot(tenant_queue_id: int) -> TenantJobQuerySet:
+    """Its jobs whose time is over and that hold no slot."""
+    return TenantJob.objects.expired().filter(tenant_queue=tenant_queue_id)
+
+
+def cancel_these(tenant_queue_id: int, pks: Collection[int]) -> int:
+    """Cancel those of these jobs that still are `without_slot`.
 
     Raises:
         TenantQueue.DoesNotExist, TenantQueueLocked: as `locked`.
     """
-    return _cancel_without_slot(tenant_queue_id) or _cancel_with_slot(tenant_queue_id, alone)
-
-
-def _cancel_without_slot(tenant_queue_id: int) -> int:
     with locked(tenant_queue_id) as row:
-        expired = TenantJob.objects.expired().filter(tenant_queue=row).select_for_update(no_key=True)
-        jobs: list[TenantJob] = list(expired.defer(*CONTENT)[:JOBS_PER_STEP])
+        expired = without_slot(tenant_queue_id).filter(pk__in=pks).select_for_update(no_key=True)
+        jobs: list[TenantJob] = list(expired.defer(*CONTENT))
         ended = {"state": State.CANCELED, "ended_at": DatabaseNow(), "error": EXPIRED}
         TenantJob.objects.filter(pk__in=[job.pk for job in jobs]).update(**ended)
     for job in jobs:
@@ -51,8 +58,13 @@ def _cancel_without_slot(tenant_queue_id: int) -> int:
     return len(jobs)
 
 
-def _cancel_with_slot(tenant_queue_id: int, alone: Alone) -> int:
-    """One that a worker takes meanwhile goes on, and is canceled there."""
+def cancel_with_slot(tenant_queue_id: int, alone: Alone = _at_once) -> int:
+    """Cancel some of a tenant queue's jobs that hold a slot. One that a worker takes meanwhile is canceled there.
+
+    Args:
+        tenant_queue_id: whose.
+        alone: what each of them is canceled by.
+    """
     expired = TenantJob.objects.expired_with_slot().filter(tenant_queue=tenant_queue_id)
     jobs = list(expired.select_related("tenant_queue").defer(*CONTENT)[:WITH_SLOT_PER_STEP])
     return sum(bool(alone(transitions.cancel_unstarted, job, EXPIRED)) for job in jobs)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from django.db import DatabaseError
 from django.db.models import F
 from django.db.models.functions import Least
 
@@ -21,6 +22,7 @@ from tenant_slots.exceptions import InvalidOption
 from tenant_slots.interruptions import NOT_OF_THE_CODE
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.refusals import is_refusal
 from tenant_slots.tasks import context
 from tenant_slots.tasks.on_busy import DISCARD, WAIT, OnBusy, Policy, Reschedule, is_policy
 from tenant_slots.tasks.registry import resolve
@@ -55,7 +57,7 @@ def turn_away(tenant_queue_id: int, jobs: list[TenantJob], ask_until: float = ma
         decisions = dict(_decisions(tenant_queue_id, concerned[first : first + JOBS_PER_STEP], ask_until))
         answers.unasked.extend(pk for pk, policy in decisions.items() if policy is None)
         if decided := {pk: policy for pk, policy in decisions.items() if policy is not None}:
-            answers.discarded.extend(_leave_backlog(tenant_queue_id, decided))
+            answers.discarded.extend(_all_leave(tenant_queue_id, decided))
     return answers
 
 
@@ -107,6 +109,21 @@ def _answer(on_busy: Callable[..., Any], job: TenantJob, row: TenantQueue) -> An
     job.tenant_queue = row
     with context.entered(job):
         return on_busy(job, row)
+
+
+def _all_leave(tenant_queue_id: int, decisions: dict[int, Policy]) -> list[TenantJob]:
+    """Each by itself where the database refuses it to them all; one that it refuses then waits."""
+    try:
+        return _leave_backlog(tenant_queue_id, decisions)
+    except DatabaseError as error:
+        if not is_refusal(error):
+            raise
+        if len(decisions) == 1:
+            (pk,) = decisions
+            text = "a job may not do what its on_busy says, so it waits: the database refuses it"
+            logger.exception(text, extra=logs.about_run(pk))
+            return []
+    return [job for pk, policy in decisions.items() for job in _all_leave(tenant_queue_id, {pk: policy})]
 
 
 def _leave_backlog(tenant_queue_id: int, decisions: dict[int, Policy]) -> list[TenantJob]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 
 from tenant_slots import dispatch
 from tenant_slots.enqueueing import on_busy
@@ -15,6 +16,7 @@ from tenant_slots.repair import findings
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.one_row import unless_locked
 from tenant_slots.repair.report import Report
+from tenant_slots.repair.together import jobs_together
 from tenant_slots.repair.unlocked import unlocked
 
 SECONDS_TO_ASK = 2
@@ -32,24 +34,25 @@ def ask(report: Report, contact: Contact) -> None:
     until = time.monotonic() + SECONDS_TO_ASK
     tenants = list(findings.to_ask().order_by().values_list("tenant_queue", flat=True).distinct())
     random.shuffle(tenants)
+    left_out: set[int] = set()
     while tenants:
         still_there = []
         for tenant_queue_id in tenants:
             now = time.monotonic()
             if now >= until:
                 return
-            if unless_locked(_ask_some, tenant_queue_id, min(until, now + SECONDS_OF_ONE)):
+            if unless_locked(_ask_some, tenant_queue_id, min(until, now + SECONDS_OF_ONE), left_out):
                 still_there.append(tenant_queue_id)
         tenants = still_there
 
 
-def _ask_some(tenant_queue_id: int, until: float) -> bool:
+def _ask_some(tenant_queue_id: int, until: float, left_out: set[int]) -> bool:
     """A tenant's turn. False: it needs no other one in this sweep.
 
     Who is to be asked is noted as asked before: no other sweep asks him too, and a callable that takes its process
     along does so once.
     """
-    jobs = _noted_as_asked(tenant_queue_id)
+    jobs = _noted_as_asked(tenant_queue_id, until, left_out)
     unasked = [job.pk for job in jobs]
     try:
         answers = unless_locked(on_busy.turn_away, tenant_queue_id, jobs, until)
@@ -65,11 +68,26 @@ def _ask_some(tenant_queue_id: int, until: float) -> bool:
     return bool(jobs)
 
 
-def _noted_as_asked(tenant_queue_id: int) -> list[TenantJob]:
-    own = findings.to_ask().filter(tenant_queue=tenant_queue_id).order_by("pk")
-    with unlocked(own[:JOBS_OF_ONE]) as jobs:
-        jobs.update(asks=False)
-        return list(jobs.select_related("tenant_queue").only("tenant_queue__queue", "task", "uuid", "attempt"))
+def _noted_as_asked(tenant_queue_id: int, until: float, left_out: set[int]) -> list[TenantJob]:
+    """Those of its next jobs that could be noted.
+
+    Args:
+        tenant_queue_id, until: of the turn.
+        left_out: has those that this sweep has found to be refused by the database, and takes more of them.
+    """
+    noted: list[TenantJob] = []
+
+    def note(pks: Sequence[int]) -> int:
+        with unlocked(findings.to_ask().filter(pk__in=pks)) as jobs:
+            jobs.update(asks=False)
+            rows = jobs.select_related("tenant_queue").only("tenant_queue__queue", "task", "uuid", "attempt")
+            found = list(rows)
+        noted.extend(found)
+        return len(found)
+
+    own = findings.to_ask().filter(tenant_queue=tenant_queue_id).exclude(pk__in=left_out).order_by("pk")
+    jobs_together(list(own.values_list("pk", flat=True)[:JOBS_OF_ONE]), "asked", note, until, left_out)
+    return noted
 
 
 def _note_as_unasked(pks: list[int]) -> None:

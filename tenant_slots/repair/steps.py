@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from django.db.models import Q, QuerySet
@@ -57,6 +58,9 @@ SECONDS_TO_TELL = 1
 
 SECONDS_BETWEEN_LOOKS_FOR_QUEUES = 300
 """The look reads the whole backlog."""
+
+CHOSEN_FROM = 20 * ROWS_PER_STEP
+"""Of so many jobs of a tenant those that one step changes are drawn."""
 
 _looked_for_queues_at = -math.inf
 
@@ -207,8 +211,8 @@ class _Promoted:
         """Promote these together: no tenant queue is locked for it, and a job that is locked is passed over."""
         with unlocked(findings.due().filter(pk__in=pks)) as jobs:
             # Those that are still due: another sweep may have promoted one, and it may have deferred itself again.
-            own = list(jobs.values_list("rq_queue", "tenant_queue__queue", "tenant_queue").distinct())
             promoted: int = (jobs & findings.due()).update(state=State.WAITING)
+            own = list(jobs.values_list("rq_queue", "tenant_queue__queue", "tenant_queue").distinct())
         for rq_queue, queue, row in own:
             self._tenants.setdefault(rq_queue_of(rq_queue, queue), set()).add((row, 0))
         return promoted
@@ -240,7 +244,7 @@ def _cancel_all_expired(report: Report, tenants: list[int]) -> int:
     """How many were canceled."""
     before, until = report.canceled, time.monotonic() + SECONDS_TO_TELL
     random.shuffle(tenants)
-    while tenants := [pk for pk in tenants if time.monotonic() < until and _cancel_expired(report, pk)]:
+    while tenants := [pk for pk in tenants if time.monotonic() < until and _cancel_expired(report, pk, until)]:
         pass
     return report.canceled - before
 
@@ -251,24 +255,41 @@ def _tell_all(report: Report) -> None:
     until = time.monotonic() + SECONDS_TO_TELL
     while tenants:
         random.shuffle(tenants)
-        told = [unless_locked(_tell_some, report, pk) for pk in tenants if time.monotonic() < until]
+        told = [unless_locked(_tell_some, report, pk, until) for pk in tenants if time.monotonic() < until]
         if not any(told):
             return
         tenants = chains.concerned()
 
 
-def _cancel_expired(report: Report, tenant_queue_id: int) -> bool:
+def _cancel_expired(report: Report, tenant_queue_id: int, until: float) -> bool:
     """False where there are no more, or somebody holds the tenant queue."""
-    canceled = unless_locked(expiry.cancel_expired, tenant_queue_id, unless_locked)
+    canceled = unless_locked(_cancel_some, tenant_queue_id, until)
     report.canceled += canceled or 0
     return bool(canceled)
 
 
-def _tell_some(report: Report, tenant_queue_id: int) -> bool:
-    told = transitions.tell_some(tenant_queue_id)
-    report.promoted += len(told.promoted)
-    report.canceled += len(told.canceled)
-    return True
+def _cancel_some(tenant_queue_id: int, until: float) -> int:
+    pks = _drawn(expiry.without_slot(tenant_queue_id).values_list("pk", flat=True))
+    canceled = jobs_together(pks, "canceled", partial(expiry.cancel_these, tenant_queue_id), until)
+    return canceled or expiry.cancel_with_slot(tenant_queue_id, unless_locked)
+
+
+def _tell_some(report: Report, tenant_queue_id: int, until: float) -> bool:
+    """False where nobody could be told."""
+
+    def tell(pks: Sequence[int]) -> int:
+        told = transitions.tell_some(tenant_queue_id, jobs=pks)
+        report.promoted += len(told.promoted)
+        report.canceled += len(told.canceled)
+        return len(pks)
+
+    return bool(jobs_together(_drawn(chains.to_be_told(tenant_queue_id)), "told of an end", tell, until))
+
+
+def _drawn(pks: QuerySet[Any, int]) -> list[int]:
+    """As many as one step changes: any of them, so that those that the database refuses are not in all draws."""
+    found = list(pks[:CHOSEN_FROM])
+    return random.sample(found, min(ROWS_PER_STEP, len(found)))
 
 
 def promote_forgotten(report: Report, contact: Contact) -> None:
@@ -279,16 +300,20 @@ def promote_forgotten(report: Report, contact: Contact) -> None:
     until = time.monotonic() + SECONDS_TO_TELL  # the look itself may take longer
     has_found = bool(tenants)
     while tenants:
-        tenants = [pk for pk in tenants if time.monotonic() < until and unless_locked(_promote_some, report, pk)]
+        tenants = [pk for pk in tenants if time.monotonic() < until and unless_locked(_promote_some, report, pk, until)]
     if not has_found or time.monotonic() < until:  # the next sweep goes on
         contact.looked_for_forgotten_at = time.monotonic()
 
 
-def _promote_some(report: Report, tenant_queue_id: int) -> bool:
+def _promote_some(report: Report, tenant_queue_id: int, until: float) -> bool:
     """False where there are no more."""
-    told = transitions.promote_forgotten(tenant_queue_id)
-    report.promoted += len(told.promoted)
-    return told.has_more
+
+    def promote(pks: Sequence[int]) -> int:
+        report.promoted += len(transitions.promote_forgotten(tenant_queue_id, pks).promoted)
+        return len(pks)
+
+    pks = _drawn(chains.forgotten().filter(tenant_queue=tenant_queue_id).values_list("pk", flat=True))
+    return bool(jobs_together(pks, "promoted", promote, until))
 
 
 def leave_queues_given_up(report: Report, contact: Contact) -> None:

@@ -11,11 +11,15 @@ from typing import TypeVar
 
 from django.db import DatabaseError
 
+from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.repair import faults
 
 T = TypeVar("T")
 
 logger = logging.getLogger("tenant_slots")
+
+FEW = 16
+"""Of so many each is tried alone: where most are refused, to halve on would take twice as long."""
 
 
 def jobs_together(
@@ -50,28 +54,39 @@ def in_halves(
     *,
     in_order: bool = True,
 ) -> int:
-    """How many of the rows could be changed: all at once, else each half by itself.
+    """How many of the rows could be changed: all at once, else each half by itself, in the end each row.
 
     Args:
         change: one transaction. Returns how many rows it has changed.
         refused: told of each row that cannot be changed even alone.
         until: when to leave the rest, by `time.monotonic`. Something is tried in any case.
-        in_order: the first half goes first. Else either does: those behind many that are refused have their turn in
-            another sweep, where the time is over before all are tried.
+        in_order: the first half goes first. Else either does, so that those behind many that are refused have their
+            turn in another sweep, where the time is over before all are tried.
+
+    Raises:
+        TenantQueueLocked: all of them would wait for it.
     """
     try:
         return change(rows)
+    except TenantQueueLocked:
+        raise
     except DatabaseError as error:
         if faults.ends_the_step(error):
             raise
         if len(rows) == 1:
             refused(rows[0], error)
             return 0
-    middle = len(rows) // 2
-    halves = [rows[:middle], rows[middle:]]
+    parts = _parts(rows)
     if not in_order:
-        random.shuffle(halves)
-    changed = in_halves(halves[0], change, refused, until, in_order=in_order)
-    if time.monotonic() > until:
-        return changed
-    return changed + in_halves(halves[1], change, refused, until, in_order=in_order)
+        random.shuffle(parts)
+    changed = 0
+    for number, part in enumerate(parts):
+        if number and time.monotonic() > until:
+            break
+        changed += in_halves(part, change, refused, until, in_order=in_order)
+    return changed
+
+
+def _parts(rows: Sequence[T]) -> list[Sequence[T]]:
+    size = math.ceil(len(rows) / 2) if len(rows) > FEW else 1
+    return [rows[first : first + size] for first in range(0, len(rows), size)]

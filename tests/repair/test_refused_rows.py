@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from django.db import DatabaseError, DataError, connection
 
+from tenant_slots import chains, transitions
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.enqueueing import on_busy
-from tenant_slots.models import State, TenantJob
+from tenant_slots.exceptions import TenantQueueLocked
+from tenant_slots.models import JobDependency, State, TenantJob, TenantQueue
 from tenant_slots.repair import steps, together
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
@@ -90,6 +93,116 @@ def test_a_job_that_is_refused_keeps_no_other_tenant_from_being_asked(monkeypatc
     assert (fresh(first).state, fresh(second).state) == (State.WAITING, State.CANCELED)
 
 
+@pytest.mark.parametrize("changes", ["NEW.id = {}", "NEW.id = {} AND NEW.state = 'canceled'"])
+def test_a_job_that_is_refused_keeps_no_other_of_its_tenant_from_what_its_on_busy_says(
+    changes: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[int] = []
+
+    def discards(job: TenantJob, row: TenantQueue) -> str:
+        asked.append(job.pk)
+        return "discard"
+
+    monkeypatch.setattr(on_busy, "_on_busy", lambda job: discards)
+    row = tenant_queue(max_job=0)
+    jobs = [waiting_job(row, asks=True) for _ in range(4)]
+    with refused(changes.format(jobs[1].pk)):
+        assert sweep_now().failed == []
+    states = [fresh(job).state for job in jobs]
+    assert states == [State.CANCELED, State.WAITING, State.CANCELED, State.CANCELED]
+    assert len(asked) == len(set(asked)), "each is asked once"
+    assert "not this one" in caplog.text
+
+
+def refused_with_others(**values: Any) -> tuple[list[TenantJob], str]:
+    """Some jobs of one tenant, and which change is refused: any of the second one."""
+    row = tenant_queue(max_job=9)
+    jobs = [waiting_job(row, **values) for _ in range(4)]
+    return jobs, any_change_of(jobs[1])
+
+
+def test_a_job_that_is_refused_keeps_no_other_of_its_tenant_from_being_canceled_when_it_is_expired() -> None:
+    jobs, change = refused_with_others(expires_at=in_seconds(-60))
+    with refused(change):
+        report = sweep_now()
+    assert (report.failed, report.canceled) == ([], 3)
+    assert fresh(jobs[1]).state == State.WAITING
+    assert sweep_now().canceled == 1  # control
+
+
+def after_an_ended_one(jobs: list[TenantJob]) -> list[JobDependency]:
+    ended = waiting_job(tenant_queue("other"), state=State.FINISHED, ended_at=in_seconds(-60))
+    return [JobDependency.objects.create(job=job, after=ended) for job in jobs]
+
+
+def test_a_job_that_is_refused_keeps_no_other_of_its_tenant_from_being_told_of_an_end() -> None:
+    jobs, change = refused_with_others(state=State.SCHEDULED)
+    after_an_ended_one(jobs)
+    with refused(change):
+        report = sweep_now()
+    assert (report.failed, report.promoted) == ([], 3)
+    assert fresh(jobs[1]).state == State.SCHEDULED
+    assert sweep_now().promoted == 1  # control
+
+
+def test_nor_does_a_dependency_that_is_refused() -> None:
+    jobs, _ = refused_with_others(state=State.SCHEDULED)
+    edges = after_an_ended_one(jobs)
+    with refused(f"NEW.id = {edges[1].pk}", model=JobDependency):
+        assert sweep_now().promoted == 3
+    assert fresh(jobs[1]).state == State.SCHEDULED
+
+
+def test_a_job_that_is_refused_keeps_no_other_of_its_tenant_forgotten() -> None:
+    jobs, change = refused_with_others(state=State.SCHEDULED)
+    with refused(change):
+        assert sweep_now().promoted == 3
+    assert fresh(jobs[1]).state == State.SCHEDULED
+
+
+def test_more_than_one_step_changes_that_are_refused_do_not_keep_the_others_of_their_tenant_out_of_each_sweep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(steps, "ROWS_PER_STEP", 2)
+    monkeypatch.setattr(steps, "random", random.Random(7))
+    row = tenant_queue(max_job=9)
+    jobs = [waiting_job(row, state=State.SCHEDULED) for _ in range(8)]
+    after_an_ended_one(jobs)
+    with refused(any_change_of(*jobs[:5])):
+        for _ in range(30):
+            sweep_now()
+        assert [fresh(job).state for job in jobs] == [State.SCHEDULED] * 5 + [State.QUEUED] * 3
+
+
+def test_a_job_that_is_refused_keeps_no_other_tenant_from_being_told_of_an_end_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    concerned = chains.concerned
+    monkeypatch.setattr(chains, "concerned", lambda ended: sorted(concerned(ended)))
+    rows = [tenant_queue(tenant, max_job=0) for tenant in ("acme", "beta", "gamma")]
+    awaited, *_ = [waiting_job(row) for row in rows]
+    first, second = (waiting_job(row, state=State.SCHEDULED) for row in rows[1:])
+    for job in (first, second):
+        JobDependency.objects.create(job=job, after=awaited, any_outcome=True)
+    transitions.await_jobs([awaited.pk])
+    with refused(any_change_of(first)):
+        assert awaited.cancel()
+    assert (fresh(first).state, fresh(second).state) == (State.SCHEDULED, State.WAITING)
+
+
+def test_a_tenant_queue_that_is_locked_is_not_tried_for_each_row() -> None:
+    connection.ensure_connection()
+    tried: list[Sequence[int]] = []
+
+    def locked(rows: Sequence[int]) -> int:
+        tried.append(rows)
+        raise TenantQueueLocked(tenant_queue=1, seconds=1)
+
+    with pytest.raises(TenantQueueLocked):
+        in_halves(range(8), locked, lambda row, error: None)
+    assert len(tried) == 1
+
+
 def refusing(bad: set[int], tried: list[Sequence[int]]) -> Callable[[Sequence[int]], int]:
     def change(rows: Sequence[int]) -> int:
         tried.append(rows)
@@ -100,7 +213,8 @@ def refusing(bad: set[int], tried: list[Sequence[int]]) -> Callable[[Sequence[in
     return change
 
 
-def test_halves_are_tried_in_order_until_the_rest_is_left_to_the_next_sweep() -> None:
+def test_halves_are_tried_in_order_until_the_rest_is_left_to_the_next_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "FEW", 1)
     connection.ensure_connection()  # without one, the database would be out of reach
     tried: list[Sequence[int]] = []
     known: list[int] = []
@@ -117,12 +231,23 @@ def test_halves_are_tried_in_order_until_the_rest_is_left_to_the_next_sweep() ->
     assert [list(rows) for rows in tried] == [[*range(8)], [*range(4)], [0, 1]]
 
 
+@pytest.mark.parametrize(("bad", "most_tries"), [(range(256), 290), ([200], 32)])
+def test_finding_out_who_is_refused_takes_few_tries(bad: Sequence[int], most_tries: int) -> None:
+    """One for each where all are; where one is, those of the halves with it and of the last few."""
+    connection.ensure_connection()
+    tried: list[Sequence[int]] = []
+    known: list[int] = []
+    in_halves(range(256), refusing({*bad}, tried), lambda row, error: known.append(row))
+    assert known == list(bad)
+    assert len(bad) < len(tried) <= most_tries
+
+
 def test_many_that_are_refused_do_not_keep_those_behind_them_out_of_each_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     connection.ensure_connection()
     monkeypatch.setattr(together, "random", random.Random(3))
     tried: list[Sequence[int]] = []
     change = refusing(set(range(200)), tried)
-    for _ in range(300):
+    for _ in range(2000):
         in_halves(range(256), change, lambda row, error: None, until=-1.0, in_order=False)
     assert {row for rows in tried for row in rows if min(rows) >= 200} == set(range(200, 256))
 
