@@ -11,7 +11,7 @@ from django.core.management.commands import flush
 from django.db import connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import Client
-from django.utils import translation
+from django.utils import timezone, translation
 
 from tests import servers
 from tests.factories import pretend_idle
@@ -104,6 +104,12 @@ def _own_language() -> Iterator[None]:
     """What a request of the test has asked for does not last."""
     yield
     translation.deactivate()
+
+
+@pytest.fixture
+def within_one_minute() -> None:
+    """What is done once a minute is not done in the midst of the test, which would have to count with it."""
+    wait_until(lambda: timezone.now().second < 55)
 
 
 @pytest.fixture

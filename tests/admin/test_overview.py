@@ -40,7 +40,6 @@ from tests.factories import (
     waiting_job,
     worker_on_record,
 )
-from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -48,9 +47,8 @@ OVERVIEW = reverse("admin:tenant_slots_tenantqueue_overview")
 
 
 @pytest.fixture(autouse=True)
-def _no_worker() -> None:
+def _no_worker(within_one_minute: None) -> None:
     django_rq.get_connection("imports").flushall()
-    wait_until(lambda: clock.now().second < 55)
 
 
 def page(client: Client, **query: str) -> str:

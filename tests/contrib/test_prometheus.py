@@ -33,7 +33,6 @@ from tenant_slots.repair.report import Report
 from tenant_slots.stats import metrics as facts
 from tenant_slots.stats import minute_counts
 from tests.factories import another_process, dead_process, running_job, tenant_queue, waiting_job, worker_on_record
-from tests.processes import wait_until
 from tests.repair.sweeps import sweep_now
 from tests.repair.test_minutes import ended, this_minute
 
@@ -282,11 +281,6 @@ def test_a_transaction_that_stays_open_is_the_oldest_snapshot() -> None:
 # --- counters ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def _within_one_minute() -> None:
-    wait_until(lambda: clock.now().second < 55)
-
-
 def test_what_has_never_happened_is_counted_as_none() -> None:
     """A counter that begins with its first value has no increase: nobody would be told of a queue's first crashes."""
     waiting_job(tenant_queue())
@@ -307,7 +301,7 @@ def test_a_queue_that_is_no_more_keeps_its_counters() -> None:
     assert value(samples, "jobs", queue="gone", state="waiting") is None
 
 
-@pytest.mark.usefixtures("_within_one_minute")
+@pytest.mark.usefixtures("within_one_minute")
 def test_starts_ends_and_histograms_come_from_the_minutes() -> None:
     row, minute = tenant_queue(), this_minute() - 2
     ended(row, minute), ended(row, minute, state=State.FAILED), ended(row, minute, state=State.CANCELED)
@@ -326,7 +320,7 @@ def test_starts_ends_and_histograms_come_from_the_minutes() -> None:
     assert value(samples, "starts_total", queue=ALL_QUEUES) is None, "a sum would count each job twice"
 
 
-@pytest.mark.usefixtures("_within_one_minute")
+@pytest.mark.usefixtures("within_one_minute")
 def test_counters_stay_when_jobs_and_minutes_are_gone_and_are_counted_again() -> None:
     row, now = tenant_queue(), this_minute()
     for minute in range(now - 20, now):
@@ -344,7 +338,7 @@ def test_counters_stay_when_jobs_and_minutes_are_gone_and_are_counted_again() ->
     assert of(after, "run_time_seconds_bucket") == of(before, "run_time_seconds_bucket")
 
 
-@pytest.mark.usefixtures("_within_one_minute")
+@pytest.mark.usefixtures("within_one_minute")
 def test_a_minute_that_is_counted_a_second_time_adds_what_came_late_and_once() -> None:
     row, now = tenant_queue(), this_minute()
     QueueMinute.objects.create(queue=ALL_QUEUES, minute=start_of(now - 2))
@@ -357,7 +351,7 @@ def test_a_minute_that_is_counted_a_second_time_adds_what_came_late_and_once() -
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time anyway")
-@pytest.mark.usefixtures("_within_one_minute")
+@pytest.mark.usefixtures("within_one_minute")
 def test_two_first_counts_at_once_add_each_minute_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ended(tenant_queue(), this_minute() - 2)
     inside, errors = threading.Barrier(2, timeout=2), []

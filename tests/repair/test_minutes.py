@@ -22,16 +22,9 @@ from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.minutes import count_minutes
 from tenant_slots.repair.report import Report
 from tests.factories import TASK, another_process, running_job, tenant_queue, waiting_job, worker_on_record
-from tests.processes import wait_until
 from tests.repair.sweeps import sweep_now
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def _within_one_minute() -> None:
-    """A test that sees two of them would have to count with both."""
-    wait_until(lambda: clock.now().second < 55)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("within_one_minute")]
 
 
 def count() -> None:

@@ -25,6 +25,7 @@ from tests.repair.sweeps import sweep_now
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.mark.usefixtures("within_one_minute")
 def test_a_healthy_system_is_left_alone_and_no_row_is_locked() -> None:
     row = tenant_queue(max_job=1)
     running_job(row, another_process())

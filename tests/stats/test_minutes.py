@@ -11,14 +11,8 @@ from tenant_slots.db.clock import minute_of, start_of
 from tenant_slots.models import QueueMinute
 from tenant_slots.models.queue_minute import ALL_QUEUES, DELAYS
 from tenant_slots.stats import minutes
-from tests.processes import wait_until
 
-pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def _within_one_minute() -> None:
-    wait_until(lambda: clock.now().second < 55)
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("within_one_minute")]
 
 
 def counted(back: int, queue: str = ALL_QUEUES, **figures: Any) -> None:
