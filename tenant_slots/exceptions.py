@@ -162,6 +162,16 @@ class RetriesExceeded(TenantSlotsError):
     retry: Any
 
 
+class InvalidCall(TenantSlotsError, TypeError):
+    message = (
+        "What enqueue_many() was given as call {number} of {task}, a {kind}, is none: make it by .call(), or give"
+        ' a pair of positional and keyword arguments, as (("acme",), {{"path": "a.csv"}}).'
+    )
+
+    number: int
+    """Its place among the calls, from 0."""
+
+
 class ArgumentNotJSON(TenantSlotsError):
     message = "Argument {argument!r} of {task} cannot be stored as JSON: {problem}."
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -13,6 +14,7 @@ from asgiref.sync import sync_to_async
 from rq import Retry
 
 from tenant_slots.enqueueing import enqueue
+from tenant_slots.exceptions import InvalidCall
 from tenant_slots.models import TenantJob
 from tenant_slots.tasks.options import UNCHANGED, USING_OPTIONS, as_fields, require_fitting, require_options
 from tenant_slots.tasks.registry import resolve
@@ -24,6 +26,16 @@ R = TypeVar("R")
 
 CHANGED = (*(name for name, option in USING_OPTIONS.items() if not option.is_for_rq), "rq_options", "explicit_queue")
 """The fields of a task that `using` changes."""
+
+
+def _is_call(given: object) -> bool:
+    match given:
+        case Call():
+            return True
+        case [args, Mapping() as kwargs]:
+            is_positional = isinstance(args, Iterable) and not isinstance(args, str)
+            return is_positional and all(isinstance(name, str) for name in kwargs)
+    return False
 
 
 class WaysToEnqueue(Generic[P, R]):
@@ -51,9 +63,17 @@ class WaysToEnqueue(Generic[P, R]):
         """Store many jobs, all or none. `calls` are made by `call`, or pairs of positional and keyword arguments.
 
         Raises:
+            InvalidCall: one of them is neither.
             TenantSlotsError: as `enqueue`; nothing was stored.
         """
-        return enqueue.enqueue_many(self.tenant_task, ((self._all_args(args), kwargs) for args, kwargs in calls))
+        return enqueue.enqueue_many(self.tenant_task, itertools.starmap(self._arguments, enumerate(calls)))
+
+    def _arguments(self, number: int, call: Any) -> Arguments:
+        """Of a call, whose own values are in no error: they may be secrets."""
+        if not _is_call(call):
+            raise InvalidCall(number=number, task=self.tenant_task.path, kind=type(call).__name__)
+        args, kwargs = call
+        return self._all_args(args), kwargs
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[P]:
         """One call for `enqueue_many`, whose arguments type checkers know."""
