@@ -56,6 +56,7 @@ ABOUT_NO_SINGLE_JOB = {
         ("repair/sweeper.py", "the sweep failed"),
         ("repair/sweeper.py", "the sweep was given up, the next one goes on: %s"),
         ("transitions.py", "a sweep tells jobs that others have ended: %s"),
+        ("transitions.py", "a sweep tells jobs that others have ended, those that the database lets change"),
     },
     "a process": {
         ("signals.py", "a receiver has raised what is to end its process; those behind it are not told"),
