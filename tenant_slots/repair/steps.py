@@ -59,6 +59,9 @@ SECONDS_TO_TELL = 1
 SECONDS_BETWEEN_LOOKS_FOR_QUEUES = 300
 """The look reads the whole backlog."""
 
+SECONDS_OF_ONE = 0.2
+"""A tenant's share of a turn: where the database refuses each of very many jobs, the others have theirs too."""
+
 CHOSEN_FROM = 20 * ROWS_PER_STEP
 """Of so many jobs of a tenant those that one step changes are drawn."""
 
@@ -270,7 +273,7 @@ def _cancel_expired(report: Report, tenant_queue_id: int, until: float) -> bool:
 
 def _cancel_some(tenant_queue_id: int, until: float) -> int:
     pks = _drawn(expiry.without_slot(tenant_queue_id).values_list("pk", flat=True))
-    canceled = jobs_together(pks, "canceled", partial(expiry.cancel_these, tenant_queue_id), until)
+    canceled = jobs_together(pks, "canceled", partial(expiry.cancel_these, tenant_queue_id), _share_of(until))
     return canceled or expiry.cancel_with_slot(tenant_queue_id, unless_locked)
 
 
@@ -283,7 +286,11 @@ def _tell_some(report: Report, tenant_queue_id: int, until: float) -> bool:
         report.canceled += len(told.canceled)
         return len(pks)
 
-    return bool(jobs_together(_drawn(chains.to_be_told(tenant_queue_id)), "told of an end", tell, until))
+    return bool(jobs_together(_drawn(chains.to_be_told(tenant_queue_id)), "told of an end", tell, _share_of(until)))
+
+
+def _share_of(until: float) -> float:
+    return min(until, time.monotonic() + SECONDS_OF_ONE)
 
 
 def _drawn(pks: QuerySet[Any, int]) -> list[int]:
@@ -299,6 +306,7 @@ def promote_forgotten(report: Report, contact: Contact) -> None:
     tenants = list(chains.forgotten().order_by().values_list("tenant_queue", flat=True).distinct())
     until = time.monotonic() + SECONDS_TO_TELL  # the look itself may take longer
     has_found = bool(tenants)
+    random.shuffle(tenants)
     while tenants:
         tenants = [pk for pk in tenants if time.monotonic() < until and unless_locked(_promote_some, report, pk, until)]
     if not has_found or time.monotonic() < until:  # the next sweep goes on
@@ -313,7 +321,7 @@ def _promote_some(report: Report, tenant_queue_id: int, until: float) -> bool:
         return len(pks)
 
     pks = _drawn(chains.forgotten().filter(tenant_queue=tenant_queue_id).values_list("pk", flat=True))
-    return bool(jobs_together(pks, "promoted", promote, until))
+    return bool(jobs_together(pks, "promoted", promote, _share_of(until)))
 
 
 def leave_queues_given_up(report: Report, contact: Contact) -> None:
