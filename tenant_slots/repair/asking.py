@@ -52,6 +52,7 @@ def _ask_some(tenant_queue_id: int, until: float, left_out: set[int]) -> bool:
     Who is to be asked is noted as asked before: no other sweep asks him too, and a callable that takes its process
     along does so once.
     """
+    known = len(left_out)
     jobs = _noted_as_asked(tenant_queue_id, until, left_out)
     unasked = [job.pk for job in jobs]
     try:
@@ -65,7 +66,7 @@ def _ask_some(tenant_queue_id: int, until: float, left_out: set[int]) -> bool:
     for job in answers.discarded:
         if job.rq_job_id:
             dispatch.remove(job)  # it has deferred itself in RQ, which would deliver it again
-    return bool(jobs)
+    return bool(jobs) or len(left_out) > known
 
 
 def _noted_as_asked(tenant_queue_id: int, until: float, left_out: set[int]) -> list[TenantJob]:
@@ -86,7 +87,9 @@ def _noted_as_asked(tenant_queue_id: int, until: float, left_out: set[int]) -> l
         return len(found)
 
     own = findings.to_ask().filter(tenant_queue=tenant_queue_id).exclude(pk__in=left_out).order_by("pk")
-    jobs_together(list(own.values_list("pk", flat=True)[:JOBS_OF_ONE]), "asked", note, until, left_out)
+    with unlocked(own[:JOBS_OF_ONE]) as next_ones:
+        pks = list(next_ones.values_list("pk", flat=True))
+    jobs_together(pks, "asked", note, until, left_out)
     return noted
 
 

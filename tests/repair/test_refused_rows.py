@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import DatabaseError, DataError, connection
+from django.db import DatabaseError, DataError, connection, transaction
 
 from tenant_slots import chains, transitions
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.models import JobDependency, State, TenantJob, TenantQueue
-from tenant_slots.repair import steps, together
+from tenant_slots.repair import asking, steps, together
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.together import in_halves
-from tests.factories import another_process, fresh, running_job, tenant_queue, waiting_job
+from tests.factories import another_process, fresh, in_thread, running_job, tenant_queue, waiting_job
 from tests.refusals import ERRORS, any_change_of, refused
 from tests.repair.sweeps import sweep_now
 
@@ -112,6 +115,47 @@ def test_a_job_that_is_refused_keeps_no_other_of_its_tenant_from_what_its_on_bus
     assert states == [State.CANCELED, State.WAITING, State.CANCELED, State.CANCELED]
     assert len(asked) == len(set(asked)), "each is asked once"
     assert "not this one" in caplog.text
+
+
+def test_jobs_whose_note_is_refused_or_that_are_locked_do_not_keep_those_behind_them_from_being_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One turn has room for none but these."""
+    monkeypatch.setattr(asking, "JOBS_OF_ONE", 2)
+    monkeypatch.setattr(on_busy, "_on_busy", lambda job: "discard")
+    row = tenant_queue(max_job=0)
+    jobs = [waiting_job(row, asks=True) for _ in range(6)]
+
+    def ask() -> list[State]:
+        asking.ask(Report(), Contact())
+        return [fresh(job).state for job in jobs]
+
+    with refused(any_change_of(*jobs[:2])), transaction.atomic():
+        list(TenantJob.objects.filter(pk__in=[job.pk for job in jobs[2:4]]).select_for_update())
+        assert in_thread(ask) == [State.WAITING] * 4 + [State.CANCELED] * 2
+    assert ask() == [State.CANCELED] * 6  # control
+
+
+@pytest.mark.parametrize("one", [steps.SECONDS_OF_ONE, math.inf], ids=["a share", "control: no share"])
+@pytest.mark.parametrize("what", ["forgotten", "told of an end", "expired"])
+def test_jobs_of_one_tenant_that_are_refused_leave_other_tenants_their_turns(
+    what: str, one: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = count(step=0.05)
+    for module in (steps, together):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    monkeypatch.setattr(steps.random, "shuffle", list.sort)
+    monkeypatch.setattr(steps, "SECONDS_OF_ONE", one)
+    values: dict[str, Any] = {"expires_at": in_seconds(-60)} if what == "expired" else {"state": State.SCHEDULED}
+    first, second = tenant_queue("acme", max_job=9), tenant_queue("beta", max_job=9)
+    many = [waiting_job(first, **values) for _ in range(40)]
+    other = waiting_job(second, **values)
+    if what == "told of an end":
+        after_an_ended_one([*many, other])
+    before = fresh(other).state
+    with refused(any_change_of(*many)):
+        (steps.promote_forgotten if what == "forgotten" else steps.end_waits)(Report(), Contact())
+    assert (fresh(other).state != before) is (one < math.inf)
 
 
 def refused_with_others(**values: Any) -> tuple[list[TenantJob], str]:
