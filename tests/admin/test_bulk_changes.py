@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from tenant_slots import signals, tenants, transitions
 from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin, actions
-from tenant_slots.admin.bulk import chunks, start, ways
+from tenant_slots.admin.bulk import chunks, pages, start, ways
 from tenant_slots.admin.bulk import run as bulk_run
 from tenant_slots.admin.bulk.chunks import Chunk
 from tenant_slots.admin.bulk.commission import Commission
@@ -886,6 +886,29 @@ def test_who_goes_on_with_it_is_recorded_once(boss: Client) -> None:
     entry = LogEntry.objects.get()
     assert entry.get_change_message() == f"Changed bulk change gone on with: pause {change.pk}."
     assert entry.user.is_superuser
+
+
+@pytest.mark.parametrize("colleague", ["go_on", "stop"])
+def test_who_comes_second_to_one_that_nobody_goes_on_with_enqueues_no_job(
+    colleague: str, boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = started(boss, QUEUES, "pause", many_queues(5))
+    TenantJob.objects.get(uuid=change.job).cancel()
+    other = signed_in(superuser=True)
+    queue_for, calls = pages.queue_for, []
+
+    def meanwhile(queues: list[str]) -> str:
+        calls.append(queues)
+        if len(calls) == 1:
+            other.post(page_of(change), {colleague: "yes"})
+        return queue_for(queues)
+
+    monkeypatch.setattr(pages, "queue_for", meanwhile)
+    boss.post(page_of(change), {"go_on": "Go on"})
+
+    jobs_of_it = TenantJob.objects.filter(task__contains="run_bulk_change").exclude(uuid=change.job)
+    assert jobs_of_it.count() == (1 if colleague == "go_on" else 0)
+    assert LogEntry.objects.count() == 1
 
 
 def test_why_the_job_has_failed_is_for_those_who_may_see_errors(boss: Client) -> None:
