@@ -73,6 +73,8 @@ class TenantQueueForm(QueueModelForm):
         for name, sets_it in (("override_until", {"override_until", "max_job"}), ("resume_at", {"resume_at"})):
             if changed & sets_it:
                 require_future_in(self, name)
+        if "resume_at" in changed and cleaned.get("resume_at") and not cleaned.get("paused"):
+            self.add_error("resume_at", _("Only a pause ends by itself: choose paused as well."))
         if not self.errors.keys() & {"rate", "burst"}:
             cleaned["new_rate"] = self._rate(cleaned.get("rate", ""), cleaned.get("burst"))
         if self.instance._state.adding and not self.refused and not self._may_be_added(cleaned):

@@ -118,7 +118,7 @@ def delete_together(work: Work) -> Iterator[None]:
     """
     part = work.chunk.part
     if part.one_by_one:
-        work.tried(partial(_delete_first, work, part), part.without_first(), str(part.pks[0]), holding=part.pks[0])
+        work.tried(partial(_delete_first, work, part), part.without_first(), holding=part.pks[0])
     else:
         with work.step() as step:
             alone = _delete_those(work, part, lock_free(part.pks), step, most=JOBS_TOGETHER)

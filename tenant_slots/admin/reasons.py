@@ -39,7 +39,7 @@ def _sentences(job: TenantJob, because: object) -> list[str]:
         case reasons.NotYet() as not_yet:
             return [*_not_yet(not_yet)]
         case reasons.NeedsWorker() as needs:
-            return [*_needs_worker(needs)]
+            return [*_has_slot(job, needs)]
         case reasons.Waits() as waits:
             return [*_waits(job, waits)]
     return []
@@ -63,7 +63,10 @@ def _not_yet(not_yet: reasons.NotYet) -> Iterable[str]:
             yield _of_tenant_queue(reason, not_yet.row)
 
 
-def _needs_worker(needs: reasons.NeedsWorker) -> Iterable[str]:
+def _has_slot(job: TenantJob, needs: reasons.NeedsWorker) -> Iterable[str]:
+    if job.is_reservation:
+        yield gettext("It has a slot, which the process that waited for it takes up now.")
+        return
     if needs.held_back_by:
         yield gettext("It has a slot, but may not start now: a worker that takes it puts it back into the backlog.")
         for reason in needs.held_back_by:
@@ -152,7 +155,7 @@ def _at_limit(waits: reasons.Waits) -> Iterable[str]:
     if waits.holding:
         names = [f"{job} ({job.worker})" if job.worker else str(job) for job in waits.holding]
         yield gettext("They are held by: %(jobs)s.") % {"jobs": ", ".join(names)}
-    if any(job.state == State.QUEUED for job in waits.holding):
+    if any(job.state == State.QUEUED and not job.is_reservation for job in waits.holding):
         yield gettext("Not all of these run: the next free workers take them.")
         yield from _workers_of(waits.rq_queue)
 

@@ -90,7 +90,8 @@ def durations_of(job: TenantJob, now: datetime) -> list[tuple[str, str]]:
     ready = max(job.enqueued_at, job.run_after or job.enqueued_at)
     found: list[tuple[str, datetime, datetime]] = []
     if job.state in UNSTARTED:
-        found.append((gettext("has waited for"), ready, now))
+        ran_until = (attempts.time_of(run, "ended") for run in attempts.ended_runs(job))
+        found.append((gettext("has waited for"), max([ready, *filter(None, ran_until)]), now))
     elif job.started_at and job.attempt == 1:
         found.append((gettext("waited for"), ready, job.started_at))
     if job.started_at and job.state == State.RUNNING:

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from tenant_slots import signals, tenants, transitions
 from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin, actions
-from tenant_slots.admin.bulk import chunks, start, ways
+from tenant_slots.admin.bulk import chunks, pages, start, ways
 from tenant_slots.admin.bulk import run as bulk_run
 from tenant_slots.admin.bulk.chunks import Chunk
 from tenant_slots.admin.bulk.commission import Commission
@@ -31,7 +31,7 @@ from tenant_slots.exceptions import BulkChangeOvertaken, UnknownBulkAction
 from tenant_slots.locks import locked
 from tenant_slots.models import BulkChange, BulkChunk, Ending, KeptChange, LimitSource, State, TenantJob, TenantQueue
 from tenant_slots.stats import rows as stats_rows
-from tests import jobs
+from tests import jobs, refusals
 from tests.admin.bulk_changes import (
     came_of,
     carried_out,
@@ -226,6 +226,20 @@ def test_a_tenant_queue_that_somebody_keeps_locked_is_said_to_have_failed(
     assert [fresh(row).max_job for row in rows] == [5, 5, 1, 5, 5]
     assert came_of(change) == {"done": 4, "failed": 1}
     assert "tenant 002 on imports" in problems_of(boss, change)
+
+
+def test_the_tenant_queue_of_jobs_that_somebody_keeps_locked_is_named(boss: Client) -> None:
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite locks no rows")
+    rows = many_queues(2, max_job=0)
+    some, others = (many_jobs(row, 2) for row in rows)
+    change = started(boss, JOBS, "cancel", [*some, *others])
+    with locked(rows[0].pk):
+        in_thread(lambda: _run_impatiently(change))
+    assert came_of(change) == {"done": 2, "failed": 2}
+    assert [problem.partition(":")[0] for problem in problems_of(boss, change).splitlines()] == [
+        "tenant 000 on imports"
+    ]
 
 
 def _run_impatiently(change: BulkChange) -> None:
@@ -449,6 +463,83 @@ def test_all_failed_jobs_of_a_tenant_queue_are_retried_once(boss: Client, monkey
     assert came_of(change) == {"jobs": 5, "done": 1}
     assert LogEntry.objects.get().get_change_message() == "Changed failed jobs retried: 5 (the partner is back)."
     assert fresh(failed[0]).state == State.FAILED
+
+
+def test_what_was_done_of_a_tenant_queue_before_a_stop_is_in_its_history(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancel, "JOBS_PER_STEP", 2)
+    row = tenant_queue(max_job=0)
+    many_jobs(row, 5, state=State.FAILED)
+    change = started(boss, QUEUES, "retry_failed", [row], reason="the partner is back")
+    _after_each_step(monkeypatch, lambda jobs: boss.post(page_of(change), {"stop": "Stop"}))
+    monkeypatch.setattr(bulk_run, "SECONDS_BETWEEN_LOOKS", -1)
+
+    carried_out(change)
+
+    assert came_of(change) == {"jobs": 2}
+    assert _history_of(row) == ["Changed failed jobs retried: 2 (the partner is back)."]
+
+
+def test_so_it_is_where_nobody_went_on_with_it(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = tenant_queue(max_job=0)
+    change = _broken_off(boss, monkeypatch, row)
+    TenantJob.objects.get(uuid=change.job).cancel()
+    boss.post(page_of(change), {"stop": "Stop"})
+    assert came_of(change) == {"jobs": 2}
+    assert _history_of(row) == ["Changed failed jobs retried: 2 (the partner is back)."]
+
+
+def test_so_it_is_where_whoever_confirmed_it_may_not_do_it_any_more(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = tenant_queue(max_job=0)
+    change = _broken_off(boss, monkeypatch, row)
+    User.objects.filter(pk=change.user_key).update(is_active=False)
+    run_bulk_change(change.pk)
+    assert fresh(change).ending == Ending.FORBIDDEN
+    assert _history_of(row) == ["Changed failed jobs retried: 2 (the partner is back)."]
+
+
+def test_where_they_are_gone_there_is_nobody_to_name(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = tenant_queue(max_job=0)
+    change = _broken_off(boss, monkeypatch, row)
+    User.objects.filter(pk=change.user_key).delete()
+    run_bulk_change(change.pk)
+    assert fresh(change).ending == Ending.FORBIDDEN
+    assert came_of(change) == {"jobs": 2}
+    assert not _history_of(row)
+
+
+def test_so_it_is_where_the_rest_of_a_tenant_queue_is_refused(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    if connection.vendor != "postgresql":
+        pytest.skip("the trigger that refuses it is PostgreSQL's")
+    row, other = many_queues(2, max_job=0)
+    many_jobs(other, 5, state=State.FAILED)
+    change = _broken_off(boss, monkeypatch, row, other)
+    with refusals.refused(f"NEW.tenant_queue_id = {row.pk}", refusals.RAISED, TenantJob):
+        carried_out(change)
+    assert came_of(change) == {"jobs": 7, "done": 1, "failed": 1}
+    assert _history_of(row) == ["Changed failed jobs retried: 2 (the partner is back)."]
+    assert _history_of(other) == ["Changed failed jobs retried: 5 (the partner is back)."]
+    assert problems_of(boss, change).startswith("tenant 000 on imports: ")
+
+
+def _broken_off(boss: Client, monkeypatch: pytest.MonkeyPatch, *rows: TenantQueue) -> BulkChange:
+    """After the first two jobs of the first tenant queue."""
+    monkeypatch.setattr(cancel, "JOBS_PER_STEP", 2)
+    many_jobs(rows[0], 5, state=State.FAILED)
+    change = started(boss, QUEUES, "retry_failed", list(rows), reason="the partner is back")
+    commission = Commission.of(change)
+    assert commission is not None
+    work = Work(commission, Chunk.of(change.chunks.get()))
+    next(ways.way_of(commission.action)(work))
+    return change
+
+
+def _history_of(row: TenantQueue) -> list[str]:
+    entries = LogEntry.objects.filter(content_type__model="tenantqueue", object_id=str(row.pk)).order_by("pk")
+    return [entry.get_change_message() for entry in entries]
 
 
 def _after_each_step(monkeypatch: pytest.MonkeyPatch, do: Callable[[list[TenantJob]], None]) -> None:
@@ -795,6 +886,29 @@ def test_who_goes_on_with_it_is_recorded_once(boss: Client) -> None:
     entry = LogEntry.objects.get()
     assert entry.get_change_message() == f"Changed bulk change gone on with: pause {change.pk}."
     assert entry.user.is_superuser
+
+
+@pytest.mark.parametrize("colleague", ["go_on", "stop"])
+def test_who_comes_second_to_one_that_nobody_goes_on_with_enqueues_no_job(
+    colleague: str, boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = started(boss, QUEUES, "pause", many_queues(5))
+    TenantJob.objects.get(uuid=change.job).cancel()
+    other = signed_in(superuser=True)
+    queue_for, calls = pages.queue_for, []
+
+    def meanwhile(queues: list[str]) -> str:
+        calls.append(queues)
+        if len(calls) == 1:
+            other.post(page_of(change), {colleague: "yes"})
+        return queue_for(queues)
+
+    monkeypatch.setattr(pages, "queue_for", meanwhile)
+    boss.post(page_of(change), {"go_on": "Go on"})
+
+    jobs_of_it = TenantJob.objects.filter(task__contains="run_bulk_change").exclude(uuid=change.job)
+    assert jobs_of_it.count() == (1 if colleague == "go_on" else 0)
+    assert LogEntry.objects.count() == 1
 
 
 def test_why_the_job_has_failed_is_for_those_who_may_see_errors(boss: Client) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from django.db import connection
 from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 
 from tenant_slots import slots
 from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin
@@ -183,6 +185,22 @@ def test_a_pause_can_be_lifted_in_the_form(boss: Client) -> None:
 
 
 @committing
+def test_a_time_to_resume_at_without_a_pause_is_an_error_in_the_form(boss: Client) -> None:
+    row = tenant_queue()
+    soon = f"{timezone.localtime(timezone.now() + timedelta(hours=2)):%Y-%m-%dT%H:%M}"
+    sent = {**loaded(boss, row), "resume_at": soon}
+    page = boss.post(change_page(row), sent)
+    assert page.status_code == 200, "it was saved"
+    assert page.context["errors"] == [["Only a pause ends by itself: choose paused as well."]]
+    boss.post(change_page(row), {**sent, "paused": "on"})
+    assert fresh(row).paused
+    sent = loaded(boss, row)
+    del sent["paused"]
+    boss.post(change_page(row), sent)
+    assert not fresh(row).paused, "whoever leaves the time alone may lift the pause"
+    assert fresh(row).resume_at is None
+
+
 def test_a_script_that_posts_without_loading_the_form_sets_what_it_sends(boss: Client) -> None:
     row = tenant_queue(max_job=1, paused=True)
     boss.post(change_page(row), {"max_job": "4"})

@@ -160,10 +160,13 @@ def test_so_has_one_that_a_trigger_refuses(
     assert "tenant 001 on imports: not this one" in problems_of(boss, change)
 
 
-def test_jobs_of_a_tenant_queue_that_the_database_refuses_leave_those_of_others_alone(boss: Client) -> None:
+def test_a_job_that_the_database_refuses_keeps_no_other_from_being_changed(boss: Client) -> None:
     of_one, of_another = (many_jobs(tenant_queue(tenant, max_job=0), 2) for tenant in ("one", "another"))
     change = started(boss, JOBS, "set_priority", [*of_one, *of_another], priority="7")
     with refused(of_one[0], "priority < 7"):
         carried_out(change)
-    assert came_of(change) == {"done": 2, "failed": 2}
-    assert [fresh(job).priority for job in (*of_one, *of_another)] == [0, 0, 7, 7]
+    assert came_of(change) == {"done": 3, "failed": 1}
+    assert [fresh(job).priority for job in (*of_one, *of_another)] == [0, 7, 7, 7]
+    problems = problems_of(boss, change)
+    assert problems.startswith(f"{of_one[0]}: ")
+    assert 'violates check constraint "never"' in problems

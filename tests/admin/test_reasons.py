@@ -181,6 +181,16 @@ def test_a_reservation_waits_for_no_worker() -> None:
     assert "worker" not in why(waiting_job(row, kind=Kind.RESERVATION))
 
 
+def test_nor_does_one_that_has_got_its_slot() -> None:
+    row = tenant_queue()
+    reservation = waiting_job(row, kind=Kind.RESERVATION)
+    admit(row)
+    assert why(fresh(reservation)) == "It has a slot, which the process that waited for it takes up now."
+    behind = why(waiting_job(fresh(row)))
+    assert f"They are held by: {reservation}." in behind
+    assert "Not all of these run" not in behind
+
+
 def test_nobody_can_say_when_a_job_starts_that_may_not() -> None:
     assert "Nobody can say when it starts." in why(waiting_job(tenant_queue(paused=True)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -112,8 +113,17 @@ def test_jobs_that_no_page_has_shown_are_refused(boss: Client, jobs: str) -> Non
     row = tenant_queue(max_job=0)
     job = many_jobs(row, 1)[0]
     _, sent = asked(boss, QUEUES, "cancel_waiting", row)
-    assert boss.post(QUEUES, {**sent, "jobs": jobs, "typed": "1"}).status_code == 200
+    page = boss.post(QUEUES, {**sent, "jobs": jobs, "typed": "1"})
+    assert page.status_code == 200
+    assert "These are no jobs that the page has shown." in text_of(page)
     assert fresh(job).state == State.WAITING
+
+
+def test_a_page_says_what_is_wrong_with_a_field_that_it_does_not_show(boss: Client) -> None:
+    row = tenant_queue()
+    page = boss.post(f"{QUEUES}{row.pk}/limit/", {"max_job": "3"})
+    assert (page.status_code, fresh(row).max_job) == (200, 1)
+    assert re.search(r"Version.*This field is required", text_of(page), re.DOTALL)
 
 
 @pytest.mark.parametrize("action", ["retry_failed", "cancel_waiting", "set_limit", "delete_selected"])

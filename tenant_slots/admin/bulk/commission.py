@@ -35,6 +35,7 @@ class Commission:
     action: Confirmed
     values: dict[str, Any]
     by: str
+    reason: str
 
     @classmethod
     def of(cls, change: BulkChange) -> Commission | None:
@@ -45,6 +46,14 @@ class Commission:
             UnreadableBulkChange: somebody has spoilt what was typed into its form.
         """
         require_readable(change, "values")
+        found = cls.once_given(change)
+        return found if found is not None and found.still_stands() else None
+
+    @classmethod
+    def once_given(cls, change: BulkChange) -> Commission | None:
+        """Whether or not whoever has confirmed it may still do so; None when they are gone. Raises UnknownBulkAction:
+        see `of`.
+        """
         model_admin = model_admin_of(change)
         action = action_of(model_admin, change.action)
         user = get_user_model()._default_manager.filter(pk=change.user_key).first()
@@ -54,10 +63,11 @@ class Commission:
             return None
         request = HttpRequest()
         request.method, request.user = "POST", user
-        may = model_admin.admin_site.has_permission(request)
-        if not may or not getattr(model_admin, f"has_{action.permission}_permission")(request):
-            return None
-        return cls(model_admin, request, action, restored(change.values), change.by)
+        return cls(model_admin, request, action, restored(change.values), change.by, change.reason)
+
+    def still_stands(self) -> bool:
+        may = getattr(self.model_admin, f"has_{self.action.permission}_permission")
+        return bool(self.model_admin.admin_site.has_permission(self.request) and may(self.request))
 
 
 def require_readable(row: BulkChange | BulkChunk, column: str) -> None:

@@ -146,10 +146,18 @@ class BulkPages(Restricted, AnyConcern):
         if "stop" in request.POST:
             self._stop_bulk_change(request, change)
         elif "go_on" in request.POST and self._bulk_report(request, change).state == LOST:
-            job = TenantJob.objects.filter(uuid=change.job).select_related("tenant_queue").first()
-            with transaction.atomic(using=app_settings.DATABASE):
-                BulkChange.objects.filter(pk=change.pk).update(cancel_requested_at=None)
-                enqueue(change, queue_for([job.tenant_queue.queue] if job else []))
+            self._go_on_with_bulk_change(request, change)
+
+    def _go_on_with_bulk_change(self, request: HttpRequest, change: BulkChange) -> None:
+        """Of several who ask for it at once the first one does, and none where it has been ended meanwhile."""
+        job = TenantJob.objects.filter(uuid=change.job).select_related("tenant_queue").first()
+        queue = queue_for([job.tenant_queue.queue] if job else [])
+        still_lost = BulkChange.objects.filter(pk=change.pk, job=change.job, ended_at=None)
+        with transaction.atomic(using=app_settings.DATABASE):
+            is_first = still_lost.update(cancel_requested_at=None)
+            if is_first:
+                enqueue(change, queue)
+        if is_first:
             audit.note_all(self, request, _("bulk change gone on with:"), str(change), change.reason)
 
     def _stop_bulk_change(self, request: HttpRequest, change: BulkChange) -> None:

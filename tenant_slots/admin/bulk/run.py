@@ -121,8 +121,18 @@ def end(change: BulkChange, ending: Ending) -> dict[str, int]:
     with transaction.atomic(using=app_settings.DATABASE):
         current = BulkChange.objects.select_for_update().get(pk=change.pk)
         if current.ended_at is None:
+            _note_begun(current)
             values: dict[str, Any] = {"outcomes": dict(outcomes(current)), "problems": problems(current)}
             BulkChange.objects.filter(pk=change.pk).update(ending=ending, ended_at=DatabaseNow(), **values)
             current.outcomes = values["outcomes"]
             BulkChunk.objects.filter(change=change.pk).delete()
     return dict(current.outcomes)
+
+
+def _note_begun(change: BulkChange) -> None:
+    """A tenant queue that is left in the middle has in its history what was done until then."""
+    for row in change.chunks.exclude(left=[]).order_by("pk"):
+        begun = [part for part in Chunk.of(row).parts if part.counted]
+        commission = Commission.once_given(change) if begun else None
+        if commission is not None and isinstance(commission.action.in_background, ways.JobsOfQueues):
+            commission.action.in_background.note_begun(commission, begun[0])

@@ -17,12 +17,13 @@ from django.db import DatabaseError
 from tenant_slots import many_limits, signals
 from tenant_slots.admin import audit
 from tenant_slots.admin.bulk.chunks import Part
+from tenant_slots.admin.bulk.commission import Commission
 from tenant_slots.admin.bulk.work import Step, Work
 from tenant_slots.admin.confirmed import DONE, FAILED, GONE, JOBS, Confirmed
 from tenant_slots.admin.refusals import fails_alone, problem
 from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing import cancel
-from tenant_slots.exceptions import TenantSlotsError
+from tenant_slots.exceptions import TenantQueueLocked, TenantSlotsError
 from tenant_slots.limits import Edit, require_future
 from tenant_slots.many_limits import Edited
 from tenant_slots.models import CONTENT, TenantJob, TenantQueue
@@ -182,8 +183,8 @@ class Jobs:
             yield from one_by_one(work)
         else:
             part = work.chunk.part
-            gone = replace(part, pks=())
-            work.tried(partial(self._change, work, part), gone, f"{part.tenant_queue}", holding=part.tenant_queue)
+            gone, refused = replace(part, pks=()), partial(_leave_to_themselves, part)
+            work.tried(partial(self._change, work, part), gone, holding=part.tenant_queue, refused=refused)
             yield
 
     def _change(self, work: Work, part: Part, step: Step) -> None:
@@ -218,6 +219,14 @@ class Jobs:
             step.left = Part(tuple(alone), tenant_queue=row.pk, one_by_one=True)
 
 
+def _leave_to_themselves(part: Part, step: Step, error: Exception) -> bool:
+    """What refuses one of many jobs has kept all of them. Who holds their tenant queue keeps each of them as well."""
+    if isinstance(error, TenantQueueLocked):
+        return False
+    step.left = replace(part, one_by_one=True)
+    return True
+
+
 @dataclass(frozen=True)
 class JobsOfQueues:
     """Those of the jobs of tenant queues that the page has shown, in steps. Each is one transaction, which holds the
@@ -230,8 +239,8 @@ class JobsOfQueues:
 
     def __call__(self, work: Work) -> Iterator[None]:
         part = work.chunk.part
-        pk = part.pks[0]
-        work.tried(partial(self._step, work, part), part.without_first(), f"{pk}", holding=pk)
+        step, refused = partial(self._step, work, part), partial(self._keep_count, work.commission, part)
+        work.tried(step, part.without_first(), holding=part.pks[0], refused=refused)
         yield
 
     def _step(self, work: Work, part: Part, step: Step) -> None:
@@ -247,6 +256,18 @@ class JobsOfQueues:
             step.left = replace(part, counted=counted, last=jobs[-1])
             return
         step.outcomes[DONE if counted else UNCHANGED] += 1
+        self._note(work.commission, row, counted)
+
+    def note_begun(self, commission: Commission, part: Part) -> None:
+        """Of the tenant queue that such a part has, what was done so far: nothing more will be."""
+        if row := TenantQueue.objects.filter(pk__in=part.pks[:1]).first():
+            self._note(commission, row, part.counted)
+
+    def _keep_count(self, commission: Commission, part: Part, step: Step, error: Exception) -> bool:
+        self.note_begun(commission, part)
+        return False
+
+    def _note(self, commission: Commission, row: TenantQueue, counted: int) -> None:
         if counted:
-            facts = {"new": str(counted), "reason": work.reason}
-            audit.note(work.model_admin, work.request, row, self.what, **facts)
+            facts = {"new": str(counted), "reason": commission.reason}
+            audit.note(commission.model_admin, commission.request, row, self.what, **facts)

@@ -39,7 +39,7 @@ class Work:
         self._left_at_start = chunk.parts
         self.commission = commission
         self.model_admin, self.request = commission.model_admin, commission.request
-        self.values, self.by, self.reason = commission.values, commission.by, commission.values.get("reason", "")
+        self.values, self.by, self.reason = commission.values, commission.by, commission.reason
 
     @contextmanager
     def step(self, holding: int = 0) -> Iterator[Step]:
@@ -59,14 +59,23 @@ class Work:
             after.store(self.chunk)
         self.chunk = after
 
-    def tried(self, change: Callable[[Step], None], left: Part, name: str, holding: int = 0) -> None:
+    def tried(
+        self,
+        change: Callable[[Step], None],
+        left: Part,
+        name: str = "",
+        holding: int = 0,
+        refused: Callable[[Step, Exception], bool] | None = None,
+    ) -> None:
         """A step that may fail: what it was about then has failed, and why is kept.
 
         Args:
             change: what is done in it.
             left: of the part afterwards, unless `change` says otherwise.
-            name: what it is about.
+            name: what it is about, where that is not the tenant queue that it holds.
             holding: as of `step`.
+            refused: is asked in the step that keeps the failure, and returns whether there is none, because it has
+                left the rows to be tried in another way.
         """
         gone = len(self.chunk.part.pks) - len(left.pks)
         try:
@@ -84,8 +93,9 @@ class Work:
                 raise
             with self.step() as step:
                 step.left = left
-                step.outcomes[FAILED] = gone
-                step.problems.append(problem(name, error))
+                if refused is None or not refused(step, error):
+                    step.outcomes[FAILED] = gone
+                    step.problems.append(problem(name or _name_of(holding), error))
 
     @functools.cached_property
     def visible_at_start(self) -> set[int]:
@@ -103,3 +113,8 @@ class Work:
         found = self.model_admin.get_queryset(self.request).filter(among(pks))
         rows = found.select_related(*related) if isinstance(related, list | tuple) else found
         return {row.pk: row for row in rows}
+
+
+def _name_of(tenant_queue: int) -> str:
+    """For whoever reads why something has failed: a primary key tells nobody anything."""
+    return str(TenantQueue.objects.filter(pk=tenant_queue).first() or tenant_queue)
