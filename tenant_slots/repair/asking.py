@@ -69,7 +69,8 @@ def _noted_as_asked(tenant_queue_id: int) -> list[TenantJob]:
     own = findings.to_ask().filter(tenant_queue=tenant_queue_id).order_by("pk")
     with unlocked(own[:JOBS_OF_ONE]) as jobs:
         jobs.update(asks=False)
-        return list(jobs.select_related("tenant_queue").only("tenant_queue__queue", "task", "uuid", "attempt"))
+        fields = ("tenant_queue__queue", "task", "options", "uuid", "attempt")
+        return list(jobs.select_related("tenant_queue").only(*fields))
 
 
 def _note_as_unasked(pks: list[int]) -> None:
