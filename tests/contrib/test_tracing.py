@@ -280,6 +280,18 @@ def errors_in(sent: InMemory) -> list[str]:
     return [event["exception"]["values"][-1]["type"] for event in sent.of("event")]
 
 
+def test_a_sampler_of_the_project_is_given_the_job() -> None:
+    def rate(known: dict[str, Any]) -> float:
+        job = known.get("tenant_slots_job")
+        return 0.0 if job is not None and job.tenant_queue.tenant == "chatty" else 1.0
+
+    with sentry_on(InMemory(), traces_sampler=rate) as sent, override_settings(TENANT_SLOTS=ONLY_SENTRY):
+        for tenant in ("chatty", "acme"):
+            jobs.succeeds.enqueue(tenant)
+        work()
+    assert [one["tags"]["tenant_slots.tenant"] for one in sent.of("transaction")] == ["acme"]
+
+
 @pytest.mark.parametrize("task", [jobs.fails, jobs.fails_twice, jobs.fails_unspeakably])
 def test_in_immediate_mode_a_failure_is_told_once_too(sent: InMemory, task: Any) -> None:
     """The log has it as well, and what ``on_failure`` raises is another failure."""
