@@ -89,8 +89,9 @@ def health(request: HttpRequest) -> JsonResponse:
 
 
 def _names(request: HttpRequest, parameter: str, all_of_them: Iterable[str]) -> list[str]:
-    """Each once, as ``workers,sweeps``, with or without spaces."""
-    asked = request.GET[parameter].split(",") if parameter in request.GET else all_of_them
+    """Each once, as ``workers,sweeps``, with or without spaces, or with the parameter for each."""
+    given = request.GET.getlist(parameter)
+    asked = ",".join(given).split(",") if given else all_of_them
     return list(dict.fromkeys(name.strip() for name in asked))
 
 

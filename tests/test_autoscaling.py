@@ -84,6 +84,7 @@ def test_queues_may_be_asked_for(client: Client) -> None:
     assert autoscaling(client, queue="reports").json()["workers_needed"] == 1
     both = autoscaling(client, queue="reports, imports,reports").json()
     assert (list(both["queues"]), both["workers_needed"]) == (["reports", "imports"], 5)
+    assert autoscaling(client, queue=["reports", "imports"]).json() == both, "as ?queue=reports&queue=imports"
 
 
 @OPEN

@@ -219,6 +219,7 @@ def test_some_checks_may_be_asked_for(client: Client) -> None:
     for names in ("counters,rows", " counters, rows "):
         assert health(client, check=names).json() == {"ok": True, "findings": {}}
     assert health(client, check="moon").status_code == 400
+    assert health(client, check=["workers", "rows"]).status_code == 503, "as ?check=workers&check=rows"
 
 
 @OPEN

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from logging import LogRecord
-from typing import Any, NamedTuple
+from typing import Any
 
 import sentry_sdk
 from rq import get_current_job
+from rq.job import Job
 from sentry_sdk.scope import add_global_event_processor, global_event_processors
 from sentry_sdk.utils import event_from_exception
 
@@ -42,15 +43,11 @@ ORIGIN = "auto.queue.tenant_slots"
 TAGS = ("task", "tenant", "queue", "attempt")
 
 
-class Told(NamedTuple):
-    """A failure that is an event by now."""
+_told: ContextVar[TenantJob | None] = ContextVar("tenant_slots_told_sentry", default=None)
+"""The job whose failure is the last one that is an event by now."""
 
-    job: TenantJob
-    rq_id: str | None
-    """Of the RQ job in which it has failed."""
-
-
-_last_told: ContextVar[Told | None] = ContextVar("tenant_slots_told_sentry", default=None)
+_told_rq_id: ContextVar[str | None] = ContextVar("tenant_slots_told_sentry_rq_id", default=None)
+"""The RQ job that has brought such a job, the last one that did."""
 
 
 def capture() -> dict[str, Any]:
@@ -167,49 +164,60 @@ def _captured(job: TenantJob, around: sentry_sdk.Scope) -> Iterator[None]:
         mechanism = {"type": "tenant_slots", "handled": False}
         event, hint = event_from_exception(error, client_options=options, mechanism=mechanism)
         sentry_sdk.capture_event(event, hint)
-        _drop_what_rq_raises(around)
-        _drop_what_is_logged(job)
+        delivery = _delivery_of(job)
+        _note_as_told(job, delivery)
+        _drop_what_rq_raises(delivery, around)
+        _drop_what_is_logged()
         raise
 
 
-def _drop_what_rq_raises(around: sentry_sdk.Scope) -> None:
+def _delivery_of(job: TenantJob) -> Job | None:
+    """The RQ job that has brought it. One inside of which it runs, in immediate mode, may fail by itself."""
+    rq_job = get_current_job()
+    return rq_job if rq_job is not None and rq_job.id == job.last_rq_id else None
+
+
+def _note_as_told(job: TenantJob, delivery: Job | None) -> None:
+    _told.set(job)
+    if delivery is not None:
+        _told_rq_id.set(delivery.id)
+
+
+def _drop_what_rq_raises(delivery: Job | None, around: sentry_sdk.Scope) -> None:
     """sentry_sdk's integration tells the failure once more, in its scope around the RQ job.
 
     Sentry would drop that itself only where it is the same object as the last error that was told: not when a callback
     or a receiver has raised since, or RQ is given another error as it could not write this one.
     """
-    rq_job = get_current_job()
-    if rq_job is None or sentry_sdk.get_client().get_integration("rq") is None:
+    if delivery is None or sentry_sdk.get_client().get_integration("rq") is None:
         return  # the scope is not for this job alone
 
     def drop(event: Any, hint: Any) -> Any:
-        is_again = _mechanism_of(event) == "rq" and _rq_job_of(event) == rq_job.id
+        is_again = _mechanism_of(event) == "rq" and _rq_job_of(event) == delivery.id
         return None if is_again else event
 
     around.add_event_processor(drop)
 
 
-def _drop_what_is_logged(job: TenantJob) -> None:
+def _drop_what_is_logged() -> None:
     """RQ logs the failure after the job, and so do we in immediate mode: Sentry makes an event of each such record.
 
     Ignoring the logger, as sentry_sdk's integration does, would hide the failures of the project's plain RQ jobs where
     the project has switched that integration off.
     """
-    rq_job = get_current_job()
-    _last_told.set(Told(job, rq_job.id if rq_job is not None else None))
     if _unless_told not in global_event_processors:
         add_global_event_processor(_unless_told)
 
 
 def _unless_told(event: Any, hint: Any) -> Any:
-    told, record = _last_told.get(), hint.get("log_record")
-    return None if told is not None and record is not None and _is_of(told, record) else event
+    record = hint.get("log_record")
+    return None if record is not None and _is_told(record) else event
 
 
-def _is_of(told: Told, record: LogRecord) -> bool:
+def _is_told(record: LogRecord) -> bool:
     if record.name == "rq.worker":
-        return told.rq_id is not None and getattr(record, "job_id", None) == told.rq_id
-    return record.msg == HAS_RAISED and isinstance(record.args, tuple) and record.args[0] is told.job
+        return _told_rq_id.get() is not None and getattr(record, "job_id", None) == _told_rq_id.get()
+    return record.msg == HAS_RAISED and isinstance(record.args, tuple) and record.args[0] is _told.get()
 
 
 def _mechanism_of(event: Any) -> Any:
@@ -218,5 +226,8 @@ def _mechanism_of(event: Any) -> Any:
 
 
 def _rq_job_of(event: Any) -> Any:
-    """By what the integration has added: a job that RQ runs inside of another one has the scope of that one."""
-    return event.get("extra", {}).get("rq-job", {}).get("job_id")
+    """By what the integration has added: a job that RQ runs inside of another one has the scope of that one.
+
+    It adds nothing where a work-horse of ours calls the function, in a context that is for this job alone.
+    """
+    return event.get("extra", {}).get("rq-job", {}).get("job_id") or _told_rq_id.get()

@@ -25,7 +25,7 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.refusals import is_refusal
 from tenant_slots.tasks import context
 from tenant_slots.tasks.on_busy import DISCARD, WAIT, OnBusy, Policy, Reschedule, is_policy
-from tenant_slots.tasks.registry import resolve
+from tenant_slots.tasks.registry import task_of
 from tenant_slots.validation import HIGHEST_COUNT
 
 logger = logging.getLogger("tenant_slots")
@@ -64,7 +64,7 @@ def turn_away(tenant_queue_id: int, jobs: list[TenantJob], ask_until: float = ma
 def _on_busy(job: TenantJob) -> OnBusy:
     """A function that this process does not know decides nothing; its job waits."""
     try:
-        return resolve(job.task).on_busy
+        return task_of(job).on_busy
     except NOT_OF_THE_CODE:
         raise
     except BaseException:  # also what a module raises that exits

@@ -81,8 +81,8 @@ def _noted_as_asked(tenant_queue_id: int, until: float, left_out: set[int]) -> l
     def note(pks: Sequence[int]) -> int:
         with unlocked(findings.to_ask().filter(pk__in=pks)) as jobs:
             jobs.update(asks=False)
-            rows = jobs.select_related("tenant_queue").only("tenant_queue__queue", "task", "uuid", "attempt")
-            found = list(rows)
+            fields = ("tenant_queue__queue", "task", "options", "uuid", "attempt")
+            found = list(jobs.select_related("tenant_queue").only(*fields))
         noted.extend(found)
         return len(found)
 

@@ -17,6 +17,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from rq import Retry
+from rq.job import Job
 from sentry_sdk.envelope import Envelope
 from sentry_sdk.integrations.rq import RqIntegration
 from sentry_sdk.transport import Transport
@@ -190,3 +191,14 @@ def calls_one_of_ours() -> None:
 
 def fails_in_plain_rq() -> None:
     raise OSError("disk full")
+
+
+def fails_after_one_of_ours() -> None:
+    """In immediate mode."""
+    fails.enqueue("acme")
+    raise OSError("disk full")
+
+
+def leaves_it_to_rq(job: Job, *error: Any) -> bool:
+    """A handler of errors, whose module workers load at their start."""
+    return True

@@ -280,6 +280,18 @@ def errors_in(sent: InMemory) -> list[str]:
     return [event["exception"]["values"][-1]["type"] for event in sent.of("event")]
 
 
+def test_a_sampler_of_the_project_is_given_the_job() -> None:
+    def rate(known: dict[str, Any]) -> float:
+        job = known.get("tenant_slots_job")
+        return 0.0 if job is not None and job.tenant_queue.tenant == "chatty" else 1.0
+
+    with sentry_on(InMemory(), traces_sampler=rate) as sent, override_settings(TENANT_SLOTS=ONLY_SENTRY):
+        for tenant in ("chatty", "acme"):
+            jobs.succeeds.enqueue(tenant)
+        work()
+    assert [one["tags"]["tenant_slots.tenant"] for one in sent.of("transaction")] == ["acme"]
+
+
 @pytest.mark.parametrize("task", [jobs.fails, jobs.fails_twice, jobs.fails_unspeakably])
 def test_in_immediate_mode_a_failure_is_told_once_too(sent: InMemory, task: Any) -> None:
     """The log has it as well, and what ``on_failure`` raises is another failure."""
@@ -638,6 +650,11 @@ class SentryServer(ThreadingHTTPServer):
     def of(self, kind: str) -> list[Any]:
         return [one["transaction"] for one in self.told if one.get("type", "event") == kind and "transaction" in one]
 
+    def errors(self) -> list[str]:
+        """The class of each error that it was told of, or the logger of one that was only logged."""
+        told = [one for one in self.told if one.get("level") == "error"]
+        return [one["exception"]["values"][-1]["type"] if "exception" in one else one["logger"] for one in told]
+
 
 class TellsSentry(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
@@ -652,9 +669,10 @@ class TellsSentry(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def sentry_server(workers: Workers) -> Iterator[SentryServer]:
-    """Workers send to it."""
+    """Workers send to it, and have Sentry from their start on, as one that a project has in its settings."""
     with SentryServer() as server:
         workers.variables |= {"SENTRY_DSN": server.dsn, "TEST_TENANT_SLOTS": json.dumps(ONLY_SENTRY)}
+        workers.variables["TEST_EXCEPTION_HANDLERS"] = "tests.contrib.jobs.leaves_it_to_rq"
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server
@@ -679,6 +697,35 @@ def test_each_failure_up_to_the_last_job_of_a_work_horse_reaches_sentry_once(
     jobs.process.enqueue("acme", "no such feed")
     assert workers.run("--burst", worker_class=kind).returncode == 0
     assert (sentry_server.of("event"), sentry_server.of("transaction")) == ([job.task] * 2, [job.task] * 2)
+
+
+@pytest.mark.parametrize("kind", ["tenant_slots.workers.TenantWorker", PREFORK, SIMPLE, "rq.Worker"])
+def test_in_every_worker_a_failure_is_told_once_whatever_is_told_or_raised_after_it(
+    workers: Workers, sentry_server: SentryServer, kind: str
+) -> None:
+    jobs.fails_twice.enqueue("acme")
+    jobs.fails_unspeakably.enqueue("acme")
+    assert workers.run("--burst", worker_class=kind).returncode == 0
+    assert sentry_server.errors() == ["ValueError", "KeyError", "ValueError"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "variables", "told"),
+    [
+        (PREFORK, {}, "OSError"),
+        ("rq.Worker", {}, "OSError"),
+        (PREFORK, {"SENTRY_WITHOUT_RQ": "yes"}, "rq.worker"),
+        (SIMPLE, {"SENTRY_WITHOUT_RQ": "yes"}, "rq.worker"),
+    ],
+)
+def test_a_plain_rq_job_that_fails_after_one_of_ours_inside_of_it_is_told_too(
+    workers: Workers, sentry_server: SentryServer, kind: str, variables: dict[str, str], told: str
+) -> None:
+    """By the integration, or else by the log."""
+    workers.variables |= {"TEST_TENANT_SLOTS": json.dumps({**ONLY_SENTRY, "IMMEDIATE": True}), **variables}
+    django_rq.get_queue("imports").enqueue(jobs.fails_after_one_of_ours)
+    assert workers.run("--burst", worker_class=kind).returncode == 0
+    assert sentry_server.errors() == ["ValueError", told]
 
 
 def test_without_its_rq_integration_sentry_is_told_of_plain_rq_jobs_by_the_log_as_ever(

@@ -115,6 +115,11 @@ def tidy_up(shop: str) -> str:
     return f"{shop} is tidy"
 
 
+@task(queue_name="imports")
+@tenant_job("imports", tenant="shop", on_busy="discard")
+def not_twice(shop: str) -> None: ...
+
+
 @tenant_job("imports", tenant="context")
 def by_context(context: TaskContext, shop: str) -> None: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -499,6 +500,24 @@ def test_djangos_signals_are_sent_with_what_the_database_has() -> None:
         ("started", *ours, "RUNNING", 1),
         ("finished", *ours, "SUCCESSFUL", 1),
     ]
+
+
+def test_nothing_is_said_of_calls_that_find_no_slot_when_they_run_in_a_test(caplog: pytest.LogCaptureFixture) -> None:
+    """Their Tasks know no ``on_busy``, unless a ``@tenant_job`` inside has one."""
+    TenantQueue.objects.create(tenant="acme", queue="imports", max_job=1)
+    results = [tasks.add.enqueue("acme", number) for number in range(2)]
+    run_jobs()
+    for result in results:
+        result.refresh()
+    assert [result.status for result in results] == [TaskResultStatus.SUCCESSFUL] * 2
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_control_a_call_does_as_the_tenant_job_inside_says_when_it_finds_no_slot() -> None:
+    TenantQueue.objects.create(tenant="acme", queue="imports", max_job=1)
+    waits, discarded = [tasks.not_twice.enqueue("acme") for _ in range(2)]
+    run_jobs()
+    assert [job_of(result).state for result in (waits, discarded)] == [State.FINISHED, State.CANCELED]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -405,9 +405,9 @@ def test_a_job_whose_time_ends_while_it_asks_what_another_one_does_has_had_it() 
 
 
 def test_a_module_that_exits_when_it_is_imported_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def exits(path: str) -> Any:
+    def exits(job: TenantJob) -> Any:
         raise SystemExit
 
     tenant_queue(max_job=0)
-    monkeypatch.setattr(on_busy, "resolve", exits)
+    monkeypatch.setattr(on_busy, "task_of", exits)
     assert fresh(jobs.only_now.enqueue("acme")).state == State.WAITING
