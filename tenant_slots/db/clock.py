@@ -107,7 +107,7 @@ class PeriodsAgo(Func):
         super().__init__(Now(), InCalendar(time), seconds=int(seconds), **extra)
 
     def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        template = "FLOOR(EXTRACT(EPOCH FROM (%(expressions)s)) / %(seconds)s)::bigint"
+        template = "FLOOR(DATE_PART('epoch', %(expressions)s) / %(seconds)s)::bigint"
         return self.as_sql(compiler, connection, template=template, arg_joiner=" - ", **context)
 
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
