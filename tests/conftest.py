@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import Client
 from django.utils import timezone, translation
 
-from tests import servers
+from tests import redis_connections, servers
 from tests.factories import pretend_idle
 from tests.history import History
 from tests.processes import Workers, wait_until
@@ -63,7 +63,13 @@ def _quick_flush() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _empty_redis(request: pytest.FixtureRequest) -> None:
+def _redis_connections_closed() -> Iterator[None]:
+    with redis_connections.closed_at_the_end():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _empty_redis(request: pytest.FixtureRequest, _redis_connections_closed: None) -> None:
     """And, unless a test starts workers or asks for none, a hundred that are idle: what may run is then admitted."""
     django_rq.get_connection("default").flushdb()
     if not {"workers", "no_workers"} & set(request.fixturenames):
