@@ -728,6 +728,20 @@ def test_a_plain_rq_job_that_fails_after_one_of_ours_inside_of_it_is_told_too(
     assert sentry_server.errors() == ["ValueError", told]
 
 
+@pytest.mark.parametrize("kind", ["tenant_slots.workers.TenantWorker", PREFORK])
+def test_a_run_is_told_with_its_tenant_and_queue_whether_the_worker_has_it_from_rqs_list_or_took_it_itself(
+    workers: Workers, sentry_server: SentryServer, kind: str
+) -> None:
+    for _ in range(3):
+        jobs.fails.enqueue("acme")
+    in_list = django_rq.get_queue("imports").count
+    assert workers.run("--burst", worker_class=kind).returncode == 0
+    events = [one for one in sentry_server.told if "exception" in one]
+    tags = [(one["tags"].get("tenant_slots.tenant"), one["tags"].get("tenant_slots.queue")) for one in events]
+    assert tags == [("acme", "imports")] * 3
+    assert in_list == 1, "control: the others are taken"
+
+
 def test_without_its_rq_integration_sentry_is_told_of_plain_rq_jobs_by_the_log_as_ever(
     workers: Workers, sentry_server: SentryServer
 ) -> None:
