@@ -579,3 +579,13 @@ def test_the_view_speaks_openmetrics_where_it_is_asked_for(client: Client) -> No
     response = client.get(reverse("metrics"), headers={"X-Scraper": "ours", "Accept": accept})
     assert response.headers["Content-Type"].startswith("application/openmetrics-text")
     assert response.content.endswith(b"# EOF\n")
+
+
+@pytest.mark.usefixtures("open_to_ours")
+@pytest.mark.parametrize("version", ["abc", '"1.0.0"', "1.x", "", "²"])
+@pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
+def test_whoever_asks_for_a_version_that_is_none_is_answered(client: Client, kind: str, version: str) -> None:
+    accept = {"X-Scraper": "ours", "Accept": f"{kind};version={version}"}
+    response = client.get(reverse("metrics"), headers=accept)
+    assert response.status_code == 200
+    assert b"\ntenant_slots_database_up 1.0\n" in response.content
