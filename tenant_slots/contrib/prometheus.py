@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
+from django.contrib.auth.decorators import login_not_required
 from django.db import Error, InterfaceError, OperationalError, connections
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import cache_control
@@ -254,6 +255,7 @@ def _queues() -> list[str]:
 # --- the view ---------------------------------------------------------------------------------------------------------
 
 
+@login_not_required
 @outside_transactions
 @cache_control(no_store=True)
 @require_safe
