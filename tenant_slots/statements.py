@@ -1,8 +1,8 @@
 """The statements of the algorithm, in the order in which a job meets them; ``slots.py`` says when each one runs.
 
-LOCK and LOCK_IF_FREE are for ``locks.py``, JOB for ``running/``. Those that name a job's primary key ask for its state
-and never for its stage, which conditions of indexes name: PostgreSQL could prefer such an index, which it believes to
-be small, and read all of its dead entries while somebody holds an old snapshot.
+LOCK and LOCK_IF_FREE are for ``locks.py``, JOB and QUEUE_OF_JOB for ``running/``. Those that name a job's primary key
+ask for its state and never for its stage, which conditions of indexes name: PostgreSQL could prefer such an index,
+which it believes to be small, and read all of its dead entries while somebody holds an old snapshot.
 """
 
 from __future__ import annotations
@@ -98,7 +98,11 @@ CLAIM_ALL = Statement(
 
 CLAIMED = Statement(lambda: TenantJob.objects.filter(IsOneOf("pk", PKS), state=State.QUEUED).values_list("pk"))
 
-JOB = Statement(lambda: TenantJob.objects.filter(uuid=Parameter("uuid", UUIDField())))
+UUID = Parameter("uuid", UUIDField())
+
+JOB = Statement(lambda: TenantJob.objects.filter(uuid=UUID))
+
+QUEUE_OF_JOB = Statement(lambda: TenantQueue.objects.filter(jobs__uuid=UUID))
 
 _STARTED = {
     "state": State.RUNNING,

@@ -1,7 +1,8 @@
 """As JSON: the status of a job for pages that poll, the health of the whole for monitoring, and how many workers would
 have something to do, for what starts them.
 
-Closed until the project says who may see what.
+Closed until the project says who may see what, and that alone decides: where Django's LoginRequiredMiddleware sends
+visitors of other views to a page, a probe that is sent there would take the page for health.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
+from django.contrib.auth.decorators import login_not_required
 from django.db import Error
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import cache_control
@@ -30,6 +32,7 @@ NOT_SHOWN = ("args", "kwargs", "options", "context", "result", "error")
 LIVENESS = ("workers", "sweeps", "queues")
 
 
+@login_not_required
 @cache_control(no_store=True)
 @require_GET
 def job_status(request: HttpRequest, uuid: UUID) -> JsonResponse:
@@ -63,6 +66,7 @@ def status_of(job: TenantJob) -> dict[str, Any]:
     }
 
 
+@login_not_required
 @outside_transactions
 @cache_control(no_store=True)
 @require_safe
@@ -95,6 +99,7 @@ def _names(request: HttpRequest, parameter: str, all_of_them: Iterable[str]) -> 
     return list(dict.fromkeys(name.strip() for name in asked))
 
 
+@login_not_required
 @outside_transactions
 @cache_control(no_store=True)
 @require_safe

@@ -273,6 +273,13 @@ def test_a_run_is_remembered_by_its_key_and_old_ones_are_forgotten() -> None:
     assert logs.about_run(2)["attempt"] == 2
 
 
+@pytest.mark.django_db(transaction=True)
+def test_what_is_noted_of_a_run_that_rq_has_brought_has_its_tenant_and_queue() -> None:
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    work()
+    assert logs.about_run(job.pk) == {**logs.fields_of(job), "attempt": 1}
+
+
 @pytest.fixture
 def factory_of_the_project() -> Iterator[None]:
     """Which names the tenant of the request in every record."""

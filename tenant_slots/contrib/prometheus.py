@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
+from django.contrib.auth.decorators import login_not_required
 from django.db import Error, InterfaceError, OperationalError, connections
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import cache_control
@@ -254,6 +255,7 @@ def _queues() -> list[str]:
 # --- the view ---------------------------------------------------------------------------------------------------------
 
 
+@login_not_required
 @outside_transactions
 @cache_control(no_store=True)
 @require_safe
@@ -269,5 +271,12 @@ def metrics(request: HttpRequest) -> HttpResponse:
         return JsonResponse({"error": "not found"}, status=404)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(TenantSlotsCollector())
-    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    encode, content_type = _encoder_for(request.headers.get("Accept", ""))
     return HttpResponse(encode(registry), content_type=content_type)
+
+
+def _encoder_for(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    try:
+        return choose_encoder(accept)
+    except TypeError:  # prometheus_client (0.26) compares a version that is no number with numbers
+        return choose_encoder("")

@@ -6,6 +6,7 @@ that RQ calls: what that one would send for the same run is dropped.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -48,6 +49,12 @@ _told: ContextVar[TenantJob | None] = ContextVar("tenant_slots_told_sentry", def
 
 _told_rq_id: ContextVar[str | None] = ContextVar("tenant_slots_told_sentry_rq_id", default=None)
 """The RQ job that has brought such a job, the last one that did."""
+
+_ids_told: deque[str] = deque(maxlen=1000)
+"""Of such jobs, the last ones: Django's log of a Task hears of their end later, and in another context."""
+
+LOGGERS_OF_TASKS = ("django.tasks", "django_tasks")
+"""Django's and the backport's, which note as an error that a call has failed."""
 
 
 def capture() -> dict[str, Any]:
@@ -179,6 +186,7 @@ def _delivery_of(job: TenantJob) -> Job | None:
 
 def _note_as_told(job: TenantJob, delivery: Job | None) -> None:
     _told.set(job)
+    _ids_told.append(str(job.uuid))
     if delivery is not None:
         _told_rq_id.set(delivery.id)
 
@@ -200,7 +208,8 @@ def _drop_what_rq_raises(delivery: Job | None, around: sentry_sdk.Scope) -> None
 
 
 def _drop_what_is_logged() -> None:
-    """RQ logs the failure after the job, and so do we in immediate mode: Sentry makes an event of each such record.
+    """RQ logs the failure after the job, so does Django that of a Task, and so do we in immediate mode: Sentry makes an
+    event of each such record.
 
     Ignoring the logger, as sentry_sdk's integration does, would hide the failures of the project's plain RQ jobs where
     the project has switched that integration off.
@@ -217,7 +226,10 @@ def _unless_told(event: Any, hint: Any) -> Any:
 def _is_told(record: LogRecord) -> bool:
     if record.name == "rq.worker":
         return _told_rq_id.get() is not None and getattr(record, "job_id", None) == _told_rq_id.get()
-    return record.msg == HAS_RAISED and isinstance(record.args, tuple) and record.args[0] is _told.get()
+    about = record.args[0] if isinstance(record.args, tuple) and record.args else None
+    if record.name in LOGGERS_OF_TASKS:
+        return about in _ids_told
+    return record.msg == HAS_RAISED and about is _told.get()
 
 
 def _mechanism_of(event: Any) -> Any:

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 from django.db import Error
@@ -15,6 +14,7 @@ from rq.job import Job
 
 from tenant_slots import dispatch, fair_order, logs, owners, slots, transitions
 from tenant_slots.db.commits import after_commit
+from tenant_slots.db.compiled import Asked, together
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.hand_over import Choosing
 from tenant_slots.models import State, TenantJob
@@ -23,7 +23,7 @@ from tenant_slots.releases import Admission, Release
 from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.recording import EndRefused, Outcome, StartRefused, persistently
-from tenant_slots.statements import JOB
+from tenant_slots.statements import JOB, QUEUE_OF_JOB
 from tenant_slots.validation import one_more
 from tenant_slots.witness import Witness
 
@@ -91,9 +91,8 @@ class Run:
         if self.job is not None:
             self.tell_started(self.job)
             return (self.job.uuid, self.job.attempt) == (uuid, attempt)
-        found: list[Any] = persistently(lambda: JOB.rows(uuid=uuid), self._on_outage) or []
-        job = found[0] if found and found[0].attempt == attempt else None
-        if job is None:
+        job = persistently(lambda: _stored(uuid), self._on_outage)
+        if job is None or job.attempt != attempt:
             return False
         try:
             has_started = self.start(job)
@@ -274,6 +273,15 @@ class Run:
         if self.job is not None:
             owners.runs_here.discard(self.job.token)
         self.job = None
+
+
+def _stored(uuid: UUID) -> TenantJob | None:
+    """The job with its tenant queue: whoever notes or traces the run names these, and asks no database for it."""
+    jobs, tenant_queues = together((), Asked(JOB, {"uuid": uuid}), Asked(QUEUE_OF_JOB, {"uuid": uuid}))
+    for found, tenant_queue in zip(jobs, tenant_queues, strict=False):  # one of each; none where they are deleted
+        found.tenant_queue = tenant_queue
+    job: TenantJob | None = jobs[0] if jobs else None
+    return job
 
 
 def _ends_unstarted(job: TenantJob, state: State, problem: str) -> bool:

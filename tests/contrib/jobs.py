@@ -104,6 +104,11 @@ def fails(tenant: str, secret: str = "") -> None:
 
 
 @tenant_job("imports", tenant="tenant")
+def dies(tenant: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@tenant_job("imports", tenant="tenant")
 def leaves(tenant: str) -> None:
     sys.exit("enough")
 
@@ -197,6 +202,12 @@ def fails_after_one_of_ours() -> None:
     """In immediate mode."""
     fails.enqueue("acme")
     raise OSError("disk full")
+
+
+receivers: dict[str, Any] = {"__name__": "shop.receivers"}
+"""A module of the manual's; signals do not keep what they call."""
+
+exec(os.environ.get("RECEIVER", ""), receivers)  # noqa: S102
 
 
 def leaves_it_to_rq(job: Job, *error: Any) -> bool:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
+from queue import Queue
 from typing import Any
+from urllib.request import urlopen
 
 import django_rq
+import prometheus_client
 import pytest
 from django.db import Error, OperationalError, ProgrammingError, connection, connections, transaction
 from django.http import HttpRequest
@@ -579,3 +584,41 @@ def test_the_view_speaks_openmetrics_where_it_is_asked_for(client: Client) -> No
     response = client.get(reverse("metrics"), headers={"X-Scraper": "ours", "Accept": accept})
     assert response.headers["Content-Type"].startswith("application/openmetrics-text")
     assert response.content.endswith(b"# EOF\n")
+
+
+@pytest.mark.usefixtures("open_to_ours")
+@pytest.mark.parametrize("version", ["abc", '"1.0.0"', "1.x", "", "²"])
+@pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
+def test_whoever_asks_for_a_version_that_is_none_is_answered(client: Client, kind: str, version: str) -> None:
+    accept = {"X-Scraper": "ours", "Accept": f"{kind};version={version}"}
+    response = client.get(reverse("metrics"), headers=accept)
+    assert response.status_code == 200
+    assert b"\ntenant_slots_database_up 1.0\n" in response.content
+
+
+# --- the manual -------------------------------------------------------------------------------------------------------
+
+PAGE = Path(prometheus.__file__).parents[2] / "docs" / "how-to" / "metrics.md"
+
+
+def test_the_command_of_the_page_serves_them_until_it_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = [one for one in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S) if "Command" in one]
+    started: Queue[Any] = Queue()
+    start = prometheus_client.start_http_server
+
+    def start_at_a_free_port(port: int, registry: CollectorRegistry) -> Any:
+        served = start(0, "127.0.0.1", registry)
+        started.put(served[0])
+        return served
+
+    monkeypatch.setattr(prometheus_client, "start_http_server", start_at_a_free_port)
+    found: dict[str, Any] = {"__name__": "serve_metrics"}
+    exec(compile(code, str(PAGE), "exec"), found)  # noqa: S102 - the manual's own
+    command = threading.Thread(target=found["Command"]().handle)
+    command.start()
+    server = started.get(timeout=20)
+    with urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=20) as answer:
+        assert b"tenant_slots_database_up 1.0" in answer.read()
+    assert command.is_alive()
+    server.shutdown(), server.server_close(), command.join(20)
+    assert not command.is_alive()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -728,6 +729,20 @@ def test_a_plain_rq_job_that_fails_after_one_of_ours_inside_of_it_is_told_too(
     assert sentry_server.errors() == ["ValueError", told]
 
 
+@pytest.mark.parametrize("kind", ["tenant_slots.workers.TenantWorker", PREFORK])
+def test_a_run_is_told_with_its_tenant_and_queue_whether_the_worker_has_it_from_rqs_list_or_took_it_itself(
+    workers: Workers, sentry_server: SentryServer, kind: str
+) -> None:
+    for _ in range(3):
+        jobs.fails.enqueue("acme")
+    in_list = django_rq.get_queue("imports").count
+    assert workers.run("--burst", worker_class=kind).returncode == 0
+    events = [one for one in sentry_server.told if "exception" in one]
+    tags = [(one["tags"].get("tenant_slots.tenant"), one["tags"].get("tenant_slots.queue")) for one in events]
+    assert tags == [("acme", "imports")] * 3
+    assert in_list == 1, "control: the others are taken"
+
+
 def test_without_its_rq_integration_sentry_is_told_of_plain_rq_jobs_by_the_log_as_ever(
     workers: Workers, sentry_server: SentryServer
 ) -> None:
@@ -741,3 +756,21 @@ def test_without_its_rq_integration_sentry_is_told_of_plain_rq_jobs_by_the_log_a
     assert workers.run("--burst", worker_class=SIMPLE).returncode == 0
     events = [one for one in sentry_server.told if one.get("level") == "error"]
     assert sorted(one.get("logger") or one["transaction"] for one in events) == ["rq.worker"] * 2 + [job.task] * 2
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "traces.md"
+
+
+@pytest.mark.parametrize("kind", ["tenant_slots.workers.TenantWorker", PREFORK])
+def test_the_receiver_of_the_page_tells_of_a_job_whose_process_was_killed_and_of_no_other(
+    workers: Workers, sentry_server: SentryServer, kind: str
+) -> None:
+    (code,) = [one for one in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S) if "@receiver" in one]
+    settings = {**ONLY_SENTRY, "MAX_CRASHES": 0}
+    workers.variables |= {"RECEIVER": code, "TEST_TENANT_SLOTS": json.dumps(settings)}
+    jobs.fails.enqueue("acme")
+    jobs.succeeds.enqueue("acme")
+    job = jobs.dies.enqueue("acme")
+    assert workers.run("--burst", worker_class=kind).returncode == 0
+    errors = [one for one in sentry_server.told if one.get("level") == "error"]
+    assert [one.get("message", "").partition(" failed: ")[0] for one in errors] == ["", str(fresh(job))]

@@ -9,10 +9,11 @@ import django_rq
 import pytest
 from django.db import DatabaseError, OperationalError, connections, transaction
 
-from tenant_slots import owners, slots, statements, tenant_job
+from tenant_slots import owners, slots, tenant_job
 from tenant_slots.db.sessions import renew
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running import recording
+from tenant_slots.running import run as runs
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.run import Run, WatchedRun
 from tenant_slots.witness import Witness
@@ -101,14 +102,14 @@ def test_an_outage_is_told_when_the_job_cannot_even_be_read(monkeypatch: pytest.
     row = tenant_queue()
     job = waiting_job(row)
     admit(row)
-    original, failures, told = statements.JOB.rows, [OperationalError("gone")], list[str]()
+    original, failures, told = runs.together, [OperationalError("gone")], list[str]()
 
-    def rows(*args: Any, **values: Any) -> Any:
+    def together(*args: Any) -> Any:
         if failures:
             raise failures.pop()
-        return original(*args, **values)
+        return original(*args)
 
-    monkeypatch.setattr(statements.JOB, "rows", rows)
+    monkeypatch.setattr(runs, "together", together)
     assert Run("worker", on_outage=lambda: told.append("outage")).begin(job.uuid, 1)
     assert told == ["outage"]
 
