@@ -525,6 +525,39 @@ def test_so_it_is_where_the_rest_of_a_tenant_queue_is_refused(boss: Client, monk
     assert problems_of(boss, change).startswith("tenant 000 on imports: ")
 
 
+def test_of_jobs_whose_tenant_queue_could_not_be_changed_it_is_not_said_that_they_had_moved_on(boss: Client) -> None:
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite locks no rows")
+    rows = many_queues(2, max_job=0)
+    for row in rows:
+        many_jobs(row, 3)
+    change = started(boss, QUEUES, "cancel_waiting", rows, typed="6")
+    with locked(rows[0].pk):
+        in_thread(lambda: _run_impatiently(change))
+    assert report_of(boss, change) == [
+        "It is done.",
+        "3 of 6",
+        "The waiting jobs of 1 tenant queue were canceled.",
+        "3 jobs were canceled.",
+        "1 could not be changed.",
+        "3 jobs were left alone: they had moved on, or their tenant queue is gone or could not be changed.",
+    ]
+
+
+def test_nor_is_it_of_jobs_whose_tenant_queue_is_gone(boss: Client) -> None:
+    rows = many_queues(2, max_job=0)
+    for row in rows:
+        many_jobs(row, 3)
+    change = started(boss, QUEUES, "cancel_waiting", rows, typed="6")
+    rows[0].jobs.all().delete()
+    rows[0].delete()
+    carried_out(change)
+    assert report_of(boss, change)[-2:] == [
+        "1 object is gone.",
+        "3 jobs were left alone: they had moved on, or their tenant queue is gone or could not be changed.",
+    ]
+
+
 def _broken_off(boss: Client, monkeypatch: pytest.MonkeyPatch, *rows: TenantQueue) -> BulkChange:
     """After the first two jobs of the first tenant queue."""
     monkeypatch.setattr(cancel, "JOBS_PER_STEP", 2)
