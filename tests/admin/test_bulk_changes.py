@@ -854,6 +854,18 @@ def test_the_page_works_without_a_script_and_has_none_inline(boss: Client) -> No
     assert "admin_live.js" in page
 
 
+def test_only_who_may_do_what_it_does_is_offered_to_stop_it_or_to_go_on(boss: Client) -> None:
+    change = started(boss, QUEUES, "pause", many_queues(5))
+    offered = {}
+    for permission in ("pause_tenantqueue", "set_limit_tenantqueue"):
+        client = signed_in("view_tenantqueue", "view_bulkchange", permission)
+        page = client.get(page_of(change)).content.decode()
+        offered[permission] = {name for name in ("stop", "go_on") if f'name="{name}"' in page}
+        answer = client.post(page_of(change), {"stop": "Stop"})
+        assert answer.status_code == (302 if offered[permission] else 403)
+    assert offered == {"pause_tenantqueue": {"stop", "go_on"}, "set_limit_tenantqueue": set()}
+
+
 def test_every_place_of_a_poll_is_on_the_page(boss: Client) -> None:
     change = started(boss, JOBS, "cancel", many_jobs(tenant_queue(max_job=0), 5))
     page = boss.get(page_of(change)).content.decode()
