@@ -300,7 +300,11 @@ RELEASE = Confirmed(
             "%(count)d slots were left alone: their jobs seem to be alive.",
             "count",
         ),
-        ByHand.GONE.value: ngettext_lazy("%(count)d job held no slot.", "%(count)d jobs held no slot.", "count"),
+        ByHand.NO_SLOT.value: ngettext_lazy(
+            "%(count)d job was left alone: it holds no slot, or does so with another run by now.",
+            "%(count)d jobs were left alone: they hold no slots, or do so with other runs by now.",
+            "count",
+        ),
         **spared.OF_JOBS,
     },
     warnings=_behind_released,

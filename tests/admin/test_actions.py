@@ -150,6 +150,11 @@ def test_a_slot_whose_job_seems_to_be_alive_needs_force_a_permission_and_a_reaso
     assert (fresh(row).current_job, counters_match()) == (0, True)
 
 
+def test_a_job_without_a_slot_is_not_said_to_be_gone(boss: Client) -> None:
+    response = confirmed(boss, JOBS, "release", waiting_job(tenant_queue()))
+    assert messages_of(response) == ["1 job was left alone: it holds no slot, or does so with another run by now."]
+
+
 def test_a_running_job_is_asked_to_stop(boss: Client) -> None:
     row = tenant_queue(max_job=1)
     running, waiting = running_job(row, another_process()), waiting_job(row)
