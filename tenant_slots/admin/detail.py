@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 from tenant_slots.admin import audit, decided, queue_charts, words
 from tenant_slots.admin.hosts import name_hosts
 from tenant_slots.admin.pages import address, page_of
-from tenant_slots.admin.permissions import QueuePermissions, may
+from tenant_slots.admin.permissions import QueuePermissions, may_see
 from tenant_slots.admin.plans import Plans
 from tenant_slots.admin.queue_charts import Lately, Span
 from tenant_slots.admin.snapshots import shared_charts
@@ -66,7 +66,7 @@ class DetailPage(Plans, QueuePermissions):
             "slots_history": audit.history_of(row, kept),
             "slots_job_url": page_of(self, request, TenantJob, "change"),
         }
-        if may(request, "view_tenantjob"):
+        if may_see(request, TenantJob):
             context |= self._its_jobs(row)
         if self.has_set_limit_permission(request, row):
             pages = {"slots_limit_url": "limit", "slots_reset_url": "reset"}

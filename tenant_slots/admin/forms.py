@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -222,8 +223,13 @@ class SeenForm(forms.Form):
     seen = forms.CharField(widget=forms.HiddenInput, required=False)
 
     def clean_seen(self) -> dict[int, int]:
-        pairs = (pair.partition(":")[::2] for pair in self.cleaned_data["seen"].split())
-        return {int(pk): int(version) for pk, version in pairs if _is_number(pk) and _is_number(version)}
+        return numbers_by_key(self.cleaned_data["seen"])
+
+
+def numbers_by_key(text: str) -> dict[int, int]:
+    """Of what a page has shown of each row, written as ``key:number``; what is anything else is passed over."""
+    pairs = (pair.partition(":")[::2] for pair in text.split())
+    return {int(pk): int(number) for pk, number in pairs if _is_number(pk) and _is_number(number)}
 
 
 def _is_number(text: str) -> bool:
@@ -233,5 +239,9 @@ def _is_number(text: str) -> bool:
 
 def seen(pks: list[int]) -> dict[str, Any]:
     """The initial value of a `SeenForm`."""
-    versions = TenantQueue.objects.filter(among(pks)).values_list("pk", "version")
-    return {"seen": " ".join(f"{pk}:{version}" for pk, version in versions)}
+    return {"seen": numbers_as_text(TenantQueue.objects.filter(among(pks)).values_list("pk", "version"))}
+
+
+def numbers_as_text(numbers: Iterable[tuple[int, int]]) -> str:
+    """As `numbers_by_key` reads it."""
+    return " ".join(f"{pk}:{number}" for pk, number in numbers)

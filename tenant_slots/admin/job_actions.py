@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any
 
 from django import forms
@@ -16,7 +16,7 @@ from tenant_slots.admin import audit, spared
 from tenant_slots.admin.bulk.ways import Jobs
 from tenant_slots.admin.changes import name_of
 from tenant_slots.admin.confirmed import DONE, Confirmed
-from tenant_slots.admin.forms import STYLED, ReasonForm
+from tenant_slots.admin.forms import STYLED, ReasonForm, numbers_as_text, numbers_by_key
 from tenant_slots.admin.words import state_of
 from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing import cancel, priority, retry
@@ -47,6 +47,8 @@ Apply = Callable[[Any, HttpRequest, TenantJob, dict[str, Any]], str]
 
 
 class ReleaseForm(ReasonForm):
+    runs = forms.CharField(widget=forms.HiddenInput, required=False)
+    """The attempts that had slots when the page was shown: those that came meanwhile keep theirs."""
     force = forms.BooleanField(
         label=_("Even if the job seems to be alive"),
         required=False,
@@ -177,8 +179,23 @@ def _set_priority(model_admin: Any, request: HttpRequest, job: TenantJob, values
     return DONE
 
 
+def _runs(pks: list[int]) -> dict[str, Any]:
+    """What a `ReleaseForm` begins with."""
+    holding = TenantJob.objects.holding().filter(among(pks)).order_by()
+    return {"runs": numbers_as_text(holding.values_list("pk", "attempt"))}
+
+
+@lru_cache(maxsize=1)
+def _attempts(runs: str) -> dict[int, int]:
+    """Read once for all jobs of an action."""
+    return numbers_by_key(runs)
+
+
 @_with_its_entry
 def _release(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
+    shown = _attempts(values.get("runs", ""))
+    if shown and shown.get(job.pk) != job.attempt:
+        return str(ByHand.NO_SLOT.value)
     force = bool(values["force"]) and model_admin.has_force_release_permission(request)
     reason = f"released by {name_of(request)}: {values['reason']}"
     before = state_of(job)
@@ -300,8 +317,13 @@ RELEASE = Confirmed(
             "%(count)d slots were left alone: their jobs seem to be alive.",
             "count",
         ),
-        ByHand.GONE.value: ngettext_lazy("%(count)d job held no slot.", "%(count)d jobs held no slot.", "count"),
+        ByHand.NO_SLOT.value: ngettext_lazy(
+            "%(count)d job was left alone: it holds no slot, or does so with another run by now.",
+            "%(count)d jobs were left alone: they hold no slots, or do so with other runs by now.",
+            "count",
+        ),
         **spared.OF_JOBS,
     },
+    initial=_runs,
     warnings=_behind_released,
 )

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, reverse
 
-from tenant_slots.admin.permissions import may
+from tenant_slots.admin.permissions import may_see
 
 
 def view_name(model_admin: Any, page: str) -> str:
@@ -33,7 +33,7 @@ def address_of(model_admin: Any, request: HttpRequest, model: type[Model], page:
 def page_of(model_admin: Any, request: HttpRequest, model: type[Model], page: str) -> str:
     """The name that its address is looked up by, "" as of `address_of`."""
     site, opts = model_admin.admin_site, model._meta
-    if not (site.is_registered(model) and may(request, f"view_{opts.model_name}")):
+    if not (site.is_registered(model) and may_see(request, model)):
         return ""
     return f"{site.name}:{opts.app_label}_{opts.model_name}_{page}"
 

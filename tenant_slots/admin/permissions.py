@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
 from tenant_slots.admin.bases import JobConcern, QueueConcern
@@ -19,6 +19,12 @@ def may(request: HttpRequest, codename: str) -> bool:
     """Whether the viewer has a permission of this app."""
     allowed: bool = request.user.has_perm(f"tenant_slots.{codename}")
     return allowed
+
+
+def may_see(request: HttpRequest, model: type[Model]) -> bool:
+    """Whether the viewer may see objects of a model of this app. Who may change them may, as in Django's admin."""
+    name = model._meta.model_name
+    return may(request, f"view_{name}") or may(request, f"change_{name}")
 
 
 def needs(codename: str) -> Callable[[Any, HttpRequest], bool]:

@@ -139,7 +139,7 @@ def _of_tenant_queue(reason: Reason, row: TenantQueue) -> str:
             text = gettext("A job has said that the tenant is busy. No job starts now. %(rest)s.")
             return text % {"rest": rest(row)}
         case Reason.LIMIT_OF_ZERO:
-            return gettext("The limit is 0: no job starts until it is raised.")
+            return _limit_of_zero(row)
     text = gettext("Its tenant queue is at its limit: %(held)d of %(limit)d slots are taken.")
     return text % {"held": row.current_job, "limit": row.max_job}
 
@@ -148,6 +148,14 @@ def _paused(row: TenantQueue) -> str:
     if row.resume_at is None:
         return gettext("The tenant queue is paused: no job starts until somebody resumes it.")
     return gettext("The tenant queue is paused until %(time)s.") % {"time": long_moment(row.resume_at)}
+
+
+def _limit_of_zero(row: TenantQueue) -> str:
+    until = reasons.zero_until(row)
+    if until is None:
+        return gettext("The limit is 0: no job starts until it is raised.")
+    text = gettext("The limit is 0 until %(time)s: no job starts before. After that it is %(limit)d.")
+    return text % {"time": long_moment(until), "limit": row.limit_before_override}
 
 
 def _at_limit(waits: reasons.Waits) -> Iterable[str]:

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from tenant_slots import dispatch, fleet
 from tenant_slots.admin.pages import address, page_of, view_name
-from tenant_slots.admin.permissions import QueuePermissions, may
+from tenant_slots.admin.permissions import QueuePermissions, may_see
 from tenant_slots.admin.words import told_to_rest
 from tenant_slots.fleet import Fleet, Member
 from tenant_slots.models import Stage, TenantJob, TenantQueue
@@ -144,7 +144,7 @@ class WorkersPage(QueuePermissions):
         ids = [member.rq_job_id for member in members if member.rq_job_id]
         named = {rq_id: named[0] for rq_id in ids if (named := dispatch.named_by(rq_id))}
         plain = [rq_id for rq_id in ids if rq_id not in named]
-        if not may(request, "view_tenantjob"):
+        if not may_see(request, TenantJob):
             return {}
         not_ended = self._theirs(request).exclude(Q(stage=Stage.ENDED) | Q(rq_job_id=""))  # as the index of these ids
         jobs = [

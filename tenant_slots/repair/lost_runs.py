@@ -111,7 +111,7 @@ class ByHand(Enum):
     RELEASED = "released"
     ALIVE = "alive"
     """The lease of the run is alive, or its process is and cannot be killed from here."""
-    GONE = "gone"
+    NO_SLOT = "no slot"
     """The job held no slot any more, or another run of it does."""
 
 
@@ -124,10 +124,10 @@ def release_by_hand(job: TenantJob, reason: str, *, force: bool = False) -> ByHa
             that run does from now on changes nothing.
     """
     if force:
-        return ByHand.RELEASED if end_lost_run(job, reason, state=State.FAILED) else ByHand.GONE
+        return ByHand.RELEASED if end_lost_run(job, reason, state=State.FAILED) else ByHand.NO_SLOT
     held = TenantJob.objects.held_as(job)
     if not held.stale().exists():
-        return ByHand.ALIVE if held.exists() else ByHand.GONE
+        return ByHand.ALIVE if held.exists() else ByHand.NO_SLOT
     if not is_out_of_the_way(job):
         return ByHand.ALIVE
-    return ByHand.RELEASED if end_interrupted_run(job, reason) else ByHand.GONE
+    return ByHand.RELEASED if end_interrupted_run(job, reason) else ByHand.NO_SLOT

@@ -238,7 +238,18 @@ def _of_all(row: TenantQueue, rests_for: float) -> dict[Reason, bool]:
 def _still_then(row: TenantQueue, then: datetime) -> list[Reason]:
     """What of it still does so at that time, as far as it is known now."""
     found = _of_all(row, rests.seconds_left(row, then))
-    return _those_of(found | {Reason.PAUSED: row.paused and (row.resume_at is None or row.resume_at > then)})
+    found[Reason.PAUSED] &= not _is_over(row.resume_at, then)
+    found[Reason.LIMIT_OF_ZERO] &= not _is_over(zero_until(row), then)
+    return _those_of(found)
+
+
+def _is_over(end: datetime | None, then: datetime) -> bool:
+    return end is not None and end <= then
+
+
+def zero_until(row: TenantQueue) -> datetime | None:
+    """When a limit of 0 ends by itself; None where somebody has to raise it."""
+    return row.override_until if row.limit_before_override else None
 
 
 def _those_of(found: dict[Reason, bool]) -> list[Reason]:

@@ -12,6 +12,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
+from tenant_slots import slots
 from tenant_slots.admin import TenantQueueAdmin, actions
 from tenant_slots.admin.export import harmless
 from tenant_slots.models import BulkChange, State, TenantJob, TenantQueue
@@ -34,9 +35,11 @@ from tests.factories import (
     dead_process,
     fresh,
     in_rq,
+    release_then_admit,
     running_job,
     tenant_queue,
     waiting_job,
+    work,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -126,7 +129,9 @@ def test_a_stuck_slot_is_released_once_and_its_job_waits_again(boss: Client) -> 
     second = boss.post(JOBS, {**sent, "reason": "host is gone"}, follow=True)
 
     assert messages_of(first) == ["1 slot was released."]
-    assert messages_of(second) == ["1 slot was left alone: its job seems to be alive."]  # it has the slot again, queued
+    assert messages_of(second) == [  # it has the slot again, queued
+        "1 job was left alone: it holds no slot, or does so with another run by now."
+    ]
     assert (fresh(stuck).state, stuck.attempt, fresh(following).state) == (State.QUEUED, 2, State.WAITING)
     assert (fresh(row).current_job, counters_match()) == (1, True)
     assert len(history()) == 1
@@ -148,6 +153,31 @@ def test_a_slot_whose_job_seems_to_be_alive_needs_force_a_permission_and_a_reaso
     assert fresh(job).state == State.FAILED
     assert "it hangs" in job.error
     assert (fresh(row).current_job, counters_match()) == (0, True)
+
+
+def test_a_job_without_a_slot_is_not_said_to_be_gone(boss: Client) -> None:
+    response = confirmed(boss, JOBS, "release", waiting_job(tenant_queue()))
+    assert messages_of(response) == ["1 job was left alone: it holds no slot, or does so with another run by now."]
+
+
+@pytest.mark.parametrize("most", [0, 200], ids=["by a worker", "in the request"])
+@pytest.mark.parametrize("is_another", [True, False], ids=["another run", "the control"])
+def test_only_the_run_that_the_page_has_shown_loses_its_slot(
+    most: int, is_another: bool, boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "MOST_IN_REQUEST", most)
+    row = tenant_queue(max_job=2)
+    stuck = running_job(row, another_process(host="elsewhere"))
+    _, sent = asked(boss, JOBS, "release", stuck)
+    if is_another:
+        release_then_admit(fresh(stuck), state=State.WAITING)
+        assert slots.start(fresh(stuck), another_process())
+
+    boss.post(JOBS, {**sent, "force": "on", "reason": "it hangs"}, follow=True)
+    if not most:
+        work()
+
+    assert fresh(stuck).state == (State.RUNNING if is_another else State.FAILED)
 
 
 def test_a_running_job_is_asked_to_stop(boss: Client) -> None:

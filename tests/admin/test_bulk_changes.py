@@ -525,6 +525,39 @@ def test_so_it_is_where_the_rest_of_a_tenant_queue_is_refused(boss: Client, monk
     assert problems_of(boss, change).startswith("tenant 000 on imports: ")
 
 
+def test_of_jobs_whose_tenant_queue_could_not_be_changed_it_is_not_said_that_they_had_moved_on(boss: Client) -> None:
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite locks no rows")
+    rows = many_queues(2, max_job=0)
+    for row in rows:
+        many_jobs(row, 3)
+    change = started(boss, QUEUES, "cancel_waiting", rows, typed="6")
+    with locked(rows[0].pk):
+        in_thread(lambda: _run_impatiently(change))
+    assert report_of(boss, change) == [
+        "It is done.",
+        "3 of 6",
+        "The waiting jobs of 1 tenant queue were canceled.",
+        "3 jobs were canceled.",
+        "1 could not be changed.",
+        "3 jobs were left alone: they had moved on, or their tenant queue is gone or could not be changed.",
+    ]
+
+
+def test_nor_is_it_of_jobs_whose_tenant_queue_is_gone(boss: Client) -> None:
+    rows = many_queues(2, max_job=0)
+    for row in rows:
+        many_jobs(row, 3)
+    change = started(boss, QUEUES, "cancel_waiting", rows, typed="6")
+    rows[0].jobs.all().delete()
+    rows[0].delete()
+    carried_out(change)
+    assert report_of(boss, change)[-2:] == [
+        "1 object is gone.",
+        "3 jobs were left alone: they had moved on, or their tenant queue is gone or could not be changed.",
+    ]
+
+
 def _broken_off(boss: Client, monkeypatch: pytest.MonkeyPatch, *rows: TenantQueue) -> BulkChange:
     """After the first two jobs of the first tenant queue."""
     monkeypatch.setattr(cancel, "JOBS_PER_STEP", 2)
@@ -819,6 +852,18 @@ def test_the_page_works_without_a_script_and_has_none_inline(boss: Client) -> No
     assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", page)
     assert not re.search(r"<script(?![^>]*(src=|application/json))", page)
     assert "admin_live.js" in page
+
+
+def test_only_who_may_do_what_it_does_is_offered_to_stop_it_or_to_go_on(boss: Client) -> None:
+    change = started(boss, QUEUES, "pause", many_queues(5))
+    offered = {}
+    for permission in ("pause_tenantqueue", "set_limit_tenantqueue"):
+        client = signed_in("view_tenantqueue", "view_bulkchange", permission)
+        page = client.get(page_of(change)).content.decode()
+        offered[permission] = {name for name in ("stop", "go_on") if f'name="{name}"' in page}
+        answer = client.post(page_of(change), {"stop": "Stop"})
+        assert answer.status_code == (302 if offered[permission] else 403)
+    assert offered == {"pause_tenantqueue": {"stop", "go_on"}, "set_limit_tenantqueue": set()}
 
 
 def test_every_place_of_a_poll_is_on_the_page(boss: Client) -> None:

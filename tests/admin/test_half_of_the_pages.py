@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tests.admin.site import QUEUES, change_page, signed_in
 from tests.factories import another_process, running_job, tenant_queue, waiting_job, worker_on_record
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -88,3 +89,17 @@ def test_the_pages_of_jobs_do_without_those_of_tenant_queues(
     leads_to_row = {page for page, text in texts.items() if f"/tenantqueue/{row.pk}/" in text}
     assert str(row) in texts[f"{own}/change/"]
     assert leads_to_row == (set() if other is None else {f"{own}/change/", "tenantjob/failures/"})
+
+
+@pytest.mark.parametrize(
+    ("verb", "are_led"), [("view", True), ("change", True), ("delete", False)], ids=["view", "change", "delete"]
+)
+def test_who_may_change_something_may_see_it_and_is_led_there(verb: str, are_led: bool) -> None:
+    """As everywhere in Django's admin, which shows their own pages to such staff as well."""
+    row, running = rows()
+    own = f"{QUEUES}{row.pk}/change/"
+    of_queues = signed_in("view_tenantqueue", f"{verb}_tenantjob")
+    of_jobs = signed_in("view_tenantjob", f"{verb}_tenantqueue")
+    leads_to_job = [change_page(running) in of_queues.get(url).content.decode() for url in (own, f"{QUEUES}workers/")]
+    leads_to_row = change_page(row) in of_jobs.get(change_page(running)).content.decode()
+    assert [*leads_to_job, leads_to_row] == [are_led] * 3

@@ -204,6 +204,10 @@ def test_a_job_that_does_not_exist(boss: Client, object_id: str) -> None:
         ({"paused": True}, "paused: no job starts until somebody resumes it"),
         ({"paused": True, "resume_at": timezone.now() + timedelta(hours=2)}, "is paused until"),
         ({"max_job": 0}, "The limit is 0"),
+        (
+            {"max_job": 0, "override_until": timezone.now() + timedelta(hours=2), "limit_before_override": 1},
+            "The limit is 0 until",
+        ),
         ({"rests_until": timezone.now() + timedelta(hours=2)}, "the tenant is busy"),
     ],
 )
@@ -214,8 +218,8 @@ def test_a_scheduled_job_says_what_will_keep_it_then(boss: Client, values: dict[
     why = [" ".join(_why(boss, waiting_job(row, state=State.SCHEDULED, run_after=at))) for at in (soon, later)]
     assert "It will still wait then, as long as this lasts." in why[0]
     assert text in why[0]
-    ends = "resume_at" in values or "rests_until" in values
-    assert ("It will still wait then" in why[1]) is not ends
+    ends = {"resume_at", "override_until", "rests_until"} & values.keys()
+    assert ("It will still wait then" in why[1]) is not bool(ends)
 
 
 def _why(client: Client, job: TenantJob) -> list[str]:

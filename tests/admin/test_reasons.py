@@ -20,6 +20,7 @@ from rq.suspension import resume, suspend
 import tests.jobs
 from tenant_slots import dispatch, rates, slots
 from tenant_slots.admin import reasons
+from tenant_slots.admin.words import long_moment
 from tenant_slots.db.clock import ago
 from tenant_slots.models import UNKNOWN_TASK, Kind, State, SweepClaim, TenantJob, TenantQueue
 from tests.factories import (
@@ -211,6 +212,21 @@ def test_what_keeps_the_whole_tenant_queue_is_said_all_together(together: tuple[
     said = why(waiting_job(tenant_queue(**{name: value for one in together for name, value in values[one].items()})))
     assert {one for one, text in texts.items() if text in said} == {*together}
     assert "Nobody can say when it starts." in said
+
+
+@pytest.mark.parametrize(
+    ("before", "text"),
+    [
+        (4, "The limit is 0 until {time}: no job starts before. After that it is 4."),
+        (0, "The limit is 0: no job starts until it is raised."),
+        (None, "The limit is 0: no job starts until it is raised."),
+    ],
+)
+def test_a_limit_of_zero_that_ends_by_itself_says_when(before: int | None, text: str) -> None:
+    """None is what only SQL from outside can leave: the limit then stays as it is."""
+    until = timezone.now() + IN_AN_HOUR
+    said = why(waiting_job(tenant_queue(max_job=0, override_until=until, limit_before_override=before)))
+    assert text.format(time=long_moment(until)) in said
 
 
 @pytest.mark.parametrize(

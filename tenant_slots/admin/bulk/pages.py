@@ -93,6 +93,7 @@ class BulkPages(Restricted, AnyConcern):
             "texts": {place.partition(".")[2]: html(texts, place, "span") for place in texts},
             "bar": html(texts, "bulk.bar", "progress"),
             "lines": [html(texts, place, "li") for place in texts if place.startswith("bulk.line.")],
+            "may_command": self._may_command(request, change),
             "slots_intervals": INTERVALS,
             "slots_live_url": address(self, "bulk_live", change.pk),
             "slots_every": INTERVALS[1],
@@ -138,10 +139,14 @@ class BulkPages(Restricted, AnyConcern):
         action = action_of(self, change.action)
         return str(action.title) if action else change.action
 
-    def _bulk_command(self, request: HttpRequest, change: BulkChange) -> None:
-        """Stop it, or go on with it: by who may do what it does."""
+    def _may_command(self, request: HttpRequest, change: BulkChange) -> bool:
+        """Who may do what it does may also stop it."""
         action = action_of(self, change.action)
-        if action is None or not getattr(self, f"has_{action.permission}_permission")(request):
+        return action is not None and bool(getattr(self, f"has_{action.permission}_permission")(request))
+
+    def _bulk_command(self, request: HttpRequest, change: BulkChange) -> None:
+        """Stop it, or go on with it."""
+        if not self._may_command(request, change):
             raise PermissionDenied
         if "stop" in request.POST:
             self._stop_bulk_change(request, change)

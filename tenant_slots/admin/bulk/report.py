@@ -102,7 +102,7 @@ def of(change: BulkChange, action: Confirmed | None, *, shows_error: bool = Fals
     texts = dict(action.outcomes) if action else dict.fromkeys(came_of)
     lines = {outcome: _line(text, came_of[outcome], outcome) for outcome, text in texts.items()}
     lines |= {outcome: _common_line(outcome, came_of[outcome]) for outcome in (GONE, FAILED)}
-    lines["left"] = _left_line(change, action, done)
+    lines["left"] = _left_line(change, action, came_of, change.total - done)
     reasons = []
     if job is not None and state == WAITS:
         reasons = why_waiting(job, most_named=MOST_NAMED if names_others else 0)
@@ -142,17 +142,24 @@ def _common_line(outcome: str, count: int) -> str:
     return text % {"count": count}
 
 
-def _left_line(change: BulkChange, action: Confirmed | None, done: int) -> str:
-    """Of those that the page had counted."""
-    left = change.total - done
+def _left_line(change: BulkChange, action: Confirmed | None, came_of: Counter[str], left: int) -> str:
+    """Of those that the page had counted. Why each of them was left is known only where all of their tenant queues were
+    changed.
+    """
     if left <= 0 or not change.ending:
         return ""
-    if change.ending == Ending.DONE and action is not None and action.counts:
+    if change.ending != Ending.DONE or action is None or not action.counts:
+        text = ngettext("%(count)d was not looked at.", "%(count)d were not looked at.", left)
+    elif came_of[GONE] or came_of[FAILED]:
+        text = ngettext(
+            "%(count)d job was left alone: it had moved on, or its tenant queue is gone or could not be changed.",
+            "%(count)d jobs were left alone: they had moved on, or their tenant queue is gone or could not be changed.",
+            left,
+        )
+    else:
         text = ngettext(
             "%(count)d job was left alone: it had moved on.", "%(count)d jobs were left alone: they had moved on.", left
         )
-    else:
-        text = ngettext("%(count)d was not looked at.", "%(count)d were not looked at.", left)
     return text % {"count": left}
 
 

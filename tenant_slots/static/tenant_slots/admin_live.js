@@ -9,6 +9,7 @@
     /* Rows in one request: more would make an address that some servers refuse, and they answer no more than 500. */
     const ROWS_AT_ONCE = 200;
     const KEY = "tenant-slots-every";
+    const LEAVES_ITS_PAGE = ".slots-form:not(#slots-limit-form), #tenantqueue_form";
     /* By the clock of the browser, which may be in another zone than the server. */
     const TO_THE_SECOND = { hour: "numeric", minute: "2-digit", second: "2-digit", timeZoneName: "short" };
 
@@ -402,6 +403,24 @@
         }
     }
 
+    /* Of a page that is left by it: once, however often it is clicked, as in the dialog. Whoever comes back to the page,
+       or gets no answer, can send it again. */
+    function sendOnce(form) {
+        let isSent = false;
+        const release = () => {
+            isSent = false;
+        };
+        form.addEventListener("submit", (event) => {
+            if (isSent) {
+                event.preventDefault();
+            } else {
+                isSent = true;
+                window.setTimeout(release, 1000 * PATIENCE);
+            }
+        });
+        window.addEventListener("pageshow", release);
+    }
+
     document.addEventListener("DOMContentLoaded", () => {
         const board = document.getElementById("slots-live");
         const dialog = document.getElementById("slots-dialog");
@@ -411,5 +430,6 @@
         if (dialog && dialog.showModal) {
             new LimitDialog(dialog).start();
         }
+        document.querySelectorAll(LEAVES_ITS_PAGE).forEach(sendOnce);
     });
 })();
