@@ -58,6 +58,15 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
             restore_sessions()  # which what is left is then recorded in, too
             self.keep_what_is_left(was_interrupted=self._ends_at_once)
 
+    def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
+        """Called by RQ when the function has returned or raised, before it tells Redis or anybody else (RQ 2.12).
+
+        A child that a job has forked, and that fell through to here, would go on as a second worker of this name.
+        """
+        if os.getpid() != self.owner.pid:
+            os._exit(0)
+        super().handle_execution_ended(job, queue, heartbeat_ttl)
+
     def new_run(self) -> WatchedRun:
         """For the next job; an outage that it meets is this worker's, which then calls no owner stale for a lease."""
         return WatchedRun(self.owner, self.witness, self.outbox, on_outage=self.sweeper.contact.broken, free=self.free)
