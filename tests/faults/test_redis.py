@@ -306,6 +306,24 @@ def test_i3_workers_wait_for_a_redis_that_takes_no_writes(
     assert observer.started() == ["before", "meanwhile"]
 
 
+@pytest.mark.parametrize("kind", ["Worker", "PreforkWorker", "SimpleWorker"])
+def test_a_worker_that_is_told_to_end_has_not_failed_although_redis_takes_no_writes(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer, kind: str
+) -> None:
+    """It cannot tell Redis that it is gone."""
+    client: Any = valkey.client()
+    refuse, take = REFUSALS["READONLY"]
+    (worker,) = workers.start(1, worker_class=f"tenant_slots.workers.Tenant{kind}")
+    enqueue_some(observer, "before")
+    observer.wait_for_all()
+    client.execute_command(*refuse)
+    try:
+        worker.terminate()
+        assert worker.wait(30) == 0
+    finally:
+        client.execute_command(*take)
+
+
 def _refused(client: Any, error: str) -> int:
     """How many commands have got this error so far."""
     count: int = client.info("errorstats").get(f"errorstat_{error}", {"count": 0})["count"]
