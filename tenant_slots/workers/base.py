@@ -59,7 +59,7 @@ class SweepingWorker(BaseWorker):
         self.sweeper = Sweeper(self.name)
         self.heartbeats = Heartbeats(self.runs, self.end_run, lambda: self.sweeper.contact.broken(), self.look_at_clock)
         self._busy_with_bookkeeping = self._has_said_that_it_leaves = False
-        self._is_suspended = False
+        self._is_suspended = self._has_parted = False
         self._failure: BaseException | None = None
         self._next_heartbeat = self._next_suspension_check = 0.0
 
@@ -68,13 +68,30 @@ class SweepingWorker(BaseWorker):
         try:
             worked = super().work(*args, **kwargs)
         except StopRequested:  # while it starts: RQ's loop hears of it by itself
-            self._unless_redis_is_away(self.teardown)
+            self.teardown()
             worked = False
         finally:
-            self._part()
+            if not self._has_parted:
+                self._part()
         if self._failure is not None:
             raise SystemExit(1)
         return worked
+
+    def teardown(self) -> None:
+        """RQ's last step. What this worker keeps is recorded before: RQ waits for its scheduler, and tells Redis.
+
+        Both may take longer than whoever has asked the worker to end waits before he kills it.
+        """
+        self._part()
+        self._has_parted = True
+        super().teardown()  # type: ignore[no-untyped-call]
+
+    def register_death(self) -> None:
+        """A Redis that is away, or takes no writes, forgets the worker's record by itself."""
+        self._unless_redis_is_away(super().register_death)
+
+    def unsubscribe(self) -> None:
+        self._unless_redis_is_away(super().unsubscribe)
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         """RQ listens to signals only after it: one that is killed in between leaves its record, as if it had died."""

@@ -8,6 +8,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -160,6 +161,8 @@ class Horse:
 
     def part(self, seconds: float) -> None:
         """It is not needed any more: let it end by itself, or else."""
+        with suppress(OSError):  # it has ended, perhaps; a child that was forked meanwhile keeps the line open
+            self._line.shutdown(socket.SHUT_RDWR)
         self._line.close()
         self.child.wait(seconds)
         if not self.child.has_ended():

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rq.defaults import UNSERIALIZABLE_RETURN_VALUE_PAYLOAD
+from rq.exceptions import NoSuchJobError
 from rq.executions import Execution
 from rq.job import Job, JobStatus, _job_stack
 from rq.queue import Queue
@@ -133,11 +134,23 @@ class RidingWorker(BaseWorker):
         """A plain RQ job, or one of ours that is not to run."""
         queue = next(queue for queue in self.queues if queue.name == order.queue)
         self._tell_environment(order)
-        job = self.job_class.fetch(order.rq_id, connection=self.connection, serializer=self.serializer)
-        job.redis_server_version = self.get_redis_server_version()  # type: ignore[no-untyped-call]
         self.execution = self._execution(order)
+        try:
+            job = self.job_class.fetch(order.rq_id, connection=self.connection, serializer=self.serializer)
+        except NoSuchJobError:  # it was canceled, or deleted, since the worker took it
+            self._forget_execution(order)
+            return
+        job.redis_server_version = self.get_redis_server_version()  # type: ignore[no-untyped-call]
         self._run_of(order).hand_to(job)
         self.perform_job(job, queue)
+
+    def _forget_execution(self, order: Order) -> None:
+        """What the worker has begun for a job that RQ has no more."""
+        job = self.job_class(order.rq_id, connection=self.connection, serializer=self.serializer)
+        job.origin = order.queue
+        with self.connection.pipeline() as pipeline:
+            self.cleanup_execution(job, pipeline)
+            pipeline.execute()
 
     def _tell_environment(self, order: Order) -> None:
         os.environ["RQ_WORKER_ID"], os.environ["RQ_JOB_ID"] = self.name, order.rq_id

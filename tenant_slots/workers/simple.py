@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from typing import Any
 
 from rq.job import Job
 from rq.queue import Queue
+from rq.utils import now
 from rq.worker import SimpleWorker
 
 from tenant_slots.interruptions import EndedAtOnce
@@ -57,6 +59,23 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
             leave_transactions()
             restore_sessions()  # which what is left is then recorded in, too
             self.keep_what_is_left(was_interrupted=self._ends_at_once)
+
+    def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
+        """Called by RQ when the function has returned or raised, before it tells Redis or anybody else (RQ 2.12).
+
+        A child that a job has forked, and that fell through to here, would go on as a second worker of this name.
+        """
+        if os.getpid() != self.owner.pid:
+            os._exit(0)
+        job.ended_at = now()
+        self._unless_redis_is_away(super().handle_execution_ended, job, queue, heartbeat_ttl)
+
+    def handle_job_success(self, *args: Any, **kwargs: Any) -> None:
+        """RQ would take a Redis that is away, or takes no writes, for an error of the job, and end the worker."""
+        self._unless_redis_is_away(partial(super().handle_job_success, *args, **kwargs))
+
+    def handle_job_failure(self, *args: Any, **kwargs: Any) -> None:
+        self._unless_redis_is_away(partial(super().handle_job_failure, *args, **kwargs))
 
     def new_run(self) -> WatchedRun:
         """For the next job; an outage that it meets is this worker's, which then calls no owner stale for a lease."""

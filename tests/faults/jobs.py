@@ -87,6 +87,14 @@ ESCAPES: dict[str, Any] = {
 }
 
 
+@tenant_job("imports", tenant="tenant")
+def fork_and_fall_through(tenant: str, name: str, history: str) -> None:
+    """Both processes come to the end of the function; the child writes a line of its own before."""
+    with observed(history, tenant, name):
+        if not os.fork():
+            note(history, ticks_of("self")[1], f"child-{os.getpid()}", tenant, name)
+
+
 def children_of(history: str) -> list[int]:
     return [int(event.kind.removeprefix("child-")) for event in events(history) if event.kind.startswith("child-")]
 

@@ -17,7 +17,7 @@ from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
 from tests.factories import counters_match, fresh
 from tests.faults import jobs
 from tests.faults.conftest import FaultWorkers
-from tests.faults.observer import Observer
+from tests.faults.observer import Observer, is_gone
 from tests.processes import wait_until
 
 IMPATIENT = "tests.faults.workers.ImpatientWorker"
@@ -69,6 +69,22 @@ def test_i2_i3_a_job_that_ends_itself_fails_once(
     assert (fresh(job).state, job.attempt, job.crashes) == (State.FAILED, 1, 0)
     assert {"sys.exit": "SystemExit: 3", "out of memory": "MemoryError"}[how] in job.error
     assert fresh(after).state == State.FINISHED
+
+
+@pytest.mark.parametrize("worker_class", [*OURS, "tenant_slots.workers.TenantSimpleWorker"])
+def test_i1_i4_a_child_that_a_job_has_forked_and_that_comes_to_the_end_of_its_function_ends(
+    workers: FaultWorkers, observer: Observer, worker_class: str
+) -> None:
+    """It would be a second worker of the same name, without heartbeats."""
+    workers.start(worker_class=worker_class)
+    forked = jobs.fork_and_fall_through.enqueue("acme", "forks", observer.path)
+    wait_until(lambda: jobs.children_of(observer.path))
+    (child,) = jobs.children_of(observer.path)
+    wait_until(lambda: is_gone(child), message="the child of the job lives on")
+    jobs.ask_database.enqueue("acme", "after", observer.path)
+    observer.wait_for_all()
+    assert observer.started() == ["forks", "after"]
+    assert fresh(forked).state == State.FINISHED
 
 
 def test_i2_i3_i4_sigterm_to_the_whole_group_puts_the_job_back_for_another_worker(

@@ -56,6 +56,30 @@ def test_i3_i6_canceling_waiting_and_queued_jobs(observer: Observer) -> None:
     assert [fresh(job).state for job in (queued, waiting, last)] == [State.CANCELED, State.CANCELED, State.FINISHED]
 
 
+def test_a_job_that_is_canceled_as_a_worker_takes_it_from_rqs_list_costs_no_work_horse(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path
+) -> None:
+    """RQ does not know it any more when the work-horse looks."""
+    armed, redis = tmp_path / "armed", django_rq.get_connection("default")
+    plan = "tenant_slots.workers.supervisor:Supervisor._begin before pause"
+    workers.start(worker_class=workers.with_sabotage(plan, armed, "SabotagedPreforkWorker"))
+    jobs.quick.enqueue("acme", "before", observer.path)
+    observer.wait_for_all()
+    wait_until(lambda: redis.keys("tenant_slots:idle:imports"))
+    armed.touch()
+    canceled = jobs.quick.enqueue("acme", "canceled", observer.path)
+    wait_until(armed.with_suffix(".done").exists)
+    assert canceled.cancel()
+    armed.with_suffix(".go").touch()
+    jobs.quick.enqueue("acme", "after", observer.path)
+    observer.wait_for_all()
+    before, after = observer.starts()
+    assert (before.name, after.name) == ("before", "after")
+    assert before.pid == after.pid, "the work-horse has died of it"
+    assert not redis.keys(f"*{canceled.uuid}*"), "RQ keeps something of it"
+    assert redis.zcard("rq:wip:imports") == 0
+
+
 def test_i2_i3_canceling_a_running_job_frees_its_slot_when_it_has_ended(
     workers: FaultWorkers, observer: Observer, door: Path
 ) -> None:

@@ -306,6 +306,48 @@ def test_i3_workers_wait_for_a_redis_that_takes_no_writes(
     assert observer.started() == ["before", "meanwhile"]
 
 
+@pytest.mark.parametrize("error", REFUSALS)
+@pytest.mark.parametrize("kind", ["Worker", "PreforkWorker", "SimpleWorker"])
+def test_i3_a_worker_whose_job_ends_while_redis_takes_no_writes_goes_on_when_it_does(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer, door: Path, kind: str, error: str
+) -> None:
+    client: Any = valkey.client()
+    refuse, take = REFUSALS[error]
+    (worker,) = workers.start(1, worker_class=f"tenant_slots.workers.Tenant{kind}")
+    job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    wait_until(lambda: is_announced(job))
+    client.execute_command(*refuse)
+    try:
+        door.touch()
+        wait_until(lambda: fresh(job).has_ended)
+        refused = _refused(client, error)
+        wait_until(lambda: _refused(client, error) >= refused + 3 or worker.poll() is not None)
+    finally:
+        client.execute_command(*take)
+    enqueue_some(observer, "after")
+    observer.wait_for_all()
+    assert worker.poll() is None
+    assert fresh(job).state == State.FINISHED
+
+
+@pytest.mark.parametrize("kind", ["Worker", "PreforkWorker", "SimpleWorker"])
+def test_a_worker_that_is_told_to_end_has_not_failed_although_redis_takes_no_writes(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer, kind: str
+) -> None:
+    """It cannot tell Redis that it is gone."""
+    client: Any = valkey.client()
+    refuse, take = REFUSALS["READONLY"]
+    (worker,) = workers.start(1, worker_class=f"tenant_slots.workers.Tenant{kind}")
+    enqueue_some(observer, "before")
+    observer.wait_for_all()
+    client.execute_command(*refuse)
+    try:
+        worker.terminate()
+        assert worker.wait(30) == 0
+    finally:
+        client.execute_command(*take)
+
+
 def _refused(client: Any, error: str) -> int:
     """How many commands have got this error so far."""
     count: int = client.info("errorstats").get(f"errorstat_{error}", {"count": 0})["count"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,31 @@ def test_i4_i8_a_locked_tenant_queue_at_the_end_of_a_job_holds_up_neither_others
     observer.wait_for_all()
     assert all(map(ran_once, [*stuck, *others]))
     assert all_live(workers)
+
+
+def test_i10_an_end_that_is_kept_is_recorded_before_a_worker_that_leaves_tells_redis(
+    workers: FaultWorkers, observer: Observer, door: Path, tmp_path: Path, kind: str
+) -> None:
+    """A Redis that does not answer may take longer than a service manager waits before it kills."""
+    armed = tmp_path / "armed"
+    armed.touch()
+    plan = "rq.worker:BaseWorker.register_death before SIGKILL"
+    row = tenant_queue("stuck")
+    (worker,) = workers.start(1, worker_class=workers.with_sabotage(plan, armed, f"Sabotaged{kind}"))
+    job = jobs.hold.enqueue("stuck", "kept", observer.path, str(door))
+    observer.process_of("kept")
+    with locked_by_somebody(row):
+        worker.terminate()
+        door.touch()
+        wait_until(lambda: observer.ended("kept"))
+        with suppress(subprocess.TimeoutExpired):
+            worker.wait(4)
+        assert fresh(job).state == State.RUNNING, "its end was recorded before, nothing was tested"
+    assert worker.wait(20) == -signal.SIGKILL
+    workers.start(1, worker_class=ours(kind))
+    observer.wait_for_all()
+    assert ran_once(job)
+    assert observer.started() == ["kept"]
 
 
 def test_i3_a_module_that_exits_when_it_is_imported_fails_its_jobs_by_their_policy_and_ends_no_worker(

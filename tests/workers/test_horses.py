@@ -26,6 +26,7 @@ from rq.job import JobStatus
 from tenant_slots import dispatch
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
 from tenant_slots.workers import horses
+from tenant_slots.workers.children import Child
 from tenant_slots.workers.horses import Horse, Order, Reins, Report, RQEnd
 from tests.factories import counters_match, fresh
 from tests.history import History
@@ -276,6 +277,18 @@ def _no_hanging() -> Iterator[None]:
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("_no_hanging")
+def test_a_horse_that_is_not_needed_ends_by_itself_although_another_child_has_its_line_too() -> None:
+    """A sweep, or RQ's scheduler, that was forked while it lived."""
+    horse = Horse(lambda reins: reins.next_order())
+    other = Child(signal.pause)
+    try:
+        horse.part(10)
+        assert horse.child.status == 0, "it was waited for in vain, and killed"
+    finally:
+        other.end()
 
 
 HALF = horses.LENGTH.pack(1000) + b"half"
