@@ -218,6 +218,23 @@ def test_more_than_one_step_changes_that_are_refused_do_not_keep_the_others_of_t
         assert [fresh(job).state for job in jobs] == [State.SCHEDULED] * 5 + [State.QUEUED] * 3
 
 
+@pytest.mark.parametrize("what", ["forgotten", "told of an end", "expired"])
+def test_nor_do_more_than_are_drawn_from(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "CHOSEN_FROM", 4)
+    monkeypatch.setattr(steps, "random", random.Random(7))
+    row = tenant_queue(max_job=9)
+    values: dict[str, Any] = {"expires_at": in_seconds(-60)} if what == "expired" else {"state": State.SCHEDULED}
+    *many, last = [waiting_job(row, **values) for _ in range(9)]
+    if what == "told of an end":
+        after_an_ended_one([*many, last])
+    before = fresh(last).state
+    with refused(any_change_of(*many)):
+        for _ in range(30):
+            (steps.promote_forgotten if what == "forgotten" else steps.end_waits)(Report(), Contact())
+        assert fresh(last).state != before
+        assert {fresh(job).state for job in many} == {before}  # control
+
+
 def test_a_job_that_is_refused_keeps_no_other_tenant_from_being_told_of_an_end_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
