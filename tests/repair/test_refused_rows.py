@@ -22,6 +22,7 @@ from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.together import in_halves
 from tests.factories import another_process, fresh, in_thread, running_job, tenant_queue, waiting_job
+from tests.jobs import only_now
 from tests.refusals import ERRORS, any_change_of, refused
 from tests.repair.sweeps import sweep_now
 
@@ -115,6 +116,31 @@ def test_a_job_that_is_refused_keeps_no_other_of_its_tenant_from_what_its_on_bus
     assert states == [State.CANCELED, State.WAITING, State.CANCELED, State.CANCELED]
     assert len(asked) == len(set(asked)), "each is asked once"
     assert "not this one" in caplog.text
+
+
+@pytest.mark.parametrize("seconds", [on_busy.SECONDS_TO_LEAVE, math.inf], ids=["a while", "control: for ever"])
+def test_whoever_enqueues_tries_those_that_are_refused_for_a_while_and_a_sweep_asks_the_rest(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = count(step=0.5)
+    tried: list[int] = []
+    leave = on_busy._leave_backlog
+
+    def noted(row: int, decisions: dict[int, Any]) -> list[TenantJob]:
+        tried.append(len(decisions))
+        return leave(row, decisions)
+
+    monkeypatch.setattr(on_busy, "SECONDS_TO_LEAVE", seconds)
+    monkeypatch.setattr(on_busy, "_leave_backlog", noted)
+    tenant_queue(max_job=0)
+    with refused("NEW.state = 'canceled'"), monkeypatch.context() as patch:
+        patch.setattr(on_busy, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+        only_now.enqueue_many([(("acme",), {})] * 20)
+    to_ask = TenantJob.objects.waiting().filter(asks=True).count()
+    assert len(tried) - 1 + to_ask == 20, "each is tried alone, or asked later"
+    assert (to_ask > 10) is (seconds < math.inf)
+    sweep_now()
+    assert TenantJob.objects.filter(state=State.CANCELED).count() == to_ask
 
 
 def test_jobs_whose_note_is_refused_or_that_are_locked_do_not_keep_those_behind_them_from_being_asked(
