@@ -30,7 +30,7 @@ def choose(
     if not free:
         heads = []
     elif heads is None or tenant_queue.max_job_per_key is not None:
-        heads = _heads(tenant_queue, overflow_queue_of(rq_queue, tenant_queue.queue), most + 1)
+        heads = next_ones(tenant_queue, rq_queue, most + 1)
     chosen: list[TenantJob] = []
     jobs = 0
     for head in heads[:free]:
@@ -93,8 +93,10 @@ def wakes_in(tenant_queue: TenantQueue, admission: Admission) -> float | None:
     return max(0.0, (bucket.next_at - now).total_seconds())
 
 
-def _heads(tenant_queue: TenantQueue, rq_queue: str, most: int) -> list[TenantJob]:
+def next_ones(tenant_queue: TenantQueue, rq_queue: str, most: int) -> list[TenantJob]:
+    """The jobs that come next in an RQ queue, whether or not slots are free."""
+    lane = overflow_queue_of(rq_queue, tenant_queue.queue)
     if tenant_queue.max_job_per_key is None:
-        return first_waiting(most).rows(pk=tenant_queue.pk, rq_queue=rq_queue)
-    heads = concurrency_keys.heads(tenant_queue, most, rq_queue)
+        return first_waiting(most).rows(pk=tenant_queue.pk, rq_queue=lane)
+    heads = concurrency_keys.heads(tenant_queue, most, lane)
     return HEADS.rows(pks=heads) if heads else []

@@ -27,6 +27,16 @@ class Admission:
 
 
 @dataclass(frozen=True)
+class PutOff:
+    """What became of a backlog whose head the database did not let be admitted."""
+
+    jobs: list[TenantJob]
+    """Those that are tried again later, with the reason in `error`."""
+    has_next: bool = False
+    """The one behind them can be admitted."""
+
+
+@dataclass(frozen=True)
 class Release:
     """What one release did. Falsy if it did nothing."""
 

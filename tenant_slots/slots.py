@@ -26,18 +26,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from django.db import DatabaseError, transaction
 from django.db.models import F
 
 from tenant_slots import backlog, hand_over, moves, rests
 from tenant_slots.conf import app_settings
-from tenant_slots.db.clock import DatabaseNow
+from tenant_slots.db.clock import DatabaseNow, in_seconds
 from tenant_slots.db.transactions import impatient
 from tenant_slots.hand_over import Choosing, Heads, Taker
 from tenant_slots.locks import locked, locked_and_asked
-from tenant_slots.models import ENDED, HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
+from tenant_slots.models import ENDED, HOLDING, REFUSED, State, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.moves import Leaving, NotAsExpected
-from tenant_slots.owners import Owner
-from tenant_slots.releases import Admission, Release
+from tenant_slots.owners import Owner, this_process
+from tenant_slots.releases import Admission, PutOff, Release
 from tenant_slots.statements import BEAT, CLAIM, GIVE_TOKEN_BACK, START, START_IF_DUE
 
 LOCK_SECONDS = 1
@@ -45,6 +46,12 @@ LOCK_SECONDS = 1
 
 HEARTBEAT_SECONDS = 0.01
 """How long a heartbeat does: until a statement of ours that is under way is through."""
+
+SECONDS_PUT_OFF = 60
+"""After which a job is tried again that the database did not let be admitted."""
+
+MOST_PUT_OFF = 20
+"""In one transaction: each is tried by itself, while the tenant queue is locked."""
 
 
 def admit(tenant_queue_id: int, rq_queue: str, most: int = 1) -> Admission:
@@ -105,6 +112,51 @@ def admit_this(job: TenantJob) -> bool:
             raise AssertionError("a slot that was free under the row's lock is gone")
         job.state, job.attempt = State.QUEUED, job.attempt + 1
         return True
+
+
+def put_off_refused(tenant_queue_id: int, rq_queue: str) -> PutOff:
+    """Schedule the head of a backlog for later where the database does not let it be admitted: nobody is passed over,
+    so that all behind it would wait as long as it does. Neither a reservation nor a plain RQ job is put off.
+
+    Raises:
+        TenantQueue.DoesNotExist, TenantQueueLocked: as `locked`.
+    """
+    put_off: list[TenantJob] = []
+    with locked(tenant_queue_id) as tenant_queue:
+        for job in backlog.next_ones(tenant_queue, rq_queue, MOST_PUT_OFF):
+            job.tenant_queue = tenant_queue
+            if not job.starts_where_admitted:
+                break
+            if (error := _refusal_of(job)) is None:
+                return PutOff(put_off, has_next=bool(put_off))
+            if not _put_off(job, error):
+                break
+            put_off.append(job)
+    return PutOff(put_off)
+
+
+def _refusal_of(job: TenantJob) -> DatabaseError | None:
+    """Why it can be neither admitted nor started, which is tried and undone; None if it can."""
+    owner = this_process("", beats=False).as_fields()
+    try:
+        with transaction.atomic(using=app_settings.DATABASE):
+            CLAIM.update(pk=job.pk)
+            START.update(pk=job.pk, attempt=job.attempt + 1, **owner)
+            transaction.set_rollback(True, using=app_settings.DATABASE)
+    except DatabaseError as error:
+        return error
+    return None
+
+
+def _put_off(job: TenantJob, error: DatabaseError) -> bool:
+    """False where that is refused as well."""
+    job.error = f"{REFUSED}: {str(error).partition(chr(10))[0]}"
+    later = {"state": State.SCHEDULED, "run_after": in_seconds(SECONDS_PUT_OFF), "error": job.error}
+    try:
+        with transaction.atomic(using=app_settings.DATABASE):
+            return bool(TenantJob.objects.waiting().filter(pk=job.pk).update(**later))
+    except DatabaseError:
+        return False
 
 
 def start(job: TenantJob, owner: Owner) -> bool:

@@ -216,11 +216,22 @@ def create_missing(queue: str, values: Mapping[str, dict[str, Any]]) -> None:
 
 
 def get_or_create(tenant: str, queue: str, values: dict[str, Any]) -> TenantQueue:
+    """The row, whoever makes it. A transaction that cannot see it, because its isolation level is strict and somebody
+    has made the row since it began, ends with a serialization failure, as with any statement that meets such a row: so
+    it can be tried again.
+
+    Raises:
+        TenantQueueLocked: as `create_missing`.
+    """
     alias = app_settings.DATABASE
     with transactions.bounded(alias, f"of {tenant!r} on {queue}") as rules:
         transactions.send(alias, rules)
         row: TenantQueue
-        row, _ = TenantQueue.objects.get_or_create(tenant=tenant, queue=queue, defaults=values)
+        try:
+            row, _ = TenantQueue.objects.get_or_create(tenant=tenant, queue=queue, defaults=values)
+        except IntegrityError:  # of which PostgreSQL does not tell that it is for the isolation level alone
+            create_missing(queue, {tenant: values})
+            raise
     return row
 
 

@@ -183,9 +183,10 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
     """Around the admission that a turn is for: a tenant that has no more to run leaves the order.
 
     A tenant queue that somebody holds leaves it too, and one with a row that the database does not take, or that we
-    cannot read: nobody else is to wait for it. Whoever holds one offers it afterwards, or the sweep does. One that was
-    deleted is forgotten. Where the database is out of reach the tenant keeps its place. What was admitted stands,
-    whether or not the order can be told.
+    cannot read: nobody else is to wait for it. Whoever holds one offers it afterwards, or the sweep does. A job that is
+    not taken is put off, so that the next one can have the turn. A tenant queue that was deleted is forgotten. Where
+    the database is out of reach the tenant keeps its place. What was admitted stands, whether or not the order can be
+    told.
     """
     is_told = False
 
@@ -226,12 +227,27 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
             _unless_out_of_reach(partial(fair_order.undo, turn))
             raise
         lose("the database refuses its next job")
+        _put_off_refused(turn)
     except (BaseTimeoutException, StopRequested):
         raise
     except Exception:
         if is_told:
             raise
         lose("its next job cannot be admitted")
+
+
+def _put_off_refused(turn: Turn) -> None:
+    """The tenant gets another turn only for a job that can be admitted: it would be first again, before all others."""
+    try:
+        with waiting_at_most(LOCK_TIMEOUT_SECONDS):
+            put_off = slots.put_off_refused(turn.tenant_queue_id, turn.rq_queue)
+    except (TenantQueue.DoesNotExist, TenantQueueLocked):
+        return
+    for job in put_off.jobs:
+        text = "job %s is tried again in %s s: %s"
+        logger.error(text, job.uuid, slots.SECONDS_PUT_OFF, job.error, extra=logs.about(job))
+    if put_off.has_next:
+        offer(turn.tenant_queue_id, turn.rq_queue)
 
 
 def _unless_out_of_reach(action: Callable[[], T]) -> T | None:

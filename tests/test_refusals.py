@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from django.db import Error, ProgrammingError, connection
+from django.utils import timezone
 from django_rq import get_queue
 from rq.exceptions import StopRequested
 
 from tenant_slots import backlog, fair_order, slots, transitions
 from tenant_slots.fair_order import Turn
-from tenant_slots.models import State, TenantJob
+from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tenant_slots.refusals import is_refusal
 from tenant_slots.repair import doctor
 from tenant_slots.repair.finding import Finding
@@ -22,8 +23,9 @@ from tenant_slots.running import recording
 from tenant_slots.running.run import Run
 from tenant_slots.workers import kept
 from tenant_slots.workers.kept import Ending
-from tests.factories import admit, another_process, counters_match, fresh, running_job, tenant_queue, waiting_job
+from tests.factories import admit, age, another_process, counters_match, fresh, running_job, tenant_queue, waiting_job
 from tests.refusals import ERRORS, any_change_of, refused
+from tests.repair.sweeps import sweep_now
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -70,6 +72,80 @@ def test_a_tenant_whose_next_job_is_refused_loses_its_turn(as_error: str) -> Non
         assert transitions.admit(turn) == []
     assert in_order() == [], "the next sweep offers it again"
     assert get_queue(QUEUE).count == 0
+    assert counters_match()
+
+
+def admission_of(job: TenantJob) -> str:
+    """A condition of `refused`: for a worker of any kind."""
+    return f"{any_change_of(job)} AND NEW.state IN ('queued', 'running')"
+
+
+def take_turn(turn: Turn, *, at_once: bool) -> None:
+    """As a worker of ours does, or for one that is not."""
+    Run("w").take(turn) if at_once else transitions.admit(turn)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("as_error", ERRORS)
+def test_a_job_whose_admission_is_refused_is_put_off_and_those_behind_it_have_their_turn(
+    as_error: str, at_once: bool
+) -> None:
+    row = tenant_queue()
+    job, behind = waiting_job(row), waiting_job(row)
+    turn = turn_of(job)
+    with refused(admission_of(job), as_error):
+        take_turn(turn, at_once=at_once)
+    job = fresh(job)
+    assert (job.state, job.attempt, job.error) == (
+        State.SCHEDULED,
+        0,
+        "the database refuses its admission: not this one",
+    )
+    assert 50 < (job.run_after - timezone.now()).total_seconds() <= 60
+    assert fresh(behind).state == State.QUEUED
+    assert counters_match()
+    assert [(one.kind, one.job, one.meaning) for one in doctor.findings("backlog")] == [
+        ("refused", str(job.uuid), job.error)
+    ]
+    age(job, run_after=1)
+    assert sweep_now().promoted == 1, "it is tried again"
+
+
+def test_of_several_that_are_admitted_together_the_refused_ones_alone_are_put_off() -> None:
+    row = tenant_queue(max_job=4)
+    jobs = [waiting_job(row) for _ in range(5)]
+    turn = turn_of(jobs[0])._replace(jobs=4)
+    with refused(f"NEW.id IN ({jobs[0].pk}, {jobs[1].pk}) AND NEW.state = 'queued'"):
+        transitions.admit(turn)
+    assert [fresh(job).state for job in jobs] == [State.SCHEDULED] * 2 + [State.QUEUED] * 3
+
+
+def test_many_that_are_refused_take_no_turn_for_themselves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind each other they would come before all other tenants, who wait for the same workers."""
+    monkeypatch.setattr(slots, "MOST_PUT_OFF", 2)
+    row = tenant_queue()
+    jobs = [waiting_job(row) for _ in range(5)]
+    turn = turn_of(jobs[0])
+    with refused("NEW.state = 'queued'"):
+        transitions.admit(turn)
+        assert in_order() == []
+        assert TenantJob.objects.scheduled().count() == 2
+        sweep_now()
+        assert TenantJob.objects.scheduled().count() == 4
+    sweep_now()
+    assert fresh(jobs[4]).state == State.QUEUED
+
+
+@pytest.mark.parametrize("refusing", ["any change", "the tenant queue", "a reservation"])
+def test_nobody_is_put_off_who_cannot_be_or_is_not_to_blame(refusing: str) -> None:
+    is_reservation = refusing == "a reservation"
+    job = waiting_job(tenant_queue(), kind=Kind.RESERVATION if is_reservation else Kind.JOB)
+    turn = turn_of(job)
+    of_row = refusing == "the tenant queue"
+    condition = any_change_of(job) if refusing == "any change" else admission_of(job)
+    with refused("NEW.current_job > 0", model=TenantQueue) if of_row else refused(condition):
+        transitions.admit(turn)
+    assert (fresh(job).state, in_order()) == (State.WAITING, [])
     assert counters_match()
 
 

@@ -49,6 +49,7 @@ def _not_yet(not_yet: reasons.NotYet) -> Iterable[str]:
     because = {
         Because.ASKED: gettext("It is scheduled for %(time)s: whoever enqueued it asked for that."),
         Because.BUSY: gettext("It is put off until %(time)s: its tenant was busy."),
+        Because.REFUSED: gettext("The database did not let it be admitted; it is tried again at %(time)s."),
         Because.RETRY: gettext("It ran, and is to run again at %(time)s."),
         Because.UNKNOWN_TASK: gettext(
             "A worker took it that does not know its function; it is tried again at %(time)s."

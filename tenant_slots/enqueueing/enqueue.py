@@ -55,7 +55,7 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
         after_commit(partial(transitions.offer_many, rq_queue, tenants_there))
     if task.on_busy != WAIT:
         for row, own in _by_tenant_queue(fresh).items():
-            after_commit(partial(on_busy.turn_away, row, own))
+            after_commit(partial(on_busy.turn_away_new, row, own))
     return jobs
 
 

@@ -18,6 +18,7 @@ from django.db.models.functions import Least
 
 from tenant_slots import concurrency_keys, logs, rests, transitions
 from tenant_slots.db.clock import DatabaseNow, in_seconds
+from tenant_slots.db.compiled import among
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.interruptions import NOT_OF_THE_CODE
 from tenant_slots.locks import locked
@@ -34,6 +35,10 @@ JOBS_PER_STEP = 100
 """Most jobs that leave the backlog in one transaction: one UPDATE each, while the tenant queue is locked."""
 
 
+SECONDS_TO_LEAVE = 2
+"""For which jobs are tried one by one that the database does not let leave the backlog together."""
+
+
 class Answers(NamedTuple):
     """What became of jobs that asked what to do."""
 
@@ -41,6 +46,12 @@ class Answers(NamedTuple):
     """With their reason in `error`."""
     unasked: list[int]
     """Primary keys of those for which no time was left; they wait meanwhile."""
+
+
+def turn_away_new(tenant_queue_id: int, jobs: list[TenantJob]) -> None:
+    """As `turn_away`, for whoever asks them first: those for which no time was left are asked as promoted ones are."""
+    if unasked := turn_away(tenant_queue_id, jobs).unasked:
+        TenantJob.objects.waiting().filter(among(unasked)).update(asks=True)
 
 
 def turn_away(tenant_queue_id: int, jobs: list[TenantJob], ask_until: float = math.inf) -> Answers:
@@ -51,13 +62,14 @@ def turn_away(tenant_queue_id: int, jobs: list[TenantJob], ask_until: float = ma
         ask_until: from this time of the monotonic clock on no callable is asked but the first one.
     """
     answers = Answers([], [])
+    leave_until = min(ask_until, time.monotonic() + SECONDS_TO_LEAVE)
     ways = {job.task: _on_busy(job) for job in {job.task: job for job in jobs}.values()}
     concerned = [job for job in jobs if job.attempt == 0 and ways[job.task] != WAIT]
     for first in range(0, len(concerned), JOBS_PER_STEP):
         decisions = dict(_decisions(tenant_queue_id, concerned[first : first + JOBS_PER_STEP], ask_until))
         answers.unasked.extend(pk for pk, policy in decisions.items() if policy is None)
         if decided := {pk: policy for pk, policy in decisions.items() if policy is not None}:
-            answers.discarded.extend(_all_leave(tenant_queue_id, decided))
+            _all_leave(tenant_queue_id, decided, leave_until, answers)
     return answers
 
 
@@ -111,10 +123,17 @@ def _answer(on_busy: Callable[..., Any], job: TenantJob, row: TenantQueue) -> An
         return on_busy(job, row)
 
 
-def _all_leave(tenant_queue_id: int, decisions: dict[int, Policy]) -> list[TenantJob]:
-    """Each by itself where the database refuses it to them all; one that it refuses then waits."""
+def _all_leave(tenant_queue_id: int, decisions: dict[int, Policy], until: float, answers: Answers) -> None:
+    """Each by itself where the database refuses it to them all; one that it refuses then waits.
+
+    Args:
+        tenant_queue_id, decisions: what each is to do.
+        until: when to leave the rest, by `time.monotonic`. One is tried in any case.
+        answers: takes what becomes of them.
+    """
     try:
-        return _leave_backlog(tenant_queue_id, decisions)
+        answers.discarded.extend(_leave_backlog(tenant_queue_id, decisions))
+        return
     except DatabaseError as error:
         if not is_refusal(error):
             raise
@@ -122,8 +141,12 @@ def _all_leave(tenant_queue_id: int, decisions: dict[int, Policy]) -> list[Tenan
             (pk,) = decisions
             text = "a job may not do what its on_busy says, so it waits: the database refuses it"
             logger.exception(text, extra=logs.about_run(pk))
-            return []
-    return [job for pk, policy in decisions.items() for job in _all_leave(tenant_queue_id, {pk: policy})]
+            return
+    for number, (pk, policy) in enumerate(decisions.items()):
+        if number and time.monotonic() >= until:
+            answers.unasked.append(pk)
+        else:
+            _all_leave(tenant_queue_id, {pk: policy}, until, answers)
 
 
 def _leave_backlog(tenant_queue_id: int, decisions: dict[int, Policy]) -> list[TenantJob]:

@@ -237,26 +237,36 @@ def forget(old: QuerySet[TenantJob], keys: list[int]) -> None:
     """Take the digests from these jobs, one transaction each.
 
     Not in a transaction of the caller, where that is possible: the job's row would stay locked until its end, and the
-    worker that runs the job could not even send a heartbeat.
+    worker that runs the job could not even send a heartbeat. Nor a second time there: at a strict isolation level it
+    would meet a row that has changed since it began.
     """
     connection = connections[app_settings.DATABASE]
+    done: set[int] = set()
     if connection.vendor == "postgresql" and transactions.is_open(connection.alias):
-        transactions.outside(partial(_forget_outside, old, keys))
-    _forget_each(old, keys)
-
-
-def _forget_each(old: QuerySet[TenantJob], keys: list[int]) -> None:
+        done = transactions.outside(partial(_forget_outside, old, keys))
     for key in keys:
-        with transactions.seeing_others(app_settings.DATABASE):
-            old.filter(pk=key).update(unique_key="")
+        if key not in done:
+            _forget_one(old, key)
 
 
-def _forget_outside(old: QuerySet[TenantJob], keys: list[int]) -> None:
-    """In a session of its own. Rows that the caller's transaction made or locked are left to the caller."""
+def _forget_one(old: QuerySet[TenantJob], key: int) -> bool:
+    with transactions.seeing_others(app_settings.DATABASE):
+        return bool(old.filter(pk=key).update(unique_key=""))
+
+
+def _forget_outside(old: QuerySet[TenantJob], keys: list[int]) -> set[int]:
+    """In a session of its own. Rows that the caller's transaction made or locked are left to the caller.
+
+    Returns:
+        The others.
+    """
+    done = set()
     for key in keys:
         with suppress(OperationalError), transaction.atomic(using=app_settings.DATABASE):
             transactions.send(app_settings.DATABASE, [f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_MS}ms'"])
-            _forget_each(old, [key])
+            if _forget_one(old, key):
+                done.add(key)
+    return done
 
 
 def _is_open() -> bool:

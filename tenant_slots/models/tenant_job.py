@@ -41,6 +41,9 @@ UNKNOWN_TASK = "unknown"
 EXPIRED = "canceled: it had not begun when its time was over, see expires"
 """The error of a job that waited for too long."""
 
+REFUSED = "the database refuses its admission"
+"""What the error of a job begins with that is put off for this reason."""
+
 NOT_BEFORE = "not_before"
 """Of a job's options: its `run_after`, in seconds since 1970, once the jobs for which it waits have ended."""
 

@@ -13,7 +13,7 @@ from rq.timeouts import BaseTimeoutException
 from tenant_slots import dispatch
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import UnusableQueue
-from tenant_slots.models import KeptChange, TenantJob, TenantQueue
+from tenant_slots.models import REFUSED, KeptChange, TenantJob, TenantQueue
 from tenant_slots.refusals import is_refusal
 from tenant_slots.repair import findings as found
 from tenant_slots.repair import liveness, numbers, servers, unreadable
@@ -95,6 +95,13 @@ def _overdue() -> Iterator[Finding]:
     for job in _named(found.due(seconds_ago=late), "run_after"):
         why = "no worker of ours or slots_sweep seems to run, or the database refuses it: see the log"
         yield of_job("overdue", job, f"it was due at {job.run_after}; {why}")
+
+
+def _refused() -> Iterator[Finding]:
+    """Jobs that are put off again and again, as long as the database does not let them be admitted."""
+    put_off = TenantJob.objects.scheduled().filter(error__startswith=REFUSED, run_after__isnull=False)
+    for job in _named(put_off, "error"):
+        yield of_job("refused", job, job.error)
 
 
 def _named(jobs: QuerySet[TenantJob], *columns: str) -> Iterator[TenantJob]:
@@ -185,7 +192,7 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     "counters": (_wrong_counters,),
     "owners": (_dead_owners, _dead_reservations, _stale_owners),
     "redis": (_unasked, _refusing_writes, _lost_in_redis, _evicting),
-    "backlog": (_unasked, _stranded, _overdue),
+    "backlog": (_unasked, _stranded, _overdue, _refused),
     "rows": (_unreadable, _at_the_end, _without_time, _in_circles),
     "queues": (_unknown_queues,),
     "workers": (liveness.without_worker, liveness.queued_too_long),

@@ -63,7 +63,7 @@ SECONDS_OF_ONE = 0.2
 """A tenant's share of a turn: where the database refuses each of very many jobs, the others have theirs too."""
 
 CHOSEN_FROM = 20 * ROWS_PER_STEP
-"""Of so many jobs of a tenant those that one step changes are drawn."""
+"""Of so many jobs of a tenant, or twice as many, those that one step changes are drawn."""
 
 _looked_for_queues_at = -math.inf
 
@@ -286,17 +286,29 @@ def _tell_some(report: Report, tenant_queue_id: int, until: float) -> bool:
         report.canceled += len(told.canceled)
         return len(pks)
 
-    return bool(jobs_together(_drawn(chains.to_be_told(tenant_queue_id)), "told of an end", tell, _share_of(until)))
+    return bool(
+        jobs_together(_drawn(chains.to_be_told(tenant_queue_id), "job"), "told of an end", tell, _share_of(until))
+    )
 
 
 def _share_of(until: float) -> float:
     return min(until, time.monotonic() + SECONDS_OF_ONE)
 
 
-def _drawn(pks: QuerySet[Any, int]) -> list[int]:
-    """As many as one step changes: any of them, so that those that the database refuses are not in all draws."""
-    found = list(pks[:CHOSEN_FROM])
-    return random.sample(found, min(ROWS_PER_STEP, len(found)))
+def _drawn(pks: QuerySet[Any, int], key: str = "pk") -> list[int]:
+    """As many as one step changes: any of them, so that those that the database refuses are not in all draws.
+
+    Where there are more than are drawn from, some from anywhere behind the first ones are among these.
+
+    Args:
+        key: the field with the primary key of the job.
+    """
+    found = set(pks[:CHOSEN_FROM])
+    if len(found) == CHOSEN_FROM:
+        newest = TenantJob.objects.order_by("-pk").values_list("pk", flat=True)[:1]
+        anywhere = random.randint(min(found), max(found.union(newest)))
+        found.update(pks.filter(**{f"{key}__gte": anywhere})[:CHOSEN_FROM])
+    return random.sample(sorted(found), min(ROWS_PER_STEP, len(found)))
 
 
 def promote_forgotten(report: Report, contact: Contact) -> None:

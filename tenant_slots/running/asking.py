@@ -25,4 +25,4 @@ def ask(jobs: Iterable[TenantJob]) -> None:
         by_row.setdefault(job.tenant_queue_id, []).append(job)
     for tenant_queue_id, own in by_row.items():
         with transactions.kept_unbroken():
-            on_busy.turn_away(tenant_queue_id, own)
+            on_busy.turn_away_new(tenant_queue_id, own)

@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 
 from tenant_slots import concurrency_keys, rates, rests
 from tenant_slots.db import clock
-from tenant_slots.models import UNKNOWN_TASK, State, TenantJob, TenantQueue
+from tenant_slots.models import REFUSED, UNKNOWN_TASK, State, TenantJob, TenantQueue
 from tenant_slots.models.states import UNSTARTED
 from tenant_slots.stats.dependencies import Named, named, waited_for
 from tenant_slots.stats.held import NOBODY, held
@@ -47,6 +47,8 @@ class Because(StrEnum):
     """For a time, by whoever enqueued it."""
     BUSY = "busy"
     """Its tenant was busy, and its function's `on_busy` has put it off."""
+    REFUSED = "refused"
+    """The database has not let it be admitted."""
     RETRY = "retry"
     """It ran, and is to run again."""
     UNKNOWN_TASK = "unknown_task"
@@ -179,6 +181,8 @@ def why_waiting(
 
 def _because(job: TenantJob) -> Because:
     if not job.attempt:
+        if job.error.startswith(REFUSED):
+            return Because.REFUSED
         return Because.BUSY if job.deferrals else Because.ASKED
     mark = job.options.get(UNKNOWN_TASK)
     return Because.UNKNOWN_TASK if mark and mark["attempt"] == job.attempt else Because.RETRY

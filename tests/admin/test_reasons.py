@@ -22,7 +22,7 @@ from tenant_slots import dispatch, rates, slots
 from tenant_slots.admin import reasons
 from tenant_slots.admin.words import long_moment
 from tenant_slots.db.clock import ago
-from tenant_slots.models import UNKNOWN_TASK, Kind, State, SweepClaim, TenantJob, TenantQueue
+from tenant_slots.models import REFUSED, UNKNOWN_TASK, Kind, State, SweepClaim, TenantJob, TenantQueue
 from tests.factories import (
     admit,
     age,
@@ -133,6 +133,7 @@ CASES: dict[str, tuple[Callable[[], TenantJob], str]] = {
     "others before it": (lambda: [waiting_job(row) for row in [tenant_queue()] * 3][-1], "number 3 in the backlog"),
     "asked for": (scheduled, "whoever enqueued it asked for that"),
     "put off": (lambda: scheduled(deferrals=2), "It is put off until"),
+    "refused": (lambda: scheduled(error=f"{REFUSED}: not this one"), "The database did not let it be admitted"),
     "retry": (lambda: scheduled(attempt=1, failures=1), "It ran, and is to run again at"),
     "unknown function": (
         lambda: scheduled(attempt=2, options={UNKNOWN_TASK: {"since": "2026-01-01T00:00:00+00:00", "attempt": 2}}),

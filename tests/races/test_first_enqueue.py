@@ -16,7 +16,7 @@ from tenant_slots.db import transactions
 from tenant_slots.exceptions import NoFreeSlot, TenantQueueLocked
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
-from tests.factories import fresh, tenant_queue
+from tests.factories import fresh, in_thread, tenant_queue
 from tests.processes import somebody_waits_for_a_lock, wait_until
 from tests.races.test_callers_transactions import kept_open, meanwhile
 
@@ -130,6 +130,28 @@ def test_a_transaction_that_sees_the_past_only_makes_its_own_row(level: str) -> 
         cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
         job = enqueue("acme")
     assert fresh(job).state == State.QUEUED
+
+
+@pytest.mark.parametrize("tenants", [["acme"], ["acme", "other"]])
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_one_that_cannot_see_the_row_of_another_is_told_so_that_it_can_be_tried_again(
+    level: str, tenants: list[str]
+) -> None:
+    def enqueue_all() -> None:
+        jobs.add.enqueue_many([((1, 2), {"tenant": tenant}) for tenant in tenants])
+
+    def begin_and_be_late() -> None:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+            assert not TenantQueue.objects.exists()
+            in_thread(partial(enqueue, "acme"))
+            enqueue_all()
+
+    with pytest.raises(OperationalError) as raised:
+        begin_and_be_late()
+    assert transactions.is_undone(raised.value), "any project that uses the level tries such a transaction again"
+    enqueue_all()  # control
+    assert TenantJob.objects.count() == 1 + len(tenants)
 
 
 def test_without_a_further_connection_the_row_is_made_inside(monkeypatch: pytest.MonkeyPatch) -> None:

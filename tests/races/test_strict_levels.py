@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from tenant_slots.enqueueing import bulk
-from tenant_slots.models import TenantJob
+from tenant_slots.models import State, TenantJob
 from tests import jobs
 from tests.factories import age, fresh, owner, running_job, tenant_queue
 from tests.processes import somebody_waits_for_a_lock, wait_until
@@ -54,6 +54,23 @@ def test_an_old_job_that_gets_a_heartbeat_meanwhile_is_no_error(level: str) -> N
     assert errors == []
     assert fresh(first).unique_key == ""
     assert TenantJob.objects.exclude(pk=first.pk).get().unique_key == digest
+
+
+@pytest.mark.parametrize("task", [jobs.import_once, jobs.index_shop], ids=["unique", "debounced"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_job_that_stands_for_no_later_ones_any_more_is_no_error_in_a_strict_transaction(
+    level: str, task: Any
+) -> None:
+    tenant_queue()
+    first = task.enqueue("acme")
+    digest = first.unique_key
+    age(first, enqueued_at=601)
+    TenantJob.objects.update(state=State.QUEUED)
+    with transaction.atomic():
+        execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+        second = task.enqueue("acme")
+    assert second.pk != first.pk
+    assert (fresh(first).unique_key, fresh(second).unique_key) == ("", digest)
 
 
 @pytest.mark.parametrize("level", LEVELS)

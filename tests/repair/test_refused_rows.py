@@ -22,6 +22,7 @@ from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.together import in_halves
 from tests.factories import another_process, fresh, in_thread, running_job, tenant_queue, waiting_job
+from tests.jobs import only_now
 from tests.refusals import ERRORS, any_change_of, refused
 from tests.repair.sweeps import sweep_now
 
@@ -115,6 +116,31 @@ def test_a_job_that_is_refused_keeps_no_other_of_its_tenant_from_what_its_on_bus
     assert states == [State.CANCELED, State.WAITING, State.CANCELED, State.CANCELED]
     assert len(asked) == len(set(asked)), "each is asked once"
     assert "not this one" in caplog.text
+
+
+@pytest.mark.parametrize("seconds", [on_busy.SECONDS_TO_LEAVE, math.inf], ids=["a while", "control: for ever"])
+def test_whoever_enqueues_tries_those_that_are_refused_for_a_while_and_a_sweep_asks_the_rest(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = count(step=0.5)
+    tried: list[int] = []
+    leave = on_busy._leave_backlog
+
+    def noted(row: int, decisions: dict[int, Any]) -> list[TenantJob]:
+        tried.append(len(decisions))
+        return leave(row, decisions)
+
+    monkeypatch.setattr(on_busy, "SECONDS_TO_LEAVE", seconds)
+    monkeypatch.setattr(on_busy, "_leave_backlog", noted)
+    tenant_queue(max_job=0)
+    with refused("NEW.state = 'canceled'"), monkeypatch.context() as patch:
+        patch.setattr(on_busy, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+        only_now.enqueue_many([(("acme",), {})] * 20)
+    to_ask = TenantJob.objects.waiting().filter(asks=True).count()
+    assert len(tried) - 1 + to_ask == 20, "each is tried alone, or asked later"
+    assert (to_ask > 10) is (seconds < math.inf)
+    sweep_now()
+    assert TenantJob.objects.filter(state=State.CANCELED).count() == to_ask
 
 
 def test_jobs_whose_note_is_refused_or_that_are_locked_do_not_keep_those_behind_them_from_being_asked(
@@ -216,6 +242,23 @@ def test_more_than_one_step_changes_that_are_refused_do_not_keep_the_others_of_t
         for _ in range(30):
             sweep_now()
         assert [fresh(job).state for job in jobs] == [State.SCHEDULED] * 5 + [State.QUEUED] * 3
+
+
+@pytest.mark.parametrize("what", ["forgotten", "told of an end", "expired"])
+def test_nor_do_more_than_are_drawn_from(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "CHOSEN_FROM", 4)
+    monkeypatch.setattr(steps, "random", random.Random(7))
+    row = tenant_queue(max_job=9)
+    values: dict[str, Any] = {"expires_at": in_seconds(-60)} if what == "expired" else {"state": State.SCHEDULED}
+    *many, last = [waiting_job(row, **values) for _ in range(9)]
+    if what == "told of an end":
+        after_an_ended_one([*many, last])
+    before = fresh(last).state
+    with refused(any_change_of(*many)):
+        for _ in range(30):
+            (steps.promote_forgotten if what == "forgotten" else steps.end_waits)(Report(), Contact())
+        assert fresh(last).state != before
+        assert {fresh(job).state for job in many} == {before}  # control
 
 
 def test_a_job_that_is_refused_keeps_no_other_tenant_from_being_told_of_an_end_at_once(
