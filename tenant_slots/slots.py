@@ -38,6 +38,7 @@ from tenant_slots.locks import locked, locked_and_asked
 from tenant_slots.models import ENDED, HOLDING, REFUSED, State, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.moves import Leaving, NotAsExpected
 from tenant_slots.owners import Owner, this_process
+from tenant_slots.refusals import is_refusal
 from tenant_slots.releases import Admission, PutOff, Release
 from tenant_slots.statements import BEAT, CLAIM, GIVE_TOKEN_BACK, START, START_IF_DUE
 
@@ -144,6 +145,8 @@ def _refusal_of(job: TenantJob) -> DatabaseError | None:
             START.update(pk=job.pk, attempt=job.attempt + 1, **owner)
             transaction.set_rollback(True, using=app_settings.DATABASE)
     except DatabaseError as error:
+        if not is_refusal(error):
+            raise
         return error
     return None
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import Error, ProgrammingError, connection
+from django.db import Error, OperationalError, ProgrammingError, connection
 from django.utils import timezone
 from django_rq import get_queue
 from rq.exceptions import StopRequested
@@ -154,6 +155,14 @@ def raising(error: BaseException) -> Callable[..., Any]:
         raise error
 
     return fail
+
+
+def test_nor_is_anybody_while_the_database_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = waiting_job(tenant_queue())
+    monkeypatch.setattr(slots, "START", SimpleNamespace(update=raising(OperationalError("it is gone"))))
+    with pytest.raises(OperationalError, match="it is gone"):
+        slots.put_off_refused(job.tenant_queue_id, "imports")
+    assert fresh(job).state == State.WAITING
 
 
 def test_so_does_one_of_whose_rows_something_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
