@@ -21,8 +21,8 @@ def closed_at_the_end() -> Iterator[None]:
     begin = AbstractConnection.__init__
 
     def noted(connection: AbstractConnection, *args: Any, **kwargs: Any) -> None:
-        opened.append(connection)
         begin(connection, *args, **kwargs)
+        opened.append(connection)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AbstractConnection, "__init__", noted)

@@ -46,7 +46,7 @@ def test_a_start_that_is_refused_holds_up_no_other_tenant(
             jobs.record.enqueue("well", f"well-{nth}", history.path)
         wait_until(lambda: history.started() == ["well-0", "well-1", "well-2"], timeout=15)
         assert worker.poll() is None
-        assert fresh(spoilt).state == State.WAITING
+        assert fresh(spoilt).state == State.SCHEDULED, "it is tried again later"
 
 
 @pytest.mark.parametrize("worker_class", CLASSES)
