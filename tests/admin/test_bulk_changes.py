@@ -15,7 +15,7 @@ from django.contrib.auth.models import Permission, User
 from django.db import connection, connections
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from tenant_slots import signals, tenants, transitions
 from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin, actions
@@ -523,6 +523,21 @@ def test_so_it_is_where_the_rest_of_a_tenant_queue_is_refused(boss: Client, monk
     assert _history_of(row) == ["Changed failed jobs retried: 2 (the partner is back)."]
     assert _history_of(other) == ["Changed failed jobs retried: 5 (the partner is back)."]
     assert problems_of(boss, change).startswith("tenant 000 on imports: ")
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_its_entry_is_in_the_language_of_whoever_has_confirmed_it(
+    is_lost: bool, boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = tenant_queue(max_job=0)
+    change = _broken_off(boss, monkeypatch, row)
+    BulkChange.objects.update(language="de")
+    if is_lost:
+        TenantJob.objects.get(uuid=change.job).cancel()
+    boss.post(page_of(change), {"stop": "Stop"})
+    run_bulk_change(change.pk)
+    with translation.override("de"):
+        assert _history_of(row) == ["Fehlgeschlagene Jobs wiederholt: 2 (the partner is back) geändert."]
 
 
 @pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "refused"])

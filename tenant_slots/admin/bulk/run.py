@@ -149,4 +149,5 @@ def _note_part(change: BulkChange, part: Part) -> None:
         logger.exception("what a bulk change has done is not in the history of tenant queue %s", part.pks[0])
         return
     if commission is not None and isinstance(commission.action.in_background, ways.JobsOfQueues):
-        commission.action.in_background.note_begun(commission, part)
+        with translation.override(change.language):
+            commission.action.in_background.note_begun(commission, part)
