@@ -501,6 +501,15 @@ def test_so_it_is_where_whoever_confirmed_it_may_not_do_it_any_more(
     assert _history_of(row) == ["Changed failed jobs retried: 2 (the partner is back)."]
 
 
+def test_so_it_is_where_they_see_the_tenant_queue_no_longer(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = tenant_queue(max_job=0)
+    change = _broken_off(boss, monkeypatch, row)
+    monkeypatch.setattr(TenantQueueAdmin, "tenant_queues_for", lambda *_: TenantQueue.objects.none())
+    carried_out(change)
+    assert came_of(change) == {"jobs": 2, "gone": 1}
+    assert _history_of(row) == ["Changed failed jobs retried: 2 (the partner is back)."]
+
+
 def test_where_they_are_gone_there_is_nobody_to_name(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     row = tenant_queue(max_job=0)
     change = _broken_off(boss, monkeypatch, row)

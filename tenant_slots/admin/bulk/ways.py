@@ -247,6 +247,7 @@ class JobsOfQueues:
         row = step.row
         if row is None or row.pk not in work.visible_at_start:
             step.outcomes[GONE] += 1
+            self.note_begun(work.commission, part)
             return
         jobs = part.next_jobs(cancel.JOBS_PER_STEP)
         changed = self.change(row, jobs)
