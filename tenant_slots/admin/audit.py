@@ -80,11 +80,24 @@ def note(
     _log(model_admin, request, row, [message(what, old, new, reason)])
 
 
+def note_what_stands(
+    model_admin: Any, request: HttpRequest, row: Model, what: Any, old: Any = "", new: Any = "", reason: str = ""
+) -> None:
+    """As `note`, of what is committed by now: where the entry cannot be written, nothing is undone by that."""
+    _is_logged(model_admin, request, row, [message(what, old, new, reason)])
+
+
 def _log(model_admin: Any, request: HttpRequest, row: Model, made: Sequence[dict[str, Any]]) -> None:
     """An entry for each message. In a transaction an error undoes the change too; without one that stands."""
     if is_open(app_settings.DATABASE):
         _log_each(model_admin, request, row, made)
-        return
+    elif not _is_logged(model_admin, request, row, made):
+        text = gettext("The change was made, but its entry in the log of the admin could not be written: %(row)s")
+        messages.warning(request, text % {"row": row})
+
+
+def _is_logged(model_admin: Any, request: HttpRequest, row: Model, made: Sequence[dict[str, Any]]) -> bool:
+    """Whether an entry for each message could be written; the log says why not."""
     try:
         with kept_unbroken():
             _log_each(model_admin, request, row, made)
@@ -92,8 +105,8 @@ def _log(model_admin: Any, request: HttpRequest, row: Model, made: Sequence[dict
         known = {name: getattr(row, name, None) for name in ("tenant", "queue")}
         about_row = logs.about(row) if isinstance(row, TenantJob) else logs.about_named(**known)
         logger.exception("a change stands without its entry in the log of the admin", extra=about_row)
-        text = gettext("The change was made, but its entry in the log of the admin could not be written: %(row)s")
-        messages.warning(request, text % {"row": row})
+        return False
+    return True
 
 
 def _log_each(model_admin: Any, request: HttpRequest, row: Model, made: Sequence[dict[str, Any]]) -> None:

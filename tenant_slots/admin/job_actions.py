@@ -48,7 +48,9 @@ Apply = Callable[[Any, HttpRequest, TenantJob, dict[str, Any]], str]
 
 class ReleaseForm(ReasonForm):
     runs = forms.CharField(widget=forms.HiddenInput, required=False)
-    """The attempts that had slots when the page was shown: those that came meanwhile keep theirs."""
+    """The attempts that had slots when the page was shown: those that came meanwhile keep theirs. Empty where none had
+    one, and None where no page was shown, as to a script.
+    """
     force = forms.BooleanField(
         label=_("Even if the job seems to be alive"),
         required=False,
@@ -57,6 +59,9 @@ class ReleaseForm(ReasonForm):
             "This needs a permission of its own and a reason."
         ),
     )
+
+    def clean_runs(self) -> str | None:
+        return self.cleaned_data["runs"] if "runs" in self.data else None
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
@@ -193,8 +198,8 @@ def _attempts(runs: str) -> dict[int, int]:
 
 @_with_its_entry
 def _release(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
-    shown = _attempts(values.get("runs", ""))
-    if shown and shown.get(job.pk) != job.attempt:
+    runs = values.get("runs")
+    if runs is not None and _attempts(runs).get(job.pk) != job.attempt:
         return str(ByHand.NO_SLOT.value)
     force = bool(values["force"]) and model_admin.has_force_release_permission(request)
     reason = f"released by {name_of(request)}: {values['reason']}"

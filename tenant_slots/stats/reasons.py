@@ -180,9 +180,10 @@ def why_waiting(
 
 
 def _because(job: TenantJob) -> Because:
+    """Whatever else puts a job off has a text of its own, so that one of a refusal is about the present time."""
+    if job.error.startswith(REFUSED):
+        return Because.REFUSED
     if not job.attempt:
-        if job.error.startswith(REFUSED):
-            return Because.REFUSED
         return Because.BUSY if job.deferrals else Because.ASKED
     mark = job.options.get(UNKNOWN_TASK)
     return Because.UNKNOWN_TASK if mark and mark["attempt"] == job.attempt else Because.RETRY

@@ -180,6 +180,31 @@ def test_only_the_run_that_the_page_has_shown_loses_its_slot(
     assert fresh(stuck).state == (State.RUNNING if is_another else State.FAILED)
 
 
+@pytest.mark.parametrize("most", [0, 200], ids=["by a worker", "in the request"])
+@pytest.mark.parametrize("had_run", [True, False])
+def test_nor_does_a_run_of_jobs_that_had_no_slots_when_the_page_was_shown(
+    had_run: bool, most: int, boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "MOST_IN_REQUEST", most)
+    job = waiting_job(tenant_queue(max_job=2), attempt=int(had_run))
+    _, sent = asked(boss, JOBS, "release", job)
+    assert slots.admit_this(job)
+    assert slots.start(fresh(job), another_process())
+
+    boss.post(JOBS, {**sent, "force": "on", "reason": "it hangs"}, follow=True)
+    if not most:
+        work()
+
+    assert fresh(job).state == State.RUNNING
+
+
+def test_a_script_that_names_no_runs_takes_the_slots_of_the_present_ones(boss: Client) -> None:
+    job = running_job(tenant_queue(max_job=2), another_process(host="elsewhere"))
+    data = {"confirm": "yes", "force": "on", "reason": "it hangs"}
+    run_action(boss, JOBS, "release", job, **data)
+    assert fresh(job).state == State.FAILED
+
+
 def test_a_running_job_is_asked_to_stop(boss: Client) -> None:
     row = tenant_queue(max_job=1)
     running, waiting = running_job(row, another_process()), waiting_job(row)

@@ -15,7 +15,7 @@ from django.contrib.auth.models import Permission, User
 from django.db import connection, connections
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from tenant_slots import signals, tenants, transitions
 from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin, actions
@@ -501,6 +501,15 @@ def test_so_it_is_where_whoever_confirmed_it_may_not_do_it_any_more(
     assert _history_of(row) == ["Changed failed jobs retried: 2 (the partner is back)."]
 
 
+def test_so_it_is_where_they_see_the_tenant_queue_no_longer(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = tenant_queue(max_job=0)
+    change = _broken_off(boss, monkeypatch, row)
+    monkeypatch.setattr(TenantQueueAdmin, "tenant_queues_for", lambda *_: TenantQueue.objects.none())
+    carried_out(change)
+    assert came_of(change) == {"jobs": 2, "gone": 1}
+    assert _history_of(row) == ["Changed failed jobs retried: 2 (the partner is back)."]
+
+
 def test_where_they_are_gone_there_is_nobody_to_name(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     row = tenant_queue(max_job=0)
     change = _broken_off(boss, monkeypatch, row)
@@ -523,6 +532,56 @@ def test_so_it_is_where_the_rest_of_a_tenant_queue_is_refused(boss: Client, monk
     assert _history_of(row) == ["Changed failed jobs retried: 2 (the partner is back)."]
     assert _history_of(other) == ["Changed failed jobs retried: 5 (the partner is back)."]
     assert problems_of(boss, change).startswith("tenant 000 on imports: ")
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_its_entry_is_in_the_language_of_whoever_has_confirmed_it(
+    is_lost: bool, boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = tenant_queue(max_job=0)
+    change = _broken_off(boss, monkeypatch, row)
+    BulkChange.objects.update(language="de")
+    if is_lost:
+        TenantJob.objects.get(uuid=change.job).cancel()
+    boss.post(page_of(change), {"stop": "Stop"})
+    run_bulk_change(change.pk)
+    with translation.override("de"):
+        assert _history_of(row) == ["Fehlgeschlagene Jobs wiederholt: 2 (the partner is back) geändert."]
+
+
+@pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "refused"])
+def test_an_entry_that_cannot_be_written_keeps_nothing_from_its_end(
+    is_stopped: bool, boss: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if connection.vendor != "postgresql":
+        pytest.skip("the trigger that refuses it is PostgreSQL's")
+    row, other = many_queues(2, max_job=0)
+    many_jobs(other, 5, state=State.FAILED)
+    change = _broken_off(boss, monkeypatch, row, other)
+    if is_stopped:
+        TenantJob.objects.get(uuid=change.job).cancel()
+    with refusals.refused(f"NEW.object_id = '{row.pk}'", refusals.RAISED, LogEntry, "INSERT"):
+        boss.post(page_of(change), {"stop": "Stop"}) if is_stopped else carried_out(change)
+
+    assert fresh(change).ending == (Ending.STOPPED if is_stopped else Ending.DONE)
+    assert came_of(change) == ({"jobs": 2} if is_stopped else {"jobs": 9, "done": 1, "failed": 1})
+    assert not _history_of(row)
+    assert "a change stands without its entry in the log of the admin" in caplog.text
+
+
+def test_a_worker_without_the_action_stops_it_all_the_same(
+    boss: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = tenant_queue(max_job=0)
+    change = _broken_off(boss, monkeypatch, row)
+    boss.post(page_of(change), {"stop": "Stop"})
+    BulkChange.objects.update(site="elsewhere")
+
+    run_bulk_change(change.pk)
+
+    assert fresh(change).ending == Ending.STOPPED
+    assert came_of(change) == {"jobs": 2}
+    assert f"is not in the history of tenant queue {row.pk}" in caplog.text
 
 
 def test_of_jobs_whose_tenant_queue_could_not_be_changed_it_is_not_said_that_they_had_moved_on(boss: Client) -> None:

@@ -176,6 +176,12 @@ def test_it_says_who_holds_the_slots() -> None:
     assert "no estimate" in why(job)
 
 
+def test_a_job_that_is_to_run_again_says_too_that_the_database_refuses_it() -> None:
+    said = why(scheduled(attempt=1, failures=1, error=f"{REFUSED}: not this one"))
+    assert "The database did not let it be admitted" in said
+    assert "It ran" not in said
+
+
 def test_a_reservation_waits_for_no_worker() -> None:
     row = tenant_queue(max_job=3)
     waiting_job(row)

@@ -5,6 +5,7 @@ It stops between two transactions: where that was asked for, or when whoever has
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -15,16 +16,19 @@ from django.utils import translation
 from rq import Retry
 
 from tenant_slots.admin.bulk import chunks, ways
-from tenant_slots.admin.bulk.chunks import Chunk
+from tenant_slots.admin.bulk.chunks import Chunk, Part
 from tenant_slots.admin.bulk.commission import Commission, require_readable
 from tenant_slots.admin.bulk.work import Work
 from tenant_slots.admin.confirmed import JOBS
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.decorators import tenant_job
+from tenant_slots.exceptions import UnknownBulkAction
 from tenant_slots.models import BulkChange, BulkChunk, Ending
 from tenant_slots.running.progress import report_progress
 from tenant_slots.tenants import ADMIN_TENANT
+
+logger = logging.getLogger("tenant_slots")
 
 SECONDS_BETWEEN_LOOKS = 0.5
 """At whether somebody wants it stopped."""
@@ -132,7 +136,18 @@ def end(change: BulkChange, ending: Ending) -> dict[str, int]:
 def _note_begun(change: BulkChange) -> None:
     """A tenant queue that is left in the middle has in its history what was done until then."""
     for row in change.chunks.exclude(left=[]).order_by("pk"):
-        begun = [part for part in Chunk.of(row).parts if part.counted]
-        commission = Commission.once_given(change) if begun else None
-        if commission is not None and isinstance(commission.action.in_background, ways.JobsOfQueues):
-            commission.action.in_background.note_begun(commission, begun[0])
+        for part in Chunk.of(row).parts:
+            if part.counted:
+                _note_part(change, part)
+
+
+def _note_part(change: BulkChange, part: Part) -> None:
+    """Whether or not that can be done, the change ends: a process without its action is asked to stop it, too."""
+    try:
+        commission = Commission.once_given(change)
+    except UnknownBulkAction:
+        logger.exception("what a bulk change has done is not in the history of tenant queue %s", part.pks[0])
+        return
+    if commission is not None and isinstance(commission.action.in_background, ways.JobsOfQueues):
+        with translation.override(change.language):
+            commission.action.in_background.note_begun(commission, part)

@@ -247,6 +247,7 @@ class JobsOfQueues:
         row = step.row
         if row is None or row.pk not in work.visible_at_start:
             step.outcomes[GONE] += 1
+            self.note_begun(work.commission, part)
             return
         jobs = part.next_jobs(cancel.JOBS_PER_STEP)
         changed = self.change(row, jobs)
@@ -256,18 +257,18 @@ class JobsOfQueues:
             step.left = replace(part, counted=counted, last=jobs[-1])
             return
         step.outcomes[DONE if counted else UNCHANGED] += 1
-        self._note(work.commission, row, counted)
+        self._note(audit.note, work.commission, row, counted)
 
     def note_begun(self, commission: Commission, part: Part) -> None:
         """Of the tenant queue that such a part has, what was done so far: nothing more will be."""
         if row := TenantQueue.objects.filter(pk__in=part.pks[:1]).first():
-            self._note(commission, row, part.counted)
+            self._note(audit.note_what_stands, commission, row, part.counted)
 
     def _keep_count(self, commission: Commission, part: Part, step: Step, error: Exception) -> bool:
         self.note_begun(commission, part)
         return False
 
-    def _note(self, commission: Commission, row: TenantQueue, counted: int) -> None:
+    def _note(self, note: Callable[..., None], commission: Commission, row: TenantQueue, counted: int) -> None:
         if counted:
             facts = {"new": str(counted), "reason": commission.reason}
-            audit.note(commission.model_admin, commission.request, row, self.what, **facts)
+            note(commission.model_admin, commission.request, row, self.what, **facts)
