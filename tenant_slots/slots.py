@@ -115,25 +115,31 @@ def admit_this(job: TenantJob) -> bool:
         return True
 
 
-def put_off_refused(tenant_queue_id: int, rq_queue: str) -> PutOff:
-    """Schedule the head of a backlog for later where the database does not let it be admitted: nobody is passed over,
-    so that all behind it would wait as long as it does. Neither a reservation nor a plain RQ job is put off.
+def put_off_refused(tenant_queue_id: int, rq_queue: str, most: int = 1) -> PutOff:
+    """Schedule those of the next jobs for later that the database does not let be admitted: nobody is passed over, so
+    that all behind one would wait as long as it does. Neither a reservation nor a plain RQ job is put off.
+
+    Args:
+        tenant_queue_id, rq_queue, most: as of `admit`, whose jobs are admitted all together or not at all.
 
     Raises:
         TenantQueue.DoesNotExist, TenantQueueLocked: as `locked`.
     """
     put_off: list[TenantJob] = []
+    has_next = False
     with locked(tenant_queue_id) as tenant_queue:
         for job in backlog.next_ones(tenant_queue, rq_queue, MOST_PUT_OFF):
             job.tenant_queue = tenant_queue
-            if not job.starts_where_admitted:
-                break
             if (error := _refusal_of(job)) is None:
-                return PutOff(put_off, has_next=bool(put_off))
-            if not _put_off(job, error):
-                break
-            put_off.append(job)
-    return PutOff(put_off)
+                has_next = True
+                most -= not job.is_reservation
+                if not most:
+                    break
+            elif job.starts_where_admitted and _put_off(job, error):
+                put_off.append(job)
+            else:
+                return PutOff(put_off)
+    return PutOff(put_off, has_next=has_next and bool(put_off))
 
 
 def _refusal_of(job: TenantJob) -> DatabaseError | None:

@@ -112,13 +112,31 @@ def test_a_job_whose_admission_is_refused_is_put_off_and_those_behind_it_have_th
     assert sweep_now().promoted == 1, "it is tried again"
 
 
-def test_of_several_that_are_admitted_together_the_refused_ones_alone_are_put_off() -> None:
+@pytest.mark.parametrize(
+    ("spoilt", "first", "most"),
+    [
+        ((0, 1), Kind.JOB, 4),
+        ((1, 2), Kind.JOB, 4),
+        ((1, 3), Kind.JOB, 4),
+        ((1, 2), Kind.RESERVATION, 4),
+        ((1, 2), Kind.RESERVATION, 1),
+    ],
+)
+def test_of_several_that_are_admitted_together_the_refused_ones_alone_are_put_off(
+    spoilt: tuple[int, int], first: Kind, most: int
+) -> None:
+    """A reservation is admitted together with the job behind it."""
     row = tenant_queue(max_job=4)
-    jobs = [waiting_job(row) for _ in range(5)]
-    turn = turn_of(jobs[0])._replace(jobs=4)
-    with refused(f"NEW.id IN ({jobs[0].pk}, {jobs[1].pk}) AND NEW.state = 'queued'"):
+    jobs = [waiting_job(row, kind=first), *(waiting_job(row) for _ in range(4))]
+    turn = turn_of(jobs[0])._replace(jobs=most)
+    refused_ones = [jobs[number] for number in spoilt]
+    with refused(f"{any_change_of(*refused_ones)} AND NEW.state = 'queued'"):
         transitions.admit(turn)
-    assert [fresh(job).state for job in jobs] == [State.SCHEDULED] * 2 + [State.QUEUED] * 3
+        while fresh(jobs[4]).state == State.WAITING and in_order():
+            transitions.admit(turn_of(jobs[4]))
+    assert {job for job in jobs if fresh(job).state == State.SCHEDULED} == set(refused_ones)
+    assert {job.state for job in jobs} == {State.SCHEDULED, State.QUEUED}
+    assert counters_match()
 
 
 def test_many_that_are_refused_take_no_turn_for_themselves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
