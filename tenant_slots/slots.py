@@ -41,6 +41,7 @@ from tenant_slots.owners import Owner, this_process
 from tenant_slots.refusals import is_refusal
 from tenant_slots.releases import Admission, PutOff, Release
 from tenant_slots.statements import BEAT, CLAIM, GIVE_TOKEN_BACK, START, START_IF_DUE
+from tenant_slots.validation import HIGHEST_COUNT
 
 LOCK_SECONDS = 1
 """How long a start waits for a job's row that somebody holds; it needs no lock of ours."""
@@ -158,7 +159,9 @@ def _refusal_of(job: TenantJob) -> DatabaseError | None:
 
 
 def _put_off(job: TenantJob, error: DatabaseError) -> bool:
-    """False where that is refused as well."""
+    """False where that is refused as well, and for a job whose next attempt would have no number: a sweep fails it."""
+    if job.attempt >= HIGHEST_COUNT:
+        return False
     job.error = f"{REFUSED}: {str(error).partition(chr(10))[0]}"
     later = {"state": State.SCHEDULED, "run_after": in_seconds(SECONDS_PUT_OFF), "error": job.error}
     try:
