@@ -21,6 +21,7 @@ lock, see ``locks.py``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -54,6 +55,9 @@ SECONDS_PUT_OFF = 60
 
 MOST_PUT_OFF = 20
 """In one transaction: each is tried by itself, while the tenant queue is locked."""
+
+SECONDS_TO_PUT_OFF = 0.5
+"""For which that goes on: a job may be refused because a trigger takes too long. One is put off in any case."""
 
 
 def admit(tenant_queue_id: int, rq_queue: str, most: int = 1) -> Admission:
@@ -128,6 +132,7 @@ def put_off_refused(tenant_queue_id: int, rq_queue: str, most: int = 1) -> PutOf
     """
     put_off: list[TenantJob] = []
     has_next = False
+    until = time.monotonic() + SECONDS_TO_PUT_OFF
     with locked(tenant_queue_id) as tenant_queue:
         for job in backlog.next_ones(tenant_queue, rq_queue, MOST_PUT_OFF):
             job.tenant_queue = tenant_queue
@@ -138,6 +143,8 @@ def put_off_refused(tenant_queue_id: int, rq_queue: str, most: int = 1) -> PutOf
                     break
             elif job.starts_where_admitted and _put_off(job, error):
                 put_off.append(job)
+                if time.monotonic() >= until:
+                    break
             else:
                 return PutOff(put_off)
     return PutOff(put_off, has_next=has_next and bool(put_off))

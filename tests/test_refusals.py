@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -166,6 +168,22 @@ def test_nobody_is_put_off_who_cannot_be_or_is_not_to_blame(refusing: str) -> No
         transitions.admit(turn)
     assert (fresh(job).state, in_order()) == (State.WAITING, [])
     assert counters_match()
+
+
+@pytest.mark.parametrize("seconds", [slots.SECONDS_TO_PUT_OFF, math.inf], ids=["a while", "control: for ever"])
+def test_those_whose_refusal_takes_long_are_left_to_further_turns(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a trigger that is ended by a statement_timeout: the tenant queue is locked, and a worker waits."""
+    ticks = count(step=0.4)
+    row = tenant_queue()
+    jobs = [waiting_job(row) for _ in range(6)]
+    turn = turn_of(jobs[0])
+    monkeypatch.setattr(slots, "SECONDS_TO_PUT_OFF", seconds)
+    monkeypatch.setattr(slots, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    with refused("NEW.state = 'queued'", "query_canceled"):
+        transitions.admit(turn)
+    assert TenantJob.objects.scheduled().count() == (2 if seconds < math.inf else 6)
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
