@@ -27,13 +27,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, connections, transaction
 from django.db.models import F
 
 from tenant_slots import backlog, hand_over, moves, rests
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, in_seconds
-from tenant_slots.db.transactions import impatient
+from tenant_slots.db.transactions import impatient, send
 from tenant_slots.hand_over import Choosing, Heads, Taker
 from tenant_slots.locks import locked, locked_and_asked
 from tenant_slots.models import ENDED, HOLDING, REFUSED, State, TenantJob, TenantJobQuerySet, TenantQueue
@@ -157,6 +157,7 @@ def _refusal_of(job: TenantJob) -> DatabaseError | None:
         with transaction.atomic(using=app_settings.DATABASE):
             CLAIM.update(pk=job.pk)
             START.update(pk=job.pk, attempt=job.attempt + 1, **owner)
+            _check_deferred()
             transaction.set_rollback(True, using=app_settings.DATABASE)
     except DatabaseError as error:
         if not is_refusal(error):
@@ -173,9 +174,17 @@ def _put_off(job: TenantJob, error: DatabaseError) -> bool:
     later = {"state": State.SCHEDULED, "run_after": in_seconds(SECONDS_PUT_OFF), "error": job.error}
     try:
         with transaction.atomic(using=app_settings.DATABASE):
-            return bool(TenantJob.objects.waiting().filter(pk=job.pk).update(**later))
+            is_put_off = bool(TenantJob.objects.waiting().filter(pk=job.pk).update(**later))
+            _check_deferred()
+            return is_put_off
     except DatabaseError:
         return False
+
+
+def _check_deferred() -> None:
+    """Have constraints and triggers that the project has deferred object now, and not to the commit of all the jobs."""
+    if connections[app_settings.DATABASE].vendor == "postgresql":
+        send(app_settings.DATABASE, ["SET CONSTRAINTS ALL IMMEDIATE"])
 
 
 def start(job: TenantJob, owner: Owner) -> bool:

@@ -114,6 +114,32 @@ def test_a_job_whose_admission_is_refused_is_put_off_and_those_behind_it_have_th
     assert sweep_now().promoted == 1, "it is tried again"
 
 
+AT_COMMIT = """
+    CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;
+    CREATE CONSTRAINT TRIGGER never AFTER UPDATE ON {table} DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN ({condition}) EXECUTE FUNCTION never();
+"""
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(
+    ("changes", "become"),
+    [(admission_of, [State.SCHEDULED, State.QUEUED]), (any_change_of, [State.WAITING, State.WAITING])],
+)
+def test_so_is_one_that_is_refused_at_the_commit(
+    changes: Callable[[TenantJob], str], become: list[State], at_once: bool
+) -> None:
+    """If it may be put off, else its tenant loses the turn."""
+    row = tenant_queue()
+    job, behind = waiting_job(row), waiting_job(row)
+    turn = turn_of(job)
+    undo = f"DROP TRIGGER never ON {TABLE}; DROP FUNCTION never();"
+    with sql(AT_COMMIT.format(table=TABLE, condition=changes(job)), undo):
+        take_turn(turn, at_once=at_once)
+    assert [fresh(one).state for one in (job, behind)] == become
+    assert counters_match()
+
+
 @pytest.mark.parametrize(
     ("spoilt", "first", "most"),
     [
