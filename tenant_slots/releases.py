@@ -28,12 +28,12 @@ class Admission:
 
 @dataclass(frozen=True)
 class PutOff:
-    """What became of a backlog whose head the database did not let be admitted."""
+    """What became of a backlog whose next jobs the database did not let be admitted."""
 
     jobs: list[TenantJob]
     """Those that are tried again later, with the reason in `error`."""
     has_next: bool = False
-    """The one behind them can be admitted."""
+    """Others can be admitted now."""
 
 
 @dataclass(frozen=True)

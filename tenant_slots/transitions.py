@@ -240,7 +240,7 @@ def _put_off_refused(turn: Turn) -> None:
     """The tenant gets another turn only for a job that can be admitted: it would be first again, before all others."""
     try:
         with waiting_at_most(LOCK_TIMEOUT_SECONDS):
-            put_off = slots.put_off_refused(turn.tenant_queue_id, turn.rq_queue)
+            put_off = slots.put_off_refused(turn.tenant_queue_id, turn.rq_queue, turn.jobs)
     except (TenantQueue.DoesNotExist, TenantQueueLocked):
         return
     for job in put_off.jobs:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,13 +114,57 @@ def test_a_job_whose_admission_is_refused_is_put_off_and_those_behind_it_have_th
     assert sweep_now().promoted == 1, "it is tried again"
 
 
-def test_of_several_that_are_admitted_together_the_refused_ones_alone_are_put_off() -> None:
+AT_COMMIT = """
+    CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;
+    CREATE CONSTRAINT TRIGGER never AFTER UPDATE ON {table} DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN ({condition}) EXECUTE FUNCTION never();
+"""
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(
+    ("changes", "become"),
+    [(admission_of, [State.SCHEDULED, State.QUEUED]), (any_change_of, [State.WAITING, State.WAITING])],
+)
+def test_so_is_one_that_is_refused_at_the_commit(
+    changes: Callable[[TenantJob], str], become: list[State], at_once: bool
+) -> None:
+    """If it may be put off, else its tenant loses the turn."""
+    row = tenant_queue()
+    job, behind = waiting_job(row), waiting_job(row)
+    turn = turn_of(job)
+    undo = f"DROP TRIGGER never ON {TABLE}; DROP FUNCTION never();"
+    with sql(AT_COMMIT.format(table=TABLE, condition=changes(job)), undo):
+        take_turn(turn, at_once=at_once)
+    assert [fresh(one).state for one in (job, behind)] == become
+    assert counters_match()
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "first", "most"),
+    [
+        ((0, 1), Kind.JOB, 4),
+        ((1, 2), Kind.JOB, 4),
+        ((1, 3), Kind.JOB, 4),
+        ((1, 2), Kind.RESERVATION, 4),
+        ((1, 2), Kind.RESERVATION, 1),
+    ],
+)
+def test_of_several_that_are_admitted_together_the_refused_ones_alone_are_put_off(
+    spoilt: tuple[int, int], first: Kind, most: int
+) -> None:
+    """A reservation is admitted together with the job behind it."""
     row = tenant_queue(max_job=4)
-    jobs = [waiting_job(row) for _ in range(5)]
-    turn = turn_of(jobs[0])._replace(jobs=4)
-    with refused(f"NEW.id IN ({jobs[0].pk}, {jobs[1].pk}) AND NEW.state = 'queued'"):
+    jobs = [waiting_job(row, kind=first), *(waiting_job(row) for _ in range(4))]
+    turn = turn_of(jobs[0])._replace(jobs=most)
+    refused_ones = [jobs[number] for number in spoilt]
+    with refused(f"{any_change_of(*refused_ones)} AND NEW.state = 'queued'"):
         transitions.admit(turn)
-    assert [fresh(job).state for job in jobs] == [State.SCHEDULED] * 2 + [State.QUEUED] * 3
+        while fresh(jobs[4]).state == State.WAITING and in_order():
+            transitions.admit(turn_of(jobs[4]))
+    assert {job for job in jobs if fresh(job).state == State.SCHEDULED} == set(refused_ones)
+    assert {job.state for job in jobs} == {State.SCHEDULED, State.QUEUED}
+    assert counters_match()
 
 
 def test_many_that_are_refused_take_no_turn_for_themselves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +194,22 @@ def test_nobody_is_put_off_who_cannot_be_or_is_not_to_blame(refusing: str) -> No
         transitions.admit(turn)
     assert (fresh(job).state, in_order()) == (State.WAITING, [])
     assert counters_match()
+
+
+@pytest.mark.parametrize("seconds", [slots.SECONDS_TO_PUT_OFF, math.inf], ids=["a while", "control: for ever"])
+def test_those_whose_refusal_takes_long_are_left_to_further_turns(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a trigger that is ended by a statement_timeout: the tenant queue is locked, and a worker waits."""
+    ticks = count(step=0.4)
+    row = tenant_queue()
+    jobs = [waiting_job(row) for _ in range(6)]
+    turn = turn_of(jobs[0])
+    monkeypatch.setattr(slots, "SECONDS_TO_PUT_OFF", seconds)
+    monkeypatch.setattr(slots, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    with refused("NEW.state = 'queued'", "query_canceled"):
+        transitions.admit(turn)
+    assert TenantJob.objects.scheduled().count() == (2 if seconds < math.inf else 6)
 
 
 def raising(error: BaseException) -> Callable[..., Any]:

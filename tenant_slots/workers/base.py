@@ -29,7 +29,7 @@ import tenant_slots
 from tenant_slots import dispatch, fleet
 from tenant_slots.conf import app_settings
 from tenant_slots.owners import Owner, this_process
-from tenant_slots.redis_servers import NO_MASTER, asked, impatient, telling_no_password
+from tenant_slots.redis_servers import NO_MASTER, asked, forget_absences, impatient, telling_no_password
 from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
@@ -80,11 +80,16 @@ class SweepingWorker(BaseWorker):
     def teardown(self) -> None:
         """RQ's last step. What this worker keeps is recorded before: RQ waits for its scheduler, and tells Redis.
 
-        Both may take longer than whoever has asked the worker to end waits before he kills it.
+        Both may take longer than whoever has asked the worker to end waits before he kills it. A second signal ends
+        the recording, but Redis is told: a record that stays keeps a worker of the same name from beginning.
         """
-        self._part()
         self._has_parted = True
-        super().teardown()  # type: ignore[no-untyped-call]
+        with self._undisturbed():
+            try:
+                self._part()
+            finally:
+                forget_absences()  # it may be back, and nobody tells it later
+                super().teardown()  # type: ignore[no-untyped-call]
 
     def register_death(self) -> None:
         """A Redis that is away, or takes no writes, forgets the worker's record by itself."""

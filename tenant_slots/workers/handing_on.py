@@ -58,7 +58,7 @@ class HandingOnWorker(TurnTakingWorker):
         if outcome["state"] not in ENDED or outcome.get("unstarted"):
             return None  # it runs again, perhaps after a rest, or gives back a token: who is next then is asked later
         if not (self.looks_at_once and run.stays_first):
-            return None  # nor was a job that RQ delivered read together with its tenant queue
+            return None  # nor did a job that RQ delivered have a turn here, after which its tenant may be next again
         turn = self._next_turn_of_same_tenant(run, run.job.tenant_queue_id, run.job.rq_queue_name)
         if turn is None:
             return None

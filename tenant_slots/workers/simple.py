@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from redis.exceptions import RedisError
 from rq.job import Job
 from rq.queue import Queue
 from rq.utils import now
 from rq.worker import SimpleWorker
 
+from tenant_slots import dispatch
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.parting import grant_soon, granting_wishes
 from tenant_slots.running.run import WatchedRun
 from tenant_slots.workers.baseline import leave_transactions, restore_sessions
 from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.turns import TurnTakingWorker
+
+logger = logging.getLogger("tenant_slots")
 
 
 class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
@@ -70,12 +76,24 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
         job.ended_at = now()
         self._unless_redis_is_away(super().handle_execution_ended, job, queue, heartbeat_ttl)
 
-    def handle_job_success(self, *args: Any, **kwargs: Any) -> None:
-        """RQ would take a Redis that is away, or takes no writes, for an error of the job, and end the worker."""
-        self._unless_redis_is_away(partial(super().handle_job_success, *args, **kwargs))
+    def handle_job_success(self, job: Job, *args: Any, **kwargs: Any) -> None:
+        self._tell_end(job, partial(super().handle_job_success, job, *args, **kwargs))
 
-    def handle_job_failure(self, *args: Any, **kwargs: Any) -> None:
-        self._unless_redis_is_away(partial(super().handle_job_failure, *args, **kwargs))
+    def handle_job_failure(self, job: Job, *args: Any, **kwargs: Any) -> None:
+        self._tell_end(job, partial(super().handle_job_failure, job, *args, **kwargs))
+
+    def _tell_end(self, job: Job, tell: Callable[[], object]) -> None:
+        """RQ would take a Redis that is away, or takes no writes, for an error of the job, and end the worker.
+
+        Of a plain RQ job nobody else knows that it has ended: it is told as patiently as RQ does.
+        """
+        if dispatch.is_ours(job.id):
+            self._unless_redis_is_away(tell)
+            return
+        try:
+            tell()
+        except RedisError as error:
+            logger.error("Redis could not be told the end of plain RQ job %s: %s", job.id, error)
 
     def new_run(self) -> WatchedRun:
         """For the next job; an outage that it meets is this worker's, which then calls no owner stale for a lease."""

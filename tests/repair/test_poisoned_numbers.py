@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from tenant_slots import owners, slots
+from tenant_slots import owners, slots, transitions
 from tenant_slots.db.clock import ago, in_seconds
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.models import COUNTS, QueueMinute, QueueTotal, State, SweepClaim, TenantJob, TenantQueue
@@ -97,6 +97,16 @@ def test_a_job_that_can_never_be_admitted_fails_alone_and_says_why() -> None:
     work("reports")
     assert fresh(behind).state == State.FINISHED
     assert counters_match()
+
+
+@on_postgresql
+def test_it_fails_also_where_somebody_has_tried_to_admit_it_before() -> None:
+    """It is not put off as one that may be admitted later: whoever promoted it would have it tried again at once."""
+    job = waiting_job(tenant_queue("poisoned", queue="reports"))
+    spoil(job, attempt=HIGHEST)
+    assert transitions.offer(job.tenant_queue_id, "reports") == []
+    assert sweep_now().reclaimed == 1
+    assert fresh(job).state == State.FAILED
 
 
 def test_control_one_whose_attempt_has_a_next_number_runs() -> None:
