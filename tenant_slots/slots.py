@@ -53,8 +53,10 @@ HEARTBEAT_SECONDS = 0.01
 SECONDS_PUT_OFF = 60
 """After which a job is tried again that the database did not let be admitted."""
 
-MOST_PUT_OFF = 20
-"""In one transaction: each is tried by itself, while the tenant queue is locked."""
+MOST_PUT_OFF = 200
+"""In one transaction: each is tried by itself, while the tenant queue is locked. A minute later they are first again:
+if fewer are put off meanwhile than come back, no job behind them has its turn.
+"""
 
 SECONDS_TO_PUT_OFF = 0.5
 """For which that goes on: a job may be refused because a trigger takes too long. One is put off in any case."""

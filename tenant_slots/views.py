@@ -1,8 +1,8 @@
 """As JSON: the status of a job for pages that poll, the health of the whole for monitoring, and how many workers would
 have something to do, for what starts them.
 
-Closed until the project says who may see what, and that alone decides: where Django's LoginRequiredMiddleware sends
-visitors of other views to a page, a probe that is sent there would take the page for health.
+Closed until the project says who may see what. For the two that machines ask that alone decides: where Django's
+LoginRequiredMiddleware sends visitors to a page, a probe that is sent there would take the page for health.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ NOT_SHOWN = ("args", "kwargs", "options", "context", "result", "error")
 LIVENESS = ("workers", "sweeps", "queues")
 
 
-@login_not_required
 @cache_control(no_store=True)
 @require_GET
 def job_status(request: HttpRequest, uuid: UUID) -> JsonResponse:
