@@ -237,12 +237,19 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
 
 
 def _put_off_refused(turn: Turn) -> None:
-    """The tenant gets another turn only for a job that can be admitted: it would be first again, before all others."""
+    """The tenant gets another turn only for a job that can be admitted: it would be first again, before all others.
+
+    It gets none where its rows cannot even be read, or somebody holds them.
+    """
     try:
         with waiting_at_most(LOCK_TIMEOUT_SECONDS):
             put_off = slots.put_off_refused(turn.tenant_queue_id, turn.rq_queue, turn.jobs)
     except (TenantQueue.DoesNotExist, TenantQueueLocked):
         return
+    except Error as error:
+        if not is_refusal(error):
+            raise
+        return  # what it is was told when the turn was lost
     for job in put_off.jobs:
         text = "job %s is tried again in %s s: %s"
         logger.error(text, job.uuid, slots.SECONDS_PUT_OFF, job.error, extra=logs.about(job))

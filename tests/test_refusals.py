@@ -236,6 +236,40 @@ def test_so_does_one_of_whose_rows_something_cannot_be_read(monkeypatch: pytest.
     assert counters_match()
 
 
+def hidden_by_an_error(row: TenantQueue | TenantJob) -> tuple[str, str]:
+    """A policy of the project that fails for one row, whatever is done with it."""
+    table = row._meta.db_table
+    return (
+        f"""
+        CREATE ROLE lives_here; GRANT pg_read_all_data, pg_write_all_data TO lives_here;
+        CREATE FUNCTION seen(bigint) RETURNS boolean LANGUAGE plpgsql
+        AS $$ BEGIN IF $1 = {row.pk} THEN RAISE EXCEPTION 'not this one'; END IF; RETURN true; END $$;
+        ALTER TABLE {table} ENABLE ROW LEVEL SECURITY;
+        CREATE POLICY seen ON {table} USING (seen(id));
+        SET ROLE lives_here
+        """,
+        f"""
+        RESET ROLE; DROP ROLE lives_here;
+        DROP POLICY seen ON {table}; DROP FUNCTION seen;
+        ALTER TABLE {table} DISABLE ROW LEVEL SECURITY
+        """,
+    )
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("model", [TenantQueue, TenantJob])
+def test_nor_does_one_hold_up_others_of_whose_rows_the_database_gives_none(
+    model: type[TenantQueue | TenantJob], at_once: bool
+) -> None:
+    """Which of its jobs are refused cannot be asked either, and that is no outage of the database."""
+    job = waiting_job(tenant_queue())
+    turn = turn_of(job)
+    with sql(*hidden_by_an_error(job.tenant_queue if model is TenantQueue else job)):
+        take_turn(turn, at_once=at_once)
+    assert (in_order(), fresh(job).state) == ([], State.WAITING)
+    assert counters_match()
+
+
 @pytest.mark.parametrize("error", [StopRequested(), SweepTimeout(), SystemExit()])
 def test_what_ends_the_admission_from_outside_is_let_through(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
