@@ -58,6 +58,9 @@ ABOUT_NO_SINGLE_JOB = {
         ("transitions.py", "a sweep tells jobs that others have ended: %s"),
         ("transitions.py", "a sweep tells jobs that others have ended, those that the database lets change"),
     },
+    "many jobs of a tenant queue": {
+        ("admin/bulk/run.py", "what a bulk change has done is not in the history of tenant queue %s"),
+    },
     "a process": {
         ("signals.py", "a receiver has raised what is to end its process; those behind it are not told"),
         ("db/commits.py", "a step after a commit failed; the sweep will make up for it"),

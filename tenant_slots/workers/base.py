@@ -90,6 +90,7 @@ class SweepingWorker(BaseWorker):
             finally:
                 forget_absences()  # it may be back, and nobody tells it later
                 super().teardown()  # type: ignore[no-untyped-call]
+                self.heartbeats.stop()
 
     def register_death(self) -> None:
         """A Redis that is away, or takes no writes, forgets the worker's record by itself."""

@@ -15,7 +15,7 @@ from rq.queue import Queue
 from rq.utils import now
 from rq.worker import SimpleWorker
 
-from tenant_slots import dispatch
+from tenant_slots import dispatch, logs
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.parting import grant_soon, granting_wishes
 from tenant_slots.running.run import WatchedRun
@@ -93,7 +93,8 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
         try:
             tell()
         except RedisError as error:
-            logger.error("Redis could not be told the end of plain RQ job %s: %s", job.id, error)
+            text = "Redis could not be told the end of plain RQ job %s: %s"
+            logger.error(text, job.id, error, extra=logs.about_named(queue=job.origin))
 
     def new_run(self) -> WatchedRun:
         """For the next job; an outage that it meets is this worker's, which then calls no owner stale for a lease."""
