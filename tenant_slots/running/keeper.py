@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import Error, OperationalError, connections
 
 from tenant_slots import concurrency_keys, fair_order, logs, rates, rests, slots, tenants, transitions
@@ -118,13 +119,16 @@ class Keeper:
         return self.begun.result()
 
     def _waits_for_caller(self) -> bool:
-        """Whether the caller's own transaction has locked what the session of this thread waits for."""
+        """Whether the caller's own transaction has locked what the session of this thread waits for.
+
+        In a coroutine Django lets nobody ask.
+        """
         callers = connections[app_settings.DATABASE]
-        if self._session is None or not transactions.is_open(callers.alias):
-            return False
-        with suppress(Error), callers.cursor() as cursor:
-            cursor.execute(BLOCKS, [self._session])
-            return bool(cursor.fetchone()[0])
+        with suppress(Error, SynchronousOnlyOperation):
+            if self._session is not None and transactions.is_open(callers.alias):
+                with callers.cursor() as cursor:
+                    cursor.execute(BLOCKS, [self._session])
+                    return bool(cursor.fetchone()[0])
         return False
 
     def _left_behind(self, reason: str) -> NoFreeSlot:

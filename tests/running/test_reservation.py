@@ -693,15 +693,16 @@ def test_each_task_of_asyncio_ends_its_own_too() -> None:
 
     async def both() -> None:
         events = [asyncio.Event() for _ in range(4)]
-        one = asyncio.create_task(hold(*events[:2]))
-        await events[0].wait()
-        another = asyncio.create_task(hold(*events[2:]))
-        await events[2].wait()
-        events[1].set()
-        await one
-        ended.append(await sync_to_async(states_of)(held))
-        events[3].set()
-        await another
+        async with asyncio.timeout(60):
+            one = asyncio.create_task(hold(*events[:2]))
+            await events[0].wait()
+            another = asyncio.create_task(hold(*events[2:]))
+            await events[2].wait()
+            events[1].set()
+            await one
+            ended.append(await sync_to_async(states_of)(held))
+            events[3].set()
+            await another
 
     def states_of(jobs: list[TenantJob]) -> list[str]:
         return [fresh(job).state for job in jobs]
@@ -709,6 +710,20 @@ def test_each_task_of_asyncio_ends_its_own_too() -> None:
     async_to_sync(both)()
     assert ended == [["finished", "running"]]
     assert states_of(held) == ["finished", "finished"]
+
+
+@on_postgresql
+def test_it_may_wait_in_a_task_of_asyncio() -> None:
+    """Where nothing may be asked by the caller's own connection: Django raises there."""
+    row = tenant_queue(max_job=1)
+    running_job(row, another_process())
+
+    async def hold() -> None:
+        with hold_slot("acme", "imports", timeout=2 * module.FIRST_LOOK):
+            pass
+
+    with pytest.raises(NoFreeSlot):
+        async_to_sync(hold)()
 
 
 def test_a_reservation_may_be_ended_by_another_thread_than_began_it() -> None:
