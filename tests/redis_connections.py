@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from redis.connection import AbstractConnection
+
+_alive: WeakSet[AbstractConnection] = WeakSet()
+"""Those that are left of earlier tests: a client that is kept may open them again."""
 
 
 @contextmanager
@@ -17,15 +21,16 @@ def closed_at_the_end() -> Iterator[None]:
     They are in cycles. If a collection of garbage came between a connection and its socket, the one that takes both
     takes the socket first, and warns of it, in whatever test runs then.
     """
-    opened: list[AbstractConnection] = []
+    held = list(_alive)
     begin = AbstractConnection.__init__
 
     def noted(connection: AbstractConnection, *args: Any, **kwargs: Any) -> None:
         begin(connection, *args, **kwargs)
-        opened.append(connection)
+        held.append(connection)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AbstractConnection, "__init__", noted)
         yield
-    for connection in opened:
+    for connection in held:
         connection.disconnect()
+    _alive.update(held)

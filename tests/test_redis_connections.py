@@ -38,3 +38,18 @@ def test_no_connection_is_collected_with_its_socket_open(way: AbstractContextMan
             leave_one_behind()
         gc.collect()
     assert len(of_sockets) == warned
+
+
+def test_nor_one_of_an_earlier_test_that_is_opened_again() -> None:
+    with closed_at_the_end():
+        connection = django_rq.get_connection("default").connection_pool.make_connection()
+    with warnings.catch_warnings(record=True) as of_sockets:
+        warnings.simplefilter("always", ResourceWarning)
+        with closed_at_the_end():
+            gc.collect(0)
+            connection.connect()
+            connection.itself = connection
+            del connection
+            gc.collect()
+        gc.collect()
+    assert of_sockets == []
