@@ -43,6 +43,8 @@ def test_a_value_is_the_same_after_it_was_text(value: Any) -> None:
     assert same(json.loads(json.dumps(value, cls=ExactEncoder)), value)
 
 
+# Hypothesis sees when the state of `random` changes meanwhile, also by a thread that a library keeps, as Sentry's.
+@pytest.mark.filterwarnings("ignore:Do not use the .random. module:hypothesis.errors.HypothesisDeprecationWarning")
 @given(st.recursive(st.floats(allow_nan=False, allow_infinity=False) | st.text() | st.integers(), st.lists))
 def test_any_value_is(value: Any) -> None:
     assert same(json.loads(json.dumps(value, cls=ExactEncoder)), value)
