@@ -27,16 +27,6 @@ class Admission:
 
 
 @dataclass(frozen=True)
-class PutOff:
-    """What became of a backlog whose next jobs the database did not let be admitted."""
-
-    jobs: list[TenantJob]
-    """Those that are tried again later, with the reason in `error`."""
-    has_next: bool = False
-    """Others can be admitted now."""
-
-
-@dataclass(frozen=True)
 class Release:
     """What one release did. Falsy if it did nothing."""
 

@@ -21,45 +21,30 @@ lock, see ``locks.py``.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from django.db import DatabaseError, connections, transaction
 from django.db.models import F
 
 from tenant_slots import backlog, hand_over, moves, rests
 from tenant_slots.conf import app_settings
-from tenant_slots.db.clock import DatabaseNow, in_seconds
-from tenant_slots.db.transactions import impatient, send
+from tenant_slots.db.clock import DatabaseNow
+from tenant_slots.db.transactions import impatient
 from tenant_slots.hand_over import Choosing, Heads, Taker
 from tenant_slots.locks import locked, locked_and_asked
-from tenant_slots.models import ENDED, HOLDING, REFUSED, State, TenantJob, TenantJobQuerySet, TenantQueue
+from tenant_slots.models import ENDED, HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.moves import Leaving, NotAsExpected
-from tenant_slots.owners import Owner, this_process
-from tenant_slots.refusals import is_refusal
-from tenant_slots.releases import Admission, PutOff, Release
+from tenant_slots.owners import Owner
+from tenant_slots.releases import Admission, Release
 from tenant_slots.statements import BEAT, CLAIM, GIVE_TOKEN_BACK, START, START_IF_DUE
-from tenant_slots.validation import HIGHEST_COUNT
 
 LOCK_SECONDS = 1
 """How long a start waits for a job's row that somebody holds; it needs no lock of ours."""
 
 HEARTBEAT_SECONDS = 0.01
 """How long a heartbeat does: until a statement of ours that is under way is through."""
-
-SECONDS_PUT_OFF = 60
-"""After which a job is tried again that the database did not let be admitted."""
-
-MOST_PUT_OFF = 200
-"""In one transaction: each is tried by itself, while the tenant queue is locked. A minute later they are first again:
-if fewer are put off meanwhile than come back, no job behind them has its turn.
-"""
-
-SECONDS_TO_PUT_OFF = 0.5
-"""For which that goes on: a job may be refused because a trigger takes too long. One is put off in any case."""
 
 
 def admit(tenant_queue_id: int, rq_queue: str, most: int = 1) -> Admission:
@@ -120,73 +105,6 @@ def admit_this(job: TenantJob) -> bool:
             raise AssertionError("a slot that was free under the row's lock is gone")
         job.state, job.attempt = State.QUEUED, job.attempt + 1
         return True
-
-
-def put_off_refused(tenant_queue_id: int, rq_queue: str, most: int = 1) -> PutOff:
-    """Schedule those of the next jobs for later that the database does not let be admitted: nobody is passed over, so
-    that all behind one would wait as long as it does. Neither a reservation nor a plain RQ job is put off.
-
-    Args:
-        tenant_queue_id, rq_queue, most: as of `admit`, whose jobs are admitted all together or not at all.
-
-    Raises:
-        TenantQueue.DoesNotExist, TenantQueueLocked: as `locked`.
-    """
-    put_off: list[TenantJob] = []
-    has_next = False
-    until = time.monotonic() + SECONDS_TO_PUT_OFF
-    with locked(tenant_queue_id) as tenant_queue:
-        for job in backlog.next_ones(tenant_queue, rq_queue, MOST_PUT_OFF):
-            job.tenant_queue = tenant_queue
-            if (error := _refusal_of(job)) is None:
-                has_next = True
-                most -= not job.is_reservation
-                if not most:
-                    break
-            elif job.starts_where_admitted and _put_off(job, error):
-                put_off.append(job)
-                if time.monotonic() >= until:
-                    break
-            else:
-                return PutOff(put_off)
-    return PutOff(put_off, has_next=has_next and bool(put_off))
-
-
-def _refusal_of(job: TenantJob) -> DatabaseError | None:
-    """Why it can be neither admitted nor started, which is tried and undone; None if it can."""
-    owner = this_process("", beats=False).as_fields()
-    try:
-        with transaction.atomic(using=app_settings.DATABASE):
-            CLAIM.update(pk=job.pk)
-            START.update(pk=job.pk, attempt=job.attempt + 1, **owner)
-            _check_deferred()
-            transaction.set_rollback(True, using=app_settings.DATABASE)
-    except DatabaseError as error:
-        if not is_refusal(error):
-            raise
-        return error
-    return None
-
-
-def _put_off(job: TenantJob, error: DatabaseError) -> bool:
-    """False where that is refused as well, and for a job whose next attempt would have no number: a sweep fails it."""
-    if job.attempt >= HIGHEST_COUNT:
-        return False
-    job.error = f"{REFUSED}: {str(error).partition(chr(10))[0]}"
-    later = {"state": State.SCHEDULED, "run_after": in_seconds(SECONDS_PUT_OFF), "error": job.error}
-    try:
-        with transaction.atomic(using=app_settings.DATABASE):
-            is_put_off = bool(TenantJob.objects.waiting().filter(pk=job.pk).update(**later))
-            _check_deferred()
-            return is_put_off
-    except DatabaseError:
-        return False
-
-
-def _check_deferred() -> None:
-    """Have constraints and triggers that the project has deferred object now, and not to the commit of all the jobs."""
-    if connections[app_settings.DATABASE].vendor == "postgresql":
-        send(app_settings.DATABASE, ["SET CONSTRAINTS ALL IMMEDIATE"])
 
 
 def start(job: TenantJob, owner: Owner) -> bool:

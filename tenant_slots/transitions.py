@@ -18,7 +18,7 @@ from django.utils.module_loading import import_string
 from rq.exceptions import StopRequested
 from rq.timeouts import BaseTimeoutException
 
-from tenant_slots import chains, charges, dispatch, fair_order, logs, news, slots
+from tenant_slots import chains, charges, dispatch, fair_order, logs, news, putting_off, slots
 from tenant_slots.chains import Told
 from tenant_slots.conf import app_settings
 from tenant_slots.db.commits import after_commit
@@ -243,7 +243,7 @@ def _put_off_refused(turn: Turn) -> None:
     """
     try:
         with waiting_at_most(LOCK_TIMEOUT_SECONDS):
-            put_off = slots.put_off_refused(turn.tenant_queue_id, turn.rq_queue, turn.jobs)
+            put_off = putting_off.put_off_refused(turn.tenant_queue_id, turn.rq_queue, turn.jobs)
     except (TenantQueue.DoesNotExist, TenantQueueLocked):
         return
     except Error as error:
@@ -252,7 +252,7 @@ def _put_off_refused(turn: Turn) -> None:
         return  # what it is was told when the turn was lost
     for job in put_off.jobs:
         text = "job %s is tried again in %s s: %s"
-        logger.error(text, job.uuid, slots.SECONDS_PUT_OFF, job.error, extra=logs.about(job))
+        logger.error(text, job.uuid, putting_off.SECONDS_PUT_OFF, job.error, extra=logs.about(job))
     if put_off.has_next:
         offer(turn.tenant_queue_id, turn.rq_queue)
 

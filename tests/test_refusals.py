@@ -15,7 +15,7 @@ from django.utils import timezone
 from django_rq import get_queue
 from rq.exceptions import StopRequested
 
-from tenant_slots import backlog, fair_order, slots, transitions
+from tenant_slots import backlog, fair_order, putting_off, slots, transitions
 from tenant_slots.fair_order import Turn
 from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tenant_slots.refusals import is_refusal
@@ -169,7 +169,7 @@ def test_of_several_that_are_admitted_together_the_refused_ones_alone_are_put_of
 
 def test_many_that_are_refused_take_no_turn_for_themselves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind each other they would come before all other tenants, who wait for the same workers."""
-    monkeypatch.setattr(slots, "MOST_PUT_OFF", 2)
+    monkeypatch.setattr(putting_off, "MOST_PUT_OFF", 2)
     row = tenant_queue()
     jobs = [waiting_job(row) for _ in range(5)]
     turn = turn_of(jobs[0])
@@ -196,7 +196,7 @@ def test_nobody_is_put_off_who_cannot_be_or_is_not_to_blame(refusing: str) -> No
     assert counters_match()
 
 
-@pytest.mark.parametrize("seconds", [slots.SECONDS_TO_PUT_OFF, math.inf], ids=["a while", "control: for ever"])
+@pytest.mark.parametrize("seconds", [putting_off.SECONDS_TO_PUT_OFF, math.inf], ids=["a while", "control: for ever"])
 def test_those_whose_refusal_takes_long_are_left_to_further_turns(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,8 +205,8 @@ def test_those_whose_refusal_takes_long_are_left_to_further_turns(
     row = tenant_queue()
     jobs = [waiting_job(row) for _ in range(6)]
     turn = turn_of(jobs[0])
-    monkeypatch.setattr(slots, "SECONDS_TO_PUT_OFF", seconds)
-    monkeypatch.setattr(slots, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    monkeypatch.setattr(putting_off, "SECONDS_TO_PUT_OFF", seconds)
+    monkeypatch.setattr(putting_off, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
     with refused("NEW.state = 'queued'", "query_canceled"):
         transitions.admit(turn)
     assert TenantJob.objects.scheduled().count() == (2 if seconds < math.inf else 6)
@@ -221,9 +221,9 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 def test_nor_is_anybody_while_the_database_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
     job = waiting_job(tenant_queue())
-    monkeypatch.setattr(slots, "START", SimpleNamespace(update=raising(OperationalError("it is gone"))))
+    monkeypatch.setattr(putting_off, "START", SimpleNamespace(update=raising(OperationalError("it is gone"))))
     with pytest.raises(OperationalError, match="it is gone"):
-        slots.put_off_refused(job.tenant_queue_id, "imports")
+        putting_off.put_off_refused(job.tenant_queue_id, "imports")
     assert fresh(job).state == State.WAITING
 
 

@@ -34,7 +34,6 @@ logger = logging.getLogger("tenant_slots")
 JOBS_PER_STEP = 100
 """Most jobs that leave the backlog in one transaction: one UPDATE each, while the tenant queue is locked."""
 
-
 SECONDS_TO_LEAVE = 2
 """For which jobs are tried one by one that the database does not let leave the backlog together."""
 
