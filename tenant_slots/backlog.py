@@ -39,11 +39,14 @@ def choose(
         if jobs > most:
             break
         chosen.append(head)
-    is_full = free <= len(chosen) or (len(heads) <= len(chosen) and _passes_over(tenant_queue))
+    may_wait = _passes_over(tenant_queue)
+    if free and not may_wait and len(heads) <= min(most, len(chosen)):  # all that waited there
+        return chosen, Admission()
+    is_full = free <= len(chosen) or (may_wait and len(heads) <= len(chosen))
     return chosen, Admission(
         is_full=is_full,
         waits_for_time=free <= len(chosen) < tenant_queue.free,
-        has_more=not is_full and len(heads) > min(most, len(chosen)),
+        has_more=not is_full,
     )
 
 

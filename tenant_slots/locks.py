@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from tenant_slots.conf import app_settings
-from tenant_slots.db.compiled import Asked, together
+from tenant_slots.db.compiled import Asked, takes_one_at_a_time, together
+from tenant_slots.db.consequences import update_unless_locked, updated_then
 from tenant_slots.db.transactions import bounded, is_open, send
 from tenant_slots.models import TenantQueue
-from tenant_slots.statements import LOCK, LOCK_IF_FREE
+from tenant_slots.statements import FREE, LOCK, LOCK_IF_FREE
 
 COMMIT_AT_ONCE = "SET LOCAL synchronous_commit = off"
 
@@ -74,6 +75,30 @@ def locked_and_asked(tenant_queue_id: int, *asked: Asked) -> Iterator[tuple[Tena
         yield found[0], answers
     if is_contended:
         send(alias, [WAIT_FOR_DISK])
+
+
+def update_if_free(tenant_queue_id: int, update: Asked, *then: Asked) -> list[Any]:
+    """As a transaction that holds the tenant queue, in one round trip, for what depends on nothing else of the row.
+
+    Args:
+        update: of a row of another table.
+        then: what follows from it.
+
+    Returns:
+        The changed row. An empty list where that was not done, as somebody else has the tenant queue, or cannot be.
+
+    Raises:
+        TenantQueueLocked: somebody else keeps the row that is updated.
+    """
+    alias = app_settings.DATABASE
+    if is_open(alias) or takes_one_at_a_time(alias) or _is_sought(tenant_queue_id):
+        return []
+    with bounded(alias, tenant_queue_id) as rules:
+        consequences = [updated_then(one.statement, **one.values) for one in then]
+        is_free, found = update_unless_locked(rules, Asked(FREE, {"pk": tenant_queue_id}), update, consequences)
+    if not is_free:
+        _note_sought(tenant_queue_id)
+    return found
 
 
 def _begun_with(rules: Sequence[str], lock: Asked, asked: Sequence[Asked]) -> tuple[list[Any], list[Any], bool]:

@@ -20,7 +20,8 @@ from django.db.models import Exists, IntegerField, OuterRef
 from tenant_slots import limits, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.commits import after_commit
-from tenant_slots.db.compiled import Consequence, Parameter, Statement, among, fields_of, inserted_then, update_with
+from tenant_slots.db.compiled import Parameter, Statement, among, fields_of
+from tenant_slots.db.consequences import Consequence, inserted_then, update_with
 from tenant_slots.db.transactions import impatient, is_locked_out, is_open, patience, send
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.limits import Edit

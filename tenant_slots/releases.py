@@ -16,8 +16,8 @@ class Admission:
     started: TenantJob | None = None
     """The one that was started where it was admitted."""
     is_full: bool = False
-    """All its slots are taken now, or it is paused, or rests, or whoever waits may be at the cap of a concurrency key:
-    it goes on after a release, or a change of its limits."""
+    """More waits, or may wait, than it may have now: all its slots are taken, or it is paused, or rests, or those who
+    wait may be at the cap of a concurrency key. It goes on after a release, or a change of its limits."""
     waits_for_time: bool = False
     """It has slots left, and no token, or rests."""
     wakes_in: float | None = None

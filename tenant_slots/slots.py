@@ -179,14 +179,17 @@ def release(
     """
 
     leaver = Leaving(job, states, values, later, unbegun=unstarted and values["state"] not in ENDED)
+    has_not_started = unstarted or states == (State.QUEUED,)
+    if rest is None and not has_not_started and (released := moves.leave_if_free(leaver)):
+        return released
 
     def go(leave: Callable[[Leaving, TenantQueue], Release]) -> Release:
         with suppress(TenantQueue.DoesNotExist), locked(job.tenant_queue_id) as tenant_queue:
             released = leave(leaver, tenant_queue)
             if released and rest is not None:
                 rests.begin(tenant_queue, **rest)
-            if released and tenant_queue.rate_number is not None and (unstarted or states == (State.QUEUED,)):
-                GIVE_TOKEN_BACK.update(pk=tenant_queue.pk)  # it has not started
+            if released and tenant_queue.rate_number is not None and has_not_started:
+                GIVE_TOKEN_BACK.update(pk=tenant_queue.pk)
             return released
         return Release(None)
 

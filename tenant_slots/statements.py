@@ -1,7 +1,7 @@
 """The statements of the algorithm, in the order in which a job meets them; ``slots.py`` says when each one runs.
 
-LOCK and LOCK_IF_FREE are for ``locks.py``, JOB and QUEUE_OF_JOB for ``running/``. Those that name a job's primary key
-ask for its state and never for its stage, which conditions of indexes name: PostgreSQL could prefer such an index,
+LOCK, LOCK_IF_FREE and FREE are for ``locks.py``, JOB and QUEUE_OF_JOB for ``running/``. Those that name a job's primary
+key ask for its state and never for its stage, which conditions of indexes name: PostgreSQL could prefer such an index,
 which it believes to be small, and read all of its dead entries while somebody holds an old snapshot.
 """
 
@@ -30,6 +30,7 @@ from django.db.models.functions import Coalesce
 from tenant_slots import rates, rests
 from tenant_slots.db.clock import DatabaseNow, from_now
 from tenant_slots.db.compiled import IsOneOf, Keys, Parameter, Statement, fields_of
+from tenant_slots.db.consequences import HasChanged
 from tenant_slots.models import ENDED, UNTIL_START, Kind, State, TenantJob, TenantQueue
 from tenant_slots.owners import OWNER_FIELDS
 
@@ -65,6 +66,11 @@ LOCK_IF_FREE = Statement(
 )
 """No row when somebody has it locked: the only thing that is asked by it. Nobody goes on without LOCK then."""
 
+FREE = Statement(
+    lambda: TenantQueue.objects.select_for_update(no_key=True, skip_locked=True).filter(pk=PK).values_list("pk")
+)
+"""As LOCK_IF_FREE, for what does not depend on the row."""
+
 TAKE = Statement(
     lambda: TenantQueue.objects.filter(pk=PK).with_free(SLOTS),
     {"current_job": F("current_job") + SLOTS},
@@ -84,6 +90,12 @@ GIVE_BACK = Statement(
     lambda: TenantQueue.objects.filter(pk=PK, current_job__gte=SLOTS),
     {"current_job": F("current_job") - SLOTS},
 )
+
+GIVE_BACK_THEN = Statement(
+    lambda: TenantQueue.objects.filter(HasChanged(), pk=PK, current_job__gte=SLOTS),
+    {"current_job": F("current_job") - SLOTS},
+)
+"""As GIVE_BACK, where a job has left."""
 
 CLAIM = Statement(
     lambda: TenantJob.objects.filter(pk=PK, state=State.WAITING),

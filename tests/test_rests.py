@@ -37,7 +37,7 @@ def test_nothing_starts_during_a_rest(seconds: float, starts: bool) -> None:
     job = waiting_job(row)
     rest(row, seconds)
     admission = turn(row)
-    assert (admission.started is not None, admission.is_full) == (starts, True)
+    assert (admission.started is not None, admission.is_full) == (starts, not starts)
     assert fresh(job).state == (State.RUNNING if starts else State.WAITING)
     if starts:
         assert (fresh(row).rests_until, row.rest_reason, admission.wakes_in) == (None, "", None)

@@ -24,7 +24,7 @@ from tenant_slots import limits, logs
 from tenant_slots.admin.words import moment
 from tenant_slots.conf import app_settings
 from tenant_slots.db import copying
-from tenant_slots.db.compiled import Consequence, inserted_then
+from tenant_slots.db.consequences import Consequence, inserted_then
 from tenant_slots.db.transactions import bounded, is_open, kept_unbroken, send
 from tenant_slots.models import Change, KeptChange, TenantJob, TenantQueue
 

@@ -7,9 +7,8 @@ of values, and compiled at their first use.
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -20,7 +19,6 @@ from django.db.models.expressions import Col
 from django.db.models.sql import UpdateQuery
 
 from tenant_slots.conf import app_settings
-from tenant_slots.db.clock import DatabaseNow
 
 
 class Parameter(Expression):
@@ -91,6 +89,12 @@ class Compiled:
     columns: tuple[str, ...] = ()
     converters: tuple[tuple[int, Any, Any], ...] = ()
     """Position, converter and expression of the columns that need more than the driver does."""
+    returning: str = ""
+    """What an UPDATE gives back; its `sql` ends before that."""
+
+    @property
+    def text(self) -> str:
+        return f"{self.sql} RETURNING {self.returning}" if self.returning else self.sql
 
 
 class Statement:
@@ -122,7 +126,7 @@ class Statement:
         """How many rows were changed. See `rows`."""
         alias = app_settings.DATABASE
         with connections[alias].cursor() as cursor:
-            _execute(cursor, before, *self._bound(alias, values))
+            execute(cursor, before, *self.bound(alias, values))
             changed: int = cursor.rowcount
         return changed
 
@@ -137,38 +141,43 @@ class Statement:
         return self._instances(alias, self.lists(before, **values))
 
     def _instances(self, alias: str, found: list[list[Any]]) -> list[Any]:
-        compiled = self._compiled(alias)
+        compiled = self.compiled(alias)
         return [compiled.model.from_db(alias, compiled.columns, row) for row in found]
 
     def lists(self, before: Sequence[str] = (), **values: Any) -> list[list[Any]]:
         """The selected values of each row, in the order of ``values_list``. See `rows`."""
         alias = app_settings.DATABASE
         with connections[alias].cursor() as cursor:
-            _execute(cursor, before, *self._bound(alias, values))
-            return self._fetched(alias, cursor)
+            execute(cursor, before, *self.bound(alias, values))
+            return self._fetched(alias, cursor.fetchall())
 
     def _answer(self, alias: str, cursor: Any) -> Any:
         """The rows, or how many were changed where none are given back."""
         if self._changes and not self._returning:
             return cursor.rowcount
-        return self._instances(alias, self._fetched(alias, cursor))
+        return self.read(alias, cursor.fetchall())
 
-    def _fetched(self, alias: str, cursor: Any) -> list[list[Any]]:
-        found = [list(row) for row in cursor.fetchall()]
-        for position, convert, expression in self._compiled(alias).converters:
+    def read(self, alias: str, fetched: Iterable[Sequence[Any]]) -> list[Any]:
+        """The instances of rows as the driver gives them."""
+        return self._instances(alias, self._fetched(alias, fetched))
+
+    def _fetched(self, alias: str, fetched: Iterable[Sequence[Any]]) -> list[list[Any]]:
+        found = [list(row) for row in fetched]
+        for position, convert, expression in self.compiled(alias).converters:
             for row in found:
                 row[position] = convert(row[position], expression, connections[alias])
         return found
 
-    def _bound(self, alias: str, values: dict[str, Any]) -> tuple[str, list[Any]]:
-        compiled = self._compiled(alias)
+    def bound(self, alias: str, values: Mapping[str, Any]) -> tuple[str, list[Any]]:
+        """The text, and its parameters as the driver takes them."""
+        compiled = self.compiled(alias)
         connection = connections[alias]
-        return compiled.sql, [
+        return compiled.text, [
             given.prepared(values[given.name], connection) if isinstance(given, Parameter) else given
             for given in compiled.parameters
         ]
 
-    def _compiled(self, alias: str) -> Compiled:
+    def compiled(self, alias: str) -> Compiled:
         if alias not in self._by_alias:
             self._by_alias[alias] = self._compile(alias)
         return self._by_alias[alias]
@@ -187,7 +196,7 @@ class Statement:
             return Compiled(sql, tuple(parameters))
         changed = query.model._base_manager.all()
         read = self._compile_select(alias, changed if self._returning is True else changed.only(*self._returning))
-        return replace(read, sql=f"{sql} RETURNING {_read_back(alias, read)}", parameters=tuple(parameters))
+        return replace(read, sql=sql, returning=_read_back(alias, read), parameters=tuple(parameters))
 
     def _compile_select(self, alias: str, queryset: QuerySet[Any]) -> Compiled:
         compiler = queryset.query.get_compiler(alias)
@@ -212,94 +221,26 @@ class Asked(NamedTuple):
 def together(before: Sequence[str], *asked: Asked) -> list[Any]:
     """What each of the statements gives: its rows, or how many it has changed.
 
-    In one round trip, if the server takes several; see `_execute`.
+    In one round trip, if the server takes several; see `execute`.
     """
     if not asked:
         return []
     alias = app_settings.DATABASE
     answers = []
-    bound = [one.statement._bound(alias, one.values) for one in asked]
+    bound = [one.statement.bound(alias, one.values) for one in asked]
     with connections[alias].cursor() as cursor:
-        if len(asked) == 1 or _takes_one_at_a_time(cursor):
+        if len(asked) == 1 or takes_one_at_a_time(alias):
             for one, (sql, parameters) in zip(asked, bound, strict=True):
-                _execute(cursor, before, sql, parameters)
+                execute(cursor, before, sql, parameters)
                 answers.append(one.statement._answer(alias, cursor))
                 before = ()
         else:
             parameters = [value for _, values in bound for value in values]
-            _execute(cursor, before, "; ".join(sql for sql, _ in bound), parameters)
+            execute(cursor, before, "; ".join(sql for sql, _ in bound), parameters)
             for one in asked:
                 answers.append(one.statement._answer(alias, cursor))
                 cursor.nextset()
     return answers
-
-
-class Consequence(NamedTuple):
-    """What an UPDATE of one row has as its consequence, and nothing has where it changes no row."""
-
-    sql: str
-    parameters: list[Any]
-
-
-def inserted_then(model: type[Model], values: Mapping[str, Any]) -> Consequence:
-    """A new row of a model, of these attributes; `DatabaseNow` among them is the database's clock."""
-    by_clock = tuple(name for name, value in values.items() if isinstance(value, DatabaseNow))
-    sql, fields = _insert_then(model, tuple(values), by_clock, app_settings.DATABASE)
-    connection = connections[app_settings.DATABASE]
-    return Consequence(sql, [field.get_db_prep_save(values[name], connection) for name, field in fields])
-
-
-@functools.lru_cache(maxsize=16)
-def _insert_then(
-    model: type[Model], names: tuple[str, ...], by_clock: tuple[str, ...], alias: str
-) -> tuple[str, list[tuple[str, Any]]]:
-    """The INSERT, and the fields of its parameters by the names of their attributes."""
-    connection = connections[alias]
-    fields: dict[str, Any] = {field.attname: field for field in model._meta.concrete_fields}
-    columns = [connection.ops.quote_name(str(fields[name].column)) for name in names]
-    casts = [f"%s::{fields[name].db_type(connection)}" for name in names]
-    selected = ["CLOCK_TIMESTAMP()" if name in by_clock else cast for name, cast in zip(names, casts, strict=True)]
-    table = connection.ops.quote_name(model._meta.db_table)
-    sql = f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(selected)} FROM changed"  # noqa: S608 - names
-    return sql, [(name, fields[name]) for name in names if name not in by_clock]
-
-
-def updated_then(asked: Statement, **values: Any) -> Consequence:
-    """The changes of another UPDATE, whose condition is to name the rows of ``changed``; see `has_changed`."""
-    sql, parameters = asked._bound(app_settings.DATABASE, values)
-    return Consequence(sql, parameters)
-
-
-class HasChanged(Func):
-    """Whether the UPDATE that this is a consequence of has changed its row."""
-
-    output_field = BooleanField()
-    template = "EXISTS (SELECT 1 FROM changed)"
-    arity = 0
-
-
-def update_with(
-    before: Sequence[str], statement: Statement, consequences: Sequence[Consequence], **values: Any
-) -> bool:
-    """Update one row, and all that follows from it, as a transaction of its own and in one round trip. PostgreSQL only.
-
-    Args:
-        before: statements without parameters to execute first.
-        statement: the UPDATE.
-        values: of its parameters.
-
-    Returns:
-        Whether the row was changed.
-    """
-    alias = app_settings.DATABASE
-    sql, parameters = statement._bound(alias, values)
-    parts = [f"changed AS ({sql} RETURNING 1)"]
-    for number, then in enumerate(consequences):
-        parts.append(f"then_{number} AS ({then.sql})")
-        parameters += then.parameters
-    with connections[alias].cursor() as cursor:
-        _execute(cursor, before, f"WITH {', '.join(parts)} SELECT count(*) FROM changed", parameters)  # noqa: S608 - compiled
-        return bool(cursor.fetchone()[0])
 
 
 class Insertion(Statement):
@@ -334,9 +275,9 @@ def _read_back(alias: str, read: Compiled) -> str:
     return ", ".join(field.select_format(compiler, column, ())[0] for field, column in quoted)
 
 
-def _execute(cursor: Any, before: Sequence[str], sql: str, parameters: list[Any]) -> None:
+def execute(cursor: Any, before: Sequence[str], sql: str, parameters: list[Any]) -> None:
     """In one round trip, unless the server takes one statement at a time. What goes before is of the transaction."""
-    if before and _takes_one_at_a_time(cursor):
+    if before and takes_one_at_a_time(cursor.db.alias):
         with transaction.atomic(using=cursor.db.alias) if cursor.db.get_autocommit() else nullcontext():
             for statement in before:
                 cursor.execute(statement)
@@ -347,6 +288,7 @@ def _execute(cursor: Any, before: Sequence[str], sql: str, parameters: list[Any]
         cursor.nextset()
 
 
-def _takes_one_at_a_time(cursor: Any) -> bool:
+def takes_one_at_a_time(alias: str) -> bool:
     """SQLite, and PostgreSQL where the server binds the parameters, and not the driver."""
-    return cursor.db.vendor != "postgresql" or bool(cursor.db.settings_dict["OPTIONS"].get("server_side_binding"))
+    connection = connections[alias]
+    return connection.vendor != "postgresql" or bool(connection.settings_dict["OPTIONS"].get("server_side_binding"))

@@ -18,7 +18,7 @@ from tenant_slots import logs, slots
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import renew
 from tenant_slots.db.transactions import is_locked_out, waiting_at_most
-from tenant_slots.models import State, TenantJob
+from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.refusals import is_refusal
 from tenant_slots.releases import Release
@@ -152,7 +152,7 @@ def storable_error(text: str) -> str:
 
 def warm_up() -> None:
     """Load what the first queries of a process load; work-horses that are forked afterwards have it."""
-    nobody = TenantJob(pk=0, attempt=0, tenant_queue_id=0)
+    nobody = TenantJob(pk=0, attempt=0, tenant_queue=TenantQueue(pk=0))
     JOB.rows(uuid=nobody.uuid)
     first_waiting(2).rows(pk=0, rq_queue="")
     slots.start(nobody, this_process("", beats=False))

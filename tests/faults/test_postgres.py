@@ -219,7 +219,7 @@ def test_i2_i3_i6_a_backend_terminated_inside_release_is_tried_again(
     observer: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs.quick.enqueue_many([(("acme", name, observer.path), {}) for name in ("one", "two")])
-    is_terminated = terminate_before(monkeypatch, "GIVE_BACK")
+    is_terminated = terminate_before(monkeypatch, "GIVE_BACK_THEN")
     work("imports")
     assert is_terminated.is_set()
     assert all_ended()
@@ -229,7 +229,7 @@ def test_i2_i3_i6_a_backend_terminated_inside_release_is_tried_again(
 def terminate_before(monkeypatch: pytest.MonkeyPatch, name: str) -> threading.Event:
     """End our own session the next time that this one of the statements is about to be sent. It says that it has."""
     statement = getattr(statements, name)
-    original = statement._bound
+    original = statement.bound
     done = threading.Event()
 
     def replacement(*arguments: Any) -> Any:
@@ -239,7 +239,7 @@ def terminate_before(monkeypatch: pytest.MonkeyPatch, name: str) -> threading.Ev
                 cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
         return original(*arguments)
 
-    monkeypatch.setattr(statement, "_bound", replacement)
+    monkeypatch.setattr(statement, "bound", replacement)
     return done
 
 

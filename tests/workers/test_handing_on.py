@@ -77,8 +77,7 @@ def test_the_jobs_of_one_tenant_go_from_one_to_the_next_in_one_transaction(
     enqueue(history, acme=4)
     run(worker_class)
     assert history.started() == ["acme-0", "acme-1", "acme-2", "acme-3"]
-    assert transactions[:5] == ["admit_and_start", *["release_and_start"] * 4]
-    assert "release" not in transactions
+    assert transactions == ["admit_and_start", *["release_and_start"] * 3, "release"]
     assert states() == {State.FINISHED}
     assert counters_match()
 
@@ -122,7 +121,7 @@ def test_a_slot_that_is_handed_on_leaves_the_counter_unwritten(history: History,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moves, "counting", noted)
         run()
-    assert [change for change in writes if change] == [1, -1]
+    assert [change for change in writes if change] == [1], "the last release is no part of it"
     assert TenantQueue.objects.get(pk=row.pk).current_job == 0
 
 

@@ -13,7 +13,8 @@ from typing import Any
 from django.db.models import F, IntegerField
 
 from tenant_slots.admin import chosen
-from tenant_slots.db.compiled import Consequence, HasChanged, Parameter, Statement, fields_of, updated_then
+from tenant_slots.db.compiled import Parameter, Statement, fields_of
+from tenant_slots.db.consequences import Consequence, HasChanged, updated_then
 from tenant_slots.exceptions import BulkChangeOvertaken
 from tenant_slots.models import BulkChunk
 
