@@ -405,7 +405,8 @@ end
 local function has_nothing(record) return record.left_at > 0 and record.parked == 0 and not place_of(record) end
 
 -- A tenant has room again: it is offered in this queue, and in those others where it was full before. Returns these.
--- In this queue it may have nothing to run, unless the job itself runs again.
+-- In this queue it may have nothing to run, unless the job itself runs again. Where it has a place in another one it is
+-- offered too: who has its turn there may have seen that it was full, and is about to say so.
 local function make_free(tenant, seconds, queue, is_over)
   local has_place = false
   if seconds ~= NOTHING_CHARGED then has_place = settle(queue, tenant, seconds) end
@@ -416,6 +417,8 @@ local function make_free(tenant, seconds, queue, is_over)
     if lane ~= queue and record.parked == 1 then
       offered(record)
       others[#others + 1] = lane
+    elseif lane ~= queue and place_of(record) then
+      offered(record, true)
     end
   end
   return others

@@ -15,10 +15,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from django.db import DatabaseError
+
 from tenant_slots.conf import app_settings
 from tenant_slots.db.compiled import Asked, takes_one_at_a_time, together
 from tenant_slots.db.consequences import update_unless_locked, updated_then
-from tenant_slots.db.transactions import bounded, is_open, send
+from tenant_slots.db.transactions import bounded, is_open, send, sqlstate
 from tenant_slots.models import TenantQueue
 from tenant_slots.statements import FREE, LOCK, LOCK_IF_FREE
 
@@ -36,6 +38,13 @@ costs one round trip, that of `WAIT_FOR_DISK`, in as many transactions.
 
 MOST_SOUGHT = 1000
 """Rows that a process keeps in mind: it forgets all of them rather than more."""
+
+NOT_TOGETHER = ("0A000", "27000")
+"""PostgreSQL's SQLSTATEs of a table with a rule that does something besides, and of a trigger on a job's row that
+writes its tenant queue: neither goes together with one statement that updates both. Nothing was done then."""
+
+_step_by_step: set[str] = set()
+"""Databases of which this process has learnt that."""
 
 _sought: dict[int, int] = {}
 """How many of these transactions are left, by primary key. A thread that counts beside another does no harm."""
@@ -91,11 +100,17 @@ def update_if_free(tenant_queue_id: int, update: Asked, *then: Asked) -> list[An
         TenantQueueLocked: somebody else keeps the row that is updated.
     """
     alias = app_settings.DATABASE
-    if is_open(alias) or takes_one_at_a_time(alias) or _is_sought(tenant_queue_id):
+    if is_open(alias) or takes_one_at_a_time(alias) or alias in _step_by_step or tenant_queue_id in _sought:
         return []
-    with bounded(alias, tenant_queue_id) as rules:
-        consequences = [updated_then(one.statement, **one.values) for one in then]
-        is_free, found = update_unless_locked(rules, Asked(FREE, {"pk": tenant_queue_id}), update, consequences)
+    consequences = [updated_then(one.statement, **one.values) for one in then]
+    try:
+        with bounded(alias, tenant_queue_id) as rules:
+            is_free, found = update_unless_locked(rules, Asked(FREE, {"pk": tenant_queue_id}), update, consequences)
+    except DatabaseError as error:
+        if sqlstate(error) not in NOT_TOGETHER:
+            raise
+        _step_by_step.add(alias)
+        return []
     if not is_free:
         _note_sought(tenant_queue_id)
     return found

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from tenant_slots import locks
+from tenant_slots.conf import app_settings
 from tenant_slots.db.compiled import Asked, together
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner
@@ -82,13 +83,25 @@ class Leaving:
 def leave_if_free(leaver: Leaving) -> Release:
     """As `leave`, with the slot given back, as a transaction of its own and in one round trip. Falsy: nothing was done.
 
-    Only where nothing else follows for the tenant queue, which nobody holds, and which the job knows already.
+    Only where nothing else follows for the tenant queue, which nobody holds, and whose name the job knows already.
     """
-    if not OF_TENANT_QUEUE.is_cached(leaver.job):
+    job = leaver.job
+    if not OF_TENANT_QUEUE.is_cached(job):
         return Release(None)
-    pk = leaver.job.tenant_queue_id
-    found = locks.update_if_free(pk, leaver.asked(), Asked(GIVE_BACK_THEN, {"pk": pk, "slots": 1}))
-    return _released(leaver, found) if found else Release(None)
+    counting = Asked(GIVE_BACK_THEN, {"pk": job.tenant_queue_id, "slots": 1})
+    found = locks.update_if_free(job.tenant_queue_id, leaver.asked(), counting)
+    if not found:
+        return Release(None)
+    job.tenant_queue = _named_alone(job.tenant_queue)
+    return _released(leaver, found)
+
+
+def _named_alone(tenant_queue: TenantQueue) -> TenantQueue:
+    """Whoever is told of the end asks for the names. What else was known is old by now, and is read when asked for."""
+    names = ("id", "tenant", "queue")
+    values = [getattr(tenant_queue, name) for name in names]
+    named: TenantQueue = TenantQueue.from_db(app_settings.DATABASE, names, values)
+    return named
 
 
 def leave_at_once(leaver: Leaving, tenant_queue: TenantQueue, *also: Asked) -> tuple[Release, list[Any]]:

@@ -121,3 +121,31 @@ def test_another_tenant_is_not_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting_job(other)
     with ReleaseHeldOpen(running, monkeypatch):
         assert len(admit(other)) == 1
+
+
+def test_a_release_counts_for_a_turn_in_another_queue_that_saw_the_slot_taken() -> None:
+    """Forced: the slot of the tenant's job in one RQ queue is freed before the turn in the other one says "full"."""
+    row = tenant_queue(max_job=1)
+    running = running_job(row, owner())
+    waiting_job(row, rq_queue="imports_bulk")
+    fair_order.offer("imports_bulk", [(row.pk, 1)])
+    turn, _ = fair_order.take("worker", ["imports_bulk"], waits=False)
+    assert isinstance(turn, fair_order.Turn)
+    with transitions.in_turn(turn) as came_of:
+        seen = slots.admit_and_start(row.pk, "imports_bulk", owner(), lambda job: None)
+        assert seen.is_full
+        transitions.release(running, state=State.FINISHED)
+        came_of(seen)
+    assert list(fair_order.known("imports_bulk", [row.pk])) == [row.pk]
+
+
+def test_control_a_turn_that_saw_the_slot_taken_ends_where_nothing_was_released_meanwhile() -> None:
+    row = tenant_queue(max_job=1)
+    running_job(row, owner())
+    waiting_job(row, rq_queue="imports_bulk")
+    fair_order.offer("imports_bulk", [(row.pk, 1)])
+    turn, _ = fair_order.take("worker", ["imports_bulk"], waits=False)
+    assert isinstance(turn, fair_order.Turn)
+    with transitions.in_turn(turn) as came_of:
+        came_of(slots.admit_and_start(row.pk, "imports_bulk", owner(), lambda job: None))
+    assert list(fair_order.known("imports_bulk", [row.pk])) == []

@@ -9,14 +9,15 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
-from tenant_slots import locks, slots
+from tenant_slots import locks, slots, transitions
 from tenant_slots.db.compiled import Statement
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.releases import Release
+from tenant_slots.signals import job_ended
 from tenant_slots.statements import FREE
 from tests.factories import counters_match, fresh, owner, running_job, tenant_queue, waiting_job
 from tests.processes import somebody_waits_for_a_lock, wait_until
@@ -148,6 +149,102 @@ def test_it_is_done_where_the_server_binds_the_parameters(monkeypatch: pytest.Mo
     assert len(statements_of(job)) > 1
     assert (fresh(job).state, fresh(job.tenant_queue).current_job) == (State.FINISHED, 0)
     connection.close()
+
+
+def test_what_a_receiver_saves_of_the_tenant_queue_undoes_no_change_that_came_meanwhile() -> None:
+    job = running()
+    TenantQueue.objects.get(pk=job.tenant_queue_id).pause()
+    seen: list[bool] = []
+
+    def raise_share(job: TenantJob, **_: Any) -> None:
+        seen.append(job.tenant_queue.paused)
+        job.tenant_queue.share = 2
+        job.tenant_queue.save()
+
+    job_ended.connect(raise_share)
+    try:
+        assert transitions.release(job, state=State.FINISHED)
+    finally:
+        job_ended.disconnect(raise_share)
+    assert seen == [True]
+    assert (fresh(job.tenant_queue).paused, fresh(job.tenant_queue).share) == (True, 2)
+
+
+def test_whoever_is_told_of_the_end_needs_no_query_for_its_names(django_assert_num_queries: Any) -> None:
+    job = running(tenant_queue("umbrella"))
+    assert slots.release(job, state=State.FINISHED)
+    with django_assert_num_queries(0):
+        assert (job.tenant_queue.tenant, job.tenant_queue.queue) == ("umbrella", "imports")
+
+
+@pytest.fixture
+def step_by_step(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The databases of which it was learnt that both updates do not go together."""
+    learnt: set[str] = set()
+    monkeypatch.setattr(locks, "_step_by_step", learnt)
+    return learnt
+
+
+def run_sql(*statements: str) -> None:
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+@pytest.mark.parametrize("table", ["tenant_slots_tenantjob", "tenant_slots_tenantqueue"])
+def test_the_project_may_have_a_rule_on_either_table(table: str, step_by_step: set[str]) -> None:
+    jobs = [running(tenant_queue(max_job=2)), running(tenant_queue("umbrella"))]
+    run_sql(
+        "CREATE TABLE audit (id bigint)",
+        f"CREATE RULE audited AS ON UPDATE TO {table} DO ALSO INSERT INTO audit VALUES (OLD.id)",  # noqa: S608 - a name
+    )
+    try:
+        assert all(slots.release(job, state=State.FINISHED) for job in jobs)
+    finally:
+        run_sql(f"DROP RULE audited ON {table}", "DROP TABLE audit")
+    assert step_by_step == {"default"}, "once is enough to know"
+    assert counters_match()
+
+
+def test_the_project_may_have_a_trigger_that_writes_the_tenant_queue_of_a_job(step_by_step: set[str]) -> None:
+    job = running()
+    run_sql(
+        "CREATE FUNCTION noted() RETURNS trigger AS $$ BEGIN UPDATE tenant_slots_tenantqueue SET max_waiting = 5 "
+        "WHERE id = NEW.tenant_queue_id; RETURN NEW; END $$ LANGUAGE plpgsql",
+        "CREATE TRIGGER noted BEFORE UPDATE ON tenant_slots_tenantjob FOR EACH ROW EXECUTE FUNCTION noted()",
+    )
+    try:
+        assert slots.release(job, state=State.FINISHED)
+    finally:
+        run_sql("DROP TRIGGER noted ON tenant_slots_tenantjob", "DROP FUNCTION noted")
+    assert (step_by_step, fresh(job.tenant_queue).max_waiting) == ({"default"}, 5)
+    assert counters_match()
+
+
+def test_any_other_error_is_one(step_by_step: set[str]) -> None:
+    job = running()
+    run_sql(
+        "CREATE FUNCTION refused() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION 'no'; END $$ LANGUAGE plpgsql",
+        "CREATE TRIGGER refused BEFORE UPDATE ON tenant_slots_tenantjob FOR EACH ROW EXECUTE FUNCTION refused()",
+    )
+    try:
+        with pytest.raises(DatabaseError, match="no"):
+            slots.release(job, state=State.FINISHED)
+    finally:
+        run_sql("DROP TRIGGER refused ON tenant_slots_tenantjob", "DROP FUNCTION refused")
+    assert step_by_step == set()
+    assert (fresh(job).state, counters_match()) == (State.RUNNING, True)
+
+
+def test_that_somebody_has_the_row_is_counted_once_for_each_release() -> None:
+    row = tenant_queue(max_job=3)
+    jobs = [running(row) for _ in range(3)]
+    locks._note_sought(row.pk)
+    left = []
+    for job in jobs:
+        assert slots.release(job, state=State.FINISHED)
+        left.append(locks._sought[row.pk])
+    assert left == [locks.SOUGHT_FOR - 1, locks.SOUGHT_FOR - 2, locks.SOUGHT_FOR - 3]
 
 
 def test_the_tenant_goes_on() -> None:

@@ -121,7 +121,8 @@ def test_a_slot_that_is_handed_on_leaves_the_counter_unwritten(history: History,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moves, "counting", noted)
         run()
-    assert [change for change in writes if change] == [1], "the last release is no part of it"
+    by_itself = [] if connection.vendor == "postgresql" else [-1]
+    assert [change for change in writes if change] == [1, *by_itself], "the last release is one statement on PostgreSQL"
     assert TenantQueue.objects.get(pk=row.pk).current_job == 0
 
 
