@@ -187,6 +187,7 @@ def test_i1_i4_the_buttons_of_django_rqs_admin_themselves(
     index = list(django_rq.utils.get_statistics()["queues"])
     number = next(place for place, queue in enumerate(index) if queue["name"] == "imports")
     rq_id = fresh(job).rq_id
+    wait_until(lambda: Job.exists(rq_id, django_rq.get_connection("imports")), message="RQ was not told of the job")
     for button in ("django_rq:enqueue_job", "django_rq:delete_job"):
         assert admin.post(reverse(button, args=[number, rq_id])).status_code in (200, 302)
     assert admin.post(reverse("django_rq:clear", args=[number])).status_code in (200, 302)

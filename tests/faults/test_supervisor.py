@@ -269,6 +269,7 @@ def killed_inside_a_release(
     """In the block the worker is dead, and the scheduler that it has forked lives on."""
     armed = tmp_path / "armed"
     plan = "tenant_slots.moves:leave_at_once after worker-SIGKILL"
+    workers.variables["TEST_STEP_BY_STEP"] = "yes"  # one statement leaves no transaction open in between
     (unlucky,) = workers.start(1, "--with-scheduler", worker_class=workers.with_sabotage(plan, armed, worker_class))
     scheduler = scheduler_of(unlucky.pid)
     armed.touch()

@@ -13,7 +13,7 @@ from typing import Any
 
 import rq
 
-from tenant_slots import owners, signals
+from tenant_slots import locks, owners, signals
 from tenant_slots.workers import (
     TenantPreforkWorker,
     TenantSimpleWorker,
@@ -55,7 +55,8 @@ class ImpatientWorker(TenantWorker):
 class SabotagedWorker(TenantWorker):
     """Does TEST_SABOTAGE, "before" or "after" a function, once: "module:function before SIGKILL".
 
-    A signal is for the process that calls the function, "worker-SIGKILL" for the worker whose child that may be.
+    A signal is for the process that calls the function, "worker-SIGKILL" for the worker whose child that may be. With
+    TEST_STEP_BY_STEP no release is one statement, as in a database with a rule on one of our tables.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -149,6 +150,8 @@ class SabotagedStockWorker(rq.Worker):
 
 def sabotage(plan: str, armed: Path) -> None:
     """Act once, before or after the first call of any of the functions that the plan names."""
+    if "TEST_STEP_BY_STEP" in os.environ:
+        locks._step_by_step.add("default")
     targets, moment, action = plan.split()
     for target in targets.split(","):
         _sabotage(target, moment, action, armed)
