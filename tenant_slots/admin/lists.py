@@ -82,7 +82,7 @@ WAITING_OF_A_TENANT = Reading(ANY & Q(stage=Stage.WAITING), *WAITING_BY)
 def reading_of(request: HttpRequest) -> Reading:
     """How the list reads the jobs that an address asks for."""
     state = request.GET.get("state__exact") or request.GET.get("state") or ""
-    if state == State.WAITING and any(name in request.GET for name in OF_A_TENANT):
+    if state == State.WAITING and any(request.GET.get(name) for name in OF_A_TENANT):
         return WAITING_OF_A_TENANT
     return OF_STATE.get(state, BY_KEY)
 

@@ -162,7 +162,7 @@ def _limit_of_zero(row: TenantQueue) -> str:
 def _at_limit(waits: reasons.Waits) -> Iterable[str]:
     yield _of_tenant_queue(Reason.AT_LIMIT, waits.row)
     if waits.holding:
-        names = [f"{job} ({job.worker})" if job.worker else str(job) for job in waits.holding]
+        names = [f"{job} ({job.worker})" if job.worker and job.has_begun else str(job) for job in waits.holding]
         yield gettext("They are held by: %(jobs)s.") % {"jobs": ", ".join(names)}
     if any(job.state == State.QUEUED and not job.is_reservation for job in waits.holding):
         yield gettext("Not all of these run: the next free workers take them.")
@@ -178,7 +178,7 @@ def _stale(waits: reasons.Waits) -> Iterable[str]:
 
 def _gone(waits: reasons.Waits) -> Iterable[str]:
     """Of those that a stock worker started, which sends no heartbeats for a job."""
-    silent = [job for job in {*waits.holding, *waits.holding_its_key} if job.worker and not job.beats]
+    silent = [job for job in {*waits.holding, *waits.holding_its_key} if job.worker and job.has_begun and not job.beats]
     known = fleet.known(waits.rq_queue) if silent else None
     if known is None or known.unasked:
         return

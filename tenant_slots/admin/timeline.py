@@ -12,7 +12,7 @@ from django.utils.translation import gettext, ngettext
 from tenant_slots.admin import audit
 from tenant_slots.admin.words import NOTHING, duration
 from tenant_slots.models import State, TenantJob
-from tenant_slots.models.states import UNSTARTED
+from tenant_slots.models.states import UNADMITTED, UNSTARTED
 from tenant_slots.tasks import attempts
 
 
@@ -43,7 +43,7 @@ def _of_row(job: TenantJob) -> Iterator[Event]:
         yield Event(job.expires_at, gettext("canceled at this time if it has not begun"))
     if job.attempt and job.admitted_at:
         yield Event(job.admitted_at, gettext("attempt %(attempt)d: got a slot") % attempt)
-    if job.attempt and job.started_at and job.state != State.QUEUED:  # that start was of the attempt before
+    if job.attempt and job.started_at and (job.has_begun or job.state in UNADMITTED):  # else of the attempt before
         yield Event(job.started_at, gettext("attempt %(attempt)d: started") % attempt, job.worker)
     if job.state == State.RUNNING and job.beats and job.beat_at:
         yield Event(job.beat_at, gettext("last heartbeat"), job.worker)
@@ -96,7 +96,7 @@ def durations_of(job: TenantJob, now: datetime) -> list[tuple[str, str]]:
         found.append((gettext("waited for"), ready, job.started_at))
     if job.started_at and job.state == State.RUNNING:
         found.append((gettext("has run for"), job.started_at, now))
-    elif job.started_at and job.ended_at and (job.state != State.CANCELED or job.cancel_requested_at):
+    elif job.has_begun and job.started_at and job.ended_at and (job.state != State.CANCELED or job.cancel_requested_at):
         found.append((gettext("ran for"), job.started_at, job.ended_at))
     return [(name, duration(max(0.0, (end - begin).total_seconds()))) for name, begin, end in found]
 

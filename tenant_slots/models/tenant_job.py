@@ -376,6 +376,14 @@ class TenantJob(models.Model):
         """Also in a state that only SQL from outside has written, as `stage` has it."""
         return self.state not in (*UNADMITTED, *HOLDING)
 
+    @property
+    def has_begun(self) -> bool:
+        """Its last attempt. Until a job begins again its row tells of its start before: when, where, and by whom."""
+        if not self.has_ended:
+            return bool(self.state == State.RUNNING)
+        started, admitted = self.started_at, self.admitted_at
+        return started is not None and (admitted is None or bool(started >= admitted))
+
     def require_readable(self, *columns: str) -> None:
         """Raises UnreadableColumn when one of these holds something else than what was stored there."""
         for column in columns:

@@ -9,6 +9,7 @@ from django.db.models import (
     DateTimeField,
     DurationField,
     ExpressionWrapper,
+    F,
     Func,
     IntegerField,
     OuterRef,
@@ -73,12 +74,16 @@ def run_time() -> Any:
     return ExpressionWrapper(InCalendar("ended_at") - InCalendar("started_at"), output_field=DurationField())
 
 
+OF_ATTEMPT_BEFORE = Q(stage=Stage.ENDED, started_at__lt=F("admitted_at"))
+"""Jobs that have ended between their last admission and the start that was to follow: they have an older one."""
+
+
 def ran_lately(jobs: Any, seconds: float) -> Any:
     """Those that ran within the last `seconds`: running ones, and ended ones by the index of their row.
 
     One that was put back and canceled while it waited did not run to that end: nobody had to ask its run to stop.
     """
-    return ran_or_failed_lately(jobs, seconds).filter(started_at__isnull=False)
+    return ran_or_failed_lately(jobs, seconds).filter(started_at__isnull=False).exclude(OF_ATTEMPT_BEFORE)
 
 
 def ran_or_failed_lately(jobs: Any, seconds: float) -> Any:

@@ -6,12 +6,13 @@ import functools
 import operator
 from typing import Any, NamedTuple
 
-from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, When
 
-from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.stats.expressions import LARGE
 
-RUN_FIRST = (F("started_at").asc(nulls_last=True), "pk")
+RUN_FIRST = (Case(When(state=State.RUNNING, then=F("started_at"))).asc(nulls_last=True), "pk")
+"""One that is to run again has the start of its attempt before."""
 
 
 class Held(NamedTuple):

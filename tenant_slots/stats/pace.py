@@ -15,10 +15,9 @@ from django.db.models import Subquery
 
 from tenant_slots import rests
 from tenant_slots.db import clock
-from tenant_slots.db.clock import ago
 from tenant_slots.models import ANY, READY_AT, TenantQueue
 from tenant_slots.models.fields import Moment
-from tenant_slots.stats.expressions import first_ready
+from tenant_slots.stats.expressions import first_ready, ran_lately
 
 MOST_ENDS = 50
 """Jobs that are looked at, the latest ones: what was before them says less about now."""
@@ -91,9 +90,10 @@ def _last_wanted(row: TenantQueue) -> Iterable[tuple[datetime, datetime, datetim
     """
     oldest = Subquery(first_ready(row.jobs.waiting().filter(ANY)), output_field=Moment())
     changed = row.kept_changes.filter(what__in=SETS_THE_PACE).order_by("-pk").values("at")[:1]
-    ran = row.jobs.ended().filter(started_at__isnull=False, ended_at__gt=ago(WINDOW.total_seconds()))
+    ran = ran_lately(row.jobs.ended(), WINDOW.total_seconds())
     found = ran.order_by("-ended_at").values_list(READY_AT, "ended_at", oldest, Subquery(changed))
-    return found[:MOST_ENDS]
+    latest: Iterable[tuple[datetime, datetime, datetime | None, datetime | None]] = found[:MOST_ENDS]
+    return latest
 
 
 def _covered(intervals: Iterable[Interval], since: datetime, until: datetime) -> float:

@@ -18,7 +18,7 @@ from django.utils import timezone
 from tenant_slots.db.clock import PeriodsAgo
 from tenant_slots.db.compiled import Statement
 from tenant_slots.models import Kind, State
-from tenant_slots.stats.expressions import in_seconds, jobs_of_rows, ran_or_failed_lately
+from tenant_slots.stats.expressions import OF_ATTEMPT_BEFORE, in_seconds, jobs_of_rows, ran_or_failed_lately
 from tenant_slots.stats.worker_time import time_within
 
 MINUTES = 60
@@ -67,7 +67,7 @@ def _ran(periods: int, seconds: int) -> Statement:
     # What started before is one group, or a tenant with many jobs that run for long has nearly one for each of them.
     started = Least(PeriodsAgo("started_at", seconds), periods)
     moments = jobs.values_list("tenant_queue_id", started, PeriodsAgo("ended_at", seconds))
-    has_started = Q(started_at__isnull=False)
+    has_started = Q(started_at__isnull=False) & ~OF_ATTEMPT_BEFORE
     figures = {
         "jobs": Count("pk", filter=has_started),
         "failed": Count("pk", filter=Q(state=State.FAILED)),
