@@ -120,6 +120,15 @@ def test_a_limit_is_reset_after_a_page_that_says_to_what(boss: Client) -> None:
     assert LogEntry.objects.get().get_change_message() == "Changed limit: 9 → 4 (trial is over)."
 
 
+@override_settings(TENANT_SLOTS={"DEFAULT_MAX_JOB": 5})
+def test_a_reset_of_a_limit_that_is_the_default_keeps_who_and_why(boss: Client) -> None:
+    row = tenant_queue(max_job=1)
+    row.set_limit(5, by="anna", reason="contract")
+    boss.post(f"{QUEUES}{row.pk}/reset/", {"reason": "contract ended", "version": 1})
+    assert (fresh(row).limit_source, row.version) == (LimitSource.DEFAULT, 2)
+    assert LogEntry.objects.get().get_change_message() == "Changed limit: 5 → 5 (contract ended)."
+
+
 def no_such_shop(tenant: str, queue: str) -> int:
     raise LookupError(tenant)
 
