@@ -30,14 +30,15 @@ def set_limit(row: TenantQueue, *, max_job: int, until: datetime | None, **facts
 
 
 def set_limit_and_share(
-    row: TenantQueue, *, max_job: int, until: datetime | None, share: int | None, shown_until: str = "", **facts: Any
+    row: TenantQueue, *, max_job: int, until: datetime | None, share: int | None, shown_until: str | None, **facts: Any
 ) -> list[Change]:
     """What differs from what is stored; what does not keeps its source and its override.
 
     Args:
-        shown_until: the end of the override as the form was filled with it: who has emptied it wants none any more.
+        shown_until: the end of the override as the form was filled with it: who has emptied it wants none any more, and
+            who was shown none knows of none that has come meanwhile. None where the form was not filled with any.
     """
-    ends_override = until is None and bool(shown_until)
+    ends_override = until is None and shown_until is not None and bool(shown_until or row.override_until)
     changes: list[Change] = []
     if until == minute_of(row.override_until):
         until = row.override_until  # with the seconds, which the input leaves out

@@ -203,6 +203,11 @@ class LimitAndShareForm(LimitForm):
 
     field_order = ("max_job", "until", "share", "reason")
 
+    def clean_shown_until(self) -> str | None:
+        """None of who sends no such field: a script that means the number alone."""
+        shown: str = self.cleaned_data["shown_until"]
+        return shown if self.add_prefix("shown_until") in self.data else None
+
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
         if {"max_job", "until"} & set(self.changed_data):

@@ -55,7 +55,8 @@ def test_the_second_of_two_admins_gets_409_with_both_values(boss: Client) -> Non
     answer = boss.post(limit_page(row), {"max_job": 3, "version": 0}, headers=JSON)
 
     assert answer.status_code == 409
-    assert (answer.json()["theirs"], answer.json()["yours"]) == ({"max_job": 7, "version": 1}, {"max_job": 3})
+    assert answer.json()["theirs"] == {"max_job": 7, "version": 1, "until": ""}
+    assert answer.json()["yours"] == {"max_job": 3}
     assert fresh(row).max_job == 7
     assert LogEntry.objects.count() == 1
 
@@ -250,6 +251,39 @@ def test_whoever_was_slower_learns_that_the_others_limit_is_temporary(boss: Clie
     assert answer.status_code == 409
     theirs = f"Their limit: 9 (override until {words.moment(fresh(row).override_until)}, then 2 (night shift))."
     assert theirs in answer.json()["message"]
+
+
+@pytest.mark.parametrize("how", ["dialog", "page"])
+def test_a_limit_for_good_is_not_taken_for_an_override_of_the_same_number_that_came_meanwhile(
+    boss: Client, how: str
+) -> None:
+    row = tenant_queue(max_job=2)
+    sent = dialog(boss, row) if how == "dialog" else Form(boss.get(limit_page(row)).content.decode()).values
+    sent |= {"max_job": "5"}
+    row.set_override(5, in_an_hour(), by="night shift")
+    until = local(fresh(row).override_until)
+
+    headers = JSON if how == "dialog" else {}
+    answer = boss.post(limit_page(row), sent, headers=headers)
+    assert answer.status_code == 409
+    assert fresh(row).override_until
+
+    if how == "dialog":
+        theirs = answer.json()["theirs"]
+        sent |= {"version": theirs["version"], "shown_until": theirs["until"]}
+    else:
+        sent = Form(answer.content.decode()).values
+    assert (sent["until"], sent["shown_until"]) == ("", until)
+    boss.post(limit_page(row), sent, headers=headers)
+    assert (fresh(row).max_job, row.override_until, row.limit_source) == (5, None, LimitSource.SET)
+
+
+def test_an_override_of_the_same_number_as_before_is_not_passed_over_either(boss: Client) -> None:
+    row = tenant_queue(max_job=5)
+    sent = dialog(boss, row)
+    row.set_override(5, in_an_hour(), by="night shift")
+    assert boss.post(limit_page(row), sent, headers=JSON).status_code == 409
+    assert fresh(row).override_by == "night shift"
 
 
 def test_an_override_is_made_permanent_by_clearing_its_end(boss: Client) -> None:
