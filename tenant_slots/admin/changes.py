@@ -8,7 +8,6 @@ from typing import Any
 from django.http import HttpRequest
 from django.utils.translation import gettext
 
-from tenant_slots.admin.forms import minute_of
 from tenant_slots.admin.words import NOTHING, origin
 from tenant_slots.locks import locked
 from tenant_slots.models import Change, TenantQueue
@@ -40,8 +39,6 @@ def set_limit_and_share(
     """
     ends_override = until is None and shown_until is not None and bool(shown_until or row.override_until)
     changes: list[Change] = []
-    if until == minute_of(row.override_until):
-        until = row.override_until  # with the seconds, which the input leaves out
     with locked(row.pk):  # both or none
         if max_job != row.max_job or ends_override or (until is not None and until != row.override_until):
             changes += set_limit(row, max_job=max_job, until=until, **facts)

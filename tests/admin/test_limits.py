@@ -451,3 +451,41 @@ def test_of_an_hour_that_a_clock_has_twice_the_first_is_meant_and_one_that_it_ha
     assert "may not exist" in page
     assert boss.post(change_page(row), {**sent, "resume_at": "2090-10-29T02:30"}).status_code == 302
     assert fresh(row).resume_at == datetime(2090, 10, 29, 0, 30, tzinfo=UTC)
+
+
+@override_settings(TIME_ZONE="Europe/Berlin")
+@pytest.mark.parametrize("how", ["dialog", "page"])
+@pytest.mark.parametrize("hour", [0, 1], ids=["summer", "winter"])
+def test_an_override_until_a_time_in_such_an_hour_is_left_alone_with_its_author(
+    boss: Client, hour: int, how: str
+) -> None:
+    row = tenant_queue(max_job=2)
+    twice = datetime(2090, 10, 29, hour, 30, 17, tzinfo=UTC)
+    row.set_override(5, twice, by="night shift")
+    sent = dialog(boss, row) if how == "dialog" else Form(boss.get(limit_page(row)).content.decode()).values
+    assert sent["until"] == "2090-10-29T02:30"
+
+    boss.post(limit_page(row), {**sent, "share": "3"})
+    assert (fresh(row).share, row.override_until, row.override_by) == (3, twice, "night shift")
+    boss.post(limit_page(row), {**sent, "max_job": "6", "version": row.version})
+    assert (fresh(row).max_job, row.override_until) == (6, twice)
+
+
+@override_settings(TIME_ZONE="Europe/Berlin")
+def test_who_types_a_time_in_such_an_hour_means_the_first_also_where_another_has_taken_the_second(
+    boss: Client,
+) -> None:
+    row = tenant_queue(max_job=2)
+    sent = dialog(boss, row)
+    row.set_override(5, datetime(2090, 10, 29, 1, 30, tzinfo=UTC), by="night shift")
+    answer = boss.post(limit_page(row), {**sent, "max_job": "5", "until": "2090-10-29T02:30"}, headers=JSON)
+    assert answer.status_code == 409
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00+14:00", "9999-12-31T23:59-14:00"])
+def test_a_time_outside_the_calendar_is_an_error_in_the_form(boss: Client, time: str) -> None:
+    row = tenant_queue()
+    answer = boss.post(limit_page(row), {**dialog(boss, row), "until": time}, headers=JSON)
+    assert (answer.status_code, [*answer.json()["errors"]]) == (400, ["until"])
+    response = boss.post(change_page(row), {**loaded(boss, row), "override_until": time})
+    assert "override_until" in response.context["adminform"].form.errors
