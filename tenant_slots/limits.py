@@ -36,12 +36,14 @@ Edit = Callable[[TenantQueue], None]
 CAPS = ("share", "max_job_per_key", "max_waiting")
 """Changed by themselves: neither an override nor the default has a say in them."""
 
+DECIDE_LIMIT = ("max_job", "limit_source", "override_until")
+"""A default that somebody sets as it is counts as a change: whoever goes by the default is to leave it alone then."""
+
 WHAT_CHANGES = ("limit", "paused", "resting", "rate", *CAPS)
 """What each `Change` is of."""
 
 CHANGEABLE = (
-    *GUARDED, "rests_until", "rest_reason", "rate_empty_at", "limit_source", "limit_set_by", "override_by",
-    "limit_before_override",
+    *GUARDED, "rests_until", "rest_reason", "rate_empty_at", "limit_set_by", "override_by", "limit_before_override",
 )  # fmt: skip
 """What a change may touch: what the jobs may do, and where the limit comes from."""
 
@@ -189,9 +191,11 @@ def end_rest(tenant_queue: TenantQueue, *, by: str = "", reason: str = "", versi
 
 
 def limited(max_job: int, by: str) -> Edit:
-    """What `TenantQueue.set_limit` changes."""
+    """What `TenantQueue.set_limit` changes. A limit that somebody has set already keeps its author and its reason."""
 
     def edit(row: TenantQueue) -> None:
+        if (row.max_job, row.limit_source, row.override_until) == (max_job, LimitSource.SET, None):
+            return
         _forget_override(row)
         row.max_job, row.limit_source, row.limit_set_by = max_job, LimitSource.SET, by
 
@@ -199,9 +203,11 @@ def limited(max_job: int, by: str) -> Edit:
 
 
 def overridden(max_job: int, until: datetime, by: str) -> Edit:
-    """What `TenantQueue.set_override` changes."""
+    """What `TenantQueue.set_override` changes. One that is there already keeps its author and its reason."""
 
     def edit(row: TenantQueue) -> None:
+        if (row.max_job, row.override_until) == (max_job, until):
+            return
         if row.override_until is None:
             row.limit_before_override = row.max_job
         row.max_job, row.override_until, row.override_by = max_job, until, by
@@ -287,7 +293,7 @@ def _values(row: TenantQueue) -> dict[str, Any]:
 
 
 def _changes(row: TenantQueue, before: dict[str, Any], by: str, reason: str) -> Iterator[Change]:
-    if (row.max_job, row.override_until) != (before["max_job"], before["override_until"]):
+    if any(getattr(row, name) != before[name] for name in DECIDE_LIMIT):
         yield Change("limit", before["max_job"], row.max_job, by, reason, row.override_until)
     if (row.paused, row.resume_at) != (before["paused"], before["resume_at"]):
         yield Change("paused", before["paused"], row.paused, by, reason, row.resume_at)

@@ -95,6 +95,47 @@ def test_the_row_tells_where_its_limit_comes_from() -> None:
     assert (fresh(row).limit_source, row.limit_set_by, row.override_until) == (LimitSource.DEFAULT, "", None)
 
 
+def test_a_limit_that_somebody_has_set_already_keeps_its_author_and_its_reason(told: list[Change]) -> None:
+    row = tenant_queue(max_job=1)
+    row.set_limit(5, by="anna", reason="contract")
+    assert row.set_limit(5, by="ben", reason="all of them") == []
+    assert (fresh(row).limit_set_by, row.version, KeptChange.objects.get().by, len(told)) == ("anna", 1, "anna", 1)
+
+
+def test_an_override_that_is_there_already_keeps_its_author_and_its_reason(told: list[Change]) -> None:
+    row, until = tenant_queue(max_job=1), in_an_hour()
+    row.set_override(5, until, by="anna", reason="import")
+    assert row.set_override(5, until, by="ben", reason="all of them") == []
+    assert (fresh(row).override_by, row.version, row.limit_before_override, len(told)) == ("anna", 1, 1, 1)
+
+
+def test_the_number_of_an_override_is_set_for_good_by_whoever_says_so() -> None:
+    row = tenant_queue(max_job=1)
+    row.set_override(5, in_an_hour(), by="anna")
+    (change,) = row.set_limit(5, by="ben", reason="contract")
+    assert (change.old, change.new, change.until) == (5, 5, None)
+    assert (fresh(row).max_job, row.override_until, row.limit_set_by) == (5, None, "ben")
+
+
+@override_settings(TENANT_SLOTS={"DEFAULT_MAX_JOB": 4})
+def test_who_decides_a_limit_changes_with_history_where_the_number_stays(told: list[Change]) -> None:
+    row = tenant_queue(max_job=4)
+    set_by_anna = Change("limit", 4, 4, "anna", "contract", None)
+    reset_by_ben = Change("limit", 4, 4, "ben", "it has ended", None)
+
+    assert row.set_limit(4, by="anna", reason="contract") == [set_by_anna]
+    assert (row.version, fresh(row).limit_source, row.limit_set_by) == (1, LimitSource.SET, "anna")
+    assert row.reset_to_default(by="ben", reason="it has ended") == [reset_by_ben]
+    assert (row.version, fresh(row).limit_source, row.limit_set_by) == (2, LimitSource.DEFAULT, "")
+    assert row.reset_to_default(by="anna") == []
+
+    assert told == [set_by_anna, reset_by_ben]
+    assert list(row.kept_changes.order_by("pk").values_list("by", "reason")) == [
+        ("anna", "contract"), ("ben", "it has ended"),
+    ]  # fmt: skip
+    assert not row.limit_history, "the number has been the same all the time"
+
+
 @override_settings(TENANT_SLOTS={"DEFAULT_MAX_JOB": {"imports": 4}})
 def test_reset_gives_the_limit_of_a_new_row() -> None:
     row = tenant_queue(max_job=9)

@@ -8,7 +8,6 @@ from typing import Any
 from django.http import HttpRequest
 from django.utils.translation import gettext
 
-from tenant_slots.admin.forms import minute_of
 from tenant_slots.admin.words import NOTHING, origin
 from tenant_slots.locks import locked
 from tenant_slots.models import Change, TenantQueue
@@ -30,17 +29,16 @@ def set_limit(row: TenantQueue, *, max_job: int, until: datetime | None, **facts
 
 
 def set_limit_and_share(
-    row: TenantQueue, *, max_job: int, until: datetime | None, share: int | None, shown_until: str = "", **facts: Any
+    row: TenantQueue, *, max_job: int, until: datetime | None, share: int | None, shown_until: str | None, **facts: Any
 ) -> list[Change]:
     """What differs from what is stored; what does not keeps its source and its override.
 
     Args:
-        shown_until: the end of the override as the form was filled with it: who has emptied it wants none any more.
+        shown_until: the end of the override as the form was filled with it: who has emptied it wants none any more, and
+            who was shown none knows of none that has come meanwhile. None where the form was not filled with any.
     """
-    ends_override = until is None and bool(shown_until)
+    ends_override = until is None and shown_until is not None and bool(shown_until or row.override_until)
     changes: list[Change] = []
-    if until == minute_of(row.override_until):
-        until = row.override_until  # with the seconds, which the input leaves out
     with locked(row.pk):  # both or none
         if max_job != row.max_job or ends_override or (until is not None and until != row.override_until):
             changes += set_limit(row, max_job=max_job, until=until, **facts)

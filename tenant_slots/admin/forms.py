@@ -59,20 +59,15 @@ class MomentField(forms.DateTimeField):
             return first
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        """Not by the seconds, which the input leaves out."""
+        """Not by what the input leaves out: the seconds, and in autumn which of the two hours it is."""
         try:
-            return minute_of(self.to_python(initial)) != minute_of(self.to_python(data))
-        except ValidationError:
+            return as_typed(self.to_python(initial)) != as_typed(self.to_python(data))
+        except (ValidationError, OverflowError):
             return True
 
 
 AS_TYPED = "%Y-%m-%dT%H:%M"
 """A time as the browser's input has it."""
-
-
-def minute_of(time: datetime | None) -> datetime | None:
-    """A time as its input has it: without seconds."""
-    return time and time.replace(second=0, microsecond=0)
 
 
 def as_typed(time: datetime | None) -> str:
@@ -203,11 +198,23 @@ class LimitAndShareForm(LimitForm):
 
     field_order = ("max_job", "until", "share", "reason")
 
+    def clean_shown_until(self) -> str | None:
+        """None of who sends no such field: a script that means the number alone."""
+        shown: str = self.cleaned_data["shown_until"]
+        return shown if self.add_prefix("shown_until") in self.data else None
+
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
+        if self._leaves_end_alone(cleaned):
+            cleaned["until"] = self.initial["until"]
         if {"max_job", "until"} & set(self.changed_data):
             require_future_in(self, "until")
         return cleaned
+
+    def _leaves_end_alone(self, cleaned: dict[str, Any]) -> bool:
+        """Who was shown another end means the time as typed, though somebody else has taken one that looks alike."""
+        was_shown = cleaned.get("shown_until") in (None, self.initial["shown_until"])
+        return was_shown and "until" not in self.changed_data
 
     def errors_by_name(self) -> dict[str, list[str]]:
         """Each with the label of its field, for who shows them apart from the fields."""

@@ -116,7 +116,8 @@ class LimitPages(QueuePermissions, QueueConcern):
     def _conflict(self, request: HttpRequest, form: LimitForm, error: Any) -> HttpResponse:
         text = conflict_text(error.tenant_queue, form.cleaned_data["max_job"])
         if wants_json(request):
-            theirs = {"max_job": error.max_job, "version": error.version}
+            until = as_typed(error.tenant_queue.override_until)
+            theirs = {"max_job": error.max_job, "version": error.version, "until": until}
             yours = {"max_job": form.cleaned_data["max_job"]}
             return JsonResponse({"message": text, "theirs": theirs, "yours": yours}, status=CONFLICT)
         status = refused(form, error, form.cleaned_data["max_job"])
@@ -155,7 +156,8 @@ class LimitPages(QueuePermissions, QueueConcern):
 def refused(form: forms.Form, error: Any, yours: int) -> int:
     """Show both values; who sends the form again has seen them. Returns the status of the answer."""
     form.add_error(None, conflict_text(error.tenant_queue, yours))
-    form.data = {**form.data.dict(), "version": str(error.version)}  # type: ignore[attr-defined]
+    shown = {"version": str(error.version), "shown_until": as_typed(error.tenant_queue.override_until)}
+    form.data = {**form.data.dict(), **shown}  # type: ignore[attr-defined]
     return CONFLICT
 
 

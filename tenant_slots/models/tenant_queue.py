@@ -28,9 +28,13 @@ HIGHEST_SHARE = 1000
 """One tenant against another may weigh a thousand times as much, not more."""
 
 GUARDED = (
-    "max_job", "override_until", "share", *rates.SETTINGS, "max_job_per_key", "max_waiting", "paused", "resume_at",
+    "max_job", "limit_source", "override_until", "share", *rates.SETTINGS, "max_job_per_key", "max_waiting", "paused",
+    "resume_at",
 )  # fmt: skip
-"""What a tenant queue lets its jobs do. Saving one of these raises `TenantQueue.version` and admits what fits now."""
+"""What a tenant queue lets its jobs do, and whether a default says so.
+
+Saving one of these raises `TenantQueue.version` and admits what fits now.
+"""
 
 NEXT_VERSION = Case(When(version__gte=HIGHEST_COUNT, then=0), default=F("version") + 1)
 """Begins anew where SQL from outside has put it at its end: each change is to have another version than the last."""

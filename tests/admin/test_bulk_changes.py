@@ -89,6 +89,19 @@ def test_every_changed_row_has_its_history_with_user_and_reason(boss: Client) ->
         assert [pair[1] for pair in fresh(row).limit_history] == [1]
 
 
+def test_a_limit_that_is_set_as_it_is_keeps_its_author_and_a_default_gets_one(boss: Client) -> None:
+    rows = many_queues(5, max_job=5)
+    rows[0].set_limit(6, by="anna")
+    rows[0].set_limit(5, by="anna", reason="contract")
+    change = carried_out(started(boss, QUEUES, "set_limit", rows, max_job="5", reason="sale"))
+    assert [fresh(row).limit_set_by for row in rows] == ["anna", *[change.by] * 4]
+    assert [fresh(row).version for row in rows] == [2, 1, 1, 1, 1]
+    assert [LogEntry.objects.filter(object_id=str(row.pk)).count() for row in rows] == [0, 1, 1, 1, 1]
+    assert {row.kept_changes.latest("pk").reason for row in rows} == {"contract", "sale"}
+    said = ["The limits of 4 tenant queues were set.", "1 tenant queue needed no change."]
+    assert report_of(boss, change)[2:] == said
+
+
 def test_it_changes_a_row_as_the_method_of_one_does(boss: Client) -> None:
     rows, alone = many_queues(5), tenant_queue("alone")
     change = carried_out(started(boss, QUEUES, "set_limit", rows, max_job="5", reason="sale"))

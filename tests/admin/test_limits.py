@@ -55,7 +55,8 @@ def test_the_second_of_two_admins_gets_409_with_both_values(boss: Client) -> Non
     answer = boss.post(limit_page(row), {"max_job": 3, "version": 0}, headers=JSON)
 
     assert answer.status_code == 409
-    assert (answer.json()["theirs"], answer.json()["yours"]) == ({"max_job": 7, "version": 1}, {"max_job": 3})
+    assert answer.json()["theirs"] == {"max_job": 7, "version": 1, "until": ""}
+    assert answer.json()["yours"] == {"max_job": 3}
     assert fresh(row).max_job == 7
     assert LogEntry.objects.count() == 1
 
@@ -118,6 +119,15 @@ def test_a_limit_is_reset_after_a_page_that_says_to_what(boss: Client) -> None:
     boss.post(url, {"reason": "trial is over", "version": 0})
     assert (fresh(row).max_job, row.limit_source) == (4, LimitSource.DEFAULT)
     assert LogEntry.objects.get().get_change_message() == "Changed limit: 9 → 4 (trial is over)."
+
+
+@override_settings(TENANT_SLOTS={"DEFAULT_MAX_JOB": 5})
+def test_a_reset_of_a_limit_that_is_the_default_keeps_who_and_why(boss: Client) -> None:
+    row = tenant_queue(max_job=1)
+    row.set_limit(5, by="anna", reason="contract")
+    boss.post(f"{QUEUES}{row.pk}/reset/", {"reason": "contract ended", "version": 1})
+    assert (fresh(row).limit_source, row.version) == (LimitSource.DEFAULT, 2)
+    assert LogEntry.objects.get().get_change_message() == "Changed limit: 5 → 5 (contract ended)."
 
 
 def no_such_shop(tenant: str, queue: str) -> int:
@@ -241,6 +251,39 @@ def test_whoever_was_slower_learns_that_the_others_limit_is_temporary(boss: Clie
     assert answer.status_code == 409
     theirs = f"Their limit: 9 (override until {words.moment(fresh(row).override_until)}, then 2 (night shift))."
     assert theirs in answer.json()["message"]
+
+
+@pytest.mark.parametrize("how", ["dialog", "page"])
+def test_a_limit_for_good_is_not_taken_for_an_override_of_the_same_number_that_came_meanwhile(
+    boss: Client, how: str
+) -> None:
+    row = tenant_queue(max_job=2)
+    sent = dialog(boss, row) if how == "dialog" else Form(boss.get(limit_page(row)).content.decode()).values
+    sent |= {"max_job": "5"}
+    row.set_override(5, in_an_hour(), by="night shift")
+    until = local(fresh(row).override_until)
+
+    headers = JSON if how == "dialog" else {}
+    answer = boss.post(limit_page(row), sent, headers=headers)
+    assert answer.status_code == 409
+    assert fresh(row).override_until
+
+    if how == "dialog":
+        theirs = answer.json()["theirs"]
+        sent |= {"version": theirs["version"], "shown_until": theirs["until"]}
+    else:
+        sent = Form(answer.content.decode()).values
+    assert (sent["until"], sent["shown_until"]) == ("", until)
+    boss.post(limit_page(row), sent, headers=headers)
+    assert (fresh(row).max_job, row.override_until, row.limit_source) == (5, None, LimitSource.SET)
+
+
+def test_an_override_of_the_same_number_as_before_is_not_passed_over_either(boss: Client) -> None:
+    row = tenant_queue(max_job=5)
+    sent = dialog(boss, row)
+    row.set_override(5, in_an_hour(), by="night shift")
+    assert boss.post(limit_page(row), sent, headers=JSON).status_code == 409
+    assert fresh(row).override_by == "night shift"
 
 
 def test_an_override_is_made_permanent_by_clearing_its_end(boss: Client) -> None:
@@ -408,3 +451,41 @@ def test_of_an_hour_that_a_clock_has_twice_the_first_is_meant_and_one_that_it_ha
     assert "may not exist" in page
     assert boss.post(change_page(row), {**sent, "resume_at": "2090-10-29T02:30"}).status_code == 302
     assert fresh(row).resume_at == datetime(2090, 10, 29, 0, 30, tzinfo=UTC)
+
+
+@override_settings(TIME_ZONE="Europe/Berlin")
+@pytest.mark.parametrize("how", ["dialog", "page"])
+@pytest.mark.parametrize("hour", [0, 1], ids=["summer", "winter"])
+def test_an_override_until_a_time_in_such_an_hour_is_left_alone_with_its_author(
+    boss: Client, hour: int, how: str
+) -> None:
+    row = tenant_queue(max_job=2)
+    twice = datetime(2090, 10, 29, hour, 30, 17, tzinfo=UTC)
+    row.set_override(5, twice, by="night shift")
+    sent = dialog(boss, row) if how == "dialog" else Form(boss.get(limit_page(row)).content.decode()).values
+    assert sent["until"] == "2090-10-29T02:30"
+
+    boss.post(limit_page(row), {**sent, "share": "3"})
+    assert (fresh(row).share, row.override_until, row.override_by) == (3, twice, "night shift")
+    boss.post(limit_page(row), {**sent, "max_job": "6", "version": row.version})
+    assert (fresh(row).max_job, row.override_until) == (6, twice)
+
+
+@override_settings(TIME_ZONE="Europe/Berlin")
+def test_who_types_a_time_in_such_an_hour_means_the_first_also_where_another_has_taken_the_second(
+    boss: Client,
+) -> None:
+    row = tenant_queue(max_job=2)
+    sent = dialog(boss, row)
+    row.set_override(5, datetime(2090, 10, 29, 1, 30, tzinfo=UTC), by="night shift")
+    answer = boss.post(limit_page(row), {**sent, "max_job": "5", "until": "2090-10-29T02:30"}, headers=JSON)
+    assert answer.status_code == 409
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00+14:00", "9999-12-31T23:59-14:00"])
+def test_a_time_outside_the_calendar_is_an_error_in_the_form(boss: Client, time: str) -> None:
+    row = tenant_queue()
+    answer = boss.post(limit_page(row), {**dialog(boss, row), "until": time}, headers=JSON)
+    assert (answer.status_code, [*answer.json()["errors"]]) == (400, ["until"])
+    response = boss.post(change_page(row), {**loaded(boss, row), "override_until": time})
+    assert "override_until" in response.context["adminform"].form.errors

@@ -134,6 +134,22 @@ def test_a_conflict_shows_both_values_and_is_decided_by_a_second_click(boss: Cli
     assert fresh(row).max_job == 4
 
 
+def test_after_a_conflict_the_dialog_knows_of_the_others_override(boss: Client, open_page: Any) -> None:
+    row = busy()
+    page = open_page(boss, QUEUES)
+    place(page, row, "edit").click()
+    row.set_override(7, timezone.now() + timedelta(hours=1), by="night shift")
+    page.fill("#slots-max-job", "7")
+    page.locator("#slots-limit-form input[type=submit]").click()
+    expect(page.locator("#slots-dialog-error")).to_contain_text("Their limit: 7 (override until")
+    expect(page.locator("#slots-until")).to_have_value("")
+    shown = timezone.localtime(fresh(row).override_until)
+    expect(page.locator("#slots-shown-until")).to_have_value(f"{shown:%Y-%m-%dT%H:%M}")
+    page.locator("#slots-limit-form input[type=submit]").click()
+    expect(page.locator("#slots-dialog")).to_be_hidden()
+    assert (fresh(row).max_job, row.override_until) == (7, None)
+
+
 def test_two_clicks_save_once_and_are_no_conflict(boss: Client, open_page: Any) -> None:
     row = busy()
     page = open_page(boss, QUEUES)

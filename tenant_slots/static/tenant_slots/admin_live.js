@@ -388,6 +388,7 @@
             } else if (answer.status === 409) {
                 this.show(data.message);
                 document.getElementById("slots-version").value = data.theirs.version;
+                document.getElementById("slots-shown-until").value = data.theirs.until;
             } else if (answer.ok) {
                 apply(data.cells);
                 this.dialog.close();
