@@ -84,7 +84,8 @@ def _end(job: TenantJob, reason: str, state: State | None, seconds: float | None
     after = state or _by_policy(job, **counted)
     is_canceled = after == State.CANCELED
     came_of_it = attempts.CANCELED if is_canceled else attempts.RUN_LOST
-    noted = attempts.noted(job, came_of_it, reason, job.worker, seconds)
+    worker = job.worker if job.has_begun else ""
+    noted = attempts.noted(job, came_of_it, reason, worker, seconds)
     if is_canceled:
         # Its process was killed because somebody asked for that: nothing is counted. By RQ's own command, perhaps.
         noted["cancel_requested_at"] = job.cancel_requested_at or clock.now()
