@@ -48,8 +48,8 @@ Apply = Callable[[Any, HttpRequest, TenantJob, dict[str, Any]], str]
 
 class ReleaseForm(ReasonForm):
     runs = forms.CharField(widget=forms.HiddenInput, required=False)
-    """The attempts that had slots when the page was shown: those that came meanwhile keep theirs. Empty where none had
-    one, and None where no page was shown, as to a script.
+    """The attempts that had slots when the page was shown: those that came or began since keep theirs. Empty where none
+    had one, and None where no page was shown, as to a script.
     """
     force = forms.BooleanField(
         label=_("Even if the job seems to be alive"),
@@ -187,11 +187,17 @@ def _set_priority(model_admin: Any, request: HttpRequest, job: TenantJob, values
 def _runs(pks: list[int]) -> dict[str, Any]:
     """What a `ReleaseForm` begins with."""
     holding = TenantJob.objects.holding().filter(among(pks)).order_by()
-    return {"runs": numbers_as_text(holding.values_list("pk", "attempt"))}
+    runs = holding.values_list("pk", "attempt", "state")
+    return {"runs": numbers_as_text((pk, _run(attempt, state)) for pk, attempt, state in runs)}
+
+
+def _run(attempt: int, state: str) -> int:
+    """An attempt that has only got its slot is another one than once it runs: as a number, as pages remember it."""
+    return 2 * attempt + (state == State.RUNNING)
 
 
 @lru_cache(maxsize=1)
-def _attempts(runs: str) -> dict[int, int]:
+def _runs_shown(runs: str) -> dict[int, int]:
     """Read once for all jobs of an action."""
     return numbers_by_key(runs)
 
@@ -199,7 +205,7 @@ def _attempts(runs: str) -> dict[int, int]:
 @_with_its_entry
 def _release(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
     runs = values.get("runs")
-    if runs is not None and _attempts(runs).get(job.pk) != job.attempt:
+    if runs is not None and _runs_shown(runs).get(job.pk) != _run(job.attempt, job.state):
         return str(ByHand.NO_SLOT.value)
     force = bool(values["force"]) and model_admin.has_force_release_permission(request)
     reason = f"released by {name_of(request)}: {values['reason']}"

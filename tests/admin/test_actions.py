@@ -198,6 +198,25 @@ def test_nor_does_a_run_of_jobs_that_had_no_slots_when_the_page_was_shown(
     assert fresh(job).state == State.RUNNING
 
 
+@pytest.mark.parametrize("most", [0, 200], ids=["by a worker", "in the request"])
+@pytest.mark.parametrize("has_begun", [True, False], ids=["begun since", "the control"])
+def test_a_job_that_was_next_when_the_page_was_shown_keeps_the_slot_in_which_it_runs(
+    has_begun: bool, most: int, boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "MOST_IN_REQUEST", most)
+    job = waiting_job(tenant_queue(max_job=2))
+    assert slots.admit_this(job)
+    _, sent = asked(boss, JOBS, "release", job)
+    if has_begun:
+        assert slots.start(fresh(job), another_process())
+
+    boss.post(JOBS, {**sent, "force": "on", "reason": "nobody takes it"}, follow=True)
+    if not most:
+        work()
+
+    assert fresh(job).state == (State.RUNNING if has_begun else State.FAILED)
+
+
 def test_a_script_that_names_no_runs_takes_the_slots_of_the_present_ones(boss: Client) -> None:
     job = running_job(tenant_queue(max_job=2), another_process(host="elsewhere"))
     data = {"confirm": "yes", "force": "on", "reason": "it hangs"}
