@@ -32,6 +32,7 @@ ASKED = "asked"
 STOPPED = "stopped"
 NOT_STOPPED = "not stopped"
 ENDED = "ended"
+MOVED_ON = "moved on"
 
 STOPPING = ngettext_lazy(
     "%(count)d running job is being stopped.", "%(count)d running jobs are being stopped.", "count"
@@ -40,6 +41,9 @@ ASKED_TO_END = ngettext_lazy(
     "%(count)d reservation was asked to end: its process cannot be stopped from here.",
     "%(count)d reservations were asked to end: their processes cannot be stopped from here.",
     "count",
+)
+LEFT_ALONE = ngettext_lazy(
+    "%(count)d job was left alone: it had moved on.", "%(count)d jobs were left alone: they had moved on.", "count"
 )
 
 
@@ -157,8 +161,10 @@ def _cancel(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict
 
 @_with_its_entry
 def _stop(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
-    if job.state != State.RUNNING or not job.cancel():
+    if job.state != State.RUNNING:
         return OTHER_STATE
+    if not cancel.stop(job):
+        return MOVED_ON
     audit.note(model_admin, request, job, _("stop requested"), reason=values["reason"])
     return ASKED if job.is_reservation else DONE
 
@@ -237,6 +243,7 @@ CANCEL = Confirmed(
         ),
         ENDED: ngettext_lazy("%(count)d job had already ended.", "%(count)d jobs had already ended.", "count"),
         OTHER_STATE: ngettext_lazy("%(count)d job is not running.", "%(count)d jobs are not running.", "count"),
+        MOVED_ON: LEFT_ALONE,
         **spared.OF_JOBS,
     },
     warnings=_behind_canceled,
@@ -259,6 +266,7 @@ STOP = Confirmed(
         DONE: STOPPING,
         ASKED: ASKED_TO_END,
         OTHER_STATE: ngettext_lazy("%(count)d job is not running.", "%(count)d jobs are not running.", "count"),
+        MOVED_ON: LEFT_ALONE,
         **spared.OF_JOBS,
     },
     warnings=_behind_stopped,
