@@ -128,8 +128,17 @@ def note_all(model_admin: Any, request: HttpRequest, what: Any, new: str, reason
 def note_deletions(request: HttpRequest, rows: Sequence[TenantQueue], reason: str) -> None:
     """An entry for each, beforehand, as afterwards it has no primary key to name it by."""
     if rows:
-        alike = _alike(request, rows[0]) | {"action_flag": DELETION, "change_message": reason}
-        LogEntry.objects.bulk_create([LogEntry(**alike, **_own(row)) for row in rows])
+        alike = _alike(request, rows[0]) | {"action_flag": DELETION}
+        LogEntry.objects.bulk_create(
+            [LogEntry(**alike, **_own(row), change_message=_deletion(row, reason)) for row in rows]
+        )
+
+
+def _deletion(row: TenantQueue, reason: str) -> str:
+    """In Django's form, which has no place of its own for a reason. Django translates the name for whoever reads it."""
+    with translation.override(None):
+        name = str(row._meta.verbose_name)
+    return json.dumps([{"deleted": {"name": name, "object": sentence(str(row), "", "", reason)}}])
 
 
 def is_beside_slots(model_admin: Any) -> bool:

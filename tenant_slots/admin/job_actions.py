@@ -32,6 +32,7 @@ ASKED = "asked"
 STOPPED = "stopped"
 NOT_STOPPED = "not stopped"
 ENDED = "ended"
+MOVED_ON = "moved on"
 
 STOPPING = ngettext_lazy(
     "%(count)d running job is being stopped.", "%(count)d running jobs are being stopped.", "count"
@@ -41,6 +42,9 @@ ASKED_TO_END = ngettext_lazy(
     "%(count)d reservations were asked to end: their processes cannot be stopped from here.",
     "count",
 )
+LEFT_ALONE = ngettext_lazy(
+    "%(count)d job was left alone: it had moved on.", "%(count)d jobs were left alone: they had moved on.", "count"
+)
 
 
 Apply = Callable[[Any, HttpRequest, TenantJob, dict[str, Any]], str]
@@ -48,8 +52,8 @@ Apply = Callable[[Any, HttpRequest, TenantJob, dict[str, Any]], str]
 
 class ReleaseForm(ReasonForm):
     runs = forms.CharField(widget=forms.HiddenInput, required=False)
-    """The attempts that had slots when the page was shown: those that came meanwhile keep theirs. Empty where none had
-    one, and None where no page was shown, as to a script.
+    """The attempts that had slots when the page was shown: those that came or began since keep theirs. Empty where none
+    had one, and None where no page was shown, as to a script.
     """
     force = forms.BooleanField(
         label=_("Even if the job seems to be alive"),
@@ -157,8 +161,10 @@ def _cancel(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict
 
 @_with_its_entry
 def _stop(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
-    if job.state != State.RUNNING or not job.cancel():
+    if job.state != State.RUNNING:
         return OTHER_STATE
+    if not cancel.stop(job):
+        return MOVED_ON
     audit.note(model_admin, request, job, _("stop requested"), reason=values["reason"])
     return ASKED if job.is_reservation else DONE
 
@@ -187,11 +193,17 @@ def _set_priority(model_admin: Any, request: HttpRequest, job: TenantJob, values
 def _runs(pks: list[int]) -> dict[str, Any]:
     """What a `ReleaseForm` begins with."""
     holding = TenantJob.objects.holding().filter(among(pks)).order_by()
-    return {"runs": numbers_as_text(holding.values_list("pk", "attempt"))}
+    runs = holding.values_list("pk", "attempt", "state")
+    return {"runs": numbers_as_text((pk, _run(attempt, state)) for pk, attempt, state in runs)}
+
+
+def _run(attempt: int, state: str) -> int:
+    """An attempt that has only got its slot is another one than once it runs: as a number, as pages remember it."""
+    return 2 * attempt + (state == State.RUNNING)
 
 
 @lru_cache(maxsize=1)
-def _attempts(runs: str) -> dict[int, int]:
+def _runs_shown(runs: str) -> dict[int, int]:
     """Read once for all jobs of an action."""
     return numbers_by_key(runs)
 
@@ -199,7 +211,7 @@ def _attempts(runs: str) -> dict[int, int]:
 @_with_its_entry
 def _release(model_admin: Any, request: HttpRequest, job: TenantJob, values: dict[str, Any]) -> str:
     runs = values.get("runs")
-    if runs is not None and _attempts(runs).get(job.pk) != job.attempt:
+    if runs is not None and _runs_shown(runs).get(job.pk) != _run(job.attempt, job.state):
         return str(ByHand.NO_SLOT.value)
     force = bool(values["force"]) and model_admin.has_force_release_permission(request)
     reason = f"released by {name_of(request)}: {values['reason']}"
@@ -231,6 +243,7 @@ CANCEL = Confirmed(
         ),
         ENDED: ngettext_lazy("%(count)d job had already ended.", "%(count)d jobs had already ended.", "count"),
         OTHER_STATE: ngettext_lazy("%(count)d job is not running.", "%(count)d jobs are not running.", "count"),
+        MOVED_ON: LEFT_ALONE,
         **spared.OF_JOBS,
     },
     warnings=_behind_canceled,
@@ -253,6 +266,7 @@ STOP = Confirmed(
         DONE: STOPPING,
         ASKED: ASKED_TO_END,
         OTHER_STATE: ngettext_lazy("%(count)d job is not running.", "%(count)d jobs are not running.", "count"),
+        MOVED_ON: LEFT_ALONE,
         **spared.OF_JOBS,
     },
     warnings=_behind_stopped,

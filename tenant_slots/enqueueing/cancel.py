@@ -44,6 +44,16 @@ def cancel_unstarted(job: TenantJob) -> bool:
     return False
 
 
+def stop(job: TenantJob) -> bool:
+    """Ask the run of which the row was read to stop. False when it has ended, or went back to wait, meanwhile.
+
+    Unlike `TenantJob.cancel` it cancels nothing that waits: who may stop jobs need not be allowed to do that.
+    """
+    with suppress(TenantQueue.DoesNotExist):
+        return job.state == State.RUNNING and _ask_to_stop(job)
+    return False
+
+
 def cancel_waiting(tenant_queue: TenantQueue, pks: Sequence[int]) -> int:
     """Cancel those of a tenant's jobs, by primary key, that wait.
 

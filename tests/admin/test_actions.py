@@ -12,9 +12,10 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
-from tenant_slots import slots
+from tenant_slots import dispatch, slots
 from tenant_slots.admin import TenantQueueAdmin, actions
 from tenant_slots.admin.export import harmless
+from tenant_slots.enqueueing import cancel
 from tenant_slots.models import BulkChange, State, TenantJob, TenantQueue
 from tests.admin.site import (
     JOBS,
@@ -198,6 +199,25 @@ def test_nor_does_a_run_of_jobs_that_had_no_slots_when_the_page_was_shown(
     assert fresh(job).state == State.RUNNING
 
 
+@pytest.mark.parametrize("most", [0, 200], ids=["by a worker", "in the request"])
+@pytest.mark.parametrize("has_begun", [True, False], ids=["begun since", "the control"])
+def test_a_job_that_was_next_when_the_page_was_shown_keeps_the_slot_in_which_it_runs(
+    has_begun: bool, most: int, boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "MOST_IN_REQUEST", most)
+    job = waiting_job(tenant_queue(max_job=2))
+    assert slots.admit_this(job)
+    _, sent = asked(boss, JOBS, "release", job)
+    if has_begun:
+        assert slots.start(fresh(job), another_process())
+
+    boss.post(JOBS, {**sent, "force": "on", "reason": "nobody takes it"}, follow=True)
+    if not most:
+        work()
+
+    assert fresh(job).state == (State.RUNNING if has_begun else State.FAILED)
+
+
 def test_a_script_that_names_no_runs_takes_the_slots_of_the_present_ones(boss: Client) -> None:
     job = running_job(tenant_queue(max_job=2), another_process(host="elsewhere"))
     data = {"confirm": "yes", "force": "on", "reason": "it hangs"}
@@ -213,6 +233,58 @@ def test_a_running_job_is_asked_to_stop(boss: Client) -> None:
     assert fresh(running).cancel_requested_at is not None
     assert fresh(waiting).state == State.WAITING
     assert history() == ["Changed stop requested (wrong file)."]
+
+
+@pytest.mark.parametrize("runs_again", [True, False], ids=["runs again", "waits"])
+def test_what_does_not_run_any_more_is_neither_stopped_nor_canceled(
+    runs_again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was put back while another one was being stopped."""
+    stopper = signed_in("view_tenantjob", "stop_tenantjob")
+    row = tenant_queue(max_job=2)
+    running = [running_job(row, another_process()) for _ in range(2)]
+    _, sent = asked(stopper, JOBS, "stop", *running)
+
+    def put_the_other_back(stopped: TenantJob) -> None:
+        (other,) = (job for job in running if job.pk != stopped.pk)
+        put_back(other, runs_again=runs_again)
+
+    monkeypatch.setattr(dispatch, "stop", put_the_other_back)
+    response = stopper.post(JOBS, {**sent, "reason": "wrong file"}, follow=True)
+
+    assert messages_of(response) == ["1 running job is being stopped.", "1 job was left alone: it had moved on."]
+    assert history() == ["Changed stop requested (wrong file)."]
+    assert sorted((fresh(job).state, job.cancel_requested_at is None) for job in running) == [
+        (State.RUNNING, False),
+        (State.RUNNING if runs_again else State.WAITING, True),
+    ]
+    assert counters_match()
+
+
+def put_back(job: TenantJob, *, runs_again: bool = False) -> None:
+    assert slots.release(fresh(job), state=State.WAITING)
+    if runs_again:
+        assert slots.admit_this(fresh(job))
+        assert slots.start(fresh(job), another_process())
+
+
+def test_nor_does_a_cancel_say_so_of_it(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was put back between the two steps of its cancel."""
+    job = running_job(tenant_queue(), another_process())
+    _, sent = asked(boss, JOBS, "cancel", job)
+
+    cancel_unstarted = cancel.cancel_unstarted
+
+    def then_put_back(job: TenantJob) -> bool:
+        canceled = cancel_unstarted(job)
+        put_back(job)
+        return canceled
+
+    monkeypatch.setattr(cancel, "cancel_unstarted", then_put_back)
+    response = boss.post(JOBS, sent, follow=True)
+
+    assert messages_of(response) == ["1 job was left alone: it had moved on."]
+    assert (fresh(job).state, history(), counters_match()) == (State.WAITING, [], True)
 
 
 def test_failed_jobs_are_retried(boss: Client) -> None:

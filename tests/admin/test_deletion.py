@@ -10,7 +10,7 @@ from django.contrib.admin.models import LogEntry
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from tenant_slots.admin import actions, queue_deletion
 from tenant_slots.admin.bulk.run import run_bulk_change
@@ -45,6 +45,10 @@ def entries() -> list[tuple[str, bool, str]]:
     return [(one.object_repr, one.is_deletion(), one.get_change_message()) for one in LogEntry.objects.order_by("pk")]
 
 
+def said_of(row: str, reason: str) -> str:
+    return f"Deleted tenant queue \u201c{row} ({reason})\u201d."
+
+
 def test_the_page_of_one_takes_a_reason(boss: Client) -> None:
     row, other = tenant_queue("acme"), tenant_queue("beta")
     ended_jobs(row, 2)
@@ -55,7 +59,24 @@ def test_the_page_of_one_takes_a_reason(boss: Client) -> None:
     assert response.redirect_chain == [(QUEUES, 302)]
     assert list(TenantQueue.objects.all()) == [other]
     assert not TenantJob.objects.exists()
-    assert entries() == [("acme on imports", True, "they left")]
+    assert entries() == [("acme on imports", True, said_of("acme on imports", "they left"))]
+
+
+@pytest.mark.parametrize("reason", ["[4711]", "[]", "{0} {name}", ""])
+def test_the_entry_of_a_deletion_can_be_read_whatever_its_reason(boss: Client, reason: str) -> None:
+    deleted(boss, tenant_queue("acme"), reason=reason)
+    ((_, _, text),) = entries()
+    assert text == (
+        said_of("acme on imports", reason) if reason else "Deleted tenant queue \u201cacme on imports\u201d."
+    )
+
+
+def test_the_entry_of_a_deletion_is_in_the_language_of_its_reader(boss: Client) -> None:
+    page = change_page(tenant_queue("acme"), "delete")
+    sent = {**Form(text_of(boss.get(page))).values, "reason": "they left"}
+    boss.post(page, sent, headers={"Accept-Language": "de"})
+    with translation.override("en"):
+        assert entries()[0][2] == said_of("acme on imports", "they left")
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
@@ -117,7 +138,7 @@ def test_of_several_rows_those_with_work_are_left(boss: Client) -> None:
         "1 tenant queue was left alone: jobs hold its slots or wait.",
     ]
     assert list(TenantQueue.objects.all()) == [busy]
-    assert entries() == [("idle on imports", True, "they left")]
+    assert entries() == [("idle on imports", True, said_of("idle on imports", "they left"))]
 
 
 def test_a_row_with_many_jobs_is_left_to_the_background(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +194,7 @@ def test_what_has_changed_since_the_page_was_shown_is_left(
     assert "2 tenant queues were deleted." in lines
     assert said in lines
     assert not TenantQueue.objects.filter(pk__in=[rows[0].pk, rows[2].pk]).exists()
-    assert [entry[2] for entry in entries()] == ["they left"] * 2
+    assert [entry[2] for entry in entries()] == [said_of(str(rows[at]), "they left") for at in (0, 2)]
 
 
 @pytest.mark.usefixtures("in_background")
@@ -186,7 +207,7 @@ def test_many_are_deleted_with_their_jobs_and_all_are_counted(boss: Client, monk
     other = ended_jobs(tenant_queue("other"), 1)[0]
     change = carried_out(started(boss, QUEUES, "delete_selected", rows, reason="they left"))
     assert came_of(change) == {"done": 5, "jobs": 10}
-    assert entries() == [(str(row), True, "they left") for row in rows]
+    assert entries() == [(str(row), True, said_of(str(row), "they left")) for row in rows]
     assert not TenantQueue.objects.filter(pk__in=[row.pk for row in rows]).exists()
     assert not JobDependency.objects.exists()
     assert TenantJob.objects.filter(pk=other.pk).exists()
