@@ -25,6 +25,7 @@ from tests.factories import age, fresh, in_rq, owner, running_job, tenant_queue,
 from tests.faults.servers import django_on_redis
 from tests.repair.sweeps import sweep_now
 from tests.repair.test_doctor import doctor
+from tests.sleeping import replace_sleep
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -189,7 +190,7 @@ def test_nor_by_a_worker_that_waits_at_rqs_lists(monkeypatch: pytest.MonkeyPatch
 def test_nor_by_the_thread_in_which_a_worker_waits_for_commands(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("rq.worker.base.time.sleep", lambda seconds: None)
+    replace_sleep(monkeypatch, lambda seconds: None)
     worker: Any = TenantSimpleWorker([dispatch.queue_named("imports")], prepare_for_work=False)
     worker._pubsub_exception_handler(MasterNotFoundError("password=s3cret"), None, None)
     worker._pubsub_exception_handler(redis.ConnectionError("Connection refused"), None, None)

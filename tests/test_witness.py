@@ -14,6 +14,7 @@ import pytest
 
 from tenant_slots import witness
 from tenant_slots.witness import LAYOUT, Phase, Seen, Witness, seen_in
+from tests.sleeping import replace_sleep
 
 A = Seen(0x0101010101010101, 0x0101010101010101, 0x0101010101010101, Phase.TAKING)
 B = Seen(0x0202020202020202, 0x0202020202020202, 0x0202020202020202, Phase.HOLDING)
@@ -158,7 +159,7 @@ def test_a_writer_that_was_stopped_halfway_is_waited_for(monkeypatch: pytest.Mon
         if len(pauses) == 20:
             shared._memory[: witness.SIZE] = whole
 
-    monkeypatch.setattr(witness.time, "sleep", sleep)
+    replace_sleep(monkeypatch, sleep)
     assert shared.read() == A
     assert len(pauses) == 20
     shared._memory[:8] = b"\2" * 8

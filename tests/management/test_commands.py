@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +27,7 @@ from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tests.factories import age, fresh, in_rq, owner, running_job, tenant_queue, waiting_job, work
 from tests.processes import ROOT, environment
+from tests.sleeping import replace_sleep
 
 pytestmark = pytest.mark.django_db
 committing = pytest.mark.django_db(transaction=True)
@@ -147,7 +147,7 @@ def test_watch_repeats_until_interrupted(monkeypatch: pytest.MonkeyPatch) -> Non
         if len(pauses) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(time, "sleep", sleep)
+    replace_sleep(monkeypatch, sleep)
     documents = [json.loads(line) for line in status("--json", "--watch").splitlines()]
     assert len(documents) == 3
     assert pauses == [2.0, 2.0, 2.0]
@@ -162,7 +162,7 @@ def test_watch_shows_the_busiest_that_fit_on_the_screen(monkeypatch: pytest.Monk
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(time, "sleep", interrupt)
+    replace_sleep(monkeypatch, interrupt)
     out = status("--watch", to=Terminal())
     assert out.startswith(slots_status.CLEAR_SCREEN)
     assert len(out.splitlines()) < 8

@@ -30,6 +30,7 @@ from tests.factories import (
     waiting_job,
     work,
 )
+from tests.sleeping import replace_sleep
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -278,7 +279,7 @@ def test_a_job_that_loses_the_race_for_its_slot_defers_itself(monkeypatch: pytes
 def test_a_job_that_gets_its_slot_by_its_own_offer_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot has become free since it asked for one: nobody may wait for a minute beside it."""
     monkeypatch.setattr(transitions, "admit_here", lambda job: False)
-    monkeypatch.setattr(dispatch.time, "sleep", lambda seconds: None)
+    replace_sleep(monkeypatch, lambda seconds: None)
     rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
     work()
     assert (rq_job.return_value(refresh=True), scheduled(), in_rq("reports")) == (3, [], 0)
@@ -312,7 +313,7 @@ def test_a_job_that_gets_its_slot_while_rq_schedules_it_is_found(monkeypatch: py
         pauses.append(seconds)
         queue.scheduled_job_registry.add(rq_job, ttl=60)
 
-    monkeypatch.setattr(dispatch.time, "sleep", rq_catches_up)
+    replace_sleep(monkeypatch, rq_catches_up)
     row.max_job = 1
     row.save()
     assert pauses == [dispatch.DEFER_PAUSES[0]]
