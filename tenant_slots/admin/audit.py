@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, cast
 
 from django.contrib import messages
@@ -26,7 +27,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db import copying
 from tenant_slots.db.consequences import Consequence, inserted_then
 from tenant_slots.db.transactions import bounded, is_open, kept_unbroken, send
-from tenant_slots.models import Change, KeptChange, TenantJob, TenantQueue
+from tenant_slots.models import BulkChange, Change, KeptChange, TenantJob, TenantQueue
 
 logger = logging.getLogger("tenant_slots")
 
@@ -84,23 +85,33 @@ def note_what_stands(
     model_admin: Any, request: HttpRequest, row: Model, what: Any, old: Any = "", new: Any = "", reason: str = ""
 ) -> None:
     """As `note`, of what is committed by now: where the entry cannot be written, nothing is undone by that."""
-    _is_logged(model_admin, request, row, [message(what, old, new, reason)])
+    _is_written(row, partial(_log_each, model_admin, request, row, [message(what, old, new, reason)]))
+
+
+def note_command(model_admin: Any, request: HttpRequest, change: BulkChange, what: Any) -> None:
+    """As `note`, of what staff tell a bulk change to do, with the reason that it has."""
+    _write(request, change, partial(note_all, model_admin, request, what, str(change), change.reason))
 
 
 def _log(model_admin: Any, request: HttpRequest, row: Model, made: Sequence[dict[str, Any]]) -> None:
-    """An entry for each message. In a transaction an error undoes the change too; without one that stands."""
+    """An entry for each message."""
+    _write(request, row, partial(_log_each, model_admin, request, row, made))
+
+
+def _write(request: HttpRequest, row: Model, write: Callable[[], None]) -> None:
+    """The entries of what was done to a row. In a transaction an error undoes that too; without one it stands."""
     if is_open(app_settings.DATABASE):
-        _log_each(model_admin, request, row, made)
-    elif not _is_logged(model_admin, request, row, made):
+        write()
+    elif not _is_written(row, write):
         text = gettext("The change was made, but its entry in the log of the admin could not be written: %(row)s")
         messages.warning(request, text % {"row": row})
 
 
-def _is_logged(model_admin: Any, request: HttpRequest, row: Model, made: Sequence[dict[str, Any]]) -> bool:
-    """Whether an entry for each message could be written; the log says why not."""
+def _is_written(row: Model, write: Callable[[], None]) -> bool:
+    """Whether its entries could be written; the log says why not."""
     try:
         with kept_unbroken():
-            _log_each(model_admin, request, row, made)
+            write()
     except Exception:  # of another database, or of the project's own
         known = {name: getattr(row, name, None) for name in ("tenant", "queue")}
         about_row = logs.about(row) if isinstance(row, TenantJob) else logs.about_named(**known)

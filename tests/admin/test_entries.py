@@ -12,11 +12,11 @@ from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.test import Client
 
-from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin
+from tenant_slots.admin import TenantJobAdmin, TenantQueueAdmin, actions
 from tenant_slots.db.transactions import waiting_at_most
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import BulkChange, Ending, State, TenantJob, TenantQueue
 from tests import refusals
-from tests.admin.bulk_changes import many_queues
+from tests.admin.bulk_changes import many_queues, page_of, started
 from tests.admin.site import JOBS, QUEUES, asked, confirmed, messages_of
 from tests.factories import another_process, dead_process, fresh, in_thread, running_job, tenant_queue, waiting_job
 from tests.races.test_callers_transactions import kept_open
@@ -45,6 +45,12 @@ OF_QUEUES: list[tuple[str, dict[str, str]]] = [
     ("cancel_waiting", {"typed": "1"}),
     ("retry_failed", {}),
 ]
+
+
+COMMANDS = {"stop": "stop", "end": "stop", "go on": "go_on"}
+"""The buttons on the page of a bulk change."""
+
+COMMANDS_OF_LOST = ("end", "go on")
 
 
 class EntriesElsewhere:
@@ -117,6 +123,33 @@ def test_an_action_on_a_job_whose_entry_is_refused_changes_nothing(
     assert stored() == before
 
 
+def commanded(client: Client, command: str, monkeypatch: pytest.MonkeyPatch) -> BulkChange:
+    """A bulk change that may be told so."""
+    monkeypatch.setattr(actions, "MOST_IN_REQUEST", 3)
+    change = started(client, QUEUES, "pause", many_queues(5))
+    if command in COMMANDS_OF_LOST:
+        TenantJob.objects.get(uuid=change.job).cancel()
+    return change
+
+
+def state_of(change: BulkChange) -> list[Any]:
+    changes = BulkChange.objects.filter(pk=change.pk).values()
+    return [*changes, *change.chunks.values(), TenantJob.objects.count()]
+
+
+@on_postgres
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_to_a_bulk_change_whose_entry_is_refused_changes_nothing(
+    command: str, boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = commanded(boss, command, monkeypatch)
+    before = state_of(change)
+    with no_entry():
+        response = boss.post(page_of(change), {COMMANDS[command]: "yes"}, follow=True)
+    assert messages_of(response) == ["not this one"]
+    assert state_of(change) == before
+
+
 @on_postgres
 def test_only_the_row_whose_entry_is_refused_is_left(boss: Client) -> None:
     rows = many_queues(3)
@@ -185,6 +218,21 @@ def test_so_do_actions(boss: Client, caplog: pytest.LogCaptureFixture) -> None:
     assert messages_of(of_job) == [SAID.format(job), "The priority of 1 job was changed."]
     assert (fresh(row).max_job, fresh(job).priority) == (7, 7)
     assert len(complaints(caplog)) == 2
+
+
+@pytest.mark.usefixtures("_entries_elsewhere")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_so_do_commands_to_a_bulk_change(
+    command: str, boss: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    change = commanded(boss, command, monkeypatch)
+    first_job = change.job
+    response = boss.post(page_of(change), {COMMANDS[command]: "yes"}, follow=True)
+    assert messages_of(response) == [SAID.format(change)]
+    assert (fresh(change).cancel_requested_at is not None) == (command != "go on")
+    assert (change.ending == Ending.STOPPED) == (command == "end")
+    assert (change.job != first_job) == (command == "go on")
+    assert len(complaints(caplog)) == 1
 
 
 @on_postgres

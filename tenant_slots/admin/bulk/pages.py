@@ -158,22 +158,24 @@ class BulkPages(Restricted, AnyConcern):
         job = TenantJob.objects.filter(uuid=change.job).select_related("tenant_queue").first()
         queue = queue_for([job.tenant_queue.queue] if job else [])
         still_lost = BulkChange.objects.filter(pk=change.pk, job=change.job, ended_at=None)
-        with transaction.atomic(using=app_settings.DATABASE):
-            is_first = still_lost.update(cancel_requested_at=None)
+        with audit.with_its_entries(self, change):
+            with transaction.atomic(using=app_settings.DATABASE):
+                is_first = still_lost.update(cancel_requested_at=None)
+                if is_first:
+                    enqueue(change, queue)
             if is_first:
-                enqueue(change, queue)
-        if is_first:
-            audit.note_all(self, request, _("bulk change gone on with:"), str(change), change.reason)
+                audit.note_command(self, request, change, _("bulk change gone on with:"))
 
     def _stop_bulk_change(self, request: HttpRequest, change: BulkChange) -> None:
         """One that nobody goes on with ends at once, as there is no job that could look."""
         is_lost = self._bulk_report(request, change).state == LOST
         unasked = BulkChange.objects.filter(pk=change.pk, ended_at=None, cancel_requested_at=None)
-        is_first = unasked.update(cancel_requested_at=DatabaseNow())
-        if is_lost:
-            run.end(change, Ending.STOPPED)
-        if is_first or is_lost:
-            audit.note_all(self, request, _("bulk change stopped:"), str(change), change.reason)
+        with audit.with_its_entries(self, change):
+            is_first = unasked.update(cancel_requested_at=DatabaseNow())
+            if is_lost:
+                run.end(change, Ending.STOPPED)
+            if is_first or is_lost:
+                audit.note_command(self, request, change, _("bulk change stopped:"))
 
     def _bulk_page(self, request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:
         common = {
