@@ -16,6 +16,8 @@ local FRONT = -1e15   -- score of tenants that come with nothing to their accoun
 local RECORD = '<dddddfHHIB'
 local NOTHING_YET = {0, 0, 0, 0, 0, -1, 0, 1, 0, 0}
 
+local FREED = 2 -- in place of `parked`: it has a place, and since its last turn there a slot of it was freed elsewhere
+
 local TIMES = '<ddddHBd'
 
 local clock = redis.call('TIME')
@@ -324,6 +326,7 @@ end
 
 -- A tenant has its turn, with so many jobs, and is charged for these.
 local function turn_of(record, jobs)
+  if record.parked == FREED then record.parked = 0 end
   note(record.queue, 'virtual', math.max(times_of(record.queue).virtual, measured(record)))
   begin(record, jobs)
   write(record)
@@ -405,8 +408,8 @@ end
 local function has_nothing(record) return record.left_at > 0 and record.parked == 0 and not place_of(record) end
 
 -- A tenant has room again: it is offered in this queue, and in those others where it was full before. Returns these.
--- In this queue it may have nothing to run, unless the job itself runs again. Where it has a place in another one it is
--- offered too: who has its turn there may have seen that it was full, and is about to say so.
+-- In this queue it may have nothing to run, unless the job itself runs again. Where it has a place in another one that is
+-- noted: who has its turn there may have seen that it was full, and is about to say so.
 local function make_free(tenant, seconds, queue, is_over)
   local has_place = false
   if seconds ~= NOTHING_CHARGED then has_place = settle(queue, tenant, seconds) end
@@ -418,7 +421,8 @@ local function make_free(tenant, seconds, queue, is_over)
       offered(record)
       others[#others + 1] = lane
     elseif lane ~= queue and place_of(record) then
-      offered(record, true)
+      record.parked = FREED
+      write(record)
     end
   end
   return others
@@ -568,7 +572,9 @@ function operations.drop(queue, tenant, unused, offers, parked, wait)
   local record = read(queue, tenant)
   finish(record, tonumber(unused), unused * charge_of(record), now)
   if record.offers == tonumber(offers) then
+    local has_room_again = parked == '1' and record.parked == FREED
     exit(record, tonumber(parked))
+    if has_room_again then offered(record) end
     if tonumber(wait) >= 0 then
       redis.call('ZADD', key('wake', queue), now + wait, tenant)
       wakes_at(queue)

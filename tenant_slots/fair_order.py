@@ -53,7 +53,7 @@ class Turn(NamedTuple):
     stays_first: bool = False
     """Whether it would be next once more, as things are."""
     is_out: bool = False
-    """Whether it has no place in the order: it was full when it had its turn before."""
+    """Whether it has no place in the order: it was full when it had its turn before, or nothing more waited there."""
     for_nobody: bool = False
     """Whether no worker listens there: whoever comes is to find a job ahead."""
 

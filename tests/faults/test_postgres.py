@@ -215,11 +215,16 @@ def test_i3_i6_a_backend_terminated_inside_admit_changes_nothing(
     observer.wait_for_all()
 
 
-def test_i2_i3_i6_a_backend_terminated_inside_release_is_tried_again(
-    observer: Observer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("statement", "step_by_step"), [("GIVE_BACK_THEN", set()), ("GIVE_BACK", {"default"})], ids=["at once", "in steps"]
+)
+def test_i2_i3_i6_a_backend_terminated_for_a_release_is_tried_again(
+    observer: Observer, monkeypatch: pytest.MonkeyPatch, statement: str, step_by_step: set[str]
 ) -> None:
+    """In one statement there is no moment inside: the session is gone just before it is sent."""
+    monkeypatch.setattr(locks, "_step_by_step", step_by_step)
     jobs.quick.enqueue_many([(("acme", name, observer.path), {}) for name in ("one", "two")])
-    is_terminated = terminate_before(monkeypatch, "GIVE_BACK_THEN")
+    is_terminated = terminate_before(monkeypatch, statement)
     work("imports")
     assert is_terminated.is_set()
     assert all_ended()

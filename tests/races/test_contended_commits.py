@@ -71,6 +71,17 @@ def test_a_release_that_had_to_wait_frees_the_row_first_and_then_waits_for_the_d
     assert counters_match()
 
 
+def test_so_does_one_that_knows_its_tenant_queue_and_tries_to_do_all_in_one_statement() -> None:
+    row = tenant_queue()
+    job = running_job(row, owner())
+    assert job.tenant_queue.current_job
+    said = in_thread_while_held(row, lambda: slots.release(job, state=State.FINISHED))
+    assert said == ["COMMIT", *OF_COMMITS], "the first one has changed nothing"
+    assert locks._sought[row.pk] == locks.SOUGHT_FOR - 1
+    assert (fresh(job).state, fresh(row).current_job) == (State.FINISHED, 0)
+    assert counters_match()
+
+
 def test_so_does_a_worker_that_starts_the_next_job_in_the_same_transaction() -> None:
     row = tenant_queue()
     job, successor = running_job(row, owner()), waiting_job(row)

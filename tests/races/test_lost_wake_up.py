@@ -149,3 +149,39 @@ def test_control_a_turn_that_saw_the_slot_taken_ends_where_nothing_was_released_
     with transitions.in_turn(turn) as came_of:
         came_of(slots.admit_and_start(row.pk, "imports_bulk", owner(), lambda job: None))
     assert list(fair_order.known("imports_bulk", [row.pk])) == []
+
+
+def test_who_saw_its_slot_taken_again_and_again_does_not_go_before_a_newcomer() -> None:
+    """Its slot is freed, and taken by another worker for the other RQ queue, during each of its turns."""
+    full, newcomer = tenant_queue("full", max_job=1), tenant_queue("newcomer", max_job=1)
+    running: TenantJob | None = running_job(full, owner())
+    for row in (full, newcomer):
+        waiting_job(row, rq_queue="imports_bulk")
+        fair_order.offer("imports_bulk", [(row.pk, 1)])
+    turns: list[int] = []
+    while newcomer.pk not in turns and len(turns) < 6:
+        turn, _ = fair_order.take("worker", ["imports_bulk"], waits=False)
+        assert isinstance(turn, fair_order.Turn)
+        turns.append(turn.tenant_queue_id)
+        if turn.tenant_queue_id == full.pk:
+            with transitions.in_turn(turn) as came_of:
+                seen = slots.admit_and_start(full.pk, "imports_bulk", owner(), lambda job: None)
+                assert running
+                transitions.release(running, state=State.FINISHED)
+                waiting_job(full)
+                running = slots.admit_and_start(full.pk, "imports", owner("other"), lambda job: None).started
+                came_of(seen)
+    assert turns == [full.pk, newcomer.pk]
+
+
+def test_a_turn_that_found_nothing_waiting_is_over_whatever_was_released_meanwhile() -> None:
+    row = tenant_queue(max_job=2)
+    running = running_job(row, owner())
+    fair_order.offer("imports_bulk", [(row.pk, 1)])
+    turn, _ = fair_order.take("worker", ["imports_bulk"], waits=False)
+    assert isinstance(turn, fair_order.Turn)
+    with transitions.in_turn(turn) as came_of:
+        seen = slots.admit_and_start(row.pk, "imports_bulk", owner(), lambda job: None)
+        transitions.release(running, state=State.FINISHED)
+        came_of(seen)
+    assert list(fair_order.known("imports_bulk", [row.pk])) == []
