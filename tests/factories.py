@@ -125,7 +125,9 @@ def running_job(row: TenantQueue, by: Owner, **values: Any) -> TenantJob:
 
 
 def age(job: TenantJob, **seconds: float) -> None:
-    """Move times of a job into the past."""
+    """Move times of a job into the past. What has started had its slot by then."""
+    if "started_at" in seconds:
+        seconds.setdefault("admitted_at", seconds["started_at"])
     TenantJob.objects.filter(pk=job.pk).update(**{name: in_seconds(-value) for name, value in seconds.items()})
     job.refresh_from_db()
 
