@@ -129,7 +129,7 @@ def note_all(model_admin: Any, request: HttpRequest, what: Any, new: str, reason
     """One entry for many objects, which names none of them. As of `note`, the texts are lazy."""
     LogEntry.objects.create(
         user_id=cast("int", request.user.pk),  # or of whatever type the project's users have
-        content_type=ContentType.objects.get_for_model(model_admin.model, for_concrete_model=False),
+        content_type_id=ContentType.objects.get_for_model(model_admin.model, for_concrete_model=False).pk,
         object_repr=str(model_admin.opts.verbose_name_plural),
         action_flag=CHANGE,
         change_message=json.dumps([message(what, "", new, reason)]),

@@ -66,7 +66,7 @@ class DetailPage(Plans, QueuePermissions):
             "slots_history": audit.history_of(row, kept),
             "slots_job_url": page_of(self, request, TenantJob, "change"),
         }
-        if may_see(request, TenantJob):
+        if may_see(self, request, TenantJob):
             context |= self._its_jobs(row)
         if self.has_set_limit_permission(request, row):
             pages = {"slots_limit_url": "limit", "slots_reset_url": "reset"}

@@ -33,7 +33,7 @@ def address_of(model_admin: Any, request: HttpRequest, model: type[Model], page:
 def page_of(model_admin: Any, request: HttpRequest, model: type[Model], page: str) -> str:
     """The name that its address is looked up by, "" as of `address_of`."""
     site, opts = model_admin.admin_site, model._meta
-    if not (site.is_registered(model) and may_see(request, model)):
+    if not (site.is_registered(model) and may_see(model_admin, request, model)):
         return ""
     return f"{site.name}:{opts.app_label}_{opts.model_name}_{page}"
 

@@ -21,8 +21,13 @@ def may(request: HttpRequest, codename: str) -> bool:
     return allowed
 
 
-def may_see(request: HttpRequest, model: type[Model]) -> bool:
-    """Whether the viewer may see objects of a model of this app. Who may change them may, as in Django's admin."""
+def may_see(model_admin: Any, request: HttpRequest, model: type[Model]) -> bool:
+    """Whether the viewer may see objects of a model of this app. Who may change them may, as in Django's admin.
+
+    Where the project's own ModelAdmin of that model says otherwise, on the site of this one, it is asked.
+    """
+    if model_admin.admin_site.is_registered(model):
+        return bool(model_admin.admin_site.get_model_admin(model).has_view_permission(request))
     name = model._meta.model_name
     return may(request, f"view_{name}") or may(request, f"change_{name}")
 

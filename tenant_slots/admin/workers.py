@@ -144,7 +144,7 @@ class WorkersPage(QueuePermissions):
         ids = [member.rq_job_id for member in members if member.rq_job_id]
         named = {rq_id: named[0] for rq_id in ids if (named := dispatch.named_by(rq_id))}
         plain = [rq_id for rq_id in ids if rq_id not in named]
-        if not may_see(request, TenantJob):
+        if not may_see(self, request, TenantJob):
             return {}
         not_ended = self._theirs(request).exclude(Q(stage=Stage.ENDED) | Q(rq_job_id=""))  # as the index of these ids
         jobs = [

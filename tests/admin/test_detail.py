@@ -19,11 +19,12 @@ import tests.jobs  # noqa: F401  the task is known once its module is imported
 from tenant_slots import rates
 from tenant_slots.admin import queue_charts, reasons, snapshots
 from tenant_slots.admin.arguments import HIDDEN, is_hidden, shown_args
+from tenant_slots.admin.jobs import TenantJobAdmin
 from tenant_slots.admin.queue_charts import SPANS, Span, ticks_of
 from tenant_slots.models import JobDependency, KeptChange, State, TenantQueue
 from tenant_slots.stats.pace import pace_of
 from tenant_slots.stats.reasons import Reason, Waits, why_waiting
-from tests.admin.site import change_page, signed_in
+from tests.admin.site import JOBS, change_page, signed_in
 from tests.admin.test_limits import limit_page
 from tests.factories import admit, another_process, fresh, running_job, tenant_queue, waiting_job, worker_on_record
 
@@ -476,3 +477,12 @@ def test_where_the_clock_is_changed_the_axis_of_a_chart_has_the_times_that_it_sh
     monkeypatch.setattr(timezone, "now", lambda: now)
     ticks = ticks_of(SPANS["24h"])
     assert ticks[::4][-4:] == hours
+
+
+def test_jobs_that_the_projects_own_admin_shows_nobody_are_not_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TenantJobAdmin, "has_view_permission", lambda self, request, obj=None: False)
+    viewer = signed_in("view_tenantqueue", "view_tenantjob")
+    row = tenant_queue(max_job=0)
+    job = waiting_job(row)
+    assert viewer.get(JOBS).status_code == 403
+    assert str(job.uuid) not in viewer.get(change_page(row)).content.decode()
