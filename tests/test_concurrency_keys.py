@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
 from tenant_slots import concurrency_keys, exceptions, slots, tenant_job, waiting_keys
-from tenant_slots.db.transactions import AS_INDEXED
-from tenant_slots.locks import locked
+from tenant_slots.locks import AS_INDEXED, locked
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import findings
 from tests import jobs

@@ -39,14 +39,6 @@ UNDONE = (DEADLOCK, "40001")
 READ_ONLY = "25006"
 """The one of a server that takes no writes: a standby, perhaps the primary of a minute ago."""
 
-AS_INDEXED = ("SET LOCAL enable_sort = off", "SET LOCAL jit = off")
-"""Who is next is read from the index that has a backlog in its order, whatever PostgreSQL believes of its length.
-
-A tenant whose jobs came after the last ANALYZE has a row or two for all that PostgreSQL knows. To read these by any
-index of that tenant's jobs and to sort them is a little cheaper then, and reads a hundred thousand where there are as
-many. Before version 18 a sort that cannot be helped counts as so dear that the statement would be compiled.
-"""
-
 SEES_OTHERS = ("read committed", "read uncommitted")
 """Isolation levels whose every statement looks anew. The second one is the first one in PostgreSQL, by another name."""
 
@@ -170,7 +162,7 @@ def _transaction(alias: str) -> Iterator[tuple[str, ...]]:
             yield ()
         elif not is_part:
             connections[alias].connection.autocommit = True  # psycopg would send a BEGIN of its own first
-            yield BEGIN, _lock_timeout(patience.get()), *AS_INDEXED
+            yield BEGIN, _lock_timeout(patience.get())
         else:
             kept = f"tenant_slots.lock_timeout_{len(connections[alias].savepoint_ids)}"
             yield (
