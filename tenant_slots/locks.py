@@ -19,7 +19,7 @@ from django.db import DatabaseError
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db.compiled import Asked, takes_one_at_a_time, together
-from tenant_slots.db.consequences import update_unless_locked, updated_then
+from tenant_slots.db.consequences import update_unless_locked
 from tenant_slots.db.transactions import bounded, is_open, send, sqlstate
 from tenant_slots.models import TenantQueue
 from tenant_slots.statements import FREE, LOCK, LOCK_IF_FREE
@@ -110,10 +110,9 @@ def update_if_free(tenant_queue_id: int, update: Asked, *then: Asked) -> list[An
     alias = app_settings.DATABASE
     if is_open(alias) or takes_one_at_a_time(alias) or alias in _step_by_step or tenant_queue_id in _sought:
         return []
-    consequences = [updated_then(one.statement, **one.values) for one in then]
     try:
         with bounded(alias, tenant_queue_id) as rules:
-            is_free, found = update_unless_locked(rules, Asked(FREE, {"pk": tenant_queue_id}), update, consequences)
+            is_free, found = update_unless_locked(rules, Asked(FREE, {"pk": tenant_queue_id}), update, then)
     except DatabaseError as error:
         if sqlstate(error) not in NOT_TOGETHER:
             raise

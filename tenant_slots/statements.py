@@ -59,21 +59,24 @@ LOCKED = (
 ADMITTED = ("uuid", "tenant_queue", "kind", "task", "options", "rq_job_id", "rq_queue", "state", "attempt", "token")
 """What a push to RQ needs to know of a job."""
 
-LOCK = Statement(lambda: TenantQueue.objects.select_for_update(no_key=True).filter(pk=PK).only(*LOCKED))
+LOCK = Statement(lambda: TenantQueue.objects.select_for_update(no_key=True).filter(pk=PK).only(*LOCKED), prepared=True)
 
 LOCK_IF_FREE = Statement(
-    lambda: TenantQueue.objects.select_for_update(no_key=True, skip_locked=True).filter(pk=PK).only(*LOCKED)
+    lambda: TenantQueue.objects.select_for_update(no_key=True, skip_locked=True).filter(pk=PK).only(*LOCKED),
+    prepared=True,
 )
 """No row when somebody has it locked: the only thing that is asked by it. Nobody goes on without LOCK then."""
 
 FREE = Statement(
-    lambda: TenantQueue.objects.select_for_update(no_key=True, skip_locked=True).filter(pk=PK).values_list("pk")
+    lambda: TenantQueue.objects.select_for_update(no_key=True, skip_locked=True).filter(pk=PK).values_list("pk"),
+    prepared=True,
 )
 """As LOCK_IF_FREE, for what does not depend on the row."""
 
 TAKE = Statement(
     lambda: TenantQueue.objects.filter(pk=PK).with_free(SLOTS),
     {"current_job": F("current_job") + SLOTS},
+    prepared=True,
 )
 
 TOKENS_LEFT = Statement(lambda: TenantQueue.objects.filter(pk=PK).annotate(left=rates.left()).values_list("left"))
@@ -89,17 +92,20 @@ GIVE_TOKEN_BACK = Statement(lambda: TenantQueue.objects.filter(pk=PK), rates.giv
 GIVE_BACK = Statement(
     lambda: TenantQueue.objects.filter(pk=PK, current_job__gte=SLOTS),
     {"current_job": F("current_job") - SLOTS},
+    prepared=True,
 )
 
 GIVE_BACK_THEN = Statement(
     lambda: TenantQueue.objects.filter(HasChanged(), pk=PK, current_job__gte=SLOTS),
     {"current_job": F("current_job") - SLOTS},
+    prepared=True,
 )
 """As GIVE_BACK, where a job has left."""
 
 CLAIM = Statement(
     lambda: TenantJob.objects.filter(pk=PK, state=State.WAITING),
     {"state": State.QUEUED, "attempt": F("attempt") + 1, "admitted_at": DatabaseNow()},
+    prepared=True,
 )
 
 CLAIM_ALL = Statement(
@@ -112,7 +118,7 @@ CLAIMED = Statement(lambda: TenantJob.objects.filter(IsOneOf("pk", PKS), state=S
 
 UUID = Parameter("uuid", UUIDField())
 
-JOB = Statement(lambda: TenantJob.objects.filter(uuid=UUID))
+JOB = Statement(lambda: TenantJob.objects.filter(uuid=UUID), prepared=True)
 
 QUEUE_OF_JOB = Statement(lambda: TenantQueue.objects.filter(jobs__uuid=UUID))
 
@@ -126,7 +132,7 @@ _STARTED = {
 }
 """No index is written where the digest stays as it is, nor more of the log. What has begun before expires no more."""
 
-START = Statement(lambda: TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, state=State.QUEUED), _STARTED)
+START = Statement(lambda: TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, state=State.QUEUED), _STARTED, prepared=True)
 
 TENANT_QUEUE = Parameter("tenant_queue", IntegerField())
 PRIORITY = Parameter("priority", IntegerField())
@@ -167,6 +173,7 @@ CLAIM_AND_START = Statement(
     lambda: TenantJob.objects.filter(pk=PK, state=State.WAITING),
     {**_STARTED, "attempt": F("attempt") + 1, "admitted_at": DatabaseNow()},
     returning=True,
+    prepared=True,
 )
 """Of a job that the process which admits it runs at once."""
 
@@ -178,6 +185,7 @@ NOTE_AWAITED = Statement(
 BEAT = Statement(
     lambda: TenantJob.objects.filter(pk=PK, token=TOKEN, state=State.RUNNING),
     {"beat_at": DatabaseNow(), **fields_of(TenantJob, ["horse"])},
+    prepared=True,
 )
 """The work-horse too: it may have been forked after its worker recorded the start."""
 
@@ -191,7 +199,7 @@ def first_waiting(number: int) -> Statement:
 def _first_waiting(number: int) -> Statement:
     """One for each power of two up to the highest limit: a LIMIT is part of the text of a statement."""
     backlog = TenantJob.objects.filter(tenant_queue=PK, rq_queue=RQ_QUEUE).backlog().only(*ADMITTED)
-    return Statement(lambda: backlog[:number])
+    return Statement(lambda: backlog[:number], prepared=True)
 
 
 HEADS = Statement(
@@ -223,4 +231,4 @@ def leaving(states: tuple[State, ...], state: State, later: bool, unbegun: bool,
         changes["run_after"] = from_now(Parameter("later", DurationField()))
     if unbegun:
         changes["started_at"] = Case(When(expires_at=None, then=F("started_at")), default=Value(None))
-    return Statement(lambda: leaver, changes, returning=["awaited"])
+    return Statement(lambda: leaver, changes, returning=["awaited"], prepared=True)

@@ -7,10 +7,12 @@ of values, and compiled at their first use.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from django.db import connections, transaction
@@ -19,6 +21,7 @@ from django.db.models.expressions import Col
 from django.db.models.sql import UpdateQuery
 
 from tenant_slots.conf import app_settings
+from tenant_slots.db import prepared
 
 
 class Parameter(Expression):
@@ -83,6 +86,7 @@ def fields_of(model: type[Model], names: Sequence[str]) -> dict[str, Parameter]:
 
 @dataclass(frozen=True)
 class Compiled:
+    alias: str
     sql: str
     parameters: tuple[Any, ...]
     model: type[Model] = Model
@@ -91,10 +95,49 @@ class Compiled:
     """Position, converter and expression of the columns that need more than the driver does."""
     returning: str = ""
     """What an UPDATE gives back; its `sql` ends before that."""
+    is_prepared: bool = False
 
     @property
     def text(self) -> str:
         return f"{self.sql} RETURNING {self.returning}" if self.returning else self.sql
+
+    @cached_property
+    def given(self) -> tuple[Parameter, ...]:
+        """Those of its parameters that are not the same each time."""
+        return tuple(one for one in self.parameters if isinstance(one, Parameter))
+
+    def bound(self, values: Iterable[Any]) -> list[Any]:
+        """What the driver takes for all of its parameters, by what it takes for those that are given."""
+        following = iter(values)
+        return [next(following) if isinstance(one, Parameter) else one for one in self.parameters]
+
+    @cached_property
+    def numbered(self) -> str:
+        """Its text with a number in place of each parameter that is given. The others may be those of an index."""
+        numbers = itertools.count(1)
+        marks = [f"${next(numbers)}" if isinstance(one, Parameter) else "%s" for one in self.parameters]
+        constants = [one for one in self.parameters if not isinstance(one, Parameter)]
+        parts = zip(self.text.split("%s"), [*marks, ""], strict=True)
+        ops: Any = connections[self.alias].ops
+        return str(ops.compose_sql("".join(map("".join, parts)), constants))
+
+    @cached_property
+    def marks(self) -> str:
+        """What stands for the given ones where it is executed by a name."""
+        return f"({', '.join(['%s'] * len(self.given))})" if self.given else ""
+
+    def called_with(self, values: Sequence[Any]) -> tuple[str, list[Any]]:
+        """The text to be sent, and its parameters: those that are given alone where the session has prepared it.
+
+        Args:
+            values: of those that are given, as the driver takes them.
+        """
+        connection = connections[self.alias]
+        may_prepare = self.is_prepared and prepared.may_prepare(connection)
+        name = prepared.name_of(connection, self.numbered) if may_prepare else None
+        if name is None:
+            return self.text, self.bound(values)
+        return f"EXECUTE {name}{self.marks}", list(values)
 
 
 class Statement:
@@ -106,6 +149,8 @@ class Statement:
         returning: the changed rows are read, as `rows` or `lists` gives them: all of their columns, or these fields
             after the primary key.
         lock: how a SELECT locks its rows, where Django has no words for it; on PostgreSQL alone.
+        prepared: whether it has one plan, however many rows there are and whatever the values: it finds its rows by a
+            unique key, or reads them in the order of the only index that has it.
     """
 
     def __init__(
@@ -115,8 +160,10 @@ class Statement:
         *,
         returning: bool | Sequence[str] = False,
         lock: str = "",
+        prepared: bool = False,
     ) -> None:
         self._build = build
+        self._is_prepared = prepared
         self._lock = lock
         self._changes = changes
         self._returning = returning
@@ -126,7 +173,7 @@ class Statement:
         """How many rows were changed. See `rows`."""
         alias = app_settings.DATABASE
         with connections[alias].cursor() as cursor:
-            execute(cursor, before, *self.bound(alias, values))
+            execute(cursor, before, *self.called(alias, values))
             changed: int = cursor.rowcount
         return changed
 
@@ -148,7 +195,7 @@ class Statement:
         """The selected values of each row, in the order of ``values_list``. See `rows`."""
         alias = app_settings.DATABASE
         with connections[alias].cursor() as cursor:
-            execute(cursor, before, *self.bound(alias, values))
+            execute(cursor, before, *self.called(alias, values))
             return self._fetched(alias, cursor.fetchall())
 
     def _answer(self, alias: str, cursor: Any) -> Any:
@@ -171,15 +218,20 @@ class Statement:
     def bound(self, alias: str, values: Mapping[str, Any]) -> tuple[str, list[Any]]:
         """The text, and its parameters as the driver takes them."""
         compiled = self.compiled(alias)
+        return compiled.text, compiled.bound(self.given(alias, values))
+
+    def called(self, alias: str, values: Mapping[str, Any]) -> tuple[str, list[Any]]:
+        """The same where it is sent by itself: see `Compiled.called_with`."""
+        return self.compiled(alias).called_with(self.given(alias, values))
+
+    def given(self, alias: str, values: Mapping[str, Any]) -> list[Any]:
+        """The values as the driver takes them, in the order of the text."""
         connection = connections[alias]
-        return compiled.text, [
-            given.prepared(values[given.name], connection) if isinstance(given, Parameter) else given
-            for given in compiled.parameters
-        ]
+        return [one.prepared(values[one.name], connection) for one in self.compiled(alias).given]
 
     def compiled(self, alias: str) -> Compiled:
         if alias not in self._by_alias:
-            self._by_alias[alias] = self._compile(alias)
+            self._by_alias[alias] = replace(self._compile(alias), is_prepared=self._is_prepared)
         return self._by_alias[alias]
 
     def _compile(self, alias: str) -> Compiled:
@@ -193,7 +245,7 @@ class Statement:
         query.add_update_values(dict(self._changes or {}))
         sql, parameters = query.get_compiler(alias).as_sql()
         if not self._returning:
-            return Compiled(sql, tuple(parameters))
+            return Compiled(alias, sql, tuple(parameters))
         changed = query.model._base_manager.all()
         read = self._compile_select(alias, changed if self._returning is True else changed.only(*self._returning))
         return replace(read, sql=sql, returning=_read_back(alias, read), parameters=tuple(parameters))
@@ -208,7 +260,7 @@ class Statement:
             for convert in found
         )
         columns = tuple(expression.target.attname for expression in expressions if isinstance(expression, Col))
-        return Compiled(sql, tuple(parameters), queryset.model, columns, converters)
+        return Compiled(alias, sql, tuple(parameters), queryset.model, columns, converters)
 
 
 class Asked(NamedTuple):
@@ -227,16 +279,16 @@ def together(before: Sequence[str], *asked: Asked) -> list[Any]:
         return []
     alias = app_settings.DATABASE
     answers = []
-    bound = [one.statement.bound(alias, one.values) for one in asked]
+    called = [one.statement.called(alias, one.values) for one in asked]
     with connections[alias].cursor() as cursor:
         if len(asked) == 1 or takes_one_at_a_time(alias):
-            for one, (sql, parameters) in zip(asked, bound, strict=True):
+            for one, (sql, parameters) in zip(asked, called, strict=True):
                 execute(cursor, before, sql, parameters)
                 answers.append(one.statement._answer(alias, cursor))
                 before = ()
         else:
-            parameters = [value for _, values in bound for value in values]
-            execute(cursor, before, "; ".join(sql for sql, _ in bound), parameters)
+            parameters = [value for _, values in called for value in values]
+            execute(cursor, before, "; ".join(sql for sql, _ in called), parameters)
             for one in asked:
                 answers.append(one.statement._answer(alias, cursor))
                 cursor.nextset()
@@ -277,6 +329,11 @@ def _read_back(alias: str, read: Compiled) -> str:
 
 def execute(cursor: Any, before: Sequence[str], sql: str, parameters: list[Any]) -> None:
     """In one round trip, unless the server takes one statement at a time. What goes before is of the transaction."""
+    with prepared.telling_of_loss(cursor.db):
+        _execute(cursor, before, sql, parameters)
+
+
+def _execute(cursor: Any, before: Sequence[str], sql: str, parameters: list[Any]) -> None:
     if before and takes_one_at_a_time(cursor.db.alias):
         with transaction.atomic(using=cursor.db.alias) if cursor.db.get_autocommit() else nullcontext():
             for statement in before:

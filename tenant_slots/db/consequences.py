@@ -6,7 +6,7 @@ PostgreSQL only, where the driver binds the parameters.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.db import connections
@@ -14,7 +14,7 @@ from django.db.models import BooleanField, Func, Model
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow
-from tenant_slots.db.compiled import Asked, Statement, execute
+from tenant_slots.db.compiled import Asked, Compiled, Statement, execute
 
 
 class Consequence(NamedTuple):
@@ -75,12 +75,15 @@ def update_with(
         Whether the row was changed.
     """
     sql, parameters = statement.bound(app_settings.DATABASE, values)
-    (changed,) = _row(before, [f"changed AS ({sql} RETURNING 1)"], parameters, consequences, "count(*) FROM changed")
-    return bool(changed)
+    parts = [f"changed AS ({sql} RETURNING 1)", *_numbered_parts(then.sql for then in consequences)]
+    parameters = [*parameters, *(value for then in consequences for value in then.parameters)]
+    with connections[app_settings.DATABASE].cursor() as cursor:
+        execute(cursor, before, f"WITH {', '.join(parts)} SELECT count(*) FROM changed", parameters)  # noqa: S608 - ours
+        return bool(cursor.fetchone()[0])
 
 
 def update_unless_locked(
-    before: Sequence[str], row: Asked, update: Asked, consequences: Sequence[Consequence]
+    before: Sequence[str], row: Asked, update: Asked, consequences: Sequence[Asked]
 ) -> tuple[bool, list[Any]]:
     """Lock one row, update another one, with what follows, and commit, unless somebody has the first one locked.
 
@@ -88,28 +91,37 @@ def update_unless_locked(
         before: what begins the transaction.
         row: a SELECT that passes over a row that is locked.
         update: the UPDATE, which gives back its row.
+        consequences: further UPDATEs, as of `updated_then`.
 
     Returns:
         Whether the lock was free, and the changed row in a list.
     """
     alias = app_settings.DATABASE
-    parameters = [value for one in (row, update) for value in one.statement.bound(alias, one.values)[1]]
-    compiled = update.statement.compiled(alias)
-    is_free = "EXISTS (SELECT 1 FROM held)"
-    parts = [
-        f"held AS MATERIALIZED ({row.statement.compiled(alias).sql})",
-        f"changed AS ({compiled.sql} AND {is_free} RETURNING {compiled.returning})",
-    ]
-    answer = f"{is_free}, {HasChanged.template}, changed.* FROM (SELECT) AS once LEFT JOIN changed ON true; COMMIT"
-    free, has_changed, *values = _row(before, parts, parameters, consequences, answer)
+    asked = (row, update, *consequences)
+    compiled = _unless_locked(alias, *(one.statement for one in asked))
+    sql, parameters = compiled.called_with([value for one in asked for value in one.statement.given(alias, one.values)])
+    with connections[alias].cursor() as cursor:
+        execute(cursor, before, f"{sql}; COMMIT", parameters)
+        free, has_changed, *values = cursor.fetchone()
     return bool(free), update.statement.read(alias, [values] if has_changed else [])
 
 
-def _row(
-    before: Sequence[str], parts: list[str], parameters: list[Any], consequences: Sequence[Consequence], answer: str
-) -> Any:
-    parts = [*parts, *(f"then_{number} AS ({then.sql})" for number, then in enumerate(consequences))]
-    parameters = [*parameters, *(value for then in consequences for value in then.parameters)]
-    with connections[app_settings.DATABASE].cursor() as cursor:
-        execute(cursor, before, f"WITH {', '.join(parts)} SELECT {answer}", parameters)
-        return cursor.fetchone()
+@functools.lru_cache(maxsize=64)
+def _unless_locked(alias: str, row: Statement, update: Statement, *consequences: Statement) -> Compiled:
+    """About as many as there are ways in which a job leaves."""
+    changes = update.compiled(alias)
+    is_free = "EXISTS (SELECT 1 FROM held)"
+    parts = [
+        f"held AS MATERIALIZED ({row.compiled(alias).sql})",
+        f"changed AS ({changes.sql} AND {is_free} RETURNING {changes.returning})",
+        *_numbered_parts(then.compiled(alias).sql for then in consequences),
+    ]
+    answer = f"{is_free}, {HasChanged.template}, changed.* FROM (SELECT) AS once LEFT JOIN changed ON true"
+    whole = [part.compiled(alias) for part in (row, update, *consequences)]
+    parameters = tuple(one for part in whole for one in part.parameters)
+    is_prepared = all(part.is_prepared for part in whole)
+    return Compiled(alias, f"WITH {', '.join(parts)} SELECT {answer}", parameters, is_prepared=is_prepared)
+
+
+def _numbered_parts(statements: Iterable[str]) -> Iterator[str]:
+    return (f"then_{number} AS ({sql})" for number, sql in enumerate(statements))

@@ -18,6 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import load_backend
 
 from tenant_slots.conf import app_settings
+from tenant_slots.db import prepared
 
 _private: weakref.WeakSet[BaseDatabaseWrapper] = weakref.WeakSet()
 """Connections of threads: only their own thread finds them in Django's `connections`."""
@@ -35,6 +36,7 @@ class PrivateConnection:
     Args:
         connect_seconds: how long to wait for the server, unless the project says so.
         is_silent: whether receivers of `connection_created` are not to hear of it. They are the project's code.
+            Where none of that is called at all, the statements that run often are ``prepared`` in it.
     """
 
     def __init__(self, connect_seconds: float, *, is_silent: bool = False) -> None:
@@ -49,6 +51,8 @@ class PrivateConnection:
         if self._connection is None:
             self._connection = _without_pool(before, self._connect_seconds, self._is_silent)
             _private.add(self._connection)
+            if self._is_silent:
+                prepared.allow(self._connection)
         connections[alias] = self._connection
         try:
             yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Thread
 from typing import Any
 
@@ -14,7 +15,7 @@ from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
 from tenant_slots import locks, slots, transitions
-from tenant_slots.db.compiled import Statement
+from tenant_slots.db.compiled import Compiled, Statement
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.releases import Release
 from tenant_slots.signals import job_ended
@@ -32,21 +33,18 @@ DOOR = 42
 """Of an advisory lock, which whoever releases waits for before it locks the row."""
 
 
-class Slowly:
-    """`FREE`, for which the statement has looked at the table before it waits."""
+class Slowly(Statement):
+    """A statement that has looked at the table before it waits."""
 
     def __init__(self, statement: Statement) -> None:
-        self._statement = statement
+        super().__init__(statement._build)
 
-    def bound(self, alias: str, values: dict[str, Any]) -> Any:
-        return self._statement.bound(alias, values)
-
-    def compiled(self, alias: str) -> Any:
-        class Compiled:
-            sql = self._statement.compiled(alias).sql.replace(" FROM ", f" FROM pg_advisory_lock_shared({DOOR}), ", 1)
-
-        Compiled.sql = Compiled.sql.replace("FOR NO KEY UPDATE", 'FOR NO KEY UPDATE OF "tenant_slots_tenantqueue"')
-        return Compiled
+    def _compile(self, alias: str) -> Compiled:
+        compiled = super()._compile(alias)
+        sql = compiled.sql.replace(" FROM ", f" FROM pg_advisory_lock_shared({DOOR}), ", 1)
+        return replace(
+            compiled, sql=sql.replace("FOR NO KEY UPDATE", 'FOR NO KEY UPDATE OF "tenant_slots_tenantqueue"')
+        )
 
 
 @contextmanager
