@@ -10,12 +10,15 @@ from tenant_slots.db import clock
 from tenant_slots.db.compiled import Asked
 from tenant_slots.models import TenantJob, TenantQueue, overflow_queue_of
 from tenant_slots.releases import Admission
-from tenant_slots.statements import HEADS, TOKENS_LEFT, first_waiting
+from tenant_slots.statements import HEADS, NEXT, TOKENS_LEFT, first_waiting
 
 
 def asked_for(tenant_queue_id: int, rq_queue: str) -> Asked:
-    """The question whose answer `choose` takes, for one job. The RQ queue is named as the jobs' rows do it."""
-    return Asked(first_waiting(2), {"pk": tenant_queue_id, "rq_queue": rq_queue})
+    """The question whose answer `choose` takes for one job, which is to be started at once.
+
+    The RQ queue is named as the jobs' rows do it.
+    """
+    return Asked(NEXT, {"pk": tenant_queue_id, "rq_queue": rq_queue})
 
 
 def choose(

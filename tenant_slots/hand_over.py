@@ -44,17 +44,17 @@ def leave_at_once(leaver: Leaving, tenant_queue: TenantQueue) -> Release:
     return moves.leave_at_once(leaver, tenant_queue, *counting)[0]
 
 
-def leave_and_start(leaver: Leaving, tenant_queue: TenantQueue, taker: Taker, heads: Heads) -> Release:
+def leave_and_start(leaver: Leaving, tenant_queue: TenantQueue, taker: Taker) -> Release:
     released = moves.leave(leaver, tenant_queue)
     freed = moves.freed_by_one(tenant_queue) if released else 0
-    admission = start(tenant_queue, taker, heads if released.state in ENDED else None, freed)
+    admission = start(tenant_queue, taker, freed)
     return replace(released, admission=admission)
 
 
 def leave_and_start_at_once(leaver: Leaving, tenant_queue: TenantQueue, taker: Taker, heads: Heads) -> Release:
     """Only where it does not depend on the job's new state who is next."""
     if leaver.state not in ENDED or tenant_queue.max_job_per_key is not None:
-        return leave_and_start(leaver, tenant_queue, taker, heads)
+        return leave_and_start(leaver, tenant_queue, taker)
     freed = moves.freed_by_one(tenant_queue)
     chosen, admission = _choose_one(tenant_queue, taker, heads)
     also = [*moves.counting(tenant_queue, freed, len(chosen)), *(moves.starting(job, taker.owner) for job in chosen)]
@@ -62,8 +62,8 @@ def leave_and_start_at_once(leaver: Leaving, tenant_queue: TenantQueue, taker: T
     return replace(released, admission=_with_started(admission, tenant_queue, chosen, given))
 
 
-def start(tenant_queue: TenantQueue, taker: Taker, heads: Heads, freed: int = 0) -> Admission:
-    chosen, admission = backlog.choose(tenant_queue, taker.rq_queue, 1, heads)
+def start(tenant_queue: TenantQueue, taker: Taker, freed: int = 0) -> Admission:
+    chosen, admission = backlog.choose(tenant_queue, taker.rq_queue, 1)
     if not moves.count(tenant_queue, freed, len(chosen)):
         moves.count(tenant_queue, freed, 0)
         return Admission(is_full=True)

@@ -15,11 +15,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db.compiled import Asked, takes_one_at_a_time, together
 from tenant_slots.db.consequences import update_unless_locked
+from tenant_slots.db.prepared import is_read_by_index
 from tenant_slots.db.transactions import bounded, is_open, send, sqlstate
 from tenant_slots.models import TenantQueue
 from tenant_slots.statements import FREE, LOCK, LOCK_IF_FREE
@@ -126,7 +127,8 @@ def update_if_free(tenant_queue_id: int, update: Asked, *then: Asked) -> list[An
 def _begun_with(rules: Sequence[str], lock: Asked, asked: Sequence[Asked]) -> tuple[list[Any], list[Any], bool]:
     """The row in a list, what the questions give, and whether others want the row: they wait for our round trips."""
     pk = lock.values["pk"]
-    rules = (*rules, *AS_INDEXED)
+    if not is_read_by_index(connections[app_settings.DATABASE]):
+        rules = (*rules, *AS_INDEXED)
     if not _is_sought(pk):
         found, *answers = together(rules, Asked(LOCK_IF_FREE, lock.values), *asked)
         if found:

@@ -207,5 +207,6 @@ def _left(leaver: Leaving) -> Release:
     return _released(leaver, found) if found else Release(None)
 
 
-def _released(leaver: Leaving, found: list[TenantJob]) -> Release:
-    return Release(leaver.state, is_awaited=found[0].awaited)
+def _released(leaver: Leaving, found: list[Any]) -> Release:
+    ((_, is_awaited),) = found
+    return Release(leaver.state, is_awaited=is_awaited)

@@ -32,7 +32,7 @@ from tenant_slots import backlog, hand_over, moves, rests
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.transactions import impatient
-from tenant_slots.hand_over import Choosing, Heads, Taker
+from tenant_slots.hand_over import Choosing, Taker
 from tenant_slots.locks import locked, locked_and_asked
 from tenant_slots.models import ENDED, HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.moves import Leaving, NotAsExpected
@@ -77,18 +77,13 @@ def admit_and_start(tenant_queue_id: int, rq_queue: str, owner: Owner, choosing:
         owner: who runs it.
         choosing: called with the job before it is marked.
     """
-
     taker = Taker(rq_queue, owner, choosing)
-
-    def go(start: Callable[[TenantQueue, Taker, Heads], Admission]) -> Admission:
-        asked = backlog.asked_for(tenant_queue_id, "")
-        with locked_and_asked(tenant_queue_id, asked) as (tenant_queue, answers):
-            heads = answers[0] if answers and rq_queue == tenant_queue.queue else None
-            return start(tenant_queue, taker, heads)
-
-    with suppress(NotAsExpected):
-        return go(hand_over.start_at_once)
-    return go(hand_over.start)
+    asked = backlog.asked_for(tenant_queue_id, "")
+    with suppress(NotAsExpected), locked_and_asked(tenant_queue_id, asked) as (tenant_queue, answers):
+        heads = answers[0] if answers and rq_queue == tenant_queue.queue else None
+        return hand_over.start_at_once(tenant_queue, taker, heads)
+    with locked(tenant_queue_id) as tenant_queue:
+        return hand_over.start(tenant_queue, taker)
 
 
 def admit_this(job: TenantJob) -> bool:
@@ -203,18 +198,14 @@ def release_and_start(job: TenantJob, rq_queue: str, owner: Owner, choosing: Cho
 
     The slot changes hands, so that the counter is not written.
     """
-
     leaver, taker = Leaving(job, HOLDING, values), Taker(rq_queue, owner, choosing)
-
-    def go(leave_and_start: Callable[[Leaving, TenantQueue, Taker, Heads], Release]) -> Release:
-        locking = locked_and_asked(job.tenant_queue_id, backlog.asked_for(job.tenant_queue_id, job.rq_queue))
-        with suppress(TenantQueue.DoesNotExist), locking as (tenant_queue, answers):
-            return leave_and_start(leaver, tenant_queue, taker, answers[0] if answers else None)
-        return Release(None)
-
-    with suppress(NotAsExpected):
-        return go(hand_over.leave_and_start_at_once)
-    return go(hand_over.leave_and_start)
+    asked = backlog.asked_for(job.tenant_queue_id, job.rq_queue)
+    with suppress(TenantQueue.DoesNotExist):
+        with suppress(NotAsExpected), locked_and_asked(job.tenant_queue_id, asked) as (tenant_queue, answers):
+            return hand_over.leave_and_start_at_once(leaver, tenant_queue, taker, answers[0] if answers else None)
+        with locked(job.tenant_queue_id) as tenant_queue:
+            return hand_over.leave_and_start(leaver, tenant_queue, taker)
+    return Release(None)
 
 
 def withdraw(job: TenantJob, error: str = "", state: State = State.CANCELED) -> bool:

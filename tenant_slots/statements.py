@@ -190,6 +190,13 @@ BEAT = Statement(
 """The work-horse too: it may have been forked after its worker recorded the start."""
 
 
+NEXT = Statement(
+    lambda: TenantJob.objects.filter(tenant_queue=PK, rq_queue=RQ_QUEUE).backlog().only("kind", "rq_job_id")[:2],
+    prepared=True,
+)
+"""The head of a backlog, and whether it is not alone: as much of it as whoever starts it at once is to know."""
+
+
 def first_waiting(number: int) -> Statement:
     """The head of a backlog: at least so many jobs, where there are as many, and less than twice as many."""
     return _first_waiting(1 << (number - 1).bit_length())

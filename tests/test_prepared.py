@@ -13,9 +13,10 @@ from django.db import NotSupportedError, OperationalError, connection, connectio
 from tenant_slots import locks, slots, statements
 from tenant_slots.backlog import asked_for
 from tenant_slots.conf import app_settings
-from tenant_slots.db import prepared
+from tenant_slots.db import prepared, transactions
 from tenant_slots.db.compiled import Statement
 from tenant_slots.db.sessions import PrivateConnection
+from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner
 from tenant_slots.refusals import is_refusal
@@ -56,6 +57,12 @@ def execute(sql: str) -> list[Any]:
     with connections[app_settings.DATABASE].cursor() as cursor:
         cursor.execute(sql)
         return cursor.fetchall() if cursor.description else []
+
+
+def psycopg_parameters() -> dict[str, Any]:
+    """Of a session that has nothing to do with Django."""
+    own = ("cursor_factory", "context", "client_encoding", "prepare_threshold")
+    return {name: value for name, value in connection.get_connection_params().items() if name not in own}
 
 
 def plan_of(name: str, values: str) -> str:
@@ -99,7 +106,7 @@ def test_what_every_job_needs_is_planned_once_for_a_session() -> None:
         for _ in range(RUNS):
             run_one(row)
         assert names() == known
-    assert {text.split()[3] for text in known.values()} == {"SELECT", "UPDATE", "WITH"}
+    assert {text.partition(" AS ")[2].split()[0] for text in known.values()} == {"SELECT", "UPDATE", "WITH"}
     assert len(known) == 6, "lock, heads, take, start, release; and leave, where a job is handed on"
     assert counters_match()
     assert TenantJob.objects.filter(state=State.FINISHED).count() == 3 * RUNS
@@ -206,7 +213,7 @@ def lose_by_discarding() -> None:
 
 def lose_by_migrating() -> None:
     """A column has another type by now, and comes back as another one."""
-    with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}) as other:
+    with psycopg.connect(**psycopg_parameters()) as other:
         other.execute("ALTER TABLE tenant_slots_tenantqueue ALTER tenant TYPE varchar(400)")
 
 
@@ -258,6 +265,54 @@ def test_who_loses_them_again_and_again_prepares_no_more() -> None:
                 slots.release(job, state=State.FINISHED)
             TenantJob.objects.all().delete()
     assert prepared_in == [True] * prepared.MOST_LOSSES + [False] * 2
+
+
+def test_what_a_rollback_takes_back_is_not_begun_in_a_transaction() -> None:
+    """Where the use from which on a statement is prepared is the one that waits for a row, in vain."""
+    row = tenant_queue(max_job=50)
+    for _ in range(RUNS):
+        waiting_job(row)
+    with session():
+        for _ in range(prepared.USES - 1):
+            start_next(row, owner())
+        with psycopg.connect(**psycopg_parameters()) as other, transactions.waiting_at_most(0.1):
+            other.execute("SELECT 1 FROM tenant_slots_tenantqueue FOR UPDATE")
+            with pytest.raises(TenantQueueLocked):
+                start_next(row, owner())
+        for _ in range(3):
+            start_next(row, owner())
+        assert names()
+        assert execute("SHOW enable_seqscan") == [("off",)]
+
+
+def test_to_prepare_a_statement_waits_for_no_migration() -> None:
+    row = tenant_queue(max_job=50)
+    for _ in range(RUNS):
+        waiting_job(row)
+    with session():
+        for _ in range(prepared.USES - 1):
+            start_next(row, owner())
+        with psycopg.connect(**psycopg_parameters()) as other, transactions.waiting_at_most(0.2):
+            other.execute("LOCK tenant_slots_tenantqueue, tenant_slots_tenantjob")
+            for _ in range(3):
+                with pytest.raises(TenantQueueLocked):
+                    start_next(row, owner())
+        start_next(row, owner())
+        assert names()
+
+
+def test_one_name_is_one_statement_in_all_sessions() -> None:
+    """Behind a pooler that cannot be told from the server, a session may have what another one has prepared."""
+    row = tenant_queue(max_job=50)
+    known = []
+    for statement, other in ((statements.TAKE, statements.GIVE_BACK), (statements.GIVE_BACK, statements.TAKE)):
+        with session():
+            for one in (statement, other):
+                for _ in range(prepared.USES + 1):
+                    one.update(pk=row.pk, slots=0)
+            known.append({name: text.partition(" AS ")[2] for name, text in names().items()})
+    assert known[0] == known[1]
+    assert len(known[0]) == 2
 
 
 def test_control_the_database_calls_it_something_that_it_cannot_do() -> None:

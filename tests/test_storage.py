@@ -135,7 +135,7 @@ def plan_of(sql: str, parameters: Sequence[Any]) -> str:
 def test_a_statement_about_one_job_reads_the_index_of_the_primary_key(name: str) -> None:
     """Another one may seem small enough to be read. Behind an old snapshot it has all the jobs that were ever in it."""
     values = {"pk": 1, "attempt": 1, **owner().as_fields()}
-    plan = plan_of(*getattr(statements, name).bound("default", values))
+    plan = plan_of(*getattr(statements, name).bound(connection, values))
     assert "using tenant_slots_tenantjob_pkey" in plan, plan
 
 

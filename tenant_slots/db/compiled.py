@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from django.db import connections, transaction
+from django.db import DatabaseError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import BooleanField, Expression, Field, Func, JSONField, Model, QuerySet, Value
 from django.db.models.expressions import Col
 from django.db.models.sql import UpdateQuery
@@ -126,13 +127,12 @@ class Compiled:
         """What stands for the given ones where it is executed by a name."""
         return f"({', '.join(['%s'] * len(self.given))})" if self.given else ""
 
-    def called_with(self, values: Sequence[Any]) -> tuple[str, list[Any]]:
+    def called_with(self, connection: BaseDatabaseWrapper, values: Sequence[Any]) -> tuple[str, list[Any]]:
         """The text to be sent, and its parameters: those that are given alone where the session has prepared it.
 
         Args:
             values: of those that are given, as the driver takes them.
         """
-        connection = connections[self.alias]
         may_prepare = self.is_prepared and prepared.may_prepare(connection)
         name = prepared.name_of(connection, self.numbered) if may_prepare else None
         if name is None:
@@ -147,7 +147,7 @@ class Statement:
         build: makes the QuerySet.
         changes: the new values by field.
         returning: the changed rows are read, as `rows` or `lists` gives them: all of their columns, or these fields
-            after the primary key.
+            after the primary key. `together` gives the latter as values.
         lock: how a SELECT locks its rows, where Django has no words for it; on PostgreSQL alone.
         prepared: whether it has one plan, however many rows there are and whatever the values: it finds its rows by a
             unique key, or reads them in the order of the only index that has it.
@@ -171,9 +171,9 @@ class Statement:
 
     def update(self, before: Sequence[str] = (), **values: Any) -> int:
         """How many rows were changed. See `rows`."""
-        alias = app_settings.DATABASE
-        with connections[alias].cursor() as cursor:
-            execute(cursor, before, *self.called(alias, values))
+        connection = connections[app_settings.DATABASE]
+        with connection.cursor() as cursor:
+            execute(cursor, before, *self.called(connection, values))
             changed: int = cursor.rowcount
         return changed
 
@@ -193,41 +193,41 @@ class Statement:
 
     def lists(self, before: Sequence[str] = (), **values: Any) -> list[list[Any]]:
         """The selected values of each row, in the order of ``values_list``. See `rows`."""
-        alias = app_settings.DATABASE
-        with connections[alias].cursor() as cursor:
-            execute(cursor, before, *self.called(alias, values))
-            return self._fetched(alias, cursor.fetchall())
+        connection = connections[app_settings.DATABASE]
+        with connection.cursor() as cursor:
+            execute(cursor, before, *self.called(connection, values))
+            return self._fetched(connection, cursor.fetchall())
 
-    def _answer(self, alias: str, cursor: Any) -> Any:
+    def _answer(self, connection: BaseDatabaseWrapper, cursor: Any) -> Any:
         """The rows, or how many were changed where none are given back."""
         if self._changes and not self._returning:
             return cursor.rowcount
-        return self.read(alias, cursor.fetchall())
+        return self.read(connection, cursor.fetchall())
 
-    def read(self, alias: str, fetched: Iterable[Sequence[Any]]) -> list[Any]:
-        """The instances of rows as the driver gives them."""
-        return self._instances(alias, self._fetched(alias, fetched))
+    def read(self, connection: BaseDatabaseWrapper, fetched: Iterable[Sequence[Any]]) -> list[Any]:
+        """Rows as the driver gives them, as instances; where `returning` names fields, as these."""
+        found = self._fetched(connection, fetched)
+        return self._instances(connection.alias, found) if self._returning in (True, False) else found
 
-    def _fetched(self, alias: str, fetched: Iterable[Sequence[Any]]) -> list[list[Any]]:
+    def _fetched(self, connection: BaseDatabaseWrapper, fetched: Iterable[Sequence[Any]]) -> list[list[Any]]:
         found = [list(row) for row in fetched]
-        for position, convert, expression in self.compiled(alias).converters:
+        for position, convert, expression in self.compiled(connection.alias).converters:
             for row in found:
-                row[position] = convert(row[position], expression, connections[alias])
+                row[position] = convert(row[position], expression, connection)
         return found
 
-    def bound(self, alias: str, values: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    def bound(self, connection: BaseDatabaseWrapper, values: Mapping[str, Any]) -> tuple[str, list[Any]]:
         """The text, and its parameters as the driver takes them."""
-        compiled = self.compiled(alias)
-        return compiled.text, compiled.bound(self.given(alias, values))
+        compiled = self.compiled(connection.alias)
+        return compiled.text, compiled.bound(self.given(connection, values))
 
-    def called(self, alias: str, values: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    def called(self, connection: BaseDatabaseWrapper, values: Mapping[str, Any]) -> tuple[str, list[Any]]:
         """The same where it is sent by itself: see `Compiled.called_with`."""
-        return self.compiled(alias).called_with(self.given(alias, values))
+        return self.compiled(connection.alias).called_with(connection, self.given(connection, values))
 
-    def given(self, alias: str, values: Mapping[str, Any]) -> list[Any]:
+    def given(self, connection: BaseDatabaseWrapper, values: Mapping[str, Any]) -> list[Any]:
         """The values as the driver takes them, in the order of the text."""
-        connection = connections[alias]
-        return [one.prepared(values[one.name], connection) for one in self.compiled(alias).given]
+        return [one.prepared(values[one.name], connection) for one in self.compiled(connection.alias).given]
 
     def compiled(self, alias: str) -> Compiled:
         if alias not in self._by_alias:
@@ -277,20 +277,20 @@ def together(before: Sequence[str], *asked: Asked) -> list[Any]:
     """
     if not asked:
         return []
-    alias = app_settings.DATABASE
+    connection = connections[app_settings.DATABASE]
     answers = []
-    called = [one.statement.called(alias, one.values) for one in asked]
-    with connections[alias].cursor() as cursor:
-        if len(asked) == 1 or takes_one_at_a_time(alias):
+    called = [one.statement.called(connection, one.values) for one in asked]
+    with connection.cursor() as cursor:
+        if len(asked) == 1 or takes_one_at_a_time(connection.alias):
             for one, (sql, parameters) in zip(asked, called, strict=True):
                 execute(cursor, before, sql, parameters)
-                answers.append(one.statement._answer(alias, cursor))
+                answers.append(one.statement._answer(connection, cursor))
                 before = ()
         else:
             parameters = [value for _, values in called for value in values]
             execute(cursor, before, "; ".join(sql for sql, _ in called), parameters)
             for one in asked:
-                answers.append(one.statement._answer(alias, cursor))
+                answers.append(one.statement._answer(connection, cursor))
                 cursor.nextset()
     return answers
 
@@ -329,8 +329,11 @@ def _read_back(alias: str, read: Compiled) -> str:
 
 def execute(cursor: Any, before: Sequence[str], sql: str, parameters: list[Any]) -> None:
     """In one round trip, unless the server takes one statement at a time. What goes before is of the transaction."""
-    with prepared.telling_of_loss(cursor.db):
+    try:
         _execute(cursor, before, sql, parameters)
+    except DatabaseError as error:
+        prepared.tell_of_loss(cursor.db, error)
+        raise
 
 
 def _execute(cursor: Any, before: Sequence[str], sql: str, parameters: list[Any]) -> None:

@@ -49,7 +49,7 @@ def _insert_then(
 
 def updated_then(asked: Statement, **values: Any) -> Consequence:
     """The changes of another UPDATE, whose condition is to name the rows of ``changed``; see `HasChanged`."""
-    sql, parameters = asked.bound(app_settings.DATABASE, values)
+    sql, parameters = asked.bound(connections[app_settings.DATABASE], values)
     return Consequence(sql, parameters)
 
 
@@ -74,10 +74,11 @@ def update_with(
     Returns:
         Whether the row was changed.
     """
-    sql, parameters = statement.bound(app_settings.DATABASE, values)
+    connection = connections[app_settings.DATABASE]
+    sql, parameters = statement.bound(connection, values)
     parts = [f"changed AS ({sql} RETURNING 1)", *_numbered_parts(then.sql for then in consequences)]
     parameters = [*parameters, *(value for then in consequences for value in then.parameters)]
-    with connections[app_settings.DATABASE].cursor() as cursor:
+    with connection.cursor() as cursor:
         execute(cursor, before, f"WITH {', '.join(parts)} SELECT count(*) FROM changed", parameters)  # noqa: S608 - ours
         return bool(cursor.fetchone()[0])
 
@@ -96,14 +97,15 @@ def update_unless_locked(
     Returns:
         Whether the lock was free, and the changed row in a list.
     """
-    alias = app_settings.DATABASE
+    connection = connections[app_settings.DATABASE]
     asked = (row, update, *consequences)
-    compiled = _unless_locked(alias, *(one.statement for one in asked))
-    sql, parameters = compiled.called_with([value for one in asked for value in one.statement.given(alias, one.values)])
-    with connections[alias].cursor() as cursor:
+    values = [value for one in asked for value in one.statement.given(connection, one.values)]
+    compiled = _unless_locked(connection.alias, *(one.statement for one in asked))
+    sql, parameters = compiled.called_with(connection, values)
+    with connection.cursor() as cursor:
         execute(cursor, before, f"{sql}; COMMIT", parameters)
-        free, has_changed, *values = cursor.fetchone()
-    return bool(free), update.statement.read(alias, [values] if has_changed else [])
+        free, has_changed, *changed = cursor.fetchone()
+    return bool(free), update.statement.read(connection, [changed] if has_changed else [])
 
 
 @functools.lru_cache(maxsize=64)

@@ -11,21 +11,33 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from hashlib import blake2s
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from django.db import Error, OperationalError
+from django.db import DatabaseError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
+
+from tenant_slots.db.transactions import LOCK_TIMEOUT
 
 logger = logging.getLogger("tenant_slots")
 
 USES = 5
 """From which on a statement is prepared, as the driver has it. A session that lives for one long job prepares none."""
 
-BY_INDEX = "SET enable_seqscan = off"
-"""A table that is empty when a statement is planned would be read as a whole, which is the best plan by then."""
+BY_INDEX = "SET enable_seqscan = off; SET enable_sort = off; SET jit = off"
+"""A table that is empty when a statement is planned would be read as a whole, which is the best plan by then. For the
+others see ``locks.AS_INDEXED``."""
+
+IMPATIENTLY = "SET LOCAL lock_timeout = '10ms'; "
+"""Before what prepares a statement outside of a transaction: that waits for no table, and is only to save time."""
+
+NAME_BYTES = 12
+"""Of the digest by which a statement is named. Where a pooler cannot be told from the server, one name is to be one
+statement whoever has prepared it."""
+
+IDLE = 0
+"""The driver's number for a session without a transaction."""
 
 LOST = ("26000", "42P05")
 """PostgreSQL's SQLSTATEs of a statement that the session does not know, and of one that it knew already."""
@@ -71,7 +83,7 @@ def name_of(connection: BaseDatabaseWrapper, text: str) -> str | None:
         text: with $1 and so on for what is given each time.
 
     Raises:
-        OperationalError: as `telling_of_loss`.
+        OperationalError: as `tell_of_loss`.
     """
     session = _sessions.get(connection.connection)
     if session is None:
@@ -83,37 +95,48 @@ def name_of(connection: BaseDatabaseWrapper, text: str) -> str | None:
     return _prepared(connection, session, text) if session.uses[text] >= USES else None
 
 
+def is_read_by_index(connection: BaseDatabaseWrapper) -> bool:
+    """Whether `BY_INDEX` holds in the session of this connection."""
+    session = _sessions.get(connection.connection) if connection.connection is not None else None
+    return session is not None and bool(session.prepares)
+
+
 def may_prepare(connection: BaseDatabaseWrapper) -> bool:
     """Whether there is a session by now, of which `name_of` may be asked."""
     return connection in _allowed and connection.connection is not None
 
 
 def _prepared(connection: BaseDatabaseWrapper, session: Session, text: str) -> str | None:
+    """Not now where it is too early for that, or somebody holds the table as for a migration."""
+    is_idle = connection.connection.info.transaction_status == IDLE
     if session.prepares is None:
+        if not is_idle:
+            return None  # a rollback would take the settings back
         session.prepares = _losses < MOST_LOSSES and _begins(connection)
     if not session.prepares:
         return None
-    name = f"tenant_slots_{len(session.names)}"
-    with connection.cursor() as cursor, telling_of_loss(connection):
-        cursor.execute(f"PREPARE {name} AS {text}")
+    name = f"tenant_slots_{blake2s(text.encode(), digest_size=NAME_BYTES).hexdigest()}"
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(f"{IMPATIENTLY if is_idle else ''}PREPARE {name} AS {text}")
+    except DatabaseError as error:
+        if is_idle and getattr(error.__cause__, "sqlstate", None) == LOCK_TIMEOUT:
+            return None
+        tell_of_loss(connection, error)
+        raise
     session.names[text] = name
     return name
 
 
-@contextmanager
-def telling_of_loss(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Around what executes prepared statements.
+def tell_of_loss(connection: BaseDatabaseWrapper, error: DatabaseError) -> None:
+    """To be asked about an error of what executes prepared statements.
 
     Raises:
         OperationalError: the session has other ones than we think. It is used as any other from now on, and what was to
             be done can be done again: the error is about the session, and no row.
     """
-    try:
-        yield
-    except Error as error:
-        session = _sessions.get(connection.connection)
-        if session is None or not _is_loss(error.__cause__):
-            raise
+    session = _sessions.get(connection.connection) if connection.connection is not None else None
+    if session is not None and _is_loss(error.__cause__):
         _note_loss(session)
         raise OperationalError("this session has lost what was prepared in it") from error
 

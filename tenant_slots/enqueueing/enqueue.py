@@ -14,7 +14,7 @@ from tenant_slots.db import clock
 from tenant_slots.db.commits import after_commit
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.enqueueing import after, backlog_limit, bulk, debounce, identity, on_busy, overflow, unique
-from tenant_slots.enqueueing.new_job import NewJob, Stored, job_like
+from tenant_slots.enqueueing.new_job import NewJob, Stored, job_like, job_with
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.models import State, TenantJob
 from tenant_slots.tasks import methods
@@ -34,7 +34,7 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
         after.require_stored(task.path, task.after)
         run_after, later = _times(task)
         state = State.SCHEDULED if later or task.after else State.WAITING
-        alike = TenantJob(
+        alike = job_with(
             task=task.path,
             options=task.stored_options | (after.not_before(later) if later and task.after else {}),
             context=capture_context(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -30,10 +31,21 @@ class Stored(NamedTuple):
     """Others that could not start meanwhile, for which their tenant may have lost a turn."""
 
 
+def job_with(**values: Any) -> TenantJob:
+    """A job that is not stored, with these values by attribute; uuid and mutable ones are to be replaced by its own."""
+    return job_like(_blank(), values)
+
+
+@functools.cache
+def _blank() -> TenantJob:
+    return TenantJob()
+
+
 def job_like(alike: TenantJob, own: Mapping[str, Any]) -> TenantJob:
     """A job with the values of another one that is not stored either, but for its own, by attribute.
 
-    To go through every field, as the constructor does, takes half of the time of enqueueing many jobs.
+    To go through every field, as the constructor does, takes half of the time of enqueueing many jobs, and a tenth of
+    that of enqueueing one.
     """
     job = TenantJob.__new__(TenantJob)
     vars(job).update(vars(alike))

@@ -22,7 +22,7 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.refusals import is_refusal
 from tenant_slots.releases import Release
-from tenant_slots.statements import JOB, first_waiting
+from tenant_slots.statements import JOB, NEXT
 from tenant_slots.validation import storable
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ def warm_up() -> None:
     """Load what the first queries of a process load; work-horses that are forked afterwards have it."""
     nobody = TenantJob(pk=0, attempt=0, tenant_queue=TenantQueue(pk=0))
     JOB.rows(uuid=nobody.uuid)
-    first_waiting(2).rows(pk=0, rq_queue="")
+    NEXT.rows(pk=0, rq_queue="")
     slots.start(nobody, this_process("", beats=False))
     slots.release(nobody, state=State.FINISHED)
 
