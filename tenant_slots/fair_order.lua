@@ -436,11 +436,9 @@ local function with_room(queues)
   return rooms
 end
 
--- Who takes a turn next in this queue does not look for room in its list. Returns the queues with room.
-function operations.freed(tenant, seconds, queue, is_over, looks)
-  local queues = make_free(tenant, tonumber(seconds), queue, is_over)
-  if looks == '1' then table.insert(queues, 1, queue) end
-  return with_room(queues)
+-- Returns the queues with room.
+function operations.freed(tenant, seconds, queue, is_over)
+  return with_room({queue, unpack(make_free(tenant, tonumber(seconds), queue, is_over))})
 end
 
 -- Each of these tenants may do more than before: tenant and share in turn. Returns the queues with room.
@@ -591,6 +589,21 @@ function operations.undo(queue, tenant, unused)
   finish(record, tonumber(unused), unused * charge_of(record), now)
   if place_of(record) then stay(record) end
   write(record)
+end
+
+-- What else a worker has done for a tenant, whose job is charged already.
+function operations.cost(queue, tenant, seconds)
+  local record = records_of(tenant)[queue]
+  if not record then return end
+  record.done = record.done + tonumber(seconds) / record.share
+  place_again(record)
+  write(record)
+end
+
+-- Whether any worker is there for a queue.
+function operations.listens(queue)
+  local _, for_nobody = room(queue)
+  return not for_nobody
 end
 
 -- The tenant is no more.

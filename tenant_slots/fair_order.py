@@ -97,14 +97,9 @@ def tell_share(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> None:
     _ask(rq_queue, "share", *(number for tenant in tenants for number in tenant))
 
 
-def freed(slot: Freed, *, looks: bool = True) -> list[str]:
-    """The tenant is offered wherever it has been full. Returns the queues in whose windows there is room.
-
-    Args:
-        looks: whether to look for room in the window of the job's queue. Not where this process takes the next turn
-            there.
-    """
-    return _known_names(slot.rq_queue, _ask(slot.rq_queue, "freed", *_flat(slot), int(looks)))
+def freed(slot: Freed) -> list[str]:
+    """The tenant is offered wherever it has been full. Returns the queues in whose windows there is room."""
+    return _known_names(slot.rq_queue, _ask(slot.rq_queue, "freed", *_flat(slot)))
 
 
 def changed(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> list[str]:
@@ -178,6 +173,16 @@ def drop(turn: Turn, admitted: int = 0, *, is_full: bool, wakes_in: float | None
 def undo(turn: Turn) -> None:
     """Nobody could be asked whether it has anything to run."""
     _ask(turn.rq_queue, "undo", turn.rq_queue, turn.tenant_queue_id, turn.jobs)
+
+
+def cost(rq_queue: str, tenant_queue_id: int, seconds: float) -> None:
+    """A worker has spent so many seconds on a tenant beyond the run of a job, as on receivers of its end."""
+    _ask(rq_queue, "cost", rq_queue, tenant_queue_id, seconds)
+
+
+def listens(rq_queue: str) -> bool:
+    """Whether any worker is there for a queue, of ours or of RQ's, as far as one knows."""
+    return bool(_ask(rq_queue, "listens", rq_queue))
 
 
 def forget(rq_queue: str, tenant_queue_id: int) -> None:

@@ -76,11 +76,11 @@ def freed(tenant_queue_id: int, rq_queue: str) -> list[TenantJob]:
     return free(Freed(tenant_queue_id, fair_order.NOTHING_CHARGED, rq_queue))
 
 
-def free(slot: Freed, *, looks: bool = True) -> list[TenantJob]:
-    """As `freed`. Whoever takes the next turn in that queue does not look for room in its list."""
+def free(slot: Freed) -> list[TenantJob]:
+    """As `freed`."""
     if app_settings.IMMEDIATE:
         return _run_at_once([slot.tenant_queue_id])
-    return feed_each(_unless_out_of_reach(partial(fair_order.freed, slot, looks=looks)) or [])
+    return feed_each(_unless_out_of_reach(partial(fair_order.freed, slot)) or [])
 
 
 def feed_each(rq_queues: list[str]) -> list[TenantJob]:
@@ -239,8 +239,9 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
 def _put_off_refused(turn: Turn) -> None:
     """The tenant gets another turn only for a job that can be admitted: it would be first again, before all others.
 
-    It gets none where its rows cannot even be read, or somebody holds them.
+    It gets none where its rows cannot even be read, or somebody holds them. The time that it takes is the tenant's.
     """
+    began = time.monotonic()
     try:
         with waiting_at_most(LOCK_TIMEOUT_SECONDS):
             put_off = putting_off.put_off_refused(turn.tenant_queue_id, turn.rq_queue, turn.jobs)
@@ -253,6 +254,8 @@ def _put_off_refused(turn: Turn) -> None:
     for job in put_off.jobs:
         text = "job %s is tried again in %s s: %s"
         logger.error(text, job.uuid, putting_off.SECONDS_PUT_OFF, job.error, extra=logs.about(job))
+    seconds = time.monotonic() - began
+    _unless_out_of_reach(partial(fair_order.cost, turn.rq_queue, turn.tenant_queue_id, seconds))
     if put_off.has_next:
         offer(turn.tenant_queue_id, turn.rq_queue)
 

@@ -166,6 +166,23 @@ def test_the_end_of_a_job_sets_the_charge_right() -> None:
     assert record(A).done == pytest.approx(0.25, abs=0.001)
 
 
+def test_what_a_worker_spends_on_a_tenant_after_its_job_is_charged_too() -> None:
+    """As where receivers of the project hear of the end."""
+    offer(1, 2)
+    assert served(2) == [1, 2]
+    fair_order.cost(QUEUE, 1, 2.0)
+    assert served(3) == [2, 2, 1]
+
+
+def test_nothing_is_kept_of_a_tenant_that_was_forgotten_meanwhile() -> None:
+    offer(1)
+    served(1)
+    fair_order.forget(QUEUE, 1)
+    fair_order.cost(QUEUE, 1, 2.0)
+    assert not records(1)
+    assert not order()
+
+
 def test_what_never_ran_costs_nothing() -> None:
     offer(A, B)
     before = record(A)

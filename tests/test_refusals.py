@@ -114,6 +114,18 @@ def test_a_job_whose_admission_is_refused_is_put_off_and_those_behind_it_have_th
     assert sweep_now().promoted == 1, "it is tried again"
 
 
+def test_the_time_that_a_worker_spends_on_refused_jobs_is_their_tenants(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, int, float]] = []
+    monkeypatch.setattr(fair_order, "cost", lambda *cost: told.append(cost))
+    job = waiting_job(tenant_queue())
+    turn = turn_of(job)
+    with refused(admission_of(job), ERRORS[0]):
+        take_turn(turn, at_once=True)
+    ((rq_queue, tenant_queue_id, seconds),) = told
+    assert (rq_queue, tenant_queue_id) == ("imports", job.tenant_queue_id)
+    assert seconds > 0
+
+
 AT_COMMIT = """
     CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;
     CREATE CONSTRAINT TRIGGER never AFTER UPDATE ON {table} DEFERRABLE INITIALLY DEFERRED FOR EACH ROW

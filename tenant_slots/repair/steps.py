@@ -348,6 +348,21 @@ def leave_queues_given_up(report: Report, contact: Contact) -> None:
     jobs_together(pks, "moved to the queue of their tenant queue", _move_to_own_queue)
 
 
+def leave_lanes_without_workers(report: Report, contact: Contact) -> None:
+    """What was admitted for workers of an overflow queue that are gone gives its slots back: its tenant's other jobs go
+    on where there are workers."""
+    overdue = TenantJob.objects.queued().jobs().filter(rq_job_id="", admitted_at__lt=ago(app_settings.SWEEP_INTERVAL))
+    in_lanes = overdue.exclude(rq_queue="").select_related("tenant_queue").defer(*findings.LARGE)
+    listened: dict[str, bool] = {}
+    for job in in_lanes[:ROWS_PER_STEP]:
+        name = job.rq_queue_name
+        if name not in listened:
+            with suppress(*dispatch.OUT_OF_REACH):
+                listened[name] = fair_order.listens(name)
+        if not listened.get(name, True) and unless_locked(transitions.put_back, job):
+            dispatch.remove(job)
+
+
 def _move_to_own_queue(pks: Sequence[int]) -> int:
     with unlocked(TenantJob.objects.waiting().filter(pk__in=pks)) as jobs:
         return jobs.update(rq_queue="")
@@ -409,6 +424,7 @@ STEPS: tuple[Step, ...] = (
     promote_forgotten,
     charge,
     leave_queues_given_up,
+    leave_lanes_without_workers,
     fail_never_admitted,
     offer,
     repair_counters,

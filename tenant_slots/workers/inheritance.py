@@ -1,4 +1,4 @@
-"""What a forked child shares with its worker: its end, and no database session."""
+"""What a forked child shares with its worker: its end, and no database session, nor that Sentry is not told of it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import sys
 
 from tenant_slots.db.sessions import forget_inherited_sessions
+from tenant_slots.workers.unobserved import observe_again
 
 PR_SET_PDEATHSIG = 1
 """From <sys/prctl.h>: the signal that this process gets when its parent dies."""
@@ -18,6 +19,7 @@ PR_SET_PDEATHSIG = 1
 def keep_sessions_from_children() -> None:
     """From now on: of work-horses, of RQ's scheduler, and of what a job forks."""
     os.register_at_fork(after_in_child=forget_inherited_sessions)
+    os.register_at_fork(after_in_child=observe_again)
 
 
 def die_with(parent: int) -> None:

@@ -32,6 +32,7 @@ from tenant_slots.tasks import attempts
 from tenant_slots.witness import Witness
 from tenant_slots.workers.baseline import Baseline, close_ended_sessions, leave_transactions
 from tenant_slots.workers.horses import Order, Reins, Report, RQEnd, Tell
+from tenant_slots.workers.unobserved import observed, stop_observing
 
 logger = logging.getLogger("tenant_slots")
 
@@ -66,7 +67,7 @@ class RidingWorker(BaseWorker):
         while (order := reins.next_order()) is not None:
             jobs += isinstance(order, Order)
             close_ended_sessions()
-            ended = contextvars.copy_context().run(self._obey, order)
+            ended = contextvars.copy_context().run(self._obey_observed, order)
             if os.getpid() != baseline.process:
                 return  # a child that a job has forked, and that fell through to here
             job = order.job if isinstance(order, Order) else None
@@ -81,8 +82,13 @@ class RidingWorker(BaseWorker):
     def _become_horse(self) -> None:
         """As RQ's main_work_horse."""
         random.seed()
+        stop_observing()
         self._is_horse = True
         self._timed_out = self._met_outage = False
+
+    def _obey_observed(self, order: Order | Tell) -> RQEnd | None:
+        with observed():
+            return self._obey(order)
 
     def _obey(self, order: Order | Tell) -> RQEnd | None:
         if isinstance(order, Tell):

@@ -52,6 +52,7 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
             with self._noting_failure():
                 self._execute(job, queue, taken)
                 grant_soon()
+                self.charge_what_followed()
         finally:
             self._busy_with_bookkeeping = False  # as it was from when the job was found
 

@@ -35,6 +35,7 @@ from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.horses import Horse, Order, Report, Tell
 from tenant_slots.workers.records import RecordingWorker, fields_of
 from tenant_slots.workers.riding import AFTER_THE_END, RidingWorker
+from tenant_slots.workers.unobserved import stop_observing
 
 logger = logging.getLogger("tenant_slots")
 
@@ -85,6 +86,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by who started us, it would leave nobody to wait for
         with self._session.used():
             super().bootstrap(*args, **kwargs)
+        stop_observing()
         gc.collect()
         gc.freeze()  # what is loaded by now is never garbage; horses need not look at it, and so not copy it
 
@@ -93,6 +95,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         try:
             with self._noting_failure(), self._undisturbed():
                 self._execute(job, queue)
+                self.charge_what_followed()
         finally:
             self._busy_with_bookkeeping = False  # as it was from when the job was taken
 

@@ -37,6 +37,9 @@ SECONDS_WITHOUT_DATABASE = 1
 SHORTEST_WAIT = 0.002
 """Seconds. Redis waits for ever when it is told to wait for none."""
 
+SECONDS_TO_CHARGE = 0.01
+"""Spent on a tenant after the end of its job, from which on it is charged for them."""
+
 SECONDS_BETWEEN_SIGNS = 5
 """After which a worker that runs a long job says again that it is there."""
 
@@ -56,6 +59,8 @@ class TurnTakingWorker(SweepingWorker):
         """The run of the next job, which is marked as running already."""
         self._slot: Freed | None = None
         """One that is free, and that is told to the order of tenants when this worker asks who is next."""
+        self._followed: tuple[Freed, float] | None = None
+        """The slot that was free last, and since when, while the worker is still busy with what follows from that."""
         self._has_waited = False
         """At RQ's lists, since it has last asked who is next; or it has taken a nudge from there."""
         self._next_sign = 0.0
@@ -83,9 +88,22 @@ class TurnTakingWorker(SweepingWorker):
         return run
 
     def free(self, slot: Freed) -> None:
-        """The slot of the job that has just ended."""
-        goes_on_there = self.goes_on() and self.queue_names() == [slot.rq_queue]
-        transitions.free(slot, looks=not goes_on_there)
+        """The slot of the job that has just ended.
+
+        Others are looked for who may take what its tenant has waiting: receivers of the end may keep this worker.
+        """
+        transitions.free(slot)
+        self._followed = slot, time.monotonic()
+
+    def charge_what_followed(self) -> None:
+        """The tenant of the job that has been executed is charged for receivers of its end as for the job itself."""
+        followed, self._followed = self._followed, None
+        if followed is None:
+            return
+        slot, since = followed
+        seconds = time.monotonic() - since
+        if seconds >= SECONDS_TO_CHARGE:
+            self._unless_redis_is_away(fair_order.cost, slot.rq_queue, slot.tenant_queue_id, seconds)
 
     def settle_up(self) -> None:
         super().settle_up()

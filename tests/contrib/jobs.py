@@ -213,3 +213,8 @@ exec(os.environ.get("RECEIVER", ""), receivers)  # noqa: S102
 def leaves_it_to_rq(job: Job, *error: Any) -> bool:
     """A handler of errors, whose module workers load at their start."""
     return True
+
+
+@tenant_job("imports", tenant="tenant")
+def counts(tenant: str) -> int:
+    return TenantJob.objects.count()

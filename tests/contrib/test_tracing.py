@@ -39,7 +39,7 @@ from sentry_sdk.transport import Transport
 from tenant_slots.contrib import opentelemetry, sentry
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import State, TenantJob
-from tenant_slots.workers import TenantSimpleWorker
+from tenant_slots.workers import TenantSimpleWorker, unobserved
 from tests.contrib import jobs
 from tests.factories import fresh, tenant_queue, waiting_job, work
 from tests.processes import Workers, wait_until
@@ -688,6 +688,41 @@ def test_the_thread_that_sends_to_sentry_is_no_reason_for_another_work_horse(
     assert workers.run("--burst", worker_class=PREFORK).returncode == 0
     assert len({fresh(job).result for job in made}) == 1
     assert sentry_server.of("transaction") == [job.task for job in made]
+
+
+def test_what_a_worker_does_by_itself_is_not_observed_but_what_it_logs_and_what_it_runs_for_the_project() -> None:
+    with sentry_on(InMemory()), sentry_sdk.new_scope():
+        integrations = sentry_sdk.get_client().integrations
+        integrations |= {"redis": LoggingIntegration(), "django": LoggingIntegration()}
+
+        def observed() -> set[str]:
+            return {name for name in integrations if sentry_sdk.get_client().get_integration(name)}
+
+        everything = observed()
+        unobserved.stop_observing()
+        assert observed() == everything - {"redis", "django"}
+        assert "logging" in observed()
+        with unobserved.observed():
+            assert observed() == everything
+        assert observed() == everything - {"redis", "django"}
+        unobserved.observe_again()
+        assert observed() == everything
+
+
+def test_where_sentry_is_off_there_is_nothing_to_leave_out() -> None:
+    unobserved.stop_observing()
+    with unobserved.observed():
+        unobserved.observe_again()
+    assert not sentry_sdk.get_client().is_active()
+
+
+@pytest.mark.parametrize("kind", ["tenant_slots.workers.TenantWorker", PREFORK])
+def test_the_queries_of_a_job_are_in_its_trace(workers: Workers, sentry_server: SentryServer, kind: str) -> None:
+    for _ in range(2):
+        jobs.counts.enqueue("acme")
+    assert workers.run("--burst", worker_class=kind).returncode == 0
+    told = [one for one in sentry_server.told if "spans" in one]
+    assert [sum("COUNT" in span["description"] for span in one["spans"]) for one in told] == [1, 1]
 
 
 @pytest.mark.parametrize("kind", ["tenant_slots.workers.TenantWorker", PREFORK, SIMPLE, "rq.Worker"])

@@ -17,7 +17,7 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.utils import timezone
 
-from tenant_slots import fair_order, owners, slots
+from tenant_slots import fair_order, owners, slots, transitions
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.fair_order import Turn
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -502,3 +502,19 @@ def test_what_runs_is_charged_where_it_can_be(wrong: dict[str, str], monkeypatch
     with queues_with_one_good(wrong):
         assert sweep_now().failed == []
     assert charged == ["imports"]
+
+
+@pytest.mark.parametrize("listeners", [0, pytest.param(1, id="control")])
+def test_what_was_admitted_for_workers_of_an_overflow_queue_that_are_gone_gives_its_slots_back(listeners: int) -> None:
+    row = tenant_queue(max_job=1)
+    redis_forgets()
+    pretend_idle(1)
+    waiting_job(row, rq_queue="reports")
+    (job,) = transitions.offer(row.pk, "reports")
+    assert in_rq("reports") == 1
+    age(job, admitted_at=6)
+    redis_forgets() if listeners else django_rq.get_connection("reports").flushall()
+    sweep_now()
+    assert fresh(job).state == (State.QUEUED if listeners else State.WAITING)
+    assert in_rq("reports") == listeners
+    assert fresh(row).current_job == listeners

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import time
 from typing import Any
 
 import rq
 
+from tenant_slots import signals
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, riding, simple, supervisor
 from tenant_slots.workers.baseline import Baseline
 from tenant_slots.workers.horses import Horse
@@ -133,3 +135,24 @@ class BrokenWhereItSettlesWorker(TenantPreforkWorker):
         if not self._has_failed:
             self._has_failed = True
             raise RuntimeError("nobody has foreseen it")
+
+
+class SlowlyTold:
+    """The project has a receiver of ends that takes three seconds."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        signals.job_ended.connect(_take_long)
+
+
+def _take_long(**_: Any) -> None:
+    time.sleep(3)
+
+
+class SlowlyToldPrefork(SlowlyTold, TenantPreforkWorker): ...
+
+
+class SlowlyToldFork(SlowlyTold, TenantWorker): ...
+
+
+class SlowlyToldSimple(SlowlyTold, TenantSimpleWorker): ...

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from itertools import accumulate
 
 import django_rq
 import pytest
 
-from tenant_slots.workers import TenantPreforkWorker, TenantWorker
+from tenant_slots import signals
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
 from tests import jobs
 from tests.factories import redis_forgets, tenant_queue
 from tests.history import History
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Worker = type[TenantPreforkWorker] | type[TenantWorker]
+Worker = type[TenantPreforkWorker] | type[TenantWorker] | type[TenantSimpleWorker]
+
+ALL_CLASSES = pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker, TenantSimpleWorker])
 
 CLASSES = pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker])
 
@@ -38,3 +43,29 @@ def test_jobs_that_kill_their_process_gain_their_tenant_no_turns(worker_class: W
     ahead = list(accumulate(1 if tenant == "crasher" else -1 for tenant in starts))
     assert max(map(abs, ahead)) <= 3, starts
     assert len(starts) == 24
+
+
+@pytest.fixture
+def _slow_receiver() -> Iterator[None]:
+    def hear(**_: object) -> None:
+        time.sleep(0.2)
+
+    signals.job_ended.connect(hear)
+    yield
+    signals.job_ended.disconnect(hear)
+
+
+@pytest.mark.usefixtures("_slow_receiver")
+@ALL_CLASSES
+def test_receivers_that_keep_a_worker_are_charged_to_the_tenant_whose_job_has_ended(
+    worker_class: Worker, history: History
+) -> None:
+    """Each job of the first one has its worker for 0.2 s, and each one of the second for 0.4."""
+    for tenant in ("short", "long"):
+        tenant_queue(tenant, max_job=5)
+    redis_forgets()
+    jobs.record.enqueue_many([(("short", f"{nth}", history.path, 0.0), {}) for nth in range(16)])
+    jobs.record.enqueue_many([(("long", f"{nth}", history.path, 0.2), {}) for nth in range(6)])
+    run(worker_class)
+    starts = [event.tenant for event in history.events() if event.kind == "start"]
+    assert 6 <= starts[:14].count("short") <= 11, starts

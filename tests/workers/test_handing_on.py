@@ -297,24 +297,6 @@ def test_what_was_freed_is_told_when_redis_comes_back(
     assert counters_match()
 
 
-@pytest.mark.parametrize(("queues", "looks"), [(("imports",), False), (("reports", "imports"), True)])
-def test_a_worker_without_work_horses_has_others_looked_for_where_its_next_turn_may_be_elsewhere(
-    queues: tuple[str, ...], looks: bool, history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tenant_queue(max_job=1)
-    enqueue(history, acme=1)
-    looked: list[bool] = []
-    real = fair_order.freed
-
-    def noted(slot: fair_order.Freed, *, looks: bool = True) -> list[str]:
-        looked.append(looks)
-        return real(slot, looks=looks)
-
-    monkeypatch.setattr(fair_order, "freed", noted)
-    run(TenantSimpleWorker, *queues)
-    assert looked == [looks]
-
-
 def tokens(row: TenantQueue) -> int:
     bucket = rates.bucket(TenantQueue.objects.get(pk=row.pk), clock.now())
     assert bucket is not None

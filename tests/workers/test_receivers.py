@@ -8,8 +8,9 @@ import django_rq
 import pytest
 
 from tenant_slots.models import ENDED, State, TenantJob
-from tests.factories import counters_match, fresh
+from tests.factories import counters_match, fresh, tenant_queue
 from tests.history import Event, History
+from tests.jobs import record
 from tests.processes import Workers, wait_until
 from tests.workers import jobs
 
@@ -144,3 +145,15 @@ def test_where_no_horse_can_be_forked_a_plain_job_leaves_no_execution_behind(
     wait_until(lambda: rq_job.return_value(refresh=True) == 3)
     assert queue.started_job_registry.get_job_and_execution_ids(cleanup=False) == []
     assert rq_job.get_executions() == []
+
+
+@pytest.mark.parametrize("kind", ["Prefork", "Fork", "Simple"])
+def test_a_slot_is_taken_by_a_worker_that_waits_while_receivers_keep_the_one_that_has_freed_it(
+    kind: str, workers: Workers, history: History
+) -> None:
+    tenant_queue(max_job=1)
+    workers.start(2, worker_class=f"tests.workers.classes.SlowlyTold{kind}")
+    record.enqueue_many([(("acme", name, history.path, 0.3), {}) for name in ("first", "second")])
+    wait_until(lambda: len(history.started()) == 2)
+    moments = {(event.kind, event.name): event.nanoseconds / 1e9 for event in history.events()}
+    assert moments["start", "second"] - moments["end", "first"] < 1.5
