@@ -49,10 +49,9 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
     def execute_job(self, job: Job, queue: Queue) -> None:
         taken = self.taken_run()
         try:
-            with self._noting_failure():
+            with self._noting_failure(), self.charging_what_follows():
                 self._execute(job, queue, taken)
                 grant_soon()
-                self.charge_what_followed()
         finally:
             self._busy_with_bookkeeping = False  # as it was from when the job was found
 

@@ -93,9 +93,8 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
     def execute_job(self, job: Job, queue: Queue) -> None:
         job.connection = self.impatient
         try:
-            with self._noting_failure(), self._undisturbed():
+            with self._noting_failure(), self._undisturbed(), self.charging_what_follows():
                 self._execute(job, queue)
-                self.charge_what_followed()
         finally:
             self._busy_with_bookkeeping = False  # as it was from when the job was taken
 

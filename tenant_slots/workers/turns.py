@@ -60,7 +60,7 @@ class TurnTakingWorker(SweepingWorker):
         self._slot: Freed | None = None
         """One that is free, and that is told to the order of tenants when this worker asks who is next."""
         self._followed: tuple[Freed, float] | None = None
-        """The slot that was free last, and since when, while the worker is still busy with what follows from that."""
+        """The slot that the job has left which is executed now, and when."""
         self._has_waited = False
         """At RQ's lists, since it has last asked who is next; or it has taken a nudge from there."""
         self._next_sign = 0.0
@@ -95,12 +95,17 @@ class TurnTakingWorker(SweepingWorker):
         transitions.free(slot)
         self._followed = slot, time.monotonic()
 
-    def charge_what_followed(self) -> None:
-        """The tenant of the job that has been executed is charged for receivers of its end as for the job itself."""
-        followed, self._followed = self._followed, None
-        if followed is None:
+    @contextmanager
+    def charging_what_follows(self) -> Iterator[None]:
+        """Around the execution of a job: its tenant is charged for receivers of its end as for the job itself."""
+        self._followed = None
+        yield
+        self._charge_what_followed()
+
+    def _charge_what_followed(self) -> None:
+        if self._followed is None:
             return
-        slot, since = followed
+        slot, since = self._followed
         seconds = time.monotonic() - since
         if seconds >= SECONDS_TO_CHARGE:
             self._unless_redis_is_away(fair_order.cost, slot.rq_queue, slot.tenant_queue_id, seconds)

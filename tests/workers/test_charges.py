@@ -9,8 +9,8 @@ from itertools import accumulate
 import django_rq
 import pytest
 
-from tenant_slots import signals
-from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
+from tenant_slots import fair_order, signals
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, turns
 from tests import jobs
 from tests.factories import redis_forgets, tenant_queue
 from tests.history import History
@@ -69,3 +69,26 @@ def test_receivers_that_keep_a_worker_are_charged_to_the_tenant_whose_job_has_en
     run(worker_class)
     starts = [event.tenant for event in history.events() if event.kind == "start"]
     assert 6 <= starts[:14].count("short") <= 11, starts
+
+
+def test_the_time_between_two_jobs_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after an execution that an error has ended."""
+    told: list[object] = []
+    monkeypatch.setattr(fair_order, "cost", lambda *cost: told.append(cost))
+    monkeypatch.setattr(turns, "SECONDS_TO_CHARGE", 0)
+    worker = TenantPreforkWorker([django_rq.get_queue("imports")], connection=django_rq.get_connection("imports"))
+    slot = fair_order.Freed(tenant_queue().pk, 1.0, "imports")
+
+    def fail() -> None:
+        with worker.charging_what_follows():
+            worker.free(slot)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    with worker.charging_what_follows():
+        pass
+    assert not told
+    with worker.charging_what_follows():
+        worker.free(slot)
+    assert len(told) == 1
