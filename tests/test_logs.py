@@ -39,6 +39,7 @@ ABOUT_NO_SINGLE_JOB = {
         ("workers/base.py", "Redis is out of reach: %s"),
         ("workers/base.py", "Redis refuses what a worker needs, it is asked again: %s"),
         ("workers/base.py", "the database could not be reached at start; jobs wait until it can"),
+        ("db/prepared.py", "there is a pooler before the database, so that each statement is planned anew"),
         ("workers/turns.py", "the database did not answer when jobs were to be admitted for others: %s"),
         ("workers/turns.py", "who admits jobs will notice by itself that worker %s is gone: %s"),
     },

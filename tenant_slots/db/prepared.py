@@ -97,7 +97,7 @@ def name_of(connection: BaseDatabaseWrapper, text: str) -> str | None:
 
 def is_read_by_index(connection: BaseDatabaseWrapper) -> bool:
     """Whether `BY_INDEX` holds in the session of this connection."""
-    session = _sessions.get(connection.connection) if connection.connection is not None else None
+    session = _sessions.get(connection.connection) if may_prepare(connection) else None
     return session is not None and bool(session.prepares)
 
 
@@ -135,7 +135,7 @@ def tell_of_loss(connection: BaseDatabaseWrapper, error: DatabaseError) -> None:
         OperationalError: the session has other ones than we think. It is used as any other from now on, and what was to
             be done can be done again: the error is about the session, and no row.
     """
-    session = _sessions.get(connection.connection) if connection.connection is not None else None
+    session = _sessions.get(connection.connection) if may_prepare(connection) else None
     if session is not None and _is_loss(error.__cause__):
         _note_loss(session)
         raise OperationalError("this session has lost what was prepared in it") from error

@@ -68,15 +68,18 @@ class LostInRedis(NamedTuple):
     jobs: list[TenantJob]
     unasked: dict[str, Exception]
     """By queue: why its Redis could not be asked, or that RQ has no such queue. Its jobs were not looked for."""
+    in_lanes: list[int]
+    """Primary keys of all that were admitted for workers of overflow queues a while ago, lost or not."""
 
 
 def lost_in_redis() -> LostInRedis:
     """Admitted jobs that no worker would find. Looks at names first: usually nothing is lost."""
     overdue = TenantJob.objects.queued().jobs().filter(admitted_at__lt=ago(app_settings.SWEEP_INTERVAL))
-    names = overdue.values_list("pk", "uuid", "attempt", "rq_job_id", "rq_queue", "tenant_queue__queue")
+    names = list(overdue.values_list("pk", "uuid", "attempt", "rq_job_id", "rq_queue", "tenant_queue__queue"))
     lost, unasked = dispatch.missing(names)
+    in_lanes = [pk for pk, _, _, rq_job_id, rq_queue, _ in names if rq_queue and not rq_job_id]
     rows = overdue.filter(pk__in=lost).select_related("tenant_queue").defer(*LARGE).order_by("pk")
-    return LostInRedis(list(rows) if lost else [], unasked)
+    return LostInRedis(list(rows) if lost else [], unasked, in_lanes)
 
 
 def told_apart(jobs: list[TenantJob]) -> tuple[list[TenantJob], list[tuple[TenantJob, str]]]:

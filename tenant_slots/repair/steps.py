@@ -164,6 +164,22 @@ def repush(report: Report, contact: Contact) -> None:
         report.reclaimed += bool(unless_locked(_fail_lost, job, problem))
     for job in [job for job in readable if job.rq_job_id][:ROWS_PER_STEP]:
         _push_plain_again(report, job)
+    if lost.in_lanes:
+        _leave_lanes_without_workers(lost.in_lanes[:ROWS_PER_STEP])
+
+
+def _leave_lanes_without_workers(pks: Sequence[int]) -> None:
+    """What was admitted for workers of an overflow queue that are gone gives its slots back: its tenant's other jobs go
+    on where there are workers."""
+    jobs = TenantJob.objects.queued().filter(pk__in=pks).select_related("tenant_queue").defer(*findings.LARGE)
+    listened: dict[str, bool] = {}
+    for job in jobs.order_by("pk"):
+        name = job.rq_queue_name
+        if name not in listened:
+            with suppress(*dispatch.OUT_OF_REACH):
+                listened[name] = fair_order.listens(name)
+        if not listened.get(name, True) and unless_locked(transitions.put_back, job):
+            dispatch.remove(job)
 
 
 def _push_plain_again(report: Report, job: TenantJob) -> None:
@@ -348,21 +364,6 @@ def leave_queues_given_up(report: Report, contact: Contact) -> None:
     jobs_together(pks, "moved to the queue of their tenant queue", _move_to_own_queue)
 
 
-def leave_lanes_without_workers(report: Report, contact: Contact) -> None:
-    """What was admitted for workers of an overflow queue that are gone gives its slots back: its tenant's other jobs go
-    on where there are workers."""
-    overdue = TenantJob.objects.queued().jobs().filter(rq_job_id="", admitted_at__lt=ago(app_settings.SWEEP_INTERVAL))
-    in_lanes = overdue.exclude(rq_queue="").select_related("tenant_queue").defer(*findings.LARGE)
-    listened: dict[str, bool] = {}
-    for job in in_lanes[:ROWS_PER_STEP]:
-        name = job.rq_queue_name
-        if name not in listened:
-            with suppress(*dispatch.OUT_OF_REACH):
-                listened[name] = fair_order.listens(name)
-        if not listened.get(name, True) and unless_locked(transitions.put_back, job):
-            dispatch.remove(job)
-
-
 def _move_to_own_queue(pks: Sequence[int]) -> int:
     with unlocked(TenantJob.objects.waiting().filter(pk__in=pks)) as jobs:
         return jobs.update(rq_queue="")
@@ -424,7 +425,6 @@ STEPS: tuple[Step, ...] = (
     promote_forgotten,
     charge,
     leave_queues_given_up,
-    leave_lanes_without_workers,
     fail_never_admitted,
     offer,
     repair_counters,

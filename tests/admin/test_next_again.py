@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from django.test import Client, RequestFactory
+from django.utils.timezone import localtime
 
 from tenant_slots import slots
 from tenant_slots.admin import lists, reasons
@@ -82,8 +83,8 @@ def test_the_page_of_the_tenant_queue_says_since_when_it_has_its_slot(boss: Clie
     page = boss.get(change_page(row)).content.decode()
     table = page[page.index("slots-holding-title") :]
     assert "worker-7" not in table
-    assert f"{fresh(job).started_at:%m/%d/%Y}" not in table
-    assert f"{job.admitted_at:%m/%d/%Y}" in table
+    assert f"{localtime(fresh(job).started_at):%m/%d/%Y}" not in table
+    assert f"{localtime(job.admitted_at):%m/%d/%Y}" in table
 
 
 def texts_of(boss: Client, job: TenantJob) -> list[str]:
