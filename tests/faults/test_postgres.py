@@ -234,7 +234,7 @@ def test_i2_i3_i6_a_backend_terminated_for_a_release_is_tried_again(
 def terminate_before(monkeypatch: pytest.MonkeyPatch, name: str) -> threading.Event:
     """End our own session the next time that this one of the statements is about to be sent. It says that it has."""
     statement = getattr(statements, name)
-    original = statement.bound
+    original = statement.given
     done = threading.Event()
 
     def replacement(*arguments: Any) -> Any:
@@ -244,7 +244,7 @@ def terminate_before(monkeypatch: pytest.MonkeyPatch, name: str) -> threading.Ev
                 cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
         return original(*arguments)
 
-    monkeypatch.setattr(statement, "bound", replacement)
+    monkeypatch.setattr(statement, "given", replacement)
     return done
 
 
