@@ -31,7 +31,7 @@ from tenant_slots import rates, rests
 from tenant_slots.db.clock import DatabaseNow, from_now
 from tenant_slots.db.compiled import IsOneOf, Keys, Parameter, Statement, fields_of
 from tenant_slots.db.consequences import HasChanged
-from tenant_slots.models import ENDED, UNTIL_START, Kind, State, TenantJob, TenantQueue
+from tenant_slots.models import ENDED, UNTIL_START, Kind, State, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.owners import OWNER_FIELDS
 
 PK = Parameter("pk", IntegerField())
@@ -190,10 +190,12 @@ BEAT = Statement(
 """The work-horse too: it may have been forked after its worker recorded the start."""
 
 
-NEXT = Statement(
-    lambda: TenantJob.objects.filter(tenant_queue=PK, rq_queue=RQ_QUEUE).backlog().only("kind", "rq_job_id")[:2],
-    prepared=True,
-)
+def _backlog() -> TenantJobQuerySet:
+    backlog: TenantJobQuerySet = TenantJob.objects.filter(tenant_queue=PK, rq_queue=RQ_QUEUE).backlog()
+    return backlog
+
+
+NEXT = Statement(lambda: _backlog().only("kind", "rq_job_id")[:2], prepared=True)
 """The head of a backlog, and whether it is not alone: as much of it as whoever starts it at once is to know."""
 
 
@@ -205,8 +207,7 @@ def first_waiting(number: int) -> Statement:
 @functools.lru_cache(maxsize=16)
 def _first_waiting(number: int) -> Statement:
     """One for each power of two up to the highest limit: a LIMIT is part of the text of a statement."""
-    backlog = TenantJob.objects.filter(tenant_queue=PK, rq_queue=RQ_QUEUE).backlog().only(*ADMITTED)
-    return Statement(lambda: backlog[:number], prepared=True)
+    return Statement(lambda: _backlog().only(*ADMITTED)[:number], prepared=True)
 
 
 HEADS = Statement(

@@ -76,6 +76,14 @@ def start_next(row: TenantQueue, who: Owner) -> TenantJob:
     return started
 
 
+def about_to_prepare(row: TenantQueue) -> None:
+    """The next start is the use from which on its statements are prepared, and there are jobs for some more."""
+    for _ in range(RUNS):
+        waiting_job(row)
+    for _ in range(prepared.USES - 1):
+        start_next(row, owner())
+
+
 def run_one(row: TenantQueue) -> None:
     waiting_job(row)
     assert slots.release(start_next(row, owner()), state=State.FINISHED)
@@ -270,11 +278,8 @@ def test_who_loses_them_again_and_again_prepares_no_more() -> None:
 def test_what_a_rollback_takes_back_is_not_begun_in_a_transaction() -> None:
     """Where the use from which on a statement is prepared is the one that waits for a row, in vain."""
     row = tenant_queue(max_job=50)
-    for _ in range(RUNS):
-        waiting_job(row)
     with session():
-        for _ in range(prepared.USES - 1):
-            start_next(row, owner())
+        about_to_prepare(row)
         with psycopg.connect(**psycopg_parameters()) as other, transactions.waiting_at_most(0.1):
             other.execute("SELECT 1 FROM tenant_slots_tenantqueue FOR UPDATE")
             with pytest.raises(TenantQueueLocked):
@@ -287,11 +292,8 @@ def test_what_a_rollback_takes_back_is_not_begun_in_a_transaction() -> None:
 
 def test_to_prepare_a_statement_waits_for_no_migration() -> None:
     row = tenant_queue(max_job=50)
-    for _ in range(RUNS):
-        waiting_job(row)
     with session():
-        for _ in range(prepared.USES - 1):
-            start_next(row, owner())
+        about_to_prepare(row)
         with psycopg.connect(**psycopg_parameters()) as other, transactions.waiting_at_most(0.2):
             other.execute("LOCK tenant_slots_tenantqueue, tenant_slots_tenantjob")
             for _ in range(3):

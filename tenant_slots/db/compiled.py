@@ -207,7 +207,7 @@ class Statement:
     def read(self, connection: BaseDatabaseWrapper, fetched: Iterable[Sequence[Any]]) -> list[Any]:
         """Rows as the driver gives them, as instances; where `returning` names fields, as these."""
         found = self._fetched(connection, fetched)
-        return self._instances(connection.alias, found) if self._returning in (True, False) else found
+        return self._instances(connection.alias, found) if isinstance(self._returning, bool) else found
 
     def _fetched(self, connection: BaseDatabaseWrapper, fetched: Iterable[Sequence[Any]]) -> list[list[Any]]:
         found = [list(row) for row in fetched]

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from django.db import DatabaseError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from tenant_slots.db.transactions import LOCK_TIMEOUT
+from tenant_slots.db.transactions import LOCK_TIMEOUT, has_begun
 
 logger = logging.getLogger("tenant_slots")
 
@@ -36,16 +36,12 @@ NAME_BYTES = 12
 """Of the digest by which a statement is named. Where a pooler cannot be told from the server, one name is to be one
 statement whoever has prepared it."""
 
-IDLE = 0
-"""The driver's number for a session without a transaction."""
-
 LOST = ("26000", "42P05")
 """PostgreSQL's SQLSTATEs of a statement that the session does not know, and of one that it knew already."""
 
 OTHER_TYPE = "RevalidateCachedQuery"
 """Where PostgreSQL finds that a column has another type than when the statement was prepared, as after a migration. Its
 SQLSTATE is also that of much that cannot be done at all."""
-
 
 MOST_LOSSES = 3
 """After which a process prepares nothing any more: there seems to be a pooler that cannot be told from the server."""
@@ -108,7 +104,7 @@ def may_prepare(connection: BaseDatabaseWrapper) -> bool:
 
 def _prepared(connection: BaseDatabaseWrapper, session: Session, text: str) -> str | None:
     """Not now where it is too early for that, or somebody holds the table as for a migration."""
-    is_idle = connection.connection.info.transaction_status == IDLE
+    is_idle = not has_begun(connection)
     if session.prepares is None:
         if not is_idle:
             return None  # a rollback would take the settings back

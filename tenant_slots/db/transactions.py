@@ -48,6 +48,9 @@ READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 """Together with the first statement, which saves a round trip in every transaction of ours."""
 
+IDLE = 0
+"""Of PostgreSQL's transaction status, as psycopg says it: no transaction is open."""
+
 patience: ContextVar[float] = ContextVar("tenant_slots_patience", default=LOCK_TIMEOUT_SECONDS)
 """Seconds to wait for a tenant queue here. A sweep waits less: it comes again and has other tenants to see to."""
 
@@ -112,6 +115,11 @@ def is_open(alias: str) -> bool:
     """Whether what is written now becomes visible with a commit of the caller: an atomic block, or no autocommit."""
     connection = connections[alias]
     return bool(connection.in_atomic_block or not connection.get_autocommit())
+
+
+def has_begun(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a transaction is open in a session of PostgreSQL, whether or not Django knows of it."""
+    return bool(connection.connection.info.transaction_status != IDLE)
 
 
 @contextmanager

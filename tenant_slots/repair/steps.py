@@ -25,7 +25,7 @@ from tenant_slots.exceptions import StaleVersion
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue, rq_queue_of
 from tenant_slots.owners import Liveness
-from tenant_slots.repair import findings, lost_runs, numbers
+from tenant_slots.repair import findings, lanes, lost_runs, numbers
 from tenant_slots.repair.asking import ask
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.minutes import count_minutes
@@ -153,7 +153,10 @@ def _end_if_abandoned(job: Any, contact: Contact) -> bool:
 
 
 def repush(report: Report, contact: Contact) -> None:
-    """Admitted jobs that Redis does not have. Pushing one that a worker has just taken is harmless: it starts once."""
+    """Admitted jobs that Redis does not have. Pushing one that a worker has just taken is harmless: it starts once.
+
+    Those that nobody is left to take go back to the backlog.
+    """
     lost = findings.lost_in_redis()
     for queue, error in lost.unasked.items():
         about_queue = logs.about_named(queue=queue)
@@ -165,21 +168,7 @@ def repush(report: Report, contact: Contact) -> None:
     for job in [job for job in readable if job.rq_job_id][:ROWS_PER_STEP]:
         _push_plain_again(report, job)
     if lost.in_lanes:
-        _leave_lanes_without_workers(lost.in_lanes[:ROWS_PER_STEP])
-
-
-def _leave_lanes_without_workers(pks: Sequence[int]) -> None:
-    """What was admitted for workers of an overflow queue that are gone gives its slots back: its tenant's other jobs go
-    on where there are workers."""
-    jobs = TenantJob.objects.queued().filter(pk__in=pks).select_related("tenant_queue").defer(*findings.LARGE)
-    listened: dict[str, bool] = {}
-    for job in jobs.order_by("pk"):
-        name = job.rq_queue_name
-        if name not in listened:
-            with suppress(*dispatch.OUT_OF_REACH):
-                listened[name] = fair_order.listens(name)
-        if not listened.get(name, True) and unless_locked(transitions.put_back, job):
-            dispatch.remove(job)
+        lanes.leave_without_workers(lost.in_lanes[:ROWS_PER_STEP])
 
 
 def _push_plain_again(report: Report, job: TenantJob) -> None:

@@ -36,7 +36,7 @@ from tenant_slots.running.outbox import Outbox
 from tenant_slots.witness import Phase, Witness
 from tenant_slots.workers import kept, weights
 from tenant_slots.workers.heartbeats import Heartbeats, Token
-from tenant_slots.workers.inheritance import keep_sessions_from_children
+from tenant_slots.workers.inheritance import keep_own_from_children
 from tenant_slots.workers.kept import Ending, KeptEndings
 
 logger = logging.getLogger("tenant_slots")
@@ -104,7 +104,7 @@ class SweepingWorker(BaseWorker):
         self._install_signal_handlers()  # type: ignore[no-untyped-call]
         with telling_no_password():
             super().bootstrap(*args, **kwargs)
-        keep_sessions_from_children()
+        keep_own_from_children()
         self.owner = this_process(self.name, beats=True)
         self._warm_up()
         self.heartbeats.start()

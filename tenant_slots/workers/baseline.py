@@ -28,6 +28,7 @@ from tenant_slots import logs
 from tenant_slots.alarm import time_limit
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import renew, threads_of_pools
+from tenant_slots.db.transactions import has_begun
 from tenant_slots.models import TenantJob
 
 logger = logging.getLogger("tenant_slots")
@@ -42,9 +43,6 @@ RESET = "RESET ALL; RESET SESSION AUTHORIZATION; UNLISTEN *; CLOSE ALL; SELECT p
 
 SECONDS_TO_CLOSE = 0.2
 """How long a thread may take to close its sessions, which takes it a millisecond."""
-
-IDLE = 0
-"""Of PostgreSQL's transaction status, as psycopg says it: no transaction is open."""
 
 
 class SessionTimeout(BaseTimeoutException):
@@ -223,7 +221,7 @@ def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
     if connection.in_atomic_block or not connection.autocommit:
         return True
     if connection.vendor == "postgresql":
-        return bool(connection.connection.info.transaction_status != IDLE)
+        return has_begun(connection)
     return bool(getattr(connection.connection, "in_transaction", False))
 
 

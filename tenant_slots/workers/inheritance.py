@@ -1,4 +1,4 @@
-"""What a forked child shares with its worker: its end, and no database session, nor that Sentry is not told of it."""
+"""What a forked child shares with its worker: its end. No database session, and Sentry is told of what it does."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PR_SET_PDEATHSIG = 1
 
 
 @functools.cache
-def keep_sessions_from_children() -> None:
-    """From now on: of work-horses, of RQ's scheduler, and of what a job forks."""
+def keep_own_from_children() -> None:
+    """From work-horses, RQ's scheduler and what a job forks: our sessions, and that Sentry is told less."""
     os.register_at_fork(after_in_child=forget_inherited_sessions)
     os.register_at_fork(after_in_child=observe_again)
 

@@ -67,7 +67,7 @@ class RidingWorker(BaseWorker):
         while (order := reins.next_order()) is not None:
             jobs += isinstance(order, Order)
             close_ended_sessions()
-            ended = contextvars.copy_context().run(self._obey_observed, order)
+            ended = contextvars.copy_context().run(self._obey, order)
             if os.getpid() != baseline.process:
                 return  # a child that a job has forked, and that fell through to here
             job = order.job if isinstance(order, Order) else None
@@ -86,10 +86,7 @@ class RidingWorker(BaseWorker):
         self._is_horse = True
         self._timed_out = self._met_outage = False
 
-    def _obey_observed(self, order: Order | Tell) -> RQEnd | None:
-        with observed():
-            return self._obey(order)
-
+    @observed()
     def _obey(self, order: Order | Tell) -> RQEnd | None:
         if isinstance(order, Tell):
             tell(order.news)
