@@ -342,7 +342,7 @@ def _copy(row: TenantQueue, to: TenantQueue) -> None:
 
 def tell(row: TenantQueue, change: Change) -> None:
     """Send the signal of a change that is committed."""
-    signals.limit_changed.send_robust(sender=TenantQueue, tenant_queue=row, change=change)
+    signals.send("limit_changed", sender=TenantQueue, tenant_queue=row, change=change)
 
 
 def _forget_override(row: TenantQueue) -> None:

@@ -80,6 +80,69 @@ def test_whatever_a_receiver_raises_is_logged_and_its_job_ends_as_ever(
     assert any(record.exc_info and isinstance(record.exc_info[1], error) for record in caplog.records)
 
 
+@pytest.mark.parametrize("name", ["jobs_enqueued", "jobs_admitted", "job_started", "job_ended"])
+def test_where_only_our_log_listens_django_is_asked_for_no_receivers(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sentry makes a span of each receiver that Django calls. The control has one of the project."""
+    asked: list[Signal] = []
+    live_receivers = Signal._live_receivers
+
+    def noted(self: Signal, sender: Any) -> Any:
+        asked.append(self)
+        return live_receivers(self, sender)
+
+    monkeypatch.setattr(Signal, "_live_receivers", noted)
+    jobs.add.enqueue(1, 2, tenant="acme")
+    work()
+    assert signals.named(name) not in asked
+
+    def listens(**_: Any) -> None: ...
+
+    with heard(signals.named(name), listens):
+        jobs.add.enqueue(1, 2, tenant="acme")
+        work()
+    assert signals.named(name) in asked
+
+
+@pytest.mark.parametrize("error", [SystemExit, ValueError])
+def test_a_receiver_of_our_own_that_fails_keeps_nobody_from_being_told(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = []
+
+    def listens(**_: Any) -> None:
+        told.append("jobs_enqueued")
+
+    monkeypatch.setitem(signals._ours, "jobs_enqueued", [raising(error)])
+    with heard(signals.jobs_enqueued, listens):
+        jobs.add.enqueue(1, 2, tenant="acme")
+    assert told == ["jobs_enqueued"]
+    assert any(record.exc_info and isinstance(record.exc_info[1], error) for record in caplog.records)
+
+
+@pytest.mark.parametrize("error", NOT_OF_THE_CODE)
+def test_whoever_interrupts_one_of_our_own_is_obeyed_once_all_are_told(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+
+    def listens(**_: Any) -> None:
+        told.append("jobs_enqueued")
+
+    monkeypatch.setitem(signals._ours, "jobs_enqueued", [raising(error)])
+    with heard(signals.jobs_enqueued, listens), pytest.raises(error):
+        jobs.add.enqueue(1, 2, tenant="acme")
+    assert told == ["jobs_enqueued"]
+
+
+def raising(error: type[BaseException]) -> Any:
+    def receiver(**_: Any) -> None:
+        raise error
+
+    return receiver
+
+
 @pytest.mark.parametrize("error", NOT_OF_THE_CODE)
 def test_control_whoever_interrupts_a_receiver_is_obeyed(error: type[BaseException]) -> None:
     def interrupted(**_: Any) -> None:

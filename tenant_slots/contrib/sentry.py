@@ -77,10 +77,11 @@ def job_context(job: TenantJob) -> Iterator[None]:
     try:
         with sentry_sdk.isolation_scope() as scope:
             scope.clear_breadcrumbs()  # of what the process did before, for others
-            _tell_of(job, scope)
+            known = tracing.attributes_of(job)
+            _tell_of(known, scope)
             if tracing.is_run(job):
                 put_back = None
-                with span(job):
+                with span(job, {f"tenant_slots.{name}": value for name, value in known.items()}):
                     try:
                         with _captured(job, around):
                             yield
@@ -102,24 +103,29 @@ def _flush() -> None:
     sentry_sdk.flush(parting.SECONDS_TO_GRANT)
 
 
-def _tell_of(job: TenantJob, scope: sentry_sdk.Scope) -> None:
-    known = tracing.attributes_of(job)
+def _tell_of(known: dict[str, Any], scope: sentry_sdk.Scope) -> None:
+    """Of the transaction, all that is known are the attributes; to write these down twice took it a tenth longer."""
     for name in TAGS:
         if name in known:
             scope.set_tag(f"tenant_slots.{name}", str(known[name]))
-    scope.set_context("tenant_slots", known)
+
+    def with_context(event: Any, hint: Any) -> Any:
+        if event.get("type") != "transaction":
+            event.setdefault("contexts", {})["tenant_slots"] = known
+        return event
+
+    scope.add_event_processor(with_context)
 
 
 @contextmanager
-def _transaction(job: TenantJob) -> Iterator[None]:
+def _transaction(job: TenantJob, attributes: dict[str, Any]) -> Iterator[None]:
     headers = tracing.headers_of(job, KEY)
-    with sentry_sdk.new_scope():
-        sentry_sdk.get_current_scope().span = None
-        transaction = sentry_sdk.continue_trace(headers, op=OPERATION, name=job.task, source="task", origin=ORIGIN)
-        with sentry_sdk.start_transaction(transaction, custom_sampling_context=_for_sampler(job)) as span:
-            for name, value in _attributes_of(job).items():
-                span.set_data(name, value)
-            yield
+    sentry_sdk.get_current_scope().span = None  # this scope is the job's
+    transaction = sentry_sdk.continue_trace(headers, op=OPERATION, name=job.task, source="task", origin=ORIGIN)
+    with sentry_sdk.start_transaction(transaction, custom_sampling_context=_for_sampler(job)) as span:
+        for name, value in attributes.items():
+            span.set_data(name, value)
+        yield
 
 
 def _drop_around() -> None:
@@ -138,21 +144,16 @@ def _are_spans_streamed() -> bool:
 
 
 @contextmanager
-def _segment(job: TenantJob) -> Iterator[None]:
+def _segment(job: TenantJob, attributes: dict[str, Any]) -> Iterator[None]:
     """What a transaction is where spans are streamed."""
     own = {"sentry.op": OPERATION, "sentry.origin": ORIGIN, "sentry.segment.name.source": "task"}
-    with sentry_sdk.new_scope() as scope:
-        if headers := tracing.headers_of(job, KEY):
-            traces.continue_trace(headers)
-        else:
-            traces.new_trace()
-        scope.set_custom_sampling_context(_for_sampler(job))
-        with traces.start_span(name=job.task, attributes=own | _attributes_of(job), parent_span=None):
-            yield
-
-
-def _attributes_of(job: TenantJob) -> dict[str, Any]:
-    return {f"tenant_slots.{name}": value for name, value in tracing.attributes_of(job).items()}
+    if headers := tracing.headers_of(job, KEY):
+        traces.continue_trace(headers)
+    else:
+        traces.new_trace()
+    sentry_sdk.get_current_scope().set_custom_sampling_context(_for_sampler(job))
+    with traces.start_span(name=job.task, attributes=own | attributes, parent_span=None):
+        yield
 
 
 def _for_sampler(job: TenantJob) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class Sweeper:
                 report.failed.append(f"{step.__name__}: {error!r}")
         if report:
             logger.info("sweep: %s", ", ".join(f"{name} {value}" for name, value in asdict(report).items() if value))
-            signals.swept.send_robust(sender=TenantQueue, report=report)
+            signals.send("swept", sender=TenantQueue, report=report)
         return report
 
 

@@ -27,6 +27,7 @@ from rq.timeouts import BaseTimeoutException
 from tenant_slots import logs
 from tenant_slots.alarm import time_limit
 from tenant_slots.conf import app_settings
+from tenant_slots.db.compiled import takes_one_at_a_time
 from tenant_slots.db.sessions import renew, threads_of_pools
 from tenant_slots.db.transactions import has_begun
 from tenant_slots.models import TenantJob
@@ -208,12 +209,24 @@ def _restore(connection: BaseDatabaseWrapper) -> None:
     if connection.vendor != "postgresql":
         connection.close()
         return
-    with connection.cursor() as cursor:
-        cursor.execute(RESET)
+    _reset(connection)
     connection.init_connection_state()
     if connection.pool:  # type: ignore[attr-defined]  # which has configured it once; Django 5.1 and later
         connection._configure_connection(connection.connection)  # type: ignore[attr-defined]
     connection_created.send(sender=connection.__class__, connection=connection)  # as for one that is new
+
+
+def _reset(connection: BaseDatabaseWrapper) -> None:
+    """And set the project's time zone in the same round trip, where the driver binds parameters.
+
+    Django sets it where it is another one, as in nearly each session that was reset: see `init_connection_state`.
+    """
+    with connection.cursor() as cursor:
+        if takes_one_at_a_time(connection.alias):
+            cursor.execute(RESET)
+        else:
+            set_time_zone = connection.ops.set_time_zone_sql()
+            cursor.execute(f"{RESET}; {set_time_zone}", [connection.timezone_name])
 
 
 def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:

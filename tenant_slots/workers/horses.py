@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from tenant_slots.conf import app_settings
@@ -87,9 +87,9 @@ class Reins:
         return order
 
     def report(self, report: Report) -> None:
-        values = asdict(report)
-        result = values["ended"].pop("result") if values["ended"] else b""
-        _send(self._line, json.dumps(values).encode())
+        ended = vars(report.ended).copy() if report.ended else None
+        result = ended.pop("result") if ended else b""
+        _send(self._line, json.dumps({**vars(report), "ended": ended}).encode())
         _send(self._line, result)
 
 

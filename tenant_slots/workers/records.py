@@ -95,7 +95,7 @@ class RecordingWorker(BaseWorker):
         ttl = job.get_result_ttl(self.default_result_ttl)
         taken = job.ended_at - job.started_at  # type: ignore[operator]
         with self.connection.pipeline() as pipeline:
-            self._write_success(job, ttl, pipeline)
+            self._write_success(job, queue, ttl, pipeline)
             self.cleanup_execution(job, pipeline)
             self.increment_successful_job_count(pipeline=pipeline)
             self.increment_total_working_time(taken, pipeline)
@@ -107,7 +107,7 @@ class RecordingWorker(BaseWorker):
             queue.enqueue_dependents(job)
         self.log.info("Successfully completed %s in %ss on worker %s", job.description, taken, self.name)
 
-    def _write_success(self, job: Job, ttl: int, pipeline: Any) -> None:
+    def _write_success(self, job: Job, queue: Queue, ttl: int, pipeline: Any) -> None:
         fields = {
             **({} if self.is_in_redis else self._fields(job, pipeline)),
             "status": JobStatus.FINISHED.value,
@@ -116,7 +116,7 @@ class RecordingWorker(BaseWorker):
             "ended_at": utcformat(job.ended_at),  # type: ignore[arg-type]
         }
         pipeline.hset(job.key, mapping=fields)
-        job.finished_job_registry.add(job, ttl, pipeline)
+        queue.finished_job_registry.add(job, ttl, pipeline)
         Result.create(
             job,
             Result.Type.SUCCESSFUL,

@@ -100,8 +100,8 @@ class RidingWorker(BaseWorker):
     def _perform_ours(self, order: Order, ours: TenantJob) -> RQEnd:
         """Call the function as RQ's perform_job does, and leave all records to the worker."""
         self._tell_environment(order)
-        job = self.job_class(order.rq_id, connection=self.connection, serializer=self.serializer)
-        vars(job).update(order.rq_fields or {})
+        job = self.job_class(order.rq_id, connection=self.connection)
+        vars(job).update(order.rq_fields or {}, serializer=self.serializer)  # which it need not find to be one again
         self._run_of(order).hand_to(job)
         job.started_at = now()
         try:

@@ -72,7 +72,8 @@ class EnvelopesToFile(Transport):
                 values = payload.get("exception", {}).get("values", [])
                 errors = [value["type"] for value in values]
                 name = payload.get("transaction")
-                wait = payload["contexts"].get("tenant_slots", {}).get("wait")
+                known = payload["contexts"].get("tenant_slots") or {}  # of an error; of a transaction:
+                wait = known.get("wait") or payload["contexts"]["trace"].get("data", {}).get("tenant_slots.wait")
                 note("sentry", type=item.type, name=name, trace=trace_id, attempt=attempt, errors=errors, wait=wait)
 
 

@@ -241,7 +241,15 @@ def test_a_job_is_one_transaction_named_after_its_task_in_the_trace_of_the_reque
     run = transactions[job.task]
     assert run["contexts"]["trace"]["trace_id"] == asked.trace_id
     assert run["tags"]["tenant_slots.tenant"] == "acme"
-    assert run["contexts"]["tenant_slots"]["job"] == str(job.uuid)
+    known = {key: value for key, value in run["contexts"]["trace"]["data"].items() if key.startswith("tenant_slots.")}
+    assert known.pop("tenant_slots.wait") >= 0
+    assert known == {
+        "tenant_slots.task": job.task,
+        "tenant_slots.tenant": "acme",
+        "tenant_slots.queue": "imports",
+        "tenant_slots.job": str(job.uuid),
+        "tenant_slots.attempt": 1,
+    }
     assert run["transaction_info"] == {"source": "task"}
     assert not sent.of("event")
 
@@ -255,6 +263,7 @@ def test_a_failure_is_one_event_with_the_right_stack_and_name(sent: InMemory) ->
     assert error["stacktrace"]["frames"][-1]["function"] == "fails"
     assert event["transaction"] == job.task
     assert event["tags"]["tenant_slots.task"] == job.task
+    assert event["contexts"]["tenant_slots"]["job"] == str(job.uuid)
     (run,) = sent.of("transaction")
     assert run["contexts"]["trace"]["status"] == "internal_error"
     assert run["contexts"]["trace"]["trace_id"] == event["contexts"]["trace"]["trace_id"]

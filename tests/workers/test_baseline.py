@@ -205,6 +205,34 @@ def test_a_session_that_goes_on_is_kept() -> None:
     assert leftovers.sql("SELECT pg_backend_pid()") == backend
 
 
+@postgresql_only
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("binds", "statements"), [("driver", 1), ("server", 2)])
+def test_a_session_is_put_back_in_one_round_trip_where_the_driver_binds_parameters(
+    binds: str, statements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection.ensure_connection()
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "server_side_binding", binds == "server")
+    monkeypatch.setattr(connection, "timezone_name", "Asia/Tokyo")
+    with connection.cursor() as cursor:
+        cursor.execute("SET TIME ZONE 'Europe/Paris'")
+        cursor.execute("SET statement_timeout = '4711s'")
+    sent, execute = [], psycopg.Cursor.execute
+
+    def noted(cursor: Any, query: Any, *args: Any, **options: Any) -> Any:
+        sent.append(query)
+        return execute(cursor, query, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(psycopg.Cursor, "execute", noted)
+        restore_sessions()
+    assert len(sent) == statements, sent
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('TimeZone'), current_setting('statement_timeout')")
+        assert cursor.fetchone() == ("Asia/Tokyo", "0")
+    connection.close()
+
+
 def test_a_process_that_may_not_look_into_its_folder_is_restored_in_all_else(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
