@@ -58,7 +58,7 @@ def leave_and_start_at_once(leaver: Leaving, tenant_queue: TenantQueue, taker: T
     freed = moves.freed_by_one(tenant_queue)
     chosen, admission = _choose_one(tenant_queue, taker, heads)
     also = [*moves.counting(tenant_queue, freed, len(chosen)), *(moves.starting(job, taker.owner) for job in chosen)]
-    released, given = moves.leave_at_once(leaver, tenant_queue, *also)
+    released, given = moves.leave_at_once(leaver, tenant_queue, *also, is_last=not admission.waits_for_time)
     return replace(released, admission=_with_started(admission, tenant_queue, chosen, given))
 
 
@@ -78,7 +78,8 @@ def start(tenant_queue: TenantQueue, taker: Taker, freed: int = 0) -> Admission:
 def start_at_once(tenant_queue: TenantQueue, taker: Taker, heads: Heads) -> Admission:
     chosen, admission = _choose_one(tenant_queue, taker, heads)
     counting = moves.counting(tenant_queue, 0, len(chosen))
-    given = moves.at_once(*counting, *(moves.starting(job, taker.owner) for job in chosen))
+    starting = [moves.starting(job, taker.owner) for job in chosen]
+    given = moves.at_once(*counting, *starting, is_last=not admission.waits_for_time)
     return _with_started(admission, tenant_queue, chosen, given)
 
 

@@ -19,7 +19,7 @@ from django.db import DatabaseError, connections
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db.compiled import Asked, takes_one_at_a_time, together
-from tenant_slots.db.consequences import update_unless_locked
+from tenant_slots.db.consequences import update_all, update_unless_locked
 from tenant_slots.db.prepared import is_read_by_index
 from tenant_slots.db.transactions import bounded, is_open, send, sqlstate
 from tenant_slots.models import TenantQueue
@@ -122,6 +122,28 @@ def update_if_free(tenant_queue_id: int, update: Asked, *then: Asked) -> list[An
     if not is_free:
         _note_sought(tenant_queue_id)
     return found
+
+
+def update_last(*updates: Asked) -> list[Any] | None:
+    """Update one row with each of these, as the last thing in the block of `locked`: the commit goes along.
+
+    Only where the statements have their plans, without which this one takes longer than it saves, and the transaction
+    is ours. Else they are sent together, and the block commits.
+
+    Returns:
+        As `update_all`; or with 0 or an empty list for what has changed nothing, and nothing is committed yet.
+    """
+    connection = connections[app_settings.DATABASE]
+    is_ours = connection.commit_on_exit and not connection.savepoint_ids
+    if not (updates and is_ours and is_read_by_index(connection)) or connection.alias in _step_by_step:
+        return together((), *updates)
+    try:
+        return update_all(updates)
+    except DatabaseError as error:
+        if sqlstate(error) not in NOT_TOGETHER:
+            raise
+        _step_by_step.add(connection.alias)
+        return None
 
 
 def _begun_with(rules: Sequence[str], lock: Asked, asked: Sequence[Asked]) -> tuple[list[Any], list[Any], bool]:

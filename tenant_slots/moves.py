@@ -36,14 +36,17 @@ class NotAsExpected(Exception):
     """One of the statements that were sent together has changed nothing: the transaction must not be committed."""
 
 
-def at_once(*writes: Asked) -> list[Any]:
+def at_once(*writes: Asked, is_last: bool = False) -> list[Any]:
     """Send these in one round trip, and give what each gives.
+
+    Args:
+        is_last: nothing else is asked in this transaction, which may be committed by the way.
 
     Raises:
         NotAsExpected: one of them has changed no row.
     """
-    answers = together((), *writes)
-    if not all(answers):
+    answers = locks.update_last(*writes) if is_last else together((), *writes)
+    if answers is None or not all(answers):
         raise NotAsExpected
     return answers
 
@@ -104,14 +107,19 @@ def _named_alone(tenant_queue: TenantQueue) -> TenantQueue:
     return named
 
 
-def leave_at_once(leaver: Leaving, tenant_queue: TenantQueue, *also: Asked) -> tuple[Release, list[Any]]:
+def leave_at_once(
+    leaver: Leaving, tenant_queue: TenantQueue, *also: Asked, is_last: bool = False
+) -> tuple[Release, list[Any]]:
     """As `leave`, together with what else is written; gives the answers to that too.
+
+    Args:
+        is_last: as of `at_once`.
 
     Raises:
         NotAsExpected: as `at_once`.
     """
     leaver.job.tenant_queue = tenant_queue
-    left, *answers = at_once(leaver.asked(), *also)
+    left, *answers = at_once(leaver.asked(), *also, is_last=is_last)
     return _released(leaver, left), answers
 
 

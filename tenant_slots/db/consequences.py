@@ -1,4 +1,4 @@
-"""An UPDATE of one row and all that follows from it, in one statement: one round trip, its commit included.
+"""An UPDATE of one row and all that follows from it, or several UPDATEs, in one statement and with the commit.
 
 PostgreSQL only, where the driver binds the parameters.
 """
@@ -6,15 +6,21 @@ PostgreSQL only, where the driver binds the parameters.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django.db import connections
+from django.db import DatabaseError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import BooleanField, Func, Model
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.compiled import Asked, Compiled, Statement, execute
+from tenant_slots.db.transactions import sqlstate
+
+NO_NUMBER = "22P02"
+"""PostgreSQL's SQLSTATE of a text that is to be a number and is none, by which `update_all` has nothing done."""
 
 
 class Consequence(NamedTuple):
@@ -123,6 +129,59 @@ def _unless_locked(alias: str, row: Statement, update: Statement, *consequences:
     parameters = tuple(one for part in whole for one in part.parameters)
     is_prepared = all(part.is_prepared for part in whole)
     return Compiled(alias, f"WITH {', '.join(parts)} SELECT {answer}", parameters, is_prepared=is_prepared)
+
+
+def update_all(updates: Sequence[Asked]) -> list[Any] | None:
+    """Update one row with each of these, and commit, or do nothing.
+
+    Args:
+        updates: of rows that differ, none of which depends on what another one does.
+
+    Returns:
+        What each gives: the number of its rows, which is 1, or its row in a list. None where one of them has found
+        none: the transaction can only be rolled back then.
+    """
+    connection = connections[app_settings.DATABASE]
+    values = [value for one in updates for value in one.statement.given(connection, one.values)]
+    whole = _all_or_none(connection.alias, *(one.statement for one in updates))
+    sql, parameters = whole.called_with(connection, values)
+    try:
+        with connection.cursor() as cursor:
+            execute(cursor, (), f"{sql}; COMMIT", parameters)
+            found = iter(cursor.fetchone()[1:])
+    except DatabaseError as error:
+        if sqlstate(error) != NO_NUMBER:
+            raise
+        return None
+    return [_its_answer(connection, one.statement, found) for one in updates]
+
+
+def _its_answer(connection: BaseDatabaseWrapper, statement: Statement, found: Iterator[Any]) -> Any:
+    """What one of them gives, taken from what is left of what all of them have."""
+    row = list(itertools.islice(found, len(statement.compiled(connection.alias).columns)))
+    return statement.read(connection, [row]) if row else 1
+
+
+@functools.lru_cache(maxsize=64)
+def _all_or_none(alias: str, *updates: Statement) -> Compiled:
+    """About as many as there are ways in which a job leaves.
+
+    The server's log has the text that is no number.
+    """
+    whole = [one.compiled(alias) for one in updates]
+    parts = _numbered_parts(f"{one.sql} RETURNING {one.returning or 1}" for one in whole)
+    names = [f"then_{number}" for number in range(len(whole))]
+    given = [name for name, one in zip(names, whole, strict=True) if one.returning]
+    changed = " + ".join(f"(SELECT count(*) FROM {name})" for name in names)  # noqa: S608 - ours
+    refused = "('tenant_slots: not as expected, once more step by step: ' || once.changed)::integer"
+    answer = ", ".join(
+        [f"CASE once.changed WHEN {len(whole)} THEN 1 ELSE {refused} END", *(f"{one}.*" for one in given)]
+    )
+    source = " ".join([f"(SELECT {changed} AS changed) AS once", *(f"LEFT JOIN {one} ON true" for one in given)])
+    parameters = tuple(one for part in whole for one in part.parameters)
+    is_prepared = all(part.is_prepared for part in whole)
+    sql = f"WITH {', '.join(parts)} SELECT {answer} FROM {source}"  # noqa: S608 - ours
+    return Compiled(alias, sql, parameters, is_prepared=is_prepared)
 
 
 def _numbered_parts(statements: Iterable[str]) -> Iterator[str]:
