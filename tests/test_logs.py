@@ -64,6 +64,7 @@ ABOUT_NO_SINGLE_JOB = {
     },
     "a process": {
         ("signals.py", "a receiver has raised what is to end its process; those behind it are not told"),
+        ("signals.py", "a receiver of tenant_slots itself has failed"),
         ("db/commits.py", "a step after a commit failed; the sweep will make up for it"),
         ("parting.py", "what a process of jobs was to do last has failed"),
         ("parting.py", "what a process of jobs was to do last is left undone: %s"),
