@@ -59,7 +59,7 @@ def _is_retried_by_rq(job: TenantJob, error: BaseException) -> bool:
 def _call(callback: Callable[[TenantJob, Any], object], job: TenantJob, state: State, came_of_it: Any) -> None:
     """With the job as it is by now, in its context; its row may be written a moment later, by its worker."""
     job.state = state
-    before = recording.open_transactions()
+    before = recording.found()
     try:
         with transactions.kept_unbroken(), alarm.time_limit(SECONDS, JobTimeoutException):
             completed_in_context(job, lambda: callback(job, came_of_it))
@@ -69,4 +69,4 @@ def _call(callback: Callable[[TenantJob, Any], object], job: TenantJob, state: S
         name = getattr(callback, "__qualname__", callback)
         logger.exception("%s of job %s failed", name, job.uuid, extra=logs.about(job))
     finally:
-        recording.leave_open_transactions(job, before)
+        recording.leave_leftovers(job, before)

@@ -16,6 +16,7 @@ from django.db import DatabaseError, Error, InterfaceError, InternalError, Opera
 
 from tenant_slots import logs, slots
 from tenant_slots.conf import app_settings
+from tenant_slots.db import leftovers
 from tenant_slots.db.sessions import renew
 from tenant_slots.db.transactions import is_locked_out, waiting_at_most
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -222,18 +223,24 @@ def _keep_lease(job: TenantJob) -> None:
         slots.beat(job.pk, job.token)
 
 
-def open_transactions() -> int:
-    """How many transactions and savepoints are open on our connection."""
+def found() -> leftovers.Found:
+    """How a function finds our connection, which its end is recorded in."""
+    return leftovers.found(connections[app_settings.DATABASE])
+
+
+def leave_leftovers(job: TenantJob, before: leftovers.Found) -> None:
+    """What a function has left in our connection must not swallow, refuse or hold up what we record there.
+
+    Nor all later work of its process.
+    """
     connection = connections[app_settings.DATABASE]
-    return connection.in_atomic_block + len(connection.savepoint_ids)
-
-
-def leave_open_transactions(job: TenantJob, before: int) -> None:
-    """A function that has left `atomic()` open must not swallow what we record, nor all later work of its process."""
-    if open_transactions() > before:
+    connection.execute_wrappers[:] = before.wrappers
+    if leftovers.has_left_transaction(connection, before):
         text = "job %s left a transaction open; what it wrote there is rolled back"
         logger.error(text, job.uuid, extra=logs.about(job))
-        renew(connections[app_settings.DATABASE])
+        renew(connection)
+    elif not leftovers.is_as_made(connection):
+        renew(connection)
 
 
 def _leave_users_transaction() -> None:

@@ -15,6 +15,7 @@ from rq.job import Job
 from tenant_slots import dispatch, fair_order, logs, owners, slots, transitions
 from tenant_slots.db.commits import after_commit
 from tenant_slots.db.compiled import Asked, together
+from tenant_slots.db.leftovers import Found
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.hand_over import Choosing
 from tenant_slots.models import State, TenantJob
@@ -50,7 +51,7 @@ class Run:
         """The job, once it is marked as running."""
         self._on_outage = on_outage
         self._process = os.getpid()
-        self._transactions = 0
+        self._found = Found()
         self._began = 0.0
         self._was_taken = False
         self._came_of_it: State | None = None
@@ -174,7 +175,7 @@ class Run:
 
     def _prepare(self) -> None:
         self._process = os.getpid()
-        self._transactions = recording.open_transactions()
+        self._found = recording.found()
         self._began = time.monotonic()
 
     def _holds(self, job: TenantJob) -> None:
@@ -203,7 +204,7 @@ class Run:
         self._came_of_it = None
         if not self._is_mine():
             return
-        recording.leave_open_transactions(job, self._transactions)
+        recording.leave_leftovers(job, self._found)
         self.witness.ending()
         try:
             outcome, released = self._ended(job, outcome)

@@ -84,6 +84,7 @@ class RiddenRun(Run):
     def __init__(self, worker: str, job: TenantJob, outbox: Outbox, *, was_taken: bool) -> None:
         super().__init__(worker, beats=True)
         self.job, self._outbox, self._was_taken = job, outbox, was_taken
+        self._found = recording.found()
 
     def begin(self, uuid: UUID, attempt: int) -> bool:
         """Whether it is this attempt that the worker has started."""
@@ -106,7 +107,7 @@ class RiddenRun(Run):
 
     def _is_wanted(self) -> bool:
         assert self.job is not None, "a run has become something that has not begun"
-        recording.leave_open_transactions(self.job, self._transactions)
+        recording.leave_leftovers(self.job, self._found)
         try:
             return slots.is_wanted(self.job.pk, self.job.token)
         except Error:  # away, or in a session that the function has left without the rights

@@ -27,9 +27,9 @@ from rq.timeouts import BaseTimeoutException
 from tenant_slots import logs
 from tenant_slots.alarm import time_limit
 from tenant_slots.conf import app_settings
+from tenant_slots.db import leftovers
 from tenant_slots.db.compiled import takes_one_at_a_time
 from tenant_slots.db.sessions import renew, threads_of_pools
-from tenant_slots.db.transactions import has_begun
 from tenant_slots.models import TenantJob
 
 logger = logging.getLogger("tenant_slots")
@@ -64,6 +64,7 @@ class Baseline:
         os.umask(self._umask)
         self._environment = _environment()
         self._locale = locale.setlocale(locale.LC_ALL)
+        self._query_wrappers = leftovers.wrappers_of_all()
         self._decimal_context = decimal.getcontext().copy()
         self._highest_file = (_lowest_free_file() + os.sysconf("SC_OPEN_MAX")) // 2
 
@@ -102,6 +103,11 @@ class Baseline:
 
     def _finds_its_way_back(self) -> bool:
         return self._directory is not None or _path() == self._path
+
+    def leave_transactions(self, job: TenantJob | None) -> None:
+        """As `leave_transactions`, in which no query wrapper of the job has a say."""
+        leftovers.put_wrappers_back(self._query_wrappers)
+        leave_transactions(job)
 
     def restore(self) -> None:
         self._restore_signals()
@@ -162,10 +168,14 @@ def end_thread_of_coroutines() -> None:
 def leave_transactions(job: TenantJob | None = None) -> None:
     """What a job has left open is rolled back: it may lock what the recording of the job's end needs."""
     for connection in connections.all(initialized_only=True):
-        if connection.connection is not None and _is_in_transaction(connection):
+        if connection.connection is None:
+            continue
+        if _is_in_transaction(connection):
             about_jobs = logs.about(job) if job is not None else logs.about()
             logger.error("a job left a transaction open; what it wrote there is rolled back", extra=about_jobs)
             renew(connection)
+        elif not leftovers.is_as_made(connection):
+            connection.close()
 
 
 def close_ended_sessions() -> None:
@@ -234,7 +244,7 @@ def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
     if connection.in_atomic_block or not connection.autocommit:
         return True
     if connection.vendor == "postgresql":
-        return has_begun(connection)
+        return leftovers.has_begun_by_itself(connection)
     return bool(getattr(connection.connection, "in_transaction", False))
 
 

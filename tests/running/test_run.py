@@ -131,7 +131,7 @@ def test_a_job_that_leaves_a_transaction_open_does_not_swallow_all_later_work(
 ) -> None:
     """In a worker without work-horses. The control: left as it is, nobody else sees what is written from then on."""
     if not is_mended:
-        monkeypatch.setattr(recording, "leave_open_transactions", lambda job, before: None)
+        monkeypatch.setattr(recording, "leave_leftovers", lambda job, before: None)
     leave_a_transaction_open.enqueue("acme")
     jobs.record.enqueue("acme", "second", history.path)
     queue = django_rq.get_queue("imports")

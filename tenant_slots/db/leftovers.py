@@ -1,0 +1,83 @@
+"""What code of the project leaves in a database session that is used after it, as Django and the driver know it.
+
+Nothing of this asks the server. What the server keeps of a session is put back elsewhere: see ``workers/baseline.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.postgresql.psycopg_any import is_psycopg3
+
+from tenant_slots.db.transactions import has_begun
+
+
+@dataclass(frozen=True)
+class Found:
+    """How a function of the project found a connection."""
+
+    transactions: int = 0
+    """How many blocks of ``atomic()`` were open."""
+    has_begun: bool = False
+    """Whether its caller has begun a transaction that Django knows nothing of."""
+    wrappers: tuple[Callable[..., Any], ...] = ()
+    """What each query of Django is sent through: see Django's ``execute_wrapper()``."""
+
+
+def found(connection: BaseDatabaseWrapper) -> Found:
+    wrappers = tuple(connection.execute_wrappers)
+    return Found(open_transactions(connection), has_begun_by_itself(connection), wrappers)
+
+
+def open_transactions(connection: BaseDatabaseWrapper) -> int:
+    """How many transactions and savepoints Django has open."""
+    return connection.in_atomic_block + len(connection.savepoint_ids)
+
+
+def has_left_transaction(connection: BaseDatabaseWrapper, before: Found) -> bool:
+    """Whether one is open that was not: by ``atomic()``, by SQL, or as long as the driver reads or writes a COPY."""
+    has_begun_one = has_begun_by_itself(connection) and not before.has_begun
+    return open_transactions(connection) > before.transactions or has_begun_one
+
+
+def has_begun_by_itself(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the driver is in a transaction where Django believes that there is none."""
+    return _is_between_transactions(connection) and not connection.connection.closed and has_begun(connection)
+
+
+def is_as_made(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the driver does what Django has made it do. Who closes a session that is not so gets one that is.
+
+    The lock is held as long as rows are streamed, and whoever wants it in the same thread waits for ever.
+    """
+    if not (_is_between_transactions(connection) and is_psycopg3):
+        return True
+    from psycopg.rows import tuple_row
+
+    session = connection.connection
+    made = (True, connection.settings_dict["OPTIONS"].get("isolation_level"), None, None, tuple_row)
+    now = (session.autocommit, session.isolation_level, session.read_only, session.deferrable, session.row_factory)
+    return now == made and not session.lock.locked()
+
+
+def wrappers_of_all() -> dict[str, tuple[Callable[..., Any], ...]]:
+    """What is to be put back after a job, by alias."""
+    return {
+        connection.alias: tuple(connection.execute_wrappers) for connection in connections.all(initialized_only=True)
+    }
+
+
+def put_wrappers_back(before: dict[str, tuple[Callable[..., Any], ...]]) -> None:
+    """To what `wrappers_of_all` gave: another one may refuse whatever is asked from now on."""
+    for connection in connections.all(initialized_only=True):
+        connection.execute_wrappers[:] = before.get(connection.alias, ())
+
+
+def _is_between_transactions(connection: BaseDatabaseWrapper) -> bool:
+    """As Django believes, of a session of PostgreSQL that is there."""
+    is_there = connection.vendor == "postgresql" and connection.connection is not None
+    return is_there and connection.autocommit and not connection.in_atomic_block

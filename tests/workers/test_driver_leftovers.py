@@ -1,0 +1,91 @@
+"""What a job leaves in the driver's connection, or in Django's object of it, neither its end nor the next job meets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tests.factories import counters_match
+from tests.processes import Workers, wait_until
+from tests.workers import driver_jobs
+
+PREFORK = "tenant_slots.workers.TenantPreforkWorker"
+SIMPLE = "tenant_slots.workers.TenantSimpleWorker"
+STOCK = "rq.Worker"
+
+pytestmark = pytest.mark.skipif(connection.vendor != "postgresql", reason="psycopg's connections")
+
+
+@pytest.mark.parametrize("worker_class", [PREFORK, SIMPLE])
+@pytest.mark.parametrize("kind", [kind for kind in driver_jobs.LEFT if kind != "copy"])
+def test_a_job_does_not_suffer_from_what_another_one_left(workers: Workers, kind: str, worker_class: str) -> None:
+    jobs = [
+        driver_jobs.innocent.enqueue("acme", "before"),
+        driver_jobs.leave.enqueue("acme", kind),
+        driver_jobs.innocent.enqueue("acme", "after"),
+    ]
+    code = workers.run("--burst", worker_class=worker_class).returncode
+    ended = [TenantJob.objects.get(pk=job.pk) for job in jobs]
+    assert (code, [(job.state, job.error[-200:]) for job in ended]) == (0, [(State.FINISHED, "")] * 3)
+    assert ended[0].result[1] == ended[2].result[1], "another isolation level"
+    written = set(TenantQueue.objects.filter(queue="reports").values_list("tenant", flat=True))
+    assert written == {"plain before", "atomic before", "plain after", "atomic after"}
+    assert counters_match()
+
+
+@pytest.mark.parametrize("worker_class", [SIMPLE, STOCK, PREFORK])
+@pytest.mark.parametrize("how", ["copy", "stream"])
+def test_a_slot_comes_back_from_a_job_that_leaves_a_copy_or_a_stream(
+    workers: Workers, how: str, worker_class: str
+) -> None:
+    """The driver's lock is held, for which whoever records the end in the same session would wait for ever."""
+    job = (
+        driver_jobs.leave.enqueue("acme", "copy") if how == "copy" else driver_jobs.fail_while_streaming.enqueue("acme")
+    )
+    workers.start(worker_class=worker_class)
+    try:
+        wait_until(lambda: TenantJob.objects.get(pk=job.pk).has_ended, 20)
+    finally:
+        for process in workers.processes:
+            process.kill()
+    assert counters_match()
+
+
+@pytest.mark.parametrize("worker_class", [PREFORK, SIMPLE])
+@pytest.mark.parametrize("how", ["closed", "terminated"])
+def test_nobody_says_that_something_was_rolled_back_which_was_not(
+    workers: Workers, how: str, worker_class: str, capfd: Any
+) -> None:
+    job = driver_jobs.lose_session.enqueue("acme", how)
+    assert workers.run("--burst", worker_class=worker_class).returncode == 0
+    assert TenantJob.objects.get(pk=job.pk).state == State.FINISHED
+    assert TenantQueue.objects.filter(tenant="committed").exists()
+    assert "left a transaction open" not in capfd.readouterr().err
+
+
+def test_an_end_is_recorded_under_a_stock_worker_whose_job_left_a_plain_begin(workers: Workers) -> None:
+    job = driver_jobs.leave_begin_open.enqueue("acme")
+    workers.run("--burst", worker_class=STOCK)
+    assert TenantJob.objects.get(pk=job.pk).state == State.FINISHED
+    assert counters_match()
+
+
+def test_a_job_under_a_simple_worker_runs_once_although_it_left_a_wrapper(workers: Workers) -> None:
+    job = driver_jobs.leave.enqueue("acme", "execute_wrapper")
+    workers.run("--burst", worker_class=SIMPLE)
+    workers.start(worker_class="tenant_slots.workers.TenantWorker")
+    wait_until(lambda: TenantJob.objects.get(pk=job.pk).has_ended)
+    ended = TenantJob.objects.get(pk=job.pk)
+    assert (ended.state, ended.attempt, ended.interruptions) == (State.FINISHED, 1, 0)
+
+
+def test_a_job_under_a_stock_worker_runs_once_although_it_left_a_begin(workers: Workers) -> None:
+    job = driver_jobs.leave_begin_open.enqueue("acme")
+    workers.run("--burst", worker_class=STOCK)
+    workers.start(worker_class="tenant_slots.workers.TenantWorker")
+    wait_until(lambda: TenantJob.objects.get(pk=job.pk).has_ended)
+    ended = TenantJob.objects.get(pk=job.pk)
+    assert (ended.state, ended.attempt, ended.crashes, ended.interruptions) == (State.FINISHED, 1, 0, 0)
