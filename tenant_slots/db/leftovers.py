@@ -11,7 +11,6 @@ from typing import Any
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.postgresql.psycopg_any import is_psycopg3
 
 from tenant_slots.db.transactions import has_begun
 
@@ -54,11 +53,11 @@ def is_as_made(connection: BaseDatabaseWrapper) -> bool:
 
     The lock is held as long as rows are streamed, and whoever wants it in the same thread waits for ever.
     """
-    if not (_is_between_transactions(connection) and is_psycopg3):
+    session: Any = connection.connection
+    if not _is_between_transactions(connection) or not hasattr(session, "row_factory"):  # as psycopg2's have none
         return True
-    from psycopg.rows import tuple_row
+    from psycopg.rows import tuple_row  # not installed where there is another database
 
-    session = connection.connection
     made = (True, connection.settings_dict["OPTIONS"].get("isolation_level"), None, None, tuple_row)
     now = (session.autocommit, session.isolation_level, session.read_only, session.deferrable, session.row_factory)
     return now == made and not session.lock.locked()
