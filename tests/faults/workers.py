@@ -20,7 +20,6 @@ from tenant_slots.workers import (
     TenantWorker,
     baseline,
     inheritance,
-    riding,
     supervisor,
 )
 
@@ -138,7 +137,7 @@ class NegligentPreforkWorker(TenantPreforkWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         baseline.restore_sessions = lambda: None
-        riding.leave_transactions = lambda job: None
+        baseline.Baseline.leave_transactions = lambda *_: None  # type: ignore[method-assign]
         super().__init__(*args, **kwargs)
 
 
