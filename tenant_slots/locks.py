@@ -12,7 +12,7 @@ that builds on such a commit can be on the disk without it, because the log is w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from django.db import DatabaseError, connections
@@ -51,6 +51,11 @@ MOST_SOUGHT = 1000
 NOT_TOGETHER = ("0A000", "27000")
 """PostgreSQL's SQLSTATEs of a table with a rule that does something besides, and of a trigger on a job's row that
 writes its tenant queue: neither goes together with one statement that updates both. Nothing was done then."""
+
+
+class NotTogether(Exception):
+    """One of these has come, and nothing was done."""
+
 
 _step_by_step: set[str] = set()
 """Databases of which this process has learnt that."""
@@ -111,17 +116,12 @@ def update_if_free(tenant_queue_id: int, update: Asked, *then: Asked) -> list[An
     alias = app_settings.DATABASE
     if is_open(alias) or takes_one_at_a_time(alias) or alias in _step_by_step or tenant_queue_id in _sought:
         return []
-    try:
-        with bounded(alias, tenant_queue_id) as rules:
-            is_free, found = update_unless_locked(rules, Asked(FREE, {"pk": tenant_queue_id}), update, then)
-    except DatabaseError as error:
-        if sqlstate(error) not in NOT_TOGETHER:
-            raise
-        _step_by_step.add(alias)
-        return []
-    if not is_free:
-        _note_sought(tenant_queue_id)
-    return found
+    with suppress(NotTogether), _learning(alias), bounded(alias, tenant_queue_id) as rules:
+        is_free, found = update_unless_locked(rules, Asked(FREE, {"pk": tenant_queue_id}), update, then)
+        if not is_free:
+            _note_sought(tenant_queue_id)
+        return found
+    return []
 
 
 def update_last(*updates: Asked) -> list[Any] | None:
@@ -137,13 +137,25 @@ def update_last(*updates: Asked) -> list[Any] | None:
     is_ours = connection.commit_on_exit and not connection.savepoint_ids
     if not (updates and is_ours and is_read_by_index(connection)) or connection.alias in _step_by_step:
         return together((), *updates)
-    try:
+    with suppress(NotTogether), _learning(connection.alias):
         return update_all(updates)
+    return None
+
+
+@contextmanager
+def _learning(alias: str) -> Iterator[None]:
+    """Note that a rule or trigger of the project does not go together with what the block sends.
+
+    Raises:
+        NotTogether: so it is.
+    """
+    try:
+        yield
     except DatabaseError as error:
         if sqlstate(error) not in NOT_TOGETHER:
             raise
-        _step_by_step.add(connection.alias)
-        return None
+        _step_by_step.add(alias)
+        raise NotTogether from error
 
 
 def _begun_with(rules: Sequence[str], lock: Asked, asked: Sequence[Asked]) -> tuple[list[Any], list[Any], bool]:

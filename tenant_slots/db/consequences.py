@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.db import DatabaseError, connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import BooleanField, Func, Model
 
 from tenant_slots.conf import app_settings
@@ -104,13 +103,7 @@ def update_unless_locked(
         Whether the lock was free, and the changed row in a list.
     """
     connection = connections[app_settings.DATABASE]
-    asked = (row, update, *consequences)
-    values = [value for one in asked for value in one.statement.given(connection, one.values)]
-    compiled = _unless_locked(connection.alias, *(one.statement for one in asked))
-    sql, parameters = compiled.called_with(connection, values)
-    with connection.cursor() as cursor:
-        execute(cursor, before, f"{sql}; COMMIT", parameters)
-        free, has_changed, *changed = cursor.fetchone()
+    free, has_changed, *changed = _committed(before, _unless_locked, (row, update, *consequences))
     return bool(free), update.statement.read(connection, [changed] if has_changed else [])
 
 
@@ -125,10 +118,7 @@ def _unless_locked(alias: str, row: Statement, update: Statement, *consequences:
         *_numbered_parts(then.compiled(alias).sql for then in consequences),
     ]
     answer = f"{is_free}, {HasChanged.template}, changed.* FROM (SELECT) AS once LEFT JOIN changed ON true"
-    whole = [part.compiled(alias) for part in (row, update, *consequences)]
-    parameters = tuple(one for part in whole for one in part.parameters)
-    is_prepared = all(part.is_prepared for part in whole)
-    return Compiled(alias, f"WITH {', '.join(parts)} SELECT {answer}", parameters, is_prepared=is_prepared)
+    return _of(alias, (row, update, *consequences), f"WITH {', '.join(parts)} SELECT {answer}")
 
 
 def update_all(updates: Sequence[Asked]) -> list[Any] | None:
@@ -141,23 +131,19 @@ def update_all(updates: Sequence[Asked]) -> list[Any] | None:
         What each gives: the number of its rows, which is 1, or its row in a list. None where one of them has found
         none: the transaction can only be rolled back then.
     """
-    connection = connections[app_settings.DATABASE]
-    values = [value for one in updates for value in one.statement.given(connection, one.values)]
-    whole = _all_or_none(connection.alias, *(one.statement for one in updates))
-    sql, parameters = whole.called_with(connection, values)
     try:
-        with connection.cursor() as cursor:
-            execute(cursor, (), f"{sql}; COMMIT", parameters)
-            found = iter(cursor.fetchone()[1:])
+        _, *found = _committed((), _all_or_none, updates)
     except DatabaseError as error:
         if sqlstate(error) != NO_NUMBER:
             raise
         return None
-    return [_its_answer(connection, one.statement, found) for one in updates]
+    left = iter(found)
+    return [_its_answer(one.statement, left) for one in updates]
 
 
-def _its_answer(connection: BaseDatabaseWrapper, statement: Statement, found: Iterator[Any]) -> Any:
+def _its_answer(statement: Statement, found: Iterator[Any]) -> Any:
     """What one of them gives, taken from what is left of what all of them have."""
+    connection = connections[app_settings.DATABASE]
     row = list(itertools.islice(found, len(statement.compiled(connection.alias).columns)))
     return statement.read(connection, [row]) if row else 1
 
@@ -178,10 +164,27 @@ def _all_or_none(alias: str, *updates: Statement) -> Compiled:
         [f"CASE once.changed WHEN {len(whole)} THEN 1 ELSE {refused} END", *(f"{one}.*" for one in given)]
     )
     source = " ".join([f"(SELECT {changed} AS changed) AS once", *(f"LEFT JOIN {one} ON true" for one in given)])
-    parameters = tuple(one for part in whole for one in part.parameters)
-    is_prepared = all(part.is_prepared for part in whole)
     sql = f"WITH {', '.join(parts)} SELECT {answer} FROM {source}"  # noqa: S608 - ours
-    return Compiled(alias, sql, parameters, is_prepared=is_prepared)
+    return _of(alias, updates, sql)
+
+
+def _committed(before: Sequence[str], compile_whole: Callable[..., Compiled], asked: Sequence[Asked]) -> Sequence[Any]:
+    """The row that the one statement of all of these gives, which ends the transaction."""
+    connection = connections[app_settings.DATABASE]
+    values = [value for one in asked for value in one.statement.given(connection, one.values)]
+    whole = compile_whole(connection.alias, *(one.statement for one in asked))
+    sql, parameters = whole.called_with(connection, values)
+    with connection.cursor() as cursor:
+        execute(cursor, before, f"{sql}; COMMIT", parameters)
+        row: Sequence[Any] = cursor.fetchone()
+    return row
+
+
+def _of(alias: str, statements: Sequence[Statement], sql: str) -> Compiled:
+    """One that has the parameters of all of these, in their order."""
+    parts = [one.compiled(alias) for one in statements]
+    parameters = tuple(parameter for part in parts for parameter in part.parameters)
+    return Compiled(alias, sql, parameters, is_prepared=all(part.is_prepared for part in parts))
 
 
 def _numbered_parts(statements: Iterable[str]) -> Iterator[str]:

@@ -14,6 +14,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from tenant_slots.db.transactions import has_begun
 
+QueryWrappers = tuple[Callable[..., Any], ...]
+"""What each query of a connection of Django is sent through: see Django's ``execute_wrapper()``."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -23,8 +26,7 @@ class Found:
     """How many blocks of ``atomic()`` were open."""
     has_begun: bool = False
     """Whether its caller has begun a transaction that Django knows nothing of."""
-    wrappers: tuple[Callable[..., Any], ...] = ()
-    """What each query of Django is sent through: see Django's ``execute_wrapper()``."""
+    wrappers: QueryWrappers = ()
 
 
 def found(connection: BaseDatabaseWrapper) -> Found:
@@ -63,14 +65,14 @@ def is_as_made(connection: BaseDatabaseWrapper) -> bool:
     return now == made and not session.lock.locked()
 
 
-def wrappers_of_all() -> dict[str, tuple[Callable[..., Any], ...]]:
+def wrappers_of_all() -> dict[str, QueryWrappers]:
     """What is to be put back after a job, by alias."""
     return {
         connection.alias: tuple(connection.execute_wrappers) for connection in connections.all(initialized_only=True)
     }
 
 
-def put_wrappers_back(before: dict[str, tuple[Callable[..., Any], ...]]) -> None:
+def put_wrappers_back(before: dict[str, QueryWrappers]) -> None:
     """To what `wrappers_of_all` gave: another one may refuse whatever is asked from now on."""
     for connection in connections.all(initialized_only=True):
         connection.execute_wrappers[:] = before.get(connection.alias, ())

@@ -235,11 +235,11 @@ def leave_leftovers(job: TenantJob, before: leftovers.Found) -> None:
     """
     connection = connections[app_settings.DATABASE]
     connection.execute_wrappers[:] = before.wrappers
-    if leftovers.has_left_transaction(connection, before):
+    has_left_transaction = leftovers.has_left_transaction(connection, before)
+    if has_left_transaction:
         text = "job %s left a transaction open; what it wrote there is rolled back"
         logger.error(text, job.uuid, extra=logs.about(job))
-        renew(connection)
-    elif not leftovers.is_as_made(connection):
+    if has_left_transaction or not leftovers.is_as_made(connection):
         renew(connection)
 
 

@@ -64,7 +64,7 @@ class Baseline:
         os.umask(self._umask)
         self._environment = _environment()
         self._locale = locale.setlocale(locale.LC_ALL)
-        self._query_wrappers = leftovers.wrappers_of_all()
+        self.query_wrappers = leftovers.wrappers_of_all()
         self._decimal_context = decimal.getcontext().copy()
         self._highest_file = (_lowest_free_file() + os.sysconf("SC_OPEN_MAX")) // 2
 
@@ -103,11 +103,6 @@ class Baseline:
 
     def _finds_its_way_back(self) -> bool:
         return self._directory is not None or _path() == self._path
-
-    def leave_transactions(self, job: TenantJob | None) -> None:
-        """As `leave_transactions`, in which no query wrapper of the job has a say."""
-        leftovers.put_wrappers_back(self._query_wrappers)
-        leave_transactions(job)
 
     def restore(self) -> None:
         self._restore_signals()
@@ -165,8 +160,14 @@ def end_thread_of_coroutines() -> None:
     executor.shutdown(wait=bool(wait([closing], SECONDS_TO_CLOSE).done))
 
 
-def leave_transactions(job: TenantJob | None = None) -> None:
-    """What a job has left open is rolled back: it may lock what the recording of the job's end needs."""
+def leave_transactions(query_wrappers: dict[str, leftovers.QueryWrappers], job: TenantJob | None = None) -> None:
+    """What a job has left open is rolled back: it may lock what the recording of the job's end needs.
+
+    Args:
+        query_wrappers: as they were before the job. Its own have no say in this, nor in what comes after.
+        job: the one that has run, if that was one of ours, for the log.
+    """
+    leftovers.put_wrappers_back(query_wrappers)
     for connection in connections.all(initialized_only=True):
         if connection.connection is None:
             continue

@@ -30,7 +30,7 @@ from tenant_slots.running.run import Run, WatchedRun
 from tenant_slots.running.supervised import RiddenRun
 from tenant_slots.tasks import attempts
 from tenant_slots.witness import Witness
-from tenant_slots.workers.baseline import Baseline, close_ended_sessions
+from tenant_slots.workers.baseline import Baseline, close_ended_sessions, leave_transactions
 from tenant_slots.workers.horses import Order, Reins, Report, RQEnd, Tell
 from tenant_slots.workers.unobserved import observed, stop_observing
 
@@ -71,7 +71,7 @@ class RidingWorker(BaseWorker):
             if os.getpid() != baseline.process:
                 return  # a child that a job has forked, and that fell through to here
             job = order.job if isinstance(order, Order) else None
-            baseline.leave_transactions(job)
+            leave_transactions(baseline.query_wrappers, job)
             is_fit = jobs < self.jobs_per_horse and not self._timed_out and baseline.is_restorable(job)
             hears = any(map(signals.heard_by_project, AFTER_THE_END)) or (job is not None and attempts.is_call(job))
             lingers = parting.has_wishes(parts=not is_fit)

@@ -16,7 +16,7 @@ from rq.utils import now
 from rq.worker import SimpleWorker
 
 from tenant_slots import dispatch, logs
-from tenant_slots.db.leftovers import put_wrappers_back, wrappers_of_all
+from tenant_slots.db.leftovers import wrappers_of_all
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.parting import grant_soon, granting_wishes
 from tenant_slots.running.run import WatchedRun
@@ -64,8 +64,7 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
         try:
             super().execute_job(job, queue)
         finally:
-            put_wrappers_back(query_wrappers)
-            leave_transactions()
+            leave_transactions(query_wrappers)
             restore_sessions()  # which what is left is then recorded in, too
             self.keep_what_is_left(was_interrupted=self._ends_at_once)
 

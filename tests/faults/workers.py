@@ -20,6 +20,7 @@ from tenant_slots.workers import (
     TenantWorker,
     baseline,
     inheritance,
+    riding,
     supervisor,
 )
 
@@ -137,7 +138,7 @@ class NegligentPreforkWorker(TenantPreforkWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         baseline.restore_sessions = lambda: None
-        baseline.Baseline.leave_transactions = lambda *_: None  # type: ignore[method-assign]
+        riding.leave_transactions = lambda *_: None
         super().__init__(*args, **kwargs)
 
 

@@ -19,6 +19,7 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.moves import NotAsExpected
 from tenant_slots.owners import Owner
 from tests.factories import counters_match, fresh, owner, tenant_queue, waiting_job
+from tests.test_prepared import psycopg_parameters
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -129,18 +130,23 @@ def test_control_where_nothing_is_prepared_the_commit_is_a_third_one() -> None:
 def test_a_job_whose_cancel_is_requested_as_it_is_handed_on_is_canceled_and_the_next_one_starts(
     ways: list[bool],
 ) -> None:
+    first = first_of_two(ways)
+    second = hand_on(first, once("UPDATE tenant_slots_tenantjob SET cancel_requested_at = now() WHERE id = %s", first))
+    assert second is not None
+    assert ways[:2] == [False, True]
+    assert (fresh(first).state, fresh(second).state) == (State.CANCELED, State.RUNNING)
+    assert counters_match()
+
+
+def first_of_two(ways: list[bool]) -> TenantJob:
+    """It runs, and the other one waits for its slot; how that came about is not in question."""
     row = tenant_queue()
     for _ in range(2):
         waiting_job(row)
     first = start(row)
     assert first is not None
     ways.clear()
-
-    second = hand_on(first, once("UPDATE tenant_slots_tenantjob SET cancel_requested_at = now() WHERE id = %s", first))
-    assert second is not None
-    assert ways[:2] == [False, True]
-    assert (fresh(first).state, fresh(second).state) == (State.CANCELED, State.RUNNING)
-    assert counters_match()
+    return first
 
 
 def once(sql: str, job: TenantJob) -> Callable[[TenantJob], object]:
@@ -149,26 +155,15 @@ def once(sql: str, job: TenantJob) -> Callable[[TenantJob], object]:
 
     def say(chosen: TenantJob) -> None:
         while left:
-            with psycopg.connect(**of_psycopg(), autocommit=True) as other:
+            with psycopg.connect(**psycopg_parameters(), autocommit=True) as other:
                 other.execute(left.pop(), [job.pk])
 
     return say
 
 
-def of_psycopg() -> dict[str, Any]:
-    """Of a session that has nothing to do with Django."""
-    own = ("cursor_factory", "context", "client_encoding", "prepare_threshold")
-    return {name: value for name, value in connection.get_connection_params().items() if name not in own}
-
-
 @pytest.mark.usefixtures("session")
 def test_whoever_has_lost_its_run_hands_nothing_on_but_starts_what_has_room(ways: list[bool]) -> None:
-    row = tenant_queue()
-    for _ in range(2):
-        waiting_job(row)
-    first = start(row)
-    assert first is not None
-    ways.clear()
+    first = first_of_two(ways)
     first.token += 1
     assert hand_on(first) is None
     assert ways[:2] == [False, True]
@@ -198,13 +193,6 @@ def test_a_commit_that_is_refused_has_started_nothing() -> None:
     assert fresh(row).current_job == 0
     assert start(row), "the session goes on"
     assert counters_match()
-
-
-@pytest.fixture
-def step_by_step() -> Iterator[set[str]]:
-    locks._step_by_step.clear()
-    yield locks._step_by_step
-    locks._step_by_step.clear()
 
 
 @pytest.mark.usefixtures("session")

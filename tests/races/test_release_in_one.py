@@ -175,14 +175,6 @@ def test_whoever_is_told_of_the_end_needs_no_query_for_its_names(django_assert_n
         assert (job.tenant_queue.tenant, job.tenant_queue.queue) == ("umbrella", "imports")
 
 
-@pytest.fixture
-def step_by_step(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The databases of which it was learnt that both updates do not go together."""
-    learnt: set[str] = set()
-    monkeypatch.setattr(locks, "_step_by_step", learnt)
-    return learnt
-
-
 def run_sql(*statements: str) -> None:
     with connection.cursor() as cursor:
         for statement in statements:

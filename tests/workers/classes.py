@@ -11,7 +11,7 @@ from typing import Any
 import rq
 
 from tenant_slots import signals
-from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, simple, supervisor
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, riding, simple, supervisor
 from tenant_slots.workers.baseline import Baseline
 from tenant_slots.workers.horses import Horse
 from tests.workers import receivers
@@ -23,7 +23,7 @@ class ForgetfulWorker(TenantPreforkWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         Baseline.restore = lambda _: None  # type: ignore[method-assign]
-        Baseline.leave_transactions = lambda *_: None  # type: ignore[method-assign]
+        riding.leave_transactions = lambda *_: None
 
 
 class CarelessWorker(ForgetfulWorker):
@@ -39,7 +39,7 @@ class ForgetfulSimpleWorker(TenantSimpleWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        simple.leave_transactions = simple.restore_sessions = lambda: None  # type: ignore[assignment]
+        simple.leave_transactions = simple.restore_sessions = lambda *_: None
 
 
 class FewFilesWorker(TenantPreforkWorker):
