@@ -27,6 +27,7 @@ BROUGHT_ALONG = {
     "contrib/prometheus.py": "prometheus_client",
     "contrib/schemas.py": "django_tenants",
     "contrib/sentry.py": "sentry_sdk",
+    "db/leftovers.py": "psycopg",
     "django_tasks/api.py": "django_tasks",
 }
 """What only those use who have it."""
