@@ -12,13 +12,15 @@ local NUDGE = 'tenant_slots-look' -- in RQ's list, in place of a job: whoever wa
 local AT_ONCE = 0.02 -- seconds by which who looks again may be late
 
 local FRONT = -1e15   -- score of tenants that come with nothing to their account, the first one first
+local BEHIND = 1e15   -- of those whose turn comes to nothing while nobody listens there
+local IN_LANE = 2e15  -- and of those that have another queue of their own
 
 local RECORD = '<dddddfHHIB'
 local NOTHING_YET = {0, 0, 0, 0, 0, -1, 0, 1, 0, 0}
 
 local FREED = 2 -- in place of `parked`: it has a place, and since its last turn there a slot of it was freed elsewhere
 
-local TIMES = '<ddddHBd'
+local TIMES = '<ddddHBdB'
 
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
@@ -88,16 +90,16 @@ end
 
 -- virtual: the queue's virtual time. newcomers: counts them. mean: of all jobs, negative if not known. swept: when the sweep
 -- charged what runs. most: workers that were seen lately. plain: it is a tenant's turn before plain RQ jobs. wakes: when the
--- first of those may start a job that may not now; 0 if there is none.
+-- first of those may start a job that may not now; 0 if there is none. behind: some tenants stand behind all others.
 local read_times = {}
 
 local function times_of(queue)
   local t = read_times[queue]
   if not t then
-    t = {virtual = 0, newcomers = 0, mean = -1, swept = 0, most = 0, plain = 0, wakes = 0}
+    t = {virtual = 0, newcomers = 0, mean = -1, swept = 0, most = 0, plain = 0, wakes = 0, behind = 0}
     local raw = raw_of(field_of(queue))
     if raw ~= '' then
-      t.virtual, t.newcomers, t.mean, t.swept, t.most, t.plain, t.wakes = struct.unpack(TIMES, raw)
+      t.virtual, t.newcomers, t.mean, t.swept, t.most, t.plain, t.wakes, t.behind = struct.unpack(TIMES, raw)
     end
     read_times[queue] = t
   end
@@ -122,7 +124,7 @@ local function keep_all()
     if t.changed then
       fields[#fields + 1] = field_of(queue)
       fields[#fields + 1] = struct.pack(
-        TIMES, t.virtual, t.newcomers, t.mean, t.swept, math.min(65535, t.most), t.plain, t.wakes
+        TIMES, t.virtual, t.newcomers, t.mean, t.swept, math.min(65535, t.most), t.plain, t.wakes, t.behind
       )
     end
   end
@@ -233,6 +235,15 @@ local function stay(record)
   end
 end
 
+-- Who stands behind others, up to this score, has a turn again.
+local function come_forward(queue, most)
+  if times_of(queue).behind == 0 then return end
+  local tenants = redis.call('ZRANGEBYSCORE', key('order', queue), BEHIND, most, 'LIMIT', 0, FIELDS)
+  if #tenants < FIELDS and most == IN_LANE then note(queue, 'behind', 0) end
+  if #tenants > 0 then fetch(tenants) end
+  for _, tenant in ipairs(tenants) do stay(read(queue, tenant)) end
+end
+
 -- Those of these workers that have not said that they are ours.
 local function not_ours(queue, workers)
   local others = {}
@@ -324,9 +335,13 @@ local function room(queue)
   return most - there, alive + others == 0
 end
 
--- A tenant has its turn, with so many jobs, and is charged for these.
+-- A tenant has its turn, with so many jobs, and is charged for these. Who has had one before a slot was freed elsewhere
+-- knows nothing of that.
 local function turn_of(record, jobs)
-  if record.parked == FREED then record.parked = 0 end
+  if record.parked == FREED then
+    record.offers = (record.offers + 1) % 2 ^ 32
+    record.parked = 0
+  end
   note(record.queue, 'virtual', math.max(times_of(record.queue).virtual, measured(record)))
   begin(record, jobs)
   write(record)
@@ -338,10 +353,11 @@ local function told(record, jobs, stays, is_out)
 end
 
 -- The first tenant and how many jobs it may have now: all, while nobody else wants them.
-local function first(queue, most)
+local function first(queue, most, for_nobody)
   wake(queue)
+  if not for_nobody then come_forward(queue, IN_LANE) end
   local heads = redis.call('ZRANGE', key('order', queue), 0, 1, 'WITHSCORES')
-  if not heads[1] then return false end
+  if not heads[1] or (for_nobody and tonumber(heads[2]) >= BEHIND) then return false end
   local record = read(queue, heads[1])
   local jobs = heads[3] and 1 or most
   turn_of(record, jobs)
@@ -459,7 +475,7 @@ end
 function operations.next(queue)
   local free, for_nobody = room(queue)
   if free <= 0 then return false end
-  local turn = first(queue, free)
+  local turn = first(queue, free, for_nobody)
   if turn and for_nobody then turn[#turn + 1] = 1 end
   return turn
 end
@@ -566,11 +582,12 @@ function operations.leave(worker, is_over, looks)
 end
 
 -- The tenant had so many fewer jobs than it was charged for. It leaves the order, unless it was offered since.
+-- Returns whether there is room for it: who has freed a slot of it elsewhere has told nobody.
 function operations.drop(queue, tenant, unused, offers, parked, wait)
   local record = read(queue, tenant)
+  local has_room_again = parked == '1' and record.parked == FREED
   finish(record, tonumber(unused), unused * charge_of(record), now)
   if record.offers == tonumber(offers) then
-    local has_room_again = parked == '1' and record.parked == FREED
     exit(record, tonumber(parked))
     if has_room_again then offered(record) end
     if tonumber(wait) >= 0 then
@@ -581,6 +598,7 @@ function operations.drop(queue, tenant, unused, offers, parked, wait)
     stay(record)
   end
   write(record)
+  return has_room_again and room(queue) > 0
 end
 
 -- The turn came to nothing, and the tenant keeps its place.
@@ -589,6 +607,18 @@ function operations.undo(queue, tenant, unused)
   finish(record, tonumber(unused), unused * charge_of(record), now)
   if place_of(record) then stay(record) end
   write(record)
+end
+
+-- The first ones that have a turn while nobody listens.
+function operations.heads(queue)
+  return redis.call('ZRANGEBYSCORE', key('order', queue), '-inf', '(' .. string.format('%.17g', BEHIND), 'LIMIT', 0, FIELDS)
+end
+
+-- These have none, as long as nobody listens: some have another queue of their own, some a worker in another one.
+function operations.pass_over(queue, in_lane)
+  local score = string.format('%.17g', in_lane == '1' and IN_LANE or BEHIND)
+  for _, tenant in ipairs(rest(2)) do redis.call('ZADD', key('order', queue), 'XX', score, tenant) end
+  note(queue, 'behind', 1)
 end
 
 -- What else a worker has done for a tenant, whose job is charged already.
@@ -649,6 +679,7 @@ function operations.charge(queue)
     if not redis.call('ZSCORE', key('workers', queue), worker) then redis.call('ZREM', key('watch', queue), worker) end
   end
   room(queue)
+  come_forward(queue, BEHIND)
   have_somebody_watch(queue)
 end
 

@@ -163,16 +163,36 @@ def leave(worker: str, rq_queues: list[str], *, is_over: bool = False, looks: bo
     _ask(rq_queues[0], "leave", worker, int(is_over), int(looks), *rq_queues)
 
 
-def drop(turn: Turn, admitted: int = 0, *, is_full: bool, wakes_in: float | None = None) -> None:
-    """The tenant has nothing more to run there: its backlog is empty, or it `is_full`, or is to wait some seconds."""
+def drop(turn: Turn, admitted: int = 0, *, is_full: bool, wakes_in: float | None = None) -> bool:
+    """The tenant has nothing more to run there: its backlog is empty, or it `is_full`, or is to wait some seconds.
+
+    Returns whether a slot has become free since, and the window has room.
+    """
     wait = -1 if wakes_in is None else wakes_in
     unused = turn.jobs - admitted
-    _ask(turn.rq_queue, "drop", turn.rq_queue, turn.tenant_queue_id, unused, turn.offers, int(is_full), wait)
+    asked = ("drop", turn.rq_queue, turn.tenant_queue_id, unused, turn.offers, int(is_full), wait)
+    return bool(_ask(turn.rq_queue, *asked))
 
 
 def undo(turn: Turn) -> None:
     """Nobody could be asked whether it has anything to run."""
     _ask(turn.rq_queue, "undo", turn.rq_queue, turn.tenant_queue_id, turn.jobs)
+
+
+def heads(rq_queue: str) -> list[int]:
+    """The first tenants, but for those that were passed over: primary keys of at most a thousand."""
+    return [int(pk) for pk in _ask(rq_queue, "heads", rq_queue)]
+
+
+def pass_over(rq_queue: str, tenant_queue_ids: Iterable[int], *, in_lane: bool) -> None:
+    """These stand behind all others until somebody listens to the queue, or else until the next sweep.
+
+    Args:
+        rq_queue: its name.
+        tenant_queue_ids: primary keys.
+        in_lane: their own queue is another one, which no sweep will change.
+    """
+    _ask(rq_queue, "pass_over", rq_queue, int(in_lane), *tenant_queue_ids)
 
 
 def cost(rq_queue: str, tenant_queue_id: int, seconds: float) -> None:

@@ -18,7 +18,7 @@ from django.utils.module_loading import import_string
 from rq.exceptions import StopRequested
 from rq.timeouts import BaseTimeoutException
 
-from tenant_slots import chains, charges, dispatch, fair_order, logs, news, putting_off, slots
+from tenant_slots import chains, charges, dispatch, fair_order, logs, news, putting_off, slots, unattended
 from tenant_slots.chains import Told
 from tenant_slots.conf import app_settings
 from tenant_slots.db.commits import after_commit
@@ -41,8 +41,8 @@ RUNS_AT_ONCE = "tenant_slots.running.here.run_at_once"
 LOCK_TIMEOUT_SECONDS = 0.2
 """How long one tenant's locked row may hold up the turns of others."""
 
-MOST_PASSED_OVER = 10
-"""Tenants without a worker for their overflow queue, each time that somebody looks for others there."""
+MOST_LOOKS = 10
+"""For a tenant that gives way to no other, in a queue to which nobody listens: each passes over up to a thousand."""
 
 SECONDS_TO_TELL = 0.5
 """For which a process that ends a job tells others of it. A thousand are told at once."""
@@ -135,29 +135,13 @@ def feed(rq_queue: str) -> list[TenantJob]:
 
 
 def _turns(rq_queue: str) -> Iterator[Turn]:
-    """While there is room in the window.
-
-    In an overflow queue to which nobody listens no job is admitted: its tenant's slot would stay taken there, while the
-    tenant's own queue has workers for it. A tenant whose own queue it is has its turn behind such.
-    """
-    passed_over: list[Turn] = []
-    try:
-        while len(passed_over) < MOST_PASSED_OVER and (turn := fair_order.next_turn(rq_queue)):
-            if not (turn.for_nobody and _keeping_its_place(turn, _is_in_overflow_queue)):
-                yield turn
-                continue
-            is_seen = any(turn.tenant_queue_id == other.tenant_queue_id for other in passed_over)
-            passed_over.append(turn)
-            if is_seen:
-                return
-    finally:
-        for turn in reversed(passed_over):
-            _unless_out_of_reach(partial(fair_order.undo, turn))
-
-
-def _is_in_overflow_queue(turn: Turn) -> bool:
-    """Not if its tenant queue was deleted: it has no place there."""
-    return bool(TenantQueue.objects.filter(pk=turn.tenant_queue_id).exclude(queue=turn.rq_queue).exists())
+    """While there is room in the window."""
+    looks = 0
+    while looks < MOST_LOOKS and (turn := fair_order.next_turn(rq_queue)):
+        if turn.for_nobody and _keeping_its_place(turn, unattended.passes_over):
+            looks += 1
+        else:
+            yield turn
 
 
 def _keeping_its_place(turn: Turn, ask: Callable[[Turn], T]) -> T:
@@ -206,7 +190,8 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
 
     def leave(admitted: int, admission: Admission) -> None:
         drop = partial(fair_order.drop, turn, admitted, is_full=admission.is_full, wakes_in=admission.wakes_in)
-        _unless_out_of_reach(drop)
+        if _unless_out_of_reach(drop):
+            feed_each([turn.rq_queue])
 
     def lose(why: str) -> None:
         text = "tenant queue %s loses its turn, %s"

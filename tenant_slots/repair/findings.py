@@ -68,8 +68,8 @@ class LostInRedis(NamedTuple):
     jobs: list[TenantJob]
     unasked: dict[str, Exception]
     """By queue: why its Redis could not be asked, or that RQ has no such queue. Its jobs were not looked for."""
-    in_lanes: list[int]
-    """Primary keys of all that were admitted for workers of overflow queues a while ago, lost or not."""
+    overdue: list[int]
+    """Primary keys of all that were admitted for workers a while ago, lost or not, but for plain RQ jobs."""
 
 
 def lost_in_redis() -> LostInRedis:
@@ -77,9 +77,9 @@ def lost_in_redis() -> LostInRedis:
     overdue = TenantJob.objects.queued().jobs().filter(admitted_at__lt=ago(app_settings.SWEEP_INTERVAL))
     names = list(overdue.values_list("pk", "uuid", "attempt", "rq_job_id", "rq_queue", "tenant_queue__queue"))
     lost, unasked = dispatch.missing(names)
-    in_lanes = [pk for pk, _, _, rq_job_id, rq_queue, _ in names if rq_queue and not rq_job_id]
+    ours = [pk for pk, _, _, rq_job_id, *_ in names if not rq_job_id]
     rows = overdue.filter(pk__in=lost).select_related("tenant_queue").defer(*LARGE).order_by("pk")
-    return LostInRedis(list(rows) if lost else [], unasked, in_lanes)
+    return LostInRedis(list(rows) if lost else [], unasked, ours)
 
 
 def told_apart(jobs: list[TenantJob]) -> tuple[list[TenantJob], list[tuple[TenantJob, str]]]:

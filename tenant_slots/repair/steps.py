@@ -25,7 +25,7 @@ from tenant_slots.exceptions import StaleVersion
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue, rq_queue_of
 from tenant_slots.owners import Liveness
-from tenant_slots.repair import findings, lanes, lost_runs, numbers
+from tenant_slots.repair import findings, lost_runs, numbers, unattended
 from tenant_slots.repair.asking import ask
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.minutes import count_minutes
@@ -167,8 +167,8 @@ def repush(report: Report, contact: Contact) -> None:
         report.reclaimed += bool(unless_locked(_fail_lost, job, problem))
     for job in [job for job in readable if job.rq_job_id][:ROWS_PER_STEP]:
         _push_plain_again(report, job)
-    if lost.in_lanes:
-        lanes.leave_without_workers(lost.in_lanes[:ROWS_PER_STEP])
+    if lost.overdue:
+        unattended.put_back(lost.overdue[:ROWS_PER_STEP])
 
 
 def _push_plain_again(report: Report, job: TenantJob) -> None:
@@ -404,6 +404,8 @@ def _repair_counter(pk: int) -> bool:
 
 Step = Callable[[Report, Contact], None]
 LOCAL_STEPS: tuple[Step, ...] = (reclaim_local, end_abandoned_reservations)
+LOST: tuple[Step, ...] = (repush, offer)
+"""What Redis has forgotten."""
 STEPS: tuple[Step, ...] = (
     set_times_right,
     end_what_is_over,

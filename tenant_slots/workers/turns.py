@@ -21,6 +21,7 @@ from tenant_slots.fair_order import Freed, Next, Turn
 from tenant_slots.models import TenantJob
 from tenant_slots.news import News, collecting, tell
 from tenant_slots.redis_servers import telling_no_password
+from tenant_slots.repair import steps
 from tenant_slots.running.recording import NOT_BEGUN
 from tenant_slots.running.run import WatchedRun
 from tenant_slots.witness import Phase
@@ -63,6 +64,8 @@ class TurnTakingWorker(SweepingWorker):
         """The slot that the job has left which is executed now, and when."""
         self._has_waited = False
         """At RQ's lists, since it has last asked who is next; or it has taken a nudge from there."""
+        self._has_looked_for_lost = False
+        """Since its last job: what Redis has forgotten."""
         self._next_sign = 0.0
         self._is_bounded = False
 
@@ -149,10 +152,24 @@ class TurnTakingWorker(SweepingWorker):
         while True:
             turn = self._next_turn(names, waits=timeout is not None)
             if turn is None or isinstance(turn, float):
+                if timeout is None and self._looks_for_lost():
+                    continue
                 return self._wait_at_lists(queues, _sooner(timeout, turn), options)
             found = self._take(turn) if isinstance(turn, Turn) else self._listed(turn, queues, options)
             if found is not None:
+                self._has_looked_for_lost = False
                 return found
+
+    def _looks_for_lost(self) -> bool:
+        """Before it leaves in burst mode, as it may be the only worker, and another process may have swept for all.
+
+        Once after each job, or whom nobody can admit would keep it here.
+        """
+        if self._has_looked_for_lost:
+            return False
+        self._has_looked_for_lost = True
+        self._feed_others(partial(self.sweeper.run, steps.LOST))
+        return True
 
     def _listed(self, name: str, queues: Sequence[Queue], options: dict[str, Any]) -> tuple[Job, Queue] | None:
         """What stands in RQ's list of a queue; None when that is gone by now.

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from threading import Barrier, Thread
-from typing import Any
+from typing import Any, NoReturn
 
 import django_rq
 import pytest
@@ -21,7 +22,7 @@ from django.utils import timezone
 from redis.client import Pipeline
 from redis.exceptions import TimeoutError
 
-from tenant_slots import Throttle, dispatch, fair_order, slots, transitions
+from tenant_slots import Throttle, dispatch, fair_order, slots, transitions, unattended
 from tenant_slots.dispatch import WorkerRecord
 from tenant_slots.enqueueing import bulk, overflow
 from tenant_slots.enqueueing.new_job import NewJob
@@ -31,8 +32,19 @@ from tenant_slots.fair_order import Turn
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import lost_runs
 from tenant_slots.tasks.task import TenantTask
+from tenant_slots.transitions import MOST_LOOKS
 from tests import jobs
-from tests.factories import DeafWorker, age, counters_match, fresh, in_rq, owner, tenant_queue, work, worker_on_record
+from tests.factories import (
+    DeafWorker,
+    age,
+    counters_match,
+    fresh,
+    in_rq,
+    owner,
+    tenant_queue,
+    work,
+    worker_on_record,
+)
 from tests.repair.sweeps import sweep_now
 from tests.repair.test_doctor import UNSEEN
 
@@ -480,10 +492,72 @@ def test_an_overflow_queue_without_a_worker_keeps_no_slot_of_its_tenant() -> Non
 @pytest.mark.usefixtures("no_workers")
 def test_a_job_whose_own_queue_that_is_has_its_turn_behind_those_that_are_passed_over() -> None:
     """Or a worker of another class that comes for what is there, as with --burst, would find nothing, ever."""
-    throttled = [in_slow(jobs.throttled).enqueue(tenant) for tenant in ("acme", "bolt")]
+    throttled = [in_slow(jobs.throttled).enqueue(f"tenant-{number}") for number in range(2 * MOST_LOOKS)]
     own = jobs.record.using(queue=SLOW).enqueue("corner", "own", "history")
-    assert [fresh(job).state for job in (*throttled, own)] == [State.WAITING, State.WAITING, State.QUEUED]
-    assert in_rq(SLOW) == 1
+    assert {fresh(job).state for job in throttled} == {State.WAITING}
+    assert (fresh(own).state, in_rq(SLOW)) == (State.QUEUED, 1)
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_those_that_redis_had_forgotten_are_passed_over_in_a_few_looks(
+    django_assert_max_num_queries: Any,
+) -> None:
+    for number in range(50):
+        in_slow(jobs.throttled).enqueue(f"tenant-{number}")
+    django_rq.get_connection(SLOW).flushdb()
+    lanes = [(pk, 1) for pk in TenantQueue.objects.values_list("pk", flat=True)]
+    assert fair_order.offer(SLOW, lanes)
+    own = jobs.record.using(queue=SLOW).enqueue("corner", "own", "history")
+    assert (fresh(own).state, in_rq(SLOW)) == (State.QUEUED, 1)
+    with django_assert_max_num_queries(0):
+        transitions.offer_many(SLOW, lanes)
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_once_somebody_listens_they_have_their_turns_in_the_order_in_which_they_were() -> None:
+    tenants = [in_slow(jobs.throttled).enqueue(tenant).tenant_queue_id for tenant in ("acme", "bolt", "corner")]
+    take = partial(fair_order.take, "rq:worker:ours", [SLOW], waits=True)
+    turns = [take()[0] for _ in tenants]
+    assert sorted(turn.tenant_queue_id for turn in turns if isinstance(turn, Turn)) == tenants
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_a_job_that_waits_for_nobody_leaves_its_slot_to_an_overflow_queue_that_has_workers() -> None:
+    tenant_queue("acme", max_job=1)
+    own = jobs.record.enqueue("acme", "own", "history")
+    worker_on_record("slow", SLOW, of_ours=False)
+    throttled = in_slow(jobs.throttled).enqueue("acme")
+    assert (fresh(own).state, fresh(throttled).state) == (State.QUEUED, State.WAITING)
+    age(own, admitted_at=60)
+    sweep_now()
+    assert (fresh(own).state, fresh(throttled).state) == (State.WAITING, State.QUEUED)
+    assert (in_rq("imports"), in_rq(SLOW)) == (0, 1)
+    assert counters_match()
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_nor_is_one_admitted_for_nobody_while_others_wait_where_workers_are() -> None:
+    row = tenant_queue("acme", max_job=0)
+    worker_on_record("slow", SLOW, of_ours=False)
+    throttled = in_slow(jobs.throttled).enqueue("acme")
+    own = jobs.record.enqueue("acme", "own", "history")
+    row.set_limit(1)
+    assert (fresh(throttled).state, fresh(own).state) == (State.QUEUED, State.WAITING)
+    row.set_limit(5)
+    assert in_rq("imports") == 0
+    transitions.release(fresh(throttled), state=State.CANCELED)
+    sweep_now()
+    assert (fresh(own).state, in_rq("imports")) == (State.QUEUED, 1)
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_control_it_keeps_its_slot_where_no_worker_could_use_it() -> None:
+    tenant_queue("acme", max_job=1)
+    own = jobs.record.enqueue("acme", "own", "history")
+    throttled = in_slow(jobs.throttled).enqueue("acme")
+    age(own, admitted_at=60)
+    sweep_now()
+    assert (fresh(own).state, fresh(throttled).state) == (State.QUEUED, State.WAITING)
 
 
 @pytest.mark.usefixtures("no_workers")
@@ -507,11 +581,11 @@ def test_a_worker_of_ours_that_comes_there_takes_it_at_once() -> None:
 
 @pytest.mark.usefixtures("no_workers")
 def test_a_database_that_fails_meanwhile_costs_the_tenant_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(turn: Turn) -> bool:
+    def away(*_: object) -> NoReturn:
         raise OperationalError("gone")
 
     throttled = in_slow(jobs.throttled)
-    monkeypatch.setattr(transitions, "_is_in_overflow_queue", away)
+    monkeypatch.setattr(unattended, "giving_way", away)
     job = throttled.enqueue("acme")
     turn = fair_order.next_turn(SLOW)
     assert turn is not None

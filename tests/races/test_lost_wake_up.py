@@ -11,7 +11,7 @@ from django.db import connection
 from tenant_slots import fair_order, moves, slots, statements, transitions
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.releases import Admission
-from tests.factories import admit, counters_match, fresh, owner, running_job, tenant_queue, waiting_job
+from tests.factories import admit, counters_match, fresh, owner, redis_forgets, running_job, tenant_queue, waiting_job
 from tests.processes import somebody_waits_for_a_lock, wait_until
 
 pytestmark = [
@@ -125,6 +125,7 @@ def test_another_tenant_is_not_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_release_counts_for_a_turn_in_another_queue_that_saw_the_slot_taken() -> None:
     """Forced: the slot of the tenant's job in one RQ queue is freed before the turn in the other one says "full"."""
+    redis_forgets()
     row = tenant_queue(max_job=1)
     running = running_job(row, owner())
     waiting_job(row, rq_queue="imports_bulk")
@@ -135,6 +136,49 @@ def test_a_release_counts_for_a_turn_in_another_queue_that_saw_the_slot_taken() 
         seen = slots.admit_and_start(row.pk, "imports_bulk", owner(), lambda job: None)
         assert seen.is_full
         transitions.release(running, state=State.FINISHED)
+        came_of(seen)
+    assert list(fair_order.known("imports_bulk", [row.pk])) == [row.pk]
+
+
+def test_what_a_release_frees_meanwhile_is_told_to_an_idle_worker_there() -> None:
+    """Forced, as before. To whoever frees the slot the tenant seems to have its turn."""
+    redis_forgets()
+    row = tenant_queue(max_job=2)
+    running = running_job(row, owner())
+    _, following = (waiting_job(row, rq_queue="imports_bulk") for _ in range(2))
+    assert fair_order.take("idle", ["imports_bulk"], waits=True)[0] is None
+    fair_order.offer("imports_bulk", [(row.pk, 1)])
+    turn, _ = fair_order.take("worker", ["imports_bulk"], waits=False)
+    assert isinstance(turn, fair_order.Turn)
+    with transitions.in_turn(turn) as came_of:
+        seen = slots.admit_and_start(row.pk, "imports_bulk", owner(), lambda job: None)
+        assert seen.is_full
+        transitions.release(running, state=State.FINISHED)
+        assert fresh(following).state == State.WAITING
+        came_of(seen)
+    assert fresh(following).state == State.QUEUED
+    assert counters_match()
+
+
+def test_a_turn_that_ends_does_not_take_away_the_place_that_a_later_one_has_kept() -> None:
+    """Forced: two slots are freed after the first turn saw none, and the second turn takes one of them."""
+    redis_forgets()
+    row = tenant_queue(max_job=2)
+    running = [running_job(row, owner()) for _ in range(2)]
+    for _ in range(3):
+        waiting_job(row, rq_queue="imports_bulk")
+    fair_order.offer("imports_bulk", [(row.pk, 1)])
+    first, _ = fair_order.take("worker", ["imports_bulk"], waits=False)
+    assert isinstance(first, fair_order.Turn)
+    with transitions.in_turn(first) as came_of:
+        seen = slots.admit_and_start(row.pk, "imports_bulk", owner(), lambda job: None)
+        assert seen.is_full
+        for job in running:
+            transitions.release(job, state=State.FINISHED)
+        second, _ = fair_order.take("another", ["imports_bulk"], waits=False)
+        assert isinstance(second, fair_order.Turn)
+        with transitions.in_turn(second) as came_of_second:
+            came_of_second(slots.admit_and_start(row.pk, "imports_bulk", owner("another"), lambda job: None))
         came_of(seen)
     assert list(fair_order.known("imports_bulk", [row.pk])) == [row.pk]
 
@@ -153,6 +197,7 @@ def test_control_a_turn_that_saw_the_slot_taken_ends_where_nothing_was_released_
 
 def test_who_saw_its_slot_taken_again_and_again_does_not_go_before_a_newcomer() -> None:
     """Its slot is freed, and taken by another worker for the other RQ queue, during each of its turns."""
+    redis_forgets()
     full, newcomer = tenant_queue("full", max_job=1), tenant_queue("newcomer", max_job=1)
     running: TenantJob | None = running_job(full, owner())
     for row in (full, newcomer):
