@@ -162,8 +162,12 @@ def admit(turn: Turn) -> list[TenantJob]:
     return push(admission.jobs, turn.rq_queue)
 
 
+Leaving = Callable[[], list[str]]
+"""Tells the order that a tenant leaves it; gives the queues that are to be fed then."""
+
+
 @contextmanager
-def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
+def in_turn(turn: Turn, later: Callable[[Leaving], object] | None = None) -> Iterator[Callable[[Admission], None]]:
     """Around the admission that a turn is for: a tenant that has no more to run leaves the order.
 
     A tenant queue that somebody holds leaves it too, and one with a row that the database does not take, or that we
@@ -171,6 +175,10 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
     not taken is put off, so that the next one can have the turn. A tenant queue that was deleted is forgotten. Where
     the database is out of reach the tenant keeps its place. What was admitted stands, whether or not the order can be
     told.
+
+    Args:
+        turn: whose.
+        later: given what is to be done before the next turn, where a job was started that need not wait for it.
     """
     is_told = False
 
@@ -181,29 +189,31 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
         for_workers = taken - sum(job.is_reservation for job in admission.jobs)
         stays_out = turn.is_out and admission.is_full and admission.wakes_in is None and for_workers == turn.jobs
         if (taken < turn.jobs or not admission.has_more) and not stays_out:
-            leave(for_workers, admission)
+            leaving = partial(_leave_order, turn, for_workers, admission)
+            if later is not None and admission.started is not None:
+                later(leaving)
+            else:
+                feed_each(leaving())
             return
         if for_workers < turn.jobs:
             _unless_out_of_reach(partial(fair_order.undo, turn._replace(jobs=turn.jobs - for_workers)))
         if turn.is_out and admission.has_more:
             freed(turn.tenant_queue_id, turn.rq_queue)
 
-    def leave(admitted: int, admission: Admission) -> None:
-        drop = partial(fair_order.drop, turn, admitted, is_full=admission.is_full, wakes_in=admission.wakes_in)
-        if _unless_out_of_reach(drop):
-            feed_each([turn.rq_queue])
+    def leave(admission: Admission) -> None:
+        feed_each(_leave_order(turn, 0, admission))
 
     def lose(why: str) -> None:
         text = "tenant queue %s loses its turn, %s"
         logger.exception(text, turn.tenant_queue_id, why, extra=logs.about_named(queue=turn.rq_queue))
-        leave(0, Admission(is_full=True))
+        leave(Admission(is_full=True))
 
     try:
         with waiting_at_most(min(patience.get(), LOCK_TIMEOUT_SECONDS)):
             yield came_of
     except TenantQueueLocked as error:
         logger.warning("a tenant queue loses its turn: %s", error, extra=logs.about_named(queue=turn.rq_queue))
-        leave(0, Admission(is_full=True))
+        leave(Admission(is_full=True))
     except TenantQueue.DoesNotExist as error:
         logger.warning("a tenant queue loses its turn: %s", error, extra=logs.about_named(queue=turn.rq_queue))
         deleted(turn.tenant_queue_id, turn.rq_queue)
@@ -219,6 +229,11 @@ def in_turn(turn: Turn) -> Iterator[Callable[[Admission], None]]:
         if is_told:
             raise
         lose("its next job cannot be admitted")
+
+
+def _leave_order(turn: Turn, admitted: int, admission: Admission) -> list[str]:
+    drop = partial(fair_order.drop, turn, admitted, is_full=admission.is_full, wakes_in=admission.wakes_in)
+    return [turn.rq_queue] if _unless_out_of_reach(drop) else []
 
 
 def _put_off_refused(turn: Turn) -> None:

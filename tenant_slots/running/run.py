@@ -25,6 +25,7 @@ from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.recording import EndRefused, Outcome, StartRefused, persistently
 from tenant_slots.statements import JOB, QUEUE_OF_JOB
+from tenant_slots.transitions import Leaving
 from tenant_slots.validation import one_more
 from tenant_slots.witness import Witness
 
@@ -73,6 +74,11 @@ class Run:
             run = around if around and around.job is None else Run((rq_job and rq_job.worker_name) or "")
             run.hand_to(rq_job)
         return run
+
+    @property
+    def _later(self) -> Callable[[Leaving], object] | None:
+        """As of `transitions.in_turn`."""
+        return None
 
     def hand_to(self, rq_job: Job | None) -> None:
         if rq_job is not None:
@@ -135,7 +141,7 @@ class Run:
     def _take_turn(self, turn: Turn, admit_and_start: Callable[[Owner, Choosing], Admission]) -> None:
         self._prepare()
         owner = self.owner
-        with transitions.in_turn(turn) as came_of:
+        with transitions.in_turn(turn, self._later) as came_of:
             admission = admit_and_start(owner, partial(self._taking, owner=owner))
             came_of(admission)
             self.stays_first = turn.stays_first and (admission.has_more or admission.is_full)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from uuid import UUID
 
 from django.db import Error
@@ -17,12 +19,20 @@ from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.recording import NOT_BEGUN, Outcome
 from tenant_slots.running.run import Run, WatchedRun
+from tenant_slots.transitions import Leaving
 
 logger = logging.getLogger("tenant_slots")
 
 
 class SupervisedRun(WatchedRun):
     """In a worker: a run that it starts and ends, while a work-horse calls the function."""
+
+    leaving: Leaving | None = None
+    """Its tenant is to leave the order of tenants, which is told while the work-horse has something to do."""
+
+    @property
+    def _later(self) -> Callable[[Leaving], object]:
+        return partial(setattr, self, "leaving")
 
     def hand_over(self, horse: int) -> None:
         """To a work-horse that was forked after the start: heartbeats, and whoever kills the run, mean this one."""

@@ -22,7 +22,7 @@ from rq.job import Job
 from rq.queue import Queue
 from rq.worker import Worker
 
-from tenant_slots import dispatch, logs, signals
+from tenant_slots import dispatch, logs, signals, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import PrivateConnection
 from tenant_slots.models import State
@@ -121,6 +121,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             except OSError as error:
                 self._put_back(job, queue, run, error)
                 return
+            self._tell_order(run)
             self._tell_untold()
             report = self._watch(job, began, announce=has_begun)
         except BaseException:
@@ -360,6 +361,10 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         untold, self._untold = self._untold, None
         if untold is not None:
             self._unless_redis_is_away(untold)
+
+    def _tell_order(self, run: SupervisedRun | None) -> None:
+        if run is not None and run.leaving is not None and (rooms := run.leaving()):
+            self._feed_others(partial(transitions.feed_each, rooms))
 
     def _tell_rq_of_death(self, job: Job, queue: Queue, status: int | None) -> None:
         was_stopped = self._stopped_job_id == job.id
