@@ -6,8 +6,9 @@ ended within moments, and the heartbeats of such a one. Written against RQ 2.12.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
 from rq.exceptions import InvalidJobOperation
 from rq.job import UNEVALUATED, Job, JobStatus
@@ -18,6 +19,14 @@ from rq.worker import BaseWorker
 
 from tenant_slots import dispatch
 from tenant_slots.workers.horses import RQEnd
+
+
+class Ended(NamedTuple):
+    """A job whose function has ended, in which queue of RQ's, and how."""
+
+    job: Job
+    queue: Queue
+    how: RQEnd
 
 
 class RecordingWorker(BaseWorker):
@@ -35,26 +44,29 @@ class RecordingWorker(BaseWorker):
             job.prepare_for_execution(self.name, pipeline=pipeline)
             pipeline.execute()
 
-    def tell_rq(self, job: Job, queue: Queue, ended: RQEnd) -> None:
+    def tell_rq(self, ended: Ended) -> None:
         """It has ended. What it returned is passed on as it is: loading it would import modules of the project."""
-        job.started_at, job.ended_at = (datetime.fromtimestamp(at, UTC) for at in (ended.started_at, ended.ended_at))
-        job.serializer, job._result = _AlreadySerialized, ended.result or None
-        if ended.error is not None or job.get_result_ttl(self.default_result_ttl) == 0:
-            self._store(job)
-        if ended.error is not None:
-            self.handle_job_failure(job, queue=queue, exc_string=ended.error)
-        elif job.get_result_ttl(self.default_result_ttl) == 0:
-            self.handle_job_success(job, queue, queue.started_job_registry)
+        job, queue, how = ended
+        if how.error is None and self._keeps_result(job):
+            self.tell_rq_of_successes([ended])
+            return
+        _note_end(job, how)
+        self._store(job)
+        if how.error is not None:
+            self.handle_job_failure(job, queue=queue, exc_string=how.error)
         else:
-            self._record_success(job, queue)
+            self.handle_job_success(job, queue, queue.started_job_registry)
 
-    def may_hear_later(self, job: Job, ended: RQEnd) -> bool:
-        """Whether RQ may be told of an end when the next job is under way, which then need not wait for it.
+    def may_hear_later(self, job: Job, how: RQEnd) -> bool:
+        """Whether RQ may be told of an end when other jobs are under way, which then need not wait for it.
 
         Of one that RQ has never heard of, with a result that it keeps. What it does otherwise is said of the job that
         is executed.
         """
-        return not self.is_in_redis and ended.error is None and job.get_result_ttl(self.default_result_ttl) != 0
+        return not self.is_in_redis and how.error is None and self._keeps_result(job)
+
+    def _keeps_result(self, job: Job) -> bool:
+        return job.get_result_ttl(self.default_result_ttl) != 0
 
     def tell_rq_of_death(self, job: Job, queue: Queue, status: int | None) -> None:
         """Its work-horse has died, as RQ's monitor_work_horse says it, but for the callback of a stopped job."""
@@ -90,24 +102,35 @@ class RecordingWorker(BaseWorker):
             pipeline.hsetnx(job.key, "meta", self.serializer.dumps(job.meta))
         return job.to_dict(include_meta=False)
 
-    def _record_success(self, job: Job, queue: Queue) -> None:
-        """As RQ's handle_job_success. Who depends on the job is read in the transaction that says it is finished."""
-        ttl = job.get_result_ttl(self.default_result_ttl)
-        taken = job.ended_at - job.started_at  # type: ignore[operator]
-        with self.connection.pipeline() as pipeline:
-            self._write_success(job, queue, ttl, pipeline)
-            self.cleanup_execution(job, pipeline)
-            self.increment_successful_job_count(pipeline=pipeline)
-            self.increment_total_working_time(taken, pipeline)
-            if ttl > 0:
-                pipeline.expire(job.key, ttl)
-            pipeline.smembers(job.dependents_key)
-            *_, dependents = pipeline.execute()
-        if dependents:
-            queue.enqueue_dependents(job)
-        self.log.info("Successfully completed %s in %ss on worker %s", job.description, taken, self.name)
+    def tell_rq_of_successes(self, ended: Sequence[Ended]) -> None:
+        """As RQ's handle_job_success, of all in one transaction.
 
-    def _write_success(self, job: Job, queue: Queue, ttl: int, pipeline: Any) -> None:
+        Who depends on a job is read in the transaction that says it is finished.
+        """
+        commands: list[int] = []
+        with self.connection.pipeline() as pipeline:
+            for job, queue, how in ended:
+                _note_end(job, how)
+                self._write_success(job, queue, pipeline)
+                pipeline.smembers(job.dependents_key)
+                commands.append(len(pipeline))
+            answers = pipeline.execute()
+        for (job, queue, _), command in zip(ended, commands, strict=True):
+            if answers[command - 1]:
+                queue.enqueue_dependents(job)
+            text = "Successfully completed %s in %ss on worker %s"
+            self.log.info(text, job.description, _time_of(job), self.name)
+
+    def _write_success(self, job: Job, queue: Queue, pipeline: Any) -> None:
+        ttl = job.get_result_ttl(self.default_result_ttl)
+        self._write_result(job, queue, ttl, pipeline)
+        self.cleanup_execution(job, pipeline)
+        self.increment_successful_job_count(pipeline=pipeline)
+        self.increment_total_working_time(_time_of(job), pipeline)
+        if ttl > 0:
+            pipeline.expire(job.key, ttl)
+
+    def _write_result(self, job: Job, queue: Queue, ttl: int, pipeline: Any) -> None:
         fields = {
             **({} if self.is_in_redis else self._fields(job, pipeline)),
             "status": JobStatus.FINISHED.value,
@@ -127,6 +150,15 @@ class RecordingWorker(BaseWorker):
             execution_started_at=job.started_at,
             execution_ended_at=job.ended_at,
         )
+
+
+def _note_end(job: Job, how: RQEnd) -> None:
+    job.started_at, job.ended_at = (datetime.fromtimestamp(at, UTC) for at in (how.started_at, how.ended_at))
+    job.serializer, job._result = _AlreadySerialized, how.result or None
+
+
+def _time_of(job: Job) -> timedelta:
+    return job.ended_at - job.started_at  # type: ignore[operator]
 
 
 def fields_of(job: Job) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -32,8 +32,8 @@ from tenant_slots.running.supervised import SupervisedRun
 from tenant_slots.workers.aside import AsideWorker, aside_at_once
 from tenant_slots.workers.handing_on import HandingOnWorker
 from tenant_slots.workers.heartbeats import Token
-from tenant_slots.workers.horses import Horse, Order, Report, Tell
-from tenant_slots.workers.records import RecordingWorker, fields_of
+from tenant_slots.workers.horses import Horse, Order, Report, RQEnd, Tell
+from tenant_slots.workers.records import Ended, RecordingWorker, fields_of
 from tenant_slots.workers.riding import AFTER_THE_END, RidingWorker
 from tenant_slots.workers.unobserved import stop_observing
 
@@ -44,6 +44,12 @@ GRACE_AFTER_TIMEOUT = 60
 
 ANNOUNCED_AFTER = 0.1
 """Seconds after which RQ is told that a job of ours runs. Nobody sees a shorter one, and nobody can stop it."""
+
+UNTOLD_FOR = 0.05
+"""Seconds for which RQ may not be told of an end, while further jobs take a few milliseconds each."""
+
+MOST_UNTOLD = 10
+"""Ends of which RQ is not told yet."""
 
 LOOKS_PER_SECOND = 1
 """At what else there is to do while a job runs."""
@@ -75,8 +81,9 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         self._next_rq_heartbeat = 0.0
         self._session = PrivateConnection(app_settings.LEASE_TTL / 4, is_silent=True)
         self._asked_at: float | None = None
-        self._untold: Callable[[], None] | None = None
-        """Tells RQ of the end of the job before."""
+        self._untold: list[Ended] = []
+        """Of which RQ is still to be told."""
+        self._tells_at = 0.0
 
     @property
     def runs_a_job(self) -> bool:
@@ -122,7 +129,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
                 self._put_back(job, queue, run, error)
                 return
             self._tell_order(run)
-            self._tell_untold()
+            self._tell_untold_if_due()
             report = self._watch(job, began, announce=has_begun)
         except BaseException:
             self._take_back(job, queue, run, None, time.monotonic() - began)
@@ -222,6 +229,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             if horse.child.has_ended():
                 return horse.report(0)  # it may have said so right before
             if announce and self.execution is None and time.monotonic() - began >= ANNOUNCED_AFTER:
+                self._tell_untold()  # while RQ has not heard of this one
                 self._session.close()  # the heartbeats have one from now on; it takes little to open it for the end
                 self._unless_redis_is_away(self.announce, job)
                 self.heartbeats.look_now()  # a cancel that came before found nobody to stop the job
@@ -260,13 +268,11 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             charge = run.charge if run is not None else None
             if self.following is None and self.keep_what_is_left(seconds=charge, **decided):
                 self.settle_and_wait(0 if report else SECONDS_FOR_A_SLOT)
-            self._tell_untold()  # before RQ is told of this one, if it has not been begun
-            if report is None:
-                self._unless_redis_is_away(self._tell_rq_of_death, job, queue, status)
-            elif report.ended is not None:
-                self._untold = partial(self.tell_rq, job, queue, report.ended)
-                if not (self.looks_at_once and self.may_hear_later(job, report.ended)):
-                    self._tell_untold()
+            if report is not None and report.ended is not None and self._is_told_later(job, report.ended):
+                self._keep_untold(Ended(job, queue, report.ended))
+            else:
+                self._tell_untold()
+                self._tell_of(job, queue, report, status)
             if self.execution is not None:
                 self.heartbeats.let_go()
             self.execution = None
@@ -357,10 +363,29 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             super().settle_up()
             self._tell_untold()
 
+    def _is_told_later(self, job: Job, how: RQEnd) -> bool:
+        return self.looks_at_once and self.may_hear_later(job, how)
+
+    def _keep_untold(self, ended: Ended) -> None:
+        if not self._untold:
+            self._tells_at = time.monotonic() + UNTOLD_FOR
+        self._untold.append(ended)
+
+    def _tell_untold_if_due(self) -> None:
+        """A round trip for each would take longer than a short job does."""
+        if len(self._untold) >= MOST_UNTOLD or time.monotonic() >= self._tells_at:
+            self._tell_untold()
+
     def _tell_untold(self) -> None:
-        untold, self._untold = self._untold, None
-        if untold is not None:
-            self._unless_redis_is_away(untold)
+        untold, self._untold = self._untold, []
+        if untold:
+            self._unless_redis_is_away(self.tell_rq_of_successes, untold)
+
+    def _tell_of(self, job: Job, queue: Queue, report: Report | None, status: int | None) -> None:
+        if report is None:
+            self._unless_redis_is_away(self._tell_rq_of_death, job, queue, status)
+        elif report.ended is not None:
+            self._unless_redis_is_away(self.tell_rq, Ended(job, queue, report.ended))
 
     def _tell_order(self, run: SupervisedRun | None) -> None:
         if run is not None and run.leaving is not None and (rooms := run.leaving()):

@@ -1,7 +1,8 @@
-"""When RQ is told of the end of a job: while the next one is under way, and before anything that may take long."""
+"""When RQ is told of the end of a job: while further ones are under way, and before anything that may take long."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 from django.db import OperationalError
 from rq.exceptions import StopRequested
 from rq.job import Job, JobStatus
+from rq.utils import now
 from rq.worker import BaseWorker
 
 from tenant_slots import dispatch, slots
 from tenant_slots.models import TenantJob
-from tenant_slots.workers import TenantPreforkWorker, TenantWorker
+from tenant_slots.workers import TenantPreforkWorker, TenantWorker, supervisor
 from tests import jobs
 from tests.factories import redis_forgets, tenant_queue
 from tests.history import History
@@ -33,18 +35,19 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """What was handed out and told, in its order, with the first argument of the job. Nothing else is due meanwhile."""
     happened: list[tuple[str, str]] = []
 
-    def note(cls: Worker, name: str, event: str) -> None:
+    def note(cls: Worker, name: str, event: str, jobs_of: Callable[..., list[Job]]) -> None:
         real = getattr(cls, name)
 
-        def noted(self: Any, job: Any, *arguments: Any) -> Any:
-            happened.append((event, job.description.split("'")[1]))
-            return real(self, job, *arguments)
+        def noted(self: Any, *arguments: Any, **options: Any) -> Any:
+            happened.extend((event, job.description.split("'")[1]) for job in jobs_of(*arguments))
+            return real(self, *arguments, **options)
 
         monkeypatch.setattr(cls, name, noted)
 
     for cls in (TenantPreforkWorker, TenantWorker):
-        note(cls, "_hand_out", "begins")
-        note(cls, "tell_rq", "told")
+        note(cls, "_hand_out", "begins", lambda job, *_: [job])
+        note(cls, "tell_rq_of_successes", "told", lambda ended: [job for job, *_ in ended])
+        note(cls, "handle_job_failure", "told", lambda job: [job])
         for due in ("should_run_maintenance_tasks", "is_suspension_check_due"):
             monkeypatch.setattr(cls, due, property(lambda self: False))
     return happened
@@ -60,15 +63,76 @@ def known_to_rq() -> list[JobStatus | None]:
     return [rq_job.get_status() if rq_job else None for rq_job in found]
 
 
-@CLASSES
-@pytest.mark.parametrize("tenants", [("a", "b", "c"), ("a", "a", "a")], ids=["of three tenants", "of one"])
-def test_the_next_job_does_not_wait_until_rq_is_told_of_the_last_one(
-    worker_class: Worker, tenants: tuple[str, ...], history: History, events: list[tuple[str, str]]
-) -> None:
+OF_ONE_OR_THREE = pytest.mark.parametrize(
+    "tenants", [("a", "b", "c"), ("a", "a", "a")], ids=["of three tenants", "of one"]
+)
+
+
+def enqueue(history: History, *tenants: str) -> None:
     for tenant in set(tenants):
         tenant_queue(tenant, max_job=1)
     redis_forgets()
     jobs.record.enqueue_many([((tenant, str(n), history.path, 0.0), {}) for n, tenant in enumerate(tenants)])
+
+
+@CLASSES
+@OF_ONE_OR_THREE
+def test_rq_is_told_of_several_at_once_where_each_takes_a_moment(
+    worker_class: Worker,
+    tenants: tuple[str, ...],
+    history: History,
+    events: list[tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "UNTOLD_FOR", 60)
+    enqueue(history, *tenants)
+    run(worker_class)
+    assert events == [(event, tenant) for event in ("begins", "told") for tenant in tenants]
+    assert known_to_rq() == [JobStatus.FINISHED] * 3
+
+
+@CLASSES
+def test_but_of_no_more_than_so_many(
+    worker_class: Worker, history: History, events: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "UNTOLD_FOR", 60)
+    monkeypatch.setattr(supervisor, "MOST_UNTOLD", 2)
+    enqueue(history, "a", "b", "c")
+    run(worker_class)
+    assert events == [*(("begins", name) for name in "abc"), *(("told", name) for name in "abc")]
+    assert known_to_rq() == [JobStatus.FINISHED] * 3
+
+
+@CLASSES
+def test_and_before_one_that_lasts_is_announced(
+    worker_class: Worker, history: History, events: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "UNTOLD_FOR", 60)
+    real = worker_class.announce
+
+    def announce(self: Any, job: Job) -> None:
+        events.append(("announced", ""))
+        real(self, job)
+
+    monkeypatch.setattr(worker_class, "announce", announce)
+    tenant_queue("a", max_job=1)
+    redis_forgets()
+    jobs.record.enqueue_many([(("a", "0", history.path, 0.0), {}), (("a", "1", history.path, 0.4), {})])
+    run(worker_class)
+    assert events[-3:] == [("told", "a"), ("announced", ""), ("told", "a")]
+
+
+@CLASSES
+@OF_ONE_OR_THREE
+def test_the_next_job_does_not_wait_until_rq_is_told_of_the_last_one(
+    worker_class: Worker,
+    tenants: tuple[str, ...],
+    history: History,
+    events: list[tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "UNTOLD_FOR", 0)
+    enqueue(history, *tenants)
     run(worker_class)
     first, second, third = tenants
     assert events == [
@@ -160,13 +224,14 @@ def test_a_stop_that_comes_while_it_is_told_comes_after_that(
     tenant_queue("a", max_job=1)
     redis_forgets()
     jobs.record.enqueue("a", "0", history.path, 0.0)
-    real = worker_class.tell_rq
+    real = worker_class.tell_rq_of_successes
 
     def tell_rq(self: Any, *arguments: Any) -> None:
+        self._shutdown_requested_date = now()  # as RQ's handler of the signal notes it
         self._shutdown()
         real(self, *arguments)
 
-    monkeypatch.setattr(worker_class, "tell_rq", tell_rq)
+    monkeypatch.setattr(worker_class, "tell_rq_of_successes", tell_rq)
     run(worker_class)
     assert events == [("begins", "a"), ("told", "a")]
     assert known_to_rq() == [JobStatus.FINISHED]
@@ -190,7 +255,7 @@ def test_a_worker_that_is_ended_at_once_as_the_next_one_begins_tells_all_that_rq
     monkeypatch.setattr(worker_class, "_hand_out", hand_out)
     with pytest.raises(SystemExit):
         run(worker_class)
-    assert events == [("begins", "a"), ("begins", "b"), ("told", "a")]
+    assert events == [("begins", "a"), ("begins", "b"), ("told", "a"), ("told", "b")]
     rq_job = dispatch.queue_named("imports").fetch_job(TenantJob.objects.get(pk=first.pk).last_rq_id)
     assert rq_job is not None
     assert (rq_job.get_status(), rq_job.origin) == (JobStatus.FINISHED, "imports")
