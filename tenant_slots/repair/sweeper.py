@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
 
 from django.db import Error, connections
 from redis.exceptions import RedisError
@@ -52,9 +53,16 @@ class Sweeper:
         if not self.is_due:
             return None
         self.put_off()
+        return self._briefly(self.sweep)
+
+    def look_for_lost(self) -> Report | None:
+        """What Redis has forgotten, whoever else sweeps. Never raises either."""
+        return self._briefly(partial(self.run, steps.LOST))
+
+    def _briefly(self, sweep: Callable[[], Report | None]) -> Report | None:
         try:
             with time_limit(app_settings.LEASE_TTL * SHARE_OF_LEASE, SweepTimeout):
-                return self.sweep()
+                return sweep()
         except (Error, SweepTimeout) as error:
             self.contact.broken()
             connections[app_settings.DATABASE].close()

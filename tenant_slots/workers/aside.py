@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import private_connection
 from tenant_slots.memory_file import memory_file
+from tenant_slots.news import News, tell
 from tenant_slots.repair.contact import Contact
 from tenant_slots.workers import kept
 from tenant_slots.workers.base import SweepingWorker
@@ -91,6 +92,7 @@ class AsideWorker(SweepingWorker):
         super().__init__(*args, **kwargs)
         self._sweeping = Aside(app_settings.LEASE_TTL / 2)
         self._settling = Aside(app_settings.LEASE_TTL)
+        self._telling = Aside(app_settings.LEASE_TTL)
         self._breaks_before = 0
 
     @property
@@ -103,6 +105,7 @@ class AsideWorker(SweepingWorker):
 
     def settle_and_wait(self, seconds: float) -> None:
         """As `settle_kept`; what is settled within so many seconds is known when this returns."""
+        self._telling.answer()  # so that one that takes too long is ended
         self._note_settled(0)
         if len(self.kept) and self._settling.start(_with_session(lambda: list(kept.settle(self.kept.whole())))):
             self._note_settled(seconds)
@@ -115,14 +118,29 @@ class AsideWorker(SweepingWorker):
     def sweep(self) -> None:
         """Aside, and waited for while no job runs: in burst mode, what it promotes is still to be run."""
         self._note_swept(0)
-        if self.sweeper.is_due and self._sweeping.start(_with_session(self._sweep_in_child)):
+        if self.sweeper.is_due and self._starts(self.sweeper.sweep_if_due):
             self.sweeper.put_off()
-            self._breaks_before = self.sweeper.contact.breaks
             self._note_swept(0 if self.runs_a_job else app_settings.LEASE_TTL)
 
-    def _sweep_in_child(self) -> Contact:
-        self.sweeper.sweep_if_due()
-        return self.sweeper.contact
+    def look_for_lost(self) -> None:
+        self._note_swept(app_settings.LEASE_TTL)
+        if self._starts(self.sweeper.look_for_lost):
+            self._note_swept(app_settings.LEASE_TTL)
+
+    def _starts(self, sweep: Callable[[], object]) -> bool:
+        def seen() -> Contact:
+            sweep()
+            return self.sweeper.contact
+
+        has_started = self._sweeping.start(_with_session(seen))
+        if has_started:
+            self._breaks_before = self.sweeper.contact.breaks
+        return has_started
+
+    def tell_while_a_job_runs(self, news: list[News]) -> bool:
+        """Have receivers called. False while others are, or where the system has no room for another process."""
+        self._telling.answer()
+        return self._telling.start(lambda: tell(news))
 
     def _note_swept(self, seconds: float) -> None:
         """Take over what the process saw; nothing, if this worker has itself met an outage meanwhile."""

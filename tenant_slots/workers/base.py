@@ -197,6 +197,10 @@ class SweepingWorker(BaseWorker):
         """Sweep if it is time, and nobody else does."""
         self.sweeper.sweep_if_due()
 
+    def look_for_lost(self) -> None:
+        """What Redis has forgotten, though another process may have just swept."""
+        self.sweeper.look_for_lost()
+
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
         """RQ sends three heartbeats around every job for a record that lives for a minute; once a second is enough."""
         now = time.monotonic()

@@ -81,6 +81,8 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         self._next_rq_heartbeat = 0.0
         self._session = PrivateConnection(app_settings.LEASE_TTL / 4, is_silent=True)
         self._asked_at: float | None = None
+        self._news: list[News] = []
+        """Of jobs that were admitted while one ran here, which is told when that has ended."""
         self._untold: list[Ended] = []
         """Of which RQ is still to be told."""
         self._tells_at = 0.0
@@ -263,7 +265,8 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
                 self.sweeper.contact.broken()
             waits = report is None or report.lingers or self._is_to_hear(report)
             self.looks_at_once = not waits and self.has_nothing_else_to_do()
-            news = self._end(run)
+            news = [*self._news, *self._end(run)]
+            self._news = []
             decided = {} if report else {"state": self._decided(job, seconds), "was_interrupted": self._stop_requested}
             charge = run.charge if run is not None else None
             if self.following is None and self.keep_what_is_left(seconds=charge, **decided):
@@ -330,7 +333,11 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             aside_at_once(lambda: tell(news))
 
     def _tell_news(self, news: list[News]) -> None:
-        self._tell(news, None)
+        """The work-horse has no ear for it while it runs a job."""
+        if not (self.runs_a_job and news and self._is_to_hear(None)):
+            self._tell(news, None)
+        elif not self.tell_while_a_job_runs(news):
+            self._news += news
 
     def _let_linger(self) -> None:
         """The next job is not taken before the work-horse is ready for it."""

@@ -21,7 +21,6 @@ from tenant_slots.fair_order import Freed, Next, Turn
 from tenant_slots.models import TenantJob
 from tenant_slots.news import News, collecting, tell
 from tenant_slots.redis_servers import telling_no_password
-from tenant_slots.repair import steps
 from tenant_slots.running.recording import NOT_BEGUN
 from tenant_slots.running.run import WatchedRun
 from tenant_slots.witness import Phase
@@ -168,7 +167,8 @@ class TurnTakingWorker(SweepingWorker):
         if self._has_looked_for_lost:
             return False
         self._has_looked_for_lost = True
-        self._feed_others(partial(self.sweeper.run, steps.LOST))
+        self.settle_up()
+        self.look_for_lost()
         return True
 
     def _listed(self, name: str, queues: Sequence[Queue], options: dict[str, Any]) -> tuple[Job, Queue] | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import django_rq
 import pytest
 from django.test import override_settings
 
+from tenant_slots import signals
 from tenant_slots.db.clock import DatabaseNow, in_seconds
 from tenant_slots.models import EVERYWHERE, State, SweepClaim, TenantJob
 from tenant_slots.repair import steps
@@ -57,6 +61,25 @@ def test_so_is_what_was_admitted_a_while_ago(worker_class: Worker, history: Hist
     redis_forgets()
     run(worker_class)
     assert (fresh(job).state, history.started()) == (State.FINISHED, ["lost"])
+
+
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker])
+def test_receivers_hear_of_that_sweep_in_a_process_of_its_own(
+    worker_class: Worker, history: History, tmp_path: Path
+) -> None:
+    def note(**_: Any) -> None:
+        (tmp_path / "heard").write_text(str(os.getpid()))
+
+    job = jobs.record.enqueue("acme", "lost", history.path)
+    age(job, admitted_at=3600)
+    redis_forgets()
+    signals.swept.connect(note)
+    try:
+        run(worker_class)
+    finally:
+        signals.swept.disconnect(note)
+    assert fresh(job).state == State.FINISHED
+    assert (tmp_path / "heard").read_text() != str(os.getpid())
 
 
 def test_control_without_that_look_it_leaves_while_jobs_wait(history: History, monkeypatch: pytest.MonkeyPatch) -> None:

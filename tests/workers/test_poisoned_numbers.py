@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from django.db import connection
 
@@ -69,6 +71,7 @@ NO_RETRY = {"retry": {"max": 3, "intervals": [-1e300]}}
 def test_options_that_no_timer_no_redis_and_no_calendar_takes_fail_their_job_alone_and_end_no_worker(
     worker_class: str, history: History, workers: Workers
 ) -> None:
+    workers.variables["TEST_TENANT_SLOTS"] = json.dumps({"SWEEP_INTERVAL": 1})  # what cannot be pushed fails in a sweep
     tenant_queue("well", max_job=1)
     (worker,) = workers.start(worker_class=worker_class)
     far = 10**30
