@@ -36,7 +36,7 @@ pytestmark = [
 
 Action = Callable[[Any], object]
 
-ROUNDS = rounds(2000)
+ROUNDS = rounds(1000)
 STEPS, STEP = 16, 0.0002
 """The release gets a head start of 0 to 3 milliseconds, so that whatever this machine's speed some rounds meet."""
 
