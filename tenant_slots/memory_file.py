@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def memory_file(label: str) -> int:
@@ -22,3 +26,38 @@ def disk_file(label: str) -> int:
     descriptor, path = tempfile.mkstemp(prefix=f"{label}_")
     os.unlink(path)
     return descriptor
+
+
+class SharedFile:
+    """One that is still found by a process in which a job has closed it, or has another file under its number."""
+
+    def __init__(self, label: str) -> None:
+        self._maker, self._descriptor = os.getpid(), memory_file(label)
+        self._identity = identity(self._descriptor)
+        weakref.finalize(self, os.close, self._descriptor)
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """Its descriptor. Raises OSError when this process cannot get at it any more."""
+        if self._is(self._descriptor):
+            yield self._descriptor
+            return
+        found = os.open(f"/proc/{self._maker}/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if not self._is(found):
+                raise OSError(errno.EBADF, "a job has closed a file that it has not opened")
+            yield found
+        finally:
+            os.close(found)
+
+    def _is(self, descriptor: int) -> bool:
+        try:
+            return identity(descriptor) == self._identity
+        except OSError:
+            return False
+
+
+def identity(descriptor: int) -> tuple[int, int]:
+    """Of what a process has under this number. Raises OSError when that is nothing."""
+    known = os.fstat(descriptor)
+    return known.st_dev, known.st_ino

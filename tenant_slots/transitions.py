@@ -31,6 +31,9 @@ from tenant_slots.releases import Admission, Release
 
 T = TypeVar("T")
 
+Leaving = Callable[[], list[str]]
+"""Tells the order that a tenant leaves it; gives the queues that are to be fed then."""
+
 logger = logging.getLogger("tenant_slots")
 
 FORGOTTEN = "RQ lost it with its arguments while it was put off, as when its ttl has run out"
@@ -160,10 +163,6 @@ def admit(turn: Turn) -> list[TenantJob]:
         admission = slots.admit(turn.tenant_queue_id, turn.rq_queue, turn.jobs)
         came_of(admission)
     return push(admission.jobs, turn.rq_queue)
-
-
-Leaving = Callable[[], list[str]]
-"""Tells the order that a tenant leaves it; gives the queues that are to be fed then."""
 
 
 @contextmanager

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
-import weakref
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from tenant_slots.memory_file import memory_file
+from tenant_slots.memory_file import SharedFile
 
 
 class Outbox:
@@ -22,23 +24,42 @@ class Outbox:
     header = struct.Struct("=QII")
 
     def __init__(self) -> None:
-        self._file = memory_file("tenant_slots_outbox")
-        weakref.finalize(self, os.close, self._file)
+        self._file = SharedFile("tenant_slots_outbox")
 
     def put(self, token: int, outcome: dict[str, Any]) -> None:
+        """Raises OSError where that is impossible: a job has closed the file, or has given up to write any."""
         content = json.dumps(outcome).encode()
-        written = os.pwrite(self._file, content, self.header.size)
-        if written == len(content):
-            os.pwrite(self._file, self.header.pack(token, len(content), zlib.crc32(content)), 0)
+        with self._file.opened() as file, _files_of_any_size():
+            written = os.pwrite(file, content, self.header.size)
+            if written != len(content):
+                raise OSError(errno.ENOSPC, f"{written} of {len(content)} bytes could be written")
+            os.pwrite(file, self.header.pack(token, len(content), zlib.crc32(content)), 0)
 
     def take(self, token: int) -> dict[str, Any] | None:
         """The outcome of the run with this token; None when its process ended without one."""
-        header = os.pread(self._file, self.header.size, 0)
-        if len(header) < self.header.size:
-            return None
-        named, length, checksum = self.header.unpack(header)
-        content = os.pread(self._file, length, self.header.size)
+        with self._file.opened() as file:
+            header = os.pread(file, self.header.size, 0)
+            if len(header) < self.header.size:
+                return None
+            named, length, checksum = self.header.unpack(header)
+            content = os.pread(file, length, self.header.size)
         if named != token or zlib.crc32(content) != checksum:
             return None
         outcome: dict[str, Any] = json.loads(content)
         return outcome
+
+
+@contextmanager
+def _files_of_any_size() -> Iterator[None]:
+    """Whatever limit a job has set itself, as far as it can be lifted."""
+    import resource  # not on Windows
+
+    soft, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if soft == hard:
+        yield
+        return
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

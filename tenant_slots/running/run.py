@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
@@ -335,7 +336,8 @@ class WatchedRun(Run):
 
     def _record_end(self, job: TenantJob, outcome: Outcome) -> Release | None:
         """The outbox first: should this process be killed from now on, its worker records how the job ended."""
-        self._outbox.put(job.token, outcome)
+        with suppress(OSError):
+            self._outbox.put(job.token, outcome)
         return self._record_end_briefly(job, outcome)
 
     def _record_end_briefly(self, job: TenantJob, outcome: Outcome) -> Release | None:

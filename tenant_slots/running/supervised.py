@@ -107,8 +107,15 @@ class RiddenRun(Run):
         """Its worker does not: it takes its next job itself."""
 
     def end(self, outcome: Outcome) -> None:
-        if self.job is not None and self._is_mine():
+        """Where its worker cannot be told, as after a job that has closed all files, it is recorded here."""
+        if self.job is None or not self._is_mine():
+            return
+        try:
             self._outbox.put(self.job.token, outcome)
+        except OSError as error:
+            logger.warning("the worker cannot be told the end of job %s: %s", self.job.uuid, error)
+            super().end(outcome)
+        else:
             self._came_of_it = State(outcome["state"])
 
     def has_become(self, state: State) -> bool:

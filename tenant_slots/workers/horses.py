@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pickle
 import socket
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tenant_slots.conf import app_settings
+from tenant_slots.memory_file import identity
 from tenant_slots.models import TenantJob
 from tenant_slots.news import News
 from tenant_slots.workers.children import Child
@@ -74,6 +76,7 @@ class Reins:
 
     def __init__(self, line: socket.socket, first: Order | None) -> None:
         self._line, self._first, self._orders = line, first, Inbox(line)
+        self._identity = identity(line.fileno())
 
     def next_order(self) -> Order | Tell | None:
         """Waits for it; None when the worker has hung up."""
@@ -87,6 +90,9 @@ class Reins:
         return order
 
     def report(self, report: Report) -> None:
+        """Raises OSError where a job has closed the line, or has another one under its number."""
+        if identity(self._line.fileno()) != self._identity:
+            raise OSError(errno.EBADF, "a job has closed the line to the worker")
         ended = vars(report.ended).copy() if report.ended else None
         result = ended.pop("result") if ended else b""
         _send(self._line, json.dumps({**vars(report), "ended": ended}).encode())

@@ -44,7 +44,8 @@ def test_a_shorter_outcome_than_the_one_before_is_read_alone() -> None:
 def test_an_outcome_that_was_cut_off_is_nothing(kept: int) -> None:
     outbox = Outbox()
     outbox.put(7, OUTCOME)
-    os.ftruncate(outbox._file, kept)
+    with outbox._file.opened() as file:
+        os.ftruncate(file, kept)
     assert outbox.take(7) is None
 
 
@@ -52,13 +53,15 @@ def test_an_outcome_under_an_older_header_is_nothing() -> None:
     """A horse that is killed after it has written the content and before the header."""
     outbox = Outbox()
     outbox.put(7, OUTCOME)
-    os.pwrite(outbox._file, b'{"state": "failed!!"', outbox.header.size)
+    with outbox._file.opened() as file:
+        os.pwrite(file, b'{"state": "failed!!"', outbox.header.size)
     assert outbox.take(7) is None
 
 
 def test_it_takes_no_room_on_a_disk_and_is_closed_with_its_worker() -> None:
     outbox = Outbox()
-    descriptor = outbox._file
+    with outbox._file.opened() as descriptor:
+        pass
     assert os.readlink(f"/proc/self/fd/{descriptor}").startswith("/memfd:")
     del outbox
     with pytest.raises(OSError, match="Bad file descriptor"):
