@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import decimal
 import functools
 import locale
@@ -10,6 +11,7 @@ import os
 import random
 import select
 import signal
+import sys
 import threading
 import time
 from _signal import getsignal, sigpending  # type: ignore[import-not-found]  # see `_restore_signals`
@@ -59,6 +61,8 @@ class Baseline:
         self._rights = _rights()
         self._signals = {number: getsignal(number) for number in _settable_signals()}
         self._signal_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        self._wakes = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(self._wakes)
         self._path, self._directory = _path(), _directory()
         self._umask = os.umask(0o022)
         os.umask(self._umask)
@@ -111,6 +115,7 @@ class Baseline:
         os.umask(self._umask)
         self._restore_environment()
         self._restore_conventions()
+        _leave_event_loop()
         random.seed()
         translation.deactivate()
         timezone.deactivate()
@@ -129,6 +134,7 @@ class Baseline:
         for number, handler in self._signals.items():
             if handler is not None and getsignal(number) != handler:  # None: not set from Python
                 signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakes)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._signal_mask)
 
     def _restore_environment(self) -> None:
@@ -147,6 +153,18 @@ class Baseline:
         if locale.setlocale(locale.LC_ALL) != self._locale:
             locale.setlocale(locale.LC_ALL, self._locale)
         time.tzset()  # as the environment says again
+
+
+def _leave_event_loop() -> None:
+    """One that a job has made and not closed would go on with its coroutines in the job that runs a loop next.
+
+    Before Python 3.14 only a new policy makes a loop for who asks for one, as in a new process. One of a project stays,
+    without a loop.
+    """
+    if sys.version_info < (3, 14) and type(asyncio.get_event_loop_policy()) is asyncio.DefaultEventLoopPolicy:
+        asyncio.set_event_loop_policy(None)
+    else:
+        asyncio.set_event_loop(None)
 
 
 def end_thread_of_coroutines() -> None:
@@ -260,7 +278,20 @@ def _rights() -> tuple[object, ...]:
     import resource  # not on Windows, where no worker has a work-horse
 
     limits = {kind: resource.getrlimit(kind) for kind in _kinds_of_limits()}
-    return limits, os.getpriority(os.PRIO_PROCESS, 0), os.geteuid(), os.getegid(), os.getpgid(0)
+    processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    standing = os.getpriority(os.PRIO_PROCESS, 0), processors, _first_to_be_killed()
+    return limits, standing, os.geteuid(), os.getegid(), os.getpgid(0)
+
+
+def _first_to_be_killed() -> bytes:
+    """How soon the system ends it where memory is short."""
+    with suppress(OSError):
+        descriptor = os.open("/proc/self/oom_score_adj", os.O_RDONLY)
+        try:
+            return os.read(descriptor, 16)
+        finally:
+            os.close(descriptor)
+    return b""
 
 
 @functools.cache

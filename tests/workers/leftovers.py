@@ -9,10 +9,12 @@ import os
 import random
 import resource
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
@@ -25,6 +27,9 @@ from tenant_slots.models import TenantJob, TenantQueue
 
 WRITTEN = "written in a transaction that nobody commits"
 VARIABLE: ContextVar[str] = ContextVar("variable", default="nothing")
+
+OUT_OF_MEMORY = Path("/proc/self/oom_score_adj")
+"""How soon the system ends a process where memory is short."""
 
 left: list[object] = []
 """Keeps what a job leaves from being collected."""
@@ -106,6 +111,39 @@ def _leave_precision() -> None:
     decimal.getcontext().prec = 3
 
 
+def _leave_wakeup_descriptor() -> None:
+    ends = socket.socketpair()
+    ends[0].setblocking(False)
+    left.append(ends)
+    signal.set_wakeup_fd(ends[0].fileno())
+
+
+def _sees_wakeup_descriptor() -> bool:
+    descriptor = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(descriptor)
+    return descriptor != -1
+
+
+def _leave_event_loop() -> None:
+    """With a coroutine, which goes on when somebody runs the loop again."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    left.append(loop.create_task(_go_on()))
+    loop.run_until_complete(asyncio.sleep(0))
+
+
+async def _go_on() -> None:
+    await asyncio.sleep(0.01)
+    left.append("went on")
+
+
+def _sees_event_loop() -> bool:
+    """As a job that was written for a process of its own gets one."""
+    loop = asyncio.get_event_loop_policy().get_event_loop()
+    loop.run_until_complete(asyncio.sleep(0.05))
+    return "went on" in left
+
+
 TRANSACTIONS = {
     "atomic": Leftover(_leave_atomic_open, _sees_transaction),
     "autocommit": Leftover(_leave_autocommit_off, _sees_transaction),
@@ -140,6 +178,8 @@ IN_ANY = {
     "variable that is another": Leftover(lambda: os.environ.update(HOME="elsewhere"), lambda: os.environ.get("HOME")),
     "local time": Leftover(_live_in_tokyo, lambda: time.localtime(0).tm_hour),
     "locale": Leftover(lambda: locale.setlocale(locale.LC_TIME, "C.UTF-8"), lambda: locale.setlocale(locale.LC_TIME)),
+    "wakeup descriptor": Leftover(_leave_wakeup_descriptor, _sees_wakeup_descriptor),
+    "event loop": Leftover(_leave_event_loop, _sees_event_loop),
     "precision of decimals": Leftover(_leave_precision, lambda: str(decimal.Decimal(1) / 3)),
 }
 """What a horse goes on without."""
@@ -208,6 +248,10 @@ LASTING = {
     "thread of a coroutine": Leftover(lambda: asyncio.run(_leave_thread_of_coroutine()), threading.active_count),
     "limit": Leftover(_limit_files, lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
     "niceness": Leftover(lambda: os.nice(1), lambda: os.nice(0)),
+    "processors": Leftover(
+        lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}), lambda: len(os.sched_getaffinity(0))
+    ),
+    "first to be killed": Leftover(lambda: OUT_OF_MEMORY.write_text("999"), OUT_OF_MEMORY.read_text),
     "group": Leftover(lambda: os.setpgid(0, os.getpgid(os.getppid())), lambda: os.getpgid(0) == os.getpid()),
 }
 """What cannot be put back in the process: it needs another one."""
