@@ -549,6 +549,14 @@ function operations.take(worker, ttl, says, waits, tenant, seconds, queue, is_ov
   return {told, with_room(others)}
 end
 
+-- Whether the tenant has jobs in another queue that wait for one of its slots.
+local function is_full_elsewhere(record)
+  for lane, other in pairs(records_of(record.tenant)) do
+    if lane ~= record.queue and other.parked == 1 then return true end
+  end
+  return false
+end
+
 -- A job has ended whose slot has not been freed yet. Is its tenant the next one again? Then it has its turn, without
 -- a change of its place where it has none. Otherwise the job is settled, and its tenant offered once the slot is free.
 function operations.again(tenant, seconds, queue)
@@ -556,7 +564,7 @@ function operations.again(tenant, seconds, queue)
   local record = read(queue, tenant)
   local has_place = settle(queue, tenant, tonumber(seconds))
   local listed = listed_first(queue)
-  if (listed and listed ~= NUDGE) or is_due(queue) then return false end
+  if (listed and listed ~= NUDGE) or is_due(queue) or is_full_elsewhere(record) then return false end
   local heads = redis.call('ZRANGE', key('order', queue), 0, 1, 'WITHSCORES')
   has_place = has_place or heads[1] == tenant or heads[3] == tenant or place_of(record)
   if not has_place then come_back(record, times_of(queue).virtual) end
@@ -652,6 +660,13 @@ local function charge(record, jobs, seconds)
   write(record)
 end
 
+-- Ours that have ended without a word are known as ours as long as RQ has their records: else they would count as stock ones.
+local function forget_workers(queue)
+  for _, worker in ipairs(redis.call('ZRANGEBYSCORE', key('workers', queue), '-inf', now - 60)) do
+    if redis.call('EXISTS', worker) == 0 then redis.call('ZREM', key('workers', queue), worker) end
+  end
+end
+
 -- What is under way is charged for as long as it has run, at least the mean: tenant, its jobs, and their seconds in turn.
 function operations.charge(queue)
   local given, least = rest(1), math.huge
@@ -673,7 +688,7 @@ function operations.charge(queue)
   end
   note(queue, 'swept', now)
   note(queue, 'most', 0)
-  redis.call('ZREMRANGEBYSCORE', key('workers', queue), '-inf', now - 60)
+  forget_workers(queue)
   redis.call('ZREMRANGEBYSCORE', key('idle', queue), '-inf', now - 60)
   for _, worker in ipairs(redis.call('ZRANGE', key('watch', queue), 0, -1)) do
     if not redis.call('ZSCORE', key('workers', queue), worker) then redis.call('ZREM', key('watch', queue), worker) end

@@ -354,6 +354,19 @@ def test_a_tenant_that_was_full_keeps_out_of_the_order_when_it_goes_on() -> None
     assert order() == [A], "and comes back when it has a free slot"
 
 
+def test_a_tenant_whose_jobs_in_another_queue_wait_for_its_slot_does_not_go_on_in_this_one() -> None:
+    """Or a long backlog there would keep its only slot from them to the end."""
+    offer(A, queue=LANE)
+    full = fair_order.next_turn(LANE)
+    assert full is not None
+    fair_order.drop(full, is_full=True)
+    offer(A)
+    next_one()
+    assert fair_order.again(ended(A)) is None
+    assert fair_order.freed(ended(A)._replace(seconds=NOTHING_CHARGED)) == [QUEUE, LANE]
+    assert order(LANE) == [A]
+
+
 def test_a_tenant_that_has_had_more_than_another_one_is_not_next_again_and_is_charged() -> None:
     offer(A, B)
     next_one()

@@ -30,6 +30,8 @@ class Contact:
         """Due jobs that the database does not let be promoted: the others are tried first."""
         self.looked_for_forgotten_at = -math.inf
         """When it has last looked for jobs that wait for nothing, and done what it could."""
+        self.looked_for_queues_at = -math.inf
+        """The same for jobs whose overflow queue was given up."""
         self.clock: tuple[float, float] | None = None
         """What this process' monotonic clock and the database's said at the same moment."""
         self._doubted: dict[tuple[int, int], tuple[float, object]] = {}

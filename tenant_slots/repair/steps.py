@@ -5,7 +5,6 @@ something to do. Every change is conditional, so a step that meets a finishing j
 from __future__ import annotations
 
 import logging
-import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -64,8 +63,6 @@ SECONDS_OF_ONE = 0.2
 
 CHOSEN_FROM = 20 * ROWS_PER_STEP
 """Of so many jobs of a tenant, or twice as many, those that one step changes are drawn."""
-
-_looked_for_queues_at = -math.inf
 
 SECONDS_BETWEEN_LOOKS_FOR_FORGOTTEN = 300
 """The look reads all jobs that run after others."""
@@ -343,12 +340,11 @@ def _promote_some(report: Report, tenant_queue_id: int, until: float) -> bool:
 
 def leave_queues_given_up(report: Report, contact: Contact) -> None:
     """Jobs whose overflow queue the project has given up go to their tenant queue's."""
-    global _looked_for_queues_at
-    if time.monotonic() < _looked_for_queues_at + SECONDS_BETWEEN_LOOKS_FOR_QUEUES:
+    if time.monotonic() < contact.looked_for_queues_at + SECONDS_BETWEEN_LOOKS_FOR_QUEUES:
         return
     pks = list(findings.without_overflow_queue().values_list("pk", flat=True)[:ROWS_PER_STEP])
     if not pks:
-        _looked_for_queues_at = time.monotonic()
+        contact.looked_for_queues_at = time.monotonic()
         return
     jobs_together(pks, "moved to the queue of their tenant queue", _move_to_own_queue)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -548,6 +549,28 @@ def test_nor_is_one_admitted_for_nobody_while_others_wait_where_workers_are() ->
     transitions.release(fresh(throttled), state=State.CANCELED)
     sweep_now()
     assert (fresh(own).state, in_rq("imports")) == (State.QUEUED, 1)
+
+
+@pytest.mark.usefixtures("no_workers")
+@pytest.mark.parametrize("seconds", [1, 59, 61, 400])
+def test_a_worker_that_was_killed_counts_neither_as_ours_nor_as_a_stock_one(seconds: int) -> None:
+    """As long as RQ has its record, which is for eight minutes."""
+    redis = django_rq.get_connection(SLOW)
+    worker = worker_on_record("killed", SLOW)
+    redis.zadd(f"tenant_slots:workers:{SLOW}", {worker.key: time.time() - seconds})
+    sweep_now()
+    sweep_now()
+    assert not fair_order.listens(SLOW)
+    throttled = in_slow(jobs.throttled).enqueue("acme")
+    assert fresh(throttled).state == State.WAITING
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_nor_is_anything_kept_of_it_for_longer() -> None:
+    redis = django_rq.get_connection(SLOW)
+    redis.zadd(f"tenant_slots:workers:{SLOW}", {"rq:worker:killed": time.time() - 61})
+    sweep_now()
+    assert redis.zcard(f"tenant_slots:workers:{SLOW}") == 0
 
 
 @pytest.mark.usefixtures("no_workers")

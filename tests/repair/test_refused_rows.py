@@ -76,11 +76,7 @@ def test_a_time_that_is_refused_keeps_no_other_from_being_set_right() -> None:
     assert list(ahead) == [jobs[0]]
 
 
-def test_a_job_that_is_refused_keeps_no_other_from_leaving_a_queue_that_was_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(steps, "_looked_for_queues_at", 0.0)
-    monkeypatch.setattr(steps, "SECONDS_BETWEEN_LOOKS_FOR_QUEUES", 0)
+def test_a_job_that_is_refused_keeps_no_other_from_leaving_a_queue_that_was_given_up() -> None:
     row = tenant_queue(max_job=0)
     jobs = [waiting_job(row, rq_queue="given up") for _ in range(3)]
     with refused(any_change_of(jobs[1])):
