@@ -5,20 +5,33 @@ All of it is asked while the tenant queue is locked.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
+
 from tenant_slots import concurrency_keys, rates, rests
 from tenant_slots.db import clock
 from tenant_slots.db.compiled import Asked
 from tenant_slots.models import TenantJob, TenantQueue, overflow_queue_of
 from tenant_slots.releases import Admission
-from tenant_slots.statements import HEADS, NEXT, TOKENS_LEFT, first_waiting
+from tenant_slots.statements import HEADS, NEXT, NEXT_RESERVATION, RESERVATIONS, TOKENS_LEFT, first_waiting
 
 
-def asked_for(tenant_queue_id: int, rq_queue: str) -> Asked:
-    """The question whose answer `choose` takes for one job, which is to be started at once.
+def asked_for(tenant_queue_id: int, rq_queue: str) -> list[Asked]:
+    """The questions whose answers `heads_of` takes for one job, which is to be started at once.
 
     The RQ queue is named as the jobs' rows do it.
     """
-    return Asked(NEXT, {"pk": tenant_queue_id, "rq_queue": rq_queue})
+    head = Asked(NEXT, {"pk": tenant_queue_id, "rq_queue": rq_queue})
+    return [head, Asked(NEXT_RESERVATION, {"pk": tenant_queue_id})] if rq_queue else [head]
+
+
+def heads_of(answers: list[list[TenantJob]]) -> list[TenantJob] | None:
+    """What `choose` takes; None where there was no answer."""
+    return _in_order(answers) if answers else None
+
+
+def _in_order(backlogs: Iterable[list[TenantJob]]) -> list[TenantJob]:
+    return sorted(chain.from_iterable(backlogs), key=lambda job: (-job.priority, job.pk))
 
 
 def choose(
@@ -100,9 +113,15 @@ def wakes_in(tenant_queue: TenantQueue, admission: Admission) -> float | None:
 
 
 def next_ones(tenant_queue: TenantQueue, rq_queue: str, most: int) -> list[TenantJob]:
-    """The jobs that come next in an RQ queue, whether or not slots are free."""
+    """The jobs that come next in an RQ queue, whether or not slots are free.
+
+    In an overflow queue reservations are among them, which have no other: a slot that goes from job to job there would
+    never come to one.
+    """
     lane = overflow_queue_of(rq_queue, tenant_queue.queue)
     if tenant_queue.max_job_per_key is None:
-        return first_waiting(most).rows(pk=tenant_queue.pk, rq_queue=lane)
-    heads = concurrency_keys.heads(tenant_queue, most, lane)
-    return HEADS.rows(pks=heads) if heads else []
+        found = first_waiting(most).rows(pk=tenant_queue.pk, rq_queue=lane)
+    else:
+        heads = concurrency_keys.heads(tenant_queue, most, lane)
+        found = HEADS.rows(pks=heads) if heads else []
+    return _in_order([found, RESERVATIONS.rows(pk=tenant_queue.pk)]) if lane else found

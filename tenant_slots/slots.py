@@ -79,8 +79,8 @@ def admit_and_start(tenant_queue_id: int, rq_queue: str, owner: Owner, choosing:
     """
     taker = Taker(rq_queue, owner, choosing)
     asked = backlog.asked_for(tenant_queue_id, "")
-    with suppress(NotAsExpected), locked_and_asked(tenant_queue_id, asked) as (tenant_queue, answers):
-        heads = answers[0] if answers and rq_queue == tenant_queue.queue else None
+    with suppress(NotAsExpected), locked_and_asked(tenant_queue_id, *asked) as (tenant_queue, answers):
+        heads = backlog.heads_of(answers) if rq_queue == tenant_queue.queue else None
         return hand_over.start_at_once(tenant_queue, taker, heads)
     with locked(tenant_queue_id) as tenant_queue:
         return hand_over.start(tenant_queue, taker)
@@ -201,8 +201,8 @@ def release_and_start(job: TenantJob, rq_queue: str, owner: Owner, choosing: Cho
     leaver, taker = Leaving(job, HOLDING, values), Taker(rq_queue, owner, choosing)
     asked = backlog.asked_for(job.tenant_queue_id, job.rq_queue)
     with suppress(TenantQueue.DoesNotExist):
-        with suppress(NotAsExpected), locked_and_asked(job.tenant_queue_id, asked) as (tenant_queue, answers):
-            return hand_over.leave_and_start_at_once(leaver, tenant_queue, taker, answers[0] if answers else None)
+        with suppress(NotAsExpected), locked_and_asked(job.tenant_queue_id, *asked) as (tenant_queue, answers):
+            return hand_over.leave_and_start_at_once(leaver, tenant_queue, taker, backlog.heads_of(answers))
         with locked(job.tenant_queue_id) as tenant_queue:
             return hand_over.leave_and_start(leaver, tenant_queue, taker)
     return Release(None)

@@ -56,7 +56,19 @@ LOCKED = (
 )
 """What is read of a tenant queue while it is locked; Django fetches anything else when it is asked for."""
 
-ADMITTED = ("uuid", "tenant_queue", "kind", "task", "options", "rq_job_id", "rq_queue", "state", "attempt", "token")
+ADMITTED = (
+    "uuid",
+    "tenant_queue",
+    "kind",
+    "task",
+    "options",
+    "rq_job_id",
+    "rq_queue",
+    "priority",
+    "state",
+    "attempt",
+    "token",
+)
 """What a push to RQ needs to know of a job."""
 
 LOCK = Statement(lambda: TenantQueue.objects.select_for_update(no_key=True).filter(pk=PK).only(*LOCKED), prepared=True)
@@ -195,8 +207,21 @@ def _backlog() -> TenantJobQuerySet:
     return backlog
 
 
-NEXT = Statement(lambda: _backlog().only("kind", "rq_job_id")[:2], prepared=True)
+def _reservations() -> TenantJobQuerySet:
+    """Those that wait, which stand in their tenant queue's own backlog."""
+    reservations: TenantJobQuerySet = TenantJob.objects.reservations_to_begin().filter(tenant_queue=PK).backlog()
+    return reservations
+
+
+FIRST_FIELDS = ("kind", "rq_job_id", "priority")
+
+NEXT = Statement(lambda: _backlog().only(*FIRST_FIELDS)[:2], prepared=True)
 """The head of a backlog, and whether it is not alone: as much of it as whoever starts it at once is to know."""
+
+NEXT_RESERVATION = Statement(lambda: _reservations().only(*FIRST_FIELDS)[:1], prepared=True)
+
+RESERVATIONS = Statement(lambda: _reservations().only(*ADMITTED))
+"""Of one tenant queue: each is a thread that waits."""
 
 
 def first_waiting(number: int) -> Statement:

@@ -365,7 +365,7 @@ def test_the_question_sent_along_with_the_lock_is_prepared_too() -> None:
     heads: list[Any] = []
     with session():
         for _ in range(RUNS):
-            with locks.locked_and_asked(row.pk, asked_for(row.pk, "")) as (locked, answers):
+            with locks.locked_and_asked(row.pk, *asked_for(row.pk, "")) as (locked, answers):
                 heads.append((locked.pk, [head.pk for head in answers[0]]))
         assert len(names()) == 2
     assert heads == [(row.pk, [job.pk])] * RUNS

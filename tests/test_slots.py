@@ -26,6 +26,7 @@ from tests.factories import (
     tenant_queue,
     waiting_job,
 )
+from tests.plans import explained
 
 pytestmark = pytest.mark.django_db
 
@@ -473,6 +474,40 @@ def test_none_is_started_where_the_backlog_is_empty() -> None:
     row = tenant_queue(max_job=1)
     assert admit_and_start(row) == Admission()
     assert fresh(row).current_job == 0
+
+
+@pytest.mark.parametrize(("priority", "goes_first"), [(0, True), (-1, False)])
+def test_a_slot_that_is_handed_on_in_an_overflow_queue_goes_to_the_reservation_before_the_next_job(
+    priority: int, goes_first: bool
+) -> None:
+    """It has no queue of its own: behind a long backlog there it would get none before its timeout."""
+    row = tenant_queue(max_job=1)
+    running = running_job(row, owner(), rq_queue="imports_bulk")
+    reservation = waiting_job(row, kind=Kind.RESERVATION, priority=priority)
+    job = waiting_job(row, rq_queue="imports_bulk")
+    released = slots.release_and_start(running, "imports_bulk", owner("next"), lambda job: None, state=State.FINISHED)
+    assert released.admission is not None
+    assert (released.admission.jobs, released.admission.started) == (([reservation], None) if goes_first else ([], job))
+    assert fresh(row).current_job == 1
+
+
+@pytest.mark.parametrize(("priority", "goes_first"), [(0, True), (-1, False)])
+def test_so_does_one_that_is_free_there(priority: int, goes_first: bool) -> None:
+    row = tenant_queue(max_job=1)
+    reservation = waiting_job(row, kind=Kind.RESERVATION, priority=priority)
+    job = waiting_job(row, rq_queue="imports_bulk")
+    admission = slots.admit_and_start(row.pk, "imports_bulk", owner(), lambda job: None)
+    assert (admission.jobs, admission.started) == (([reservation], None) if goes_first else ([], job))
+    assert counters_match()
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="asks PostgreSQL for its plan")
+def test_the_reservations_of_a_tenant_are_read_from_the_index_that_has_these_alone() -> None:
+    row = tenant_queue(max_job=1)
+    many_waiting(row, 5000)
+    waiting_job(row, kind=Kind.RESERVATION)
+    reservations = TenantJob.objects.reservations_to_begin().filter(tenant_queue=row).backlog()
+    assert "tenant_slots_reservations" in explained(reservations)
 
 
 def test_the_tenants_turn_starts_the_job_and_lets_in_the_reservations_before_it() -> None:
