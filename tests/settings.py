@@ -67,6 +67,8 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
 if "TEST_DATABASE_POOL" in os.environ:
     DATABASES["default"].setdefault("OPTIONS", {})["pool"] = json.loads(os.environ["TEST_DATABASE_POOL"])
 
+DATABASES["default"]["CONN_MAX_AGE"] = int(os.environ.get("TEST_CONN_MAX_AGE", "0"))
+
 REDIS: dict[str, object] = {"URL": os.environ["REDIS_URL"]}
 if "TEST_REDIS_PORT" in os.environ:  # as in django-rq's README, and with other defaults of redis-py
     REDIS = {"HOST": "127.0.0.1", "PORT": int(os.environ["TEST_REDIS_PORT"]), "DB": 0}

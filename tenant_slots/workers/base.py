@@ -57,7 +57,13 @@ class SweepingWorker(BaseWorker):
         self.outbox = Outbox()
         self.kept = KeptEndings()
         self.sweeper = Sweeper(self.name)
-        self.heartbeats = Heartbeats(self.runs, self.end_run, lambda: self.sweeper.contact.broken(), self.look_at_clock)
+        self.heartbeats = Heartbeats(
+            self.runs,
+            self.end_run,
+            lambda: self.sweeper.contact.broken(),
+            self.look_at_clock,
+            self.is_executing,
+        )
         self._busy_with_bookkeeping = self._has_said_that_it_leaves = False
         self._is_suspended = self._has_parted = False
         self._failure: BaseException | None = None

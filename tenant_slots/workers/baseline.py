@@ -173,6 +173,8 @@ def end_thread_of_coroutines() -> None:
     One that still does what a coroutine has left behind goes on.
     """
     executor = SyncToAsync.single_thread_executor
+    if not executor._threads:
+        return  # nobody has used it
     SyncToAsync.single_thread_executor = ThreadPoolExecutor(max_workers=1)
     closing = executor.submit(connections.close_all)
     executor.shutdown(wait=bool(wait([closing], SECONDS_TO_CLOSE).done))

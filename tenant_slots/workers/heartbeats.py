@@ -39,6 +39,7 @@ class Heartbeats(threading.Thread):
         end_run: what to do with a run whose lease is known to be lost, or that somebody has asked to stop.
         on_outage: told each time that the database did not answer.
         look: called each time, for what else is to be watched by a clock.
+        executes: whether a run goes on; the lease of one of which only the end is kept is nothing to lose.
     """
 
     def __init__(
@@ -47,9 +48,11 @@ class Heartbeats(threading.Thread):
         end_run: Callable[[Token], object],
         on_outage: Callable[[], object],
         look: Callable[[], object] = lambda: None,
+        executes: Callable[[Token], bool] = lambda run: True,
     ) -> None:
         super().__init__(name="tenant_slots heartbeats", daemon=True)
         self._runs, self._end_run, self._on_outage, self._look = runs, end_run, on_outage, look
+        self._executes = executes
         self._is_over = threading.Event()
         self._wanted = threading.Event()
         self._spares_none = threading.Event()
@@ -133,7 +136,7 @@ class Heartbeats(threading.Thread):
             if not is_locked_out(error):
                 raise
             kept, renewed = slots.is_running(*run), False
-        if not kept and run in self._runs():
+        if not kept and run in self._runs() and self._executes(run):
             logger.error("the lease of job %s is lost, its run is ended here", run[0], extra=logs.about_run(run[0]))
             self._end_run(run)
         elif kept and slots.is_cancel_requested(*run):

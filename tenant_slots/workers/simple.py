@@ -20,7 +20,7 @@ from tenant_slots.db.leftovers import wrappers_of_all
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.parting import grant_soon, granting_wishes
 from tenant_slots.running.run import WatchedRun
-from tenant_slots.workers.baseline import leave_transactions, restore_sessions
+from tenant_slots.workers.baseline import end_thread_of_coroutines, leave_transactions, restore_sessions
 from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.turns import TurnTakingWorker
 
@@ -65,6 +65,7 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
             super().execute_job(job, queue)
         finally:
             leave_transactions(query_wrappers)
+            end_thread_of_coroutines()
             restore_sessions()  # which what is left is then recorded in, too
             self.keep_what_is_left(was_interrupted=self._ends_at_once)
 

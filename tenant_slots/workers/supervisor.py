@@ -130,8 +130,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             except OSError as error:
                 self._put_back(job, queue, run, error)
                 return
-            self._tell_order(run)
-            self._tell_untold_if_due()
+            self._do_meanwhile(run)
             report = self._watch(job, began, announce=has_begun)
         except BaseException:
             self._take_back(job, queue, run, None, time.monotonic() - began)
@@ -393,6 +392,14 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             self._unless_redis_is_away(self._tell_rq_of_death, job, queue, status)
         elif report.ended is not None:
             self._unless_redis_is_away(self.tell_rq, Ended(job, queue, report.ended))
+
+    def _do_meanwhile(self, run: SupervisedRun | None) -> None:
+        """What can wait until the work-horse has something to do. No error of it ends a job that runs."""
+        for do in (partial(self._tell_order, run), self._tell_untold_if_due):
+            try:
+                do()
+            except Exception:
+                logger.exception("what was left to be done after a job was handed out has failed")
 
     def _tell_order(self, run: SupervisedRun | None) -> None:
         if run is not None and run.leaving is not None and (rooms := run.leaving()):

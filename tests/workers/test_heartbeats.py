@@ -52,6 +52,18 @@ class Run:
         self.outages += 1
 
 
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_lease_is_called_lost_of_a_run_that_goes_on_and_not_of_one_whose_end_is_kept(
+    is_over: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answer to the commit that has recorded the end was lost: its worker keeps the end, to record it again."""
+    run = Run()
+    heartbeats = Heartbeats(run._runs, run._end, run._outage, executes=lambda _: not is_over)
+    assert slots.release(fresh(run.job), state=State.FINISHED)
+    heartbeats.beat(run._runs())
+    assert ("its run is ended here" in caplog.text, run.ended) == (not is_over, int(not is_over))
+
+
 @pytest.fixture
 def beating() -> Iterator[Run]:
     """A run whose heartbeats are sent by their thread."""
