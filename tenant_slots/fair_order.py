@@ -21,6 +21,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from redis import Redis
+from redis.exceptions import NoScriptError
 
 from tenant_slots import dispatch
 from tenant_slots.conf import app_settings
@@ -262,8 +263,13 @@ def _known_names(rq_queue: str, names: list[bytes]) -> list[str]:
 
 
 def _ask(rq_queue: str, *arguments: Any) -> Any:
+    """By the command itself: redis-py 8 looks each time whether its client is an asynchronous one, which takes time."""
+    script = _script()
     with dispatch.reaching(rq_queue) as queue:
-        return _script()(args=arguments, client=queue.connection)
+        try:
+            return queue.connection.execute_command("EVALSHA", script.sha, 0, *arguments)  # type: ignore[no-untyped-call]
+        except NoScriptError:
+            return script(args=arguments, client=queue.connection)
 
 
 @cache
