@@ -124,4 +124,10 @@ def next_ones(tenant_queue: TenantQueue, rq_queue: str, most: int) -> list[Tenan
     else:
         heads = concurrency_keys.heads(tenant_queue, most, lane)
         found = HEADS.rows(pks=heads) if heads else []
-    return _in_order([found, RESERVATIONS.rows(pk=tenant_queue.pk)]) if lane else found
+    return _in_order([found, _reservations_of(tenant_queue)]) if lane else found
+
+
+def _reservations_of(tenant_queue: TenantQueue) -> list[TenantJob]:
+    """Those that no cap of a key concerns."""
+    found = RESERVATIONS.rows(pk=tenant_queue.pk)
+    return [one for one in found if tenant_queue.max_job_per_key is None or not one.key]

@@ -21,6 +21,7 @@ local NOTHING_YET = {0, 0, 0, 0, 0, -1, 0, 1, 0, 0}
 local FREED = 2 -- in place of `parked`: it has a place, and since its last turn there a slot of it was freed elsewhere
 
 local TIMES = '<ddddHBdB'
+local TIMES_BYTES = 44 -- what an older version has left there is forgotten, as all of this may be
 
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
@@ -98,7 +99,7 @@ local function times_of(queue)
   if not t then
     t = {virtual = 0, newcomers = 0, mean = -1, swept = 0, most = 0, plain = 0, wakes = 0, behind = 0}
     local raw = raw_of(field_of(queue))
-    if raw ~= '' then
+    if #raw == TIMES_BYTES then
       t.virtual, t.newcomers, t.mean, t.swept, t.most, t.plain, t.wakes, t.behind = struct.unpack(TIMES, raw)
     end
     read_times[queue] = t
@@ -663,7 +664,7 @@ end
 -- Ours that have ended without a word are known as ours as long as RQ has their records: else they would count as stock ones.
 local function forget_workers(queue)
   for _, worker in ipairs(redis.call('ZRANGEBYSCORE', key('workers', queue), '-inf', now - 60)) do
-    if redis.call('EXISTS', worker) == 0 then redis.call('ZREM', key('workers', queue), worker) end
+    if redis.call('HEXISTS', worker, 'tenant_slots_class') == 0 then redis.call('ZREM', key('workers', queue), worker) end
   end
 end
 

@@ -220,7 +220,7 @@ NEXT = Statement(lambda: _backlog().only(*FIRST_FIELDS)[:2], prepared=True)
 
 NEXT_RESERVATION = Statement(lambda: _reservations().only(*FIRST_FIELDS)[:1], prepared=True)
 
-RESERVATIONS = Statement(lambda: _reservations().only(*ADMITTED))
+RESERVATIONS = Statement(lambda: _reservations().only(*ADMITTED, "key"))
 """Of one tenant queue: each is a thread that waits."""
 
 

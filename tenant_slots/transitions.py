@@ -192,7 +192,7 @@ def in_turn(turn: Turn, later: Callable[[Leaving], object] | None = None) -> Ite
             if later is not None and admission.started is not None:
                 later(leaving)
             else:
-                feed_each(leaving())
+                feed_after(leaving)
             return
         if for_workers < turn.jobs:
             _unless_out_of_reach(partial(fair_order.undo, turn._replace(jobs=turn.jobs - for_workers)))
@@ -200,7 +200,7 @@ def in_turn(turn: Turn, later: Callable[[Leaving], object] | None = None) -> Ite
             freed(turn.tenant_queue_id, turn.rq_queue)
 
     def leave(admission: Admission) -> None:
-        feed_each(_leave_order(turn, 0, admission))
+        feed_after(partial(_leave_order, turn, 0, admission))
 
     def lose(why: str) -> None:
         text = "tenant queue %s loses its turn, %s"
@@ -217,6 +217,8 @@ def in_turn(turn: Turn, later: Callable[[Leaving], object] | None = None) -> Ite
         logger.warning("a tenant queue loses its turn: %s", error, extra=logs.about_named(queue=turn.rq_queue))
         deleted(turn.tenant_queue_id, turn.rq_queue)
     except Error as error:
+        if is_told:
+            raise
         if not is_refusal(error):
             _unless_out_of_reach(partial(fair_order.undo, turn))
             raise
@@ -233,6 +235,14 @@ def in_turn(turn: Turn, later: Callable[[Leaving], object] | None = None) -> Ite
 def _leave_order(turn: Turn, admitted: int, admission: Admission) -> list[str]:
     drop = partial(fair_order.drop, turn, admitted, is_full=admission.is_full, wakes_in=admission.wakes_in)
     return [turn.rq_queue] if _unless_out_of_reach(drop) else []
+
+
+def feed_after(leaving: Leaving) -> None:
+    """Nothing that goes wrong with others is the turn's."""
+    try:
+        feed_each(leaving())
+    except Error as error:
+        logger.warning("a sweep admits jobs for workers that wait, the database did not answer: %s", error)
 
 
 def _put_off_refused(turn: Turn) -> None:

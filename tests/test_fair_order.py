@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -352,6 +353,12 @@ def test_a_tenant_that_was_full_keeps_out_of_the_order_when_it_goes_on() -> None
     assert order() == []
     fair_order.freed(ended(A))
     assert order() == [A], "and comes back when it has a free slot"
+
+
+def test_what_an_older_version_has_left_of_a_queue_is_forgotten() -> None:
+    redis().hset(KNOWN, f":{QUEUE}", struct.pack("<ddddHBd", 1.0, 1.0, -1.0, 0.0, 1, 0, 0.0))
+    offer(A)
+    assert next_one().tenant_queue_id == A
 
 
 def test_a_tenant_whose_jobs_in_another_queue_wait_for_its_slot_does_not_go_on_in_this_one() -> None:

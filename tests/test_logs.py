@@ -58,6 +58,7 @@ ABOUT_NO_SINGLE_JOB = {
         ("repair/sweeper.py", "the sweep was given up, the next one goes on: %s"),
         ("transitions.py", "a sweep tells jobs that others have ended: %s"),
         ("transitions.py", "a sweep tells jobs that others have ended, those that the database lets change"),
+        ("transitions.py", "a sweep admits jobs for workers that wait, the database did not answer: %s"),
     },
     "many jobs of a tenant queue": {
         ("admin/bulk/run.py", "what a bulk change has done is not in the history of tenant queue %s"),

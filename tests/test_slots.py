@@ -501,6 +501,22 @@ def test_so_does_one_that_is_free_there(priority: int, goes_first: bool) -> None
     assert counters_match()
 
 
+@pytest.mark.parametrize("gets_one_from", ["a free slot", "hand to hand"])
+def test_a_reservation_whose_key_is_at_its_cap_gets_none_there_either(gets_one_from: str) -> None:
+    row = tenant_queue(max_job=5, max_job_per_key=1)
+    running_job(row, owner(), key="ann")
+    reservation = waiting_job(row, kind=Kind.RESERVATION, key="ann")
+    if gets_one_from == "a free slot":
+        job = waiting_job(row, rq_queue="imports_bulk", key="bob")
+        assert slots.admit(row.pk, "imports_bulk", 1).jobs == [job]
+    else:
+        ends = running_job(row, owner("another"), rq_queue="imports_bulk", key="bob")
+        job = waiting_job(row, rq_queue="imports_bulk", key="bob")
+        slots.release_and_start(ends, "imports_bulk", owner("next"), lambda job: None, state=State.FINISHED)
+        assert fresh(job).state == State.RUNNING
+    assert fresh(reservation).state == State.WAITING
+
+
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="asks PostgreSQL for its plan")
 def test_the_reservations_of_a_tenant_are_read_from_the_index_that_has_these_alone() -> None:
     row = tenant_queue(max_job=1)

@@ -68,8 +68,8 @@ class LostInRedis(NamedTuple):
     jobs: list[TenantJob]
     unasked: dict[str, Exception]
     """By queue: why its Redis could not be asked, or that RQ has no such queue. Its jobs were not looked for."""
-    overdue: list[int]
-    """Primary keys of all that were admitted for workers a while ago, lost or not, but for plain RQ jobs."""
+    overdue: dict[str, list[int]]
+    """By RQ queue: primary keys of all that were admitted for workers a while ago, lost or not; no plain RQ jobs."""
 
 
 def lost_in_redis() -> LostInRedis:
@@ -77,7 +77,10 @@ def lost_in_redis() -> LostInRedis:
     overdue = TenantJob.objects.queued().jobs().filter(admitted_at__lt=ago(app_settings.SWEEP_INTERVAL))
     names = list(overdue.values_list("pk", "uuid", "attempt", "rq_job_id", "rq_queue", "tenant_queue__queue"))
     lost, unasked = dispatch.missing(names)
-    ours = [pk for pk, _, _, rq_job_id, *_ in names if not rq_job_id]
+    ours: dict[str, list[int]] = {}
+    for pk, _, _, rq_job_id, rq_queue, queue in names:
+        if not rq_job_id:
+            ours.setdefault(rq_queue_of(rq_queue, queue), []).append(pk)
     rows = overdue.filter(pk__in=lost).select_related("tenant_queue").defer(*LARGE).order_by("pk")
     return LostInRedis(list(rows) if lost else [], unasked, ours)
 

@@ -164,8 +164,8 @@ def repush(report: Report, contact: Contact) -> None:
         report.reclaimed += bool(unless_locked(_fail_lost, job, problem))
     for job in [job for job in readable if job.rq_job_id][:ROWS_PER_STEP]:
         _push_plain_again(report, job)
-    if lost.overdue:
-        unattended.put_back(lost.overdue[:ROWS_PER_STEP])
+    for rq_queue, pks in lost.overdue.items():
+        unattended.put_back(rq_queue, pks, ROWS_PER_STEP)
 
 
 def _push_plain_again(report: Report, job: TenantJob) -> None:

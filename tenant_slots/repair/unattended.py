@@ -14,19 +14,13 @@ from tenant_slots.repair.one_row import unless_locked
 from tenant_slots.unattended import giving_way, listens
 
 
-def put_back(pks: Sequence[int]) -> None:
-    """Those of these jobs that are still admitted for nobody, and whose tenant is to give way there."""
-    jobs = TenantJob.objects.queued().filter(pk__in=pks).select_related("tenant_queue").defer(*findings.LARGE)
-    by_queue: dict[str, list[TenantJob]] = {}
-    for job in jobs.order_by("pk"):
-        by_queue.setdefault(job.rq_queue_name, []).append(job)
-    for rq_queue, its_jobs in by_queue.items():
-        if not listens(rq_queue, if_unknown=True):
-            _put_back_in(rq_queue, its_jobs)
-
-
-def _put_back_in(rq_queue: str, jobs: Sequence[TenantJob]) -> None:
-    in_lane, others = giving_way(rq_queue, {job.tenant_queue_id for job in jobs})
-    for job in jobs:
-        if job.tenant_queue_id in in_lane | others and unless_locked(transitions.put_back, job):
+def put_back(rq_queue: str, pks: Sequence[int], most: int) -> None:
+    """Of these jobs `most` that are still admitted there for nobody, and whose tenant is to give way."""
+    if listens(rq_queue, if_unknown=True):
+        return
+    queued = TenantJob.objects.queued().filter(pk__in=pks)
+    in_lane, others = giving_way(rq_queue, set(queued.values_list("tenant_queue", flat=True)))
+    jobs = queued.filter(tenant_queue__in=in_lane | others).select_related("tenant_queue").defer(*findings.LARGE)
+    for job in jobs.order_by("pk")[:most]:
+        if unless_locked(transitions.put_back, job):
             dispatch.remove(job)

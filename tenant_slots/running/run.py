@@ -352,5 +352,6 @@ class WatchedRun(Run):
         assert self.job is not None, "a run fails that has not begun"
         failures = one_more(self.job.failures)
         outcome: Outcome = {"state": State.FAILED, "error": error, "failures": failures, "unstarted": True}
-        self._outbox.put(self.job.token, outcome)
+        with suppress(OSError):
+            self._outbox.put(self.job.token, outcome)
         self.end(outcome)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
 from django.db import Error
 
-from tenant_slots import slots
+from tenant_slots import logs, slots
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.hand_over import Choosing
 from tenant_slots.models import State, TenantJob
@@ -80,7 +81,8 @@ class SupervisedRun(WatchedRun):
     def put_back(self) -> None:
         """The function was never called; nobody but this process knows so."""
         assert self.job is not None, "a run is put back that has not begun"
-        self._outbox.put(self.job.token, NOT_BEGUN)
+        with suppress(OSError):
+            self._outbox.put(self.job.token, NOT_BEGUN)
         self.end(NOT_BEGUN)
 
 
@@ -113,14 +115,15 @@ class RiddenRun(Run):
         try:
             self._outbox.put(self.job.token, outcome)
         except OSError as error:
-            logger.warning("the worker cannot be told the end of job %s: %s", self.job.uuid, error)
+            text = "the worker cannot be told the end of job %s, which is recorded by its work-horse: %s"
+            logger.warning(text, self.job.uuid, error, extra=logs.about(self.job))
             super().end(outcome)
         else:
             self._came_of_it = State(outcome["state"])
 
     def has_become(self, state: State) -> bool:
-        """Its worker has not written the end yet, and goes by what the row says then."""
-        return super().has_become(state) and self._is_wanted()
+        """Its worker has not written the end yet, unless it was written here, and goes by what the row says then."""
+        return super().has_become(state) and (self.job is None or self._is_wanted())
 
     def _is_wanted(self) -> bool:
         assert self.job is not None, "a run has become something that has not begun"

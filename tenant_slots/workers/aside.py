@@ -127,6 +127,10 @@ class AsideWorker(SweepingWorker):
         if self._starts(self.sweeper.look_for_lost):
             self._note_swept(app_settings.LEASE_TTL)
 
+    def _part(self) -> None:
+        super()._part()
+        self._telling.answer(app_settings.LEASE_TTL)  # it would be killed with this process
+
     def _starts(self, sweep: Callable[[], object]) -> bool:
         def seen() -> Contact:
             sweep()

@@ -11,7 +11,6 @@ import os
 import random
 import select
 import signal
-import sys
 import threading
 import time
 from _signal import getsignal, sigpending  # type: ignore[import-not-found]  # see `_restore_signals`
@@ -61,6 +60,8 @@ class Baseline:
         self._rights = _rights()
         self._signals = {number: getsignal(number) for number in _settable_signals()}
         self._signal_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        self._policy = asyncio.get_event_loop_policy()
+        self._loop = _event_loop_of(self._policy)
         self._wakes = signal.set_wakeup_fd(-1)
         signal.set_wakeup_fd(self._wakes)
         self._path, self._directory = _path(), _directory()
@@ -109,17 +110,33 @@ class Baseline:
         return self._directory is not None or _path() == self._path
 
     def restore(self) -> None:
+        self._restore_event_loop()
         self._restore_signals()
         if self._directory is not None:
             os.fchdir(self._directory)
         os.umask(self._umask)
         self._restore_environment()
         self._restore_conventions()
-        _leave_event_loop()
         random.seed()
         translation.deactivate()
         timezone.deactivate()
         restore_sessions()
+
+    def _restore_event_loop(self) -> None:
+        """One that a job has made and not closed would go on with its coroutines in the job that runs a loop next.
+
+        Before signals: a loop gives back those that it handles.
+        """
+        loop = _event_loop_of(asyncio.get_event_loop_policy())
+        if loop is not None and loop is not self._loop and not loop.is_running():
+            with suppress(Exception):
+                loop.close()
+        if asyncio.get_event_loop_policy() is not self._policy:
+            asyncio.set_event_loop_policy(self._policy)
+        if hasattr(self._policy, "_local"):
+            self._policy._local = type(self._policy._local)()  # who asks for a loop gets one, as in a new process
+        if self._loop is not None:
+            asyncio.set_event_loop(self._loop)
 
     def _restore_signals(self) -> None:
         """Timers first: what they send ends a process that has no handler. What a job has blocked is forgotten.
@@ -155,16 +172,10 @@ class Baseline:
         time.tzset()  # as the environment says again
 
 
-def _leave_event_loop() -> None:
-    """One that a job has made and not closed would go on with its coroutines in the job that runs a loop next.
-
-    Before Python 3.14 only a new policy makes a loop for who asks for one, as in a new process. One of a project stays,
-    without a loop.
-    """
-    if sys.version_info < (3, 14) and type(asyncio.get_event_loop_policy()) is asyncio.DefaultEventLoopPolicy:
-        asyncio.set_event_loop_policy(None)
-    else:
-        asyncio.set_event_loop(None)
+def _event_loop_of(policy: asyncio.AbstractEventLoopPolicy) -> asyncio.AbstractEventLoop | None:
+    """That of this thread, if there is one. To ask for it would make one (Python 3.11 to 3.13)."""
+    loop: asyncio.AbstractEventLoop | None = getattr(getattr(policy, "_local", None), "_loop", None)
+    return loop
 
 
 def end_thread_of_coroutines() -> None:

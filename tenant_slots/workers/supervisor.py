@@ -333,7 +333,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
 
     def _tell_news(self, news: list[News]) -> None:
         """The work-horse has no ear for it while it runs a job."""
-        if not (self.runs_a_job and news and self._is_to_hear(None)):
+        if not (self.runs_a_job and news and (self._is_to_hear(None) or is_of_task(news))):
             self._tell(news, None)
         elif not self.tell_while_a_job_runs(news):
             self._news += news
@@ -399,7 +399,8 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             try:
                 do()
             except Exception:
-                logger.exception("what was left to be done after a job was handed out has failed")
+                known = logs.about(run.job) if run is not None and run.job is not None else logs.about()
+                logger.exception("what was left to be done after a job was handed out has failed", extra=known)
 
     def _tell_order(self, run: SupervisedRun | None) -> None:
         if run is not None and run.leaving is not None and (rooms := run.leaving()):

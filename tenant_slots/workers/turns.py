@@ -167,8 +167,11 @@ class TurnTakingWorker(SweepingWorker):
         if self._has_looked_for_lost:
             return False
         self._has_looked_for_lost = True
-        self.settle_up()
-        self.look_for_lost()
+        with self._undisturbed():
+            self.settle_up()
+            self.look_for_lost()
+        if self._stop_requested:
+            raise StopRequested
         return True
 
     def _listed(self, name: str, queues: Sequence[Queue], options: dict[str, Any]) -> tuple[Job, Queue] | None:

@@ -569,8 +569,11 @@ def test_a_worker_that_was_killed_counts_neither_as_ours_nor_as_a_stock_one(seco
 def test_nor_is_anything_kept_of_it_for_longer() -> None:
     redis = django_rq.get_connection(SLOW)
     redis.zadd(f"tenant_slots:workers:{SLOW}", {"rq:worker:killed": time.time() - 61})
+    stock = worker_on_record("stock", SLOW, of_ours=False)
+    redis.zadd(f"tenant_slots:workers:{SLOW}", {stock.key: time.time() - 61})  # it has the name of one that was ours
     sweep_now()
     assert redis.zcard(f"tenant_slots:workers:{SLOW}") == 0
+    assert fair_order.listens(SLOW)
 
 
 @pytest.mark.usefixtures("no_workers")

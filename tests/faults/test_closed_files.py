@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tenant_slots import tenant_job
-from tenant_slots.models import State
+from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import counters_match, fresh
 from tests.faults.conftest import FaultWorkers
 from tests.faults.observer import Observer, observed
@@ -53,7 +53,12 @@ WAYS = {
 }
 
 
-@tenant_job("imports", tenant="tenant")
+def note_success(job: TenantJob, result: object) -> None:
+    """Where its session is not closed."""
+    TenantQueue.objects.create(tenant=f"{job.args[1]} has succeeded", queue="reports")
+
+
+@tenant_job("imports", tenant="tenant", on_success=note_success)
 def sandboxed(tenant: str, name: str, history: str, way: str, path: str) -> None:
     with observed(history, tenant, name):
         pass
@@ -70,6 +75,8 @@ def test_i10_a_job_that_has_returned_is_finished_after_one_run(
     wait_until(lambda: fresh(first).has_ended)
     assert (first.state, first.attempt, len(observer.starts("once"))) == (State.FINISHED, 1, 1), first.error
     assert [path.name for path in tmp_path.glob("own_*") if path.stat().st_size] == [], "the job's own files"
+    if "written" in way:
+        wait_until(TenantQueue.objects.filter(tenant="once has succeeded").exists)
     following = sandboxed.enqueue("acme", "next", observer.path, way, str(tmp_path / "next"))
     wait_until(lambda: fresh(following).state == State.FINISHED)
     assert worker.poll() is None

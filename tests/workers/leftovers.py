@@ -138,7 +138,7 @@ async def _go_on() -> None:
 
 
 def _sees_event_loop() -> bool:
-    """As a job that was written for a process of its own gets one."""
+    """As a job that was written for a process of its own gets one. It leaves that, and a second one gets another."""
     loop = asyncio.get_event_loop_policy().get_event_loop()
     loop.run_until_complete(asyncio.sleep(0.05))
     return "went on" in left
