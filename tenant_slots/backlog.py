@@ -27,7 +27,9 @@ def asked_for(tenant_queue_id: int, rq_queue: str) -> list[Asked]:
 
 def heads_of(answers: list[list[TenantJob]]) -> list[TenantJob] | None:
     """What `choose` takes; None where there was no answer."""
-    return _in_order(answers) if answers else None
+    if len(answers) > 1:
+        return _in_order(answers)
+    return answers[0] if answers else None
 
 
 def _in_order(backlogs: Iterable[list[TenantJob]]) -> list[TenantJob]:

@@ -214,11 +214,13 @@ def _reservations() -> TenantJobQuerySet:
 
 
 FIRST_FIELDS = ("kind", "rq_job_id", "priority")
+"""What is to be known of a job to choose it, or to see that others are to be asked for more of it."""
 
 NEXT = Statement(lambda: _backlog().only(*FIRST_FIELDS)[:2], prepared=True)
 """The head of a backlog, and whether it is not alone: as much of it as whoever starts it at once is to know."""
 
 NEXT_RESERVATION = Statement(lambda: _reservations().only(*FIRST_FIELDS)[:1], prepared=True)
+"""Goes before the head of an overflow queue's backlog if it is older."""
 
 RESERVATIONS = Statement(lambda: _reservations().only(*ADMITTED, "key"))
 """Of one tenant queue: each is a thread that waits."""

@@ -123,15 +123,21 @@ def test_another_tenant_is_not_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(admit(other)) == 1
 
 
+def turn_in_lane(row: TenantQueue) -> fair_order.Turn:
+    """Which a worker of ours has taken."""
+    fair_order.offer("imports_bulk", [(row.pk, 1)])
+    turn, _ = fair_order.take("worker", ["imports_bulk"], waits=False)
+    assert isinstance(turn, fair_order.Turn)
+    return turn
+
+
 def test_a_release_counts_for_a_turn_in_another_queue_that_saw_the_slot_taken() -> None:
     """Forced: the slot of the tenant's job in one RQ queue is freed before the turn in the other one says "full"."""
     redis_forgets()
     row = tenant_queue(max_job=1)
     running = running_job(row, owner())
     waiting_job(row, rq_queue="imports_bulk")
-    fair_order.offer("imports_bulk", [(row.pk, 1)])
-    turn, _ = fair_order.take("worker", ["imports_bulk"], waits=False)
-    assert isinstance(turn, fair_order.Turn)
+    turn = turn_in_lane(row)
     with transitions.in_turn(turn) as came_of:
         seen = slots.admit_and_start(row.pk, "imports_bulk", owner(), lambda job: None)
         assert seen.is_full
@@ -147,9 +153,7 @@ def test_what_a_release_frees_meanwhile_is_told_to_an_idle_worker_there() -> Non
     running = running_job(row, owner())
     _, following = (waiting_job(row, rq_queue="imports_bulk") for _ in range(2))
     assert fair_order.take("idle", ["imports_bulk"], waits=True)[0] is None
-    fair_order.offer("imports_bulk", [(row.pk, 1)])
-    turn, _ = fair_order.take("worker", ["imports_bulk"], waits=False)
-    assert isinstance(turn, fair_order.Turn)
+    turn = turn_in_lane(row)
     with transitions.in_turn(turn) as came_of:
         seen = slots.admit_and_start(row.pk, "imports_bulk", owner(), lambda job: None)
         assert seen.is_full
@@ -167,9 +171,7 @@ def test_a_turn_that_ends_does_not_take_away_the_place_that_a_later_one_has_kept
     running = [running_job(row, owner()) for _ in range(2)]
     for _ in range(3):
         waiting_job(row, rq_queue="imports_bulk")
-    fair_order.offer("imports_bulk", [(row.pk, 1)])
-    first, _ = fair_order.take("worker", ["imports_bulk"], waits=False)
-    assert isinstance(first, fair_order.Turn)
+    first = turn_in_lane(row)
     with transitions.in_turn(first) as came_of:
         seen = slots.admit_and_start(row.pk, "imports_bulk", owner(), lambda job: None)
         assert seen.is_full
@@ -187,9 +189,7 @@ def test_control_a_turn_that_saw_the_slot_taken_ends_where_nothing_was_released_
     row = tenant_queue(max_job=1)
     running_job(row, owner())
     waiting_job(row, rq_queue="imports_bulk")
-    fair_order.offer("imports_bulk", [(row.pk, 1)])
-    turn, _ = fair_order.take("worker", ["imports_bulk"], waits=False)
-    assert isinstance(turn, fair_order.Turn)
+    turn = turn_in_lane(row)
     with transitions.in_turn(turn) as came_of:
         came_of(slots.admit_and_start(row.pk, "imports_bulk", owner(), lambda job: None))
     assert list(fair_order.known("imports_bulk", [row.pk])) == []
@@ -222,9 +222,7 @@ def test_who_saw_its_slot_taken_again_and_again_does_not_go_before_a_newcomer() 
 def test_a_turn_that_found_nothing_waiting_is_over_whatever_was_released_meanwhile() -> None:
     row = tenant_queue(max_job=2)
     running = running_job(row, owner())
-    fair_order.offer("imports_bulk", [(row.pk, 1)])
-    turn, _ = fair_order.take("worker", ["imports_bulk"], waits=False)
-    assert isinstance(turn, fair_order.Turn)
+    turn = turn_in_lane(row)
     with transitions.in_turn(turn) as came_of:
         seen = slots.admit_and_start(row.pk, "imports_bulk", owner(), lambda job: None)
         transitions.release(running, state=State.FINISHED)

@@ -77,17 +77,29 @@ def enqueue(history: History, *tenants: str) -> None:
 
 @CLASSES
 @OF_ONE_OR_THREE
-def test_rq_is_told_of_several_at_once_where_each_takes_a_moment(
+@pytest.mark.parametrize(
+    ("seconds", "order"),
+    [
+        (60, ["begins 0", "begins 1", "begins 2", "told 0", "told 1", "told 2"]),
+        (0, ["begins 0", "begins 1", "told 0", "begins 2", "told 1", "told 2"]),
+    ],
+    ids=["told together", "told while the next one is under way"],
+)
+def test_no_job_waits_until_rq_is_told_of_the_one_before(
     worker_class: Worker,
     tenants: tuple[str, ...],
+    seconds: int,
+    order: list[str],
     history: History,
     events: list[tuple[str, str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(supervisor, "UNTOLD_FOR", 60)
+    monkeypatch.setattr(supervisor, "UNTOLD_FOR", seconds)
     enqueue(history, *tenants)
     run(worker_class)
-    assert events == [(event, tenant) for event in ("begins", "told") for tenant in tenants]
+    assert [f"{event} {tenant}" for event, tenant in events] == [
+        f"{event} {tenants[int(nth)]}" for event, nth in map(str.split, order)
+    ]
     assert known_to_rq() == [JobStatus.FINISHED] * 3
 
 
@@ -97,10 +109,15 @@ def test_but_of_no_more_than_so_many(
 ) -> None:
     monkeypatch.setattr(supervisor, "UNTOLD_FOR", 60)
     monkeypatch.setattr(supervisor, "MOST_UNTOLD", 2)
-    enqueue(history, "a", "b", "c")
+    enqueue(history, "a", "b", "c", "d")
     run(worker_class)
-    assert events == [*(("begins", name) for name in "abc"), *(("told", name) for name in "abc")]
-    assert known_to_rq() == [JobStatus.FINISHED] * 3
+    assert events == [
+        *(("begins", name) for name in "abc"),
+        *(("told", name) for name in "ab"),
+        ("begins", "d"),
+        *(("told", name) for name in "cd"),
+    ]
+    assert known_to_rq() == [JobStatus.FINISHED] * 4
 
 
 @CLASSES
@@ -120,30 +137,6 @@ def test_and_before_one_that_lasts_is_announced(
     jobs.record.enqueue_many([(("a", "0", history.path, 0.0), {}), (("a", "1", history.path, 0.4), {})])
     run(worker_class)
     assert events[-3:] == [("told", "a"), ("announced", ""), ("told", "a")]
-
-
-@CLASSES
-@OF_ONE_OR_THREE
-def test_the_next_job_does_not_wait_until_rq_is_told_of_the_last_one(
-    worker_class: Worker,
-    tenants: tuple[str, ...],
-    history: History,
-    events: list[tuple[str, str]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(supervisor, "UNTOLD_FOR", 0)
-    enqueue(history, *tenants)
-    run(worker_class)
-    first, second, third = tenants
-    assert events == [
-        ("begins", first),
-        ("begins", second),
-        ("told", first),
-        ("begins", third),
-        ("told", second),
-        ("told", third),
-    ]
-    assert known_to_rq() == [JobStatus.FINISHED] * 3
 
 
 @CLASSES
