@@ -65,7 +65,9 @@ class SweepingWorker(BaseWorker):
             self.is_executing,
         )
         self._busy_with_bookkeeping = self._has_said_that_it_leaves = False
-        self._is_suspended = self._has_parted = False
+        self.is_suspended = False
+        """As far as is known. It takes no job then before it has asked again."""
+        self._has_parted = False
         self._failure: BaseException | None = None
         self._next_heartbeat = self._next_suspension_check = 0.0
 
@@ -259,14 +261,19 @@ class SweepingWorker(BaseWorker):
                 if self._is_told_to_wait():
                     self._wait_suspended(burst)
 
+    def learn_of_suspension(self) -> None:
+        """While a job runs. To ask between two jobs costs a tenant its turn, as another worker is offered its slot."""
+        if self.is_suspension_check_due:
+            self._is_told_to_wait()
+
     def _is_told_to_wait(self) -> bool:
         """As far as is known: one that cannot ask goes on with what it was told."""
         self._next_suspension_check = time.monotonic() + 1
         self._unless_redis_is_away(self._ask_for_suspension)
-        return self._is_suspended
+        return self.is_suspended
 
     def _ask_for_suspension(self) -> None:
-        self._is_suspended = bool(is_suspended(self.connection, self))
+        self.is_suspended = bool(is_suspended(self.connection, self))
 
     def _wait_suspended(self, burst: bool) -> None:
         if burst:
@@ -286,7 +293,7 @@ class SweepingWorker(BaseWorker):
 
     @property
     def is_suspension_check_due(self) -> bool:
-        return time.monotonic() >= self._next_suspension_check
+        return self.is_suspended or time.monotonic() >= self._next_suspension_check
 
     def _pubsub_exception_handler(self, exc: Exception, *args: Any) -> None:
         """RQ logs the error that its thread has met, which waits for commands to this worker (RQ 2.12)."""

@@ -41,7 +41,7 @@ class HandingOnWorker(TurnTakingWorker):
 
     def has_nothing_else_to_do(self) -> bool:
         """Whether it goes on with the next job, as far as one knows."""
-        return self.goes_on() and not self.should_run_maintenance_tasks and not self.is_suspension_check_due
+        return self.goes_on() and not self.should_run_maintenance_tasks and not self.is_suspended
 
     def free(self, slot: Freed) -> None:
         if self.looks_at_once:

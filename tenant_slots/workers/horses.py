@@ -95,8 +95,7 @@ class Reins:
             raise OSError(errno.EBADF, "a job has closed the line to the worker")
         ended = vars(report.ended).copy() if report.ended else None
         result = ended.pop("result") if ended else b""
-        _send(self._line, json.dumps({**vars(report), "ended": ended}).encode())
-        _send(self._line, result)
+        _send(self._line, json.dumps({**vars(report), "ended": ended}).encode(), result)
 
 
 class Horse:
@@ -181,8 +180,9 @@ PARTS_OF_REPORT = 2
 """The report, and what RQ is to keep as the job's result."""
 
 
-def _send(line: socket.socket, message: bytes) -> None:
-    line.sendall(LENGTH.pack(len(message)) + message)
+def _send(line: socket.socket, *messages: bytes) -> None:
+    """At once: whoever waits for them wakes up a single time."""
+    line.sendall(b"".join(part for message in messages for part in (LENGTH.pack(len(message)), message)))
 
 
 class Inbox:

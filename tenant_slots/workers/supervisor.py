@@ -248,6 +248,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         self.sweep()
         self.show_presence()
         self.say_that_it_leaves()
+        self.learn_of_suspension()
         if self.execution is not None and time.monotonic() >= self._next_rq_heartbeat:
             self._next_rq_heartbeat = time.monotonic() + self.job_monitoring_interval
             self._unless_redis_is_away(self.set_current_job_working_time, seconds)
@@ -395,7 +396,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
 
     def _do_meanwhile(self, run: SupervisedRun | None) -> None:
         """What can wait until the work-horse has something to do. No error of it ends a job that runs."""
-        for do in (partial(self._tell_order, run), self._tell_untold_if_due):
+        for do in (partial(self._tell_order, run), self._tell_untold_if_due, self.learn_of_suspension):
             try:
                 do()
             except Exception:
