@@ -55,7 +55,6 @@ class Baseline:
     """A process as it was before its first job: whatever a job changes of this the next one does not see."""
 
     def __init__(self) -> None:
-        self.process = os.getpid()
         self._threads = _threads()
         self._rights = _rights()
         self._signals = {number: getsignal(number) for number in _settable_signals()}
@@ -69,7 +68,6 @@ class Baseline:
         os.umask(self._umask)
         self._environment = _environment()
         self._locale = locale.setlocale(locale.LC_ALL)
-        self.query_wrappers = leftovers.wrappers_of_all()
         self._decimal_context = decimal.getcontext().copy()
         self._highest_file = (_lowest_free_file() + os.sysconf("SC_OPEN_MAX")) // 2
 

@@ -14,6 +14,9 @@ from tenant_slots.workers.unobserved import observe_again
 PR_SET_PDEATHSIG = 1
 """From <sys/prctl.h>: the signal that this process gets when its parent dies."""
 
+_libc = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+"""Looked up once, and not by every child."""
+
 
 @functools.cache
 def keep_own_from_children() -> None:
@@ -24,8 +27,8 @@ def keep_own_from_children() -> None:
 
 def die_with(parent: int) -> None:
     """Have the kernel kill this child when its worker dies, so that nothing runs unseen (Linux only)."""
-    if not sys.platform.startswith("linux"):
+    if _libc is None:
         return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)  # it died between the fork and the line above

@@ -21,6 +21,7 @@ from rq.utils import now
 from rq.worker import BaseWorker
 
 from tenant_slots import dispatch, logs, parting, signals
+from tenant_slots.db.leftovers import wrappers_of_all
 from tenant_slots.models import TenantJob
 from tenant_slots.news import tell
 from tenant_slots.owners import Owner
@@ -62,22 +63,25 @@ class RidingWorker(BaseWorker):
             self._run_job_after_job(reins)
 
     def _run_job_after_job(self, reins: Reins) -> None:
-        baseline = Baseline()
-        jobs = 0
+        process, query_wrappers, jobs = os.getpid(), wrappers_of_all(), 0
+        baseline = Baseline() if self.jobs_per_horse > 1 else None
         while (order := reins.next_order()) is not None:
             jobs += isinstance(order, Order)
             close_ended_sessions()
             ended = contextvars.copy_context().run(self._obey, order)
-            if os.getpid() != baseline.process:
+            if os.getpid() != process:
                 return  # a child that a job has forked, and that fell through to here
             job = order.job if isinstance(order, Order) else None
-            leave_transactions(baseline.query_wrappers, job)
-            is_fit = jobs < self.jobs_per_horse and not self._timed_out and baseline.is_restorable(job)
+            leave_transactions(query_wrappers, job)
+            may_go_on = jobs < self.jobs_per_horse and not self._timed_out
+            is_fit = may_go_on and baseline is not None and baseline.is_restorable(job)
             hears = any(map(signals.heard_by_project, AFTER_THE_END)) or (job is not None and attempts.is_call(job))
             lingers = parting.has_wishes(parts=not is_fit)
             reins.report(Report(ended, is_fit, self._met_outage, hears, lingers))
-            if is_fit:
+            if is_fit and baseline is not None:
                 baseline.restore()
+            elif not (hears or lingers):
+                return  # nobody needs it any more, and its worker waits until it has ended
 
     def _become_horse(self) -> None:
         """As RQ's main_work_horse."""
