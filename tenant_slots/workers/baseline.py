@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import decimal
 import functools
@@ -42,6 +43,10 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 RESET = "RESET ALL; RESET SESSION AUTHORIZATION; UNLISTEN *; CLOSE ALL; SELECT pg_advisory_unlock_all(); DISCARD TEMP"
 """All that ``DISCARD ALL`` does, but for what the driver has prepared."""
+
+UNCOUNTED = (threading._MainThread, threading._DummyThread)  # type: ignore[attr-defined]
+"""Threads that Python has not started, so that `_thread` does not count them. It also counts those that a job has
+started without `threading`, which does not know them."""
 
 SECONDS_TO_CLOSE = 0.2
 """How long a thread may take to close its sessions, which takes it a millisecond."""
@@ -335,7 +340,9 @@ def _lowest_free_file() -> int:
 
 def _threads() -> int:
     """How many run what a job may have started."""
-    return sum(not _sends(thread) for thread in threading.enumerate()) - threads_of_pools()
+    known = threading.enumerate()
+    unknown = _thread._count() - sum(not isinstance(thread, UNCOUNTED) for thread in known)
+    return sum(not _sends(thread) for thread in known) + unknown - threads_of_pools()
 
 
 def _sends(thread: threading.Thread) -> bool:

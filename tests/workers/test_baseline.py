@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import errno
 import json
 import os
@@ -180,6 +181,22 @@ def test_a_thread_that_a_job_left_is_named(caplog: pytest.LogCaptureFixture) -> 
     assert not is_restorable
     assert "that of a library" in caplog.text
     assert baseline.is_restorable()
+
+
+def test_nor_is_one_overlooked_that_threading_does_not_know() -> None:
+    end_thread_of_coroutines()
+    baseline, runs, let_go = Baseline(), threading.Event(), threading.Event()
+
+    def stay() -> None:
+        runs.set()
+        let_go.wait()
+
+    _thread.start_new_thread(stay, ())
+    assert runs.wait(10)
+    is_restorable = baseline.is_restorable()
+    let_go.set()
+    assert not is_restorable
+    wait_until(baseline.is_restorable)
 
 
 @postgresql_only
