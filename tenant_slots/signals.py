@@ -10,7 +10,8 @@ signal               arguments                             sent when
 ``job_put_back``     ``job``, ``reason``                   a job goes back to wait: it retries, its process died, or
                                                            it raised `TenantBusy`
 ``swept``            ``report``                            a sweep has repaired something
-``limit_changed``    ``tenant_queue``, ``change``          a method of a tenant queue changed a limit or a pause
+``limit_changed``    ``tenant_queue``, ``change``          a method of a tenant queue changed its limit, share, rate,
+                                                           pause, limit per key or largest backlog, or ended a rest
 ===================  ====================================  ===================================================
 
 The sender is ``TenantJob``; for ``swept`` and ``limit_changed`` it is ``TenantQueue``. A ``change`` is a

@@ -257,7 +257,9 @@ def test_jobs_that_one_server_lost_are_pushed_again_while_another_is_away(addres
         assert sum(connection.port == port_of(address) for connection in attempts) in (1, 2), "it is asked once"
         code, output = doctor("--fix")
     assert code == 1
-    assert "on 'imports' : its Redis cannot be asked" in output, "jobs that may be lost there must not look well"
+    assert "redis: queue 'imports': its Redis cannot be asked" in output, (
+        "jobs that may be lost there must not look well"
+    )
     assert "(repaired)" not in output
 
 

@@ -43,6 +43,8 @@ class TenantBusy(Exception):
             self.until = _possible_time(until)
         elif until is not None:
             self._refuse("until", until, "give it or seconds, not both")
+        elif seconds is None:
+            self._refuse("seconds", None, "give seconds= or until=")
         elif not is_number(seconds):
             self._refuse("seconds", seconds, "give a number of seconds")
         else:

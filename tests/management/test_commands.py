@@ -333,7 +333,7 @@ def test_a_wrong_rate_is_refused_before_the_limit_is_changed(arguments: tuple[st
     ],
 )
 def test_what_names_neither_one_row_nor_a_file_is_refused(arguments: tuple[str, ...]) -> None:
-    with pytest.raises(CommandError, match="give either TENANT QUEUE N, or --queue QUEUE and --tenant-file FILE"):
+    with pytest.raises(CommandError, match="give either TENANT QUEUE with N, --share, --rate or --no-rate, or --queue"):
         limit(*arguments)
 
 

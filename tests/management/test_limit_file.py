@@ -184,7 +184,7 @@ def test_an_unknown_queue_is_refused(plans: Any) -> None:
     ],
 )
 def test_it_is_either_one_tenant_or_a_file(arguments: list[str]) -> None:
-    with pytest.raises(CommandError, match="give either TENANT QUEUE N, or --queue QUEUE and --tenant-file FILE"):
+    with pytest.raises(CommandError, match="give either TENANT QUEUE with N, --share, --rate or --no-rate, or --queue"):
         call_command("slots_limit", *arguments)
 
 

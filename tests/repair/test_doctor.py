@@ -130,7 +130,7 @@ def test_a_stale_owner_is_found_and_left_to_a_sweeper_that_has_watched() -> None
     age(job, beat_at=21)
     code, output = doctor("--fix")
     assert code == 1
-    assert "stale owner: 'acme' on 'imports'" in output
+    assert f"stale owner: 'acme' on 'imports' {job.uuid}: worker" in output
     assert fresh(job).state == State.RUNNING
 
 
@@ -322,6 +322,8 @@ def test_nobody_has_ever_swept_matters_once_there_are_jobs() -> None:
     assert kinds("--check", "sweeps") == []
     waiting_job(tenant_queue())
     assert kinds("--check", "sweeps") == ["no sweep"]
+    _, output = doctor("--check", "sweeps")
+    assert output.startswith("no sweep: there are jobs"), "it concerns no tenant, no queue and no job"
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite keeps no old versions of rows")

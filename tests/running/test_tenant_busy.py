@@ -238,6 +238,11 @@ def test_a_wrong_value_is_refused(values: dict[str, Any]) -> None:
         TenantBusy(**values)
 
 
+def test_one_without_an_end_is_told_how_to_give_it() -> None:
+    with pytest.raises(InvalidOption, match="give seconds= or until="):
+        TenantBusy("full")
+
+
 @pytest.mark.parametrize("until", ["soon", datetime(2020, 1, 1), datetime.min.replace(tzinfo=UTC)])
 def test_a_wrong_time_is_refused(until: Any) -> None:
     with pytest.raises(InvalidTime):

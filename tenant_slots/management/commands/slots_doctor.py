@@ -60,10 +60,16 @@ class Command(BaseCommand):
     def _print(self, findings: list[Finding], left: list[Finding]) -> None:
         for finding in findings:
             fixed = "" if finding in left else " (repaired)"
-            where = f"{finding.tenant!r} on {finding.queue!r}" if finding.queue else "everywhere"
-            self.stdout.write(printable(f"{finding.kind}: {where} {finding.job}: {finding.meaning}{fixed}"))
+            parts = (finding.kind, _where(finding), finding.meaning)
+            self.stdout.write(printable(f"{': '.join(filter(None, parts))}{fixed}"))
         if not findings:
             self.stdout.write("all is well")
+
+
+def _where(finding: Finding) -> str:
+    """What it has of a tenant, a queue and a job; empty where it concerns everything."""
+    queue = f"{finding.tenant!r} on {finding.queue!r}" if finding.tenant else f"queue {finding.queue!r}"
+    return " ".join(filter(None, (finding.queue and queue, finding.job)))
 
 
 def _as_given_in_code(names: Sequence[str] | str) -> list[str]:

@@ -19,8 +19,9 @@ from tenant_slots.management.limit_file import Changed, Difference, Line, Proble
 class Command(BaseCommand):
     help = (
         "Sets a tenant's limit on a queue, or the limits of many tenants from a file. "
-        "Waiting jobs that then fit start at once; lowering stops no job. With --share, sets the part of the workers' "
-        "time that the tenant gets when tenants compete for workers; with --rate, how many jobs may start in a time."
+        "Waiting jobs that then fit start as workers get free; lowering stops no job. With --share, sets the part of "
+        "the workers' time that the tenant gets when tenants compete for workers; with --rate, how many jobs may start "
+        "in a time."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -121,7 +122,9 @@ def _require_one_form(options: dict[str, Any]) -> None:
     of_one = row != [None, None] or bool(wanted) or options["burst"] is not None
     of_many = any(file) or options["dry_run"] or options["as_json"]
     if not (for_one and not of_many) and not (for_many and not of_one):
-        raise CommandError("give either TENANT QUEUE N, or --queue QUEUE and --tenant-file FILE")
+        raise CommandError(
+            "give either TENANT QUEUE with N, --share, --rate or --no-rate, or --queue QUEUE and --tenant-file FILE"
+        )
     if options["burst"] is not None and options["rate"] is None:
         raise CommandError("give --rate with --burst")
 
