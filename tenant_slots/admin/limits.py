@@ -89,7 +89,7 @@ class LimitPages(QueuePermissions, QueueConcern):
         about_row = logs.about_named(tenant=row.tenant, queue=row.queue)
         logger.exception("a limit cannot be reset, because its default is not known", extra=about_row)
         raised = gettext("DEFAULT_MAX_JOB raised %(error)s.") % {"error": type(error).__name__}
-        text = gettext("%(row)s keeps its limit of %(limit)s, as its default is not known: %(problem)s")
+        text = gettext("The limit of %(row)s stays %(limit)s, as its default is not known: %(problem)s")
         problem = str(error) if isinstance(error, TenantSlotsError) else raised
         facts = {"row": row, "limit": row.max_job, "problem": problem}
         self.message_user(request, text % facts, messages.ERROR)
@@ -109,7 +109,7 @@ class LimitPages(QueuePermissions, QueueConcern):
         if wants_json(request):
             found = cells.of_row(fresh[row.pk], worker_time_for(self, request))
             return JsonResponse({"effect": effect, "cells": found})
-        text = gettext("%(row)s: limit %(limit)s.") % {"row": row, "limit": row.max_job}
+        text = gettext("Limit of %(row)s: %(limit)s.") % {"row": row, "limit": row.max_job}
         self.message_user(request, f"{text} {effect}")
         return HttpResponseRedirect(address(self, "changelist"))
 

@@ -141,7 +141,7 @@ def _of_tenant_queue(reason: Reason, row: TenantQueue) -> str:
             return text % {"rest": rest(row)}
         case Reason.LIMIT_OF_ZERO:
             return _limit_of_zero(row)
-    text = gettext("Its tenant queue is at its limit: %(held)d of %(limit)d slots are taken.")
+    text = gettext("Its tenant queue is at its limit (slots taken: %(held)d of %(limit)d).")
     return text % {"held": row.current_job, "limit": row.max_job}
 
 
@@ -163,7 +163,7 @@ def _at_limit(waits: reasons.Waits) -> Iterable[str]:
     yield _of_tenant_queue(Reason.AT_LIMIT, waits.row)
     if waits.holding:
         names = [f"{job} ({job.worker})" if job.worker and job.has_begun else str(job) for job in waits.holding]
-        yield gettext("They are held by: %(jobs)s.") % {"jobs": ", ".join(names)}
+        yield gettext("Held by: %(jobs)s.") % {"jobs": ", ".join(names)}
     if any(job.state == State.QUEUED and not job.is_reservation for job in waits.holding):
         yield gettext("Not all of these run: the next free workers take them.")
         yield from _workers_of(waits.rq_queue)
@@ -206,7 +206,7 @@ def _rate_used_up(waits: reasons.Waits) -> str:
 
 def _waits_for_worker(waits: reasons.Waits) -> Iterable[str]:
     text = gettext(
-        "It waits for a free worker: its tenant queue is below its limit, %(held)d of %(limit)d slots are taken. "
+        "It waits for a free worker: its tenant queue is below its limit (slots taken: %(held)d of %(limit)d). "
         "Workers take the jobs of tenants in fair order; its share is %(share)d."
     )
     yield text % {"held": waits.row.current_job, "limit": waits.row.max_job, "share": waits.row.share}

@@ -162,11 +162,11 @@ def effect_of(limit: int, running: int) -> str:
     """What a limit will do, in words."""
     if limit >= running:
         return gettext("Running %(running)d, limit %(limit)d: none is stopped.") % {"running": running, "limit": limit}
-    return ngettext(
-        "Running %(running)d, limit %(limit)d: %(over)d will finish, none is stopped.",
-        "Running %(running)d, limit %(limit)d: %(over)d will finish, none is stopped.",
-        running - limit,
-    ) % {"running": running, "limit": limit, "over": running - limit}
+    text = gettext(
+        "Running %(running)d, limit %(limit)d: %(over)d too many. None is stopped, and none starts before the limit "
+        "allows it."
+    )
+    return text % {"running": running, "limit": limit, "over": running - limit}
 
 
 def told_to_rest(suspended: Sequence[str]) -> str:

@@ -244,7 +244,7 @@ def waits_for_everything() -> TenantJob:
 
 def test_it_names_all_that_keeps_a_job_at_once(boss: Client) -> None:
     said = " ".join(_why(boss, waits_for_everything()))
-    for text in ("the tenant is busy", "at its limit", "They are held by", "per concurrency key is 1", "is used up",
+    for text in ("the tenant is busy", "at its limit", "Held by", "per concurrency key is 1", "is used up",
                  "has sent no heartbeat since", "Nobody has ever swept."):  # fmt: skip
         assert text in said
 

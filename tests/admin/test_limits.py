@@ -70,7 +70,8 @@ def test_without_javascript_the_same_page_is_a_form(boss: Client) -> None:
     response = boss.post(limit_page(row), {"max_job": 3, "version": 0}, follow=True)
 
     assert messages_of(response) == [
-        "acme on imports: limit 3. Running 5, limit 3: 2 will finish, none is stopped.",
+        "Limit of acme on imports: 3. Running 5, limit 3: 2 too many. None is stopped, and none starts before the "
+        "limit allows it.",
     ]
 
 
@@ -154,7 +155,7 @@ def test_a_default_that_nobody_knows_is_said_and_changes_nothing(
     with override_settings(TENANT_SLOTS={"DEFAULT_MAX_JOB": f"tests.admin.test_limits.{plan}"}):
         for answer in (boss.get(url, follow=True), boss.post(url, {"reason": "", "version": 0}, follow=True)):
             (text,) = messages_of(answer)
-            assert text.startswith("acme on imports keeps its limit of 9, as its default is not known: ")
+            assert text.startswith("The limit of acme on imports stays 9, as its default is not known: ")
             assert said in text
     assert (fresh(row).max_job, row.version) == (9, 0)
     assert [record.exc_info is not None for record in caplog.records] == [True] * 2
@@ -314,7 +315,8 @@ def test_the_page_of_a_bulk_change_says_which_overrides_it_ends(boss: Client) ->
 def test_the_change_form_says_what_lowering_does_and_keeps_the_reason(boss: Client) -> None:
     row = in_use(tenant_queue(max_job=9), 5)
     response = boss.post(change_page(row), {**loaded(boss, row), "max_job": 3, "reason": "quiet"}, follow=True)
-    assert "Running 5, limit 3: 2 will finish, none is stopped." in messages_of(response)
+    said = "Running 5, limit 3: 2 too many. None is stopped, and none starts before the limit allows it."
+    assert said in messages_of(response)
     assert LogEntry.objects.get().get_change_message() == "Changed limit: 9 → 3 (quiet)."
     assert fresh(row).limit_set_by.startswith("staff ")
 

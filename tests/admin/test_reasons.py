@@ -121,14 +121,14 @@ CASES: dict[str, tuple[Callable[[], TenantJob], str]] = {
         "The tenant queue is paused until",
     ),
     "limit 0": (lambda: waiting_job(tenant_queue(max_job=0)), "The limit is 0"),
-    "slots full": (at_its_limit, "at its limit: 1 of 1 slots are taken"),
+    "slots full": (at_its_limit, "at its limit (slots taken: 1 of 1)"),
     "a stale owner before it": (behind_a_stale_owner, "has sent no heartbeat since"),
     "a stock worker before it is gone": (behind_a_stock_worker_that_is_gone, "which RQ does not know any more"),
     "slots full of jobs without a worker": (behind_jobs_that_nobody_runs, "Not all of these run"),
     "key cap": (at_the_limit_of_its_key, "the limit per concurrency key is 1"),
     "rate": (without_a_token, "is used up: the next job may start at"),
     "rest": (while_its_tenant_rests, "the partner answered 429"),
-    "a worker": (lambda: waiting_job(tenant_queue(max_job=3)), "below its limit, 0 of 3 slots are taken"),
+    "a worker": (lambda: waiting_job(tenant_queue(max_job=3)), "below its limit (slots taken: 0 of 3)"),
     "share": (lambda: waiting_job(tenant_queue(max_job=3, share=7)), "in fair order; its share is 7"),
     "others before it": (lambda: [waiting_job(row) for row in [tenant_queue()] * 3][-1], "number 3 in the backlog"),
     "asked for": (scheduled, "whoever enqueued it asked for that"),
@@ -172,7 +172,7 @@ def test_it_says_who_holds_the_slots() -> None:
     holding = running_job(row, another_process("worker-7"))
     job = waiting_job(fresh(row))
     worker_on_record("worker-7")
-    assert f"They are held by: {holding} (worker-7)." in why(job)
+    assert f"Held by: {holding} (worker-7)." in why(job)
     assert "no estimate" in why(job)
 
 
@@ -195,7 +195,7 @@ def test_nor_does_one_that_has_got_its_slot() -> None:
     admit(row)
     assert why(fresh(reservation)) == "It has a slot, which the process that waited for it takes up now."
     behind = why(waiting_job(fresh(row)))
-    assert f"They are held by: {reservation}." in behind
+    assert f"Held by: {reservation}." in behind
     assert "Not all of these run" not in behind
 
 
@@ -242,7 +242,7 @@ def test_a_limit_of_zero_that_ends_by_itself_says_when(before: int | None, text:
         ({"paused": True}, "paused: no job starts until somebody resumes it"),
         ({"rests_until": timezone.now() + IN_AN_HOUR}, "the tenant is busy"),
         ({"max_job": 0}, "The limit is 0"),
-        ({"max_job": 1, "current_job": 2}, "at its limit: 2 of 1 slots are taken"),
+        ({"max_job": 1, "current_job": 2}, "at its limit (slots taken: 2 of 1)"),
     ],
 )
 def test_what_has_come_since_a_job_got_its_slot_is_said(since: dict[str, Any], text: str) -> None:

@@ -87,7 +87,7 @@ def test_a_limit_is_edited_in_place_and_waiting_jobs_start(boss: Client, open_pa
     page = open_page(boss, QUEUES)
     place(page, row, "edit").click()
     page.fill("#slots-max-job", "1")
-    expect(page.locator("#slots-effect")).to_have_text("Running 3, limit 1: 2 will finish, none is stopped.")
+    expect(page.locator("#slots-effect")).to_contain_text("Running 3, limit 1: 2 too many. None is stopped")
     page.fill("#slots-max-job", "4")
     page.fill("#slots-reason", "big import")
     page.keyboard.press("Enter")
@@ -334,7 +334,7 @@ def test_without_javascript_the_link_leads_to_a_form(boss: Client, open_page: An
     place(page, row, "edit").click()
     page.fill("input[name=max_job]", "4")
     page.locator(".submit-row input[type=submit]").click()
-    expect(page.locator(".messagelist")).to_contain_text("Acme on imports: limit 4.")
+    expect(page.locator(".messagelist")).to_contain_text("Limit of acme on imports: 4.")
     assert fresh(row).max_job == 4
 
 

@@ -103,13 +103,13 @@ CASES: dict[str, tuple[Stage, str, Happens, tuple[str, ...]]] = {
     ),
     "a stale owner before it, and nobody sweeps": (
         behind_one_that_runs,
-        "at its limit: 1 of 1 slots are taken. They are held by",
+        "at its limit (slots taken: 1 of 1). Held by",
         it_is_killed,
         ("has sent no heartbeat since", "Nobody has swept for"),
     ),
     "a stock worker before it is gone": (
         behind_one_of_a_stock_worker,
-        "at its limit: 1 of 1 slots are taken. They are held by",
+        "at its limit (slots taken: 1 of 1). Held by",
         it_is_killed_and_its_record_expires,
         ("which RQ does not know any more",),
     ),
