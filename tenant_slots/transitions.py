@@ -1,6 +1,8 @@
-"""The moves of a job between states, each with what follows from it once it is committed: the push and the signal.
+"""A tenant's turns, and the moves of a job between states: each with what follows from it once it is committed.
 
-``slots.py`` decides and only touches the database; everybody else moves jobs through the functions here.
+The first half brings a tenant into the fair order and gives it its turns: jobs are admitted and pushed to RQ. The
+second half moves jobs: slots are left, and it is told where the jobs went. ``slots.py`` decides and only touches the
+database; everybody else moves jobs through the functions here.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ from tenant_slots.releases import Admission, Release
 
 T = TypeVar("T")
 
-Leaving = Callable[[], list[str]]
-"""Tells the order that a tenant leaves it; gives the queues that are to be fed then."""
+TellOrder = Callable[[], list[str]]
+"""Tells the fair order that a tenant leaves it; gives the RQ queues that are to be fed then."""
 
 logger = logging.getLogger("tenant_slots")
 
@@ -45,7 +47,11 @@ LOCK_TIMEOUT_SECONDS = 0.2
 """How long one tenant's locked row may hold up the turns of others."""
 
 MOST_LOOKS = 10
-"""For a tenant that gives way to no other, in a queue to which nobody listens: each passes over up to a thousand."""
+"""How often one call of `feed` looks for a tenant in an RQ queue to which no worker listens.
+
+There a tenant gets no turn while its jobs in another queue, which has workers, need the slot. Each look passes over up
+to a thousand of those. After so many looks the queue gets nothing this time, so that no caller looks for long.
+"""
 
 SECONDS_TO_TELL = 0.5
 """For which a process that ends a job tells others of it. A thousand are told at once."""
@@ -75,12 +81,15 @@ def _offer_many(rq_queue: str, tenants: list[tuple[int, int]]) -> list[TenantJob
 
 
 def freed(tenant_queue_id: int, rq_queue: str) -> list[TenantJob]:
-    """A tenant may have a free slot: it gets its turn in the RQ queues in which it had none. Returns as `offer`."""
+    """A tenant may have a slot free again: it gets its turn in every RQ queue where it waits for one.
+
+    Nothing is charged: no run has left the slot, as after a higher limit. Returns what was admitted at once.
+    """
     return free(Freed(tenant_queue_id, fair_order.NOTHING_CHARGED, rq_queue))
 
 
 def free(slot: Freed) -> list[TenantJob]:
-    """As `freed`."""
+    """As `freed`, and the tenant is charged what the run took that has left the slot."""
     if app_settings.IMMEDIATE:
         return _run_at_once([slot.tenant_queue_id])
     return feed_each(_unless_out_of_reach(partial(fair_order.freed, slot)) or [])
@@ -166,7 +175,7 @@ def admit(turn: Turn) -> list[TenantJob]:
 
 
 @contextmanager
-def in_turn(turn: Turn, later: Callable[[Leaving], object] | None = None) -> Iterator[Callable[[Admission], None]]:
+def in_turn(turn: Turn, later: Callable[[TellOrder], object] | None = None) -> Iterator[Callable[[Admission], None]]:
     """Around the admission that a turn is for: a tenant that has no more to run leaves the order.
 
     A tenant queue that somebody holds leaves it too, and one with a row that the database does not take, or that we
@@ -188,11 +197,11 @@ def in_turn(turn: Turn, later: Callable[[Leaving], object] | None = None) -> Ite
         for_workers = taken - sum(job.is_reservation for job in admission.jobs)
         stays_out = turn.is_out and admission.is_full and admission.wakes_in is None and for_workers == turn.jobs
         if (taken < turn.jobs or not admission.has_more) and not stays_out:
-            leaving = partial(_leave_order, turn, for_workers, admission)
+            tell = partial(_leave_order, turn, for_workers, admission)
             if later is not None and admission.started is not None:
-                later(leaving)
+                later(tell)
             else:
-                feed_after(leaving)
+                feed_after(tell)
             return
         if for_workers < turn.jobs:
             _unless_out_of_reach(partial(fair_order.undo, turn._replace(jobs=turn.jobs - for_workers)))
@@ -237,10 +246,10 @@ def _leave_order(turn: Turn, admitted: int, admission: Admission) -> list[str]:
     return [turn.rq_queue] if _unless_out_of_reach(drop) else []
 
 
-def feed_after(leaving: Leaving) -> None:
+def feed_after(tell: TellOrder) -> None:
     """Nothing that goes wrong with others is the turn's."""
     try:
-        feed_each(leaving())
+        feed_each(tell())
     except Error as error:
         logger.warning("a sweep admits jobs for workers that wait, the database did not answer: %s", error)
 
@@ -274,7 +283,7 @@ def _unless_out_of_reach(action: Callable[[], T]) -> T | None:
     try:
         return action()
     except dispatch.OUT_OF_REACH as error:
-        logger.warning("the order of tenants is out of reach, the sweep will make up for it: %s", error)
+        logger.warning("Redis cannot be asked for the order of tenants, so a sweep offers them again: %s", error)
         return None
 
 
@@ -339,15 +348,16 @@ def follow(
     *,
     free: Callable[[Freed], object] = free,
 ) -> None:
-    """What follows from the release of a job's slot, for whoever has something to do in between.
+    """What follows from the release of a job's slot: `release` does both, and others do something in between.
 
-    Where the slot was not this process's any more, whoever took it away has done so; but it may have been this process,
-    which was not told of its own commit.
+    The tenant is charged and gets its turn, receivers are told where the job went, and jobs that run after it go on.
+    If the slot had been taken away before, nothing is charged. Its tenant gets its turn all the same: this process may
+    have released the slot itself, by a commit whose answer was lost.
 
     Args:
         job, released, error: what was released, and why.
         seconds: for which the job has run, or as in `Freed`.
-        free: what is done with the free slot.
+        free: what is done with the free slot, instead of `free` above.
     """
     charged = seconds if released else fair_order.NOTHING_CHARGED
     with suppress(TenantQueue.DoesNotExist):

@@ -34,7 +34,7 @@ ABOUT_NO_SINGLE_JOB = {
     "Redis or the database is away": {
         ("repair/steps.py", "what runs in these queues is not charged yet, as Redis cannot be asked: %s"),
         ("repair/sweeper.py", "the sweep cannot ask Redis, the rest of it goes on: %s"),
-        ("transitions.py", "the order of tenants is out of reach, the sweep will make up for it: %s"),
+        ("transitions.py", "Redis cannot be asked for the order of tenants, so a sweep offers them again: %s"),
         ("workers/base.py", "Redis does not answer, the worker waits for it: %s"),
         ("workers/base.py", "Redis is out of reach: %s"),
         ("workers/base.py", "Redis refuses what a worker needs, it is asked again: %s"),

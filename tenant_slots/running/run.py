@@ -26,7 +26,7 @@ from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.recording import EndRefused, Outcome, StartRefused, persistently
 from tenant_slots.statements import JOB, QUEUE_OF_JOB
-from tenant_slots.transitions import Leaving
+from tenant_slots.transitions import TellOrder
 from tenant_slots.validation import one_more
 from tenant_slots.witness import Witness
 
@@ -77,7 +77,7 @@ class Run:
         return run
 
     @property
-    def _later(self) -> Callable[[Leaving], object] | None:
+    def _later(self) -> Callable[[TellOrder], object] | None:
         """As of `transitions.in_turn`."""
         return None
 

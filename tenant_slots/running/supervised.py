@@ -20,7 +20,7 @@ from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.recording import NOT_BEGUN, Outcome
 from tenant_slots.running.run import Run, WatchedRun
-from tenant_slots.transitions import Leaving
+from tenant_slots.transitions import TellOrder
 
 logger = logging.getLogger("tenant_slots")
 
@@ -28,11 +28,11 @@ logger = logging.getLogger("tenant_slots")
 class SupervisedRun(WatchedRun):
     """In a worker: a run that it starts and ends, while a work-horse calls the function."""
 
-    leaving: Leaving | None = None
+    leaving: TellOrder | None = None
     """Its tenant is to leave the order of tenants, which is told while the work-horse has something to do."""
 
     @property
-    def _later(self) -> Callable[[Leaving], object]:
+    def _later(self) -> Callable[[TellOrder], object]:
         return partial(setattr, self, "leaving")
 
     def hand_over(self, horse: int) -> None:

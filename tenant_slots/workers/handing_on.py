@@ -89,7 +89,7 @@ class HandingOnWorker(TurnTakingWorker):
             return fair_order.again(Freed(tenant_queue_id, run.seconds, rq_queue))
         except RedisError as error:
             about_queue = logs.about_named(queue=rq_queue)
-            logger.warning("the order of tenants is out of reach: %s", error, extra=about_queue)
+            logger.warning("Redis cannot be asked whether the tenant is next again: %s", error, extra=about_queue)
             return None
 
     def _looks_first_into(self, rq_queue: str) -> bool:
