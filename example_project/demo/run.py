@@ -188,10 +188,10 @@ def verdict(limited: dict[str, Figures], unlimited: dict[str, Figures], first_in
     big, big_without = limited[shops.BIG.slug].overlap, unlimited[shops.BIG.slug].overlap
     return [
         "No shop ever ran more than its max_job at once.",
-        f"95 % of the small shops' jobs started within {with_limits:.2f} s with limits, {without:.2f} s without, and",
-        f"{first_in_first_out:.2f} s first in, first out, as on plain django-rq: computed from these run times.",
-        "The fair order bounds how long a small shop waits, with limits or without. A limit bounds what a shop holds:",
-        f"the big one ran {big} jobs at once with its limit, {big_without} of {WORKERS} workers' without.",
+        f"95 % of the small shops' jobs started within {with_limits:.2f} s with limits, {without:.2f} s without;",
+        f"{first_in_first_out:.2f} s first in, first out, as on plain django-rq (computed from these times).",
+        "The fair order bounds how long a small shop waits, with limits and without them.",
+        f"A limit bounds what one shop holds: the big one had {big} of {WORKERS} workers, {big_without} without it.",
     ]
 
 
