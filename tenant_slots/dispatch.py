@@ -1,4 +1,7 @@
-"""The only file that talks to RQ queues: push an admitted job, remove it, stop it, defer it."""
+"""Our jobs in RQ's queues: push an admitted one, remove it, stop it, defer it.
+
+``workers/`` and ``running/deliveries.py`` touch these queues too, but only for what RQ delivers.
+"""
 
 from __future__ import annotations
 
