@@ -17,8 +17,17 @@ def memory_file(label: str) -> int:
         label: what ``/proc/PID/fd`` says that it is.
     """
     if hasattr(os, "memfd_create"):
-        return os.memfd_create(label)  # no full disk can keep anything from memory
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        return os.memfd_create(label, flags)  # no full disk can keep anything from memory
     return disk_file(label)
+
+
+def keep_size(descriptor: int) -> None:
+    """From now on nobody makes it larger or smaller, where it is in memory."""
+    if hasattr(os, "memfd_create"):
+        import fcntl  # not on Windows
+
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
 
 
 def disk_file(label: str) -> int:

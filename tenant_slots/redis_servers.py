@@ -101,6 +101,11 @@ def telling_no_password() -> Iterator[None]:
         raise MasterNotFoundError(NO_MASTER) from None
 
 
+def forget_absence(connection: Redis) -> None:
+    """Whoever asks this server next does ask it."""
+    _away.pop(server_of(connection), None)
+
+
 def forget_absences() -> None:
     """The settings have changed, and may name another server under the same address."""
     _away.clear()

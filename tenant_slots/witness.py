@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from tenant_slots.memory_file import memory_file
+from tenant_slots.memory_file import keep_size, memory_file
 
 LABEL = "tenant_slots_witness"
 
@@ -59,6 +59,7 @@ class Witness:
         """One that forked children write to as well, and that `seen_in` finds."""
         file = memory_file(LABEL)
         os.ftruncate(file, SIZE)
+        keep_size(file)  # who looks at a part of it that is gone is ended by the system
         try:
             return cls(mmap.mmap(file, SIZE))  # which has a descriptor of its own
         finally:

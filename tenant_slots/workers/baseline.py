@@ -5,19 +5,24 @@ from __future__ import annotations
 import _thread
 import asyncio
 import decimal
+import faulthandler
 import functools
+import gc
 import locale
 import logging
 import os
 import random
 import select
 import signal
+import sys
 import threading
 import time
 from _signal import getsignal, sigpending  # type: ignore[import-not-found]  # see `_restore_signals`
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from asgiref.sync import SyncToAsync
 from django.db import connections
@@ -32,6 +37,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db import leftovers
 from tenant_slots.db.compiled import takes_one_at_a_time
 from tenant_slots.db.sessions import renew, threads_of_pools
+from tenant_slots.memory_file import identity
 from tenant_slots.models import TenantJob
 
 logger = logging.getLogger("tenant_slots")
@@ -43,6 +49,20 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 RESET = "RESET ALL; RESET SESSION AUTHORIZATION; UNLISTEN *; CLOSE ALL; SELECT pg_advisory_unlock_all(); DISCARD TEMP"
 """All that ``DISCARD ALL`` does, but for what the driver has prepared."""
+
+OF_INTERPRETER: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
+    (sys.gettrace, sys.settrace),
+    (sys.getprofile, sys.setprofile),
+    (threading.gettrace, threading.settrace),
+    (threading.getprofile, threading.setprofile),
+    (sys.getrecursionlimit, sys.setrecursionlimit),
+    (sys.getswitchinterval, sys.setswitchinterval),
+    (gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
+    (gc.isenabled, lambda collects: gc.enable() if collects else gc.disable()),
+)
+"""What tells and what sets how Python runs code: whom it calls meanwhile, how deep it goes, what it does by the way."""
+
+STANDARD_FILES = (0, 1, 2)
 
 UNCOUNTED = (threading._MainThread, threading._DummyThread)  # type: ignore[attr-defined]
 """Threads that Python has not started, so that `_thread` does not count them. It also counts those that a job has
@@ -74,6 +94,7 @@ class Baseline:
         self._environment = _environment()
         self._locale = locale.setlocale(locale.LC_ALL)
         self._decimal_context = decimal.getcontext().copy()
+        self._interpreter = [now() for now, _ in OF_INTERPRETER]
         self._highest_file = (_lowest_free_file() + os.sysconf("SC_OPEN_MAX")) // 2
 
     def is_restorable(self, job: TenantJob | None = None) -> bool:
@@ -113,6 +134,7 @@ class Baseline:
         return self._directory is not None or _path() == self._path
 
     def restore(self) -> None:
+        self._restore_interpreter()
         self._restore_event_loop()
         self._restore_signals()
         if self._directory is not None:
@@ -124,6 +146,13 @@ class Baseline:
         translation.deactivate()
         timezone.deactivate()
         restore_sessions()
+
+    def _restore_interpreter(self) -> None:
+        """Before all else: a job's own functions may be called for each line of ours."""
+        faulthandler.cancel_dump_traceback_later()  # which may be to end the process
+        for (now, put_back), before in zip(OF_INTERPRETER, self._interpreter, strict=True):
+            if now() != before:
+                put_back(before)
 
     def _restore_event_loop(self) -> None:
         """One that a job has made and not closed would go on with its coroutines in the job that runs a loop next.
@@ -296,7 +325,14 @@ def _rights() -> tuple[object, ...]:
     limits = {kind: resource.getrlimit(kind) for kind in _kinds_of_limits()}
     processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     standing = os.getpriority(os.PRIO_PROCESS, 0), processors, _first_to_be_killed()
-    return limits, standing, os.geteuid(), os.getegid(), os.getpgid(0)
+    user = os.getuid(), os.geteuid(), os.getgid(), os.getegid(), os.getgroups(), os.getpgid(0)
+    return limits, standing, user, [_identity(number) for number in STANDARD_FILES]
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    with suppress(OSError):
+        return identity(descriptor)
+    return None
 
 
 def _first_to_be_killed() -> bytes:

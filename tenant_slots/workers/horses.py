@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import pickle
 import socket
 import struct
@@ -74,8 +75,8 @@ class Report:
 class Reins:
     """The work-horse's end of the line to its worker."""
 
-    def __init__(self, line: socket.socket, first: Order | None) -> None:
-        self._line, self._first, self._orders = line, first, Inbox(line)
+    def __init__(self, line: socket.socket, mark: bytes, first: Order | None) -> None:
+        self._line, self._mark, self._first, self._orders = line, mark, first, Inbox(line, mark)
         self._identity = identity(line.fileno())
 
     def next_order(self) -> Order | Tell | None:
@@ -95,7 +96,7 @@ class Reins:
             raise OSError(errno.EBADF, "a job has closed the line to the worker")
         ended = vars(report.ended).copy() if report.ended else None
         result = ended.pop("result") if ended else b""
-        _send(self._line, json.dumps({**vars(report), "ended": ended}).encode(), result)
+        _send(self._line, self._mark, json.dumps({**vars(report), "ended": ended}).encode(), result)
 
 
 class Horse:
@@ -111,7 +112,8 @@ class Horse:
     def __init__(self, life: Callable[[Reins], object], first: Order | None = None) -> None:
         self._line, its_end = socket.socketpair()
         self._line.setblocking(False)
-        self._inbox, self._parts = Inbox(self._line), list[bytes]()
+        self._mark = os.urandom(MARK_BYTES)
+        self._inbox, self._parts = Inbox(self._line, self._mark), list[bytes]()
         self._has_hung_up = False
         try:
             self.child = Child(lambda: life(self._reins(its_end, first)))
@@ -127,7 +129,7 @@ class Horse:
 
     def _reins(self, its_end: socket.socket, first: Order | None) -> Reins:
         self._line.close()
-        return Reins(its_end, first)
+        return Reins(its_end, self._mark, first)
 
     def can_take(self, order: Order | Tell) -> bool:
         """Tell it what to do. False when it has died since the last time, or was killed now because it stands still."""
@@ -135,7 +137,7 @@ class Horse:
             return False
         try:
             self._line.settimeout(app_settings.LEASE_TTL / 2)  # it may still put its sessions back, but no longer
-            _send(self._line, pickle.dumps(order))
+            _send(self._line, self._mark, pickle.dumps(order))
         except OSError:
             self.child.end()
             return False
@@ -150,12 +152,20 @@ class Horse:
         while self.child.wait(max(0.0, until - time.monotonic()), *line):
             try:
                 self._parts.extend(iter(self._inbox.next, None))
-            except (OSError, EOFError):
-                self._has_hung_up = True  # a job has closed all files, or is another program: its end is waited for
-                return None
+            except (OSError, EOFError, MemoryError):
+                self._hang_up()
             if len(self._parts) == PARTS_OF_REPORT:
                 return self._whole_report()
+            if self._has_hung_up:
+                return None
         return None
+
+    def _hang_up(self) -> None:
+        """Its end is waited for. A job has closed all files, is another program, or has written to the line by mistake;
+        or there is no room for its result. Where the work-horse goes on, it ends when it cannot report."""
+        self._has_hung_up = True
+        with suppress(OSError):
+            self._line.shutdown(socket.SHUT_RDWR)
 
     def _whole_report(self) -> Report:
         (message, result), self._parts = self._parts, []
@@ -174,15 +184,18 @@ class Horse:
             self.child.end()
 
 
-LENGTH = struct.Struct("!I")
+MARK_BYTES = 8
+
+HEADER = struct.Struct(f"!{MARK_BYTES}sI")
+"""Of each message: the mark of the line, and the length. Whatever a job writes there by mistake has another mark."""
 
 PARTS_OF_REPORT = 2
 """The report, and what RQ is to keep as the job's result."""
 
 
-def _send(line: socket.socket, *messages: bytes) -> None:
+def _send(line: socket.socket, mark: bytes, *messages: bytes) -> None:
     """At once: whoever waits for them wakes up a single time."""
-    line.sendall(b"".join(part for message in messages for part in (LENGTH.pack(len(message)), message)))
+    line.sendall(b"".join(part for message in messages for part in (HEADER.pack(mark, len(message)), message)))
 
 
 class Inbox:
@@ -192,26 +205,34 @@ class Inbox:
     and a process that a job has forked may hold the other end open.
     """
 
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
-        self._expect(LENGTH.size, is_length=True)
+    def __init__(self, line: socket.socket, mark: bytes) -> None:
+        self._line, self._mark = line, mark
+        self._expect(HEADER.size, is_header=True)
 
     def next(self) -> bytes | None:
         """None while it is not there, or not all of it.
 
-        Raises EOFError or OSError when the other end is closed.
+        Raises:
+            EOFError, OSError: the other end is closed, or something else was written there.
+            MemoryError: there is no room for it.
         """
-        if self._is_length and self._is_whole():
-            self._expect(*LENGTH.unpack(self._message), is_length=False)
-        if self._is_length or not self._is_whole():
+        if self._is_header and self._is_whole():
+            self._expect(self._length(), is_header=False)
+        if self._is_header or not self._is_whole():
             return None
         message = bytes(self._message)
-        self._expect(LENGTH.size, is_length=True)
+        self._expect(HEADER.size, is_header=True)
         return message
 
-    def _expect(self, size: int, *, is_length: bool) -> None:
+    def _length(self) -> int:
+        mark, length = HEADER.unpack(self._message)
+        if mark != self._mark:
+            raise OSError(errno.EBADMSG, "what was written to the line is no message")
+        return int(length)
+
+    def _expect(self, size: int, *, is_header: bool) -> None:
         """In one piece of memory: a result of a job may be large, and comes in small parts."""
-        self._is_length, self._message = is_length, bytearray(size)
+        self._is_header, self._message = is_header, bytearray(size)
         self._rest = memoryview(self._message)
 
     def _is_whole(self) -> bool:

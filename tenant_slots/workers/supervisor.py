@@ -269,8 +269,11 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             self._news = []
             decided = {} if report else {"state": self._decided(job, seconds), "was_interrupted": self._stop_requested}
             charge = run.charge if run is not None else None
+            lost, since = run.job if run is not None else None, time.monotonic()
             if self.following is None and self.keep_what_is_left(seconds=charge, **decided):
                 self.settle_and_wait(0 if report else SECONDS_FOR_A_SLOT)
+                if lost is not None:
+                    self.freed_aside(lost, queue, since)
             if report is not None and report.ended is not None and self._is_told_later(job, report.ended):
                 self._keep_untold(Ended(job, queue, report.ended))
             else:

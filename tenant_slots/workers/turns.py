@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, cast
 
 from django.db import Error
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from rq.exceptions import DequeueTimeout, StopRequested
 from rq.job import Job
@@ -20,7 +21,7 @@ from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.fair_order import Freed, Next, Turn
 from tenant_slots.models import TenantJob
 from tenant_slots.news import News, collecting, tell
-from tenant_slots.redis_servers import telling_no_password
+from tenant_slots.redis_servers import forget_absence, telling_no_password
 from tenant_slots.running.recording import NOT_BEGUN
 from tenant_slots.running.run import WatchedRun
 from tenant_slots.witness import Phase
@@ -97,6 +98,14 @@ class TurnTakingWorker(SweepingWorker):
         transitions.free(slot)
         self._followed = slot, time.monotonic()
 
+    def freed_aside(self, job: TenantJob, queue: Queue, since: float) -> None:
+        """Another process has freed the slot of a job that had no end of its own, for which this one has waited.
+
+        Args:
+            since: when that began, by `time.monotonic`.
+        """
+        self._followed = Freed(job.tenant_queue_id, fair_order.NOTHING_CHARGED, queue.name), since
+
     @contextmanager
     def charging_what_follows(self) -> Iterator[None]:
         """Around the execution of a job: its tenant is charged for receivers of its end as for the job itself."""
@@ -138,11 +147,16 @@ class TurnTakingWorker(SweepingWorker):
         Raises:
             DequeueTimeout: nothing has come in time.
             StopRequested: this worker is to end.
+            ConnectionError: Redis is away.
         """
         if self._stop_requested:
             raise StopRequested
-        with telling_no_password():  # RQ logs what it meets while it waits
-            found = self._found(queues, timeout, options)
+        try:
+            with telling_no_password():  # RQ logs what it meets while it waits
+                found = self._found(queues, timeout, options)
+        except RedisConnectionError:
+            forget_absence(self.connection)  # RQ waits before it has us ask again, which is to be a question then
+            raise
         self._busy_with_bookkeeping = found is not None
         return found
 

@@ -71,6 +71,30 @@ def test_receivers_that_keep_a_worker_are_charged_to_the_tenant_whose_job_has_en
     assert 6 <= starts[:14].count("short") <= 11, starts
 
 
+@pytest.fixture
+def _slow_receiver_of_crashes() -> Iterator[None]:
+    def hear(**_: object) -> None:
+        time.sleep(0.3)
+
+    signals.job_put_back.connect(hear)
+    yield
+    signals.job_put_back.disconnect(hear)
+
+
+@pytest.mark.usefixtures("_slow_receiver_of_crashes")
+@CLASSES
+def test_receivers_that_keep_a_worker_after_a_crash_are_charged_too(worker_class: Worker, history: History) -> None:
+    """They are called aside, while the worker waits for the slot. Each crash takes as long as a neighbour's job."""
+    for tenant in ("crasher", "neighbour"):
+        tenant_queue(tenant, max_job=5)
+    redis_forgets()
+    jobs.kill_self.enqueue_many([(("crasher", history.path, 0.0), {}) for _ in range(3)])
+    jobs.record.enqueue_many([(("neighbour", f"{nth}", history.path, 0.4), {}) for nth in range(12)])
+    run(worker_class)
+    starts = [event.tenant for event in history.events() if event.kind == "start"]
+    assert 4 <= starts[:12].count("crasher") <= 8, starts
+
+
 def test_the_time_between_two_jobs_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after an execution that an error has ended."""
     told: list[object] = []

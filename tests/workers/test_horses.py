@@ -7,7 +7,6 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -215,6 +214,19 @@ def test_a_horse_that_the_system_gives_no_descriptor_of_runs_its_job_once(
     assert [fresh(row).attempt for row in rows] == [1, 1]
 
 
+@pytest.mark.parametrize("report", [Report(), None], ids=["it has reported", "control: it has not"])
+def test_what_a_horse_has_said_right_before_its_end_is_heard(report: Report | None) -> None:
+    horse = Horse(lambda reins: reins.report(report) if report else None)
+    try:
+        wait_until(horse.child.has_ended)
+        assert horse.report(0) == report
+    finally:
+        horse.part(0)
+
+
+MARK = b"its mark"
+
+
 class Drops:
     """A line from which a message comes byte by byte. Notes where to."""
 
@@ -259,9 +271,9 @@ def test_a_horse_that_has_hung_up_is_waited_for_in_peace(leaves: Callable[[], ob
 def test_what_a_horse_says_is_written_once_in_however_many_parts_it_comes() -> None:
     """To join the parts one by one takes the square of their number: minutes for a large result."""
     message = b"what a work-horse has to say"
-    drops = Drops(horses.LENGTH.pack(len(message)) + message)
-    assert horses.Inbox(drops).next() == message  # type: ignore[arg-type]
-    assert len(drops.places) == horses.LENGTH.size + len(message)
+    drops = Drops(horses.HEADER.pack(MARK, len(message)) + message)
+    assert horses.Inbox(drops, MARK).next() == message  # type: ignore[arg-type]
+    assert len(drops.places) == horses.HEADER.size + len(message)
     assert len(set(map(id, drops.places))) == 2, "its length, and the message"
 
 
@@ -291,20 +303,17 @@ def test_a_horse_that_is_not_needed_ends_by_itself_although_another_child_has_it
         other.end()
 
 
-HALF = horses.LENGTH.pack(1000) + b"half"
-
-
-def die_and_leave_a_child(line: socket.socket) -> None:
+def die_and_leave_a_child(reins: Reins) -> None:
     """The child has the line open, too."""
     if not os.fork():
         signal.pause()
-    line.sendall(HALF)
+    reins._line.sendall(horses.HEADER.pack(reins._mark, 1000) + b"half")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("_no_hanging")
 def test_a_horse_that_dies_in_the_midst_of_its_report_has_ended_although_its_line_is_open() -> None:
-    horse = Horse(lambda reins: die_and_leave_a_child(reins._line))
+    horse = Horse(die_and_leave_a_child)
     try:
         wait_until(lambda: horse.report(1) is None and horse.child.has_ended())
         assert horse.report(0) is None
@@ -312,12 +321,12 @@ def test_a_horse_that_dies_in_the_midst_of_its_report_has_ended_although_its_lin
         horse.part(0)
 
 
-def stop_in_the_midst(line: socket.socket) -> None:
+def stop_in_the_midst(reins: Reins) -> None:
     """Of a report that is too large to be taken in one part."""
-    sending = threading.Thread(target=Reins(line, None).report, args=[Report(RQEnd(1, 2, None, b"x" * 5_000_000))])
+    sending = threading.Thread(target=reins.report, args=[Report(RQEnd(1, 2, None, b"x" * 5_000_000))])
     sending.start()
     room = select.poll()
-    room.register(line, select.POLLOUT)
+    room.register(reins._line, select.POLLOUT)
     wait_until(lambda: not room.poll(0))
     os.kill(os.getpid(), signal.SIGSTOP)
     sending.join()
@@ -326,7 +335,7 @@ def stop_in_the_midst(line: socket.socket) -> None:
 
 @pytest.mark.usefixtures("_no_hanging")
 def test_nobody_waits_for_the_rest_of_a_report_of_a_horse_that_stands_still_and_none_of_it_is_lost() -> None:
-    horse = Horse(lambda reins: stop_in_the_midst(reins._line))
+    horse = Horse(stop_in_the_midst)
     try:
         os.waitid(os.P_PID, horse.pid, os.WSTOPPED | os.WNOWAIT)
         assert horse.report(0.2) is None
