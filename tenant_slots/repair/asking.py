@@ -5,7 +5,6 @@ They are in the backlog by then: whatever the project's callables do, they hold 
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Sequence
 
@@ -17,33 +16,25 @@ from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.one_row import unless_locked
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.together import jobs_together
+from tenant_slots.repair.turns import in_turns, share_of
 from tenant_slots.repair.unlocked import unlocked
 
 SECONDS_TO_ASK = 2
-"""For which a sweep asks: its worker may have no job meanwhile, and waits for it."""
+"""For which a sweep asks: its worker may have no job meanwhile, and waits for it.
 
-SECONDS_OF_ONE = 0.2
-"""For which one tenant's jobs are asked before it is another one's turn. One of them is, however long it takes."""
+In a tenant's turn one job is asked, however long that takes.
+"""
 
 JOBS_OF_ONE = 50
 """Most jobs of a tenant in one turn: those that wait unasked if the process that asks is killed."""
 
 
 def ask(report: Report, contact: Contact) -> None:
-    """Tenants take turns until the time is over. The next sweep goes on; nobody is first in all of them."""
+    """Tenants take turns."""
     until = time.monotonic() + SECONDS_TO_ASK
     tenants = list(findings.to_ask().order_by().values_list("tenant_queue", flat=True).distinct())
-    random.shuffle(tenants)
     left_out: set[int] = set()
-    while tenants:
-        still_there = []
-        for tenant_queue_id in tenants:
-            now = time.monotonic()
-            if now >= until:
-                return
-            if unless_locked(_ask_some, tenant_queue_id, min(until, now + SECONDS_OF_ONE), left_out):
-                still_there.append(tenant_queue_id)
-        tenants = still_there
+    in_turns(tenants, until, lambda pk: unless_locked(_ask_some, pk, share_of(until), left_out))
 
 
 def _ask_some(tenant_queue_id: int, until: float, left_out: set[int]) -> bool:

@@ -5,21 +5,18 @@ something to do. Every change is conditional, so a step that meets a finishing j
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from django.db.models import Q, QuerySet
 from redis.exceptions import RedisError
 
-from tenant_slots import chains, dispatch, fair_order, logs, owners, transitions
+from tenant_slots import dispatch, fair_order, logs, owners, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.dispatch import WorkerRecord
-from tenant_slots.enqueueing import expiry
 from tenant_slots.exceptions import StaleVersion
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue, rq_queue_of
@@ -33,6 +30,7 @@ from tenant_slots.repair.pruning import prune
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.together import jobs_together
 from tenant_slots.repair.unlocked import unlocked
+from tenant_slots.repair.waits import end_waits, promote_forgotten
 
 logger = logging.getLogger("tenant_slots")
 
@@ -52,20 +50,8 @@ ROWS_TO_PROMOTE = 20 * ROWS_PER_STEP
 SECONDS_TO_PROMOTE = 1
 """After which a sweep leaves what is due to the next one."""
 
-SECONDS_TO_TELL = 1
-"""The same for jobs that wait for others."""
-
 SECONDS_BETWEEN_LOOKS_FOR_QUEUES = 300
 """The look reads the whole backlog."""
-
-SECONDS_OF_ONE = 0.2
-"""A tenant's share of a turn: where the database refuses each of very many jobs, the others have theirs too."""
-
-CHOSEN_FROM = 20 * ROWS_PER_STEP
-"""Of so many jobs of a tenant, or twice as many, those that one step changes are drawn."""
-
-SECONDS_BETWEEN_LOOKS_FOR_FORGOTTEN = 300
-"""The look reads all jobs that run after others."""
 
 NEVER_ADMITTED = (
     "it could not be admitted: SQL from outside has set its attempt to {attempt}, the highest number of that column; "
@@ -131,6 +117,33 @@ def reclaim_stale(report: Report, contact: Contact) -> None:
         time.sleep(app_settings.LEASE_TTL * LEASE_BETWEEN_LOOKS)
         for job in stale:
             report.reclaimed += bool(unless_locked(_reclaim_stale, job, report))
+
+
+def _is_given_up(job: TenantJob, contact: Contact) -> bool:
+    """Whether a stock worker has left the job: for long RQ has not said that it runs it, nor had a heartbeat for it."""
+    if dispatch.worker_record(job) in (WorkerRecord.NAMES_IT, WorkerRecord.UNKNOWN):
+        contact.trusts(job)
+        return False
+    return contact.doubts(job, dispatch.last_heartbeat(job)) >= ABSENCE_SECONDS
+
+
+def _reclaim_stale(job: TenantJob, report: Report) -> bool:
+    """Kill first, then reclaim: a stale process on this host may wake up and go on.
+
+    The row is read again before: the run may have ended, or have been heard of, since the sweep asked for stale ones.
+    A row that somebody holds may be held by the job itself, and so keep its heartbeats out: it is left alone.
+    """
+    with unlocked(TenantJob.objects.stale().held_as(job)) as still_stale:
+        if not still_stale.exists():
+            return False
+    if not lost_runs.is_out_of_the_way(job):
+        report.left.append(f"job {job.uuid}: process {job.pid} is alive but stale, and may not be killed")
+        return False
+    return lost_runs.end_interrupted_run(job, _staleness_of(job))
+
+
+def _staleness_of(job: TenantJob) -> str:
+    return f"worker {job.worker} sent no heartbeat for {app_settings.LEASE_TTL} s"
 
 
 def end_abandoned_reservations(report: Report, contact: Contact) -> None:
@@ -234,110 +247,6 @@ def fail_never_admitted(report: Report, contact: Contact) -> None:
         report.reclaimed += bool(unless_locked(transitions.fail_unadmitted, job, error))
 
 
-def end_waits(report: Report, contact: Contact) -> None:
-    """Jobs that wait for what has come already, or for longer than they were to.
-
-    Of those that run after others: nobody told them, because a process died, or because there were too many. Tenants
-    take turns. Who waits for what is canceled here is told in the next round.
-    """
-    are_told, expired = findings.waits_that_are_over()
-    if _cancel_all_expired(report, expired) or not are_told:
-        _tell_all(report)
-
-
-def _cancel_all_expired(report: Report, tenants: list[int]) -> int:
-    """How many were canceled."""
-    before, until = report.canceled, time.monotonic() + SECONDS_TO_TELL
-    random.shuffle(tenants)
-    while tenants := [pk for pk in tenants if time.monotonic() < until and _cancel_expired(report, pk, until)]:
-        pass
-    return report.canceled - before
-
-
-def _tell_all(report: Report) -> None:
-    """The time is that for telling: however long it takes to find who is to be told, some are."""
-    tenants = chains.concerned()
-    until = time.monotonic() + SECONDS_TO_TELL
-    while tenants:
-        random.shuffle(tenants)
-        told = [unless_locked(_tell_some, report, pk, until) for pk in tenants if time.monotonic() < until]
-        if not any(told):
-            return
-        tenants = chains.concerned()
-
-
-def _cancel_expired(report: Report, tenant_queue_id: int, until: float) -> bool:
-    """False where there are no more, or somebody holds the tenant queue."""
-    canceled = unless_locked(_cancel_some, tenant_queue_id, until)
-    report.canceled += canceled or 0
-    return bool(canceled)
-
-
-def _cancel_some(tenant_queue_id: int, until: float) -> int:
-    pks = _drawn(expiry.without_slot(tenant_queue_id).values_list("pk", flat=True))
-    canceled = jobs_together(pks, "canceled", partial(expiry.cancel_these, tenant_queue_id), _share_of(until))
-    return canceled or expiry.cancel_with_slot(tenant_queue_id, unless_locked)
-
-
-def _tell_some(report: Report, tenant_queue_id: int, until: float) -> bool:
-    """False where nobody could be told."""
-
-    def tell(pks: Sequence[int]) -> int:
-        told = transitions.tell_some(tenant_queue_id, jobs=pks)
-        report.promoted += len(told.promoted)
-        report.canceled += len(told.canceled)
-        return len(pks)
-
-    return bool(
-        jobs_together(_drawn(chains.to_be_told(tenant_queue_id), "job"), "told of an end", tell, _share_of(until))
-    )
-
-
-def _share_of(until: float) -> float:
-    return min(until, time.monotonic() + SECONDS_OF_ONE)
-
-
-def _drawn(pks: QuerySet[Any, int], key: str = "pk") -> list[int]:
-    """As many as one step changes: any of them, so that those that the database refuses are not in all draws.
-
-    Where there are more than are drawn from, some from anywhere behind the first ones are among these.
-
-    Args:
-        key: the field with the primary key of the job.
-    """
-    found = set(pks[:CHOSEN_FROM])
-    if len(found) == CHOSEN_FROM:
-        newest = TenantJob.objects.order_by("-pk").values_list("pk", flat=True)[:1]
-        anywhere = random.randint(min(found), max(found.union(newest)))
-        found.update(pks.filter(**{f"{key}__gte": anywhere})[:CHOSEN_FROM])
-    return random.sample(sorted(found), min(ROWS_PER_STEP, len(found)))
-
-
-def promote_forgotten(report: Report, contact: Contact) -> None:
-    """Scheduled jobs that wait for no time and for no job, which only SQL from outside makes of them."""
-    if time.monotonic() < contact.looked_for_forgotten_at + SECONDS_BETWEEN_LOOKS_FOR_FORGOTTEN:
-        return
-    tenants = list(chains.forgotten().order_by().values_list("tenant_queue", flat=True).distinct())
-    until = time.monotonic() + SECONDS_TO_TELL  # the look itself may take longer
-    has_found = bool(tenants)
-    random.shuffle(tenants)
-    while tenants:
-        tenants = [pk for pk in tenants if time.monotonic() < until and unless_locked(_promote_some, report, pk, until)]
-    if not has_found or time.monotonic() < until:  # the next sweep goes on
-        contact.looked_for_forgotten_at = time.monotonic()
-
-
-def _promote_some(report: Report, tenant_queue_id: int, until: float) -> bool:
-    """False where there are no more."""
-
-    def promote(pks: Sequence[int]) -> int:
-        report.promoted += len(transitions.promote_forgotten(tenant_queue_id, pks).promoted)
-        return len(pks)
-
-    pks = _drawn(chains.forgotten().filter(tenant_queue=tenant_queue_id).values_list("pk", flat=True))
-    return bool(jobs_together(pks, "promoted", promote, _share_of(until)))
-
-
 def leave_queues_given_up(report: Report, contact: Contact) -> None:
     """Jobs whose overflow queue the project has given up go to their tenant queue's."""
     if time.monotonic() < contact.looked_for_queues_at + SECONDS_BETWEEN_LOOKS_FOR_QUEUES:
@@ -419,30 +328,3 @@ STEPS: tuple[Step, ...] = (
     prune,
     ask,  # last: it runs the project's code
 )
-
-
-def _is_given_up(job: TenantJob, contact: Contact) -> bool:
-    """Whether a stock worker has left the job: for long RQ has not said that it runs it, nor had a heartbeat for it."""
-    if dispatch.worker_record(job) in (WorkerRecord.NAMES_IT, WorkerRecord.UNKNOWN):
-        contact.trusts(job)
-        return False
-    return contact.doubts(job, dispatch.last_heartbeat(job)) >= ABSENCE_SECONDS
-
-
-def _reclaim_stale(job: TenantJob, report: Report) -> bool:
-    """Kill first, then reclaim: a stale process on this host may wake up and go on.
-
-    The row is read again before: the run may have ended, or have been heard of, since the sweep asked for stale ones.
-    A row that somebody holds may be held by the job itself, and so keep its heartbeats out: it is left alone.
-    """
-    with unlocked(TenantJob.objects.stale().held_as(job)) as still_stale:
-        if not still_stale.exists():
-            return False
-    if not lost_runs.is_out_of_the_way(job):
-        report.left.append(f"job {job.uuid}: process {job.pid} is alive but stale, and may not be killed")
-        return False
-    return lost_runs.end_interrupted_run(job, _staleness_of(job))
-
-
-def _staleness_of(job: TenantJob) -> str:
-    return f"worker {job.worker} sent no heartbeat for {app_settings.LEASE_TTL} s"

@@ -19,7 +19,7 @@ from tenant_slots.enqueueing import on_busy
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.releases import Admission
-from tenant_slots.repair import asking, steps, sweeper
+from tenant_slots.repair import asking, steps, sweeper, turns
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tests import jobs
@@ -307,6 +307,7 @@ def test_slow_callables_do_not_keep_a_sweep_from_the_rest(monkeypatch: pytest.Mo
     clock = SimpleNamespace(monotonic=lambda: len(asked) * 0.9)
     monkeypatch.setattr(on_busy, "time", clock)
     monkeypatch.setattr(asking, "time", clock)
+    monkeypatch.setattr(turns, "time", clock)
 
     def slow(job: TenantJob, row: TenantQueue) -> Reschedule:
         asked.append(job.pk)

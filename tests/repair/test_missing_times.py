@@ -15,7 +15,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.models import JobDependency, Kind, State, TenantJob
-from tenant_slots.repair import doctor, steps
+from tenant_slots.repair import doctor, waits
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tests import jobs
@@ -170,7 +170,7 @@ def test_who_found_no_such_job_does_not_look_for_more_in_each_sweep() -> None:
     assert sweep_now(contact).promoted == 0
     job = take(tomorrow(), "run_after")
     assert sweep_now(contact).promoted == 0
-    contact.looked_for_forgotten_at -= steps.SECONDS_BETWEEN_LOOKS_FOR_FORGOTTEN
+    contact.looked_for_forgotten_at -= waits.SECONDS_BETWEEN_LOOKS_FOR_FORGOTTEN
     assert sweep_now(contact).promoted == 1
     assert fresh(job).state != State.SCHEDULED
 
@@ -234,12 +234,12 @@ def test_a_slow_look_for_forgotten_jobs_is_not_repeated_by_each_sweep(monkeypatc
 
     def slow() -> Any:
         looks.append(1)
-        now[0] += 2 * steps.SECONDS_TO_TELL
+        now[0] += 2 * waits.SECONDS_TO_TELL
         return look()
 
     monkeypatch.setattr(chains, "forgotten", slow)
-    monkeypatch.setattr(steps, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(waits, "time", SimpleNamespace(monotonic=lambda: now[0]))
     contact = Contact()
     for _ in range(3):
-        steps.promote_forgotten(Report(), contact)
+        waits.promote_forgotten(Report(), contact)
     assert len(looks) == 1

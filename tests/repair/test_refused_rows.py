@@ -17,7 +17,7 @@ from tenant_slots.db.clock import in_seconds
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.models import JobDependency, State, TenantJob, TenantQueue
-from tenant_slots.repair import asking, steps, together
+from tenant_slots.repair import asking, steps, together, turns, waits
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.together import in_halves
@@ -158,16 +158,16 @@ def test_jobs_whose_note_is_refused_or_that_are_locked_do_not_keep_those_behind_
     assert ask() == [State.CANCELED] * 6  # control
 
 
-@pytest.mark.parametrize("one", [steps.SECONDS_OF_ONE, math.inf], ids=["a share", "control: no share"])
+@pytest.mark.parametrize("one", [turns.SECONDS_OF_ONE, math.inf], ids=["a share", "control: no share"])
 @pytest.mark.parametrize("what", ["forgotten", "told of an end", "expired"])
 def test_jobs_of_one_tenant_that_are_refused_leave_other_tenants_their_turns(
     what: str, one: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = count(step=0.05)
-    for module in (steps, together):
+    for module in (waits, turns, together):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
-    monkeypatch.setattr(steps.random, "shuffle", list.sort)
-    monkeypatch.setattr(steps, "SECONDS_OF_ONE", one)
+    monkeypatch.setattr(turns.random, "shuffle", list.sort)
+    monkeypatch.setattr(turns, "SECONDS_OF_ONE", one)
     values: dict[str, Any] = {"expires_at": in_seconds(-60)} if what == "expired" else {"state": State.SCHEDULED}
     first, second = tenant_queue("acme", max_job=9), tenant_queue("beta", max_job=9)
     many = [waiting_job(first, **values) for _ in range(40)]
@@ -176,7 +176,7 @@ def test_jobs_of_one_tenant_that_are_refused_leave_other_tenants_their_turns(
         after_an_ended_one([*many, other])
     before = fresh(other).state
     with refused(any_change_of(*many)):
-        (steps.promote_forgotten if what == "forgotten" else steps.end_waits)(Report(), Contact())
+        (waits.promote_forgotten if what == "forgotten" else waits.end_waits)(Report(), Contact())
     assert (fresh(other).state != before) is (one < math.inf)
 
 
@@ -229,8 +229,8 @@ def test_a_job_that_is_refused_keeps_no_other_of_its_tenant_forgotten() -> None:
 def test_more_than_one_step_changes_that_are_refused_do_not_keep_the_others_of_their_tenant_out_of_each_sweep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(steps, "ROWS_PER_STEP", 2)
-    monkeypatch.setattr(steps, "random", random.Random(7))
+    monkeypatch.setattr(waits, "JOBS_OF_ONE", 2)
+    monkeypatch.setattr(waits, "random", random.Random(7))
     row = tenant_queue(max_job=9)
     jobs = [waiting_job(row, state=State.SCHEDULED) for _ in range(8)]
     after_an_ended_one(jobs)
@@ -242,8 +242,8 @@ def test_more_than_one_step_changes_that_are_refused_do_not_keep_the_others_of_t
 
 @pytest.mark.parametrize("what", ["forgotten", "told of an end", "expired"])
 def test_nor_do_more_than_are_drawn_from(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "CHOSEN_FROM", 4)
-    monkeypatch.setattr(steps, "random", random.Random(7))
+    monkeypatch.setattr(waits, "CHOSEN_FROM", 4)
+    monkeypatch.setattr(waits, "random", random.Random(7))
     row = tenant_queue(max_job=9)
     values: dict[str, Any] = {"expires_at": in_seconds(-60)} if what == "expired" else {"state": State.SCHEDULED}
     *many, last = [waiting_job(row, **values) for _ in range(9)]
@@ -252,7 +252,7 @@ def test_nor_do_more_than_are_drawn_from(what: str, monkeypatch: pytest.MonkeyPa
     before = fresh(last).state
     with refused(any_change_of(*many)):
         for _ in range(30):
-            (steps.promote_forgotten if what == "forgotten" else steps.end_waits)(Report(), Contact())
+            (waits.promote_forgotten if what == "forgotten" else waits.end_waits)(Report(), Contact())
         assert fresh(last).state != before
         assert {fresh(job).state for job in many} == {before}  # control
 
