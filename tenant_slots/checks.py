@@ -12,7 +12,7 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.utils.module_loading import import_string
 from rq.worker import BaseWorker
 
-from tenant_slots import conf, dispatch, surroundings
+from tenant_slots import conf, queue_directory, surroundings
 from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.django_tasks import use
 from tenant_slots.named import NOT_IMPORTABLE
@@ -139,7 +139,7 @@ def check_addresses(**_: Any) -> list[CheckMessage]:
         _without_url(error.queue)
         if _is_without_url(rq_queues()[error.queue])
         else Error(str(error), hint=hint, id="tenant_slots.E019")
-        for error in dispatch.unusable()
+        for error in queue_directory.unusable()
     ]
 
 

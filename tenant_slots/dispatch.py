@@ -1,41 +1,31 @@
-"""Our jobs in RQ's queues: push an admitted one, remove it, stop it, defer it.
+"""Our jobs in RQ's queues: push an admitted one, remove it, stop it.
 
-``workers/`` and ``running/deliveries.py`` touch these queues too, but only for what RQ delivers.
+``workers/`` and ``running/deliveries.py`` touch these queues too, but only for what RQ delivers. How a queue of RQ is
+reached says `queue_directory`.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import sys
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from copy import copy
-from datetime import datetime
-from enum import Enum
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
-from math import ceil
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
-import django_rq
-from django.core.signals import setting_changed
 from django_rq.queues import get_result_ttl
-from redis.exceptions import RedisError
-from rq import Queue, Retry
+from rq import Queue
 from rq.command import send_stop_job_command
 from rq.exceptions import InvalidJobOperation, NoSuchJobError
-from rq.job import Job, JobStatus, _job_stack
+from rq.job import Job, JobStatus
 from rq.utils import as_text
-from rq.worker import Worker, WorkerStatus
 
-from tenant_slots import logs, redis_servers, tenants
-from tenant_slots.conf import app_settings, rq_queues
-from tenant_slots.db import clock
-from tenant_slots.exceptions import UnknownQueue, UnreadableColumn, UnusableQueue
+from tenant_slots import logs, queue_directory
+from tenant_slots.conf import app_settings
+from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.models import TenantJob, rq_id_of, rq_queue_of
-from tenant_slots.queue_names import queue_problem
 
 T = TypeVar("T")
 
@@ -60,120 +50,11 @@ It has last asked before a tenant was told to wait for a moment, so that it woul
 of which it has no job.
 """
 
-OUT_OF_REACH = (RedisError, UnknownQueue, UnusableQueue)
-"""What asking RQ of a queue raises when its server is away or has no usable address, or when the project has given the
-queue up."""
-
-UNREADABLE_URL = (
-    "its URL cannot be read; write it as redis://user:password@host:6379/0, with / ? # @ [ ] of the password "
-    "percent-encoded"
-)
-"""In place of the error, which may quote a part of the password."""
-
 NO_SUCH_JOB = (NoSuchJobError, ValueError)
 """ValueError: what SQL from outside has put in place of its id is no id to RQ (RQ 2.12)."""
 
 DEFER_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16)
 """Seconds between looks for a job that RQ is deferring; RQ needs about five milliseconds for it."""
-
-
-_queues: dict[str, Queue] = {}
-_sources: dict[str, Queue] = {}
-_beside: dict[str, list[str]] = {}
-
-
-def queue_named(name: str) -> Queue:
-    """The RQ queue, one object per process: it keeps its connection and what it learnt of the server.
-
-    The connection is one of our own, which nobody waits for: see `redis_servers`.
-    """
-    if name not in _queues:
-        queue = copy(_sources[name] if name in _sources else _configured(name))
-        queue.connection = redis_servers.impatient(queue.connection)
-        _queues[name] = queue
-    return _queues[name]
-
-
-def _configured(name: str) -> Queue:
-    tenants.require_known(name)
-    if problem := queue_problem(name):
-        raise UnusableQueue(queue=name, problem=problem)
-    try:
-        queue = django_rq.get_queue(name)
-        redis_servers.require_options(queue.connection)
-    except Exception as error:  # whatever Django, RQ and redis-py make of a wrong value, or of one that is missing
-        if redis_servers.is_readable(_url_of(name)):
-            raise UnusableQueue(queue=name, problem=f"{type(error).__name__}: {error}") from error
-        raise UnusableQueue(queue=name, problem=UNREADABLE_URL) from None  # it quotes what it takes for a port
-    return queue
-
-
-def _url_of(name: str) -> object:
-    config = rq_queues()[name]
-    return config.get("URL") if isinstance(config, Mapping) else None
-
-
-def unusable() -> Iterator[UnusableQueue]:
-    """What is wrong with the settings of the project's queues. Nothing is connected to."""
-    for name in rq_queues():
-        try:
-            queue_named(name)
-        except UnusableQueue as error:
-            yield error
-
-
-def timeout_of_queue(name: str) -> int:
-    """What RQ gives a job that comes without one. Raises UnknownQueue when the project has no such queue."""
-    return queue_named(name)._default_timeout
-
-
-def use_queue(queue: Queue) -> None:
-    """Push to this queue as the worker is told to reach it."""
-    _sources[queue.name] = queue
-    _queues.pop(queue.name, None)
-
-
-def queues_beside(name: str) -> list[str]:
-    """The project's queues on the same server as this one, itself among them."""
-    if name not in _beside:
-        tenants.require_known(name)
-        server = _server_of(name)
-        names = dict.fromkeys([name, *rq_queues()])
-        _beside[name] = [one for one in names if _server_of(one) == server]
-    return _beside[name]
-
-
-def _server_of(name: str) -> Hashable:
-    """One that cannot be used shares its server with no other; whoever asks it is told why."""
-    try:
-        return redis_servers.server_of(queue_named(name).connection)
-    except (UnknownQueue, UnusableQueue):
-        return name
-
-
-@contextmanager
-def reaching(name: str) -> Iterator[Queue]:
-    """The RQ queue, to ask its server something.
-
-    Raises:
-        RedisError: the server is away. For a while afterwards this fails at once.
-        UnknownQueue: the project has no such queue.
-        UnusableQueue: its settings lead to no server.
-    """
-    queue = queue_named(name)
-    with redis_servers.asked(queue.connection):
-        yield queue
-
-
-def _forget_queues(*, setting: str, **_: Any) -> None:
-    if setting in ("RQ", "RQ_QUEUES"):
-        _queues.clear()
-        _sources.clear()
-        _beside.clear()
-        redis_servers.forget_absences()
-
-
-setting_changed.connect(_forget_queues)
 
 
 class Pushed(NamedTuple):
@@ -202,7 +83,7 @@ def push(jobs: Iterable[TenantJob]) -> Pushed:
 def _logging_absence(action: Callable[[], object], jobs: list[TenantJob]) -> bool:
     try:
         action()
-    except OUT_OF_REACH as error:
+    except queue_directory.OUT_OF_REACH as error:
         names = ", ".join(str(job.uuid) for job in jobs)
         logger.warning("admitted, but could not be pushed to RQ: job %s: %s", names, error, extra=logs.about(*jobs))
         return False
@@ -221,7 +102,7 @@ def remove(job: TenantJob) -> None:
         if rq_job := queue.fetch_job(rq_id):
             rq_job.cancel() if job.rq_job_id else rq_job.delete()
 
-    _tolerant(delete, job)
+    tolerant(delete, job)
 
 
 def _may_be_in_rq(job: TenantJob) -> bool:
@@ -250,9 +131,9 @@ def missing(jobs: Iterable[tuple[int, UUID, int, str, str, str]]) -> Missing:
     lost = Missing([], {})
     for name, own in by_queue.items():
         try:
-            with reaching(name) as queue_in_rq:
+            with queue_directory.reaching(name) as queue_in_rq:
                 present = set(queue_in_rq.job_ids)
-        except OUT_OF_REACH as error:
+        except queue_directory.OUT_OF_REACH as error:
             lost.unasked[name] = error
         else:
             lost.jobs.extend(pk for rq_id, pk in own.items() if rq_id not in present)
@@ -276,7 +157,7 @@ def push_again(job: TenantJob) -> bool:
     Raises:
         RedisError: Redis cannot be asked.
     """
-    with reaching(job.rq_queue_name) as queue:
+    with queue_directory.reaching(job.rq_queue_name) as queue:
         rq_job = None
         with suppress(*NO_SUCH_JOB):
             rq_job = queue.fetch_job(job.last_rq_id)
@@ -287,51 +168,9 @@ def push_again(job: TenantJob) -> bool:
         return True
 
 
-class WorkerRecord(Enum):
-    """What RQ's record of the worker that started a job says."""
-
-    NAMES_IT = "it runs the job"
-    OTHERWISE = "it is idle, or runs another job"
-    ABSENT = "there is no such worker"
-    UNKNOWN = "Redis cannot be asked"
-
-
-def worker_record(job: TenantJob) -> WorkerRecord:
-    """What RQ knows of a stock worker. Only `NAMES_IT` is to be believed at once.
-
-    The record lives for a minute after its last heartbeat, and a worker that has lost it to a FLUSHALL writes it again
-    with the next one. A replica that was promoted may lack what the worker wrote when it took the job; the record then
-    says for as long as the job runs that the worker is idle. Heartbeats for the job go on, see `last_heartbeat`.
-    """
-    key = Worker.redis_worker_namespace_prefix + job.worker
-    try:
-        with reaching(job.rq_queue_name) as queue:
-            worker = Worker.find_by_key(key, connection=queue.connection)
-            if worker is None:
-                return WorkerRecord.ABSENT
-            runs_it = worker.get_state() != WorkerStatus.IDLE and worker.get_current_job_id() in (None, job.last_rq_id)
-            return WorkerRecord.NAMES_IT if runs_it else WorkerRecord.OTHERWISE
-    except OUT_OF_REACH as error:
-        logger.warning("RQ cannot be asked about worker %s: %s", job.worker, error, extra=logs.about(job))
-        return WorkerRecord.UNKNOWN
-
-
-def last_heartbeat(job: TenantJob) -> object:
-    """What a forking stock worker renews in Redis while its work-horse runs the job.
-
-    None when another worker has been given the same RQ job since, and has sent the heartbeat.
-    """
-    names = ("worker_name", "last_heartbeat")
-    worker, beat = _tolerant(lambda queue: queue.connection.hmget(Job.key_for(job.last_rq_id), *names), job) or (
-        None,
-        None,
-    )
-    return beat if worker in (None, b"", job.worker.encode()) else None
-
-
 def was_stopped(job: TenantJob) -> bool:
     """Whether RQ's stop command killed the job's process."""
-    rq_job = None if job.is_reservation else _tolerant(lambda queue: queue.fetch_job(job.last_rq_id), job)
+    rq_job = None if job.is_reservation else tolerant(lambda queue: queue.fetch_job(job.last_rq_id), job)
     return rq_job is not None and rq_job.get_status(refresh=False) == JobStatus.STOPPED
 
 
@@ -339,36 +178,7 @@ def stop(job: TenantJob) -> None:
     """Ask the worker of a running job to kill it. Nobody can do that to a reservation, which sees that it was asked."""
     if not _may_be_in_rq(job):
         return
-    _tolerant(lambda queue: send_stop_job_command(queue.connection, job.last_rq_id, serializer=queue.serializer), job)
-
-
-def deferred(rq_job: Job, until: datetime | None = None, seconds: float | None = None) -> Retry:
-    """What a plain RQ job returns to run again at a time or so much later, ``RESCHEDULE_DELAY`` seconds without either.
-
-    RQ counts a returned Retry against the limit of the function's own Retry, and adds one after this returns.
-    Waiting is not failing, so the count is lowered by one here (RQ 2.12, ``Job._handle_retry_result``).
-    """
-    rq_job.number_of_retries = (rq_job.number_of_retries or 0) - 1
-    if seconds is None:
-        seconds = (until - clock.now()).total_seconds() if until else app_settings.RESCHEDULE_DELAY
-    return Retry(max=sys.maxsize, interval=max(1, ceil(seconds)))
-
-
-def job_around() -> Job | None:
-    """The RQ job whose function has RQ run the current one, as on a synchronous queue: RQ keeps them on a stack."""
-    current = _job_stack.pop()  # type: ignore[no-untyped-call]
-    around: Job | None = _job_stack.top
-    if current is not None:
-        _job_stack.push(current)  # type: ignore[no-untyped-call]
-    return around
-
-
-def by_server(queues: Sequence[str]) -> dict[str, list[str]]:
-    """One queue of each server, and all of these queues on it; one that the project does not have is by itself."""
-    servers: dict[Hashable, list[str]] = {}
-    for name in queues:
-        servers.setdefault(_server_of(name), []).append(name)
-    return {names[0]: names for names in servers.values()}
+    tolerant(lambda queue: send_stop_job_command(queue.connection, job.last_rq_id, serializer=queue.serializer), job)
 
 
 def plain_ids(queues: Sequence[str]) -> dict[str, set[str]]:
@@ -377,36 +187,19 @@ def plain_ids(queues: Sequence[str]) -> dict[str, set[str]]:
     Nothing of a server that cannot be asked.
     """
     found: dict[str, set[str]] = {}
-    for name, same_server in by_server(queues).items():
-        with suppress(*OUT_OF_REACH), reaching(name) as queue:
+    for name, same_server in queue_directory.by_server(queues).items():
+        with suppress(*queue_directory.OUT_OF_REACH), queue_directory.reaching(name) as queue:
             with queue.connection.pipeline(transaction=False) as pipeline:
                 for other in same_server:
-                    pipeline.lrange(queue_named(other).key, 0, IDS_SEEN - 1)
+                    pipeline.lrange(queue_directory.queue_named(other).key, 0, IDS_SEEN - 1)
                 listed = pipeline.execute()
             for other, raw in zip(same_server, listed, strict=True):
                 found[other] = {rq_id for rq_id in map(as_text, raw) if not is_ours(rq_id) and rq_id != NUDGE}
     return found
 
 
-def unasked() -> dict[str, Exception]:
-    """Those of the project's queues whose list cannot be asked for, and why."""
-    found: dict[str, Exception] = {}
-    for name in rq_queues():
-        try:
-            window_of(name)
-        except OUT_OF_REACH as error:
-            found[name] = error
-    return found
-
-
-def window_of(name: str) -> int:
-    """How many jobs are in RQ's list of a queue, plain ones among them. Raises as `reaching`."""
-    with reaching(name) as queue:
-        return int(queue.count)
-
-
 def _push_fresh(name: str, jobs: list[TenantJob]) -> None:
-    with reaching(name) as queue:
+    with queue_directory.reaching(name) as queue:
         for start in range(0, len(jobs), PUSHED_AT_ONCE):
             with queue.connection.pipeline() as pipeline:
                 for job in jobs[start : start + PUSHED_AT_ONCE]:
@@ -448,7 +241,7 @@ def _bring_forward(job: TenantJob, forgotten: list[TenantJob]) -> None:
     """
     for pause in DEFER_PAUSES:
         try:
-            with reaching(job.rq_queue_name) as queue:
+            with queue_directory.reaching(job.rq_queue_name) as queue:
                 queue.scheduled_job_registry.requeue(job.last_rq_id)
             return
         except NO_SUCH_JOB:
@@ -460,13 +253,13 @@ def _bring_forward(job: TenantJob, forgotten: list[TenantJob]) -> None:
     logger.info(text, job.last_rq_id, extra=logs.about(job))
 
 
-def _tolerant(action: Callable[[Queue], T], job: TenantJob) -> T | None:
+def tolerant(action: Callable[[Queue], T], job: TenantJob) -> T | None:
     """RQ's side of a job may already be gone, or out of reach; the row is the truth."""
     try:
-        with reaching(job.rq_queue_name) as queue:
+        with queue_directory.reaching(job.rq_queue_name) as queue:
             return action(queue)
     except (*NO_SUCH_JOB, InvalidJobOperation):
         return None
-    except OUT_OF_REACH as error:
+    except queue_directory.OUT_OF_REACH as error:
         logger.warning("RQ's record of job %s could not be changed: %s", job.uuid, error, extra=logs.about(job))
         return None

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from redis import Redis
 from redis.exceptions import NoScriptError
 
-from tenant_slots import dispatch
+from tenant_slots import queue_directory
 from tenant_slots.conf import app_settings
 
 SECONDS_ALIVE = 15
@@ -229,14 +229,14 @@ def known(rq_queue: str, tenant_queue_ids: Sequence[int]) -> Iterator[int]:
     """
     for start in range(0, len(tenant_queue_ids), TENANTS_PER_CALL):
         some = tenant_queue_ids[start : start + TENANTS_PER_CALL]
-        with dispatch.reaching(rq_queue) as queue:
+        with queue_directory.reaching(rq_queue) as queue:
             scores = queue.connection.zmscore(f"tenant_slots:order:{rq_queue}", [str(pk) for pk in some])
         yield from (pk for pk, score in zip(some, scores, strict=True) if score is not None)
 
 
 def tenants_in(rq_queue: str) -> int:
-    """How many tenants stand in the order. Raises as `dispatch.reaching`."""
-    with dispatch.reaching(rq_queue) as queue:
+    """How many tenants stand in the order. Raises as `queue_directory.reaching`."""
+    with queue_directory.reaching(rq_queue) as queue:
         return int(queue.connection.zcard(f"tenant_slots:order:{rq_queue}"))
 
 
@@ -259,13 +259,13 @@ def _turn(answer: Any) -> Turn | None:
 
 def _known_names(rq_queue: str, names: list[bytes]) -> list[str]:
     """Without the queues that the project has had."""
-    return [name.decode() for name in names if name.decode() in dispatch.queues_beside(rq_queue)]
+    return [name.decode() for name in names if name.decode() in queue_directory.queues_beside(rq_queue)]
 
 
 def _ask(rq_queue: str, *arguments: Any) -> Any:
     """By the command itself: redis-py 8 looks each time whether its client is an asynchronous one, which takes time."""
     script = _script()
-    with dispatch.reaching(rq_queue) as queue:
+    with queue_directory.reaching(rq_queue) as queue:
         try:
             return queue.connection.execute_command("EVALSHA", script.sha, 0, *arguments)  # type: ignore[no-untyped-call]
         except NoScriptError:

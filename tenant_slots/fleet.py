@@ -11,16 +11,19 @@ import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import Any
 
 from redis import Redis
+from rq.job import Job
 from rq.suspension import is_suspended
 from rq.utils import utcparse
 from rq.worker import Worker, WorkerStatus
 
-from tenant_slots import dispatch, logs
+from tenant_slots import dispatch, logs, queue_directory
 from tenant_slots.conf import rq_queues
 from tenant_slots.exceptions import UnusableQueue
+from tenant_slots.models import TenantJob
 from tenant_slots.validation import storable
 
 logger = logging.getLogger("tenant_slots")
@@ -103,12 +106,12 @@ def known(*queues: str) -> Fleet:
     unasked: list[str] = []
     unusable: list[str] = []
     suspended: list[str] = []
-    for name, same_server in dispatch.by_server(queues or tuple(rq_queues())).items():
+    for name, same_server in queue_directory.by_server(queues or tuple(rq_queues())).items():
         try:
-            with dispatch.reaching(name) as queue:
+            with queue_directory.reaching(name) as queue:
                 members |= {member.name: member for member in _members(queue.connection)}
                 suspended += same_server if is_suspended(queue.connection) else []
-        except dispatch.OUT_OF_REACH as error:
+        except queue_directory.OUT_OF_REACH as error:
             about_queue = logs.about_named(queue=name)
             logger.warning(
                 "the workers of queue %s cannot be asked for: %s", storable(str(name)), error, extra=about_queue
@@ -130,6 +133,46 @@ def without_worker(known: Fleet, with_jobs: Collection[str]) -> list[str]:
     left_alone = [name for name in rq_queues() if known.is_without_worker(name)]
     plain = dispatch.plain_ids([name for name in left_alone if name not in with_jobs])
     return [name for name in left_alone if name in with_jobs or plain.get(name)]
+
+
+class WorkerRecord(Enum):
+    """What RQ's record of the worker that started a job says."""
+
+    NAMES_IT = "it runs the job"
+    OTHERWISE = "it is idle, or runs another job"
+    ABSENT = "there is no such worker"
+    UNKNOWN = "Redis cannot be asked"
+
+
+def worker_record(job: TenantJob) -> WorkerRecord:
+    """What RQ knows of a stock worker. Only `NAMES_IT` is to be believed at once.
+
+    The record lives for a minute after its last heartbeat, and a worker that has lost it to a FLUSHALL writes it again
+    with the next one. A replica that was promoted may lack what the worker wrote when it took the job; the record then
+    says for as long as the job runs that the worker is idle. Heartbeats for the job go on, see `last_heartbeat`.
+    """
+    key = Worker.redis_worker_namespace_prefix + job.worker
+    try:
+        with queue_directory.reaching(job.rq_queue_name) as queue:
+            worker = Worker.find_by_key(key, connection=queue.connection)
+            if worker is None:
+                return WorkerRecord.ABSENT
+            runs_it = worker.get_state() != WorkerStatus.IDLE and worker.get_current_job_id() in (None, job.last_rq_id)
+            return WorkerRecord.NAMES_IT if runs_it else WorkerRecord.OTHERWISE
+    except queue_directory.OUT_OF_REACH as error:
+        logger.warning("RQ cannot be asked about worker %s: %s", job.worker, error, extra=logs.about(job))
+        return WorkerRecord.UNKNOWN
+
+
+def last_heartbeat(job: TenantJob) -> object:
+    """What a forking stock worker renews in Redis while its work-horse runs the job.
+
+    None when another worker has been given the same RQ job since, and has sent the heartbeat.
+    """
+    names = ("worker_name", "last_heartbeat")
+    found = dispatch.tolerant(lambda queue: queue.connection.hmget(Job.key_for(job.last_rq_id), *names), job)
+    worker, beat = found or (None, None)
+    return beat if worker in (None, b"", job.worker.encode()) else None
 
 
 def _members(connection: Redis) -> Iterable[Member]:

@@ -28,6 +28,7 @@ from tenant_slots.db.transactions import patience, waiting_at_most
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
+from tenant_slots.queue_directory import OUT_OF_REACH
 from tenant_slots.refusals import is_refusal
 from tenant_slots.releases import Admission, Release
 
@@ -282,7 +283,7 @@ def _unless_out_of_reach(action: Callable[[], T]) -> T | None:
     """The sweep offers again whoever has something to run."""
     try:
         return action()
-    except dispatch.OUT_OF_REACH as error:
+    except OUT_OF_REACH as error:
         logger.warning("Redis cannot be asked for the order of tenants, so a sweep offers them again: %s", error)
         return None
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from django.db.models import Exists, OuterRef
 
-from tenant_slots import dispatch, fair_order
+from tenant_slots import fair_order, queue_directory
 from tenant_slots.fair_order import Turn
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.queue_names import usable_queues
@@ -67,5 +67,5 @@ def listens(rq_queue: str, *, if_unknown: bool) -> bool:
     """Whether a worker listens to a queue; `if_unknown` where its Redis cannot be asked."""
     try:
         return fair_order.listens(rq_queue)
-    except dispatch.OUT_OF_REACH:
+    except queue_directory.OUT_OF_REACH:
         return if_unknown

@@ -17,7 +17,7 @@ from django.db import connection
 from rq import Worker
 from rq.job import JobStatus
 
-from tenant_slots import dispatch
+from tenant_slots import queue_directory
 from tenant_slots.models import TenantJob
 
 ROOT = Path(__file__).parent.parent
@@ -148,5 +148,5 @@ def last_rq_id(job: TenantJob) -> str:
 
 def is_announced(job: TenantJob) -> bool:
     """Whether RQ has been told that the job runs; workers of ours tell so when it has lasted for a moment."""
-    rq_job = dispatch.queue_named(job.rq_queue_name).fetch_job(last_rq_id(job))
+    rq_job = queue_directory.queue_named(job.rq_queue_name).fetch_job(last_rq_id(job))
     return rq_job is not None and rq_job.get_status() == JobStatus.STARTED

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core.checks import run_checks
 from django.test import override_settings
 
-from tenant_slots import conf, dispatch, fleet
+from tenant_slots import conf, fleet, queue_directory
 from tenant_slots.exceptions import UnusableQueue
 from tenant_slots.setting_rules import RULES
 from tenant_slots.tasks.registry import registered
@@ -163,7 +163,7 @@ def test_no_part_of_a_password_that_makes_its_url_unreadable_is_told(
         (message,) = run_checks(tags=["tenant_slots"])
         fleet.known()
         with pytest.raises(UnusableQueue) as raised:
-            dispatch.queue_named("reports")
+            queue_directory.queue_named("reports")
     told = f"{message.msg}{message.hint}{caplog.text}{''.join(traceback.format_exception(raised.value))}"
     assert "s3cr" not in told
     assert "percent-encoded" in message.msg
@@ -184,8 +184,8 @@ def test_a_queue_whose_name_no_row_can_have_is_named_beside_those_that_can_be_us
 ) -> None:
     with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, name: settings.RQ_QUEUES["imports"]}):
         (message,) = run_checks(tags=["tenant_slots"])
-        assert {"reports", name} & set(dispatch.queues_beside("imports")) == {"reports"}
-        assert list(fleet.known().unasked) == list(dispatch.unasked()) == [name]
+        assert {"reports", name} & set(queue_directory.queues_beside("imports")) == {"reports"}
+        assert list(fleet.known().unasked) == list(queue_directory.unasked()) == [name]
     assert (message.id, problem in message.msg) == ("tenant_slots.E019", True)
     assert f"{message.msg}{message.hint}{caplog.text}".encode(), "a log is a file of UTF-8"
 

@@ -10,11 +10,11 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
-from tenant_slots import dispatch
 from tenant_slots.admin import forms
 from tenant_slots.db import clock
 from tenant_slots.exceptions import TimeHasPassed
 from tenant_slots.models import State, TenantQueue
+from tenant_slots.running import deliveries
 from tests import jobs
 from tests.factories import fresh, tenant_queue
 
@@ -85,7 +85,7 @@ def test_a_plain_job_comes_back_when_it_is_due(ahead: timedelta, monkeypatch: py
 
     this_clock_is(ahead, monkeypatch)
     job: Any = Deferring()
-    assert dispatch.deferred(job, until=in_truth(minutes=5)).intervals[0] in range(290, 302)
+    assert deliveries.deferred(job, until=in_truth(minutes=5)).intervals[0] in range(290, 302)
 
 
 def test_the_time_is_of_the_kind_that_the_project_uses(settings: Any) -> None:

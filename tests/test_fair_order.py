@@ -1163,6 +1163,6 @@ def test_an_end_that_was_kept_is_charged_once(seconds: float | None, charged: fl
 
 
 def test_all_queues_of_one_server_are_asked_together() -> None:
-    from tenant_slots import dispatch
+    from tenant_slots import queue_directory
 
-    assert sorted(dispatch.queues_beside(QUEUE)) == sorted(settings.RQ_QUEUES)
+    assert sorted(queue_directory.queues_beside(QUEUE)) == sorted(settings.RQ_QUEUES)

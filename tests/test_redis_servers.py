@@ -16,7 +16,7 @@ from redis.connection import AbstractConnection, ConnectionPool
 from redis.sentinel import MasterNotFoundError, Sentinel
 from rq import Queue
 
-from tenant_slots import dispatch, fair_order, fleet, redis_servers
+from tenant_slots import dispatch, fair_order, fleet, queue_directory, redis_servers
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import findings, steps
 from tenant_slots.workers import TenantSimpleWorker
@@ -98,8 +98,8 @@ def test_nobody_waits_for_longer_than_our_own_timeouts(away: None, attempts: lis
 def test_what_the_project_connects_with_is_left_as_it_was() -> None:
     mine = django_rq.get_queue("imports")
     options = dict(mine.connection.connection_pool.connection_kwargs)
-    dispatch.use_queue(mine)
-    ours: dict[str, Any] = dispatch.queue_named("imports").connection.connection_pool.connection_kwargs
+    queue_directory.use_queue(mine)
+    ours: dict[str, Any] = queue_directory.queue_named("imports").connection.connection_pool.connection_kwargs
     assert ours["socket_timeout"] == redis_servers.ANSWER_SECONDS
     assert mine.connection.connection_pool.connection_kwargs == options
     shared = {name for name, value in ours.items() if name in options and value is options[name]}
@@ -113,7 +113,7 @@ def test_a_shorter_timeout_of_the_projects_own_is_kept() -> None:
 
 
 def test_a_connection_that_the_server_has_closed_is_opened_anew_and_is_no_absence() -> None:
-    queue = dispatch.queue_named("imports")
+    queue = queue_directory.queue_named("imports")
     with queue.connection.client() as own:
         number = own.client_id()
     django_rq.get_connection("imports").client_kill_filter(_id=number)
@@ -125,7 +125,7 @@ def test_a_connection_that_the_server_has_closed_is_opened_anew_and_is_no_absenc
 
 
 def test_a_server_without_memory_is_not_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = dispatch.queue_named("imports").connection
+    connection = queue_directory.queue_named("imports").connection
     with pytest.raises(redis.ResponseError), redis_servers.asked(connection):
         raise redis.exceptions.OutOfMemoryError
     with redis_servers.asked(connection):
@@ -161,7 +161,7 @@ def test_no_password_of_a_sentinel_is_told_while_it_is_away(
             jobs.fail.enqueue("acme")
             sweep_now()
             _, found = doctor()
-            pool: Any = dispatch.queue_named("imports").connection.connection_pool
+            pool: Any = queue_directory.queue_named("imports").connection.connection_pool
             with pytest.raises(redis.ConnectionError) as raised:
                 pool.sentinel_manager.discover_master("one")
     redis_servers.forget_absences()
@@ -191,7 +191,7 @@ def test_nor_by_the_thread_in_which_a_worker_waits_for_commands(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     replace_sleep(monkeypatch, lambda seconds: None)
-    worker: Any = TenantSimpleWorker([dispatch.queue_named("imports")], prepare_for_work=False)
+    worker: Any = TenantSimpleWorker([queue_directory.queue_named("imports")], prepare_for_work=False)
     worker._pubsub_exception_handler(MasterNotFoundError("password=s3cret"), None, None)
     worker._pubsub_exception_handler(redis.ConnectionError("Connection refused"), None, None)
     assert redis_servers.NO_MASTER in caplog.text
@@ -230,7 +230,7 @@ def test_services_of_one_sentinel_are_different_servers(monkeypatch: pytest.Monk
     }
     monkeypatch.setattr("django_rq.settings.QUEUES", queues)
     with override_settings(RQ_QUEUES=queues):
-        assert list(dispatch.by_server(list(queues))) == ["first", "second", "elsewhere"]
+        assert list(queue_directory.by_server(list(queues))) == ["first", "second", "elsewhere"]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots import dispatch, rates, rests
+from tenant_slots import queue_directory, rates, rests
 from tenant_slots.db import clock
 from tenant_slots.models import LimitSource, State, TenantJob, TenantQueue
 from tenant_slots.queue_names import usable_queues
@@ -177,7 +177,7 @@ def told_to_rest(suspended: Sequence[str]) -> str:
     """
     if not suspended:
         return ""
-    if len(dispatch.by_server(usable_queues())) == 1:
+    if len(queue_directory.by_server(usable_queues())) == 1:
         return gettext("All workers are suspended, until somebody calls manage.py rqresume.")
     text = gettext(
         "The workers of these queues are suspended, until somebody calls rq resume for their Redis: %(queues)s."

@@ -22,7 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from tenant_slots import dispatch, fair_order, fleet
+from tenant_slots import fair_order, fleet, queue_directory
 from tenant_slots.access import decision, is_allowed
 from tenant_slots.conf import app_settings
 from tenant_slots.db.requests import outside_transactions
@@ -234,8 +234,8 @@ def _tell_redis(exposition: _Exposition) -> None:
 
 def _tell_lists(exposition: _Exposition, queue: str) -> bool:
     try:
-        window, tenants = dispatch.window_of(queue), fair_order.tenants_in(queue)
-    except dispatch.OUT_OF_REACH:
+        window, tenants = queue_directory.window_of(queue), fair_order.tenants_in(queue)
+    except queue_directory.OUT_OF_REACH:
         return False
     exposition.tell("window_jobs", (queue,), window)
     exposition.tell("tenants_in_order", (queue,), tenants)

@@ -16,7 +16,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from tenant_slots import dispatch, logs, tenants
+from tenant_slots import logs, queue_directory, tenants
 from tenant_slots.conf import app_settings
 from tenant_slots.enqueueing.new_job import NewJob
 from tenant_slots.exceptions import UnusableQueue
@@ -137,7 +137,7 @@ def _count(task: TenantTask[..., Any], enqueues: Iterable[tuple[str, int]]) -> l
     """Count so many more enqueues of each tenant; returns how many each rule's window had before, in one round trip."""
     keep = int(max(rule.threshold for rule in task.throttle))  # Redis gets what repr() gives, also of an Enum
     windows = [rule.per // timedelta(microseconds=1) for rule in task.throttle]
-    with dispatch.queue_named(task.queue).connection.pipeline(transaction=False) as pipeline:
+    with queue_directory.queue_named(task.queue).connection.pipeline(transaction=False) as pipeline:
         for tenant, more in enqueues:
             pipeline.eval(COUNT, 1, key_of(task, tenant), more, keep, *windows)
         counts: list[list[int]] = pipeline.execute()

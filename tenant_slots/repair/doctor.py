@@ -10,7 +10,7 @@ from django.db.models import Model, QuerySet
 from redis.exceptions import RedisError
 from rq.timeouts import BaseTimeoutException
 
-from tenant_slots import dispatch
+from tenant_slots import queue_directory
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import UnusableQueue
 from tenant_slots.models import REFUSED, KeptChange, TenantJob, TenantQueue
@@ -67,7 +67,7 @@ def _stale_owners() -> Iterator[Finding]:
 
 def _unasked() -> Iterator[Finding]:
     """Queues whose Redis cannot be asked, whether or not there are jobs: nothing is known of what is in it."""
-    for queue, error in dispatch.unasked().items():
+    for queue, error in queue_directory.unasked().items():
         yield Finding(REDIS, "", queue, "", f"its Redis cannot be asked: {error}")
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from django.db.models import CharField, Count, Exists, F, OuterRef, Q, QuerySet, Value, Window
 from django.db.models.functions import RowNumber
 
-from tenant_slots import chains, charges, dispatch, fair_order, logs, owners, rates, rests
+from tenant_slots import chains, charges, dispatch, fair_order, logs, owners, queue_directory, rates, rests
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.exceptions import UnreadableColumn
@@ -218,7 +218,7 @@ def stranded_by_queue() -> Iterator[tuple[str, list[tuple[int, int]]]]:
     for rq_queue, rows in with_something_to_run().items():
         try:
             known = set(fair_order.known(rq_queue, [pk for pk, _ in rows]))
-        except dispatch.OUT_OF_REACH as error:
+        except queue_directory.OUT_OF_REACH as error:
             about_queue = logs.about_named(queue=rq_queue)
             logger.warning("the order of tenants in queue %s cannot be asked: %s", rq_queue, error, extra=about_queue)
         else:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from enum import Enum
 from functools import partial
 
-from tenant_slots import dispatch, owners, transitions
+from tenant_slots import dispatch, fleet, owners, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.commits import after_commit
-from tenant_slots.dispatch import WorkerRecord
+from tenant_slots.fleet import WorkerRecord
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Liveness
 from tenant_slots.repair import totals
@@ -62,7 +62,7 @@ def _outlived_by_its_worker(job: TenantJob) -> bool:
 
     A worker of ours that has lost a work-horse says so itself; a sweep finds its job only when it died too.
     """
-    return not job.beats and dispatch.worker_record(job) is WorkerRecord.OTHERWISE
+    return not job.beats and fleet.worker_record(job) is WorkerRecord.OTHERWISE
 
 
 def is_out_of_the_way(job: TenantJob) -> bool:

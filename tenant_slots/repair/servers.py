@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from redis.exceptions import ResponseError
 
-from tenant_slots import dispatch
+from tenant_slots import queue_directory
 from tenant_slots.conf import rq_queues
 
 NO_EVICTION = "noeviction"
@@ -23,8 +23,8 @@ def evicting() -> Iterator[tuple[str, str]]:
 
     Not those that do not tell.
     """
-    for name in dispatch.by_server(list(rq_queues())):
-        with suppress(*dispatch.OUT_OF_REACH), dispatch.reaching(name) as queue:
+    for name in queue_directory.by_server(list(rq_queues())):
+        with suppress(*queue_directory.OUT_OF_REACH), queue_directory.reaching(name) as queue:
             memory = queue.connection.info("memory")
             policy = str(memory.get("maxmemory_policy", NO_EVICTION))
             if memory.get("maxmemory") and policy != NO_EVICTION:
@@ -38,9 +38,9 @@ def refusing_writes() -> Iterator[tuple[str, str]]:
     """
     for name in rq_queues():
         try:
-            with dispatch.reaching(name) as queue:
+            with queue_directory.reaching(name) as queue:
                 queue.connection.eval(NO_WRITE, len(NEVER_THERE), *NEVER_THERE)
         except ResponseError as error:
             yield name, f"{type(error).__name__}: {error}"
-        except dispatch.OUT_OF_REACH:
+        except queue_directory.OUT_OF_REACH:
             continue

@@ -13,11 +13,11 @@ from typing import Any
 from django.db.models import Q, QuerySet
 from redis.exceptions import RedisError
 
-from tenant_slots import dispatch, fair_order, logs, owners, transitions
+from tenant_slots import dispatch, fair_order, fleet, logs, owners, queue_directory, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago
-from tenant_slots.dispatch import WorkerRecord
 from tenant_slots.exceptions import StaleVersion
+from tenant_slots.fleet import WorkerRecord
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue, rq_queue_of
 from tenant_slots.owners import Liveness
@@ -121,10 +121,10 @@ def reclaim_stale(report: Report, contact: Contact) -> None:
 
 def _is_given_up(job: TenantJob, contact: Contact) -> bool:
     """Whether a stock worker has left the job: for long RQ has not said that it runs it, nor had a heartbeat for it."""
-    if dispatch.worker_record(job) in (WorkerRecord.NAMES_IT, WorkerRecord.UNKNOWN):
+    if fleet.worker_record(job) in (WorkerRecord.NAMES_IT, WorkerRecord.UNKNOWN):
         contact.trusts(job)
         return False
-    return contact.doubts(job, dispatch.last_heartbeat(job)) >= ABSENCE_SECONDS
+    return contact.doubts(job, fleet.last_heartbeat(job)) >= ABSENCE_SECONDS
 
 
 def _reclaim_stale(job: TenantJob, report: Report) -> bool:
@@ -283,7 +283,7 @@ def charge(report: Report, contact: Contact) -> None:
 
 
 def _charge(rq_queue: str, running: list[tuple[int, int, float]]) -> bool:
-    with suppress(*dispatch.OUT_OF_REACH):
+    with suppress(*queue_directory.OUT_OF_REACH):
         fair_order.charge(rq_queue, running)
         return True
     return False

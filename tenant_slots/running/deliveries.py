@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from math import ceil
 from typing import Any
 
 from redis.client import Pipeline
@@ -22,6 +23,7 @@ from rq.registry import ScheduledJobRegistry
 from rq.utils import as_text, now
 
 from tenant_slots.conf import app_settings
+from tenant_slots.db import clock
 from tenant_slots.models import State, TenantJob
 
 AGAIN = "tenant_slots_again"
@@ -75,6 +77,18 @@ def again(rq_job: Job) -> Retry:
     return _recorded_by(rq_job, record)
 
 
+def deferred(rq_job: Job, until: datetime | None = None, seconds: float | None = None) -> Retry:
+    """What a plain RQ job returns to run again at a time or so much later, ``RESCHEDULE_DELAY`` seconds without either.
+
+    RQ counts a returned Retry against the limit of the function's own Retry, and adds one after this returns.
+    Waiting is not failing, so the count is lowered by one here (RQ 2.12, ``Job._handle_retry_result``).
+    """
+    rq_job.number_of_retries = (rq_job.number_of_retries or 0) - 1
+    if seconds is None:
+        seconds = (until - clock.now()).total_seconds() if until else app_settings.RESCHEDULE_DELAY
+    return Retry(max=sys.maxsize, interval=max(1, ceil(seconds)))
+
+
 def later(rq_job: Job, job: TenantJob) -> Retry:
     """For a second delivery while the first seems to run: it comes back, in case that one was lost.
 
@@ -122,7 +136,7 @@ def _name_the_worker_of(job: TenantJob, rq_job: Job) -> None:
     """RQ has just noted that our worker runs the job; a stop command must go to the one that does.
 
     Not where the worker is a stock one: the sweep knows by the name whose heartbeats RQ has, see
-    `dispatch.last_heartbeat`.
+    `fleet.last_heartbeat`.
     """
     ours = (rq_job.worker_name or "").encode()
 

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from rq import Retry, get_current_job
 from rq.job import Job
 
-from tenant_slots import dispatch, logs, tenants, transitions
+from tenant_slots import logs, queue_directory, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.exceptions import InvalidOption, UnknownQueue
@@ -56,7 +56,7 @@ def _run_delivered(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Ma
     try:
         return _run_plain(task.called_with(args, kwargs), rq_job)
     except TenantBusy as busy:
-        return dispatch.deferred(rq_job, seconds=busy.seconds_left)
+        return deliveries.deferred(rq_job, seconds=busy.seconds_left)
 
 
 def _is_under_way(rq_job: Job) -> bool:
@@ -90,8 +90,13 @@ def _timeout_for(task: TenantTask[..., Any], rq_job: Job) -> int | None:
     if timeout is None or rq_job.timeout == timeout or rq_job.worker_name in (None, "", SYNCHRONOUS):
         return None
     with suppress(UnknownQueue):
-        return timeout if rq_job.timeout == dispatch.timeout_of_queue(rq_job.origin) else None
+        return timeout if rq_job.timeout == _timeout_of_queue(rq_job.origin) else None
     return None
+
+
+def _timeout_of_queue(name: str) -> int:
+    """What RQ gives a job that comes without one. Raises UnknownQueue when the project has no such queue."""
+    return queue_directory.queue_named(name)._default_timeout
 
 
 def _run_plain(call: TaskCall, rq_job: Job) -> Any:
@@ -114,9 +119,9 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
         if job.has_ended:
             return None
         if job.state == State.SCHEDULED:
-            return dispatch.deferred(rq_job, until=job.run_after)
+            return deliveries.deferred(rq_job, until=job.run_after)
     if job is None or job.state != State.QUEUED:
-        return dispatch.deferred(rq_job)
+        return deliveries.deferred(rq_job)
     if not _started(run, job):
         return _not_started(rq_job, job)
     try:
@@ -166,7 +171,7 @@ def _not_started(rq_job: Job, job: TenantJob) -> Retry:
     persistently(lambda: job.refresh_from_db(fields=["state", "worker", "beats"]), about=[job])
     if job.state == State.RUNNING:
         return _second_delivery(rq_job, job)
-    return deliveries.ignored(rq_job, job) if job.has_ended else dispatch.deferred(rq_job)
+    return deliveries.ignored(rq_job, job) if job.has_ended else deliveries.deferred(rq_job)
 
 
 def _turn_away(job: TenantJob) -> None:

@@ -11,9 +11,9 @@ from functools import partial
 from uuid import UUID
 
 from django.db import Error
-from rq.job import Job
+from rq.job import Job, _job_stack
 
-from tenant_slots import dispatch, fair_order, logs, owners, slots, transitions
+from tenant_slots import fair_order, logs, owners, slots, transitions
 from tenant_slots.db.commits import after_commit
 from tenant_slots.db.compiled import Asked, together
 from tenant_slots.db.leftovers import Found
@@ -71,7 +71,7 @@ class Run:
         """
         run: Run | None = getattr(rq_job, ATTRIBUTE, None)
         if run is None:
-            around: Run | None = getattr(dispatch.job_around(), ATTRIBUTE, None)
+            around: Run | None = getattr(_job_around(), ATTRIBUTE, None)
             run = around if around and around.job is None else Run((rq_job and rq_job.worker_name) or "")
             run.hand_to(rq_job)
         return run
@@ -281,6 +281,15 @@ class Run:
         if self.job is not None:
             owners.runs_here.discard(self.job.token)
         self.job = None
+
+
+def _job_around() -> Job | None:
+    """The RQ job whose function has RQ run the current one, as on a synchronous queue: RQ keeps them on a stack."""
+    current = _job_stack.pop()  # type: ignore[no-untyped-call]
+    around: Job | None = _job_stack.top
+    if current is not None:
+        _job_stack.push(current)  # type: ignore[no-untyped-call]
+    return around
 
 
 def _stored(uuid: UUID) -> TenantJob | None:

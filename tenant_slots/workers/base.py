@@ -26,7 +26,7 @@ from rq.utils import now as utc_now
 from rq.worker import BaseWorker, WorkerStatus
 
 import tenant_slots
-from tenant_slots import dispatch, fleet
+from tenant_slots import dispatch, fleet, queue_directory
 from tenant_slots.conf import app_settings
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.redis_servers import NO_MASTER, asked, forget_absences, impatient, telling_no_password
@@ -361,7 +361,7 @@ class SweepingWorker(BaseWorker):
             getattr(tenant_slots, name)
         import_string(dispatch.RUNNER)
         for queue in self.queues:
-            dispatch.use_queue(queue)
+            queue_directory.use_queue(queue)
             queue.get_redis_server_version()
             name_driver_once(queue.connection)
         try:

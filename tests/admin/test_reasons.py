@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from rq.suspension import resume, suspend
 
 import tests.jobs
-from tenant_slots import dispatch, rates, slots
+from tenant_slots import queue_directory, rates, slots
 from tenant_slots.admin import reasons
 from tenant_slots.admin.words import long_moment
 from tenant_slots.db.clock import ago
@@ -408,7 +408,7 @@ def redis_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(name: str) -> Any:
         raise RedisConnectionError("away")
 
-    monkeypatch.setattr(dispatch, "reaching", away)
+    monkeypatch.setattr(queue_directory, "reaching", away)
 
 
 def test_redis_away_is_not_the_same_as_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:

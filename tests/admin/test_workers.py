@@ -14,7 +14,7 @@ from django.urls import reverse
 from redis.exceptions import ConnectionError as RedisConnectionError
 from rq import Queue
 
-from tenant_slots import dispatch, fleet
+from tenant_slots import fleet, queue_directory
 from tenant_slots.admin import TenantQueueAdmin, workers
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats import lanes
@@ -156,7 +156,7 @@ def test_redis_away_is_said_and_is_no_alarm(viewer: Client, monkeypatch: pytest.
     def away(name: str) -> Any:
         raise RedisConnectionError("away")
 
-    monkeypatch.setattr(dispatch, "reaching", away)
+    monkeypatch.setattr(queue_directory, "reaching", away)
     assert "does not answer" in page(viewer)
 
 

@@ -501,7 +501,7 @@ def test_a_redis_out_of_reach_is_told_and_nothing_of_it(monkeypatch: pytest.Monk
     def away(*_: Any) -> None:
         raise RedisAway("connection refused")
 
-    monkeypatch.setattr(prometheus.dispatch, "window_of", away)
+    monkeypatch.setattr(prometheus.queue_directory, "window_of", away)
     samples = scrape()
     assert value(samples, "redis_up", queue="imports") == 0
     assert not of(samples, "workers")

@@ -23,13 +23,13 @@ from django.utils import timezone
 from redis.client import Pipeline
 from redis.exceptions import TimeoutError
 
-from tenant_slots import Throttle, dispatch, fair_order, slots, transitions, unattended
-from tenant_slots.dispatch import WorkerRecord
+from tenant_slots import Throttle, fair_order, fleet, slots, transitions, unattended
 from tenant_slots.enqueueing import bulk, overflow
 from tenant_slots.enqueueing.new_job import NewJob
 from tenant_slots.enqueueing.ways import WaysToEnqueue
 from tenant_slots.exceptions import UnknownQueue
 from tenant_slots.fair_order import Turn
+from tenant_slots.fleet import WorkerRecord
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import lost_runs
 from tenant_slots.tasks.task import TenantTask
@@ -412,9 +412,9 @@ def test_a_job_whose_overflow_queue_the_project_gave_up_goes_to_its_own_queue() 
 
 def test_a_worker_of_an_overflow_queue_is_looked_for_on_that_queues_server() -> None:
     job = always_slow(jobs.throttled).enqueue("acme")
-    assert dispatch.worker_record(job) is WorkerRecord.ABSENT
+    assert fleet.worker_record(job) is WorkerRecord.ABSENT
     with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, SLOW: DEAD_REDIS[SLOW]}):
-        assert dispatch.worker_record(job) is WorkerRecord.UNKNOWN
+        assert fleet.worker_record(job) is WorkerRecord.UNKNOWN
 
 
 def test_only_workers_that_listen_on_the_overflow_queue_count_as_those_a_job_waits_for(boss: Any) -> None:

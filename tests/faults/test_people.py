@@ -18,7 +18,7 @@ from rq.job import Job, JobStatus
 from rq.suspension import resume, suspend
 from rq.worker import WorkerStatus
 
-from tenant_slots import dispatch
+from tenant_slots import queue_directory
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import counters_match, fresh, in_rq, tenant_queue, waiting_job, work
 from tests.faults import jobs
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def rq_job_of(job: TenantJob) -> Job:
     """Of a job that a worker has taken by itself RQ hears a moment after its start."""
-    queue = dispatch.queue_named("imports")
+    queue = queue_directory.queue_named("imports")
     wait_until(lambda: queue.fetch_job(last_rq_id(job)) is not None)
     rq_job = queue.fetch_job(job.rq_id)
     assert rq_job is not None
@@ -110,7 +110,7 @@ def test_i2_i3_rqs_stop_command_cancels_the_job(workers: FaultWorkers, observer:
     jobs.quick.enqueue("acme", "after", observer.path)
     observer.process_of("long")
     wait_until(lambda: is_announced(job))
-    send_stop_job_command(dispatch.queue_named("imports").connection, fresh(job).rq_id)
+    send_stop_job_command(queue_directory.queue_named("imports").connection, fresh(job).rq_id)
     observer.wait_for_all()
     assert fresh(job).state == State.CANCELED
     assert observer.started() == ["long", "after"]
@@ -121,7 +121,7 @@ def delete(job: Job) -> None:
 
 
 def empty(job: Job) -> None:
-    dispatch.queue_named(job.origin).empty()
+    queue_directory.queue_named(job.origin).empty()
 
 
 def requeue(job: Job) -> None:
@@ -132,7 +132,7 @@ def requeue(job: Job) -> None:
 
 def enqueue_again(job: Job) -> None:
     """django-rq's "Enqueue" action."""
-    dispatch.queue_named(job.origin).enqueue_job(job)
+    queue_directory.queue_named(job.origin).enqueue_job(job)
 
 
 def cancel_in_rq(job: Job) -> None:

@@ -149,7 +149,7 @@ def test_i3_i4_a_job_that_rqs_stop_command_killed_is_not_run_again_by_a_sweep_th
     """The horse is dead before RQ has noted why; another worker of the host sweeps in between."""
     from rq.command import send_stop_job_command
 
-    from tenant_slots import dispatch
+    from tenant_slots import queue_directory
 
     armed = tmp_path / "armed"
     armed.touch()
@@ -158,7 +158,7 @@ def test_i3_i4_a_job_that_rqs_stop_command_killed_is_not_run_again_by_a_sweep_th
     job = jobs.hold.enqueue("acme", "stopped", observer.path, str(door))
     horse = observer.process_of("stopped")
     wait_until(lambda: is_announced(job))
-    send_stop_job_command(dispatch.queue_named("imports").connection, fresh(job).rq_id)
+    send_stop_job_command(queue_directory.queue_named("imports").connection, fresh(job).rq_id)
     wait_until(armed.with_suffix(".done").exists)
     wait_until(lambda: ticks_of(horse)[0] in "ZX")
     sweeper.run_now("another worker of this host")

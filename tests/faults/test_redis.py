@@ -16,7 +16,7 @@ from rq.job import JobStatus
 from rq.registry import StartedJobRegistry
 from rq.utils import now as rq_now
 
-from tenant_slots import dispatch, transitions
+from tenant_slots import dispatch, queue_directory, transitions
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import counters_match, fresh, in_rq
 from tests.faults import jobs
@@ -253,7 +253,7 @@ def test_i3_i4_a_push_whose_answer_is_lost_runs_the_job_once(
     valkey: Valkey, workers: FaultWorkers, observer: Observer
 ) -> None:
     """The client sends it again, so that RQ has the id twice."""
-    dispatch.queue_named("imports").get_redis_server_version()
+    queue_directory.queue_named("imports").get_redis_server_version()
     valkey.proxy.lose_answer_to(b"PUSH")
     (job,) = enqueue_some(observer, "twice")
     assert valkey.proxy.lost.wait(5)

@@ -18,7 +18,7 @@ from django.db import OperationalError, connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from tenant_slots import dispatch
+from tenant_slots import queue_directory
 from tenant_slots.admin import attention
 from tenant_slots.db.clock import ago
 from tenant_slots.dispatch import NUDGE
@@ -481,5 +481,5 @@ def test_it_keeps_nobody_from_what_is_in_another_queue(wrong: Any) -> None:
             ("stranded", "imports"),
         }
         sweep_now()
-        assert dispatch.queues_beside("imports") == ["imports"]
+        assert queue_directory.queues_beside("imports") == ["imports"]
     assert fresh(job).state == State.QUEUED

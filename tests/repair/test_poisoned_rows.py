@@ -17,7 +17,7 @@ from django.db.models import CharField, Field, Model, TextField
 from django.test import Client
 from django.urls import reverse
 
-from tenant_slots import dispatch
+from tenant_slots import queue_directory
 from tenant_slots.models import (
     BulkChange,
     BulkChunk,
@@ -262,7 +262,7 @@ def test_a_job_whose_id_is_none_of_rq_fails_alone_wherever_rq_is_asked_for_it(rq
     assert fresh(canceled).cancel()
     report = sweep_now()
     assert (report.failed, report.repushed) == ([], 1)
-    assert other.last_rq_id in dispatch.queue_named("imports").job_ids
+    assert other.last_rq_id in queue_directory.queue_named("imports").job_ids
     states = [State.FAILED, State.FAILED, State.FAILED, State.FAILED, State.CANCELED]
     assert [fresh(job).state for job in spoilt] == states
     assert counters_match()

@@ -17,7 +17,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import OperationalError, connection, connections, transaction
 from django.test import override_settings
 
-from tenant_slots import dispatch, hold_slot, owners, report_progress, signals, slots, transitions
+from tenant_slots import dispatch, hold_slot, owners, queue_directory, report_progress, signals, slots, transitions
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.exceptions import (
     HoldInTransaction,
@@ -616,7 +616,7 @@ def test_a_release_by_hand_ends_a_stale_reservation() -> None:
 def test_redis_is_never_asked_about_a_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
     row = tenant_queue()
     job = waiting_reservation(row, another_process())
-    monkeypatch.setattr(dispatch, "queue_named", lambda name: pytest.fail("Redis was asked"))
+    monkeypatch.setattr(queue_directory, "queue_named", lambda name: pytest.fail("Redis was asked"))
     dispatch.push([job])
     dispatch.remove(job)
     dispatch.stop(job)

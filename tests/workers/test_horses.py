@@ -22,7 +22,7 @@ from django.test import override_settings
 from rq.command import send_stop_job_command
 from rq.job import JobStatus
 
-from tenant_slots import dispatch
+from tenant_slots import queue_directory
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
 from tenant_slots.workers import horses
 from tenant_slots.workers.children import Child
@@ -184,7 +184,7 @@ def test_rqs_stop_command_takes_the_horse_along_and_nothing_else(workers: Worker
     send_stop_job_command(django_rq.get_connection("imports"), long_one.rq_id)
     wait_until(lambda: ended(long_one))
     assert long_one.state == State.CANCELED
-    rq_job = dispatch.queue_named("imports").fetch_job(long_one.last_rq_id)
+    rq_job = queue_directory.queue_named("imports").fetch_job(long_one.last_rq_id)
     assert rq_job is not None
     wait_until(lambda: rq_job.get_status() == JobStatus.STOPPED)
     assert goes_on(workers)

@@ -15,7 +15,7 @@ from django_rq.settings import get_queues_list
 from rq.job import Job, JobStatus
 from rq.results import Result
 
-from tenant_slots import dispatch
+from tenant_slots import queue_directory
 from tenant_slots.models import State, TenantJob
 from tests import jobs
 from tests.admin.site import signed_in
@@ -35,7 +35,7 @@ every_class = pytest.mark.parametrize("worker_class", [*OURS, *STOCK])
 
 def record(job: TenantJob) -> Job:
     job.refresh_from_db()
-    found: Job = dispatch.queue_named("imports").fetch_job(job.rq_id)
+    found: Job = queue_directory.queue_named("imports").fetch_job(job.rq_id)
     assert found is not None, "RQ has forgotten the job"
     return found
 
@@ -70,7 +70,7 @@ def test_a_failed_job_of_ours_is_named_and_nothing_of_its_error_is_kept(workers:
     assert (one.get_status(), result.type) == (JobStatus.FAILED, Result.Type.FAILED)
     assert str(job.uuid) in result.exc_string
     assert "Tenant jobs" in result.exc_string
-    assert one.id in dispatch.queue_named("imports").failed_job_registry
+    assert one.id in queue_directory.queue_named("imports").failed_job_registry
     assert str(job.uuid) in in_redis(), "this would find nothing anyway"
     assert "Quux" not in in_redis()
 

@@ -12,7 +12,7 @@ from rq.defaults import UNSERIALIZABLE_RETURN_VALUE_PAYLOAD
 from rq.job import Job, JobStatus
 from rq.results import Result
 
-from tenant_slots import dispatch
+from tenant_slots import queue_directory
 from tenant_slots.models import ENDED, State, TenantJob
 from tests.factories import fresh
 from tests.history import History
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.parametrize("worker_class", CLASSES)
 
 
 def queue() -> Any:
-    return dispatch.queue_named("imports")
+    return queue_directory.queue_named("imports")
 
 
 def record(job: TenantJob) -> Job:

@@ -14,7 +14,7 @@ from rq.job import Job, JobStatus
 from rq.utils import now
 from rq.worker import BaseWorker
 
-from tenant_slots import dispatch, slots
+from tenant_slots import queue_directory, slots
 from tenant_slots.models import TenantJob
 from tenant_slots.workers import TenantPreforkWorker, TenantWorker, supervisor
 from tests import jobs
@@ -59,7 +59,9 @@ def run(worker_class: Worker) -> None:
 
 
 def known_to_rq() -> list[JobStatus | None]:
-    found = [dispatch.queue_named("imports").fetch_job(job.last_rq_id) for job in TenantJob.objects.order_by("pk")]
+    found = [
+        queue_directory.queue_named("imports").fetch_job(job.last_rq_id) for job in TenantJob.objects.order_by("pk")
+    ]
     return [rq_job.get_status() if rq_job else None for rq_job in found]
 
 
@@ -249,7 +251,7 @@ def test_a_worker_that_is_ended_at_once_as_the_next_one_begins_tells_all_that_rq
     with pytest.raises(SystemExit):
         run(worker_class)
     assert events == [("begins", "a"), ("begins", "b"), ("told", "a"), ("told", "b")]
-    rq_job = dispatch.queue_named("imports").fetch_job(TenantJob.objects.get(pk=first.pk).last_rq_id)
+    rq_job = queue_directory.queue_named("imports").fetch_job(TenantJob.objects.get(pk=first.pk).last_rq_id)
     assert rq_job is not None
     assert (rq_job.get_status(), rq_job.origin) == (JobStatus.FINISHED, "imports")
 
@@ -261,7 +263,7 @@ def test_what_a_job_was_given_as_its_meta_is_kept(worker_class: Worker, history:
     redis_forgets()
     run_odd.using(meta={"upload": 7}).enqueue("a", "odd", history.path, how)
     run(worker_class)
-    rq_job = dispatch.queue_named("imports").fetch_job(TenantJob.objects.get().last_rq_id)
+    rq_job = queue_directory.queue_named("imports").fetch_job(TenantJob.objects.get().last_rq_id)
     assert rq_job is not None
     assert rq_job.meta == {"upload": 7}
     assert rq_job.get_status() == (JobStatus.FAILED if how else JobStatus.FINISHED)
@@ -273,6 +275,6 @@ def test_what_a_job_saves_beside_the_meta_that_it_was_given_stays(worker_class: 
     redis_forgets()
     save_meta.using(meta={"upload": 7}).enqueue("a")
     run(worker_class)
-    rq_job = dispatch.queue_named("imports").fetch_job(TenantJob.objects.get().last_rq_id)
+    rq_job = queue_directory.queue_named("imports").fetch_job(TenantJob.objects.get().last_rq_id)
     assert rq_job is not None
     assert rq_job.meta == {"upload": 7, "rows": 7}
