@@ -1,11 +1,13 @@
 """What RQ is told of a job of ours: enough for its pages, its stop command and its results, and no more.
 
 RQ writes some forty commands for each job. Those that nobody reads of a job of ours are left out: that it began and
-ended within moments, and the heartbeats of such a one. Written against RQ 2.12.
+ended within moments, and the heartbeats of such a one. Of several ends it is told together, moments later, while other
+jobs are under way. Written against RQ 2.12.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -15,10 +17,16 @@ from rq.job import UNEVALUATED, Job, JobStatus
 from rq.queue import Queue
 from rq.results import Result
 from rq.utils import utcformat
-from rq.worker import BaseWorker
 
 from tenant_slots import dispatch
+from tenant_slots.workers.base import SweepingWorker
 from tenant_slots.workers.horses import RQEnd
+
+UNTOLD_FOR = 0.05
+"""Seconds for which RQ may not be told of an end, while further jobs take a few milliseconds each."""
+
+MOST_UNTOLD = 10
+"""Ends of which RQ is not told yet."""
 
 
 class Ended(NamedTuple):
@@ -29,11 +37,17 @@ class Ended(NamedTuple):
     how: RQEnd
 
 
-class RecordingWorker(BaseWorker):
+class RecordingWorker(SweepingWorker):
     """The part of a worker that keeps RQ's records of jobs of ours."""
 
     is_in_redis = True
     """Whether RQ has the job that is executed. One that the worker has taken by itself is stored when it lasts."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._untold: list[Ended] = []
+        """Of which RQ is still to be told."""
+        self._tells_at = 0.0
 
     def announce(self, job: Job) -> None:
         """It runs, and has lasted for a moment: for RQ's pages, and so that a stop command finds this worker."""
@@ -64,6 +78,22 @@ class RecordingWorker(BaseWorker):
         is executed.
         """
         return not self.is_in_redis and how.error is None and self._keeps_result(job)
+
+    def keep_untold(self, ended: Ended) -> None:
+        """RQ is told of it later; see `may_hear_later`."""
+        if not self._untold:
+            self._tells_at = time.monotonic() + UNTOLD_FOR
+        self._untold.append(ended)
+
+    def tell_untold_if_due(self) -> None:
+        """A round trip for each would take longer than a short job does."""
+        if len(self._untold) >= MOST_UNTOLD or time.monotonic() >= self._tells_at:
+            self.tell_untold()
+
+    def tell_untold(self) -> None:
+        untold, self._untold = self._untold, []
+        if untold:
+            self._unless_redis_is_away(self.tell_rq_of_successes, untold)
 
     def _keeps_result(self, job: Job) -> bool:
         return job.get_result_ttl(self.default_result_ttl) != 0

@@ -45,12 +45,6 @@ GRACE_AFTER_TIMEOUT = 60
 ANNOUNCED_AFTER = 0.1
 """Seconds after which RQ is told that a job of ours runs. Nobody sees a shorter one, and nobody can stop it."""
 
-UNTOLD_FOR = 0.05
-"""Seconds for which RQ may not be told of an end, while further jobs take a few milliseconds each."""
-
-MOST_UNTOLD = 10
-"""Ends of which RQ is not told yet."""
-
 LOOKS_PER_SECOND = 1
 """At what else there is to do while a job runs."""
 
@@ -83,9 +77,6 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         self._asked_at: float | None = None
         self._news: list[News] = []
         """Of jobs that were admitted while one ran here, which is told when that has ended."""
-        self._untold: list[Ended] = []
-        """Of which RQ is still to be told."""
-        self._tells_at = 0.0
 
     @property
     def runs_a_job(self) -> bool:
@@ -117,7 +108,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         began = time.monotonic()
         run, report = self.taken_run(), None
         if run is None:
-            self._tell_untold()
+            self.tell_untold()
         self.is_in_redis = run is None
         try:
             if named and run is None:
@@ -230,7 +221,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             if horse.child.has_ended():
                 return horse.report(0)  # it may have said so right before
             if announce and self.execution is None and time.monotonic() - began >= ANNOUNCED_AFTER:
-                self._tell_untold()  # while RQ has not heard of this one
+                self.tell_untold()  # while RQ has not heard of this one
                 self._session.close()  # the heartbeats have one from now on; it takes little to open it for the end
                 self._unless_redis_is_away(self.announce, job)
                 self.heartbeats.look_now()  # a cancel that came before found nobody to stop the job
@@ -275,9 +266,9 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
                 if lost is not None:
                     self.freed_aside(lost, queue, since)
             if report is not None and report.ended is not None and self._is_told_later(job, report.ended):
-                self._keep_untold(Ended(job, queue, report.ended))
+                self.keep_untold(Ended(job, queue, report.ended))
             else:
-                self._tell_untold()
+                self.tell_untold()
                 self._tell_of(job, queue, report, status)
             if self.execution is not None:
                 self.heartbeats.let_go()
@@ -371,25 +362,10 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
     def settle_up(self) -> None:
         with self._undisturbed():
             super().settle_up()
-            self._tell_untold()
+            self.tell_untold()
 
     def _is_told_later(self, job: Job, how: RQEnd) -> bool:
         return self.looks_at_once and self.may_hear_later(job, how)
-
-    def _keep_untold(self, ended: Ended) -> None:
-        if not self._untold:
-            self._tells_at = time.monotonic() + UNTOLD_FOR
-        self._untold.append(ended)
-
-    def _tell_untold_if_due(self) -> None:
-        """A round trip for each would take longer than a short job does."""
-        if len(self._untold) >= MOST_UNTOLD or time.monotonic() >= self._tells_at:
-            self._tell_untold()
-
-    def _tell_untold(self) -> None:
-        untold, self._untold = self._untold, []
-        if untold:
-            self._unless_redis_is_away(self.tell_rq_of_successes, untold)
 
     def _tell_of(self, job: Job, queue: Queue, report: Report | None, status: int | None) -> None:
         if report is None:
@@ -399,7 +375,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
 
     def _do_meanwhile(self, run: SupervisedRun | None) -> None:
         """What can wait until the work-horse has something to do. No error of it ends a job that runs."""
-        for do in (partial(self._tell_order, run), self._tell_untold_if_due, self.learn_of_suspension):
+        for do in (partial(self._tell_order, run), self.tell_untold_if_due, self.learn_of_suspension):
             try:
                 do()
             except Exception:

@@ -16,7 +16,7 @@ from rq.worker import BaseWorker
 
 from tenant_slots import queue_directory, slots
 from tenant_slots.models import TenantJob
-from tenant_slots.workers import TenantPreforkWorker, TenantWorker, supervisor
+from tenant_slots.workers import TenantPreforkWorker, TenantWorker, records
 from tests import jobs
 from tests.factories import redis_forgets, tenant_queue
 from tests.history import History
@@ -96,7 +96,7 @@ def test_no_job_waits_until_rq_is_told_of_the_one_before(
     events: list[tuple[str, str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(supervisor, "UNTOLD_FOR", seconds)
+    monkeypatch.setattr(records, "UNTOLD_FOR", seconds)
     enqueue(history, *tenants)
     run(worker_class)
     assert [f"{event} {tenant}" for event, tenant in events] == [
@@ -109,8 +109,8 @@ def test_no_job_waits_until_rq_is_told_of_the_one_before(
 def test_but_of_no_more_than_so_many(
     worker_class: Worker, history: History, events: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "UNTOLD_FOR", 60)
-    monkeypatch.setattr(supervisor, "MOST_UNTOLD", 2)
+    monkeypatch.setattr(records, "UNTOLD_FOR", 60)
+    monkeypatch.setattr(records, "MOST_UNTOLD", 2)
     enqueue(history, "a", "b", "c", "d")
     run(worker_class)
     assert events == [
@@ -126,7 +126,7 @@ def test_but_of_no_more_than_so_many(
 def test_and_before_one_that_lasts_is_announced(
     worker_class: Worker, history: History, events: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "UNTOLD_FOR", 60)
+    monkeypatch.setattr(records, "UNTOLD_FOR", 60)
     real = worker_class.announce
 
     def announce(self: Any, job: Job) -> None:
