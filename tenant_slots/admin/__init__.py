@@ -4,9 +4,9 @@
 `columns`, `cells`, `plans`, `live` with `snapshots` and `charts`. Of a tenant queue's page: `change_form`, `limits`,
 `detail`, `queue_charts`, `deletion`. Of a job's page: `job_page`, `job_fields`, `timeline`, `arguments`, `errors`,
 `progress`, `reasons`. Of all tenants together: `overview` with `overview_charts` and `attention`, `workers`,
-`failures`, `run_times`. Of all: `permissions`, `actions` with `queue_actions` and `job_actions`, `export`, `audit`,
-`history`. They share `bases`, `forms`, `changes`, `pages` and `words`. What the pages show is measured in
-`tenant_slots.stats`.
+`failures`, `run_times`. Of all: `permissions`, `actions` with `queue_actions`, `jobs_of_queues` and `job_actions`,
+`export`, `audit`, `history`. They share `bases`, `forms`, `changes`, `pages` and `words`. What the pages show is
+measured in `tenant_slots.stats`.
 """
 
 from __future__ import annotations

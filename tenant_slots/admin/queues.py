@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots.admin import export, queue_actions, queue_deletion
+from tenant_slots.admin import export, jobs_of_queues, queue_actions, queue_deletion
 from tenant_slots.admin.actions import in_menu
 from tenant_slots.admin.bases import QueueModelAdmin
 from tenant_slots.admin.bulk.pages import BulkPages
@@ -80,8 +80,8 @@ class TenantQueueAdmin(
     resume = in_menu(queue_actions.RESUME)
     set_limit = in_menu(queue_actions.SET_LIMIT)
     set_share = in_menu(queue_actions.SET_SHARE)
-    cancel_waiting = in_menu(queue_actions.CANCEL_WAITING)
-    retry_failed = in_menu(queue_actions.RETRY_FAILED)
+    cancel_waiting = in_menu(jobs_of_queues.CANCEL_WAITING)
+    retry_failed = in_menu(jobs_of_queues.RETRY_FAILED)
     delete_selected = in_menu(queue_deletion.DELETE)
 
     @admin.action(permissions=["export"], description=_("Export selected tenant queues as CSV"))
