@@ -118,7 +118,7 @@ class _LimitsRun:
         shown = dict(zip(part.pks, part.versions, strict=bool(part.versions)))
         rows = TenantQueue.objects.in_bulk(list(self.work.visible(part.pks)))
         for pk in part.pks:
-            self._do(pk, rows.get(pk), shown.get(pk))
+            self._do(rows.get(pk), shown.get(pk))
         if self._idle:
             with self.work.step() as step:
                 step.left = self._left(up_to=part.pks[-1])
@@ -126,7 +126,7 @@ class _LimitsRun:
         many_limits.wait_for_disk()
         many_limits.follow(self._written)
 
-    def _do(self, pk: int, row: TenantQueue | None, shown: int | None) -> None:
+    def _do(self, row: TenantQueue | None, shown: int | None) -> None:
         if row is None:
             self._idle[GONE] += 1
         elif shown is not None and shown != row.version:
