@@ -25,7 +25,7 @@ from tenant_slots.admin.own_transactions import OwnTransactions
 from tenant_slots.admin.run_times import TasksPage
 from tenant_slots.admin.search import search_jobs
 from tenant_slots.models import TenantJob
-from tenant_slots.stats.expressions import LARGE
+from tenant_slots.stats.expressions import UNLISTED
 
 
 class TenantJobAdmin(
@@ -56,7 +56,7 @@ class TenantJobAdmin(
     show_full_result_count = False
     paginator = CappedPaginator
     actions = ("retry", "set_priority", "release", "stop", "cancel", "export")
-    private = LARGE
+    private = UNLISTED
     linked = ("state", "tenant_queue__exact", "tenant_queue__id__exact")
     secret = ("arguments", "keyword_arguments", "shown_context")
     fields = (
@@ -84,7 +84,7 @@ class TenantJobAdmin(
         return export.stream(self, request, export.JOB_FIELDS, queryset, export.job_lines)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantJob]:
-        jobs = super().get_queryset(request).defer(*LARGE)
+        jobs = super().get_queryset(request).defer(*UNLISTED)
         own = self.own_tenant_queues(request)
         return jobs if own is None else jobs.filter(tenant_queue__in=own.order_by().values("pk"))
 

@@ -24,7 +24,7 @@ from tenant_slots.enqueueing import cancel, retry
 from tenant_slots.exceptions import NotRetryable, TenantQueueLocked
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.stats.expressions import LARGE
+from tenant_slots.stats.expressions import UNLISTED
 
 
 class AsShown(ReasonForm):
@@ -129,7 +129,7 @@ def _retried_together(row: TenantQueue, pks: list[int]) -> tuple[int, Exception 
     except NOT_TAKEN as error:
         if isinstance(error, TenantQueueLocked) or not fails_alone(error):
             raise
-        return _retried_in_turn(_failed().filter(among(pks), tenant_queue=row).order_by("pk").defer(*LARGE))
+        return _retried_in_turn(_failed().filter(among(pks), tenant_queue=row).order_by("pk").defer(*UNLISTED))
 
 
 def _retried_in_turn(jobs: QuerySet[TenantJob]) -> tuple[int, Exception | None]:
@@ -163,7 +163,7 @@ def _cancel_some(row: TenantQueue, pks: Sequence[int]) -> int:
 def _retry_some(row: TenantQueue, pks: Sequence[int]) -> int:
     """A step of `_retry_failed`."""
     failed = _failed().filter(among(pks), tenant_queue=row).order_by("pk")
-    return len(retry.retry_all(row, list(failed.defer(*LARGE))))
+    return len(retry.retry_all(row, list(failed.defer(*UNLISTED))))
 
 
 CANCEL_WAITING = Confirmed(

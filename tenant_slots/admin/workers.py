@@ -21,7 +21,7 @@ from tenant_slots.fleet import Fleet, Member
 from tenant_slots.models import Stage, TenantJob, TenantQueue
 from tenant_slots.queue_names import usable_queues
 from tenant_slots.stats import lanes
-from tenant_slots.stats.expressions import LARGE
+from tenant_slots.stats.expressions import UNLISTED
 from tenant_slots.validation import storable
 
 MOST_SHOWN = 500
@@ -155,6 +155,6 @@ class WorkersPage(QueuePermissions):
 
     def _theirs(self, request: HttpRequest) -> QuerySet[TenantJob]:
         """The jobs that the viewer may see."""
-        jobs = TenantJob.objects.select_related("tenant_queue").defer(*LARGE)
+        jobs = TenantJob.objects.select_related("tenant_queue").defer(*UNLISTED)
         own = self.own_tenant_queues(request)
         return jobs if own is None else jobs.filter(tenant_queue__in=own.order_by().values("pk"))

@@ -30,8 +30,8 @@ from tenant_slots.models import (
 from tenant_slots.owners import Liveness
 from tenant_slots.queue_names import usable_queues
 
-LARGE = ("args", "kwargs", "progress", "stats", "result")
-"""Fields of a job that nothing here asks for, and that may take long to read."""
+UNREPAIRED = ("args", "kwargs", "progress", "stats", "result")
+"""Fields of a job that no repair asks for, and that may take long to read."""
 
 OVERRIDE, PAUSE = "override_until", "resume_at"
 """Until when each of them lasts."""
@@ -61,7 +61,7 @@ def dead_reservations_here() -> list[TenantJob]:
 def without_heartbeat() -> TenantJobQuerySet:
     """Running jobs without a heartbeat for a lease, those of stock workers among them, which send none."""
     found: TenantJobQuerySet = TenantJob.objects.running().filter(beat_at__lt=ago(app_settings.LEASE_TTL))
-    return found.select_related("tenant_queue").defer(*LARGE)
+    return found.select_related("tenant_queue").defer(*UNREPAIRED)
 
 
 class LostInRedis(NamedTuple):
@@ -81,7 +81,7 @@ def lost_in_redis() -> LostInRedis:
     for pk, _, _, rq_job_id, rq_queue, queue in names:
         if not rq_job_id:
             ours.setdefault(rq_queue_of(rq_queue, queue), []).append(pk)
-    rows = overdue.filter(pk__in=lost).select_related("tenant_queue").defer(*LARGE).order_by("pk")
+    rows = overdue.filter(pk__in=lost).select_related("tenant_queue").defer(*UNREPAIRED).order_by("pk")
     return LostInRedis(list(rows) if lost else [], unasked, ours)
 
 
@@ -271,5 +271,5 @@ def without_queue() -> QuerySet[TenantQueue]:
 
 
 def _dead_here(jobs: TenantJobQuerySet) -> list[TenantJob]:
-    here = jobs.filter(host=owners.this_host()).exclude(host="").select_related("tenant_queue").defer(*LARGE)
+    here = jobs.filter(host=owners.this_host()).exclude(host="").select_related("tenant_queue").defer(*UNREPAIRED)
     return [job for job in here if owners.liveness(job) is Liveness.DEAD]

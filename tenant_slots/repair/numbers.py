@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from django.db.models import Model, Q
 
 from tenant_slots.models import COUNTS, State, TenantJob, TenantJobQuerySet, TenantQueue
-from tenant_slots.repair.findings import LARGE
+from tenant_slots.repair.findings import UNREPAIRED
 from tenant_slots.validation import HIGHEST_COUNT, is_whole
 
 OF_TENANT_QUEUES = {
@@ -46,7 +46,7 @@ def never_admitted() -> TenantJobQuerySet:
 
 def _counted_out() -> TenantJobQuerySet:
     found: TenantJobQuerySet = TenantJob.objects.counted_out().select_related("tenant_queue")
-    return found.defer(*LARGE).order_by("pk")
+    return found.defer(*UNREPAIRED).order_by("pk")
 
 
 def _odd(row: Model, numbers: dict[str, int]) -> list[str]:

@@ -150,7 +150,7 @@ def end_abandoned_reservations(report: Report, contact: Contact) -> None:
     """Reservations whose block has not begun and never will: their process is gone, or stale."""
     is_stale = Q(beat_at__lt=ago(app_settings.LEASE_TTL))
     reservations: QuerySet[Any] = TenantJob.objects.reservations_to_begin().select_related("tenant_queue")
-    for job in reservations.annotate(is_stale=is_stale).defer(*findings.LARGE):
+    for job in reservations.annotate(is_stale=is_stale).defer(*findings.UNREPAIRED):
         report.reclaimed += bool(unless_locked(_end_if_abandoned, job, contact))
 
 

@@ -20,7 +20,7 @@ def put_back(rq_queue: str, pks: Sequence[int], most: int) -> None:
         return
     queued = TenantJob.objects.queued().filter(pk__in=pks)
     in_lane, others = giving_way(rq_queue, set(queued.values_list("tenant_queue", flat=True)))
-    jobs = queued.filter(tenant_queue__in=in_lane | others).select_related("tenant_queue").defer(*findings.LARGE)
+    jobs = queued.filter(tenant_queue__in=in_lane | others).select_related("tenant_queue").defer(*findings.UNREPAIRED)
     for job in jobs.order_by("pk")[:most]:
         if unless_locked(transitions.put_back, job):
             dispatch.remove(job)

@@ -27,7 +27,7 @@ from tenant_slots.models import (
     TenantQueue,
 )
 from tenant_slots.models.fields import Moment, StoredJSON, Unreadable
-from tenant_slots.repair.findings import LARGE
+from tenant_slots.repair.findings import UNREPAIRED
 from tenant_slots.validation import EARLIEST, LATEST
 
 WORDS: Mapping[type[Model], Mapping[str, Collection[str]]] = {
@@ -57,7 +57,7 @@ LATEST_JOBS = 10_000
 def jobs() -> Iterator[tuple[TenantJob, list[str]]]:
     """Jobs, and which of their columns are so: of the JSON of those that have ended only that of the latest."""
     rows: TenantJobQuerySet = TenantJob.objects.select_related("tenant_queue")
-    for job in _odd_rows(rows).defer(*LARGE, "options", "error", "runs"):
+    for job in _odd_rows(rows).defer(*UNREPAIRED, "options", "error", "runs"):
         yield job, _odd(job)
     latest = Q(pk__gt=_before_latest_jobs())
     for some in (rows.not_ended(), rows.ended().filter(latest)):
@@ -145,5 +145,7 @@ def _with_odd_json(rows: TenantJobQuerySet) -> TenantJobQuerySet:
 def _with_long_result(rows: TenantJobQuerySet) -> TenantJobQuerySet:
     """The result alone says nothing by itself: one that cannot be read reads as none."""
     sized = rows.alias(result_size=Length(Cast("result", TextField()))).filter(result_size__gt=LONG_TEXT)
-    found: TenantJobQuerySet = sized.defer(*(name for name in LARGE if name != "result"), "options", "error", "runs")
+    found: TenantJobQuerySet = sized.defer(
+        *(name for name in UNREPAIRED if name != "result"), "options", "error", "runs"
+    )
     return found

@@ -28,7 +28,7 @@ PKS = Keys("pks")
 
 NO_TIME = Value(timedelta(0), output_field=DurationField())
 
-LARGE = ("args", "kwargs", "options", "context", "result", "error", "runs")
+UNLISTED = ("args", "kwargs", "options", "context", "result", "error", "runs")
 """Fields of a job that a list of jobs has no use for and that may take long to read."""
 
 

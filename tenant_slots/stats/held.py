@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, When
 
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.stats.expressions import LARGE
+from tenant_slots.stats.expressions import UNLISTED
 
 RUN_FIRST = (Case(When(state=State.RUNNING, then=F("started_at"))).asc(nulls_last=True), "pk")
 """One that is to run again has the start of its attempt before."""
@@ -54,4 +54,4 @@ def held(job: TenantJob, most: int) -> Held:
 
 def _read(row: TenantQueue) -> QuerySet[Any]:
     stale = Exists(TenantJob.objects.stale().filter(pk=OuterRef("pk")))
-    return row.jobs.holding().defer(*LARGE).annotate(is_stale=stale)
+    return row.jobs.holding().defer(*UNLISTED).annotate(is_stale=stale)

@@ -8,7 +8,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.queue_names import usable_queues
-from tenant_slots.stats.expressions import LARGE, count_of
+from tenant_slots.stats.expressions import UNLISTED, count_of
 
 
 def position_in_backlog(job: TenantJob) -> int | None:
@@ -45,5 +45,5 @@ def first_waiting(row: TenantQueue, most: int) -> list[tuple[int, TenantJob]]:
 
 
 def _first(row: TenantQueue, rq_queue: str) -> QuerySet[Any]:
-    jobs: QuerySet[Any] = row.jobs.backlog().filter(rq_queue=rq_queue).defer(*LARGE)
+    jobs: QuerySet[Any] = row.jobs.backlog().filter(rq_queue=rq_queue).defer(*UNLISTED)
     return jobs

@@ -18,7 +18,7 @@ from tenant_slots.admin.confirmed import FAILED, GONE, Confirmed
 from tenant_slots.admin.reasons import why_waiting
 from tenant_slots.admin.words import second
 from tenant_slots.models import ENDED, BulkChange, BulkChunk, Ending, State, TenantJob
-from tenant_slots.stats.expressions import LARGE
+from tenant_slots.stats.expressions import UNLISTED
 from tenant_slots.stats.reasons import MOST_NAMED
 
 WAITS, RUNS, STOPS, LOST = "waits", "runs", "stops", "lost"
@@ -113,7 +113,7 @@ def of(change: BulkChange, action: Confirmed | None, *, shows_error: bool = Fals
 
 def _job_of(change: BulkChange) -> TenantJob | None:
     jobs = TenantJob.objects.filter(uuid=change.job).select_related("tenant_queue")
-    found: TenantJob | None = jobs.defer(*(name for name in LARGE if name != "error")).first()
+    found: TenantJob | None = jobs.defer(*(name for name in UNLISTED if name != "error")).first()
     return found
 
 
