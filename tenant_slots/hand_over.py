@@ -32,14 +32,14 @@ class Taker:
     choosing: Choosing
 
 
-def leave(leaver: Leaving, tenant_queue: TenantQueue) -> Release:
+def leave_and_count(leaver: Leaving, tenant_queue: TenantQueue) -> Release:
     released = moves.leave(leaver, tenant_queue)
     if released:
         moves.count(tenant_queue, moves.freed_by_one(tenant_queue), 0)
     return released
 
 
-def leave_at_once(leaver: Leaving, tenant_queue: TenantQueue) -> Release:
+def leave_and_count_at_once(leaver: Leaving, tenant_queue: TenantQueue) -> Release:
     counting = moves.counting(tenant_queue, moves.freed_by_one(tenant_queue), 0)
     return moves.leave_at_once(leaver, tenant_queue, *counting)[0]
 

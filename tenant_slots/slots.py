@@ -189,8 +189,8 @@ def release(
         return Release(None)
 
     with suppress(NotAsExpected):
-        return go(hand_over.leave_at_once)
-    return go(hand_over.leave)
+        return go(hand_over.leave_and_count_at_once)
+    return go(hand_over.leave_and_count)
 
 
 def release_and_start(job: TenantJob, rq_queue: str, owner: Owner, choosing: Choosing, **values: Any) -> Release:
