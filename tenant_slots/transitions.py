@@ -189,57 +189,75 @@ def in_turn(turn: Turn, later: Callable[[TellOrder], object] | None = None) -> I
         turn: whose.
         later: given what is to be done before the next turn, where a job was started that need not wait for it.
     """
-    is_told = False
+    end = _TurnEnd(turn, later)
+    try:
+        with waiting_at_most(min(patience.get(), LOCK_TIMEOUT_SECONDS)):
+            yield end.came_of
+    except TenantQueueLocked as error:
+        logger.warning("a tenant queue loses its turn: %s", error, extra=logs.about_named(queue=turn.rq_queue))
+        end.leave()
+    except TenantQueue.DoesNotExist as error:
+        logger.warning("a tenant queue loses its turn: %s", error, extra=logs.about_named(queue=turn.rq_queue))
+        deleted(turn.tenant_queue_id, turn.rq_queue)
+    except Error as error:
+        if end.is_told:
+            raise
+        if not is_refusal(error):
+            _unless_out_of_reach(partial(fair_order.undo, turn))
+            raise
+        end.lose("the database refuses its next job")
+        _put_off_refused(turn)
+    except (BaseTimeoutException, StopRequested):
+        raise
+    except Exception:
+        if end.is_told:
+            raise
+        end.lose("its next job cannot be admitted")
 
-    def came_of(admission: Admission) -> None:
-        nonlocal is_told
-        is_told = True
+
+class _TurnEnd:
+    """How a turn ends: the tenant leaves the order of tenants, or stays in it for what is left of its backlog."""
+
+    def __init__(self, turn: Turn, later: Callable[[TellOrder], object] | None) -> None:
+        self._turn, self._later = turn, later
+        self.is_told = False
+        """Whether the admission has come to something: an error after that takes no turn away."""
+
+    def came_of(self, admission: Admission) -> None:
+        self.is_told = True
+        turn = self._turn
         taken = len(admission.jobs) + (admission.started is not None)
         for_workers = taken - sum(job.is_reservation for job in admission.jobs)
         stays_out = turn.is_out and admission.is_full and admission.wakes_in is None and for_workers == turn.jobs
         if (taken < turn.jobs or not admission.has_more) and not stays_out:
-            tell = partial(_leave_order, turn, for_workers, admission)
-            if later is not None and admission.started is not None:
-                later(tell)
-            else:
-                feed_after(tell)
-            return
+            self._leave_with(admission, for_workers)
+        else:
+            self._stay(admission, for_workers)
+
+    def _leave_with(self, admission: Admission, for_workers: int) -> None:
+        tell = partial(_leave_order, self._turn, for_workers, admission)
+        if self._later is not None and admission.started is not None:
+            self._later(tell)
+        else:
+            feed_after(tell)
+
+    def _stay(self, admission: Admission, for_workers: int) -> None:
+        turn = self._turn
         if for_workers < turn.jobs:
             _unless_out_of_reach(partial(fair_order.undo, turn._replace(jobs=turn.jobs - for_workers)))
         if turn.is_out and admission.has_more:
             freed(turn.tenant_queue_id, turn.rq_queue)
 
-    def leave(admission: Admission) -> None:
-        feed_after(partial(_leave_order, turn, 0, admission))
-
-    def lose(why: str) -> None:
+    def lose(self, why: str) -> None:
+        """Called while an error is handled, which the log shows."""
         text = "tenant queue %s loses its turn, %s"
-        logger.exception(text, turn.tenant_queue_id, why, extra=logs.about_named(queue=turn.rq_queue))
-        leave(Admission(is_full=True))
+        about_queue = logs.about_named(queue=self._turn.rq_queue)
+        logger.exception(text, self._turn.tenant_queue_id, why, extra=about_queue)
+        self.leave()
 
-    try:
-        with waiting_at_most(min(patience.get(), LOCK_TIMEOUT_SECONDS)):
-            yield came_of
-    except TenantQueueLocked as error:
-        logger.warning("a tenant queue loses its turn: %s", error, extra=logs.about_named(queue=turn.rq_queue))
-        leave(Admission(is_full=True))
-    except TenantQueue.DoesNotExist as error:
-        logger.warning("a tenant queue loses its turn: %s", error, extra=logs.about_named(queue=turn.rq_queue))
-        deleted(turn.tenant_queue_id, turn.rq_queue)
-    except Error as error:
-        if is_told:
-            raise
-        if not is_refusal(error):
-            _unless_out_of_reach(partial(fair_order.undo, turn))
-            raise
-        lose("the database refuses its next job")
-        _put_off_refused(turn)
-    except (BaseTimeoutException, StopRequested):
-        raise
-    except Exception:
-        if is_told:
-            raise
-        lose("its next job cannot be admitted")
+    def leave(self) -> None:
+        """Nothing was admitted: it is as if the tenant had no free slot."""
+        self._leave_with(Admission(is_full=True), 0)
 
 
 def _leave_order(turn: Turn, admitted: int, admission: Admission) -> list[str]:
