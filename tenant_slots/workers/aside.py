@@ -157,11 +157,11 @@ class AsideWorker(SweepingWorker):
             self.sweeper.contact = answer.value
 
 
-def aside_at_once(function: Callable[[], Any]) -> None:
-    """Have it done, and wait until it is, or has been killed for taking too long."""
+def aside_at_once(function: Callable[[], Any]) -> bool:
+    """Have it done, and wait until it is, or has failed, or was killed for taking too long. Whether it is done."""
     one = Aside(app_settings.LEASE_TTL)
-    if one.start(function):
-        one.answer(app_settings.LEASE_TTL + 1)
+    answer = one.answer(app_settings.LEASE_TTL + 1) if one.start(function) else None
+    return answer is not None and answer.is_whole
 
 
 def _with_session(function: Callable[[], T]) -> Callable[[], T]:

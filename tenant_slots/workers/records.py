@@ -7,9 +7,11 @@ jobs are under way. Written against RQ 2.12.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from rq.exceptions import InvalidJobOperation
@@ -19,8 +21,11 @@ from rq.results import Result
 from rq.utils import utcformat
 
 from tenant_slots import dispatch
+from tenant_slots.workers.aside import aside_at_once
 from tenant_slots.workers.base import SweepingWorker
 from tenant_slots.workers.horses import RQEnd
+
+logger = logging.getLogger("tenant_slots")
 
 UNTOLD_FOR = 0.05
 """Seconds for which RQ may not be told of an end, while further jobs take a few milliseconds each."""
@@ -48,6 +53,21 @@ class RecordingWorker(SweepingWorker):
         self._untold: list[Ended] = []
         """Of which RQ is still to be told."""
         self._tells_at = 0.0
+
+    def read_dependents_aside(self, queue: Queue) -> None:
+        """To enqueue what depends on a job, RQ reads its meta, which may import modules of the project."""
+        if "enqueue_dependents" not in vars(queue):
+            enqueue = partial(self._enqueue_dependents, queue.enqueue_dependents)
+            queue.enqueue_dependents = enqueue  # type: ignore[method-assign]
+
+    def _enqueue_dependents(self, enqueue: Callable[..., Any], job: Job, *arguments: Any, **options: Any) -> None:
+        """Called by RQ too."""
+        if self.is_horse:
+            enqueue(job, *arguments, **options)
+        elif self.connection.exists(job.dependents_key) and not aside_at_once(
+            lambda: bool(enqueue(job, *arguments, **options))
+        ):
+            logger.error("what depends on job %s is not enqueued: that failed, or took too long", job.id)
 
     def announce(self, job: Job) -> None:
         """It runs, and has lasted for a moment: for RQ's pages, and so that a stop command finds this worker."""

@@ -37,6 +37,9 @@ from tenant_slots.workers.unobserved import observed, stop_observing
 
 logger = logging.getLogger("tenant_slots")
 
+RESULT_BYTES = 64 * 1024 * 1024
+"""Largest result that goes through a worker to RQ. The worker needs seven times as much memory for that moment."""
+
 AFTER_THE_END = ("job_ended", "job_put_back", "jobs_admitted")
 """The signals of what follows from the end of a job."""
 
@@ -115,7 +118,7 @@ class RidingWorker(BaseWorker):
         except BaseException:
             self._hand_to_handlers(job, ours, *sys.exc_info())
             return RQEnd(job.started_at.timestamp(), time.time(), failure_text(str(ours.uuid)))
-        kept = b"" if result is None else self._serialized(result)
+        kept = b"" if result is None else self._serialized(result, ours)
         return RQEnd(job.started_at.timestamp(), time.time(), None, kept)
 
     def _hand_to_handlers(self, job: Job, ours: TenantJob, *error: Any) -> None:
@@ -129,13 +132,21 @@ class RidingWorker(BaseWorker):
         except Exception:
             logger.exception("a handler of errors has failed", extra=logs.about(ours))
 
-    def _serialized(self, result: Any) -> bytes:
-        """As RQ does it, which keeps a sentence in place of what cannot be serialized."""
+    def _serialized(self, result: Any, ours: TenantJob) -> bytes:
+        """As RQ does it, which keeps a sentence in place of what cannot be serialized; or is too large for a worker."""
         try:
             serialized: bytes = self.serializer.dumps(result)
         except Exception:
-            serialized = self.serializer.dumps(UNSERIALIZABLE_RETURN_VALUE_PAYLOAD)
+            return self._without_result()
+        if len(serialized) > RESULT_BYTES:
+            text = "RQ does not keep the result of job %s: of its %s bytes a worker passes on at most %s"
+            logger.warning(text, ours.uuid, len(serialized), RESULT_BYTES, extra=logs.about(ours))
+            return self._without_result()
         return serialized
+
+    def _without_result(self) -> bytes:
+        sentence: bytes = self.serializer.dumps(UNSERIALIZABLE_RETURN_VALUE_PAYLOAD)
+        return sentence
 
     def _perform_as_rq(self, order: Order) -> None:
         """A plain RQ job, or one of ours that is not to run."""

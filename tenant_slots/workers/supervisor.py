@@ -110,6 +110,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         if run is None:
             self.tell_untold()
         self.is_in_redis = run is None
+        self.read_dependents_aside(queue)
         try:
             if named and run is None:
                 run = self._begin(*named)
@@ -368,10 +369,14 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         return self.looks_at_once and self.may_hear_later(job, how)
 
     def _tell_of(self, job: Job, queue: Queue, report: Report | None, status: int | None) -> None:
-        if report is None:
-            self._unless_redis_is_away(self._tell_rq_of_death, job, queue, status)
-        elif report.ended is not None:
-            self._unless_redis_is_away(self.tell_rq, Ended(job, queue, report.ended))
+        """Nothing that RQ cannot be told, as where there is no room for a large result, ends this worker."""
+        try:
+            if report is None:
+                self._unless_redis_is_away(self._tell_rq_of_death, job, queue, status)
+            elif report.ended is not None:
+                self._unless_redis_is_away(self.tell_rq, Ended(job, queue, report.ended))
+        except Exception:
+            logger.exception("RQ could not be told of the end of job %s", job.id, extra=logs.about_named(job=job.id))
 
     def _do_meanwhile(self, run: SupervisedRun | None) -> None:
         """What can wait until the work-horse has something to do. No error of it ends a job that runs."""

@@ -1,0 +1,66 @@
+"""Plain RQ jobs that depend on one of ours: to enqueue them RQ reads their meta, which is pickled by the project."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import django_rq
+import pytest
+from rq import get_current_job
+
+from tenant_slots import tenant_job
+from tenant_slots.models import State
+from tests.factories import fresh
+from tests.faults import jobs
+from tests.faults.conftest import FaultWorkers
+from tests.faults.observer import Observer
+from tests.processes import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def read_back(path: str) -> dict[str, Any]:
+    """Called where the meta is read."""
+    with Path(path).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    if path.endswith("exits"):
+        raise SystemExit("as in the import of a module")
+    if path.endswith("hangs"):
+        time.sleep(3600)
+    return {}
+
+
+class OfProject:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return read_back, (self.path,)
+
+
+@tenant_job("imports", tenant="tenant")
+def has_dependent(tenant: str, path: str, history: str) -> None:
+    time.sleep(0.5)  # RQ has heard of it by now
+    parent, meta = get_current_job(), {"of project": OfProject(path)}
+    django_rq.get_queue("imports").enqueue(jobs.quick, "plain", "dependent", history, depends_on=parent, meta=meta)
+
+
+@pytest.mark.parametrize(
+    "worker_class", ["tenant_slots.workers.TenantPreforkWorker", "tenant_slots.workers.TenantWorker"]
+)
+@pytest.mark.parametrize("end", ["returns", "exits", "hangs"])
+def test_i8_nothing_of_the_project_is_read_in_the_workers_own_process(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, worker_class: str, end: str
+) -> None:
+    (worker,) = workers.start(1, worker_class=worker_class)
+    path = tmp_path / end
+    first = has_dependent.enqueue("whale", str(path), observer.path)
+    wait_until(path.exists, 20, "the meta was read by nobody")
+    other = jobs.quick.enqueue("acme", "other", observer.path)
+    wait_until(lambda: fresh(other).has_ended or worker.poll() is not None, 20, "the worker stands still")
+    assert (worker.poll(), other.state, fresh(first).state) == (None, State.FINISHED, State.FINISHED)
+    if end == "returns":
+        wait_until(lambda: "dependent" in observer.started(), 10, "the control: it is enqueued")
