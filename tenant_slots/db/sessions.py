@@ -18,7 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import load_backend
 
 from tenant_slots.conf import app_settings
-from tenant_slots.db import prepared
+from tenant_slots.db import prepared, session_settings
 
 _private: weakref.WeakSet[BaseDatabaseWrapper] = weakref.WeakSet()
 """Connections of threads: only their own thread finds them in Django's `connections`."""
@@ -36,7 +36,8 @@ class PrivateConnection:
     Args:
         connect_seconds: how long to wait for the server, unless the project says so.
         is_silent: whether receivers of `connection_created` are not to hear of it. They are the project's code.
-            Where none of that is called at all, the statements that run often are ``prepared`` in it.
+            What they set there is made all the same, see ``session_settings``. And as none of that is called at all,
+            the statements that run often are ``prepared`` in it.
     """
 
     def __init__(self, connect_seconds: float, *, is_silent: bool = False) -> None:
@@ -80,6 +81,13 @@ def private_connection(connect_seconds: float, *, is_silent: bool = False) -> It
             connection.close()
 
 
+def settings_of_project(connect_seconds: float) -> list[str]:
+    """What receivers set in a new session of our database, see `session_settings.made_by_receivers`."""
+    connection = _without_pool(connections[app_settings.DATABASE], connect_seconds, is_silent=False)
+    _private.add(connection)
+    return session_settings.made_by_receivers(connection)
+
+
 def _without_pool(like: BaseDatabaseWrapper, connect_seconds: float, is_silent: bool) -> BaseDatabaseWrapper:
     settings = copy.deepcopy(like.settings_dict)
     settings["OPTIONS"] = {name: value for name, value in settings["OPTIONS"].items() if name not in NOT_PRIVATE}
@@ -102,6 +110,8 @@ def _silent(wrapper: Any) -> Any:
 
         def init_connection_state(self) -> None:
             super().init_connection_state()
+            if self.vendor == "postgresql":
+                session_settings.make(self)
             raise _Connected
 
     return Silent

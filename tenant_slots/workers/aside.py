@@ -8,16 +8,20 @@ import pickle
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from django.db import InterfaceError, OperationalError
+
 from tenant_slots.conf import app_settings
-from tenant_slots.db.sessions import private_connection
+from tenant_slots.db import session_settings
+from tenant_slots.db.sessions import private_connection, settings_of_project
 from tenant_slots.memory_file import memory_file
 from tenant_slots.news import News, tell
 from tenant_slots.repair.contact import Contact
 from tenant_slots.workers import kept
-from tenant_slots.workers.base import SweepingWorker
+from tenant_slots.workers.base import SETTINGS_UNKNOWN, SweepingWorker
 from tenant_slots.workers.children import Child
 
 T = TypeVar("T")
@@ -99,6 +103,18 @@ class AsideWorker(SweepingWorker):
     def runs_a_job(self) -> bool:
         raise NotImplementedError
 
+    def learn_session_settings(self) -> None:
+        """Aside: the project's receivers may hang. Where the database is away, it is tried again before it is used."""
+        if session_settings.are_known():
+            return
+        one = Aside(app_settings.LEASE_TTL)
+        answer = one.answer(app_settings.LEASE_TTL + 1) if one.start(_settings_if_reached) else None
+        if answer is not None and not answer.is_whole:
+            logger.error(SETTINGS_UNKNOWN)
+            session_settings.learn([])
+        elif answer is not None and answer.value is not None:
+            session_settings.learn(answer.value)
+
     def settle_kept(self) -> None:
         """Aside: a receiver of the job's end may take its time, and so may the database."""
         self.settle_and_wait(0)
@@ -162,6 +178,12 @@ def aside_at_once(function: Callable[[], Any]) -> bool:
     one = Aside(app_settings.LEASE_TTL)
     answer = one.answer(app_settings.LEASE_TTL + 1) if one.start(function) else None
     return answer is not None and answer.is_whole
+
+
+def _settings_if_reached() -> list[str] | None:
+    with suppress(OperationalError, InterfaceError):
+        return settings_of_project(app_settings.LEASE_TTL / 4)
+    return None
 
 
 def _with_session(function: Callable[[], T]) -> Callable[[], T]:

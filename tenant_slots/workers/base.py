@@ -28,6 +28,8 @@ from rq.worker import BaseWorker, WorkerStatus
 import tenant_slots
 from tenant_slots import dispatch, fleet, queue_directory
 from tenant_slots.conf import app_settings
+from tenant_slots.db import session_settings
+from tenant_slots.db.sessions import settings_of_project
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.redis_servers import NO_MASTER, asked, forget_absences, impatient, telling_no_password
 from tenant_slots.repair.sweeper import Sweeper
@@ -40,6 +42,11 @@ from tenant_slots.workers.inheritance import keep_own_from_children
 from tenant_slots.workers.kept import Ending, KeptEndings
 
 logger = logging.getLogger("tenant_slots")
+
+SETTINGS_UNKNOWN = (
+    "receivers of connection_created failed, or took too long: what they set is missing in the sessions in which this "
+    "worker keeps its books"
+)
 
 SECONDS_AFTER_REFUSAL = 1
 """How long a worker waits before it asks a Redis again that takes no writes."""
@@ -114,11 +121,21 @@ class SweepingWorker(BaseWorker):
             super().bootstrap(*args, **kwargs)
         keep_own_from_children()
         self.owner = this_process(self.name, beats=True)
+        self.learn_session_settings()
         self._warm_up()
         self.heartbeats.start()
 
     owner: Owner
     """This process, which answers for its runs."""
+
+    def learn_session_settings(self) -> None:
+        """What the project sets in its sessions, for our own. Here, where its code runs anyway."""
+        if not session_settings.are_known():
+            try:
+                session_settings.learn(settings_of_project(app_settings.LEASE_TTL / 4))
+            except Exception:
+                logger.exception(SETTINGS_UNKNOWN)
+                session_settings.learn([])
 
     def runs(self) -> dict[Token, int]:
         """Those whose end is not recorded yet: the one that goes on, and those whose ends are kept.

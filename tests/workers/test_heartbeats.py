@@ -13,6 +13,7 @@ from django.db.backends.signals import connection_created
 from django.test import override_settings
 
 from tenant_slots import slots
+from tenant_slots.db import session_settings
 from tenant_slots.db.sessions import private_connection
 from tenant_slots.models import State, TenantJob
 from tenant_slots.witness import Witness
@@ -190,7 +191,10 @@ def test_a_session_of_our_own_sends_what_belongs_together_at_once() -> None:
 
 
 @pytest.mark.parametrize("is_silent", [True, pytest.param(False, id="control")])
-def test_receivers_of_the_project_do_not_hear_of_a_session_that_the_worker_keeps_to_itself(is_silent: bool) -> None:
+def test_receivers_of_the_project_do_not_hear_of_a_session_that_the_worker_keeps_to_itself(
+    is_silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_settings, "_known", [])
     heard: list[object] = []
 
     def hear(**_: object) -> None:

@@ -1,0 +1,193 @@
+"""Projects set what their policies or their path need in every session, by a receiver of `connection_created`.
+
+No receiver is called for the sessions in which a worker keeps its books, and they see the same all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import rq
+from django.db import connection
+from django.db.backends.signals import connection_created
+
+from tenant_slots import tenant_job
+from tenant_slots.db import session_settings
+from tenant_slots.db.sessions import private_connection, settings_of_project
+from tenant_slots.models import State
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
+from tests.factories import fresh
+from tests.faults.conftest import FaultWorkers
+from tests.processes import test_database_url as database_url
+from tests.processes import wait_until
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="is about sessions of PostgreSQL"),
+]
+
+TABLES = ("tenant_slots_tenantjob", "tenant_slots_tenantqueue")
+
+
+def allow(connection: Any, **_: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config(%s, %s, false)", ["app.sees_all", "yes"])
+
+
+def own_path(connection: Any, **_: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET search_path = own, public")
+
+
+def hang(**_: Any) -> None:
+    time.sleep(3600)
+
+
+def with_receiver(receiver: Callable[..., None], worker_class: Any) -> Any:
+    class Connected(worker_class):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            connection_created.connect(receiver)
+            super().__init__(*args, **kwargs)
+
+    return Connected
+
+
+AllowedStock = with_receiver(allow, rq.Worker)
+AllowedWorker = with_receiver(allow, TenantWorker)
+AllowedPreforkWorker = with_receiver(allow, TenantPreforkWorker)
+AllowedSimpleWorker = with_receiver(allow, TenantSimpleWorker)
+StockOnOwnPath = with_receiver(own_path, rq.Worker)
+WorkerOnOwnPath = with_receiver(own_path, TenantWorker)
+PreforkWorkerOnOwnPath = with_receiver(own_path, TenantPreforkWorker)
+HangingWorker = with_receiver(hang, TenantWorker)
+HangingPreforkWorker = with_receiver(hang, TenantPreforkWorker)
+
+
+@tenant_job("imports", tenant="tenant")
+def takes(tenant: str, seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def sql(*statements: str) -> None:
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+@pytest.fixture
+def _policy(workers: FaultWorkers) -> Iterator[None]:
+    """Workers connect as a role that sees rows in sessions with a setting only. Roles are of all databases."""
+    role = f"app_{os.getpid()}"
+    sql(
+        f"CREATE ROLE {role} LOGIN",
+        f"GRANT USAGE ON SCHEMA public TO {role}",
+        f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}",
+        f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {role}",
+    )
+    for table in TABLES:
+        sql(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
+        sql(f"CREATE POLICY mine ON {table} USING (current_setting('app.sees_all', true) = 'yes')")
+    workers.variables["DATABASE_URL"] = re.sub(r"://[^@/]*@", f"://{role}@", database_url())
+    yield
+    workers.stop()
+    for table in TABLES:
+        sql(f"DROP POLICY mine ON {table}", f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY")
+    sql(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+@pytest.mark.usefixtures("_policy")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("AllowedStock", id="control: RQ's worker"),
+        "AllowedWorker",
+        "AllowedPreforkWorker",
+        "AllowedSimpleWorker",
+    ],
+)
+def test_i7_i11_a_policy_that_shows_rows_to_sessions_of_the_project(workers: FaultWorkers, name: str) -> None:
+    """The worker's own saw no row of the job that it ran: it took its lease for lost, and killed it."""
+    workers.start(1, worker_class=f"tests.faults.test_session_settings.{name}")
+    job = takes.enqueue("acme", 4)
+    wait_until(lambda: fresh(job).has_ended, 25)
+    assert (job.state, job.attempt, job.crashes, job.error) == (State.FINISHED, 1, 0, "")
+
+
+@pytest.fixture
+def _schema(workers: FaultWorkers) -> Iterator[None]:
+    """Our tables are in a schema that sessions of the project have on their path."""
+
+    def move(old: str, new: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("CREATE SCHEMA IF NOT EXISTS own")
+            cursor.execute(
+                "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename ~ '^tenant_slots'", [old]
+            )
+            for (table,) in cursor.fetchall():
+                cursor.execute(f'ALTER TABLE "{old}"."{table}" SET SCHEMA "{new}"')
+
+    move("public", "own")
+    own_path(connection)
+    connection_created.connect(own_path)
+    yield
+    workers.stop()
+    connection_created.disconnect(own_path)
+    move("own", "public")
+    connection.close()
+
+
+@pytest.mark.usefixtures("_schema")
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("StockOnOwnPath", id="control: RQ's worker"), "WorkerOnOwnPath", "PreforkWorkerOnOwnPath"],
+)
+def test_a_worker_finds_tables_on_the_path_that_the_project_sets(workers: FaultWorkers, name: str) -> None:
+    (worker,) = workers.start(1, worker_class=f"tests.faults.test_session_settings.{name}")
+    job = takes.enqueue("acme", 0)
+    wait_until(lambda: fresh(job).has_ended or worker.poll() is not None, 25)
+    assert (job.state, worker.poll()) == (State.FINISHED, None)
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What it executes in each new session."""
+    monkeypatch.setattr(session_settings, "_known", None)
+    statements: list[str] = []
+
+    def execute(connection: Any, **_: Any) -> None:
+        with connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    connection_created.connect(execute, weak=False)
+    yield statements
+    connection_created.disconnect(execute)
+
+
+def test_settings_are_made_again_and_nothing_else(receiver: list[str]) -> None:
+    kept = ["SET app.one = 'a'", "set session app.two = 'b'", "SELECT set_config('app.three', 'c', false)"]
+    receiver += [*kept, "SELECT 1", "SET LOCAL app.four = 'd'", "CREATE TEMPORARY TABLE own_table (id int)"]
+    made = settings_of_project(5)
+    assert made == kept
+    session_settings.learn(made)
+    with private_connection(5, is_silent=True), connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('app.one'), current_setting('app.two'), current_setting('app.three')")
+        assert cursor.fetchone() == ("a", "b", "c")
+
+
+def test_a_session_of_our_own_is_not_begun_before_they_are_known(receiver: list[str]) -> None:
+    assert not session_settings.are_known()
+    with private_connection(5, is_silent=True), pytest.raises(Exception, match="not known yet"):
+        sql("SELECT 1")
+
+
+@pytest.mark.parametrize("name", ["HangingWorker", "HangingPreforkWorker"])
+def test_i8_a_receiver_that_hangs_does_not_keep_a_worker_from_its_jobs(workers: FaultWorkers, name: str) -> None:
+    workers.start(1, worker_class=f"tests.faults.test_session_settings.{name}")
+    job = takes.enqueue("acme", 0)
+    wait_until(lambda: fresh(job).state == State.FINISHED, 25)
