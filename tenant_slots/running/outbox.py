@@ -35,6 +35,11 @@ class Outbox:
                 raise OSError(errno.ENOSPC, f"{written} of {len(content)} bytes could be written")
             os.pwrite(file, self.header.pack(token, len(content), zlib.crc32(content)), 0)
 
+    def clear(self) -> None:
+        """Nobody has left anything. Raises OSError as `put`."""
+        with self._file.opened() as file:
+            os.pwrite(file, self.header.pack(0, 0, 0), 0)
+
     def take(self, token: int) -> dict[str, Any] | None:
         """The outcome of the run with this token; None when its process ended without one."""
         with self._file.opened() as file:

@@ -102,6 +102,7 @@ class RiddenRun(Run):
         """Whether it is this attempt that the worker has started."""
         if self.job is None or (self.job.uuid, self.job.attempt) != (uuid, attempt):
             return False
+        self._outbox.clear()  # of what its worker has left for the case that it does not come to this
         self.tell_started(self.job)
         return True
 

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -27,7 +27,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import PrivateConnection
 from tenant_slots.models import State
 from tenant_slots.news import News, collecting, is_of_task, tell
-from tenant_slots.running.recording import PASSING
+from tenant_slots.running.recording import NOT_BEGUN, PASSING
 from tenant_slots.running.supervised import SupervisedRun
 from tenant_slots.workers.aside import AsideWorker, aside_at_once
 from tenant_slots.workers.handing_on import HandingOnWorker
@@ -207,11 +207,19 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         order = Order(job.id, queue.name, execution, ours, fields_of(job) if ours else None, taken)
         with self._handing:
             self._rq_id = job.id
+            if self._horse is not None and run is not None:
+                self._leave_unbegun(run)
             if self._horse is None or not self._horse.can_take(order):
                 self._horse = Horse(self.live_as_horse, order)
                 if run is not None:
                     run.hand_over(self._horse.pid)
             self._horse_pid = self._horse.pid
+
+    def _leave_unbegun(self, run: SupervisedRun) -> None:
+        """What a job before has left may end the work-horse first, which is no fault of this one."""
+        if run.job is not None:
+            with suppress(OSError):
+                self.outbox.put(run.job.token, NOT_BEGUN)
 
     def _watch(self, job: Job, began: float, *, announce: bool) -> Report | None:
         """Until the work-horse has run the job, or died: then None."""

@@ -13,12 +13,15 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import django_rq
 import psycopg
 import pytest
 from django.db import OperationalError, connection, connections
 
 from tenant_slots.db.leftovers import wrappers_of_all
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.running.supervised import RiddenRun
+from tenant_slots.workers import TenantPreforkWorker
 from tenant_slots.workers.baseline import (
     Baseline,
     close_ended_sessions,
@@ -26,6 +29,9 @@ from tenant_slots.workers.baseline import (
     leave_transactions,
     restore_sessions,
 )
+from tests import jobs
+from tests.factories import counters_match
+from tests.history import History
 from tests.processes import Workers, wait_until
 from tests.processes import test_database_url as database_url
 from tests.workers import leftovers
@@ -304,3 +310,36 @@ def test_the_health_of_our_session_is_checked_before_each_job_where_the_project_
             assert leftovers.sql("SELECT pg_backend_pid()") != backend
     finally:
         connection.close()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_a_work_horse_did_not_come_to_has_not_crashed(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a job has left may end its process while that is put back, when the next job was handed out already."""
+
+    def end(baseline: Baseline) -> None:
+        time.sleep(0.3)
+        os._exit(3)
+
+    monkeypatch.setattr(Baseline, "restore", end)
+    rows = [jobs.record.enqueue(tenant, tenant, history.path) for tenant in ("acme", "umbrella", "whale")]
+    queue = django_rq.get_queue("imports")
+    TenantPreforkWorker([queue], connection=queue.connection).work(burst=True, logging_level="CRITICAL")
+    assert sorted(history.started()) == ["acme", "umbrella", "whale"]
+    ended = [TenantJob.objects.get(pk=row.pk) for row in rows]
+    assert {(job.state, job.crashes, job.interruptions) for job in ended} == {(State.FINISHED, 0, 0)}
+    assert counters_match()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_control_one_that_ends_its_process_before_it_is_called_has(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new work-horse has nothing but this job to die of; who put it back would do so for ever."""
+    monkeypatch.setattr(RiddenRun, "begin", lambda *_: os._exit(3))
+    row = jobs.record.enqueue("acme", "acme", history.path)
+    queue = django_rq.get_queue("imports")
+    TenantPreforkWorker([queue], connection=queue.connection).work(burst=True, logging_level="CRITICAL")
+    assert history.started() == []
+    assert TenantJob.objects.get(pk=row.pk).state == State.FAILED
