@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from tenant_slots.db.transactions import has_begun
+
+_registered_for: WeakKeyDictionary[Any, tuple[object, ...]] = WeakKeyDictionary()
+"""By session."""
 
 QueryWrappers = tuple[Callable[..., Any], ...]
 """What each query of a connection of Django is sent through: see Django's ``execute_wrapper()``."""
@@ -62,7 +66,28 @@ def is_as_made(connection: BaseDatabaseWrapper) -> bool:
 
     made = (True, connection.settings_dict["OPTIONS"].get("isolation_level"), None, None, tuple_row)
     now = (session.autocommit, session.isolation_level, session.read_only, session.deferrable, session.row_factory)
-    return now == made and not session.lock.locked()
+    return now == made and not session.lock.locked() and _has_registered_nothing(session)
+
+
+def note_what_is_registered(connection: BaseDatabaseWrapper, **_: Any) -> None:
+    """With the driver, for a new session, by the project's receivers of `connection_created`. The last one of them."""
+    if hasattr(connection.connection, "adapters"):
+        _registered_for[connection.connection] = _registered(connection.connection)
+
+
+def _has_registered_nothing(session: Any) -> bool:
+    """Since it was made, as far as that was noted."""
+    now = _registered(session)
+    return bool(_registered_for.get(session, now) == now)
+
+
+def _registered(session: Any) -> tuple[object, ...]:
+    """How values are adapted in this session alone, and who hears of its notices. The driver tells neither (3.3)."""
+    adapters = session.adapters
+    own = [*adapters._own_loaders, *adapters._own_dumpers_by_oid, *adapters._own_dumpers.values()]
+    maps = [*adapters._loaders, *adapters._dumpers_by_oid, *adapters._dumpers.values()]
+    adapts = [frozenset(one.items()) for one, is_own in zip(maps, own, strict=True) if is_own]
+    return adapts, list(session._notice_handlers), list(session._notify_handlers)
 
 
 def wrappers_of_all() -> dict[str, QueryWrappers]:

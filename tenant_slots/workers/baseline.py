@@ -239,15 +239,20 @@ def leave_transactions(query_wrappers: dict[str, leftovers.QueryWrappers], job: 
             logger.error("a job left a transaction open; what it wrote there is rolled back", extra=about_jobs)
             renew(connection)
         elif not leftovers.is_as_made(connection):
-            connection.close()
+            _end(connection)
 
 
 def close_ended_sessions() -> None:
     """Those that the server has ended while nobody used them: its last word is there to be read. Asks it nothing."""
     for connection in connections.all(initialized_only=True):
         if connection.connection is not None and connection.vendor == "postgresql" and _has_ended(connection):
-            connection.connection.close()  # which a pool would give to somebody else
-            connection.close()
+            _end(connection)
+
+
+def _end(connection: BaseDatabaseWrapper) -> None:
+    if connection.vendor == "postgresql":
+        connection.connection.close()  # which a pool would give to somebody else
+    connection.close()
 
 
 def _has_ended(connection: BaseDatabaseWrapper) -> bool:
