@@ -71,7 +71,7 @@ def is_as_made(connection: BaseDatabaseWrapper) -> bool:
 
 def note_what_is_registered(connection: BaseDatabaseWrapper, **_: Any) -> None:
     """With the driver, for a new session, by the project's receivers of `connection_created`. The last one of them."""
-    if hasattr(connection.connection, "adapters"):
+    if hasattr(connection.connection, "adapters"):  # as psycopg2's have none
         _registered_for[connection.connection] = _registered(connection.connection)
 
 
@@ -82,8 +82,10 @@ def _has_registered_nothing(session: Any) -> bool:
 
 
 def _registered(session: Any) -> tuple[object, ...]:
-    """How values are adapted in this session alone, and who hears of its notices. The driver tells neither (3.3)."""
+    """How values are adapted in this session alone, and who hears of its notices. psycopg tells neither (3.2, 3.3)."""
     adapters = session.adapters
+    if not hasattr(adapters, "_own_loaders"):  # another version
+        return ()
     own = [*adapters._own_loaders, *adapters._own_dumpers_by_oid, *adapters._own_dumpers.values()]
     maps = [*adapters._loaders, *adapters._dumpers_by_oid, *adapters._dumpers.values()]
     adapts = [frozenset(one.items()) for one, is_own in zip(maps, own, strict=True) if is_own]
