@@ -7,7 +7,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 def memory_file(label: str) -> int:
@@ -17,17 +17,23 @@ def memory_file(label: str) -> int:
         label: what ``/proc/PID/fd`` says that it is.
     """
     if hasattr(os, "memfd_create"):
-        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        return os.memfd_create(label, flags)  # no full disk can keep anything from memory
+        return os.memfd_create(label)  # no full disk can keep anything from memory
     return disk_file(label)
 
 
-def keep_size(descriptor: int) -> None:
-    """From now on nobody makes it larger or smaller, where it is in memory."""
-    if hasattr(os, "memfd_create"):
-        import fcntl  # not on Windows
+def memory_file_of_size(label: str, size: int) -> int:
+    """As `memory_file`, with room for so many bytes: in memory nobody makes it larger or smaller."""
+    if not hasattr(os, "memfd_create"):
+        file = disk_file(label)
+        os.ftruncate(file, size)
+        return file
+    import fcntl  # not on Windows
 
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    file = os.memfd_create(label, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(file, size)
+    with suppress(OSError):  # in a sandbox that knows no seals
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    return file
 
 
 def disk_file(label: str) -> int:

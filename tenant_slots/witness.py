@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from tenant_slots.memory_file import keep_size, memory_file
+from tenant_slots.memory_file import memory_file_of_size
 
 LABEL = "tenant_slots_witness"
 
@@ -56,10 +56,11 @@ class Witness:
 
     @classmethod
     def shared(cls) -> Witness:
-        """One that forked children write to as well, and that `seen_in` finds."""
-        file = memory_file(LABEL)
-        os.ftruncate(file, SIZE)
-        keep_size(file)  # who looks at a part of it that is gone is ended by the system
+        """One that forked children write to as well, and that `seen_in` finds.
+
+        Its size stays: the system ends whoever looks at a part that is gone.
+        """
+        file = memory_file_of_size(LABEL, SIZE)
         try:
             return cls(mmap.mmap(file, SIZE))  # which has a descriptor of its own
         finally:

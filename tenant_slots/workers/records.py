@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -113,7 +114,16 @@ class RecordingWorker(SweepingWorker):
     def tell_untold(self) -> None:
         untold, self._untold = self._untold, []
         if untold:
-            self._unless_redis_is_away(self.tell_rq_of_successes, untold)
+            with self.telling_what_it_can():
+                self._unless_redis_is_away(self.tell_rq_of_successes, untold)
+
+    @contextmanager
+    def telling_what_it_can(self) -> Iterator[None]:
+        """What RQ cannot be told, as where there is no room for a large result, ends no worker."""
+        try:
+            yield
+        except Exception:
+            logger.exception("RQ could not be told how jobs have ended")
 
     def _keeps_result(self, job: Job) -> bool:
         return job.get_result_ttl(self.default_result_ttl) != 0

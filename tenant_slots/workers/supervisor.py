@@ -378,14 +378,11 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         return self.looks_at_once and self.may_hear_later(job, how)
 
     def _tell_of(self, job: Job, queue: Queue, report: Report | None, status: int | None) -> None:
-        """Nothing that RQ cannot be told, as where there is no room for a large result, ends this worker."""
-        try:
+        with self.telling_what_it_can():
             if report is None:
                 self._unless_redis_is_away(self._tell_rq_of_death, job, queue, status)
             elif report.ended is not None:
                 self._unless_redis_is_away(self.tell_rq, Ended(job, queue, report.ended))
-        except Exception:
-            logger.exception("RQ could not be told of the end of job %s", job.id, extra=logs.about_named(job=job.id))
 
     def _do_meanwhile(self, run: SupervisedRun | None) -> None:
         """What can wait until the work-horse has something to do. No error of it ends a job that runs."""

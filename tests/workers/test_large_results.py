@@ -48,7 +48,10 @@ def test_rq_keeps_a_sentence_in_its_place(worker_class: Worker, monkeypatch: pyt
 
 
 @CLASSES
-def test_a_worker_that_has_no_room_to_tell_rq_goes_on(worker_class: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("later", [True, False], ids=["later", "at once"])
+def test_a_worker_that_has_no_room_to_tell_rq_goes_on(
+    later: bool, worker_class: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = []
 
     def no_room(worker: Any, ended: Any) -> None:
@@ -56,8 +59,9 @@ def test_a_worker_that_has_no_room_to_tell_rq_goes_on(worker_class: Worker, monk
         raise MemoryError
 
     monkeypatch.setattr(worker_class, "tell_rq", no_room)
-    monkeypatch.setattr(worker_class, "may_hear_later", lambda *_: False)
+    monkeypatch.setattr(worker_class, "tell_rq_of_successes", no_room)
+    monkeypatch.setattr(worker_class, "may_hear_later", lambda *_: later)
     jobs = [returns.enqueue("whale", 1), returns.enqueue("acme", 1)]
     run(worker_class)
-    assert len(told) == 2
+    assert told
     assert [fresh(job).state for job in jobs] == [State.FINISHED] * 2
