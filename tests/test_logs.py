@@ -70,6 +70,12 @@ ABOUT_NO_SINGLE_JOB = {
         ("parting.py", "what a process of jobs was to do last has failed"),
         ("parting.py", "what a process of jobs was to do last is left undone: %s"),
         ("workers/aside.py", "there is no room for a process that does something aside: %s"),
+        (
+            "workers/base.py",
+            "receivers of connection_created failed, or took too long: what they set is missing in the sessions in which "
+            "this worker keeps its books",
+        ),
+        ("workers/records.py", "RQ could not be told how jobs have ended"),
         ("workers/children.py", "process %s, which did something aside for a worker, failed"),
         ("workers/heartbeats.py", "a round of heartbeats failed"),
         ("workers/supervisor.py", "what follows from the end of a job took too long, or ended its process"),

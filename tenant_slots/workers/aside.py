@@ -21,7 +21,7 @@ from tenant_slots.memory_file import memory_file
 from tenant_slots.news import News, tell
 from tenant_slots.repair.contact import Contact
 from tenant_slots.workers import kept
-from tenant_slots.workers.base import SETTINGS_UNKNOWN, SweepingWorker
+from tenant_slots.workers.base import SweepingWorker
 from tenant_slots.workers.children import Child
 
 T = TypeVar("T")
@@ -110,8 +110,7 @@ class AsideWorker(SweepingWorker):
         one = Aside(app_settings.LEASE_TTL)
         answer = one.answer(app_settings.LEASE_TTL + 1) if one.start(_settings_if_reached) else None
         if answer is not None and not answer.is_whole:
-            logger.error(SETTINGS_UNKNOWN)
-            session_settings.learn([])
+            self.do_without_session_settings()
         elif answer is not None and answer.value is not None:
             session_settings.learn(answer.value)
 

@@ -43,11 +43,6 @@ from tenant_slots.workers.kept import Ending, KeptEndings
 
 logger = logging.getLogger("tenant_slots")
 
-SETTINGS_UNKNOWN = (
-    "receivers of connection_created failed, or took too long: what they set is missing in the sessions in which this "
-    "worker keeps its books"
-)
-
 SECONDS_AFTER_REFUSAL = 1
 """How long a worker waits before it asks a Redis again that takes no writes."""
 
@@ -133,9 +128,17 @@ class SweepingWorker(BaseWorker):
         if not session_settings.are_known():
             try:
                 session_settings.learn(settings_of_project(app_settings.LEASE_TTL / 4))
-            except Exception:
-                logger.exception(SETTINGS_UNKNOWN)
-                session_settings.learn([])
+            except Exception as error:
+                self.do_without_session_settings(error)
+
+    def do_without_session_settings(self, error: Exception | None = None) -> None:
+        """The worker would not begin otherwise."""
+        logger.error(
+            "receivers of connection_created failed, or took too long: what they set is missing in the sessions in which "
+            "this worker keeps its books",
+            exc_info=error,
+        )
+        session_settings.learn([])
 
     def runs(self) -> dict[Token, int]:
         """Those whose end is not recorded yet: the one that goes on, and those whose ends are kept.

@@ -21,7 +21,7 @@ from rq.queue import Queue
 from rq.results import Result
 from rq.utils import utcformat
 
-from tenant_slots import dispatch
+from tenant_slots import dispatch, logs
 from tenant_slots.workers.aside import aside_at_once
 from tenant_slots.workers.base import SweepingWorker
 from tenant_slots.workers.horses import RQEnd
@@ -68,7 +68,9 @@ class RecordingWorker(SweepingWorker):
         elif self.connection.exists(job.dependents_key) and not aside_at_once(
             lambda: bool(enqueue(job, *arguments, **options))
         ):
-            logger.error("what depends on job %s is not enqueued: that failed, or took too long", job.id)
+            about_queue = logs.about_named(queue=job.origin)
+            text = "what depends on job %s is not enqueued: that failed, or took too long"
+            logger.error(text, job.id, extra=about_queue)
 
     def announce(self, job: Job) -> None:
         """It runs, and has lasted for a moment: for RQ's pages, and so that a stop command finds this worker."""
