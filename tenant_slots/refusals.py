@@ -11,6 +11,9 @@ from tenant_slots.models import TenantJob
 OF_ALL = ("08", "25", "26", "28", "3D", "40", "530", "531", "532", "533", "55P03", "57P")
 """The beginnings of SQLSTATEs of the server, the session, and of others' locks and transactions, whatever the row."""
 
+OF_ANY_SERVER = ("08", "530", "531", "532", "533")
+"""Of a connection, or of what a server has too little of."""
+
 
 def is_refusal(error: BaseException) -> bool:
     """Whether the database objects to this very row, and not to what others would have it do.
@@ -22,7 +25,15 @@ def is_refusal(error: BaseException) -> bool:
     if isinstance(error, (DataError, IntegrityError)):
         return True
     state = sqlstate(error) if isinstance(error, Error) else None
-    return isinstance(state, str) and not state.startswith(OF_ALL) and _can_change_rows()
+    if not isinstance(state, str) or (state.startswith(OF_ALL) and not _is_of_another_server(error, state)):
+        return False
+    return _can_change_rows()
+
+
+def _is_of_another_server(error: BaseException, state: str) -> bool:
+    """Which a trigger of the project has asked: ours says in what it was raised, and is not away then."""
+    found = getattr(error.__cause__, "diag", None)
+    return state.startswith(OF_ANY_SERVER) and bool(found and found.context)
 
 
 def _can_change_rows() -> bool:

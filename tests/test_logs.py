@@ -72,8 +72,8 @@ ABOUT_NO_SINGLE_JOB = {
         ("workers/aside.py", "there is no room for a process that does something aside: %s"),
         (
             "workers/base.py",
-            "receivers of connection_created failed, or took too long: what they set is missing in the sessions in which "
-            "this worker keeps its books",
+            "receivers of connection_created failed, or took too long: what they set is missing in the sessions in "
+            "which this worker keeps its books",
         ),
         ("workers/records.py", "RQ could not be told how jobs have ended"),
         ("workers/children.py", "process %s, which did something aside for a worker, failed"),

@@ -6,6 +6,7 @@ import copy
 import functools
 import math
 import os
+import select
 import socket
 import threading
 import weakref
@@ -154,6 +155,22 @@ def forget_inherited_sessions() -> None:
     _private.clear()
     for wrapper in connections.all(initialized_only=True):
         del connections[wrapper.alias]
+
+
+def close_if_ended(connection: BaseDatabaseWrapper) -> None:
+    """Where the server has ended it while nobody used it: its last word is there to be read. Asks it nothing."""
+    if connection.connection is None or connection.vendor != "postgresql" or not _has_ended(connection.connection):
+        return
+    connection.connection.close()  # which a pool would give to somebody else
+    connection.close()
+
+
+def _has_ended(session: Any) -> bool:
+    if session.closed:
+        return True
+    incoming = select.poll()
+    incoming.register(session.fileno(), select.POLLIN)
+    return bool(incoming.poll(0))
 
 
 def cut(connection: BaseDatabaseWrapper) -> None:

@@ -134,8 +134,8 @@ class SweepingWorker(BaseWorker):
     def do_without_session_settings(self, error: Exception | None = None) -> None:
         """The worker would not begin otherwise."""
         logger.error(
-            "receivers of connection_created failed, or took too long: what they set is missing in the sessions in which "
-            "this worker keeps its books",
+            "receivers of connection_created failed, or took too long: what they set is missing in the sessions in "
+            "which this worker keeps its books",
             exc_info=error,
         )
         session_settings.learn([])

@@ -12,7 +12,6 @@ import locale
 import logging
 import os
 import random
-import select
 import signal
 import sys
 import threading
@@ -36,7 +35,7 @@ from tenant_slots.alarm import time_limit
 from tenant_slots.conf import app_settings
 from tenant_slots.db import leftovers
 from tenant_slots.db.compiled import takes_one_at_a_time
-from tenant_slots.db.sessions import renew, threads_of_pools
+from tenant_slots.db.sessions import close_if_ended, renew, threads_of_pools
 from tenant_slots.memory_file import identity
 from tenant_slots.models import TenantJob
 
@@ -57,6 +56,8 @@ OF_INTERPRETER: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = 
     (threading.getprofile, threading.setprofile),
     (sys.getrecursionlimit, sys.setrecursionlimit),
     (sys.getswitchinterval, sys.setswitchinterval),
+    (sys.get_int_max_str_digits, sys.set_int_max_str_digits),
+    (sys.get_coroutine_origin_tracking_depth, sys.set_coroutine_origin_tracking_depth),
     (gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
     (gc.isenabled, lambda collects: gc.enable() if collects else gc.disable()),
 )
@@ -243,24 +244,15 @@ def leave_transactions(query_wrappers: dict[str, leftovers.QueryWrappers], job: 
 
 
 def close_ended_sessions() -> None:
-    """Those that the server has ended while nobody used them: its last word is there to be read. Asks it nothing."""
+    """See `close_if_ended`."""
     for connection in connections.all(initialized_only=True):
-        if connection.connection is not None and connection.vendor == "postgresql" and _has_ended(connection):
-            _end(connection)
+        close_if_ended(connection)
 
 
 def _end(connection: BaseDatabaseWrapper) -> None:
     if connection.vendor == "postgresql":
         connection.connection.close()  # which a pool would give to somebody else
     connection.close()
-
-
-def _has_ended(connection: BaseDatabaseWrapper) -> bool:
-    if connection.connection.closed:
-        return True
-    incoming = select.poll()
-    incoming.register(connection.connection.fileno(), select.POLLIN)
-    return bool(incoming.poll(0))
 
 
 def restore_sessions() -> None:

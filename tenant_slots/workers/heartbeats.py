@@ -119,6 +119,7 @@ class Heartbeats(threading.Thread):
         pause: float = app_settings.BEAT_INTERVAL
         for run, horse in runs.items():
             try:
+                sessions.close_if_ended(connections[app_settings.DATABASE])  # by a limit for idle ones: no outage
                 with self._watchdog.cutting_after(app_settings.LEASE_TTL * ANSWER_SHARE):
                     renewed = self._beat_one(run, horse)
             except Exception as error:  # the database's driver may raise any

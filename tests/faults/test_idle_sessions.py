@@ -1,0 +1,48 @@
+"""Sessions that a server or a proxy ends when nobody uses them are no outage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from django.db import connection
+
+from tenant_slots.models import State
+from tests import jobs
+from tests.factories import fresh, tenant_queue
+from tests.faults.conftest import FaultWorkers
+from tests.history import History
+from tests.processes import wait_until
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="is about sessions of PostgreSQL"),
+]
+
+CLASSES = pytest.mark.parametrize(
+    "worker_class", ["tenant_slots.workers.TenantPreforkWorker", "tenant_slots.workers.TenantWorker"]
+)
+LEASE = 5
+
+
+@CLASSES
+def test_i2_who_is_reconnected_still_reclaims_what_the_dead_held(
+    workers: FaultWorkers, tmp_path: Path, worker_class: str
+) -> None:
+    """One worker dies on another host. The other one's sessions are ended before each heartbeat."""
+    path = str(tmp_path / "events")
+    settings = {"BEAT_INTERVAL": 1, "LEASE_TTL": LEASE, "SWEEP_INTERVAL": 1, "RESCHEDULE_DELAY": 1}
+    workers.variables["TEST_TENANT_SLOTS"] = json.dumps(settings)
+    workers.start(1, worker_class="tests.faults.workers.ElsewhereWorker")
+    lost = jobs.wait_for_file.enqueue("acme", "lost", path, str(tmp_path / "door"))
+    wait_until(lambda: History(Path(path)).started("acme"))
+    tenant_queue("other", max_job=1)
+    workers.variables["PGOPTIONS"] = "-c idle_session_timeout=700"
+    workers.start(1, worker_class=worker_class)
+    jobs.wait_for_file.enqueue("other", "long", path, str(tmp_path / "other door"))
+    wait_until(lambda: History(Path(path)).started("other"))
+    workers.kill(0)
+    wait_until(lambda: fresh(lost).state != State.RUNNING or lost.crashes, 3 * LEASE, "a dead worker holds its slot")
+    (tmp_path / "door").touch()
+    (tmp_path / "other door").touch()

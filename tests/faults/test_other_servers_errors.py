@@ -1,0 +1,86 @@
+"""A trigger of the project asks another server, which is away for one tenant: others do not wait for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.db import connection
+
+from tenant_slots.models import State
+from tests import jobs
+from tests.factories import fresh, tenant_queue
+from tests.faults.conftest import FaultWorkers
+from tests.history import History
+from tests.processes import wait_until
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="is about triggers of PostgreSQL"),
+]
+
+CLASSES = pytest.mark.parametrize(
+    "worker_class", ["tenant_slots.workers.TenantPreforkWorker", "tenant_slots.workers.TenantWorker"]
+)
+
+SQLSTATES = pytest.mark.parametrize("sqlstate", ["08001", "53300", pytest.param("P0001", id="control: of a function")])
+"""As postgres_fdw and dblink pass it on."""
+
+
+@pytest.fixture
+def refuse_whale(transactional_db: None) -> Iterator[Callable[[str, str], None]]:
+    """What is refused, as a condition, and how."""
+
+    def refuse(condition: str, sqlstate: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"""
+                CREATE FUNCTION ask_shard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                    IF {condition} AND (
+                        SELECT tenant FROM tenant_slots_tenantqueue WHERE id = NEW.tenant_queue_id) = 'whale'
+                    THEN RAISE EXCEPTION 'could not connect to server "shard_7"' USING ERRCODE = '{sqlstate}'; END IF;
+                    RETURN NEW; END $$;
+                CREATE TRIGGER ask_shard BEFORE UPDATE ON tenant_slots_tenantjob
+                    FOR EACH ROW EXECUTE FUNCTION ask_shard()""")  # noqa: S608 - of this test
+
+    yield refuse
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TRIGGER ask_shard ON tenant_slots_tenantjob; DROP FUNCTION ask_shard")
+
+
+@CLASSES
+@SQLSTATES
+def test_i8_others_run_while_a_tenants_jobs_cannot_be_admitted(
+    workers: FaultWorkers,
+    history: History,
+    refuse_whale: Callable[[str, str], None],
+    sqlstate: str,
+    worker_class: str,
+) -> None:
+    """Taken for an outage of our own database, it left its tenant first in the order, and the worker asked again."""
+    refuse_whale("NEW.state IN ('queued', 'running')", sqlstate)
+    for tenant in ("whale", "acme"):
+        tenant_queue(tenant, max_job=2)
+    jobs.record.enqueue("whale", "whale", history.path)
+    others = [jobs.record.enqueue("acme", f"{nth}", history.path) for nth in range(3)]
+    workers.start(1, worker_class=worker_class)
+    wait_until(lambda: all(fresh(job).state == State.FINISHED for job in others), 20, "others wait for the whale")
+
+
+@CLASSES
+@SQLSTATES
+def test_i2_i8_a_dead_jobs_slot_comes_back_behind_an_end_that_is_kept(
+    workers: FaultWorkers,
+    history: History,
+    refuse_whale: Callable[[str, str], None],
+    sqlstate: str,
+    worker_class: str,
+) -> None:
+    refuse_whale("NEW.state NOT IN ('waiting', 'queued', 'running')", sqlstate)
+    for tenant in ("whale", "acme"):
+        tenant_queue(tenant, max_job=1)
+    workers.start(1, worker_class=worker_class)
+    jobs.record.enqueue("whale", "whale", history.path)
+    wait_until(lambda: "whale" in [event.tenant for event in history.events() if event.kind == "end"])
+    dead = jobs.kill_self.enqueue("acme", history.path, 0.0)
+    wait_until(lambda: history.started("acme"), 20)
+    wait_until(lambda: fresh(dead).crashes, 12, "the slot of a job whose process died is not given back")
