@@ -11,8 +11,8 @@ from tenant_slots.models import TenantJob
 OF_ALL = ("08", "25", "26", "28", "3D", "40", "530", "531", "532", "533", "55P03", "57P")
 """The beginnings of SQLSTATEs of the server, the session, and of others' locks and transactions, whatever the row."""
 
-OF_ANY_SERVER = ("08", "530", "531", "532", "533")
-"""Of a connection, or of what a server has too little of."""
+OF_CONNECTION = "08"
+"""The beginning of SQLSTATEs of a connection: that to the server, or of the server to another one."""
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -33,7 +33,7 @@ def is_refusal(error: BaseException) -> bool:
 def _is_of_another_server(error: BaseException, state: str) -> bool:
     """Which a trigger of the project has asked: ours says in what it was raised, and is not away then."""
     found = getattr(error.__cause__, "diag", None)
-    return state.startswith(OF_ANY_SERVER) and bool(found and found.context)
+    return state.startswith(OF_CONNECTION) and bool(found and found.context)
 
 
 def _can_change_rows() -> bool:

@@ -75,6 +75,7 @@ ABOUT_NO_SINGLE_JOB = {
             "receivers of connection_created failed, or took too long: what they set is missing in the sessions in "
             "which this worker keeps its books",
         ),
+        ("workers/base.py", "the database did not answer when its settings were to be learnt: %s"),
         ("workers/records.py", "RQ could not be told how jobs have ended"),
         ("workers/children.py", "process %s, which did something aside for a worker, failed"),
         ("workers/heartbeats.py", "a round of heartbeats failed"),

@@ -23,7 +23,10 @@ _known: list[str] | None = None
 
 
 def are_known() -> bool:
-    return _known is not None or not connection_created.has_listeners()
+    """Where there are no receivers by now there are no settings, whatever a job connects later."""
+    if _known is None and not connection_created.receivers:
+        learn([])
+    return _known is not None
 
 
 def learn(statements: list[str]) -> None:

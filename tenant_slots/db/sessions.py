@@ -55,6 +55,7 @@ class PrivateConnection:
             _private.add(self._connection)
             if self._is_silent:
                 prepared.allow(self._connection)
+        close_if_ended(self._connection)
         connections[alias] = self._connection
         try:
             yield
@@ -112,8 +113,17 @@ def _silent(wrapper: Any) -> Any:
         def init_connection_state(self) -> None:
             super().init_connection_state()
             if self.vendor == "postgresql":
-                session_settings.make(self)
+                self._make_settings()
             raise _Connected
+
+        def _make_settings(self) -> None:
+            """Without them it is not used."""
+            try:
+                session_settings.make(self)
+            except BaseException:
+                self.connection.close()
+                self.connection: Any = None
+                raise
 
     return Silent
 

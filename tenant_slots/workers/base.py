@@ -11,7 +11,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
 
-from django.db import Error, connections
+from django.db import Error, InterfaceError, OperationalError, connections
 from django.utils.module_loading import import_string
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
@@ -124,10 +124,15 @@ class SweepingWorker(BaseWorker):
     """This process, which answers for its runs."""
 
     def learn_session_settings(self) -> None:
-        """What the project sets in its sessions, for our own. Here, where its code runs anyway."""
+        """What the project sets in its sessions, for our own. Here, where its code runs anyway.
+
+        Where the database is away it is tried again before the next job.
+        """
         if not session_settings.are_known():
             try:
                 session_settings.learn(settings_of_project(app_settings.LEASE_TTL / 4))
+            except (OperationalError, InterfaceError) as error:
+                logger.warning("the database did not answer when its settings were to be learnt: %s", error)
             except Exception as error:
                 self.do_without_session_settings(error)
 
@@ -181,6 +186,7 @@ class SweepingWorker(BaseWorker):
         RQ waits for a Redis that refuses connections, and quits when one does not answer, or takes no writes: it is out
         of memory, cannot save, or has become a replica. That is waited for too.
         """
+        self.learn_session_settings()
         if not app_settings.QUEUE_WEIGHTS.keys().isdisjoint(self.queue_names()):
             self._ordered_queues = weights.drawn(self.queues, app_settings.QUEUE_WEIGHTS)
         with self._noting_failure():
@@ -284,16 +290,20 @@ class SweepingWorker(BaseWorker):
     def learn_of_suspension(self) -> None:
         """While a job runs. To ask between two jobs costs a tenant its turn, as another worker is offered its slot."""
         if self.is_suspension_check_due:
-            self._is_told_to_wait()
+            self._is_told_to_wait(beats=False)
 
-    def _is_told_to_wait(self) -> bool:
-        """As far as is known: one that cannot ask goes on with what it was told."""
+    def _is_told_to_wait(self, *, beats: bool = True) -> bool:
+        """As far as is known: one that cannot ask goes on with what it was told.
+
+        Args:
+            beats: whether RQ is to keep the worker's record for as long as after a job, and not as during one.
+        """
         self._next_suspension_check = time.monotonic() + 1
-        self._unless_redis_is_away(self._ask_for_suspension)
+        self._unless_redis_is_away(self._ask_for_suspension, self if beats else None)
         return self.is_suspended
 
-    def _ask_for_suspension(self) -> None:
-        self.is_suspended = bool(is_suspended(self.connection, self))
+    def _ask_for_suspension(self, worker: SweepingWorker | None) -> None:
+        self.is_suspended = bool(is_suspended(self.connection, worker))
 
     def _wait_suspended(self, burst: bool) -> None:
         if burst:

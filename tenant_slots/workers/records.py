@@ -62,8 +62,8 @@ class RecordingWorker(SweepingWorker):
             queue.enqueue_dependents = enqueue  # type: ignore[method-assign]
 
     def _enqueue_dependents(self, enqueue: Callable[..., Any], job: Job, *arguments: Any, **options: Any) -> None:
-        """Called by RQ too."""
-        if self.is_horse:
+        """Called by RQ too, in the midst of a transaction where it keeps no result: that is this process's alone."""
+        if self.is_horse or options.get("pipeline") is not None:
             enqueue(job, *arguments, **options)
         elif self.connection.exists(job.dependents_key) and not aside_at_once(
             lambda: bool(enqueue(job, *arguments, **options))

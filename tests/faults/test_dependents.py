@@ -41,16 +41,28 @@ class OfProject:
         return read_back, (self.path,)
 
 
-@tenant_job("imports", tenant="tenant")
-def has_dependent(tenant: str, path: str, history: str) -> None:
-    time.sleep(0.5)  # RQ has heard of it by now
-    parent, meta = get_current_job(), {"of project": OfProject(path)}
+def enqueue_dependent(history: str, **meta: object) -> None:
+    time.sleep(0.5)  # RQ has heard of the job by now
+    parent = get_current_job()
     django_rq.get_queue("imports").enqueue(jobs.quick, "plain", "dependent", history, depends_on=parent, meta=meta)
 
 
-@pytest.mark.parametrize(
+@tenant_job("imports", tenant="tenant")
+def has_dependent(tenant: str, path: str, history: str) -> None:
+    enqueue_dependent(history, of_project=OfProject(path))
+
+
+@tenant_job("imports", tenant="tenant", result_ttl=0)
+def has_dependent_and_no_result(tenant: str, history: str) -> None:
+    enqueue_dependent(history)
+
+
+CLASSES = pytest.mark.parametrize(
     "worker_class", ["tenant_slots.workers.TenantPreforkWorker", "tenant_slots.workers.TenantWorker"]
 )
+
+
+@CLASSES
 @pytest.mark.parametrize("end", ["returns", "exits", "hangs"])
 def test_i8_nothing_of_the_project_is_read_in_the_workers_own_process(
     workers: FaultWorkers, observer: Observer, tmp_path: Path, worker_class: str, end: str
@@ -64,3 +76,13 @@ def test_i8_nothing_of_the_project_is_read_in_the_workers_own_process(
     assert (worker.poll(), other.state, fresh(first).state) == (None, State.FINISHED, State.FINISHED)
     if end == "returns":
         wait_until(lambda: "dependent" in observer.started(), 10, "the control: it is enqueued")
+
+
+@CLASSES
+def test_one_that_depends_on_a_job_whose_result_rq_does_not_keep_runs(
+    workers: FaultWorkers, observer: Observer, worker_class: str
+) -> None:
+    """RQ enqueues it in the transaction in which it forgets the job."""
+    workers.start(1, worker_class=worker_class)
+    has_dependent_and_no_result.enqueue("acme", observer.path)
+    wait_until(lambda: "dependent" in observer.started(), 20)

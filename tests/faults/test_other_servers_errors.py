@@ -23,7 +23,7 @@ CLASSES = pytest.mark.parametrize(
     "worker_class", ["tenant_slots.workers.TenantPreforkWorker", "tenant_slots.workers.TenantWorker"]
 )
 
-SQLSTATES = pytest.mark.parametrize("sqlstate", ["08001", "53300", pytest.param("P0001", id="control: of a function")])
+SQLSTATES = pytest.mark.parametrize("sqlstate", ["08001", "08006", pytest.param("P0001", id="control: of a function")])
 """As postgres_fdw and dblink pass it on."""
 
 

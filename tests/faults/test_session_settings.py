@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import rq
-from django.db import connection
+from django.db import DataError, connection
 from django.db.backends.signals import connection_created
 
 from tenant_slots import tenant_job
@@ -184,6 +184,26 @@ def test_a_session_of_our_own_is_not_begun_before_they_are_known(receiver: list[
     assert not session_settings.are_known()
     with private_connection(5, is_silent=True), pytest.raises(Exception, match="not known yet"):
         sql("SELECT 1")
+
+
+def test_a_session_in_which_they_cannot_be_made_is_not_used(receiver: list[str]) -> None:
+    session_settings.learn(["SET statement_timeout = 'nonsense'"])
+    with private_connection(5, is_silent=True):
+        for _ in range(2):
+            with pytest.raises(DataError):
+                sql("SELECT 1")
+
+
+def test_what_a_job_connects_later_is_no_setting_of_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker would wait for ever to learn of it."""
+    monkeypatch.setattr(session_settings, "_known", None)
+    monkeypatch.setattr(connection_created, "receivers", [])
+    assert session_settings.are_known()
+    connection_created.connect(allow)
+    try:
+        assert session_settings.are_known()
+    finally:
+        connection_created.disconnect(allow)
 
 
 @pytest.mark.parametrize("name", ["HangingWorker", "HangingPreforkWorker"])

@@ -79,3 +79,16 @@ def test_no_job_follows_one_during_which_workers_were_suspended(
     assert history.started() == (["acme-0"] if is_suspended else ["acme-0", "acme-1"])
     assert TenantJob.objects.filter(state="waiting").count() == (1 if is_suspended else 0)
     assert counters_match()
+
+
+@CLASSES
+@pytest.mark.parametrize("during_a_job", [True, pytest.param(False, id="control: between two")])
+def test_to_ask_during_a_job_does_not_make_rqs_record_of_a_worker_last(
+    worker_class: Worker, during_a_job: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RQ sends a heartbeat along, for a worker that waits: one that is killed then would be on record for minutes."""
+    queue = django_rq.get_queue("imports")
+    worker, beats = worker_class([queue], connection=queue.connection), []
+    monkeypatch.setattr(worker, "heartbeat", lambda *arguments, **options: beats.append(options))
+    worker.learn_of_suspension() if during_a_job else worker.check_for_suspension(burst=True)
+    assert bool(beats) is not during_a_job
