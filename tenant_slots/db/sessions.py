@@ -169,9 +169,13 @@ def forget_inherited_sessions() -> None:
 
 def close_if_ended(connection: BaseDatabaseWrapper) -> None:
     """Where the server has ended it while nobody used it: its last word is there to be read. Asks it nothing."""
-    if connection.connection is None or connection.vendor != "postgresql" or not _has_ended(connection.connection):
-        return
-    connection.connection.close()  # which a pool would give to somebody else
+    if connection.connection is not None and connection.vendor == "postgresql" and _has_ended(connection.connection):
+        end(connection)
+
+
+def end(connection: BaseDatabaseWrapper) -> None:
+    """Close the session for good, which a pool would give to somebody else."""
+    connection.connection.close()
     connection.close()
 
 

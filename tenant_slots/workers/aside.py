@@ -104,7 +104,7 @@ class AsideWorker(SweepingWorker):
         raise NotImplementedError
 
     def learn_session_settings(self) -> None:
-        """Aside: the project's receivers may hang. Where the database is away, it is tried again before it is used."""
+        """Aside: the project's receivers may hang."""
         if session_settings.are_known():
             return
         one = Aside(app_settings.LEASE_TTL)

@@ -35,7 +35,7 @@ from tenant_slots.alarm import time_limit
 from tenant_slots.conf import app_settings
 from tenant_slots.db import leftovers
 from tenant_slots.db.compiled import takes_one_at_a_time
-from tenant_slots.db.sessions import close_if_ended, renew, threads_of_pools
+from tenant_slots.db.sessions import close_if_ended, end, renew, threads_of_pools
 from tenant_slots.memory_file import identity
 from tenant_slots.models import TenantJob
 
@@ -240,19 +240,13 @@ def leave_transactions(query_wrappers: dict[str, leftovers.QueryWrappers], job: 
             logger.error("a job left a transaction open; what it wrote there is rolled back", extra=about_jobs)
             renew(connection)
         elif not leftovers.is_as_made(connection):
-            _end(connection)
+            end(connection)
 
 
 def close_ended_sessions() -> None:
     """See `close_if_ended`."""
     for connection in connections.all(initialized_only=True):
         close_if_ended(connection)
-
-
-def _end(connection: BaseDatabaseWrapper) -> None:
-    if connection.vendor == "postgresql":
-        connection.connection.close()  # which a pool would give to somebody else
-    connection.close()
 
 
 def restore_sessions() -> None:

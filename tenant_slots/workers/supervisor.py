@@ -156,7 +156,6 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
 
         One that met an error is not used again: it may belong to a server, or a time, in which nobody may write.
         """
-        self.learn_session_settings()
         self._asked_at = time.monotonic()
         try:
             with self._session.used():
