@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from django.db import DataError, Error, IntegrityError, connections
 
 from tenant_slots.conf import app_settings
@@ -14,6 +16,12 @@ OF_ALL = ("08", "25", "26", "28", "3D", "40", "530", "531", "532", "533", "55P03
 OF_CONNECTION = "08"
 """The beginning of SQLSTATEs of a connection: that to the server, or of the server to another one."""
 
+RAISED = re.compile(r"\b(RAISE|dblink|remote SQL command)\b")
+"""In what an error was raised that the server has not met itself: a function of the project's has, or another server.
+
+Words that PostgreSQL has in every language.
+"""
+
 
 def is_refusal(error: BaseException) -> bool:
     """Whether the database objects to this very row, and not to what others would have it do.
@@ -25,15 +33,15 @@ def is_refusal(error: BaseException) -> bool:
     if isinstance(error, (DataError, IntegrityError)):
         return True
     state = sqlstate(error) if isinstance(error, Error) else None
-    if not isinstance(state, str) or (state.startswith(OF_ALL) and not _is_of_another_server(error, state)):
+    if not isinstance(state, str) or (state.startswith(OF_ALL) and not _is_raised_by_trigger(error, state)):
         return False
     return _can_change_rows()
 
 
-def _is_of_another_server(error: BaseException, state: str) -> bool:
-    """Which a trigger of the project has asked: ours says in what it was raised, and is not away then."""
-    found = getattr(error.__cause__, "diag", None)
-    return state.startswith(OF_CONNECTION) and bool(found and found.context)
+def _is_raised_by_trigger(error: BaseException, state: str) -> bool:
+    """Or by another server that it has asked: ours says in what it was raised, and is not away then."""
+    context = getattr(getattr(error.__cause__, "diag", None), "context", None)
+    return bool(context and (state.startswith(OF_CONNECTION) or RAISED.search(context)))
 
 
 def _can_change_rows() -> bool:

@@ -82,14 +82,18 @@ def _has_registered_nothing(session: Any) -> bool:
 
 
 def _registered(session: Any) -> tuple[object, ...]:
-    """How values are adapted in this session alone, and who hears of its notices. psycopg tells neither (3.2, 3.3)."""
+    """How values are adapted in this session alone, who hears of its notices, and how it executes.
+
+    psycopg tells neither of the first two (3.2, 3.3).
+    """
     adapters = session.adapters
     if not hasattr(adapters, "_own_loaders"):  # another version
         return ()
     own = [*adapters._own_loaders, *adapters._own_dumpers_by_oid, *adapters._own_dumpers.values()]
     maps = [*adapters._loaders, *adapters._dumpers_by_oid, *adapters._dumpers.values()]
     adapts = [frozenset(one.items()) for one, is_own in zip(maps, own, strict=True) if is_own]
-    return adapts, list(session._notice_handlers), list(session._notify_handlers)
+    executes = session.cursor_factory, session.server_cursor_factory, session.prepare_threshold, session.prepared_max
+    return adapts, list(session._notice_handlers), list(session._notify_handlers), executes
 
 
 def wrappers_of_all() -> dict[str, QueryWrappers]:
@@ -103,6 +107,13 @@ def put_wrappers_back(before: dict[str, QueryWrappers]) -> None:
     """To what `wrappers_of_all` gave: another one may refuse whatever is asked from now on."""
     for connection in connections.all(initialized_only=True):
         connection.execute_wrappers[:] = before.get(connection.alias, ())
+
+
+def forget_queries() -> None:
+    """What Django notes of them for who debugs, as a job may have it do."""
+    for connection in connections.all(initialized_only=True):
+        connection.force_debug_cursor = False
+        connection.queries_log.clear()
 
 
 def _is_between_transactions(connection: BaseDatabaseWrapper) -> bool:

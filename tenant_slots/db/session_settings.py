@@ -9,23 +9,41 @@ take their time, and the settings that they make there are made in our own sessi
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from django.db import OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-SETS = re.compile(r"\s*(SET\s+(?!LOCAL\s|TRANSACTION\s)|SELECT\s+set_config\s*\()", re.IGNORECASE)
+COMMENTS = re.compile(r"\s*(--[^\n]*\n|/\*.*?\*/)", re.DOTALL)
+"""What may stand before a statement."""
+
+SETS = re.compile(r"\s*(SET\s+(?!LOCAL\s|TRANSACTION\s)|SELECT\s.*\bset_config\s*\()", re.IGNORECASE | re.DOTALL)
 """What is made again. Whatever else receivers ask is for their own knowledge."""
+
+Ask = Callable[[], list[str] | None]
+"""Gives the statements; None where no session of the project can be made now."""
 
 _known: list[str] | None = None
 """The statements, in their order; None before they were learnt."""
 
+_ask: Ask = lambda: None  # noqa: E731 - until somebody says how
+
+
+def ask_by(ask: Ask) -> None:
+    """How this process learns them. It is asked again, for each session of our own, until it gives an answer."""
+    global _ask
+    _ask = ask
+
 
 def are_known() -> bool:
-    """Where there are no receivers by now there are no settings, whatever a job connects later."""
-    if _known is None and not connection_created.receivers:
-        learn([])
+    """Asks for them if they are not. Where there are no receivers by now nothing is set, whatever a job connects later.
+    """
+    if _known is None:
+        statements = _ask() if connection_created.receivers else []
+        if statements is not None:
+            learn(statements)
     return _known is not None
 
 
@@ -44,17 +62,26 @@ def made_by_receivers(connection: BaseDatabaseWrapper) -> list[str]:
     made: list[str] = []
 
     def note(execute: Any, sql: Any, parameters: Any, many: bool, context: Any) -> Any:
+        parameters = list(parameters) if many else parameters
+        answer = execute(sql, parameters, many, context)  # or it has failed, and set nothing
         text = sql.as_string(connection.connection) if hasattr(sql, "as_string") else sql
-        if SETS.match(text):
-            made.append(connection.ops.compose_sql(text, parameters))  # type: ignore[attr-defined]
-        return execute(sql, parameters, many, context)
+        if SETS.match(_without_comments(text)):
+            compose = connection.ops.compose_sql  # type: ignore[attr-defined]
+            made.extend(compose(text, one) for one in (parameters if many else [parameters]))
+        return answer
 
     try:
         with connection.execute_wrapper(note):
-            connection.connect()
+            connection.ensure_connection()
     finally:
         connection.close()
     return made
+
+
+def _without_comments(sql: str) -> str:
+    while comment := COMMENTS.match(sql):
+        sql = sql[comment.end() :]
+    return sql
 
 
 def make(connection: BaseDatabaseWrapper) -> None:

@@ -85,9 +85,14 @@ def private_connection(connect_seconds: float, *, is_silent: bool = False) -> It
 
 def settings_of_project(connect_seconds: float) -> list[str]:
     """What receivers set in a new session of our database, see `session_settings.made_by_receivers`."""
-    connection = _without_pool(connections[app_settings.DATABASE], connect_seconds, is_silent=False)
+    before = connections[app_settings.DATABASE]
+    connection = _without_pool(before, connect_seconds, is_silent=False)
     _private.add(connection)
-    return session_settings.made_by_receivers(connection)
+    connections[before.alias] = connection  # a receiver may ask Django for it
+    try:
+        return session_settings.made_by_receivers(connection)
+    finally:
+        connections[before.alias] = before
 
 
 def _without_pool(like: BaseDatabaseWrapper, connect_seconds: float, is_silent: bool) -> BaseDatabaseWrapper:

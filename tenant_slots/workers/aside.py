@@ -8,25 +8,25 @@ import pickle
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from django.db import InterfaceError, OperationalError
-
 from tenant_slots.conf import app_settings
-from tenant_slots.db import session_settings
-from tenant_slots.db.sessions import private_connection, settings_of_project
+from tenant_slots.db.sessions import private_connection
 from tenant_slots.memory_file import memory_file
 from tenant_slots.news import News, tell
 from tenant_slots.repair.contact import Contact
 from tenant_slots.workers import kept
-from tenant_slots.workers.base import SweepingWorker
+from tenant_slots.workers.base import SweepingWorker, settings_if_made
 from tenant_slots.workers.children import Child
 
 T = TypeVar("T")
 
 logger = logging.getLogger("tenant_slots")
+
+
+MOST_HANGS = 3
+"""How often receivers may take longer than a lease before a worker does without what they set."""
 
 
 @dataclass(frozen=True)
@@ -97,22 +97,24 @@ class AsideWorker(SweepingWorker):
         self._sweeping = Aside(app_settings.LEASE_TTL / 2)
         self._settling = Aside(app_settings.LEASE_TTL)
         self._telling = Aside(app_settings.LEASE_TTL)
-        self._breaks_before = 0
+        self._breaks_before = self._hangs = 0
 
     @property
     def runs_a_job(self) -> bool:
         raise NotImplementedError
 
-    def learn_session_settings(self) -> None:
-        """Aside: the project's receivers may hang."""
-        if session_settings.are_known():
-            return
+    def session_settings(self) -> list[str] | None:
+        """Aside: the project's receivers may hang. Where they always do, the worker does without what they set."""
         one = Aside(app_settings.LEASE_TTL)
-        answer = one.answer(app_settings.LEASE_TTL + 1) if one.start(_settings_if_reached) else None
-        if answer is not None and not answer.is_whole:
-            self.do_without_session_settings()
-        elif answer is not None and answer.value is not None:
-            session_settings.learn(answer.value)
+        answer = one.answer(app_settings.LEASE_TTL + 1) if one.start(settings_if_made) else None
+        if answer is None or answer.is_whole:
+            return answer.value if answer is not None else None
+        self._hangs += 1
+        logger.error("receivers of connection_created took too long, for the %s. time", self._hangs)
+        if self._hangs < MOST_HANGS:
+            return None
+        logger.error("what they set is missing in the sessions in which this worker keeps its books")
+        return []
 
     def settle_kept(self) -> None:
         """Aside: a receiver of the job's end may take its time, and so may the database."""
@@ -177,12 +179,6 @@ def aside_at_once(function: Callable[[], Any]) -> bool:
     one = Aside(app_settings.LEASE_TTL)
     answer = one.answer(app_settings.LEASE_TTL + 1) if one.start(function) else None
     return answer is not None and answer.is_whole
-
-
-def _settings_if_reached() -> list[str] | None:
-    with suppress(OperationalError, InterfaceError):
-        return settings_of_project(app_settings.LEASE_TTL / 4)
-    return None
 
 
 def _with_session(function: Callable[[], T]) -> Callable[[], T]:

@@ -11,7 +11,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
 
-from django.db import Error, InterfaceError, OperationalError, connections
+from django.db import InterfaceError, OperationalError, connections
 from django.utils.module_loading import import_string
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
@@ -116,34 +116,20 @@ class SweepingWorker(BaseWorker):
             super().bootstrap(*args, **kwargs)
         keep_own_from_children()
         self.owner = this_process(self.name, beats=True)
-        self.learn_session_settings()
+        session_settings.ask_by(self.session_settings)
+        session_settings.are_known()
         self._warm_up()
         self.heartbeats.start()
 
     owner: Owner
     """This process, which answers for its runs."""
 
-    def learn_session_settings(self) -> None:
+    def session_settings(self) -> list[str] | None:
         """What the project sets in its sessions, for our own. Here, where its code runs anyway.
 
-        Where the database is away it is tried again before the next job.
+        None where the database is away, or a receiver fails: no session of the project can be made then either.
         """
-        if not session_settings.are_known():
-            try:
-                session_settings.learn(settings_of_project(app_settings.LEASE_TTL / 4))
-            except (OperationalError, InterfaceError) as error:
-                logger.warning("the database did not answer when its settings were to be learnt: %s", error)
-            except Exception as error:
-                self.do_without_session_settings(error)
-
-    def do_without_session_settings(self, error: Exception | None = None) -> None:
-        """The worker would not begin otherwise."""
-        logger.error(
-            "receivers of connection_created failed, or took too long: what they set is missing in the sessions in "
-            "which this worker keeps its books",
-            exc_info=error,
-        )
-        session_settings.learn([])
+        return settings_if_made()
 
     def runs(self) -> dict[Token, int]:
         """Those whose end is not recorded yet: the one that goes on, and those whose ends are kept.
@@ -186,7 +172,6 @@ class SweepingWorker(BaseWorker):
         RQ waits for a Redis that refuses connections, and quits when one does not answer, or takes no writes: it is out
         of memory, cannot save, or has become a replica. That is waited for too.
         """
-        self.learn_session_settings()
         if not app_settings.QUEUE_WEIGHTS.keys().isdisjoint(self.queue_names()):
             self._ordered_queues = weights.drawn(self.queues, app_settings.QUEUE_WEIGHTS)
         with self._noting_failure():
@@ -396,7 +381,7 @@ class SweepingWorker(BaseWorker):
             name_driver_once(queue.connection)
         try:
             recording.warm_up()
-        except Error:
+        except Exception:  # the project's receivers of `connection_created` may raise any
             logger.exception("the database could not be reached at start; jobs wait until it can")
             connections.close_all()
 
@@ -409,6 +394,17 @@ class SweepingWorker(BaseWorker):
             self.settle_kept()
             time.sleep(0.1 if len(self.kept) else 0)
         self.heartbeats.stop()
+
+
+def settings_if_made() -> list[str] | None:
+    """Those of the project's sessions; None where one cannot be made now."""
+    try:
+        return settings_of_project(app_settings.LEASE_TTL / 4)
+    except (OperationalError, InterfaceError) as error:
+        logger.warning("the database did not answer when its settings were to be learnt: %s", error)
+    except Exception:
+        logger.exception("no session can be made, as a receiver of connection_created fails: jobs of tenants wait")
+    return None
 
 
 def name_driver_once(connection: Redis) -> None:

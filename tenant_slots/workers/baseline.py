@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from asgiref.sync import SyncToAsync
-from django.db import connections
+from django.db import NotSupportedError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.utils import timezone, translation
@@ -46,8 +46,16 @@ SENDING_IN_BACKGROUND = ("opentelemetry", "sentry_sdk", "tenant_slots.parting")
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
-RESET = "RESET ALL; RESET SESSION AUTHORIZATION; UNLISTEN *; CLOSE ALL; SELECT pg_advisory_unlock_all(); DISCARD TEMP"
-"""All that ``DISCARD ALL`` does, but for what the driver has prepared."""
+RESET = (
+    "RESET ALL; RESET SESSION AUTHORIZATION; UNLISTEN *; CLOSE ALL; SELECT pg_advisory_unlock_all(); DISCARD TEMP; "
+    "DISCARD SEQUENCES"
+)
+"""All that ``DISCARD ALL`` does, but for what is prepared, which the driver has done."""
+
+PREPARED_BY_JOB = "SELECT 1 FROM pg_prepared_statements WHERE from_sql LIMIT 1"
+
+NOT_FOR_WRITING = ("default_transaction_read_only", "in_hot_standby")
+"""What PostgreSQL tells of a session that takes no writes, from version 14 on."""
 
 OF_INTERPRETER: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     (sys.gettrace, sys.settrace),
@@ -146,6 +154,7 @@ class Baseline:
         random.seed()
         translation.deactivate()
         timezone.deactivate()
+        leftovers.forget_queries()
         restore_sessions()
 
     def _restore_interpreter(self) -> None:
@@ -274,24 +283,50 @@ def _restore(connection: BaseDatabaseWrapper) -> None:
     if connection.vendor != "postgresql":
         connection.close()
         return
-    _reset(connection)
+    if _reset(connection) or _takes_no_writes(connection):
+        end(connection)
+        return
     connection.init_connection_state()
     if connection.pool:  # type: ignore[attr-defined]  # which has configured it once; Django 5.1 and later
         connection._configure_connection(connection.connection)  # type: ignore[attr-defined]
     connection_created.send(sender=connection.__class__, connection=connection)  # as for one that is new
 
 
-def _reset(connection: BaseDatabaseWrapper) -> None:
+def _reset(connection: BaseDatabaseWrapper) -> bool:
     """And set the project's time zone in the same round trip, where the driver binds parameters.
 
     Django sets it where it is another one, as in nearly each session that was reset: see `init_connection_state`.
+
+    Returns whether a job has left a prepared statement.
     """
     with connection.cursor() as cursor:
         if takes_one_at_a_time(connection.alias):
-            cursor.execute(RESET)
+            cursor.execute(f"{RESET}; {PREPARED_BY_JOB}")
         else:
             set_time_zone = connection.ops.set_time_zone_sql()
-            cursor.execute(f"{RESET}; {set_time_zone}", [connection.timezone_name])
+            cursor.execute(f"{RESET}; {set_time_zone}; {PREPARED_BY_JOB}", [connection.timezone_name])
+        return _last_of_several(cursor) is not None
+
+
+def _last_of_several(cursor: Any) -> Any:
+    """The row that the last one of the statements has given."""
+    with suppress(NotSupportedError):  # psycopg2 gives no other
+        while cursor.nextset():
+            pass
+    return cursor.fetchone()
+
+
+def _takes_no_writes(connection: BaseDatabaseWrapper) -> bool:
+    """As one of our database that was made when nobody could write there: it would be so for as long as it is kept.
+
+    The server says so by itself.
+    """
+    status = getattr(connection.connection.info, "parameter_status", None)
+    return (
+        connection.alias == app_settings.DATABASE
+        and status is not None
+        and any(status(name) == "on" for name in NOT_FOR_WRITING)
+    )
 
 
 def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:

@@ -28,6 +28,7 @@ from tenant_slots.db.sessions import PrivateConnection
 from tenant_slots.models import State
 from tenant_slots.news import News, collecting, is_of_task, tell
 from tenant_slots.running.recording import NOT_BEGUN, PASSING
+from tenant_slots.running.run import WatchedRun
 from tenant_slots.running.supervised import SupervisedRun
 from tenant_slots.workers.aside import AsideWorker, aside_at_once
 from tenant_slots.workers.handing_on import HandingOnWorker
@@ -68,6 +69,8 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         super().__init__(*args, **kwargs)
         self.job_monitoring_interval = max(1, int(app_settings.BEAT_INTERVAL))
         self._horse: Horse | None = None
+        self._begun: SupervisedRun | None = None
+        """The run that a work-horse was told of at once, and that nobody watches yet."""
         self._rq_id: str | None = None
         """Of the job that the work-horse runs."""
         self._handing = threading.RLock()
@@ -96,7 +99,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             with self._noting_failure(), self._undisturbed(), self.charging_what_follows():
                 self._execute(job, queue)
         finally:
-            self._busy_with_bookkeeping = False  # as it was from when the job was taken
+            self._busy_with_bookkeeping = self.following is not None
 
     def taken_run(self) -> SupervisedRun | None:
         run = super().taken_run()
@@ -118,7 +121,9 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             if not has_begun:
                 self.prepare_execution(job)
             try:
-                self._hand_out(job, queue, run)
+                if run is None or run is not self._begun:
+                    self._hand_out(job, queue, run, was_taken=run is not None and not self.is_in_redis)
+                self._begun = None
             except OSError as error:
                 self._put_back(job, queue, run, error)
                 return
@@ -197,13 +202,22 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             queue.push_job_id(job.id, pipeline=pipeline, at_front=True)
             pipeline.execute()
 
-    def _hand_out(self, job: Job, queue: Queue, run: SupervisedRun | None) -> None:
+    def begin_at_once(self, run: WatchedRun, job: Job, queue: Queue) -> None:
+        """What else there is to do before `execute_job` is done while the work-horse runs it."""
+        assert isinstance(run, SupervisedRun), "a run was taken that nobody supervises"
+        self._begun = run
+        try:
+            self._hand_out(job, queue, run, was_taken=True)
+        except OSError:  # it is tried again there
+            self._begun = None
+
+    def _hand_out(self, job: Job, queue: Queue, run: SupervisedRun | None, *, was_taken: bool) -> None:
         """To the work-horse; to a new one if there is none, or it has died."""
-        begun = self.execution
-        execution = (begun.id, begun.created_at.timestamp()) if begun is not None else None
         ours = run.job if run is not None else None
-        taken = ours is not None and not self.is_in_redis
-        order = Order(job.id, queue.name, execution, ours, fields_of(job) if ours else None, taken)
+        if ours is None:
+            order = Order(job.id, queue.name, self._execution_begun())
+        else:
+            order = Order(job.id, queue.name, job=ours, rq_fields=fields_of(job), was_taken=was_taken)
         with self._handing:
             self._rq_id = job.id
             if self._horse is not None and run is not None:
@@ -213,6 +227,10 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
                 if run is not None:
                     run.hand_over(self._horse.pid)
             self._horse_pid = self._horse.pid
+
+    def _execution_begun(self) -> tuple[str, float] | None:
+        begun = self.execution
+        return (begun.id, begun.created_at.timestamp()) if begun is not None else None
 
     def _leave_unbegun(self, run: SupervisedRun) -> None:
         """What a job before has left may end the work-horse first, which is no fault of this one."""
@@ -283,7 +301,10 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
                 self.heartbeats.let_go()
             self.execution = None
             self.set_state("idle")
-            self._tell(news, report)
+            if self.following is None:
+                self._tell(news, report)
+            else:
+                self._tell_news(news)
             if report is not None and report.lingers and report.is_fit:
                 self._let_linger()
 
@@ -294,9 +315,11 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         Before all else: what it shares with us must not be copied when we write. Last where the project's receivers are
         to hear in it of the end, and where it has something else to do, for which no slot is kept.
         """
-        stays = report is not None and (report.is_fit or report.lingers or self._is_to_hear(report))
-        yield None if stays else self._dismiss(at_once=report is None)
-        if report is not None and not report.is_fit:
+        if report is None or not (report.is_fit or report.lingers or self._is_to_hear(report)):
+            yield self._dismiss(at_once=report is None)
+            return
+        yield None
+        if not report.is_fit:
             self._dismiss()
 
     def _dismiss(self, *, at_once: bool = False) -> int | None:
@@ -428,9 +451,18 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             self._horse.child.end()
         return None, None, None
 
+    def _give_up_begun(self) -> None:
+        """This worker ends at once, and takes along what it has begun but not come to watch."""
+        self._begun = self._taken = self.following = None
+        with self._handing:
+            self._rq_id, self._horse_pid = None, 0
+        self._dismiss(at_once=True)
+
     def _part(self) -> None:
         if self.is_horse:
             return
+        if self._begun is not None:
+            self._give_up_begun()
         super()._part()
         self._dismiss()
         self._session.close()

@@ -23,8 +23,10 @@ CLASSES = pytest.mark.parametrize(
     "worker_class", ["tenant_slots.workers.TenantPreforkWorker", "tenant_slots.workers.TenantWorker"]
 )
 
-SQLSTATES = pytest.mark.parametrize("sqlstate", ["08001", "08006", pytest.param("P0001", id="control: of a function")])
-"""As postgres_fdw and dblink pass it on."""
+SQLSTATES = pytest.mark.parametrize(
+    "sqlstate", ["08001", "25006", "53100", "57P03", pytest.param("P0001", id="control: of a function")]
+)
+"""As postgres_fdw and dblink pass it on: it is away, takes no writes, has no room, or begins only now."""
 
 
 @pytest.fixture

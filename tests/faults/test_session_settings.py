@@ -9,11 +9,13 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 import rq
-from django.db import DataError, connection
+from django.db import DatabaseError, DataError, OperationalError, connection
 from django.db.backends.signals import connection_created
 
 from tenant_slots import tenant_job
@@ -39,6 +41,26 @@ def allow(connection: Any, **_: Any) -> None:
         cursor.execute("SELECT set_config(%s, %s, false)", ["app.sees_all", "yes"])
 
 
+def allow_in_another_way(**_: Any) -> None:
+    """Where Django finds the connection, behind a comment, among other columns, and one after the other."""
+    with connection.cursor() as cursor:
+        with suppress(DatabaseError):
+            cursor.execute("SET setting_of_a_later_version = '60s'")
+        cursor.execute("/* app */ -- of ours\nSET app.one = 'a'")
+        cursor.execute("SELECT 1, set_config('app.two', 'b', false)")
+        cursor.executemany("SELECT set_config(%s, %s, false)", [["app.three", "c"], ["app.sees_all", "yes"]])
+
+
+def allow_when_asked_again(connection: Any, **_: Any) -> None:
+    """As one that asks for a secret elsewhere, and gets no answer twice."""
+    asked = Path(os.environ["ASKED_FOR_SECRET"])
+    with asked.open("a") as file:
+        file.write(".")
+    if len(asked.read_text()) <= 2:
+        raise RuntimeError("503 Service Unavailable")
+    allow(connection)
+
+
 def own_path(connection: Any, **_: Any) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET search_path = own, public")
@@ -61,6 +83,10 @@ AllowedStock = with_receiver(allow, rq.Worker)
 AllowedWorker = with_receiver(allow, TenantWorker)
 AllowedPreforkWorker = with_receiver(allow, TenantPreforkWorker)
 AllowedSimpleWorker = with_receiver(allow, TenantSimpleWorker)
+AllowedInAnotherWay = with_receiver(allow_in_another_way, TenantPreforkWorker)
+SimpleAllowedInAnotherWay = with_receiver(allow_in_another_way, TenantSimpleWorker)
+AllowedWhenAskedAgain = with_receiver(allow_when_asked_again, TenantPreforkWorker)
+SimpleAllowedWhenAskedAgain = with_receiver(allow_when_asked_again, TenantSimpleWorker)
 StockOnOwnPath = with_receiver(own_path, rq.Worker)
 WorkerOnOwnPath = with_receiver(own_path, TenantWorker)
 PreforkWorkerOnOwnPath = with_receiver(own_path, TenantPreforkWorker)
@@ -108,10 +134,17 @@ def _policy(workers: FaultWorkers) -> Iterator[None]:
         "AllowedWorker",
         "AllowedPreforkWorker",
         "AllowedSimpleWorker",
+        "AllowedInAnotherWay",
+        "SimpleAllowedInAnotherWay",
+        "AllowedWhenAskedAgain",
+        "SimpleAllowedWhenAskedAgain",
     ],
 )
-def test_i7_i11_a_policy_that_shows_rows_to_sessions_of_the_project(workers: FaultWorkers, name: str) -> None:
+def test_i7_i11_a_policy_that_shows_rows_to_sessions_of_the_project(
+    workers: FaultWorkers, tmp_path: Path, name: str
+) -> None:
     """The worker's own saw no row of the job that it ran: it took its lease for lost, and killed it."""
+    workers.variables["ASKED_FOR_SECRET"] = str(tmp_path / "asked")
     workers.start(1, worker_class=f"tests.faults.test_session_settings.{name}")
     job = takes.enqueue("acme", 4)
     wait_until(lambda: fresh(job).has_ended, 25)
@@ -180,10 +213,19 @@ def test_settings_are_made_again_and_nothing_else(receiver: list[str]) -> None:
         assert cursor.fetchone() == ("a", "b", "c")
 
 
-def test_a_session_of_our_own_is_not_begun_before_they_are_known(receiver: list[str]) -> None:
-    assert not session_settings.are_known()
-    with private_connection(5, is_silent=True), pytest.raises(Exception, match="not known yet"):
-        sql("SELECT 1")
+def test_a_session_of_our_own_is_not_begun_before_they_are_known(
+    receiver: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who needs one asks: the worker may wait in the midst of a job's start until the database is back."""
+    answers = [None, ["SET app.one = 'a'"]]
+    monkeypatch.setattr(session_settings, "_ask", lambda: answers.pop(0))
+    with private_connection(5, is_silent=True):
+        with pytest.raises(OperationalError, match="not known yet"):
+            sql("SELECT 1")
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT current_setting('app.one')")
+            assert cursor.fetchone() == ("a",)
+    assert answers == []
 
 
 def test_a_session_in_which_they_cannot_be_made_is_not_used(receiver: list[str]) -> None:

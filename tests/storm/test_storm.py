@@ -105,8 +105,9 @@ class Storm:
         if horses:
             victim = self.chance.choice(horses)
             if runs(victim.pid, victim.ticks):
-                os.kill(victim.pid, signal.SIGKILL)
-                self.done["horses killed"] += 1
+                with suppress(ProcessLookupError):  # it may have ended since
+                    os.kill(victim.pid, signal.SIGKILL)
+                    self.done["horses killed"] += 1
 
     def replace_worker(self, index: int) -> None:
         self.workers.processes[index].kill()

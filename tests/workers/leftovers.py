@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.db.backends.signals import connection_created
 from django.utils import timezone, translation
 
@@ -137,6 +137,18 @@ async def _go_on() -> None:
     left.append("went on")
 
 
+def _last_value() -> int | None:
+    try:
+        return int(sql("SELECT lastval()"))
+    except OperationalError:  # there has been none
+        return None
+
+
+def _note_queries() -> None:
+    connection.force_debug_cursor = True
+    sql("SELECT 1")
+
+
 def _sees_event_loop() -> bool:
     """As a job that was written for a process of its own gets one. It leaves that, and a second one gets another."""
     loop = asyncio.get_event_loop_policy().get_event_loop()
@@ -181,6 +193,7 @@ IN_ANY = {
     "wakeup descriptor": Leftover(_leave_wakeup_descriptor, _sees_wakeup_descriptor),
     "event loop": Leftover(_leave_event_loop, _sees_event_loop),
     "precision of decimals": Leftover(_leave_precision, lambda: str(decimal.Decimal(1) / 3)),
+    "notes of queries": Leftover(_note_queries, lambda: [connection.force_debug_cursor, len(connection.queries_log)]),
 }
 """What a horse goes on without."""
 
@@ -218,6 +231,11 @@ IN_POSTGRESQL = {
         lambda: sql("DECLARE left_by_a_job CURSOR WITH HOLD FOR SELECT 1"),
         lambda: sql("SELECT count(*) FROM pg_cursors WHERE name = 'left_by_a_job'"),
     ),
+    "prepared statement": Leftover(
+        lambda: sql("PREPARE left_by_a_job AS SELECT 1"),
+        lambda: sql("SELECT count(*) FROM pg_prepared_statements WHERE name = 'left_by_a_job'"),
+    ),
+    "last value of a sequence": Leftover(lambda: sql("SELECT nextval('tenant_slots_tenantqueue_id_seq')"), _last_value),
 }
 
 GONE_ANYWAY = {

@@ -223,6 +223,22 @@ def test_a_session_that_the_server_has_ended_is_closed_before_anybody_uses_it(lo
 
 @postgresql_only
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("takes_writes", [False, pytest.param(True, id="control")])
+def test_a_session_that_was_made_when_nobody_could_write_is_closed(takes_writes: bool) -> None:
+    """As on a standby, or while somebody had set that. It would refuse each job's writes for as long as it is kept."""
+    name = connection.settings_dict["NAME"]
+    with psycopg.connect(database_url(), autocommit=True, options="-c default_transaction_read_only=off") as other:
+        if not takes_writes:
+            other.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        connection.close()
+        leftovers.sql("SELECT 1")
+        other.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+    restore_sessions()
+    assert (connection.connection is not None) is takes_writes
+
+
+@postgresql_only
+@pytest.mark.django_db(transaction=True)
 def test_a_session_that_goes_on_is_kept() -> None:
     backend = leftovers.sql("SELECT pg_backend_pid()")
     close_ended_sessions()

@@ -38,10 +38,29 @@ def hear(session: Any) -> None:
     session.add_notice_handler(lambda notice: heard.append(str(notice.message_primary)))
 
 
+def execute_otherwise(session: Any) -> None:
+    from psycopg import Cursor
+
+    class Stealing(Cursor[Any]):
+        def fetchone(self) -> Any:
+            return ("stolen", "stolen")
+
+    session.cursor_factory = Stealing
+
+
+def stream_otherwise(session: Any) -> None:
+    from psycopg import ServerCursor
+
+    session.server_cursor_factory = type("Own", (ServerCursor,), {})
+
+
 LEFT: dict[str, Callable[[Any], None]] = {
     "a loader": adapt,
     "a dumper": adapt_parameters,
     "a handler of notices": hear,
+    "a class of cursors": execute_otherwise,
+    "a class of cursors on the server": stream_otherwise,
+    "that each statement is prepared": lambda session: setattr(session, "prepare_threshold", 0),
     "nothing": lambda session: None,
 }
 
