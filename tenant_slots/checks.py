@@ -88,7 +88,7 @@ def check_leases(**_: Any) -> list[CheckMessage]:
 
 
 def check_database(**_: Any) -> list[CheckMessage]:
-    """E005, W001: the database that holds the slots."""
+    """E005, E020, W001: the database that holds the slots."""
     alias = app_settings.DATABASE
     if RULES["DATABASE"](alias):
         return []
@@ -98,6 +98,9 @@ def check_database(**_: Any) -> list[CheckMessage]:
         return [
             Error(f'TENANT_SLOTS["DATABASE"] is {alias!r}, not a key of DATABASES.', hint=hint, id="tenant_slots.E005")
         ]
+    if not config.get("AUTOCOMMIT", True):
+        hint = "Set it to True, Django's default, and give what needs it another alias: no worker could commit."
+        return [Error(f"AUTOCOMMIT is False for the database {alias!r}.", hint=hint, id="tenant_slots.E020")]
     if config["ENGINE"].endswith("sqlite3") and config.get("OPTIONS", {}).get("transaction_mode") != "IMMEDIATE":
         return [
             Warning(

@@ -12,6 +12,7 @@ from django.db import IntegrityError, OperationalError
 from tenant_slots import logs, rates, tenant_rows
 from tenant_slots.conf import app_settings, rq_queues
 from tenant_slots.db import transactions
+from tenant_slots.db.sessions import outside
 from tenant_slots.exceptions import (
     InvalidKey,
     InvalidLimit,
@@ -188,7 +189,7 @@ def _made_outside(make: Callable[[], object], tenants: list[str], queue: str) ->
     if not transactions.can_be_left(app_settings.DATABASE):
         return False
     try:
-        transactions.outside(make)
+        outside(make)
     except TenantQueueLocked:
         raise
     except OperationalError as error:

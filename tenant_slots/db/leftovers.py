@@ -75,6 +75,14 @@ def note_what_is_registered(connection: BaseDatabaseWrapper, **_: Any) -> None:
         _registered_for[connection.connection] = _registered(connection.connection)
 
 
+def forget_handlers(connection: BaseDatabaseWrapper) -> None:
+    """Of notices: the project's receivers of `connection_created` are about to register theirs anew."""
+    for name in ("_notice_handlers", "_notify_handlers"):
+        handlers = getattr(connection.connection, name, None)
+        if isinstance(handlers, list):  # as psycopg has them (3.2, 3.3)
+            handlers.clear()
+
+
 def _has_registered_nothing(session: Any) -> bool:
     """Since it was made, as far as that was noted."""
     now = _registered(session)

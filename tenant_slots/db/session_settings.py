@@ -38,8 +38,7 @@ def ask_by(ask: Ask) -> None:
 
 
 def are_known() -> bool:
-    """Asks for them if they are not. Where there are no receivers by now nothing is set, whatever a job connects later.
-    """
+    """Asks for them if they are not. Without receivers by now nothing is set, whatever a job connects later."""
     if _known is None:
         statements = _ask() if connection_created.receivers else []
         if statements is not None:

@@ -10,9 +10,10 @@ import select
 import socket
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -20,6 +21,8 @@ from django.db.utils import load_backend
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db import prepared, session_settings
+
+T = TypeVar("T")
 
 _private: weakref.WeakSet[BaseDatabaseWrapper] = weakref.WeakSet()
 """Connections of threads: only their own thread finds them in Django's `connections`."""
@@ -81,6 +84,23 @@ def private_connection(connect_seconds: float, *, is_silent: bool = False) -> It
             yield
         finally:
             connection.close()
+
+
+def outside(function: Callable[[], T]) -> T:
+    """What the function gives in a session of its own, which has nothing to do with the caller's transaction.
+
+    Nor with a pool: where all its sessions are of callers like this one, each would wait for the others.
+    """
+
+    def call_and_close() -> T:
+        try:
+            with private_connection(app_settings.LEASE_TTL / 4):
+                return function()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        return elsewhere.submit(call_and_close).result()
 
 
 def settings_of_project(connect_seconds: float) -> list[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -255,19 +254,6 @@ def _release(connection: BaseDatabaseWrapper, savepoint: Any) -> bool:
             connection.savepoint_rollback(savepoint)
             connection.savepoint_commit(savepoint)
     return is_broken
-
-
-def outside(function: Callable[[], T]) -> T:
-    """What the function gives in a session of its own, which has nothing to do with the caller's transaction."""
-
-    def call_and_close() -> T:
-        try:
-            return function()
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(1) as elsewhere:
-        return elsewhere.submit(call_and_close).result()
 
 
 def _lock_timeout(seconds: float) -> str:

@@ -23,6 +23,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db import transactions
 from tenant_slots.db.clock import ago
 from tenant_slots.db.compiled import among
+from tenant_slots.db.sessions import outside
 from tenant_slots.enqueueing import bulk
 from tenant_slots.enqueueing.new_job import NewJob, Stored
 from tenant_slots.exceptions import DuplicateNotVisible
@@ -243,7 +244,7 @@ def forget(old: QuerySet[TenantJob], keys: list[int]) -> None:
     connection = connections[app_settings.DATABASE]
     done: set[int] = set()
     if connection.vendor == "postgresql" and transactions.is_open(connection.alias):
-        done = transactions.outside(partial(_forget_outside, old, keys))
+        done = outside(partial(_forget_outside, old, keys))
     for key in keys:
         if key not in done:
             _forget_one(old, key)

@@ -145,7 +145,9 @@ class Keeper:
     def _keep_and_close(self) -> None:
         transactions.patience.set(LOCK_TIMEOUT_SECONDS)
         try:
-            self._keep()
+            # Not one of a pool, which may have none but those of callers that wait for this thread.
+            with sessions.private_connection(app_settings.LEASE_TTL / 4):
+                self._keep()
         finally:
             connections.close_all()
 

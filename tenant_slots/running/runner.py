@@ -235,7 +235,10 @@ def _storable(job: TenantJob, result: Any) -> Any:
 
 def result_problem(result: Any) -> str:
     """Why a row does not keep it; empty when it does."""
-    problem = json_problem(result)
-    if not problem and size_of(result) > RESULT_BYTES:
-        problem = f"it takes more than {RESULT_BYTES} bytes"
-    return problem
+    if problem := json_problem(result):
+        return problem
+    try:
+        is_large = size_of(result) > RESULT_BYTES
+    except Exception as error:  # of a class of its own that pretends to be one of JSON's
+        return f"writing it raises {type(error).__name__}"
+    return f"it takes more than {RESULT_BYTES} bytes" if is_large else ""

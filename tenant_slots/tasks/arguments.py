@@ -48,6 +48,8 @@ def json_problem(value: Any) -> str:
         return _problem(value, DEEPEST)
     except RecursionError:
         return TOO_DEEP
+    except Exception as error:  # of a class of its own that pretends to be one of these
+        return f"reading it raises {type(error).__name__}"
 
 
 def _problem(value: Any, levels: int) -> str:

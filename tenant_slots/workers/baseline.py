@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from asgiref.sync import SyncToAsync
-from django.db import NotSupportedError, connections
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.utils import timezone, translation
@@ -36,6 +36,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db import leftovers
 from tenant_slots.db.compiled import takes_one_at_a_time
 from tenant_slots.db.sessions import close_if_ended, end, renew, threads_of_pools
+from tenant_slots.db.transactions import has_begun
 from tenant_slots.memory_file import identity
 from tenant_slots.models import TenantJob
 
@@ -77,6 +78,9 @@ UNCOUNTED = (threading._MainThread, threading._DummyThread)  # type: ignore[attr
 """Threads that Python has not started, so that `_thread` does not count them. It also counts those that a job has
 started without `threading`, which does not know them."""
 
+SECONDS_TO_BEGIN = 0.01
+"""In which a thread that was just made comes to run."""
+
 SECONDS_TO_CLOSE = 0.2
 """How long a thread may take to close its sessions, which takes it a millisecond."""
 
@@ -89,7 +93,7 @@ class Baseline:
     """A process as it was before its first job: whatever a job changes of this the next one does not see."""
 
     def __init__(self) -> None:
-        self._threads = _threads()
+        self._threads, self._tasks = _threads(), _tasks()
         self._rights = _rights()
         self._signals = {number: getsignal(number) for number in _settable_signals()}
         self._signal_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
@@ -115,12 +119,19 @@ class Baseline:
         Args:
             job: the one that has run, if that was one of ours, for the log.
         """
+        self._wait_for_new_threads()
         if _threads() > self._threads:
             end_thread_of_coroutines()
         limit = app_settings.HORSE_MAX_RSS
         is_small = (limit is None or resident_bytes() <= limit) and self._has_files_left()
         has_its_place = _rights() == self._rights and self._finds_its_way_back()
         return is_small and has_its_place and not self._has_another_thread(job)
+
+    def _wait_for_new_threads(self) -> None:
+        """Python counts one of `_thread` when it first runs, and the system when it is made."""
+        if (tasks := _tasks()) > self._tasks:
+            self._tasks = tasks  # perhaps of a library that is no thread of Python's, and stays
+            time.sleep(SECONDS_TO_BEGIN)
 
     def _has_another_thread(self, job: TenantJob | None) -> bool:
         """Says so: where every job leaves one, as a library may, each pays for a work-horse of its own."""
@@ -289,6 +300,7 @@ def _restore(connection: BaseDatabaseWrapper) -> None:
     connection.init_connection_state()
     if connection.pool:  # type: ignore[attr-defined]  # which has configured it once; Django 5.1 and later
         connection._configure_connection(connection.connection)  # type: ignore[attr-defined]
+    leftovers.forget_handlers(connection)
     connection_created.send(sender=connection.__class__, connection=connection)  # as for one that is new
 
 
@@ -310,9 +322,8 @@ def _reset(connection: BaseDatabaseWrapper) -> bool:
 
 def _last_of_several(cursor: Any) -> Any:
     """The row that the last one of the statements has given."""
-    with suppress(NotSupportedError):  # psycopg2 gives no other
-        while cursor.nextset():
-            pass
+    while cursor.nextset():
+        pass
     return cursor.fetchone()
 
 
@@ -331,10 +342,10 @@ def _takes_no_writes(connection: BaseDatabaseWrapper) -> bool:
 
 def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
     """Whether or not Django knows of it: a job may have sent BEGIN itself."""
-    if connection.in_atomic_block or not connection.autocommit:
+    if connection.in_atomic_block or connection.autocommit != connection.settings_dict["AUTOCOMMIT"]:
         return True
     if connection.vendor == "postgresql":
-        return leftovers.has_begun_by_itself(connection)
+        return not connection.connection.closed and has_begun(connection)
     return bool(getattr(connection.connection, "in_transaction", False))
 
 
@@ -405,6 +416,13 @@ def _threads() -> int:
     known = threading.enumerate()
     unknown = _thread._count() - sum(not isinstance(thread, UNCOUNTED) for thread in known)
     return sum(not _sends(thread) for thread in known) + unknown - threads_of_pools()
+
+
+def _tasks() -> int:
+    """How many threads the system knows; 0 where it does not say."""
+    with suppress(OSError):
+        return len(os.listdir("/proc/self/task"))
+    return 0
 
 
 def _sends(thread: threading.Thread) -> bool:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, NamedTuple
 
 from rq.exceptions import InvalidJobOperation
@@ -21,8 +20,7 @@ from rq.queue import Queue
 from rq.results import Result
 from rq.utils import utcformat
 
-from tenant_slots import dispatch, logs
-from tenant_slots.workers.aside import aside_at_once
+from tenant_slots import dispatch
 from tenant_slots.workers.base import SweepingWorker
 from tenant_slots.workers.horses import RQEnd
 
@@ -54,23 +52,6 @@ class RecordingWorker(SweepingWorker):
         self._untold: list[Ended] = []
         """Of which RQ is still to be told."""
         self._tells_at = 0.0
-
-    def read_dependents_aside(self, queue: Queue) -> None:
-        """To enqueue what depends on a job, RQ reads its meta, which may import modules of the project."""
-        if "enqueue_dependents" not in vars(queue):
-            enqueue = partial(self._enqueue_dependents, queue.enqueue_dependents)
-            queue.enqueue_dependents = enqueue  # type: ignore[method-assign]
-
-    def _enqueue_dependents(self, enqueue: Callable[..., Any], job: Job, *arguments: Any, **options: Any) -> None:
-        """Called by RQ too, in the midst of a transaction where it keeps no result: that is this process's alone."""
-        if self.is_horse or options.get("pipeline") is not None:
-            enqueue(job, *arguments, **options)
-        elif self.connection.exists(job.dependents_key) and not aside_at_once(
-            lambda: bool(enqueue(job, *arguments, **options))
-        ):
-            about_queue = logs.about_named(queue=job.origin)
-            text = "what depends on job %s is not enqueued: that failed, or took too long"
-            logger.error(text, job.id, extra=about_queue)
 
     def announce(self, job: Job) -> None:
         """It runs, and has lasted for a moment: for RQ's pages, and so that a stop command finds this worker."""

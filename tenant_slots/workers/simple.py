@@ -69,6 +69,16 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
             restore_sessions()  # which what is left is then recorded in, too
             self.keep_what_is_left(was_interrupted=self._ends_at_once)
 
+    def perform_job(self, job: Job, queue: Queue) -> bool:
+        """What RQ does once the end is told must end no worker: it has `str()` called on the result, for its log."""
+        try:
+            return super().perform_job(job, queue)
+        except RedisError:
+            raise
+        except Exception:
+            logger.exception("what follows from the end of job %s for RQ has failed", job.id, extra=logs.about_named())
+            return False
+
     def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
         """Called by RQ when the function has returned or raised, before it tells Redis or anybody else (RQ 2.12).
 

@@ -27,10 +27,11 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import PrivateConnection
 from tenant_slots.models import State
 from tenant_slots.news import News, collecting, is_of_task, tell
-from tenant_slots.running.recording import NOT_BEGUN, PASSING
+from tenant_slots.running.recording import NOT_BEGUN, PASSING, Outcome
 from tenant_slots.running.run import WatchedRun
 from tenant_slots.running.supervised import SupervisedRun
 from tenant_slots.workers.aside import AsideWorker, aside_at_once
+from tenant_slots.workers.dependents import DependentsWorker
 from tenant_slots.workers.handing_on import HandingOnWorker
 from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.horses import Horse, Order, Report, RQEnd, Tell
@@ -62,7 +63,11 @@ SECONDS_TO_TELL = 60
 """How long the project's receivers may take to hear of the end of a job."""
 
 
-class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Worker):
+STOPPED: Outcome = {"state": State.CANCELED, "error": "stopped before its function was called", "unstarted": True}
+"""By RQ's command."""
+
+
+class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, DependentsWorker, RecordingWorker, Worker):
     """See the module; its subclasses say how many jobs a work-horse runs."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -113,7 +118,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         if run is None:
             self.tell_untold()
         self.is_in_redis = run is None
-        self.read_dependents_aside(queue)
+        self.enqueue_dependents_aside(queue)
         try:
             if named and run is None:
                 run = self._begin(*named)
@@ -260,8 +265,9 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
 
     def _look_around(self, job: Job, seconds: float) -> None:
         """What a worker does while a job runs."""
-        if _is_overdue(job, seconds):
+        if _is_overdue(job, seconds) or self._is_kept_from_beginning(seconds):
             self.kill_horse()
+        self.see_to_dependents()
         self.settle_kept()
         self.sweep()
         self.show_presence()
@@ -271,6 +277,14 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
             self._next_rq_heartbeat = time.monotonic() + self.job_monitoring_interval
             self._unless_redis_is_away(self.set_current_job_working_time, seconds)
             self._unless_redis_is_away(self.maintain_heartbeats, job)
+
+    def _is_kept_from_beginning(self, seconds: float) -> bool:
+        """Whether what a job before has left in the work-horse has kept it from a job of ours for half a lease.
+
+        So long it may take to put sessions back, see `Horse.can_take`.
+        """
+        token = self.witness.read().token
+        return bool(token) and seconds > app_settings.LEASE_TTL / 2 and self.outbox.take(token) == NOT_BEGUN
 
     def _take_back(
         self, job: Job, queue: Queue, run: SupervisedRun | None, report: Report | None, seconds: float
@@ -283,7 +297,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
                 self.sweeper.contact.broken()
             waits = report is None or report.lingers or self._is_to_hear(report)
             self.looks_at_once = not waits and self.has_nothing_else_to_do()
-            news = [*self._news, *self._end(run)]
+            news = [*self._news, *self._end(job, run)]
             self._news = []
             decided = {} if report else {"state": self._decided(job, seconds), "was_interrupted": self._stop_requested}
             charge = run.charge if run is not None else None
@@ -332,11 +346,13 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
         horse.part(SECONDS_TO_EXIT)
         return horse.child.status
 
-    def _end(self, run: SupervisedRun | None) -> list[News]:
+    def _end(self, job: Job, run: SupervisedRun | None) -> list[News]:
         """Record the end of a run of ours that the work-horse has left; returns what is to be told of it."""
         outcome = self.outbox.take(run.job.token) if run is not None and run.job is not None else None
         if run is None or outcome is None:
             return []
+        if outcome == NOT_BEGUN and self._stopped_job_id == job.id:
+            outcome = STOPPED
         news = self.hand_on(run, outcome)
         if news is None:
             with self._database(), collecting() as news:
@@ -408,7 +424,8 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, RecordingWorker, Wo
 
     def _do_meanwhile(self, run: SupervisedRun | None) -> None:
         """What can wait until the work-horse has something to do. No error of it ends a job that runs."""
-        for do in (partial(self._tell_order, run), self.tell_untold_if_due, self.learn_of_suspension):
+        tell_order = partial(self._tell_order, run)
+        for do in (tell_order, self.tell_untold_if_due, self.see_to_dependents, self.learn_of_suspension):
             try:
                 do()
             except Exception:

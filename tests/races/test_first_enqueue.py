@@ -11,8 +11,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import OperationalError, connection, transaction
 
-from tenant_slots import hold_slot
+from tenant_slots import hold_slot, tenants
 from tenant_slots.db import transactions
+from tenant_slots.db.sessions import outside
 from tenant_slots.exceptions import NoFreeSlot, TenantQueueLocked
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
@@ -158,7 +159,7 @@ def test_without_a_further_connection_the_row_is_made_inside(monkeypatch: pytest
     def no_more(function: Callable[[], object]) -> None:
         raise OperationalError("sorry, too many clients already")
 
-    monkeypatch.setattr(transactions, "outside", no_more)
+    monkeypatch.setattr(tenants, "outside", no_more)
     with transaction.atomic():
         job = enqueue("acme")
     assert fresh(job).state == State.QUEUED
@@ -169,7 +170,7 @@ def test_in_a_projects_test_nothing_is_left_behind() -> None:
     """Django's TestCase is one transaction that is rolled back; control: outside of it the row would stay."""
     with transaction.atomic():
         enqueue("acme")
-    seen = transactions.outside(lambda: TenantQueue.objects.count())
+    seen = outside(lambda: TenantQueue.objects.count())
     assert (seen, TenantQueue.objects.count()) == (0, 1)
 
 

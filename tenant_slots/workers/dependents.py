@@ -1,0 +1,123 @@
+"""Plain RQ jobs that depend on one of ours are enqueued aside: to do so, RQ reads their meta, and there may be many."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rq.job import Job
+from rq.queue import Queue
+
+from tenant_slots import logs
+from tenant_slots.conf import app_settings
+from tenant_slots.workers.aside import Aside
+from tenant_slots.workers.base import SweepingWorker
+
+logger = logging.getLogger("tenant_slots")
+
+SECONDS_FOR_EACH = 0.05
+"""How long RQ may take for one of them, beyond a lease for all. It takes two or three round trips."""
+
+MOST_TRIES = 3
+"""How often it may take too long, or fail."""
+
+
+@dataclass
+class Awaited:
+    """A job that has ended, and on which others depend."""
+
+    job: Job
+    enqueue: Callable[[], object]
+    """What RQ does with these."""
+    dependents: int
+    tries: int = 0
+
+
+class DependentsWorker(SweepingWorker):
+    """The part of a worker that sees to what depends on jobs, one after the other, and waits for none of it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._awaited: deque[Awaited] = deque()
+        """The first one is under way, if `_enqueuing` is there."""
+        self._enqueuing: Aside | None = None
+
+    def enqueue_dependents_aside(self, queue: Queue) -> None:
+        """From now on, when RQ would do so itself."""
+        if "enqueue_dependents" not in vars(queue):
+            enqueue = partial(self._enqueue_dependents, queue.enqueue_dependents)
+            queue.enqueue_dependents = enqueue  # type: ignore[method-assign]
+
+    def _enqueue_dependents(self, enqueue: Callable[..., Any], job: Job, *arguments: Any, **options: Any) -> None:
+        """Called by RQ too, in the midst of a transaction where it keeps no result: that is this process's alone."""
+        if self.is_horse or options.get("pipeline") is not None:
+            enqueue(job, *arguments, **options)
+        elif dependents := self.connection.scard(job.dependents_key):
+            self._awaited.append(Awaited(job, partial(enqueue, job, *arguments, **options), int(dependents)))
+            self.see_to_dependents()
+
+    def see_to_dependents(self, seconds: float = 0) -> None:
+        """Look how far it is, and go on.
+
+        Args:
+            seconds: to wait for the one that is under way.
+        """
+        if self._enqueuing is None:
+            self._start_next()
+            if self._enqueuing is None:
+                return
+        answer = self._enqueuing.answer(seconds)
+        if answer is not None:
+            self._enqueuing = None
+            self._note(self._awaited.popleft(), is_done=answer.is_whole)
+            self._start_next()
+
+    def see_all_dependents_through(self) -> None:
+        """Before this worker leaves."""
+        while self._awaited:
+            before = len(self._awaited), self._awaited[0].tries
+            self.see_to_dependents(self._seconds_for(self._awaited[0]) + 1)
+            if self._enqueuing is None and before == (len(self._awaited), self._awaited[0].tries):
+                return  # the system has no room for a process
+
+    def _start_next(self) -> None:
+        if self._awaited:
+            aside = Aside(self._seconds_for(self._awaited[0]))
+            enqueue = self._awaited[0].enqueue
+            if aside.start(lambda: bool(enqueue())):
+                self._enqueuing = aside
+
+    def _seconds_for(self, awaited: Awaited) -> float:
+        return float(app_settings.LEASE_TTL) + SECONDS_FOR_EACH * awaited.dependents
+
+    def _note(self, awaited: Awaited, *, is_done: bool) -> None:
+        """What has failed is tried again behind all others."""
+        awaited.tries += 1
+        if is_done:
+            return
+        if awaited.tries < MOST_TRIES:
+            self._awaited.append(awaited)
+            return
+        text = "what depends on job %s is not enqueued: that failed, or took too long"
+        logger.error(text, awaited.job.id, extra=logs.about_named(queue=awaited.job.origin))
+
+    @property
+    def dequeue_timeout(self) -> int:
+        return 1 if self._awaited else super().dequeue_timeout
+
+    def settle_up(self) -> None:
+        super().settle_up()
+        self.see_to_dependents()
+
+    def look_for_lost(self) -> None:
+        """Nor does it leave, in burst mode, before what it has made ready can be run."""
+        self.see_all_dependents_through()
+        super().look_for_lost()
+
+    def _part(self) -> None:
+        super()._part()
+        self.see_all_dependents_through()
