@@ -118,6 +118,11 @@ def test_sqlite_without_immediate_transactions_is_reported(monkeypatch: pytest.M
     assert ids() == ["tenant_slots.W001"]
 
 
+def test_a_database_in_which_nothing_is_committed_by_itself_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "DATABASES", {"default": settings.DATABASES["default"] | {"AUTOCOMMIT": False}})
+    assert ids() == ["tenant_slots.E020"]
+
+
 def test_a_missing_django_rq_is_reported() -> None:
     with override_settings(INSTALLED_APPS=[app for app in settings.INSTALLED_APPS if app != "django_rq"]):
         assert ids() == ["tenant_slots.E006"]

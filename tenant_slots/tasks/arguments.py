@@ -55,20 +55,21 @@ def json_problem(value: Any) -> str:
 def _problem(value: Any, levels: int) -> str:
     if levels < 0:
         return TOO_DEEP
-    if isinstance(value, int):
+    kind = type(value)  # which a lazy object says of itself, whatever `isinstance` is told
+    if issubclass(kind, int):
         return "" if value.bit_length() <= LARGEST_INT_BITS else "it holds a number of thousands of digits"
     if value is None:
         return ""
-    if isinstance(value, str):
+    if issubclass(kind, str):
         return text_problem(value)
-    if isinstance(value, float):
+    if issubclass(kind, float):
         return "" if math.isfinite(value) else f"{value!r} is not a JSON number"
-    if isinstance(value, list):
+    if issubclass(kind, list):
         return next(filter(None, map(_problem, value, repeat(levels - 1))), "")
-    if isinstance(value, dict):
+    if issubclass(kind, dict):
         return _dict_problem(value, levels - 1)
-    hint = "; pass a list" if isinstance(value, (tuple, set, frozenset)) else "; pass its key or its text"
-    return f"it holds a {type(value).__name__}{hint}"
+    hint = "; pass a list" if issubclass(kind, (tuple, set, frozenset)) else "; pass its key or its text"
+    return f"it holds a {kind.__name__}{hint}"
 
 
 def _dict_problem(value: dict[Any, Any], levels: int) -> str:

@@ -132,18 +132,21 @@ class Horse:
         return Reins(its_end, self._mark, first)
 
     def can_take(self, order: Order | Tell) -> bool:
-        """Tell it what to do. False when it has died since the last time, or was killed now because it stands still."""
-        if self.child.has_ended():
-            return False
-        try:
-            self._line.settimeout(app_settings.LEASE_TTL / 2)  # it may still put its sessions back, but no longer
-            _send(self._line, self._mark, pickle.dumps(order))
-        except OSError:
-            self.child.end()
-            return False
-        finally:
-            self._line.setblocking(False)
-        return True
+        """Tell it what to do.
+
+        False when it has died since the last time, or was killed now because it stands still, or because the order
+        cannot be written: arguments may be nested too deeply for that. Another one is born with it.
+        """
+        if not self.child.has_ended():
+            try:
+                self._line.settimeout(app_settings.LEASE_TTL / 2)  # it may still put its sessions back, but no longer
+                _send(self._line, self._mark, pickle.dumps(order))
+                self._line.setblocking(False)
+                return True
+            except (OSError, RecursionError, MemoryError):
+                self.child.end()
+        self._line.close()
+        return False
 
     def report(self, seconds: float) -> Report | None:
         """What it says within so many seconds; None when it has nothing to say, dead or alive, or not all of it yet."""

@@ -15,7 +15,7 @@ from tenant_slots import tenant_job
 from tenant_slots.models import State
 from tests.factories import fresh
 from tests.faults import jobs
-from tests.faults.conftest import FaultWorkers
+from tests.faults.conftest import SHORT, FaultWorkers
 from tests.faults.observer import Observer
 from tests.processes import wait_until
 
@@ -57,6 +57,12 @@ def has_dependent_and_no_result(tenant: str, history: str) -> None:
     enqueue_dependent(history)
 
 
+@tenant_job("imports", tenant="tenant")
+def has_dependent_and_no_room(tenant: str, no_room: str, history: str) -> None:
+    enqueue_dependent(history)
+    Path(no_room).touch()
+
+
 CLASSES = pytest.mark.parametrize(
     "worker_class", ["tenant_slots.workers.TenantPreforkWorker", "tenant_slots.workers.TenantWorker"]
 )
@@ -76,6 +82,35 @@ def test_i8_nothing_of_the_project_is_read_in_the_workers_own_process(
     assert (worker.poll(), other.state, fresh(first).state) == (None, State.FINISHED, State.FINISHED)
     if end == "returns":
         wait_until(lambda: "dependent" in observer.started(), 10, "the control: it is enqueued")
+
+
+@CLASSES
+def test_i8_another_tenants_job_is_watched_while_what_depends_on_a_job_hangs(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, worker_class: str
+) -> None:
+    """Its end was looked at once RQ had been waited for, for a lease."""
+    workers.start(1, worker_class=worker_class)
+    path = tmp_path / "hangs"
+    first = has_dependent.enqueue("whale", str(path), observer.path)
+    wait_until(lambda: fresh(first).state == State.RUNNING)
+    others = [jobs.quick.enqueue("acme", f"other-{n}", observer.path) for n in range(5)]
+    wait_until(lambda: all(fresh(job).has_ended for job in others), 20)
+    wait_until(path.exists, 10, "the control: it is read")
+    longest = max((job.ended_at - job.started_at).total_seconds() for job in others)
+    assert longest < SHORT["LEASE_TTL"] / 2, "no job had its slot for the time that another one's dependents take"
+
+
+def test_i2_what_depends_on_a_job_is_enqueued_once_there_is_room_for_a_process(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path
+) -> None:
+    no_room = tmp_path / "no_room"
+    workers.variables["TEST_NO_ROOM"] = str(no_room)
+    workers.start(1, worker_class="tests.faults.workers.CrowdedPreforkWorker")
+    job = has_dependent_and_no_room.enqueue("acme", str(no_room), observer.path)
+    wait_until(lambda: fresh(job).has_ended, 20)
+    assert "dependent" not in observer.started()
+    no_room.unlink()
+    wait_until(lambda: "dependent" in observer.started(), 20)
 
 
 @CLASSES

@@ -24,7 +24,8 @@ from tenant_slots.db.sessions import private_connection, settings_of_project
 from tenant_slots.models import State
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
 from tests.factories import fresh
-from tests.faults.conftest import FaultWorkers
+from tests.faults.conftest import SHORT, FaultWorkers
+from tests.faults.servers import Postgres
 from tests.processes import test_database_url as database_url
 from tests.processes import wait_until
 
@@ -246,6 +247,19 @@ def test_what_a_job_connects_later_is_no_setting_of_the_project(monkeypatch: pyt
         assert session_settings.are_known()
     finally:
         connection_created.disconnect(allow)
+
+
+@pytest.mark.parametrize("name", ["AllowedWorker", "AllowedPreforkWorker", "AllowedSimpleWorker"])
+def test_i8_a_worker_that_begins_while_the_database_is_away_runs_jobs_once_it_is_back(
+    postgres: Postgres, workers: FaultWorkers, name: str
+) -> None:
+    """It asked once before it looked for jobs, and never again."""
+    postgres.proxy.cut()
+    workers.start(1, worker_class=f"tests.faults.test_session_settings.{name}")
+    postgres.proxy.heal()
+    job = takes.enqueue("acme", SHORT["LEASE_TTL"] + 1)
+    wait_until(lambda: fresh(job).has_ended, 25)
+    assert (job.state, job.attempt, job.crashes, job.interruptions) == (State.FINISHED, 1, 0, 0)
 
 
 @pytest.mark.parametrize("name", ["HangingWorker", "HangingPreforkWorker"])

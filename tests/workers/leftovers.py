@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import decimal
 import locale
@@ -263,6 +264,9 @@ def _limit_files() -> None:
 
 LASTING = {
     "thread": Leftover(_start_thread, threading.active_count),
+    "thread that has hardly begun": Leftover(
+        lambda: _thread.start_new_thread(time.sleep, (3600,)), lambda: len(os.listdir("/proc/self/task"))
+    ),
     "thread of a coroutine": Leftover(lambda: asyncio.run(_leave_thread_of_coroutine()), threading.active_count),
     "limit": Leftover(_limit_files, lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
     "niceness": Leftover(lambda: os.nice(1), lambda: os.nice(0)),
