@@ -108,6 +108,7 @@ class Baseline:
         self._locale = locale.setlocale(locale.LC_ALL)
         self._decimal_context = decimal.getcontext().copy()
         self._interpreter = [now() for now, _ in OF_INTERPRETER]
+        self._tools = _tools()
         self._highest_file = (_lowest_free_file() + os.sysconf("SC_OPEN_MAX")) // 2
 
     def is_restorable(self, job: TenantJob | None = None) -> bool:
@@ -174,6 +175,9 @@ class Baseline:
         for (now, put_back), before in zip(OF_INTERPRETER, self._interpreter, strict=True):
             if now() != before:
                 put_back(before)
+        for number in _tools() - self._tools:
+            sys.monitoring.set_events(number, 0)  # type: ignore[attr-defined]
+            sys.monitoring.free_tool_id(number)  # type: ignore[attr-defined]
 
     def _restore_event_loop(self) -> None:
         """One that a job has made and not closed would go on with its coroutines in the job that runs a loop next.
@@ -223,6 +227,12 @@ class Baseline:
         if locale.setlocale(locale.LC_ALL) != self._locale:
             locale.setlocale(locale.LC_ALL, self._locale)
         time.tzset()  # as the environment says again
+
+
+def _tools() -> set[int]:
+    """Those that watch how Python runs code, by their numbers, of which there are six (Python 3.12 and later)."""
+    monitoring: Any = getattr(sys, "monitoring", None)
+    return {number for number in range(6) if monitoring.get_tool(number)} if monitoring else set()
 
 
 def _event_loop_of(policy: asyncio.AbstractEventLoopPolicy) -> asyncio.AbstractEventLoop | None:

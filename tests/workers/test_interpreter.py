@@ -34,7 +34,17 @@ def redirect_output() -> None:
         os.dup2(file.fileno(), 1)
 
 
+def watch_calls() -> None:
+    """As cProfile does it, and coverage (Python 3.12 and later)."""
+    monitoring: Any = getattr(sys, "monitoring")  # noqa: B009 - unknown to Python 3.11
+    number = monitoring.PROFILER_ID
+    monitoring.use_tool_id(number, "left")
+    monitoring.register_callback(number, monitoring.events.PY_START, lambda code, offset: seen.append("a call"))
+    monitoring.set_events(number, monitoring.events.PY_START)
+
+
 LEFT: dict[str, Callable[[], object]] = {
+    **({"a tool that watches calls": watch_calls} if hasattr(sys, "monitoring") else {}),
     "a tracer": lambda: sys.settrace(look),
     "a profiler": lambda: sys.setprofile(look),
     "a tracer of threads": lambda: threading.settrace(look),
