@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -76,13 +78,12 @@ class DependentsWorker(SweepingWorker):
             self._note(self._awaited.popleft(), is_done=answer.is_whole)
             self._start_next()
 
-    def see_all_dependents_through(self) -> None:
-        """Before this worker leaves."""
-        while self._awaited:
-            before = len(self._awaited), self._awaited[0].tries
-            self.see_to_dependents(self._seconds_for(self._awaited[0]) + 1)
-            if self._enqueuing is None and before == (len(self._awaited), self._awaited[0].tries):
-                return  # the system has no room for a process
+    def see_all_dependents_through(self, seconds: float = math.inf) -> None:
+        """Before this worker leaves, within so many seconds, and as long as the system has room for a process."""
+        until = time.monotonic() + seconds
+        self.see_to_dependents()
+        while self._enqueuing is not None and time.monotonic() < until:
+            self.see_to_dependents(until - time.monotonic())
 
     def _start_next(self) -> None:
         if self._awaited:
@@ -120,4 +121,4 @@ class DependentsWorker(SweepingWorker):
 
     def _part(self) -> None:
         super()._part()
-        self.see_all_dependents_through()
+        self.see_all_dependents_through(app_settings.LEASE_TTL)
