@@ -12,11 +12,12 @@ from weakref import WeakKeyDictionary
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 
 from tenant_slots.db.transactions import has_begun
 
 _registered_for: WeakKeyDictionary[Any, tuple[object, ...]] = WeakKeyDictionary()
-"""By session."""
+"""By session, before any code of the project but its receivers of `connection_created` has used it."""
 
 QueryWrappers = tuple[Callable[..., Any], ...]
 """What each query of a connection of Django is sent through: see Django's ``execute_wrapper()``."""
@@ -31,11 +32,16 @@ class Found:
     has_begun: bool = False
     """Whether its caller has begun a transaction that Django knows nothing of."""
     wrappers: QueryWrappers = ()
+    session: object = None
+    registered: tuple[object, ...] = ()
+    """With the driver for this session, by whoever calls the function in it."""
 
 
 def found(connection: BaseDatabaseWrapper) -> Found:
-    wrappers = tuple(connection.execute_wrappers)
-    return Found(open_transactions(connection), has_begun_by_itself(connection), wrappers)
+    wrappers, session = tuple(connection.execute_wrappers), connection.connection
+    return Found(
+        open_transactions(connection), has_begun_by_itself(connection), wrappers, session, _registered(session)
+    )
 
 
 def open_transactions(connection: BaseDatabaseWrapper) -> int:
@@ -54,8 +60,10 @@ def has_begun_by_itself(connection: BaseDatabaseWrapper) -> bool:
     return _is_between_transactions(connection) and not connection.connection.closed and has_begun(connection)
 
 
-def is_as_made(connection: BaseDatabaseWrapper) -> bool:
+def is_as_made(connection: BaseDatabaseWrapper, before: Found | None = None) -> bool:
     """Whether the driver does what Django has made it do. Who closes a session that is not so gets one that is.
+
+    What its caller had registered with the session that was found before is meant to be there.
 
     The lock is held as long as rows are streamed, and whoever wants it in the same thread waits for ever.
     """
@@ -66,40 +74,55 @@ def is_as_made(connection: BaseDatabaseWrapper) -> bool:
 
     made = (True, connection.settings_dict["OPTIONS"].get("isolation_level"), None, None, tuple_row)
     now = (session.autocommit, session.isolation_level, session.read_only, session.deferrable, session.row_factory)
-    return now == made and not session.lock.locked() and _has_registered_nothing(session)
+    return now == made and not session.lock.locked() and _has_registered_nothing(session, before)
 
 
-def note_what_is_registered(connection: BaseDatabaseWrapper, **_: Any) -> None:
-    """With the driver, for a new session, by the project's receivers of `connection_created`. The last one of them."""
-    if hasattr(connection.connection, "adapters"):  # as psycopg2's have none
-        _registered_for[connection.connection] = _registered(connection.connection)
+def note_sessions() -> None:
+    """From now on, what is registered with the driver for each session, before a job may register more.
+
+    For a new one the project's receivers do so: this is the last one of them.
+    """
+    connection_created.connect(_note_what_is_registered)
+    for connection in connections.all(initialized_only=True):
+        _note_what_is_registered(connection)
 
 
-def forget_handlers(connection: BaseDatabaseWrapper) -> None:
-    """Of notices: the project's receivers of `connection_created` are about to register theirs anew."""
+def _note_what_is_registered(connection: BaseDatabaseWrapper, **_: Any) -> None:
+    """Once: a session of a pool comes here again, with what a job has registered meanwhile."""
+    session: Any = connection.connection
+    if hasattr(session, "adapters") and session not in _registered_for:  # as psycopg2's have none
+        _registered_for[session] = _registered(session)
+
+
+def forget_what_is_registered(connection: BaseDatabaseWrapper) -> None:
+    """The project's receivers of `connection_created` are about to do so anew. Handlers of notices would pile up."""
+    _registered_for.pop(connection.connection, None)
     for name in ("_notice_handlers", "_notify_handlers"):
         handlers = getattr(connection.connection, name, None)
         if isinstance(handlers, list):  # as psycopg has them (3.2, 3.3)
             handlers.clear()
 
 
-def _has_registered_nothing(session: Any) -> bool:
-    """Since it was made, as far as that was noted."""
+def _has_registered_nothing(session: Any, before: Found | None) -> bool:
+    """Since it was found, or was made, as far as that was noted."""
     now = _registered(session)
+    if before is not None and session is before.session:
+        return before.registered == now
     return bool(_registered_for.get(session, now) == now)
 
 
 def _registered(session: Any) -> tuple[object, ...]:
-    """How values are adapted in this session alone, who hears of its notices, and how it executes.
+    """How values are adapted in this session, who hears of its notices, and how it executes.
 
-    psycopg tells neither of the first two (3.2, 3.3).
+    psycopg tells neither of the first two (3.2, 3.3). What it shares with a cursor, or with other sessions, it copies
+    before it changes it.
     """
-    adapters = session.adapters
-    if not hasattr(adapters, "_own_loaders"):  # another version
+    adapters: Any = getattr(session, "adapters", None)
+    if not hasattr(adapters, "_own_loaders"):  # another version, or another driver
         return ()
     own = [*adapters._own_loaders, *adapters._own_dumpers_by_oid, *adapters._own_dumpers.values()]
     maps = [*adapters._loaders, *adapters._dumpers_by_oid, *adapters._dumpers.values()]
-    adapts = [frozenset(one.items()) for one, is_own in zip(maps, own, strict=True) if is_own]
+    adapts = [dict(one) if is_own else one for one, is_own in zip(maps, own, strict=True)]
     executes = session.cursor_factory, session.server_cursor_factory, session.prepare_threshold, session.prepared_max
     return adapts, list(session._notice_handlers), list(session._notify_handlers), executes
 

@@ -169,6 +169,8 @@ def backend_pid() -> int | None:
 
 def renew(connection: BaseDatabaseWrapper) -> None:
     """Close a connection in whatever state it is, and forget the transactions that were open on it."""
+    if connection.vendor == "postgresql" and connection.connection is not None:
+        connection.connection.close()  # for good, which a pool would give to somebody else
     connection.close()
     connection.connection = None
     with suppress(Error):  # the state is forgotten first; whoever uses it next tries again
@@ -193,8 +195,12 @@ def forget_inherited_sessions() -> None:
 
 
 def close_if_ended(connection: BaseDatabaseWrapper) -> None:
-    """Where the server has ended it while nobody used it: its last word is there to be read. Asks it nothing."""
-    if connection.connection is not None and connection.vendor == "postgresql" and _has_ended(connection.connection):
+    """Where the server has ended it while nobody used it: its last word is there to be read. Asks it nothing.
+
+    Not in the midst of a transaction, which whoever has begun it is to hear of.
+    """
+    is_idle = connection.connection is not None and not connection.in_atomic_block
+    if is_idle and connection.vendor == "postgresql" and _has_ended(connection.connection):
         end(connection)
 
 

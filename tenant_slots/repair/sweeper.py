@@ -18,6 +18,7 @@ from tenant_slots import owners, signals
 from tenant_slots.alarm import time_limit
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
+from tenant_slots.db.sessions import close_if_ended
 from tenant_slots.models import EVERYWHERE, TenantQueue
 from tenant_slots.repair import claims, faults, steps
 from tenant_slots.repair.contact import Contact
@@ -61,6 +62,7 @@ class Sweeper:
 
     def _briefly(self, sweep: Callable[[], Report | None]) -> Report | None:
         try:
+            close_if_ended(connections[app_settings.DATABASE])  # by a limit for idle ones: no outage
             with time_limit(app_settings.LEASE_TTL * SHARE_OF_LEASE, SweepTimeout):
                 return sweep()
         except (Error, SweepTimeout) as error:

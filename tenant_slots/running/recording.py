@@ -17,7 +17,7 @@ from django.db import DatabaseError, Error, InterfaceError, InternalError, Opera
 from tenant_slots import logs, slots
 from tenant_slots.conf import app_settings
 from tenant_slots.db import leftovers
-from tenant_slots.db.sessions import renew
+from tenant_slots.db.sessions import end, renew
 from tenant_slots.db.transactions import is_locked_out, waiting_at_most
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner, this_process
@@ -235,12 +235,12 @@ def leave_leftovers(job: TenantJob, before: leftovers.Found) -> None:
     """
     connection = connections[app_settings.DATABASE]
     connection.execute_wrappers[:] = before.wrappers
-    has_left_transaction = leftovers.has_left_transaction(connection, before)
-    if has_left_transaction:
+    if leftovers.has_left_transaction(connection, before):
         text = "job %s left a transaction open; what it wrote there is rolled back"
         logger.error(text, job.uuid, extra=logs.about(job))
-    if has_left_transaction or not leftovers.is_as_made(connection):
         renew(connection)
+    elif not leftovers.is_as_made(connection, before):
+        end(connection)
 
 
 def _leave_users_transaction() -> None:

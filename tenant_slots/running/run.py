@@ -10,13 +10,15 @@ from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
-from django.db import Error
+from django.db import Error, connections
 from rq.job import Job, _job_stack
 
 from tenant_slots import fair_order, logs, owners, slots, transitions
+from tenant_slots.conf import app_settings
 from tenant_slots.db.commits import after_commit
 from tenant_slots.db.compiled import Asked, together
-from tenant_slots.db.leftovers import Found
+from tenant_slots.db.leftovers import Found, note_sessions
+from tenant_slots.db.sessions import close_if_ended
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.hand_over import Choosing
 from tenant_slots.models import State, TenantJob
@@ -182,6 +184,7 @@ class Run:
 
     def _prepare(self) -> None:
         self._process = os.getpid()
+        note_sessions()
         self._found = recording.found()
         self._began = time.monotonic()
 
@@ -347,6 +350,7 @@ class WatchedRun(Run):
         """The outbox first: should this process be killed from now on, its worker records how the job ended."""
         with suppress(OSError):
             self._outbox.put(job.token, outcome)
+        close_if_ended(connections[app_settings.DATABASE])  # by a limit for idle ones: no outage
         return self._record_end_briefly(job, outcome)
 
     def _record_end_briefly(self, job: TenantJob, outcome: Outcome) -> Release | None:

@@ -93,7 +93,7 @@ class Baseline:
     """A process as it was before its first job: whatever a job changes of this the next one does not see."""
 
     def __init__(self) -> None:
-        self._threads, self._tasks = _threads(), _tasks()
+        self._threads, self._uncounted = _threads(), _uncounted()
         self._rights = _rights()
         self._signals = {number: getsignal(number) for number in _settable_signals()}
         self._signal_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
@@ -129,10 +129,15 @@ class Baseline:
         return is_small and has_its_place and not self._has_another_thread(job)
 
     def _wait_for_new_threads(self) -> None:
-        """Python counts one of `_thread` when it first runs, and the system when it is made."""
-        if (tasks := _tasks()) > self._tasks:
-            self._tasks = tasks  # perhaps of a library that is no thread of Python's, and stays
+        """Python counts one of `_thread` when it first runs, and the system when it is made.
+
+        One of a library that is no thread of Python's is waited for once, if it stays.
+        """
+        uncounted = _uncounted()
+        if uncounted > self._uncounted:
             time.sleep(SECONDS_TO_BEGIN)
+            uncounted = _uncounted()
+        self._uncounted = uncounted
 
     def _has_another_thread(self, job: TenantJob | None) -> bool:
         """Says so: where every job leaves one, as a library may, each pays for a work-horse of its own."""
@@ -310,7 +315,7 @@ def _restore(connection: BaseDatabaseWrapper) -> None:
     connection.init_connection_state()
     if connection.pool:  # type: ignore[attr-defined]  # which has configured it once; Django 5.1 and later
         connection._configure_connection(connection.connection)  # type: ignore[attr-defined]
-    leftovers.forget_handlers(connection)
+    leftovers.forget_what_is_registered(connection)
     connection_created.send(sender=connection.__class__, connection=connection)  # as for one that is new
 
 
@@ -428,10 +433,10 @@ def _threads() -> int:
     return sum(not _sends(thread) for thread in known) + unknown - threads_of_pools()
 
 
-def _tasks() -> int:
-    """How many threads the system knows; 0 where it does not say."""
+def _uncounted() -> int:
+    """How many threads the system knows, and Python does not, its main one included; 0 where it does not say."""
     with suppress(OSError):
-        return len(os.listdir("/proc/self/task"))
+        return len(os.listdir("/proc/self/task")) - _thread._count()
     return 0
 
 

@@ -11,7 +11,6 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from django.db.backends.signals import connection_created
 from rq.defaults import UNSERIALIZABLE_RETURN_VALUE_PAYLOAD
 from rq.exceptions import NoSuchJobError
 from rq.executions import Execution
@@ -22,7 +21,7 @@ from rq.utils import now
 from rq.worker import BaseWorker
 
 from tenant_slots import dispatch, logs, parting, signals
-from tenant_slots.db.leftovers import note_what_is_registered, wrappers_of_all
+from tenant_slots.db.leftovers import note_sessions, wrappers_of_all
 from tenant_slots.models import TenantJob
 from tenant_slots.news import tell
 from tenant_slots.owners import Owner
@@ -67,7 +66,7 @@ class RidingWorker(BaseWorker):
             self._run_job_after_job(reins)
 
     def _run_job_after_job(self, reins: Reins) -> None:
-        connection_created.connect(note_what_is_registered)  # behind the project's receivers
+        note_sessions()
         process, query_wrappers, jobs = os.getpid(), wrappers_of_all(), 0
         baseline = Baseline() if self.jobs_per_horse > 1 else None
         while (order := reins.next_order()) is not None:

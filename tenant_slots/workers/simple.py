@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,11 +17,16 @@ from rq.utils import now
 from rq.worker import SimpleWorker
 
 from tenant_slots import dispatch, logs
-from tenant_slots.db.leftovers import wrappers_of_all
+from tenant_slots.db.leftovers import note_sessions, wrappers_of_all
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.parting import grant_soon, granting_wishes
 from tenant_slots.running.run import WatchedRun
-from tenant_slots.workers.baseline import end_thread_of_coroutines, leave_transactions, restore_sessions
+from tenant_slots.workers.baseline import (
+    close_ended_sessions,
+    end_thread_of_coroutines,
+    leave_transactions,
+    restore_sessions,
+)
 from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.turns import TurnTakingWorker
 
@@ -34,6 +40,10 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
     """
 
     _ends_at_once = False
+
+    def bootstrap(self, *args: Any, **kwargs: Any) -> None:
+        note_sessions()  # before any code of a job
+        super().bootstrap(*args, **kwargs)
 
     def request_force_stop(self, *args: Any) -> None:
         """Called in the midst of a job's function, perhaps: RQ's own error would be taken for one of the job."""
@@ -61,6 +71,7 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
             self._unless_redis_is_away(job.save)
         (taken or self.new_run()).hand_to(job)
         query_wrappers = wrappers_of_all()
+        close_ended_sessions()
         try:
             super().execute_job(job, queue)
         finally:
@@ -108,6 +119,12 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
         except RedisError as error:
             text = "Redis could not be told the end of plain RQ job %s: %s"
             logger.error(text, job.id, error, extra=logs.about_named(queue=job.origin))
+
+    @contextmanager
+    def _database(self) -> Iterator[None]:
+        """In the project's session, which jobs use too, and which may have been idle for long."""
+        close_ended_sessions()
+        yield
 
     def new_run(self) -> WatchedRun:
         """For the next job; an outage that it meets is this worker's, which then calls no owner stale for a lease."""

@@ -11,6 +11,7 @@ from typing import Any
 import rq
 
 from tenant_slots import signals
+from tenant_slots.db import leftovers as db_leftovers
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, riding, simple, supervisor
 from tenant_slots.workers.baseline import Baseline
 from tenant_slots.workers.horses import Horse
@@ -40,6 +41,22 @@ class ForgetfulSimpleWorker(TenantSimpleWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         simple.leave_transactions = simple.restore_sessions = lambda *_: None
+
+
+class Unsuspecting:
+    """The control: it does not look at what a job registers with the driver."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        db_leftovers._has_registered_nothing = lambda *_: True
+
+
+class UnsuspectingSimpleWorker(Unsuspecting, TenantSimpleWorker):
+    pass
+
+
+class UnsuspectingStockWorker(Unsuspecting, rq.Worker):
+    pass
 
 
 class FewFilesWorker(TenantPreforkWorker):
