@@ -1,14 +1,15 @@
-"""The project's RQ queues as this process reaches them: by name, with a connection of ours; which share a server."""
+"""The project's RQ queues as this process reaches them: by name, with a connection of ours; which share a database."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from copy import copy
 from typing import Any
 
 import django_rq
 from django.core.signals import setting_changed
+from redis import Redis
 from redis.exceptions import RedisError
 from rq import Queue
 
@@ -79,29 +80,48 @@ def use_queue(queue: Queue) -> None:
 
 
 def queues_beside(name: str) -> list[str]:
-    """The project's queues on the same server as this one, itself among them."""
+    """The project's queues in the same database of a server as this one, itself among them."""
     if name not in _beside:
         tenants.require_known(name)
-        server = _server_of(name)
+        database = _database_of(name)
         names = dict.fromkeys([name, *rq_queues()])
-        _beside[name] = [one for one in names if _server_of(one) == server]
+        _beside[name] = [one for one in names if _database_of(one) == database]
     return _beside[name]
 
 
 def by_server(queues: Sequence[str]) -> dict[str, list[str]]:
-    """One queue of each server, and all of these queues on it; one that the project does not have is by itself."""
-    servers: dict[Hashable, list[str]] = {}
+    """One queue of each server's database, and all of these queues in it; one that the project does not have is by
+    itself.
+    """
+    databases: dict[Hashable, list[str]] = {}
     for name in queues:
-        servers.setdefault(_server_of(name), []).append(name)
-    return {names[0]: names for names in servers.values()}
+        databases.setdefault(_database_of(name), []).append(name)
+    return {names[0]: names for names in databases.values()}
 
 
-def _server_of(name: str) -> Hashable:
-    """One that cannot be used shares its server with no other; whoever asks it is told why."""
+def _database_of(name: str) -> Hashable:
+    """One that cannot be used shares its database with no other; whoever asks it is told why."""
     try:
-        return redis_servers.server_of(queue_named(name).connection)
+        return redis_servers.database_of(queue_named(name).connection)
     except (UnknownQueue, UnusableQueue):
         return name
+
+
+def look_at_servers(queues: Iterable[str], seconds: float) -> None:
+    """Before the servers of these queues are asked one after another: those that are away are waited for together.
+
+    A server that is the only one is asked by whoever needs it.
+
+    Args:
+        seconds: for which they are waited for.
+    """
+    servers: dict[Hashable, Redis] = {}
+    for name in queues:
+        with suppress(UnknownQueue, UnusableQueue):
+            connection = queue_named(name).connection
+            servers[redis_servers.server_of(connection)] = connection
+    if len(servers) > 1:
+        redis_servers.look_at(servers.values(), seconds)
 
 
 @contextmanager

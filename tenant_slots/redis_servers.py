@@ -7,15 +7,16 @@ connection may: redis-py 8 tries ten times with five seconds each, and a worker'
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from copy import copy
-from typing import Any
+from threading import Thread
+from typing import Any, NamedTuple
 
 from redis import BlockingConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool, UnixDomainSocketConnection, parse_url
-from redis.exceptions import ConnectionError, TimeoutError
+from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
@@ -27,6 +28,9 @@ ANSWER_SECONDS = 2
 
 AWAY_SECONDS = 5
 """For which a server that was away is not asked again by this process. What was not pushed is the sweep's."""
+
+MOST_SECONDS_AWAY = 30
+"""For which a sweep leaves out a server that has been away for long, while others answer. It costs 2 s to ask it."""
 
 OF_ONE_POOL = {
     "connection_pool",
@@ -43,8 +47,20 @@ OF_ONE_POOL = {
 NO_MASTER = "no Sentinel that answers knows the master of its service"
 """In place of the error, which with redis-py 6 and 7 quotes the passwords of the Sentinels that are away."""
 
-_away: dict[Hashable, tuple[float, str]] = {}
-"""By server: until when it is not asked, and what was wrong with it."""
+
+class Absence(NamedTuple):
+    """A server is away."""
+
+    until: float
+    """When it is asked again, by `time.monotonic`, which is the same for all processes of a host."""
+    problem: str
+    """What was wrong when it was asked."""
+    pause: float = AWAY_SECONDS
+    """Seconds for which a sweep has last left it out."""
+
+
+_away: dict[Hashable, Absence] = {}
+"""By server."""
 
 
 NO_ADDRESS = (ValueError, TypeError, AttributeError, OverflowError)
@@ -77,19 +93,63 @@ def asked(connection: Redis) -> Iterator[None]:
     server = server_of(connection)
     now = time.monotonic()
     if absence := _away.get(server):
-        until, problem = absence
-        if now < until:
-            raise ServerAway(problem)
-        _away[server] = now + AWAY_SECONDS, problem
+        if now < absence.until:
+            raise ServerAway(absence.problem)
+        _away[server] = absence._replace(until=now + AWAY_SECONDS)
     try:
         with telling_no_password():
             yield
-    except ServerAway:
+    except (ServerAway, AuthenticationError):  # the latter is an answer, and other queues there may have another user
         raise
     except (ConnectionError, TimeoutError) as error:
-        _away[server] = time.monotonic() + AWAY_SECONDS, str(error)
+        _note_absence(server, str(error), AWAY_SECONDS)
         raise
     _away.pop(server, None)
+
+
+def _note_absence(server: Hashable, problem: str, pause: float) -> None:
+    _away[server] = Absence(time.monotonic() + pause, problem, pause)
+
+
+def look_at(connections: Collection[Redis], seconds: float) -> None:
+    """Ask servers at once whether they are there: those that are away are waited for together, and noted.
+
+    Where some answer, one that does not is left out for twice as long as the last time: it may be gone for days. Where
+    none does, the first that is back is noticed soon.
+
+    Args:
+        seconds: for which they are waited for.
+    """
+    servers = {server_of(connection): connection for connection in connections}
+    before = dict(_away)
+    _look_at_all(servers, time.monotonic() + seconds)
+    away = _away.keys() & servers.keys()
+    if len(away) < len(servers):
+        _leave_out_for_longer(away, before)
+
+
+def _look_at_all(servers: Mapping[Hashable, Redis], until: float) -> None:
+    """By a thread for each, which is left alone after that: it may look up a name, or have a pool that is patient."""
+    looks = {server: Thread(target=_look, args=[connection], daemon=True) for server, connection in servers.items()}
+    for look in looks.values():
+        look.start()
+    for server, look in looks.items():
+        look.join(max(0.0, until - time.monotonic()))
+        if look.is_alive():
+            _note_absence(server, "it has not answered so far", AWAY_SECONDS)
+
+
+def _leave_out_for_longer(servers: Collection[Hashable], before: Mapping[Hashable, Absence]) -> None:
+    """Those that were asked: of the others is known what was known before."""
+    for server in servers:
+        last, now = before.get(server), _away.get(server)
+        if now and now != last:
+            _note_absence(server, now.problem, min(2 * (last.pause if last else AWAY_SECONDS), MOST_SECONDS_AWAY))
+
+
+def _look(connection: Redis) -> None:
+    with suppress(RedisError), asked(connection):
+        connection.ping()
 
 
 @contextmanager
@@ -111,13 +171,38 @@ def forget_absences() -> None:
     _away.clear()
 
 
+def absences() -> dict[Hashable, Absence]:
+    """What this process knows, for the one that it was forked from."""
+    return dict(_away)
+
+
+def take_over(learnt: Mapping[Hashable, Absence], *, but_of: Redis) -> None:
+    """What a forked process knows by now is known here too.
+
+    Args:
+        but_of: a connection to the server whose return this process is to notice by itself, as it needs it.
+    """
+    own = server_of(but_of)
+    of_others = {server: absence for server, absence in learnt.items() if server != own}
+    of_own = {own: _away[own]} if own in _away else {}
+    _away.clear()
+    _away.update(of_others | of_own)
+
+
 def server_of(connection: Redis) -> Hashable:
-    """What tells the server and database of a connection from others. A service of Sentinel has a name, no address."""
+    """What tells the server of a connection from others: it is away with all its databases.
+
+    A service of Sentinel has a name, no address.
+    """
     pool = connection.connection_pool
     if isinstance(pool, SentinelConnectionPool):
-        sentinels = frozenset(server_of(sentinel) for sentinel in pool.sentinel_manager.sentinels)
-        return (pool.service_name, sentinels, pool.connection_kwargs.get("db"))
-    return tuple(pool.connection_kwargs.get(name) for name in ("host", "port", "path", "db"))
+        return pool.service_name, frozenset(server_of(sentinel) for sentinel in pool.sentinel_manager.sentinels)
+    return tuple(pool.connection_kwargs.get(name) for name in ("host", "port", "path"))
+
+
+def database_of(connection: Redis) -> Hashable:
+    """The server and the number of its database: what is in one of them is in no other."""
+    return server_of(connection), connection.connection_pool.connection_kwargs.get("db")
 
 
 def impatient(connection: Redis) -> Redis:

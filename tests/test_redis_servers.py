@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from threading import Barrier, Event
 from typing import Any
 
 import django_rq
@@ -130,6 +132,151 @@ def test_a_server_without_memory_is_not_away(monkeypatch: pytest.MonkeyPatch) ->
         raise redis.exceptions.OutOfMemoryError
     with redis_servers.asked(connection):
         assert connection.ping()
+
+
+@pytest.mark.parametrize("is_the_same", [True, pytest.param(False, id="control")])
+def test_a_server_is_away_with_all_its_databases(is_the_same: bool, attempts: list[Any]) -> None:
+    with closed_port() as one, closed_port() as another:
+        urls = {"imports": f"{one}/0", "reports": f"{one if is_the_same else another}/1"}
+        with override_settings(RQ_QUEUES={name: {"URL": url} for name, url in urls.items()}):
+            with pytest.raises(redis.ConnectionError):
+                queue_directory.window_of("imports")
+            attempts.clear()
+            with pytest.raises(redis.ConnectionError):
+                queue_directory.window_of("reports")
+            assert bool(attempts) is not is_the_same
+            assert list(queue_directory.by_server(list(urls))) == ["imports", "reports"], "they have nothing in common"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_away"),
+    [(redis.AuthenticationError, False), pytest.param(redis.ConnectionError, True, id="control")],
+)
+def test_a_wrong_password_in_one_database_is_no_absence_of_the_others(error: type[Exception], is_away: bool) -> None:
+    here, beside = (redis.Redis(host="one server", db=number) for number in (0, 1))
+    with pytest.raises(error), redis_servers.asked(here):
+        raise error
+    try:
+        with pytest.raises(redis_servers.ServerAway) if is_away else nullcontext(), redis_servers.asked(beside):
+            pass
+    finally:
+        redis_servers.forget_absences()
+
+
+# --- several servers ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def closed_port() -> Iterator[str]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        yield f"redis://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def fleet_of_three(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, redis.Redis]]:
+    """Servers by name. Who asks one for more than a `ping` finds none."""
+    yield {name: redis.Redis(host=name) for name in ("one", "two", "three")}
+    redis_servers.forget_absences()
+
+
+def host_of(connection: redis.Redis) -> str:
+    return str(connection.connection_pool.connection_kwargs["host"])
+
+
+def only_these_answer(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> list[str]:
+    """Returns a list that takes who was asked."""
+    asked: list[str] = []
+
+    def ping(connection: redis.Redis) -> bool:
+        asked.append(host_of(connection))
+        if host_of(connection) not in hosts:
+            raise redis.TimeoutError("Timeout reading from socket")
+        return True
+
+    monkeypatch.setattr(redis.Redis, "ping", ping)
+    return asked
+
+
+def pauses(servers: dict[str, redis.Redis]) -> dict[str, float]:
+    known = redis_servers.absences()
+    found = {name: known.get(redis_servers.server_of(connection)) for name, connection in servers.items()}
+    return {name: absence.pause for name, absence in found.items() if absence}
+
+
+def time_passes() -> None:
+    for server, absence in redis_servers.absences().items():
+        redis_servers._away[server] = absence._replace(until=0.0)
+
+
+def test_servers_are_waited_for_together(
+    fleet_of_three: dict[str, redis.Redis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one that is asked gets no further before the last one is."""
+    all_are_asked = Barrier(len(fleet_of_three))
+
+    def ping(connection: redis.Redis) -> bool:
+        all_are_asked.wait(timeout=10)
+        raise redis.TimeoutError
+
+    monkeypatch.setattr(redis.Redis, "ping", ping)
+    redis_servers.look_at(fleet_of_three.values(), 30)
+    assert not all_are_asked.broken
+    assert pauses(fleet_of_three).keys() == fleet_of_three.keys()
+
+
+def test_one_whose_timeouts_do_not_end_the_question_is_left_alone(
+    fleet_of_three: dict[str, redis.Redis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is looked up, or the project's own pool is patient: the sweep goes on all the same."""
+    is_over = Event()
+
+    def ping(connection: redis.Redis) -> bool:
+        return host_of(connection) != "two" or is_over.wait(60)
+
+    monkeypatch.setattr(redis.Redis, "ping", ping)
+    redis_servers.look_at(fleet_of_three.values(), 0.2)
+    assert list(pauses(fleet_of_three)) == ["two"]
+    is_over.set()
+
+
+def test_one_that_stays_away_is_asked_ever_more_seldom_until_it_is_back(
+    fleet_of_three: dict[str, redis.Redis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_these_answer(monkeypatch, "one", "three")
+    for pause in (10, 20, 30, 30):
+        redis_servers.look_at(fleet_of_three.values(), 10)
+        assert pauses(fleet_of_three) == {"two": pause}
+        asked = only_these_answer(monkeypatch, "one", "three")
+        redis_servers.look_at(fleet_of_three.values(), 10)
+        assert sorted(asked) == ["one", "three"], "it is not asked in the pause, which becomes no longer by that"
+        assert pauses(fleet_of_three) == {"two": pause}
+        time_passes()
+    only_these_answer(monkeypatch, "one", "two", "three")
+    redis_servers.look_at(fleet_of_three.values(), 10)
+    assert pauses(fleet_of_three) == {}
+
+
+def test_while_none_answers_each_is_asked_as_often_as_ever(
+    fleet_of_three: dict[str, redis.Redis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_these_answer(monkeypatch)
+    for _ in range(3):
+        redis_servers.look_at(fleet_of_three.values(), 10)
+        assert set(pauses(fleet_of_three).values()) == {redis_servers.AWAY_SECONDS}
+        time_passes()
+
+
+def test_what_a_forked_process_has_learnt_is_known_but_of_the_own_server(
+    fleet_of_three: dict[str, redis.Redis],
+) -> None:
+    one, two, three = map(redis_servers.server_of, fleet_of_three.values())
+    redis_servers._away[three] = redis_servers.Absence(0.0, "before")
+    absence = redis_servers.Absence(time.monotonic() + 20, "away", 20)
+    redis_servers.take_over({one: absence, two: absence}, but_of=fleet_of_three["one"])
+    assert redis_servers.absences() == {two: absence}
+    redis_servers.take_over({}, but_of=fleet_of_three["two"])
+    assert redis_servers.absences() == {two: absence}, "what it has found out itself"
 
 
 def sentinel_service(name: str, port: int = 26379) -> redis.Redis:

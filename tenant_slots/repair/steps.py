@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +21,7 @@ from tenant_slots.fleet import WorkerRecord
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue, rq_queue_of
 from tenant_slots.owners import Liveness
+from tenant_slots.queue_names import usable_queues
 from tenant_slots.repair import findings, lost_runs, numbers, unattended
 from tenant_slots.repair.asking import ask
 from tenant_slots.repair.contact import Contact
@@ -33,6 +34,9 @@ from tenant_slots.repair.unlocked import unlocked
 from tenant_slots.repair.waits import end_waits, promote_forgotten
 
 logger = logging.getLogger("tenant_slots")
+
+SHARE_TO_LOOK = 0.15
+"""Of a lease, for how long servers that are away are waited for: with the default, until the last has timed out."""
 
 ABSENCE_SECONDS = 90
 """Seconds for which RQ must not know that a stock worker runs its job: what a FLUSHALL, or a replica that was promoted,
@@ -101,14 +105,18 @@ def _end(row: TenantQueue, end: Callable[..., object]) -> bool:
 
 def reclaim_local(report: Report, contact: Contact) -> None:
     """Jobs whose owner process on this host is gone: at once."""
-    for job in findings.dead_owners_here():
+    dead = findings.dead_owners_here()
+    _look_at_servers({job.rq_queue_name for job in dead})
+    for job in dead:
         report.reclaimed += bool(unless_locked(lost_runs.reclaim_if_dead, job))
 
 
 def reclaim_stale(report: Report, contact: Contact) -> None:
     """Jobs whose owner has sent no heartbeat for a lease, and stock workers' jobs that RQ has given up."""
+    silent = list(findings.without_heartbeat())
+    _look_at_servers({job.rq_queue_name for job in silent})
     stale: list[TenantJob] = []
-    for job in findings.without_heartbeat():
+    for job in silent:
         if job.beats:
             stale.append(job)
         elif unless_locked(_is_given_up, job, contact):
@@ -160,6 +168,15 @@ def _end_if_abandoned(job: Any, contact: Contact) -> bool:
     if job.is_stale and contact.covers_a_lease():
         return transitions.cancel_unstarted(job, _staleness_of(job))
     return False
+
+
+def look_at_servers(report: Report, contact: Contact) -> None:
+    """Each of the steps that follow would wait for each that is away."""
+    _look_at_servers(usable_queues())
+
+
+def _look_at_servers(queues: Iterable[str]) -> None:
+    queue_directory.look_at_servers(queues, app_settings.LEASE_TTL * SHARE_TO_LOOK)
 
 
 def repush(report: Report, contact: Contact) -> None:
@@ -309,12 +326,14 @@ def _repair_counter(pk: int) -> bool:
 
 Step = Callable[[Report, Contact], None]
 LOCAL_STEPS: tuple[Step, ...] = (reclaim_local, end_abandoned_reservations)
-LOST: tuple[Step, ...] = (repush, offer)
+LOST: tuple[Step, ...] = (look_at_servers, repush, offer)
 """What Redis has forgotten."""
 STEPS: tuple[Step, ...] = (
     set_times_right,
-    end_what_is_over,
     reclaim_stale,
+    look_at_servers,
+    repair_counters,  # before what asks every server, however slow one of them may be
+    end_what_is_over,
     repush,
     promote,
     end_waits,
@@ -323,7 +342,6 @@ STEPS: tuple[Step, ...] = (
     leave_queues_given_up,
     fail_never_admitted,
     offer,
-    repair_counters,
     count_minutes,  # before what is to be counted goes
     prune,
     ask,  # last: it runs the project's code

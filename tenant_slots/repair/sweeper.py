@@ -32,9 +32,12 @@ SHARE_OF_LEASE = 0.4
 callable of the project that does not end is ended by itself.
 """
 
+SECONDS_TO_ANSWER = 1
+"""For which the database is waited for when a sweep has taken too long."""
+
 
 class SweepTimeout(BaseTimeoutException):
-    """The database did not answer in time; its session may be dead without knowing it."""
+    """The sweep took too long: the database's session may be dead without knowing it, or something else was slow."""
 
 
 class Sweeper:
@@ -66,12 +69,23 @@ class Sweeper:
             with time_limit(app_settings.LEASE_TTL * SHARE_OF_LEASE, SweepTimeout):
                 return sweep()
         except (Error, SweepTimeout) as error:
-            self.contact.broken()
             connections[app_settings.DATABASE].close()
+            if not (isinstance(error, SweepTimeout) and self._database_answers()):
+                self.contact.broken()
             logger.warning("the sweep was given up, the next one goes on: %s", error)
         except Exception:
             logger.exception("the sweep failed")
         return None
+
+    def _database_answers(self) -> bool:
+        """Then it was something else that took the time: a Redis, or a callable of the project."""
+        try:
+            with time_limit(SECONDS_TO_ANSWER, SweepTimeout):
+                clock.now()
+        except (Error, SweepTimeout):
+            return False
+        self.contact.kept()
+        return True
 
     def put_off(self) -> None:
         """The next one is due after a whole interval."""

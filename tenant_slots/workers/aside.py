@@ -7,14 +7,16 @@ import os
 import pickle
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tenant_slots import redis_servers
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import private_connection
 from tenant_slots.memory_file import memory_file
 from tenant_slots.news import News, tell
+from tenant_slots.redis_servers import Absence
 from tenant_slots.repair.contact import Contact
 from tenant_slots.workers import kept
 from tenant_slots.workers.base import SweepingWorker, settings_if_made
@@ -36,6 +38,14 @@ class Answer:
     is_whole: bool
     """False: it failed, or took too long."""
     value: Any = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a sweep has seen that was done aside, for the next one."""
+
+    contact: Contact
+    absences: Mapping[Hashable, Absence]
 
 
 class Aside:
@@ -149,9 +159,9 @@ class AsideWorker(SweepingWorker):
         self._telling.answer(app_settings.LEASE_TTL)  # it would be killed with this process
 
     def _starts(self, sweep: Callable[[], object]) -> bool:
-        def seen() -> Contact:
+        def seen() -> Seen:
             sweep()
-            return self.sweeper.contact
+            return Seen(self.sweeper.contact, redis_servers.absences())
 
         has_started = self._sweeping.start(_with_session(seen))
         if has_started:
@@ -164,14 +174,17 @@ class AsideWorker(SweepingWorker):
         return self._telling.start(lambda: tell(news))
 
     def _note_swept(self, seconds: float) -> None:
-        """Take over what the process saw; nothing, if this worker has itself met an outage meanwhile."""
+        """Take over what the process saw; not of the database, if this worker has itself met an outage meanwhile."""
         answer = self._sweeping.answer(seconds)
         if answer is None:
             return
         if not answer.is_whole:
             self.sweeper.contact.broken()
-        elif self.sweeper.contact.breaks == self._breaks_before:
-            self.sweeper.contact = answer.value
+            return
+        seen: Seen = answer.value
+        redis_servers.take_over(seen.absences, but_of=self.connection)
+        if self.sweeper.contact.breaks == self._breaks_before:
+            self.sweeper.contact = seen.contact
 
 
 def aside_at_once(function: Callable[[], Any]) -> bool:

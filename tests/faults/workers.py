@@ -13,7 +13,8 @@ from typing import Any
 
 import rq
 
-from tenant_slots import locks, owners, signals
+from tenant_slots import locks, owners, queue_directory, signals
+from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.workers import (
     TenantPreforkWorker,
     TenantSimpleWorker,
@@ -33,6 +34,15 @@ class ElsewhereWorker(TenantWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         owners.this_host = lambda: "another host"  # type: ignore[assignment]
+        super().__init__(*args, **kwargs)
+
+
+class OneByOneWorker(TenantWorker):
+    """Its sweeps wait for one Redis that is away after the other, and for them that is an outage of the database."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        queue_directory.look_at_servers = lambda queues, seconds: None  # type: ignore[assignment]
+        Sweeper._database_answers = lambda sweeper: False  # type: ignore[method-assign]
         super().__init__(*args, **kwargs)
 
 

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import django_rq
 import pytest
+from django.conf import settings
 from django.db import DatabaseError, OperationalError, connection
+from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from tenant_slots import owners, signals, slots
+from tenant_slots import fair_order, owners, queue_directory, redis_servers, signals, slots
+from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import in_seconds
-from tenant_slots.models import State, SweepClaim, TenantJob, TenantJobQuerySet
+from tenant_slots.models import State, SweepClaim, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.releases import Admission
 from tenant_slots.repair import claims, findings, steps, sweeper
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
-from tenant_slots.repair.sweeper import Sweeper
+from tenant_slots.repair.sweeper import Sweeper, SweepTimeout
 from tenant_slots.running.run import Run
-from tenant_slots.workers import TenantPreforkWorker
+from tenant_slots.workers import TenantPreforkWorker, TenantWorker
 from tests.factories import admit, age, another_process, fresh, owner, running_job, tenant_queue, waiting_job
 from tests.processes import wait_until
 from tests.repair.sweeps import sweep_now
@@ -118,6 +123,62 @@ def test_a_sweep_that_fails_does_not_stop_its_worker(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(steps, "STEPS", (broken,))
     assert Sweeper("worker").sweep_if_due() is None
+
+
+@pytest.mark.parametrize(("database_is_away", "breaks"), [(False, 0), pytest.param(True, 1, id="control")])
+def test_a_sweep_that_took_too_long_for_another_reason_than_the_database_breaks_no_contact(
+    database_is_away: bool, breaks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a Redis that stands still, or a callable of the project, would keep all that is stale from being reclaimed."""
+
+    def too_long(report: Report, contact: Contact) -> None:
+        if database_is_away:
+            monkeypatch.setattr(clock, "now", raises(OperationalError("no answer")))
+        raise SweepTimeout
+
+    monkeypatch.setattr(steps, "STEPS", (too_long,))
+    one = Sweeper("test")
+    assert one.sweep_if_due() is None
+    assert one.contact.breaks == breaks
+
+
+def raises(error: Exception) -> Callable[[], Any]:
+    def function() -> Any:
+        raise error
+
+    return function
+
+
+@pytest.mark.parametrize("is_last", [False, pytest.param(True, id="control")])
+def test_counters_are_repaired_before_a_sweep_asks_what_may_take_too_long(
+    is_last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_long(*_: object) -> None:
+        raise SweepTimeout
+
+    monkeypatch.setattr(fair_order, "charge", too_long)
+    if is_last:
+        others = [step for step in steps.STEPS if step is not steps.repair_counters]
+        monkeypatch.setattr(steps, "STEPS", (*others, steps.repair_counters))
+    row = TenantQueue.objects.create(tenant="acme", queue="imports", max_job=1, current_job=1)
+    Sweeper("test").sweep_if_due()
+    row.refresh_from_db()
+    assert row.current_job == is_last
+
+
+@pytest.mark.parametrize("kind", [TenantPreforkWorker, TenantWorker])
+def test_what_a_sweep_aside_has_learnt_of_servers_is_known_to_the_next_one(
+    kind: type[TenantPreforkWorker] | type[TenantWorker],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        url = f"redis://127.0.0.1:{frozen.getsockname()[1]}/0"
+        with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "reports": {"URL": url}}):
+            server = redis_servers.server_of(queue_directory.queue_named("reports").connection)
+            worker = kind([django_rq.get_queue("imports")])
+            assert redis_servers.absences() == {}
+            worker.sweep()
+            assert list(redis_servers.absences()) == [server]
+            assert redis_servers.absences()[server].pause > app_settings.SWEEP_INTERVAL
 
 
 def test_a_sweep_that_repaired_something_says_so() -> None:

@@ -58,6 +58,6 @@ def test_redis_is_told_of_the_end_though_it_was_away_a_moment_ago() -> None:
 
     def lose_redis(worker: TenantSimpleWorker) -> None:
         server = redis_servers.server_of(worker.connection)
-        redis_servers._away[server] = time.monotonic() + 3600, "it did not answer"
+        redis_servers._away[server] = redis_servers.Absence(time.monotonic() + 3600, "it did not answer")
 
     assert ended(lose_redis).death_date is not None

@@ -38,7 +38,8 @@ def test_a_server_that_was_away_a_moment_ago_is_asked_for_the_next_job(
     def found(*arguments: Any) -> Any:
         asked.append(arguments)
         if len(asked) == 1:
-            redis_servers._away[redis_servers.server_of(worker.connection)] = time.monotonic() + 1000, "away"
+            server = redis_servers.server_of(worker.connection)
+            redis_servers._away[server] = redis_servers.Absence(time.monotonic() + 1000, "away")
         elif len(asked) > 2 and not history.started():
             raise AskedInVain
         return real(*arguments)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def lose_redis() -> None:
     """Somebody in this process asks it while it stands still for a moment: it counts as away for a while."""
     server = redis_servers.server_of(django_rq.get_connection("imports"))
-    redis_servers._away[server] = time.monotonic() + 3600, "it did not answer"
+    redis_servers._away[server] = redis_servers.Absence(time.monotonic() + 3600, "it did not answer")
 
 
 def lose_redis_and_fail() -> None:
