@@ -46,8 +46,8 @@ IDS_SEEN = 100
 NUDGE = "tenant_slots-look"
 """In RQ's list, in place of a job's id: a worker of ours that waits there is to ask again who is next.
 
-It has last asked before a tenant was told to wait for a moment, so that it would sleep through that. RQ passes over ids
-of which it has no job.
+It has last asked before a tenant was told to wait for a moment, so that it would sleep through that. Or somebody who
+was to push a job could not ask the database for one. RQ passes over ids of which it has no job.
 """
 
 NO_SUCH_JOB = (NoSuchJobError, ValueError)

@@ -10,6 +10,7 @@ local FIELDS = 1000  -- names and values that are read or written at a time
 
 local NUDGE = 'tenant_slots-look' -- in RQ's list, in place of a job: whoever waits there is to look again. No job has this id
 local AT_ONCE = 0.02 -- seconds by which who looks again may be late
+local TO_PUSH = 1    -- seconds for which a turn keeps its place in the window, while its jobs are admitted and pushed
 
 local FRONT = -1e15   -- score of tenants that come with nothing to their account, the first one first
 local BEHIND = 1e15   -- of those whose turn comes to nothing while nobody listens there
@@ -22,6 +23,8 @@ local FREED = 2 -- in place of `parked`: it has a place, and since its last turn
 
 local TIMES = '<ddddHBdB'
 local TIMES_BYTES = 44 -- what an older version has left there is forgotten, as all of this may be
+local GIVEN = '<dHc8'  -- follows these, of each feeder that has been given a turn
+local GIVEN_BYTES = 18
 
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
@@ -91,16 +94,28 @@ end
 
 -- virtual: the queue's virtual time. newcomers: counts them. mean: of all jobs, negative if not known. swept: when the sweep
 -- charged what runs. most: workers that were seen lately. plain: it is a tenant's turn before plain RQ jobs. wakes: when the
--- first of those may start a job that may not now; 0 if there is none. behind: some tenants stand behind all others.
+-- first of those may start a job that may not now; 0 if there is none. behind: some tenants stand behind all others. given:
+-- by feeder, the jobs of its turn that are still to be pushed, and until when they have a place in the window.
 local read_times = {}
+
+-- Without what is over by now. Nor does a clock that is set back keep a place for longer.
+local function given_in(raw)
+  local given = {}
+  for at = TIMES_BYTES + 1, #raw, GIVEN_BYTES do
+    local ends, jobs, feeder = struct.unpack(GIVEN, raw, at)
+    if now < ends and ends <= now + TO_PUSH then given[feeder] = {jobs = jobs, ends = ends} end
+  end
+  return given
+end
 
 local function times_of(queue)
   local t = read_times[queue]
   if not t then
-    t = {virtual = 0, newcomers = 0, mean = -1, swept = 0, most = 0, plain = 0, wakes = 0, behind = 0}
+    t = {virtual = 0, newcomers = 0, mean = -1, swept = 0, most = 0, plain = 0, wakes = 0, behind = 0, given = {}}
     local raw = raw_of(field_of(queue))
-    if #raw == TIMES_BYTES then
+    if #raw >= TIMES_BYTES and (#raw - TIMES_BYTES) % GIVEN_BYTES == 0 then
       t.virtual, t.newcomers, t.mean, t.swept, t.most, t.plain, t.wakes, t.behind = struct.unpack(TIMES, raw)
+      t.given = given_in(raw)
     end
     read_times[queue] = t
   end
@@ -111,6 +126,14 @@ local function note(queue, name, value)
   local t = times_of(queue)
   if t[name] == value then return end
   t[name], t.changed = value, true
+end
+
+local function packed_times(t)
+  local raw = struct.pack(
+    TIMES, t.virtual, t.newcomers, t.mean, t.swept, math.min(65535, t.most), t.plain, t.wakes, t.behind
+  )
+  for feeder, turn in pairs(t.given) do raw = raw .. struct.pack(GIVEN, turn.ends, math.min(65535, turn.jobs), feeder) end
+  return raw
 end
 
 -- Who has jobs under way is in a set, which the sweep compares with what it finds.
@@ -124,9 +147,7 @@ local function keep_all()
   for queue, t in pairs(read_times) do
     if t.changed then
       fields[#fields + 1] = field_of(queue)
-      fields[#fields + 1] = struct.pack(
-        TIMES, t.virtual, t.newcomers, t.mean, t.swept, math.min(65535, t.most), t.plain, t.wakes, t.behind
-      )
+      fields[#fields + 1] = packed_times(t)
     end
   end
   for tenant, records in pairs(tenants) do
@@ -274,16 +295,22 @@ local function is_watched(queue)
   return redis.call('ZCOUNT', key('watch', queue), now - AT_ONCE, latest) > 0
 end
 
--- Somebody is to look when a tenant may start a job again. Who waits at RQ's list knows only of those that had left by
--- then: unless one of them looks in time it is woken, to find out. Not where a worker of RQ's waits too: that would pass over
--- what is no job and begin its wait anew, without the heartbeat that comes at its end.
-local function have_somebody_watch(queue)
-  if times_of(queue).wakes == 0 or redis.call('ZCOUNT', key('idle', queue), now, '+inf') == 0 then return end
-  if is_watched(queue) then return end
+local function somebody_waits(queue) return redis.call('ZCOUNT', key('idle', queue), now, '+inf') > 0 end
+
+-- Who waits at RQ's list is woken. Not where a worker of RQ's waits too: that would pass over what is no job and begin its
+-- wait anew, without the heartbeat that comes at its end.
+local function wake_somebody(queue)
   local list = 'rq:queue:' .. queue
   if redis.call('LINDEX', list, 0) == NUDGE then return end
   local _, idle = stock_workers(queue)
   if idle == 0 then redis.call('LPUSH', list, NUDGE) end
+end
+
+-- Somebody is to look when a tenant may start a job again. Who waits at RQ's list knows only of those that had left by
+-- then: unless one of them looks in time it is woken, to find out.
+local function have_somebody_watch(queue)
+  if times_of(queue).wakes == 0 or not somebody_waits(queue) or is_watched(queue) then return end
+  wake_somebody(queue)
 end
 
 local function wakes_at(queue)
@@ -317,8 +344,25 @@ end
 
 local function is_ours(rq_id) return string.find(rq_id, '^%x+%-%x+%-%x+%-%x+%-%x+%-%d+$') ~= nil end
 
+-- Jobs that RQ's list is about to get.
+local function to_push(queue)
+  local jobs = 0
+  for _, turn in pairs(times_of(queue).given) do jobs = jobs + turn.jobs end
+  return jobs
+end
+
+-- So many jobs of the turn that a feeder was given are still to be pushed. If it is over by now that changes nothing.
+local function has_to_push(queue, feeder, jobs)
+  local t = times_of(queue)
+  local turn = t.given[feeder]
+  if not turn or turn.jobs == jobs then return end
+  turn.jobs, t.changed = jobs, true
+  if jobs == 0 then t.given[feeder] = nil end
+end
+
 -- How many more jobs RQ's list may take, and whether nobody listens there. Workers of ours take their next job themselves;
--- any other needs one ahead.
+-- any other needs one ahead. Turns count from when they are given: of many that ask before anybody pushes, each would find
+-- the same room.
 local function room(queue)
   local alive = redis.call('ZCOUNT', key('workers', queue), now, '+inf')
   local idle = redis.call('ZCOUNT', key('idle', queue), now, '+inf')
@@ -333,7 +377,7 @@ local function room(queue)
       if is_ours(rq_id) then there = there + 1 end
     end
   end
-  return most - there, alive + others == 0
+  return most - there - to_push(queue), alive + others == 0
 end
 
 -- A tenant has its turn, with so many jobs, and is charged for these. Who has had one before a slot was freed elsewhere
@@ -472,12 +516,16 @@ function operations.changed(queue)
   return with_room(names)
 end
 
--- The next tenant to be admitted into RQ's list, if there is room.
-function operations.next(queue)
+-- The next tenant to be admitted into RQ's list, if there is room. Whatever came of the feeder's last turn, that is over.
+function operations.next(queue, feeder)
+  has_to_push(queue, feeder, 0)
   local free, for_nobody = room(queue)
   if free <= 0 then return false end
   local turn = first(queue, free, for_nobody)
-  if turn and for_nobody then turn[#turn + 1] = 1 end
+  if not turn then return false end
+  local t = times_of(queue)
+  t.given[feeder], t.changed = {jobs = turn[3], ends = now + TO_PUSH}, true
+  if for_nobody then turn[#turn + 1] = 1 end
   return turn
 end
 
@@ -592,7 +640,8 @@ end
 
 -- The tenant had so many fewer jobs than it was charged for. It leaves the order, unless it was offered since.
 -- Returns whether there is room for it: who has freed a slot of it elsewhere has told nobody.
-function operations.drop(queue, tenant, unused, offers, parked, wait)
+function operations.drop(queue, tenant, unused, offers, parked, wait, feeder, admitted)
+  has_to_push(queue, feeder, tonumber(admitted))
   local record = read(queue, tenant)
   local has_room_again = parked == '1' and record.parked == FREED
   finish(record, tonumber(unused), unused * charge_of(record), now)
@@ -610,8 +659,12 @@ function operations.drop(queue, tenant, unused, offers, parked, wait)
   return has_room_again and room(queue) > 0
 end
 
--- The turn came to nothing, and the tenant keeps its place.
-function operations.undo(queue, tenant, unused)
+-- The turn came to nothing, or to less, and the tenant keeps its place. Whoever found no room because of it has left that to
+-- the feeder, which may have nobody to ask: a worker that waits is to look.
+function operations.undo(queue, tenant, unused, feeder, admitted)
+  local had_room = times_of(queue).given[feeder]
+  has_to_push(queue, feeder, tonumber(admitted))
+  if had_room and admitted == '0' and somebody_waits(queue) then wake_somebody(queue) end
   local record = read(queue, tenant)
   finish(record, tonumber(unused), unused * charge_of(record), now)
   if place_of(record) then stay(record) end
@@ -700,8 +753,9 @@ function operations.charge(queue)
 end
 
 -- Pushed jobs at the end of a list with plain RQ jobs go where two of these stand together, one between each two of them.
-function operations.bring(queue)
-  local list, rq_ids, at, nth = 'rq:queue:' .. queue, rest(1), 0, 1
+function operations.bring(queue, feeder)
+  has_to_push(queue, feeder, 0)
+  local list, rq_ids, at, nth = 'rq:queue:' .. queue, rest(2), 0, 1
   local pushed, before = {}, nil
   for _, rq_id in ipairs(rq_ids) do pushed[rq_id] = true end
   repeat

@@ -10,7 +10,9 @@ order, unless it was offered again meanwhile, and comes back with its next enque
 it may be lost; the sweep offers again who has something to run.
 
 Workers of ours take their turn themselves. Any other worker takes what is in RQ's list, so that one job, and one for
-each worker that is known to be idle, is admitted ahead of it: the *window*.
+each worker that is known to be idle, is admitted ahead of it: the *window*. A turn has its place there as soon as it is
+given, and until its jobs are pushed. Who finds no room because of it leaves: the feeder that has it asks once more
+afterwards. One that was lost with its feeder is over after a second.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
+from secrets import token_hex
 from typing import Any, NamedTuple
 
 from redis import Redis
@@ -57,6 +60,8 @@ class Turn(NamedTuple):
     """Whether it has no place in the order: it was full when it had its turn before, or nothing more waited there."""
     for_nobody: bool = False
     """Whether no worker listens there: whoever comes is to find a job ahead."""
+    feeder: str = ""
+    """Who is to push its jobs, see `new_feeder`; nobody where a worker runs it itself."""
 
 
 class Freed(NamedTuple):
@@ -118,9 +123,15 @@ def changed(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> list[str]:
     return list(rooms)
 
 
-def next_turn(rq_queue: str) -> Turn | None:
+def new_feeder() -> str:
+    """A name for who asks for turns, and has one of them at a time. By it a question is known that a client repeats."""
+    return token_hex(4)
+
+
+def next_turn(rq_queue: str, feeder: str) -> Turn | None:
     """Who is to be admitted into the window; None when that is full, or nobody has anything to run."""
-    return _turn(_ask(rq_queue, "next", rq_queue))
+    turn = _turn(_ask(rq_queue, "next", rq_queue, feeder))
+    return turn and turn._replace(feeder=feeder)
 
 
 def take(
@@ -172,12 +183,12 @@ def drop(turn: Turn, admitted: int = 0, *, is_full: bool, wakes_in: float | None
     wait = -1 if wakes_in is None else wakes_in
     unused = turn.jobs - admitted
     asked = ("drop", turn.rq_queue, turn.tenant_queue_id, unused, turn.offers, int(is_full), wait)
-    return bool(_ask(turn.rq_queue, *asked))
+    return bool(_ask(turn.rq_queue, *asked, turn.feeder, admitted))
 
 
-def undo(turn: Turn) -> None:
-    """Nobody could be asked whether it has anything to run."""
-    _ask(turn.rq_queue, "undo", turn.rq_queue, turn.tenant_queue_id, turn.jobs)
+def undo(turn: Turn, admitted: int = 0) -> None:
+    """Nobody could be asked whether it has anything to run, or what it has needs no worker but for those `admitted`."""
+    _ask(turn.rq_queue, "undo", turn.rq_queue, turn.tenant_queue_id, turn.jobs - admitted, turn.feeder, admitted)
 
 
 def heads(rq_queue: str) -> list[int]:
@@ -216,9 +227,12 @@ def charge(rq_queue: str, running: Iterable[tuple[int, int, float]]) -> None:
     _ask(rq_queue, "charge", rq_queue, *(number for tenant in running for number in tenant))
 
 
-def bring_before_plain_jobs(rq_queue: str, rq_ids: Iterable[str]) -> None:
-    """Tenants' jobs and plain ones take turns: each of these goes behind the first plain one that another follows."""
-    _ask(rq_queue, "bring", rq_queue, *rq_ids)
+def bring_before_plain_jobs(rq_queue: str, rq_ids: Iterable[str], feeder: str = "") -> None:
+    """Tenants' jobs and plain ones take turns: each of these goes behind the first plain one that another follows.
+
+    They are pushed by now: the turn of their `feeder` keeps no place in the window any more.
+    """
+    _ask(rq_queue, "bring", rq_queue, feeder, *rq_ids)
 
 
 def known(rq_queue: str, tenant_queue_ids: Sequence[int]) -> Iterator[int]:
@@ -253,8 +267,9 @@ def _next(answer: Any) -> Next:
 def _turn(answer: Any) -> Turn | None:
     if not answer:
         return None
-    rq_queue, tenant_queue_id, jobs, offers, *flags = answer
-    return Turn(rq_queue.decode(), int(tenant_queue_id), int(jobs), int(offers), *map(bool, flags))
+    rq_queue, tenant_queue_id, jobs, offers, stays_first, is_out, *for_nobody = answer
+    numbers = int(tenant_queue_id), int(jobs), int(offers)
+    return Turn(rq_queue.decode(), *numbers, bool(stays_first), bool(is_out), bool(for_nobody))
 
 
 def _known_names(rq_queue: str, names: list[bytes]) -> list[str]:

@@ -149,8 +149,8 @@ def feed(rq_queue: str) -> list[TenantJob]:
 
 def _turns(rq_queue: str) -> Iterator[Turn]:
     """While there is room in the window."""
-    looks = 0
-    while looks < MOST_LOOKS and (turn := fair_order.next_turn(rq_queue)):
+    looks, feeder = 0, fair_order.new_feeder()
+    while looks < MOST_LOOKS and (turn := fair_order.next_turn(rq_queue, feeder)):
         if turn.for_nobody and _keeping_its_place(turn, unattended.passes_over):
             looks += 1
         else:
@@ -172,7 +172,7 @@ def admit(turn: Turn) -> list[TenantJob]:
     with in_turn(turn) as came_of:
         admission = slots.admit(turn.tenant_queue_id, turn.rq_queue, turn.jobs)
         came_of(admission)
-    return push(admission.jobs, turn.rq_queue)
+    return push(admission.jobs, turn.rq_queue, turn.feeder)
 
 
 @contextmanager
@@ -244,7 +244,7 @@ class _TurnEnd:
     def _stay(self, admission: Admission, for_workers: int) -> None:
         turn = self._turn
         if for_workers < turn.jobs:
-            _unless_out_of_reach(partial(fair_order.undo, turn._replace(jobs=turn.jobs - for_workers)))
+            _unless_out_of_reach(partial(fair_order.undo, turn, for_workers))
         if turn.is_out and admission.has_more:
             freed(turn.tenant_queue_id, turn.rq_queue)
 
@@ -306,12 +306,12 @@ def _unless_out_of_reach(action: Callable[[], T]) -> T | None:
         return None
 
 
-def push(admitted: list[TenantJob], rq_queue: str) -> list[TenantJob]:
-    """Hand admitted jobs to RQ."""
+def push(admitted: list[TenantJob], rq_queue: str, feeder: str = "") -> list[TenantJob]:
+    """Hand admitted jobs to RQ, in the turn of a `feeder` if it was one's."""
     if admitted:
         forgotten = dispatch.push(admitted).forgotten
         if pushed := [job.last_rq_id for job in admitted if not job.is_reservation]:
-            _unless_out_of_reach(partial(fair_order.bring_before_plain_jobs, rq_queue, pushed))
+            _unless_out_of_reach(partial(fair_order.bring_before_plain_jobs, rq_queue, pushed, feeder))
         news.send("jobs_admitted", jobs=admitted)
         for job in forgotten:
             release(job, states=(State.QUEUED,), state=State.FAILED, error=FORGOTTEN)

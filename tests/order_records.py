@@ -44,3 +44,29 @@ def records(tenant_queue_id: int, server: str = "imports") -> dict[str, Record]:
 def write(tenant_queue_id: int, rq_queue: str, record: Record) -> None:
     """The only one that the tenant has from now on."""
     django_rq.get_connection(rq_queue).hset(KNOWN, tenant_queue_id, packed(rq_queue, record))
+
+
+TIMES = struct.calcsize("<ddddHBdB")
+
+
+def given(rq_queue: str) -> list[int]:
+    """The jobs of each turn that was given there and whose jobs are not pushed yet; those that are over by now too."""
+    raw = django_rq.get_connection(rq_queue).hget(KNOWN, f":{rq_queue}") or b""
+    return [jobs for _, jobs, _ in struct.iter_unpack("<dH8s", raw[TIMES:])]
+
+
+def forget_given(rq_queue: str) -> None:
+    """As if no turn had been given there."""
+    redis = django_rq.get_connection(rq_queue)
+    redis.hset(KNOWN, f":{rq_queue}", redis.hget(KNOWN, f":{rq_queue}")[:TIMES])
+
+
+def age_given(rq_queue: str, seconds: float) -> None:
+    """As if the turns had been given there so much earlier."""
+    redis = django_rq.get_connection(rq_queue)
+    raw = redis.hget(KNOWN, f":{rq_queue}")
+    turns = [
+        struct.pack("<dH8s", ends - seconds, jobs, name)
+        for ends, jobs, name in struct.iter_unpack("<dH8s", raw[TIMES:])
+    ]
+    redis.hset(KNOWN, f":{rq_queue}", raw[:TIMES] + b"".join(turns))

@@ -25,7 +25,7 @@ from tenant_slots.workers import TenantSimpleWorker, kept
 from tenant_slots.workers.kept import Ending
 from tests import jobs
 from tests.factories import age, another_process, fresh, in_rq, owner, running_job, tenant_queue, waiting_job
-from tests.order_records import KNOWN, Record, packed, records, write
+from tests.order_records import KNOWN, Record, age_given, given, packed, records, write
 from tests.repair.sweeps import sweep_now
 
 QUEUE, LANE, OTHER_LANE = "imports", "imports_bulk", "imports_slow"
@@ -35,6 +35,9 @@ OURS = "0b8f9a52-6a0e-4dc6-9d0c-3c6f1d1f0a{:02d}-1"
 """An RQ id as tenants' jobs have it."""
 
 LIST = f"rq:queue:{QUEUE}"
+
+FEEDER = "the test"
+"""Who asks for a tenant's turn. It has one at a time: the last one is over with the next question."""
 
 
 def redis() -> Any:
@@ -54,9 +57,14 @@ def offer(*tenants: int, share: int = 0, queue: str = QUEUE) -> None:
 
 
 def next_one() -> Turn:
-    turn = fair_order.next_turn(QUEUE)
+    turn = fair_order.next_turn(QUEUE, FEEDER)
     assert turn is not None
     return turn
+
+
+def pushed(turn: Turn) -> None:
+    """Its jobs are in RQ's list, or were there until a worker has taken them."""
+    fair_order.bring_before_plain_jobs(turn.rq_queue, [], turn.feeder)
 
 
 def away(tenant: int, seconds: float) -> None:
@@ -91,7 +99,7 @@ def test_many_that_are_offered_together_keep_their_order() -> None:
 
 
 def test_nobody_is_next_where_nobody_was_offered() -> None:
-    assert fair_order.next_turn(QUEUE) is None
+    assert fair_order.next_turn(QUEUE, FEEDER) is None
 
 
 def test_the_queues_of_rq_have_orders_of_their_own() -> None:
@@ -101,9 +109,10 @@ def test_the_queues_of_rq_have_orders_of_their_own() -> None:
 
 def test_the_only_one_may_have_as_many_jobs_as_there_is_room_for() -> None:
     offer(A)
-    assert next_one() == Turn(QUEUE, A, jobs=100, offers=1, stays_first=True)
+    assert next_one() == Turn(QUEUE, A, jobs=100, offers=1, stays_first=True, feeder=FEEDER)
     offer(B)
-    assert next_one() == Turn(QUEUE, B, jobs=1, offers=1, stays_first=True), "somebody else wants some of them"
+    wanted = Turn(QUEUE, B, jobs=1, offers=1, stays_first=True, feeder=FEEDER)
+    assert next_one() == wanted, "somebody else wants some of them"
 
 
 # Time, not jobs
@@ -289,7 +298,7 @@ def test_who_was_full_comes_back_in_every_queue_where_it_was_and_in_no_other() -
     for queue in (QUEUE, LANE, OTHER_LANE):
         offer(A, queue=queue)
     for queue, is_full in ((QUEUE, True), (LANE, True), (OTHER_LANE, False)):
-        turn = fair_order.next_turn(queue)
+        turn = fair_order.next_turn(queue, FEEDER)
         assert turn is not None
         fair_order.drop(turn, is_full=is_full)
     assert (order(), order(LANE), order(OTHER_LANE)) == ([], [], [])
@@ -364,11 +373,11 @@ def test_what_an_older_version_has_left_of_a_queue_is_forgotten() -> None:
 def test_a_tenant_whose_jobs_in_another_queue_wait_for_its_slot_does_not_go_on_in_this_one() -> None:
     """Or a long backlog there would keep its only slot from them to the end."""
     offer(A, queue=LANE)
-    full = fair_order.next_turn(LANE)
+    full = fair_order.next_turn(LANE, FEEDER)
     assert full is not None
     fair_order.drop(full, is_full=True)
     offer(A)
-    next_one()
+    pushed(next_one())
     assert fair_order.again(ended(A)) is None
     assert fair_order.freed(ended(A)._replace(seconds=NOTHING_CHARGED)) == [QUEUE, LANE]
     assert order(LANE) == [A]
@@ -420,9 +429,10 @@ def test_a_worker_tells_of_its_free_slot_when_it_asks_for_its_next_turn() -> Non
 def test_a_worker_is_told_of_the_other_queues_where_its_tenant_was_full() -> None:
     for queue in (QUEUE, LANE):
         offer(A, queue=queue)
-        turn = fair_order.next_turn(queue)
+        turn = fair_order.next_turn(queue, FEEDER)
         assert turn is not None
         fair_order.drop(turn, turn.jobs, is_full=True)
+        pushed(turn)
     _, rooms = fair_order.take("rq:worker:one", [QUEUE], waits=False, slot=ended(A))
     assert rooms == [LANE]
     assert order(LANE) == [A]
@@ -515,7 +525,7 @@ def worker_of_rq(name: str, state: str | None, queue: str = QUEUE) -> None:
 def room() -> int:
     """As many jobs as a tenant may have that nobody competes with."""
     offer(A)
-    turn = fair_order.next_turn(QUEUE)
+    turn = fair_order.next_turn(QUEUE, FEEDER)
     if turn is None:
         return 0
     fair_order.undo(turn)
@@ -737,6 +747,143 @@ def test_jobs_that_are_admitted_together_stand_in_their_order() -> None:
     tenant_queue(max_job=9)
     many = jobs.record.enqueue_many([(("acme", str(number), ""), {}) for number in range(7)])
     assert django_rq.get_queue(QUEUE).job_ids == [fresh(job).rq_id for job in many]
+
+
+def asks(feeder: str) -> Turn | None:
+    return fair_order.next_turn(QUEUE, f"{feeder:8}")
+
+
+def given_one() -> Turn:
+    """Where there is room for one."""
+    offer(A, B)
+    turn = asks("first")
+    assert turn is not None
+    return turn
+
+
+PUSHED: dict[str, Callable[[Turn], object]] = {
+    "pushed": pushed,
+    "nothing to run": lambda turn: fair_order.drop(turn, is_full=False),
+    "full": lambda turn: fair_order.drop(turn, is_full=True),
+    "undone": fair_order.undo,
+    "next question": lambda turn: (asks("first"), fair_order.undo(turn)),
+}
+
+
+@alone
+def test_a_turn_has_its_place_in_the_window_before_its_jobs_are_pushed() -> None:
+    given_one()
+    assert asks("second") is None
+    assert not fair_order.offer(QUEUE, [(C, 0)])
+    assert fair_order.freed(Freed(A, NOTHING_CHARGED, QUEUE)) == []
+
+
+@alone
+@pytest.mark.parametrize("way", PUSHED)
+def test_and_gives_it_back_at_once_when_that_is_done_or_nothing_has_come_of_it(way: str) -> None:
+    turn = given_one()
+    PUSHED[way](turn)
+    assert given(QUEUE) == []
+    assert asks("second") is not None
+
+
+@alone
+@pytest.mark.parametrize("way", PUSHED)
+def test_that_of_another_feeder_is_not_given_back(way: str) -> None:
+    worker_of_rq("idle", "idle")
+    turn = given_one()
+    assert asks("second") is not None
+    PUSHED[way](turn)
+    assert given(QUEUE) == [1]
+    assert asks("third") is not None
+    assert asks("fourth") is None
+
+
+@alone
+def test_of_many_jobs_those_keep_their_places_that_are_to_be_pushed() -> None:
+    for name in "abcd":
+        worker_of_rq(name, "idle")
+    offer(A)
+    turn = asks("first")
+    assert turn is not None
+    assert (turn.jobs, asks("second")) == (5, None)
+    fair_order.undo(turn, 3)
+    assert given(QUEUE) == [3]
+    turn = asks("second")
+    assert turn is not None
+    assert turn.jobs == 2
+    fair_order.drop(turn, 1, is_full=True)
+    assert sorted(given(QUEUE)) == [1, 3]
+
+
+@alone
+def test_a_turn_that_is_lost_with_its_feeder_is_over_after_a_second() -> None:
+    given_one()
+    age_given(QUEUE, 0.5)
+    assert asks("second") is None
+    age_given(QUEUE, 0.5)
+    assert asks("second") is not None
+    assert given(QUEUE) == [1], "and nothing is left of it"
+
+
+@alone
+def test_a_clock_of_redis_that_is_set_back_keeps_no_place_for_longer() -> None:
+    given_one()
+    age_given(QUEUE, -3600)
+    assert asks("second") is not None
+
+
+@alone
+def test_a_turn_whose_answer_was_lost_keeps_no_place_from_who_asks_for_it_again() -> None:
+    given_one()
+    assert asks("first") is not None
+
+
+@alone
+def test_what_comes_of_a_turn_that_is_over_takes_nobody_elses_place() -> None:
+    turn = given_one()
+    age_given(QUEUE, 1)
+    assert asks("second") is not None
+    fair_order.drop(turn, is_full=True)
+    pushed(turn)
+    assert asks("third") is None
+
+
+@alone
+def test_a_flush_takes_the_places_along() -> None:
+    turn = given_one()
+    redis().flushdb()
+    fair_order.undo(turn)
+    offer(A)
+    assert asks("second") is not None
+
+
+@alone
+def test_places_are_those_of_one_queue() -> None:
+    given_one()
+    offer(A, queue=LANE)
+    assert fair_order.next_turn(LANE, FEEDER) is not None
+
+
+@alone
+def test_a_worker_of_ours_takes_its_turn_whatever_others_have_been_given() -> None:
+    given_one()
+    turn, _ = fair_order.take("one", [QUEUE], waits=False)
+    assert isinstance(turn, Turn)
+    assert given(QUEUE) == [1]
+
+
+@alone
+@pytest.mark.parametrize(("others", "told"), [((), 1), (("idle",), 0)])
+def test_who_waits_is_told_when_a_turn_came_to_nothing_as_its_feeder_may_ask_nobody(
+    others: tuple[str, ...], told: int
+) -> None:
+    """Others have found no room because of it. RQ's own workers are never told."""
+    sleeps("one")
+    for state in others:
+        worker_of_rq("stock", state)
+    fair_order.undo(given_one())
+    assert nudges() == told
 
 
 # Who looks when a tenant may start a job again

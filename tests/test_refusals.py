@@ -62,7 +62,7 @@ def in_order() -> list[int]:
 
 def turn_of(job: TenantJob) -> Turn:
     fair_order.offer(QUEUE, [(job.tenant_queue_id, 1)])
-    turn = fair_order.next_turn(QUEUE)
+    turn = fair_order.next_turn(QUEUE, fair_order.new_feeder())
     assert turn is not None
     return turn
 

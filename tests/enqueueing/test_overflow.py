@@ -613,6 +613,6 @@ def test_a_database_that_fails_meanwhile_costs_the_tenant_nothing(monkeypatch: p
     throttled = in_slow(jobs.throttled)
     monkeypatch.setattr(unattended, "giving_way", away)
     job = throttled.enqueue("acme")
-    turn = fair_order.next_turn(SLOW)
+    turn = fair_order.next_turn(SLOW, fair_order.new_feeder())
     assert turn is not None
     assert (turn.tenant_queue_id, turn.stays_first) == (job.tenant_queue_id, True)

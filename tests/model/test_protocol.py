@@ -1,9 +1,9 @@
 """Every interleaving of small systems: admit, start, finish, crash, sweep, cancel and a stale finisher, step by step.
 
 The model is the protocol of ``slots.py`` in plain Python. A transaction under the tenant's row lock is one step, as the
-lock makes it, and so is a script in Redis; what the protocol does between these (offer, push, deliver, run, say that
-the tenant has no more) is a step of its own, so that anything may come in between. Variants that leave out one rule are
-the controls: the search finds where they break.
+lock makes it, and so is a script in Redis; what the protocol does between these (offer, ask whose turn it is, admit,
+push, deliver, run, say that the tenant has no more) is a step of its own, so that anything may come in between.
+Variants that leave out one rule are the controls: the search finds where they break.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pytest
 
@@ -33,6 +34,15 @@ class Job:
     crashes: int = 0
 
 
+class ToDrop(NamedTuple):
+    """A feeder was told that the tenant has no more to run, and has not said so to the order."""
+
+    was_offered: bool = False
+    """The tenant, since the feeder had its turn."""
+    has_place: bool = False
+    """Its turn came to nothing, and still counts as one in the window."""
+
+
 @dataclass(frozen=True)
 class System:
     jobs: tuple[Job, ...]
@@ -47,13 +57,18 @@ class System:
     in_order: bool = False
     feeds: bool = False
     """Somebody is about to look whether the window has room."""
-    to_drop: tuple[bool, ...] = ()
-    """Feeders that were told that the tenant has no more to run; whether it was offered since they had it."""
+    turns: int = 0
+    """Feeders that have the tenant's turn, and have not asked the database yet."""
+    to_drop: tuple[ToDrop, ...] = ()
     faults: int = 0
 
     @property
+    def ahead(self) -> int:
+        return len(self.redis) + len(self.handed)
+
+    @property
     def has_room(self) -> bool:
-        return len(self.redis) + len(self.handed) < WINDOW
+        return self.ahead + self.turns + sum(feeder.has_place for feeder in self.to_drop) < WINDOW
 
 
 WINDOW = 1
@@ -71,6 +86,10 @@ class Protocol:
     remembers: bool = True
     """A tenant that was offered since somebody asked for it is not dropped."""
     looks_when_ignored: bool = True
+    keeps_places: bool = True
+    """A turn counts in the window from when it is given."""
+    looks_again: bool = True
+    """A feeder looks once more when its turn is over: others may have found no room because of it."""
     most_faults: int = 2
     most_crashes: int = 2
 
@@ -167,22 +186,35 @@ class Protocol:
             if system.faults < self.most_faults:
                 yield "die before the offer", fault(replace(system, to_offer=system.to_offer - 1))
         if system.feeds:
-            yield "feed", self.feed(system)
-        for at, was_offered in enumerate(system.to_drop):
+            yield "ask", self.ask(system)
+        if system.turns:
+            yield "admit", self.admit(replace(system, turns=system.turns - 1))
+            if system.faults < self.most_faults:
+                yield "die with the turn, which is over after a second", fault(replace(system, turns=system.turns - 1))
+        for at, feeder in enumerate(system.to_drop):
             left = replace(system, to_drop=system.to_drop[:at] + system.to_drop[at + 1 :])
-            yield "drop", left if was_offered and self.remembers else replace(left, in_order=False)
+            if not (feeder.was_offered and self.remembers):
+                left = replace(left, in_order=False)
+            yield "drop", self.look_again(left) if feeder.has_place else left
 
     def offer(self, system: System) -> System:
-        offered = replace(system, in_order=True, to_drop=tuple(True for _ in system.to_drop))
-        return replace(offered, feeds=True) if offered.has_room else offered
+        told = tuple(feeder._replace(was_offered=True) for feeder in system.to_drop)
+        offered = replace(system, in_order=True, to_drop=told)
+        return replace(offered, feeds=True) if self.finds_room(offered) else offered
 
-    def feed(self, system: System) -> System:
-        """One turn: the database admits the head of the backlog, or says that there is nothing to admit."""
-        if not system.in_order or not system.has_room:
-            return replace(system, feeds=False)
+    def finds_room(self, system: System) -> bool:
+        return system.has_room if self.keeps_places else system.ahead < WINDOW
+
+    def ask(self, system: System) -> System:
+        """Whoever comes meanwhile looks for itself, if it finds room."""
+        has_turn = system.in_order and self.finds_room(system)
+        return replace(system, feeds=False, turns=system.turns + has_turn)
+
+    def admit(self, system: System) -> System:
+        """The database admits the head of the backlog, or says that there is nothing to admit."""
         waiting = [number for number, job in enumerate(system.jobs) if job.state == "waiting"]
         if not waiting or (self.gate and system.counter >= system.limit):
-            return self.has_no_more(system)
+            return self.has_no_more(system, has_place=True)
         number = waiting[0]
         admitted = replace(system.jobs[number], state="queued", attempt=system.jobs[number].attempt + 1)
         system = replace(
@@ -190,11 +222,16 @@ class Protocol:
             counter=system.counter + 1,
             handed=(*system.handed, (number, admitted.attempt)),
         )
-        return system if could_run(system) else self.has_no_more(system)
+        system = self.look_again(system)
+        return system if could_run(system) else self.has_no_more(system, has_place=False)
 
-    def has_no_more(self, system: System) -> System:
-        """Of feeders that have not said so yet, one is enough to say it too late."""
-        return replace(system, to_drop=(*system.to_drop, False)[-1:])
+    def has_no_more(self, system: System, *, has_place: bool) -> System:
+        """Of feeders that have not said so yet, one is enough to say it too late, beside those that have a place."""
+        before = tuple(feeder for feeder in system.to_drop if feeder.has_place)
+        return replace(system, to_drop=(*before, ToDrop(has_place=has_place)))
+
+    def look_again(self, system: System) -> System:
+        return replace(system, feeds=self.looks_again or system.feeds)
 
     def release(self, system: System, number: int, attempt: int, state: str, expected: tuple[str, ...]) -> System:
         job = system.jobs[number]
@@ -232,6 +269,8 @@ def breach(system: System) -> str:
         return f"I1: {len(running)} run at once"
     if len({run.job for run in running}) < len(running):
         return "I4: a job runs twice at once"
+    if system.ahead > WINDOW and not system.faults:
+        return f"I12: {system.ahead} are admitted ahead, and nothing failed"
     if could_run(system) and not system.faults and not system.to_offer:
         if not system.in_order:
             return "I7: a job waits beside a free slot, nothing failed, and the order has forgotten its tenant"
@@ -280,7 +319,7 @@ SYSTEMS = {
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_i1_i3_i4_i6_i7_hold_in_every_state_that_can_be_reached(name: str) -> None:
+def test_i1_i3_i4_i6_i7_i12_hold_in_every_state_that_can_be_reached(name: str) -> None:
     faults = {1: 4, 2: 2, 3: 1}[len(SYSTEMS[name].jobs)]
     wrong, states = first_breach(Protocol(most_faults=faults), SYSTEMS[name])
     assert wrong == ""
@@ -318,6 +357,8 @@ def test_every_job_can_still_end_from_every_state(name: str) -> None:
         ({"sweep": False}, ("I3",)),
         ({"remembers": False}, ("I7",)),
         ({"looks_when_ignored": False}, ("I7",)),
+        ({"keeps_places": False}, ("I12",)),
+        ({"looks_again": False}, ("I7",)),
     ],
     ids=[
         "no fence",
@@ -327,6 +368,8 @@ def test_every_job_can_still_end_from_every_state(name: str) -> None:
         "no sweep",
         "forgets an offer",
         "leaves the window empty",
+        "a turn has no place",
+        "leaves its place to nobody",
     ],
 )
 def test_control_without_a_rule_the_search_finds_the_breach(left_out: dict[str, bool], finds: tuple[str, ...]) -> None:

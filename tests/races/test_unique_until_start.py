@@ -12,7 +12,7 @@ from django.db import connection, transaction
 
 from tenant_slots import slots, transitions
 from tenant_slots.enqueueing import unique
-from tenant_slots.fair_order import next_turn
+from tenant_slots.fair_order import new_feeder, next_turn
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
 from tests.factories import admit, fresh, owner, tenant_queue, work
@@ -139,7 +139,7 @@ def test_an_open_transaction_costs_the_tenant_its_turn_and_the_commit_gives_it_b
         transitions.offer(waiting.tenant_queue_id, "imports")
         work()
         assert (fresh(waiting).state, fresh(other).state) == (State.WAITING, State.FINISHED)
-        assert next_turn("imports") is None, "it has lost its turn"
+        assert next_turn("imports", new_feeder()) is None, "it has lost its turn"
     assert fresh(waiting).state == State.QUEUED
     work()
     assert fresh(waiting).state == State.FINISHED
