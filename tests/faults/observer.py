@@ -6,6 +6,7 @@ moment. So a killed run needs no line of its own, and nobody has to guess when i
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -40,8 +41,9 @@ class Event:
 
 @contextmanager
 def observed(history: str, tenant: str, name: str) -> Iterator[None]:
-    """A run of a job, with a line when it starts, one for whom it met, and one when it ends."""
+    """A run of a job, with a line for its parent, one when it starts, one for whom it met, and one when it ends."""
     ticks = ticks_of("self")[1]
+    note(history, ticks, f"under-{os.getppid()}", tenant, name)
     note(history, ticks, "start", tenant, name)
     now = open_runs(history)
     others = [run for run in now if (run.tenant, run.name) != (tenant, name) and run.tenant == tenant]
@@ -103,6 +105,8 @@ class Observer:
         self.watched: list[str] = []
         self.workers: Callable[[], int] = lambda: 0
         """How many workers live."""
+        self.promise = PROMISE
+        """Longer where somebody else keeps rows locked, whose slots nobody can free meanwhile."""
         self.samples = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -222,8 +226,8 @@ class Observer:
         now = time.monotonic()
         self._since = {what: self._since.get(what, now) for what in seen}
         for (what, whose), since in self._since.items():
-            if now - since > PROMISE:
-                self._once(f"{what} {whose} for more than {PROMISE:.0f} s")
+            if now - since > self.promise:
+                self._once(f"{what} {whose} for more than {self.promise:.0f} s")
 
     def _once(self, breach: str) -> None:
         if breach not in self.watched:

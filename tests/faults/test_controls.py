@@ -112,13 +112,10 @@ def test_control_i5_an_admission_out_of_order_is_seen(unasked: Observer) -> None
     assert any("I5" in breach for breach in unasked.breaches())
 
 
-def test_control_i2_i7_what_lasts_longer_than_the_promise_is_seen(
-    observer: Observer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_control_i2_i7_what_lasts_longer_than_the_promise_is_seen(observer: Observer) -> None:
     from tests.factories import dead_process, running_job
-    from tests.faults import observer as module
 
-    monkeypatch.setattr(module, "PROMISE", 0.2)
+    observer.promise = 0.2
     observer.workers = lambda: 2  # one of which is idle
     running_job(tenant_queue("dead"), dead_process())
     waiting_job(tenant_queue("stranded"))

@@ -39,9 +39,14 @@ class Probe:
             self._outages.append((began, time.time()))
 
     def breaches(self, events: list[Event]) -> Iterator[str]:
+        """One that was killed holds the slot of those behind it: they wait from its last end on."""
         starts = [(event.name, event.nanoseconds / 1e9) for event in events if event.kind == "start"]
+        ends = {event.name: event.nanoseconds / 1e9 for event in events if event.kind == "end"}
         first = dict(reversed(starts))
-        for name, asked in self.asked.items():
+        had_its_turn = 0.0
+        for name, enqueued in self.asked.items():
+            asked = max(enqueued, had_its_turn)
+            had_its_turn = max(had_its_turn, ends.get(name, 0.0))
             start = first.get(name, asked)
             passed = sum(asked < other < start for _, other in starts)
             if start - asked > LATE and passed > MANY and not self._was_away(asked, start):
