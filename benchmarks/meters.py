@@ -22,6 +22,9 @@ WAITING_COMMANDS = ("blpop", "brpop", "blmove", "brpoplpush", "blmpop", "bzpopmi
 
 KILOBYTES_IN_MEGABYTE = 1024
 
+LASTING_SECONDS = 1
+"""Age of a session that is not one of a moment: a sweep of few jobs takes some milliseconds."""
+
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -87,12 +90,14 @@ def wal_between(start: str, end: str) -> WAL:
     )
 
 
-def sessions() -> int:
-    """Of this database, without that of this process."""
+def lasting_sessions() -> int:
+    """Of this database, without that of this process, and without those that a sweep has for a moment."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
             " AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            " AND backend_start < clock_timestamp() - make_interval(secs => %s)",
+            [LASTING_SECONDS],
         )
         return int(cursor.fetchone()[0])
 
