@@ -26,7 +26,7 @@ from rq.utils import now as utc_now
 from rq.worker import BaseWorker, WorkerStatus
 
 import tenant_slots
-from tenant_slots import dispatch, fleet, queue_directory
+from tenant_slots import dispatch, fleet, logs, queue_directory
 from tenant_slots.conf import app_settings
 from tenant_slots.db import session_settings
 from tenant_slots.db.sessions import settings_of_project
@@ -292,9 +292,9 @@ class SweepingWorker(BaseWorker):
 
     def _wait_suspended(self, burst: bool) -> None:
         if burst:
-            self.log.info("Worker %s: suspended in burst mode, exiting", self.name)
+            self.log.info("Worker %s: suspended in burst mode, exiting", self.name, extra=logs.about())
             raise StopRequested
-        self.log.info("Worker %s: suspended, run `rq resume` to resume", self.name)
+        self.log.info("Worker %s: suspended, run `rq resume` to resume", self.name, extra=logs.about())
         before = self.get_state()
         self.set_state(WorkerStatus.SUSPENDED)
         while not self._stop_requested and self._is_told_to_wait():

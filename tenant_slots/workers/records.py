@@ -20,7 +20,7 @@ from rq.queue import Queue
 from rq.results import Result
 from rq.utils import utcformat
 
-from tenant_slots import dispatch
+from tenant_slots import dispatch, logs
 from tenant_slots.workers.base import SweepingWorker
 from tenant_slots.workers.horses import RQEnd
 
@@ -162,7 +162,7 @@ class RecordingWorker(SweepingWorker):
             if answers[command - 1]:
                 queue.enqueue_dependents(job)
             text = "Successfully completed %s in %ss on worker %s"
-            self.log.info(text, job.description, _time_of(job), self.name)
+            self.log.info(text, job.description, _time_of(job), self.name, extra=_about(job, queue))
 
     def _write_success(self, job: Job, queue: Queue, pipeline: Any) -> None:
         ttl = job.get_result_ttl(self.default_result_ttl)
@@ -193,6 +193,12 @@ class RecordingWorker(SweepingWorker):
             execution_started_at=job.started_at,
             execution_ended_at=job.ended_at,
         )
+
+
+def _about(job: Job, queue: Queue) -> dict[str, Any]:
+    """Nobody completes a record of RQ's logger: it has all fields of ours, or none."""
+    uuid, attempt = dispatch.named_by(job.id) or (None, None)
+    return logs.about_named(queue=queue.name, job=uuid and str(uuid), attempt=attempt)
 
 
 def _note_end(job: Job, how: RQEnd) -> None:

@@ -14,7 +14,7 @@ from rq.job import Job, JobStatus
 from rq.utils import now
 from rq.worker import BaseWorker
 
-from tenant_slots import queue_directory, slots
+from tenant_slots import logs, queue_directory, slots
 from tenant_slots.models import TenantJob
 from tenant_slots.workers import TenantPreforkWorker, TenantWorker, records
 from tests import jobs
@@ -278,3 +278,17 @@ def test_what_a_job_saves_beside_the_meta_that_it_was_given_stays(worker_class: 
     rq_job = queue_directory.queue_named("imports").fetch_job(TenantJob.objects.get().last_rq_id)
     assert rq_job is not None
     assert rq_job.meta == {"upload": 7, "rows": 7}
+
+
+@CLASSES
+def test_rqs_record_of_a_completed_job_has_its_fields(
+    worker_class: Worker, history: History, caplog: pytest.LogCaptureFixture
+) -> None:
+    enqueue(history, "a")
+    queue = django_rq.get_queue("imports")
+    worker_class([queue], connection=queue.connection).work(burst=True, logging_level="INFO")
+    (record,) = [record for record in caplog.records if record.msg.startswith("Successfully completed")]
+    job = TenantJob.objects.get()
+    found = {name: getattr(record, name) for name in logs.FIELDS}
+    assert found == {"task": None, "tenant": None, "queue": "imports", "job": str(job.uuid), "attempt": 1}
+    assert record.name == "rq.worker"
