@@ -19,7 +19,7 @@ from tenant_slots.exceptions import InvalidLimit, StaleVersion, TimeHasPassed
 from tenant_slots.models import Change, KeptChange, LimitSource, State, TenantQueue
 from tenant_slots.repair import findings, steps
 from tests import jobs
-from tests.factories import counters_match, fresh, in_rq, tenant_queue, waiting_job
+from tests.factories import counters_match, fresh, in_rq, pretend_idle, redis_forgets, tenant_queue, waiting_job
 from tests.repair.sweeps import sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -363,3 +363,34 @@ def test_the_history_has_the_number_of_a_limit_that_is_a_member_of_an_enum() -> 
     row = tenant_queue(max_job=1)
     row.set_limit(Plan.PRO)
     assert [(one.old, one.new) for one in row.kept_changes.all()] == [("1", "3")]
+
+
+def raised(tenant: str, waiting: int, idle: int) -> tuple[int, int]:
+    """Statements and rows that it takes to raise the limit from 0 to 10,000 of a tenant with so many waiting jobs."""
+    rows = 0
+
+    def count(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        nonlocal rows
+        result = execute(sql, params, many, context)
+        rows += max(0, context["cursor"].rowcount)
+        return result
+
+    redis_forgets()
+    pretend_idle(idle) if idle else None
+    row = tenant_queue(tenant, max_job=0)
+    jobs.record.enqueue_many([((tenant, str(number), "/dev/null"), {}) for number in range(waiting)])
+    with CaptureQueriesContext(connection) as queries, connection.execute_wrapper(count):
+        row.set_limit(10_000)
+    return len(queries), rows
+
+
+@pytest.mark.parametrize("idle", [0, 4])
+def test_a_limit_of_10_000_asks_no_more_of_its_caller_where_thousands_wait(no_workers: None, idle: int) -> None:
+    few, many = (raised(tenant, waiting, idle) for tenant, waiting in (("few", 20), ("many", 5000)))
+    assert many == few
+    assert TenantQueue.objects.get(tenant="many").current_job == idle, "the others come as workers turn up"
+
+
+def test_control_what_is_admitted_is_counted(no_workers: None) -> None:
+    (_, few), (_, many) = raised("few", 1, idle=50), raised("many", 30, idle=50)
+    assert many > few

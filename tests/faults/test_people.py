@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import django_rq
@@ -54,6 +56,28 @@ def test_i3_i6_canceling_waiting_and_queued_jobs(observer: Observer) -> None:
     work("imports")
     assert observer.started() == ["last"]
     assert [fresh(job).state for job in (queued, waiting, last)] == [State.CANCELED, State.CANCELED, State.FINISHED]
+
+
+@pytest.mark.parametrize("is_plain", [False, True], ids=["of ours", "plain"])
+@pytest.mark.parametrize("worker_class", ["rq.Worker", "tenant_slots.workers.TenantPreforkWorker"])
+def test_i3_i6_a_cancel_right_after_the_start_ends_the_run(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, worker_class: str, is_plain: bool
+) -> None:
+    """Before RQ has heard that the job runs, perhaps. It would run until a file exists, which never does."""
+    settings = {**SHORT, "LEASE_TTL": 8}  # or a sweep is given up before it has come to a dead work-horse
+    workers.variables["TEST_TENANT_SLOTS"] = json.dumps(settings)
+    workers.start(1, worker_class=worker_class)
+    workers.processes.append(workers.start_sweeper())
+    hold = partial(django_rq.get_queue("imports").enqueue, jobs.hold) if is_plain else jobs.hold.enqueue
+    for number in range(5):
+        hold("acme", f"job{number}", observer.path, str(tmp_path / "never"))
+        wait_until(TenantJob.objects.running().exists)
+        job = TenantJob.objects.running().get()
+        assert job.cancel()
+        wait_until(lambda job=job: fresh(job).has_ended)
+        assert fresh(job).state == State.CANCELED
+    assert all(process.poll() is None for process in workers.processes)
+    assert counters_match()
 
 
 def test_a_job_that_is_canceled_as_a_worker_takes_it_from_rqs_list_costs_no_work_horse(

@@ -23,6 +23,7 @@ from tests.faults import jobs
 from tests.faults.conftest import SHORT, FaultWorkers
 from tests.faults.observer import Observer, all_ended
 from tests.faults.servers import Valkey, django_on_redis
+from tests.faults.test_worker_process import ELSEWHERE
 from tests.processes import is_announced, last_rq_id, wait_until
 
 
@@ -216,6 +217,47 @@ def test_i2_a_job_that_ends_while_redis_answers_nothing_gives_its_slot_back_in_s
     finally:
         valkey.proxy.heal()
     observer.wait_for_all()
+
+
+def hold_on_two_hosts(workers: FaultWorkers, observer: Observer, door: Path, worker_class: str) -> list[TenantJob]:
+    """One job on each of three workers, of which one is on another host."""
+    workers.start(1, worker_class=ELSEWHERE)
+    workers.start(2, worker_class=worker_class)
+    held = [jobs.hold.enqueue(tenant, tenant, observer.path, str(door)) for tenant in "abc"]
+    for job in held:
+        observer.process_of(job.tenant_queue.tenant)
+        wait_until(lambda job=job: is_announced(job))
+    return held
+
+
+@pytest.mark.parametrize("kind", ["TenantWorker", "TenantPreforkWorker", "TenantSimpleWorker"])
+def test_i1_i11_while_redis_answers_nothing_nobody_on_either_host_takes_a_healthy_run_for_lost(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer, door: Path, kind: str
+) -> None:
+    held = hold_on_two_hosts(workers, observer, door, f"tenant_slots.workers.{kind}")
+    valkey.proxy.black_hole()
+    try:
+        since = [lease_kept_for(job) for job in held]
+        for job, before in zip(held, since, strict=True):
+            wait_until(lambda job=job, before=before: lease_kept_for(job) > before + 4 * SHORT["LEASE_TTL"])
+        door.touch()
+        wait_until(all_ended, message="the ends wait for Redis")
+    finally:
+        valkey.proxy.heal()
+    assert sorted(observer.started()) == ["a", "b", "c"]
+    assert {(fresh(job).state, job.crashes, job.interruptions) for job in held} == {(State.FINISHED, 0, 0)}
+
+
+def test_control_runs_whose_heartbeats_wait_for_redis_are_taken_for_lost(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    held = hold_on_two_hosts(workers, observer, door, "tests.faults.workers.RedisFirstWorker")
+    valkey.proxy.black_hole()
+    try:
+        wait_until(lambda: sum(fresh(job).interruptions for job in held), message="nobody judged them")
+    finally:
+        valkey.proxy.heal()
+    observer.fenced |= set("abc")
 
 
 def lease_kept_for(job: TenantJob) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 
 import rq
 
-from tenant_slots import locks, owners, queue_directory, signals
+from tenant_slots import locks, owners, queue_directory, signals, slots
 from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.workers import (
     TenantPreforkWorker,
@@ -149,6 +149,20 @@ class NegligentPreforkWorker(TenantPreforkWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         baseline.restore_sessions = lambda: None
         riding.leave_transactions = lambda *_: None
+        super().__init__(*args, **kwargs)
+
+
+class RedisFirstWorker(TenantWorker):
+    """Its heartbeats wait for Redis before they go to the database: the control of what must not."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        beat = slots.beat
+
+        def beat_after_redis(*of_run: Any) -> bool:
+            self.connection.ping()
+            return beat(*of_run)
+
+        slots.beat = beat_after_redis  # type: ignore[assignment]
         super().__init__(*args, **kwargs)
 
 
