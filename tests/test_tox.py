@@ -38,3 +38,29 @@ def test_every_environment_that_is_named_is_there(page: Path) -> None:
 def test_control_what_is_named_is_found() -> None:
     assert named("`tox -e lint,no-such` and `tox -e py311`") - environments() == {"no-such", "py311"}
     assert {"faults", "package"} <= set().union(*(named(page.read_text()) for page in PAGES))
+
+
+CI = (ROOT / ".ci" / "run").read_text()
+
+OPTIONAL = {"3.14"}
+"""Versions of Python that CI may do without."""
+
+
+def versions() -> set[str]:
+    return {f"3.{found[1]}" for name in environments() if (found := re.match(r"py3(\d+)-", name))}
+
+
+def test_ci_looks_for_each_interpreter_that_tox_wants() -> None:
+    (digits,) = re.findall(r"versions/3\.1\[(\d+)\]", CI)
+    looked_for = {f"3.1{digit}" for digit in digits}
+    assert versions() - looked_for == {"3.11"}, "which CI itself runs on"
+    assert set(re.findall(r"python(3\.\d+)", CI)) == versions()
+
+
+def test_ci_leaves_out_none_but_the_optional_ones() -> None:
+    """What is left out by its name cannot be missing."""
+    (required,) = re.findall(r"^for interpreter in (.*); do$", CI, re.MULTILINE)
+    assert {name.removeprefix("python") for name in required.split()} == versions() - OPTIONAL
+    (left_out,) = re.findall(r"TOX_SKIP_ENV='(.*)'", CI)
+    skipped = {name for name in environments() if re.fullmatch(left_out, name)}
+    assert skipped == {"py314-django61-postgres"}
