@@ -14,6 +14,9 @@ RESULTS = (ROOT / "docs/benchmarks.md").read_text().partition("<!-- results -->"
 _, TABLE = PAGE.split("## What was measured\n")
 ROWS = [line.strip("| ").split(" | ") for line in TABLE.splitlines() if line.startswith("| ")][1:]
 
+MEASURED = 2
+"""The column of the results."""
+
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?")
 
 
@@ -22,9 +25,14 @@ def figures_in(text: str) -> list[str]:
 
 
 def measured_by(benchmark: str) -> set[float]:
-    """In all units: a result in milliseconds is one in seconds, and one in bytes one in kilobytes."""
-    lines = [line for line in RESULTS.splitlines() if f"`{benchmark}`" in line]
-    found = {float(figure) for line in lines for figure in figures_in(line)}
+    """What the page gives as measured now: not a bar, nor what a row says of another day.
+
+    In all units: a result in milliseconds is one in seconds, and one in bytes one in kilobytes.
+    """
+    named = [line for line in RESULTS.splitlines() if f"`{benchmark}`" in line]
+    cells = [line.split(" | ")[MEASURED] for line in named if line.startswith("|")]
+    notes = [line for line in named if line.startswith("-")]
+    found = {float(figure) for text in (*cells, *notes) for figure in figures_in(text)}
     return found | {figure / 1000 for figure in found}
 
 
@@ -49,3 +57,9 @@ def test_each_figure_is_one_of_the_results(row: list[str]) -> None:
 def test_control_a_figure_that_nobody_measured_is_found() -> None:
     assert unmeasured(["one enqueue", "0.3 ms", "1.1 ms", "`enqueue_cost`"]) == ["1.1"]
     assert unmeasured(["one enqueue", "0.3 ms", "1.5 ms", "`killed_job`"]) == ["0.3", "1.5"]
+
+
+def test_control_neither_a_bar_nor_what_was_measured_earlier_is_a_result() -> None:
+    assert unmeasured(["a bar", "", "25", "`per_job`"]) == ["25"]
+    assert unmeasured(["before", "", "18.1 to 22.7", "`per_job`"]) == ["18.1", "22.7"]
+    assert unmeasured(["now", "", "16.3 to 20.9", "`per_job`"]) == []
