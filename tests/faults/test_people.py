@@ -21,7 +21,7 @@ from rq.suspension import resume, suspend
 from rq.worker import WorkerStatus
 
 from tenant_slots import queue_directory
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import State, SweepClaim, TenantJob, TenantQueue
 from tests.factories import counters_match, fresh, in_rq, tenant_queue, waiting_job, work
 from tests.faults import jobs
 from tests.faults.conftest import SHORT, FaultWorkers
@@ -66,8 +66,9 @@ def test_i3_i6_a_cancel_right_after_the_start_ends_the_run(
     """Before RQ has heard that the job runs, perhaps. It would run until a file exists, which never does."""
     settings = {**SHORT, "LEASE_TTL": 8}  # or a sweep is given up before it has come to a dead work-horse
     workers.variables["TEST_TENANT_SLOTS"] = json.dumps(settings)
-    workers.start(1, worker_class=worker_class)
     workers.processes.append(workers.start_sweeper())
+    wait_until(SweepClaim.objects.exists, message="nobody sweeps")
+    workers.start(1, worker_class=worker_class)
     hold = partial(django_rq.get_queue("imports").enqueue, jobs.hold) if is_plain else jobs.hold.enqueue
     for number in range(5):
         hold("acme", f"job{number}", observer.path, str(tmp_path / "never"))
