@@ -524,7 +524,7 @@ function operations.next(queue, feeder)
   local turn = first(queue, free, for_nobody)
   if not turn then return false end
   local t = times_of(queue)
-  t.given[feeder], t.changed = {jobs = turn[3], ends = now + TO_PUSH}, true
+  if feeder ~= '' then t.given[feeder], t.changed = {jobs = turn[3], ends = now + TO_PUSH}, true end
   if for_nobody then turn[#turn + 1] = 1 end
   return turn
 end
@@ -669,6 +669,13 @@ function operations.undo(queue, tenant, unused, feeder, admitted)
   finish(record, tonumber(unused), unused * charge_of(record), now)
   if place_of(record) then stay(record) end
   write(record)
+end
+
+-- The feeder was interrupted: whoever found no room because of its turn has left that to it.
+function operations.give_up(queue, feeder)
+  if not times_of(queue).given[feeder] then return end
+  has_to_push(queue, feeder, 0)
+  if somebody_waits(queue) then wake_somebody(queue) end
 end
 
 -- The first ones that have a turn while nobody listens.

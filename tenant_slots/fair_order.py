@@ -191,6 +191,11 @@ def undo(turn: Turn, admitted: int = 0) -> None:
     _ask(turn.rq_queue, "undo", turn.rq_queue, turn.tenant_queue_id, turn.jobs - admitted, turn.feeder, admitted)
 
 
+def give_up(rq_queue: str, feeder: str) -> None:
+    """A feeder ends in the midst of its turn: a worker that waits is to look."""
+    _ask(rq_queue, "give_up", rq_queue, feeder)
+
+
 def heads(rq_queue: str) -> list[int]:
     """The first tenants, but for those that were passed over: primary keys of at most a thousand."""
     return [int(pk) for pk in _ask(rq_queue, "heads", rq_queue)]

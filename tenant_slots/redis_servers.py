@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from redis import BlockingConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool, UnixDomainSocketConnection, parse_url
-from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
+from redis.exceptions import AuthenticationError, ConnectionError, RedisError, ResponseError, TimeoutError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
@@ -95,14 +95,19 @@ def asked(connection: Redis) -> Iterator[None]:
     if absence := _away.get(server):
         if now < absence.until:
             raise ServerAway(absence.problem)
-        _away[server] = absence._replace(until=now + AWAY_SECONDS)
+        absence = _away[server] = absence._replace(until=now + AWAY_SECONDS)
+    known = absence
     try:
         with telling_no_password():
             yield
-    except (ServerAway, AuthenticationError):  # the latter is an answer, and other queues there may have another user
+    except ServerAway:
+        raise
+    except (AuthenticationError, ResponseError):  # an answer; and other queues there may have another user or database
+        _away.pop(server, None)
         raise
     except (ConnectionError, TimeoutError) as error:
-        _note_absence(server, str(error), AWAY_SECONDS)
+        if _away.get(server) == known:  # else somebody who has not waited for this answer has noted more meanwhile
+            _note_absence(server, str(error), AWAY_SECONDS)
         raise
     _away.pop(server, None)
 
@@ -177,16 +182,13 @@ def absences() -> dict[Hashable, Absence]:
 
 
 def take_over(learnt: Mapping[Hashable, Absence], *, but_of: Redis) -> None:
-    """What a forked process knows by now is known here too.
+    """What another process of this host has learnt is known here too.
 
     Args:
         but_of: a connection to the server whose return this process is to notice by itself, as it needs it.
     """
     own = server_of(but_of)
-    of_others = {server: absence for server, absence in learnt.items() if server != own}
-    of_own = {own: _away[own]} if own in _away else {}
-    _away.clear()
-    _away.update(of_others | of_own)
+    _away.update((server, absence) for server, absence in learnt.items() if server != own)
 
 
 def server_of(connection: Redis) -> Hashable:

@@ -20,7 +20,18 @@ from django.utils.module_loading import import_string
 from rq.exceptions import StopRequested
 from rq.timeouts import BaseTimeoutException
 
-from tenant_slots import chains, charges, dispatch, fair_order, logs, news, putting_off, slots, unattended
+from tenant_slots import (
+    chains,
+    charges,
+    dispatch,
+    fair_order,
+    logs,
+    news,
+    putting_off,
+    queue_directory,
+    slots,
+    unattended,
+)
 from tenant_slots.chains import Told
 from tenant_slots.conf import app_settings
 from tenant_slots.db.commits import after_commit
@@ -140,16 +151,24 @@ def feed(rq_queue: str) -> list[TenantJob]:
         return []
     if _is_feeding.get():
         return []  # on a synchronous queue a job runs while it is pushed; whoever pushes goes on afterwards
-    token = _is_feeding.set(True)
+    token, fed = _is_feeding.set(True), []
+    feeder = fair_order.new_feeder() if queue_directory.queue_named(rq_queue).is_async else ""
     try:
-        return [job for turn in _turns(rq_queue) for job in admit(turn)]
+        for turn in _turns(rq_queue, feeder):
+            fed.append(_admit(turn))
+    except BaseException:
+        _unless_out_of_reach(partial(fair_order.give_up, rq_queue, feeder))
+        raise
     finally:
         _is_feeding.reset(token)
+        for admitted, forgotten in fed:  # others have left their jobs to this process: receivers may take their time
+            _tell_admitted(admitted, forgotten)
+    return [job for admitted, _ in fed for job in admitted]
 
 
-def _turns(rq_queue: str) -> Iterator[Turn]:
+def _turns(rq_queue: str, feeder: str) -> Iterator[Turn]:
     """While there is room in the window."""
-    looks, feeder = 0, fair_order.new_feeder()
+    looks = 0
     while looks < MOST_LOOKS and (turn := fair_order.next_turn(rq_queue, feeder)):
         if turn.for_nobody and _keeping_its_place(turn, unattended.passes_over):
             looks += 1
@@ -166,13 +185,13 @@ def _keeping_its_place(turn: Turn, ask: Callable[[Turn], T]) -> T:
         raise
 
 
-def admit(turn: Turn) -> list[TenantJob]:
-    """Let the head of a tenant's backlog into its free slots, and push it to RQ."""
+def _admit(turn: Turn) -> tuple[list[TenantJob], list[TenantJob]]:
+    """Let the head of a tenant's backlog into its free slots, and push it to RQ; those that it has forgotten too."""
     admission = Admission()
     with in_turn(turn) as came_of:
         admission = slots.admit(turn.tenant_queue_id, turn.rq_queue, turn.jobs)
         came_of(admission)
-    return push(admission.jobs, turn.rq_queue, turn.feeder)
+    return admission.jobs, _hand_over(admission.jobs, turn.rq_queue, turn.feeder)
 
 
 @contextmanager
@@ -306,16 +325,27 @@ def _unless_out_of_reach(action: Callable[[], T]) -> T | None:
         return None
 
 
-def push(admitted: list[TenantJob], rq_queue: str, feeder: str = "") -> list[TenantJob]:
-    """Hand admitted jobs to RQ, in the turn of a `feeder` if it was one's."""
-    if admitted:
-        forgotten = dispatch.push(admitted).forgotten
-        if pushed := [job.last_rq_id for job in admitted if not job.is_reservation]:
-            _unless_out_of_reach(partial(fair_order.bring_before_plain_jobs, rq_queue, pushed, feeder))
-        news.send("jobs_admitted", jobs=admitted)
-        for job in forgotten:
-            release(job, states=(State.QUEUED,), state=State.FAILED, error=FORGOTTEN)
+def push(admitted: list[TenantJob], rq_queue: str) -> list[TenantJob]:
+    """Hand admitted jobs to RQ."""
+    _tell_admitted(admitted, _hand_over(admitted, rq_queue))
     return admitted
+
+
+def _hand_over(admitted: list[TenantJob], rq_queue: str, feeder: str = "") -> list[TenantJob]:
+    """In the turn of a `feeder` if it was one's. Returns the jobs that RQ has forgotten."""
+    if not admitted:
+        return []
+    forgotten = dispatch.push(admitted).forgotten
+    if pushed := [job.last_rq_id for job in admitted if not job.is_reservation]:
+        _unless_out_of_reach(partial(fair_order.bring_before_plain_jobs, rq_queue, pushed, feeder))
+    return forgotten
+
+
+def _tell_admitted(admitted: list[TenantJob], forgotten: list[TenantJob]) -> None:
+    if admitted:
+        news.send("jobs_admitted", jobs=admitted)
+    for job in forgotten:
+        release(job, states=(State.QUEUED,), state=State.FAILED, error=FORGOTTEN)
 
 
 def admit_here(job: TenantJob) -> bool:

@@ -14,9 +14,11 @@ from django.conf import settings
 from django.db import connections, transaction
 from rq import Queue, SimpleWorker, Worker
 
-from tenant_slots import fair_order, fleet, owners, slots
+from tenant_slots import fair_order, fleet, owners, slots, transitions
 from tenant_slots.db.clock import in_seconds
+from tenant_slots.dispatch import NUDGE
 from tenant_slots.enqueueing import bulk
+from tenant_slots.fair_order import Turn
 from tenant_slots.models import EVERYWHERE, SweepClaim, TenantJob, TenantQueue
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.repair import doctor
@@ -139,7 +141,14 @@ def fresh(row: Any) -> Any:
 
 def in_rq(queue: str = "imports") -> int:
     """How many jobs wait for a worker in Redis."""
-    return len(django_rq.get_queue(queue))
+    return len([rq_id for rq_id in django_rq.get_queue(queue).job_ids if rq_id != NUDGE])
+
+
+def feed_turn(turn: Turn) -> list[TenantJob]:
+    """What a tenant's turn comes to where somebody feeds RQ's list."""
+    admitted, forgotten = transitions._admit(turn)
+    transitions._tell_admitted(admitted, forgotten)
+    return admitted
 
 
 class DeafWorker(SimpleWorker):

@@ -24,7 +24,7 @@ from tenant_slots.running.keeper import ReservationRun
 from tenant_slots.workers import TenantSimpleWorker, kept
 from tenant_slots.workers.kept import Ending
 from tests import jobs
-from tests.factories import age, another_process, fresh, in_rq, owner, running_job, tenant_queue, waiting_job
+from tests.factories import age, another_process, feed_turn, fresh, in_rq, owner, running_job, tenant_queue, waiting_job
 from tests.order_records import KNOWN, Record, age_given, given, packed, records, write
 from tests.repair.sweeps import sweep_now
 
@@ -1204,7 +1204,7 @@ def test_what_was_admitted_is_told_although_redis_went_away_meanwhile(monkeypatc
 
     for name in ("drop", "undo", "bring_before_plain_jobs"):
         monkeypatch.setattr(fair_order, name, away)
-    assert transitions.admit(turn) == [first]
+    assert feed_turn(turn) == [first]
     assert fresh(first).state == State.QUEUED
 
 

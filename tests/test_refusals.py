@@ -15,7 +15,7 @@ from django.utils import timezone
 from django_rq import get_queue
 from rq.exceptions import StopRequested
 
-from tenant_slots import backlog, fair_order, putting_off, slots, transitions
+from tenant_slots import backlog, fair_order, putting_off, slots
 from tenant_slots.fair_order import Turn
 from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tenant_slots.refusals import is_refusal
@@ -26,7 +26,17 @@ from tenant_slots.running import recording
 from tenant_slots.running.run import Run
 from tenant_slots.workers import kept
 from tenant_slots.workers.kept import Ending
-from tests.factories import admit, age, another_process, counters_match, fresh, running_job, tenant_queue, waiting_job
+from tests.factories import (
+    admit,
+    age,
+    another_process,
+    counters_match,
+    feed_turn,
+    fresh,
+    running_job,
+    tenant_queue,
+    waiting_job,
+)
 from tests.refusals import ERRORS, any_change_of, refused
 from tests.repair.sweeps import sweep_now
 
@@ -72,7 +82,7 @@ def test_a_tenant_whose_next_job_is_refused_loses_its_turn(as_error: str) -> Non
     job = waiting_job(tenant_queue())
     turn = turn_of(job)
     with refused(any_change_of(job), as_error):
-        assert transitions.admit(turn) == []
+        assert feed_turn(turn) == []
     assert in_order() == [], "the next sweep offers it again"
     assert get_queue(QUEUE).count == 0
     assert counters_match()
@@ -85,7 +95,7 @@ def admission_of(job: TenantJob) -> str:
 
 def take_turn(turn: Turn, *, at_once: bool) -> None:
     """As a worker of ours does, or for one that is not."""
-    Run("w").take(turn) if at_once else transitions.admit(turn)
+    Run("w").take(turn) if at_once else feed_turn(turn)
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -171,9 +181,9 @@ def test_of_several_that_are_admitted_together_the_refused_ones_alone_are_put_of
     turn = turn_of(jobs[0])._replace(jobs=most)
     refused_ones = [jobs[number] for number in spoilt]
     with refused(f"{any_change_of(*refused_ones)} AND NEW.state = 'queued'"):
-        transitions.admit(turn)
+        feed_turn(turn)
         while fresh(jobs[4]).state == State.WAITING and in_order():
-            transitions.admit(turn_of(jobs[4]))
+            feed_turn(turn_of(jobs[4]))
     assert {job for job in jobs if fresh(job).state == State.SCHEDULED} == set(refused_ones)
     assert {job.state for job in jobs} == {State.SCHEDULED, State.QUEUED}
     assert counters_match()
@@ -186,7 +196,7 @@ def test_many_that_are_refused_take_no_turn_for_themselves_alone(monkeypatch: py
     jobs = [waiting_job(row) for _ in range(5)]
     turn = turn_of(jobs[0])
     with refused("NEW.state = 'queued'"):
-        transitions.admit(turn)
+        feed_turn(turn)
         assert in_order() == []
         assert TenantJob.objects.scheduled().count() == 2
         sweep_now()
@@ -203,7 +213,7 @@ def test_nobody_is_put_off_who_cannot_be_or_is_not_to_blame(refusing: str) -> No
     of_row = refusing == "the tenant queue"
     condition = any_change_of(job) if refusing == "any change" else admission_of(job)
     with refused("NEW.current_job > 0", model=TenantQueue) if of_row else refused(condition):
-        transitions.admit(turn)
+        feed_turn(turn)
     assert (fresh(job).state, in_order()) == (State.WAITING, [])
     assert counters_match()
 
@@ -220,7 +230,7 @@ def test_those_whose_refusal_takes_long_are_left_to_further_turns(
     monkeypatch.setattr(putting_off, "SECONDS_TO_PUT_OFF", seconds)
     monkeypatch.setattr(putting_off, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
     with refused("NEW.state = 'queued'", "query_canceled"):
-        transitions.admit(turn)
+        feed_turn(turn)
     assert TenantJob.objects.scheduled().count() == (2 if seconds < math.inf else 6)
 
 
@@ -243,7 +253,7 @@ def test_so_does_one_of_whose_rows_something_cannot_be_read(monkeypatch: pytest.
     job = waiting_job(tenant_queue())
     turn = turn_of(job)
     monkeypatch.setattr(backlog, "wakes_in", raising(ValueError("what is that?")))
-    assert transitions.admit(turn) == []
+    assert feed_turn(turn) == []
     assert (in_order(), fresh(job).state) == ([], State.WAITING)
     assert counters_match()
 
@@ -289,7 +299,7 @@ def test_what_ends_the_admission_from_outside_is_let_through(
     turn = turn_of(waiting_job(tenant_queue()))
     monkeypatch.setattr(backlog, "wakes_in", raising(error))
     with pytest.raises(type(error)):
-        transitions.admit(turn)
+        feed_turn(turn)
 
 
 def test_what_was_admitted_is_not_taken_for_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +307,7 @@ def test_what_was_admitted_is_not_taken_for_refused(monkeypatch: pytest.MonkeyPa
     turn = turn_of(job)
     monkeypatch.setattr(fair_order, "drop", raising(ValueError("what is that?")))
     with pytest.raises(ValueError, match="what is that"):
-        transitions.admit(turn)
+        feed_turn(turn)
     assert fresh(job).state == State.QUEUED
 
 
@@ -306,7 +316,7 @@ def test_it_keeps_its_place_where_nobodys_jobs_can_be_admitted(kind: tuple[str, 
     job = waiting_job(tenant_queue())
     turn = turn_of(job)
     with sql(*kind), pytest.raises(ProgrammingError):
-        transitions.admit(turn)
+        feed_turn(turn)
     assert in_order() == [job.tenant_queue_id]
 
 

@@ -82,6 +82,7 @@ def note_sessions() -> None:
 
     For a new one the project's receivers do so: this is the last one of them.
     """
+    connection_created.disconnect(_note_what_is_registered)  # or it would keep its place before those that came since
     connection_created.connect(_note_what_is_registered)
     for connection in connections.all(initialized_only=True):
         _note_what_is_registered(connection)
@@ -124,7 +125,8 @@ def _registered(session: Any) -> tuple[object, ...]:
     maps = [*adapters._loaders, *adapters._dumpers_by_oid, *adapters._dumpers.values()]
     adapts = [dict(one) if is_own else one for one, is_own in zip(maps, own, strict=True)]
     executes = session.cursor_factory, session.server_cursor_factory, session.prepare_threshold, session.prepared_max
-    return adapts, list(session._notice_handlers), list(session._notify_handlers), executes
+    handlers = [*map(id, session._notice_handlers)], [*map(id, session._notify_handlers)]  # which may hold the session
+    return adapts, *handlers, executes
 
 
 def wrappers_of_all() -> dict[str, QueryWrappers]:

@@ -63,7 +63,7 @@ def made_by_receivers(connection: BaseDatabaseWrapper) -> list[str]:
     def note(execute: Any, sql: Any, parameters: Any, many: bool, context: Any) -> Any:
         parameters = list(parameters) if many else parameters
         answer = execute(sql, parameters, many, context)  # or it has failed, and set nothing
-        text = sql.as_string(connection.connection) if hasattr(sql, "as_string") else sql
+        text = _text_of(sql, connection)
         if SETS.match(_without_comments(text)):
             compose = connection.ops.compose_sql  # type: ignore[attr-defined]
             made.extend(compose(text, one) for one in (parameters if many else [parameters]))
@@ -75,6 +75,13 @@ def made_by_receivers(connection: BaseDatabaseWrapper) -> list[str]:
     finally:
         connection.close()
     return made
+
+
+def _text_of(sql: Any, connection: BaseDatabaseWrapper) -> str:
+    """Django hands on whatever the driver takes."""
+    if hasattr(sql, "as_string"):
+        return str(sql.as_string(connection.connection))
+    return sql.decode() if isinstance(sql, bytes) else str(sql)
 
 
 def _without_comments(sql: str) -> str:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from django.db import Error, connections
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import load_backend
 
@@ -173,8 +173,10 @@ def renew(connection: BaseDatabaseWrapper) -> None:
         connection.connection.close()  # for good, which a pool would give to somebody else
     connection.close()
     connection.connection = None
-    with suppress(Error):  # the state is forgotten first; whoever uses it next tries again
+    try:
         connection.connect()
+    except Exception:  # of a receiver too; the state is forgotten, and whoever uses it next tries again
+        connection.close()
 
 
 def forget_inherited_sessions() -> None:

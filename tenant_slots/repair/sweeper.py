@@ -14,7 +14,7 @@ from django.db import Error, connections
 from redis.exceptions import RedisError
 from rq.timeouts import BaseTimeoutException
 
-from tenant_slots import owners, signals
+from tenant_slots import owners, signals, slots
 from tenant_slots.alarm import time_limit
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
@@ -81,8 +81,8 @@ class Sweeper:
         """Then it was something else that took the time: a Redis, or a callable of the project."""
         try:
             with time_limit(SECONDS_TO_ANSWER, SweepTimeout):
-                clock.now()
-        except (Error, SweepTimeout):
+                slots.beat(0, 0)
+        except Exception:
             return False
         self.contact.kept()
         return True

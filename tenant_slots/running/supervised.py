@@ -28,9 +28,6 @@ logger = logging.getLogger("tenant_slots")
 class SupervisedRun(WatchedRun):
     """In a worker: a run that it starts and ends, while a work-horse calls the function."""
 
-    follow_up: Callable[[], None]
-    """What follows from its end, once `hand_on` has recorded that."""
-
     leaving: TellOrder | None = None
     """Its tenant is to leave the order of tenants, which is told while the work-horse has something to do."""
 
@@ -53,7 +50,7 @@ class SupervisedRun(WatchedRun):
     def hand_on(self, outcome: Outcome, turn: Turn, following: SupervisedRun) -> bool:
         """Record the end, and take the turn of the same tenant, which `following` runs, in one transaction.
 
-        Returns whether it was done; `follow_up` is to be called then. If not, nothing has changed.
+        Returns whether it was done. If not, nothing has changed.
 
         Raises:
             Error: as `take`, and the end may or may not have been recorded.
@@ -72,8 +69,7 @@ class SupervisedRun(WatchedRun):
             self.hold_again()  # the next one may have been chosen before somebody turned out to hold a row
             return False
         self.is_over()
-        free = self._free if following.job is None else _keep
-        self.follow_up = partial(self._follow, job, released, outcome, free)
+        self._follow(job, released, outcome, self._free if following.job is None else _keep)
         return True
 
     def hold_again(self) -> None:

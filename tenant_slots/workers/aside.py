@@ -59,8 +59,7 @@ class Aside:
         self._seconds = seconds
         self._child: Child | None = None
         self._deadline = 0.0
-        self._file = memory_file("tenant_slots_answer")
-        weakref.finalize(self, os.close, self._file)
+        self._file: int | None = None
 
     def start(self, function: Callable[[], Any]) -> bool:
         """Have it done. False when the system has no room for another process, or the last one has not ended.
@@ -70,20 +69,27 @@ class Aside:
         """
         if self._child is not None:
             return False
-        os.ftruncate(self._file, 0)
         try:
-            self._child = Child(lambda: os.pwrite(self._file, pickle.dumps(function()), 0))
+            file = self._emptied_file()
+            self._child = Child(lambda: os.pwrite(file, pickle.dumps(function()), 0))
         except OSError as error:
             logger.warning("there is no room for a process that does something aside: %s", error)
             return False
         self._deadline = time.monotonic() + self._seconds
         return True
 
+    def _emptied_file(self) -> int:
+        if self._file is None:
+            self._file = memory_file("tenant_slots_answer")
+            weakref.finalize(self, os.close, self._file)
+        os.ftruncate(self._file, 0)
+        return self._file
+
     def answer(self, seconds: float = 0) -> Answer | None:
         """What came of it; None when nothing was started, or it has not ended after so many seconds."""
         until = time.monotonic() + seconds
-        child = self._child
-        if child is None:
+        child, file = self._child, self._file
+        if child is None or file is None:
             return None
         while not child.has_ended():
             now = time.monotonic()
@@ -96,7 +102,7 @@ class Aside:
         self._child = None
         if child.status:
             return Answer(is_whole=False)
-        return Answer(is_whole=True, value=pickle.loads(os.pread(self._file, os.fstat(self._file).st_size, 0)))
+        return Answer(is_whole=True, value=pickle.loads(os.pread(file, os.fstat(file).st_size, 0)))
 
 
 class AsideWorker(SweepingWorker):
@@ -108,6 +114,8 @@ class AsideWorker(SweepingWorker):
         self._settling = Aside(app_settings.LEASE_TTL)
         self._telling = Aside(app_settings.LEASE_TTL)
         self._breaks_before = self._hangs = 0
+        self._absences: Mapping[Hashable, Absence] = {}
+        """As the last sweep has left them, for the next one: this process and its work-horses do not wait so long."""
 
     @property
     def runs_a_job(self) -> bool:
@@ -160,6 +168,7 @@ class AsideWorker(SweepingWorker):
 
     def _starts(self, sweep: Callable[[], object]) -> bool:
         def seen() -> Seen:
+            redis_servers.take_over(self._absences, but_of=self.connection)
             sweep()
             return Seen(self.sweeper.contact, redis_servers.absences())
 
@@ -182,7 +191,7 @@ class AsideWorker(SweepingWorker):
             self.sweeper.contact.broken()
             return
         seen: Seen = answer.value
-        redis_servers.take_over(seen.absences, but_of=self.connection)
+        self._absences = seen.absences
         if self.sweeper.contact.breaks == self._breaks_before:
             self.sweeper.contact = seen.contact
 

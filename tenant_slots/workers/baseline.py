@@ -181,8 +181,7 @@ class Baseline:
             if now() != before:
                 put_back(before)
         for number in _tools() - self._tools:
-            sys.monitoring.set_events(number, 0)  # type: ignore[attr-defined]
-            sys.monitoring.free_tool_id(number)  # type: ignore[attr-defined]
+            _take_away_tool(number)
 
     def _restore_event_loop(self) -> None:
         """One that a job has made and not closed would go on with its coroutines in the job that runs a loop next.
@@ -238,6 +237,16 @@ def _tools() -> set[int]:
     """Those that watch how Python runs code, by their numbers, of which there are six (Python 3.12 and later)."""
     monitoring: Any = getattr(sys, "monitoring", None)
     return {number for number in range(6) if monitoring.get_tool(number)} if monitoring else set()
+
+
+def _take_away_tool(number: int) -> None:
+    """Its callbacks too: those for single pieces of code are called without it (Python 3.12 and 3.13)."""
+    monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
+    for event in (1 << bit for bit in range(monitoring.events.RERAISE.bit_length() + 8)):
+        with suppress(ValueError):  # there is none of that number
+            monitoring.register_callback(number, event, None)
+    monitoring.set_events(number, 0)
+    monitoring.free_tool_id(number)
 
 
 def _event_loop_of(policy: asyncio.AbstractEventLoopPolicy) -> asyncio.AbstractEventLoop | None:

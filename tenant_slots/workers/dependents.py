@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from redis.exceptions import RedisError
 from rq.job import Job
 from rq.queue import Queue
 
@@ -24,8 +25,11 @@ logger = logging.getLogger("tenant_slots")
 SECONDS_FOR_EACH = 0.05
 """How long RQ may take for one of them, beyond a lease for all. It takes two or three round trips."""
 
-MOST_TRIES = 3
+MOST_TRIES = 4
 """How often it may take too long, or fail."""
+
+SECONDS_TO_NEXT_TRY = 1
+"""Before the second one. Each pause is four times the last one: a Redis that restarts is back by the fourth."""
 
 
 @dataclass
@@ -37,6 +41,8 @@ class Awaited:
     """What RQ does with these."""
     dependents: int
     tries: int = 0
+    not_before: float = 0.0
+    """When it is tried again, by `time.monotonic`."""
 
 
 class DependentsWorker(SweepingWorker):
@@ -58,9 +64,16 @@ class DependentsWorker(SweepingWorker):
         """Called by RQ too, in the midst of a transaction where it keeps no result: that is this process's alone."""
         if self.is_horse or options.get("pipeline") is not None:
             enqueue(job, *arguments, **options)
-        elif dependents := self.connection.scard(job.dependents_key):
-            self._awaited.append(Awaited(job, partial(enqueue, job, *arguments, **options), int(dependents)))
+        elif dependents := self._count_dependents(job):
+            self._awaited.append(Awaited(job, partial(enqueue, job, *arguments, **options), dependents))
             self.see_to_dependents()
+
+    def _count_dependents(self, job: Job) -> int:
+        """One where Redis cannot be asked: then there may be some."""
+        try:
+            return int(self.connection.scard(job.dependents_key))
+        except RedisError:
+            return 1
 
     def see_to_dependents(self, seconds: float = 0) -> None:
         """Look how far it is, and go on.
@@ -79,14 +92,18 @@ class DependentsWorker(SweepingWorker):
             self._start_next()
 
     def see_all_dependents_through(self, seconds: float = math.inf) -> None:
-        """Before this worker leaves, within so many seconds, and as long as the system has room for a process."""
+        """Before this worker leaves, within so many seconds, or unless it is asked to stop."""
         until = time.monotonic() + seconds
-        self.see_to_dependents()
-        while self._enqueuing is not None and time.monotonic() < until:
-            self.see_to_dependents(until - time.monotonic())
+        while self._awaited and time.monotonic() < until and not self._is_to_leave_at_once(seconds):
+            self.see_to_dependents(min(1.0, until - time.monotonic()))
+            if self._enqueuing is None:  # the next one is not due, or the system has no room for a process
+                time.sleep(0.1)
+
+    def _is_to_leave_at_once(self, seconds: float) -> bool:
+        return seconds == math.inf and self._stop_requested
 
     def _start_next(self) -> None:
-        if self._awaited:
+        if self._awaited and time.monotonic() >= self._awaited[0].not_before:
             aside = Aside(self._seconds_for(self._awaited[0]))
             enqueue = self._awaited[0].enqueue
             if aside.start(lambda: bool(enqueue())):
@@ -101,6 +118,7 @@ class DependentsWorker(SweepingWorker):
         if is_done:
             return
         if awaited.tries < MOST_TRIES:
+            awaited.not_before = time.monotonic() + SECONDS_TO_NEXT_TRY * 4 ** (awaited.tries - 1)
             self._awaited.append(awaited)
             return
         text = "what depends on job %s is not enqueued: that failed, or took too long"

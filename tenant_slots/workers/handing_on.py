@@ -29,23 +29,12 @@ class HandingOnWorker(TurnTakingWorker):
     Otherwise it tells the order of tenants of the free slot when it asks for the next turn.
     """
 
-    following: tuple[SupervisedRun, tuple[Job, Queue]] | None = None
-    """The next job, which is marked as running already."""
-    _is_told_to_stop = False
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.following: tuple[SupervisedRun, tuple[Job, Queue]] | None = None
+        """The next job, which is marked as running already."""
         self.looks_at_once = False
         """Whether this worker asks for the next job as soon as the end of this one is recorded."""
-
-    @property
-    def _stop_requested(self) -> bool:
-        """A stop that is asked for after the next job was marked as running comes after that one."""
-        return self._is_told_to_stop and self.following is None
-
-    @_stop_requested.setter
-    def _stop_requested(self, is_told: bool) -> None:
-        self._is_told_to_stop = is_told
 
     def new_run(self) -> SupervisedRun:
         raise NotImplementedError
@@ -87,15 +76,10 @@ class HandingOnWorker(TurnTakingWorker):
             if isinstance(error, PASSING):
                 self.sweeper.contact.broken()
             return None
-        if not is_done:
-            return None
-        if following.job is not None and (delivered := self._delivered(following, following.job, turn.rq_queue)):
-            self.following = following, delivered
-            if not news:
-                self.begin_at_once(following, *delivered)
-        with self._database(), collecting() as more:
-            run.follow_up()
-        return news + more
+        if is_done and following.job is not None:
+            delivered = self._delivered(following, following.job, turn.rq_queue)
+            self.following = (following, delivered) if delivered else None
+        return news if is_done else None
 
     def _next_turn_of_same_tenant(self, run: SupervisedRun, tenant_queue_id: int, rq_queue: str) -> Turn | None:
         if not self._looks_first_into(rq_queue):

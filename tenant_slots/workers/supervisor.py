@@ -28,7 +28,6 @@ from tenant_slots.db.sessions import PrivateConnection
 from tenant_slots.models import State
 from tenant_slots.news import News, collecting, is_of_task, tell
 from tenant_slots.running.recording import NOT_BEGUN, PASSING, Outcome
-from tenant_slots.running.run import WatchedRun
 from tenant_slots.running.supervised import SupervisedRun
 from tenant_slots.workers.aside import AsideWorker, aside_at_once
 from tenant_slots.workers.dependents import DependentsWorker
@@ -74,8 +73,6 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, DependentsWorker, R
         super().__init__(*args, **kwargs)
         self.job_monitoring_interval = max(1, int(app_settings.BEAT_INTERVAL))
         self._horse: Horse | None = None
-        self._begun: SupervisedRun | None = None
-        """The run that a work-horse was told of at once, and that nobody watches yet."""
         self._rq_id: str | None = None
         """Of the job that the work-horse runs."""
         self._handing = threading.RLock()
@@ -104,7 +101,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, DependentsWorker, R
             with self._noting_failure(), self._undisturbed(), self.charging_what_follows():
                 self._execute(job, queue)
         finally:
-            self._busy_with_bookkeeping = self.following is not None
+            self._busy_with_bookkeeping = False  # as it was from when the job was taken
 
     def taken_run(self) -> SupervisedRun | None:
         run = super().taken_run()
@@ -126,9 +123,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, DependentsWorker, R
             if not has_begun:
                 self.prepare_execution(job)
             try:
-                if run is None or run is not self._begun:
-                    self._hand_out(job, queue, run, was_taken=run is not None and not self.is_in_redis)
-                self._begun = None
+                self._hand_out(job, queue, run)
             except OSError as error:
                 self._put_back(job, queue, run, error)
                 return
@@ -207,22 +202,13 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, DependentsWorker, R
             queue.push_job_id(job.id, pipeline=pipeline, at_front=True)
             pipeline.execute()
 
-    def begin_at_once(self, run: WatchedRun, job: Job, queue: Queue) -> None:
-        """What else there is to do before `execute_job` is done while the work-horse runs it."""
-        assert isinstance(run, SupervisedRun), "a run was taken that nobody supervises"
-        self._begun = run
-        try:
-            self._hand_out(job, queue, run, was_taken=True)
-        except OSError:  # it is tried again there
-            self._begun = None
-
-    def _hand_out(self, job: Job, queue: Queue, run: SupervisedRun | None, *, was_taken: bool) -> None:
+    def _hand_out(self, job: Job, queue: Queue, run: SupervisedRun | None) -> None:
         """To the work-horse; to a new one if there is none, or it has died."""
+        begun = self.execution
+        execution = (begun.id, begun.created_at.timestamp()) if begun is not None else None
         ours = run.job if run is not None else None
-        if ours is None:
-            order = Order(job.id, queue.name, self._execution_begun())
-        else:
-            order = Order(job.id, queue.name, job=ours, rq_fields=fields_of(job), was_taken=was_taken)
+        taken = ours is not None and not self.is_in_redis
+        order = Order(job.id, queue.name, execution, ours, fields_of(job) if ours else None, taken)
         with self._handing:
             self._rq_id = job.id
             if self._horse is not None and run is not None:
@@ -232,10 +218,6 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, DependentsWorker, R
                 if run is not None:
                     run.hand_over(self._horse.pid)
             self._horse_pid = self._horse.pid
-
-    def _execution_begun(self) -> tuple[str, float] | None:
-        begun = self.execution
-        return (begun.id, begun.created_at.timestamp()) if begun is not None else None
 
     def _leave_unbegun(self, run: SupervisedRun) -> None:
         """What a job before has left may end the work-horse first, which is no fault of this one."""
@@ -315,10 +297,7 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, DependentsWorker, R
                 self.heartbeats.let_go()
             self.execution = None
             self.set_state("idle")
-            if self.following is None:
-                self._tell(news, report)
-            else:
-                self._tell_news(news)
+            self._tell(news, report)
             if report is not None and report.lingers and report.is_fit:
                 self._let_linger()
 
@@ -348,11 +327,15 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, DependentsWorker, R
 
     def _end(self, job: Job, run: SupervisedRun | None) -> list[News]:
         """Record the end of a run of ours that the work-horse has left; returns what is to be told of it."""
-        outcome = self.outbox.take(run.job.token) if run is not None and run.job is not None else None
-        if run is None or outcome is None:
+        if run is None or run.job is None:
+            return []
+        outcome = self.outbox.take(run.job.token)
+        if outcome is None:
             return []
         if outcome == NOT_BEGUN and self._stopped_job_id == job.id:
             outcome = STOPPED
+            with suppress(OSError):
+                self.outbox.put(run.job.token, outcome)  # should the database not take it at once
         news = self.hand_on(run, outcome)
         if news is None:
             with self._database(), collecting() as news:
@@ -468,18 +451,9 @@ class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, DependentsWorker, R
             self._horse.child.end()
         return None, None, None
 
-    def _give_up_begun(self) -> None:
-        """This worker ends at once, and takes along what it has begun but not come to watch."""
-        self._begun = self._taken = self.following = None
-        with self._handing:
-            self._rq_id, self._horse_pid = None, 0
-        self._dismiss(at_once=True)
-
     def _part(self) -> None:
         if self.is_horse:
             return
-        if self._begun is not None:
-            self._give_up_begun()
         super()._part()
         self._dismiss()
         self._session.close()

@@ -85,9 +85,6 @@ class TurnTakingWorker(SweepingWorker):
         self._is_bounded = max_jobs is not None
         return super().work(*args, max_jobs=max_jobs, **kwargs)
 
-    def begin_at_once(self, run: WatchedRun, job: Job, queue: Queue) -> None:
-        """Called as soon as a job is marked as running that this worker has taken, before anything else is done."""
-
     def taken_run(self) -> WatchedRun | None:
         """The run of the job that is to be executed, if it was begun when its tenant's turn was taken."""
         run, self._taken = self._taken, None
@@ -259,12 +256,9 @@ class TurnTakingWorker(SweepingWorker):
                 self.settle_up()
                 time.sleep(SECONDS_WITHOUT_DATABASE)
                 raise DequeueTimeout(SECONDS_WITHOUT_DATABASE, turn.rq_queue) from error
-            delivered = self._delivered(run, job, turn.rq_queue) if job else None
-            if delivered:
-                self._taken = run
-                if not news:
-                    self.begin_at_once(run, *delivered)
             self._tell_news(news)
+            delivered = self._delivered(run, job, turn.rq_queue) if job else None
+            self._taken = run if delivered else None
             return delivered
 
     def _delivered(self, run: WatchedRun, job: TenantJob, rq_queue: str) -> tuple[Job, Queue] | None:

@@ -49,6 +49,7 @@ def allow_in_another_way(**_: Any) -> None:
             cursor.execute("SET setting_of_a_later_version = '60s'")
         cursor.execute("/* app */ -- of ours\nSET app.one = 'a'")
         cursor.execute("SELECT 1, set_config('app.two', 'b', false)")
+        cursor.execute(b"SET app.four = 'd'")
         cursor.executemany("SELECT set_config(%s, %s, false)", [["app.three", "c"], ["app.sees_all", "yes"]])
 
 

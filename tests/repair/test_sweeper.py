@@ -133,7 +133,7 @@ def test_a_sweep_that_took_too_long_for_another_reason_than_the_database_breaks_
 
     def too_long(report: Report, contact: Contact) -> None:
         if database_is_away:
-            monkeypatch.setattr(clock, "now", raises(OperationalError("no answer")))
+            monkeypatch.setattr(slots, "beat", raises(OperationalError("no answer")))
         raise SweepTimeout
 
     monkeypatch.setattr(steps, "STEPS", (too_long,))
@@ -142,8 +142,8 @@ def test_a_sweep_that_took_too_long_for_another_reason_than_the_database_breaks_
     assert one.contact.breaks == breaks
 
 
-def raises(error: Exception) -> Callable[[], Any]:
-    def function() -> Any:
+def raises(error: Exception) -> Callable[..., Any]:
+    def function(*_: Any) -> Any:
         raise error
 
     return function
@@ -175,10 +175,10 @@ def test_what_a_sweep_aside_has_learnt_of_servers_is_known_to_the_next_one(
         with override_settings(RQ_QUEUES={**settings.RQ_QUEUES, "reports": {"URL": url}}):
             server = redis_servers.server_of(queue_directory.queue_named("reports").connection)
             worker = kind([django_rq.get_queue("imports")])
-            assert redis_servers.absences() == {}
             worker.sweep()
-            assert list(redis_servers.absences()) == [server]
-            assert redis_servers.absences()[server].pause > app_settings.SWEEP_INTERVAL
+            assert list(worker._absences) == [server]
+            assert worker._absences[server].pause > app_settings.SWEEP_INTERVAL
+            assert redis_servers.absences() == {}, "who pushes there does not wait for so long until it tries again"
 
 
 def test_a_sweep_that_repaired_something_says_so() -> None:

@@ -67,8 +67,8 @@ def test_no_job_follows_one_during_which_workers_were_suspended(
     """Which the worker knows right away here, so that it does not have to ask for a while."""
     real = worker_class._hand_out
 
-    def then_suspended(worker: Any, *arguments: Any, **options: Any) -> None:
-        real(worker, *arguments, **options)
+    def then_suspended(worker: Any, *arguments: Any) -> None:
+        real(worker, *arguments)
         if is_suspended:
             suspend(worker.connection)
             worker._next_suspension_check = 0.0

@@ -33,8 +33,8 @@ def admitted(history: History, monkeypatch: pytest.MonkeyPatch) -> list[TenantJo
     waiting = jobs.record.enqueue_many([(("acme", f"job-{n}", history.path, 1.5), {}) for n in range(3)])
     hand_out = supervisor.Supervisor._hand_out
 
-    def hand_out_then_free(self: Any, *arguments: Any, **options: Any) -> None:
-        hand_out(self, *arguments, **options)
+    def hand_out_then_free(self: Any, *arguments: Any) -> None:
+        hand_out(self, *arguments)
         if fresh(elsewhere).state == State.RUNNING:
             worker_on_record("stock", of_ours=False)  # it has just begun: there is room in the window
             transitions.release(elsewhere, state=State.FINISHED, seconds=1)
