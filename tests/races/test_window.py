@@ -10,11 +10,12 @@ from typing import Any
 import django_rq
 import pytest
 from django.db import OperationalError, connection, connections
+from rq.exceptions import StopRequested
 
-from tenant_slots import fair_order, slots, transitions
+from tenant_slots import fair_order, signals, slots, transitions
 from tenant_slots.dispatch import NUDGE
 from tenant_slots.fair_order import Turn
-from tenant_slots.models import TenantJob
+from tenant_slots.models import TenantJob, TenantQueue
 from tests import jobs
 from tests.factories import fresh, in_rq, pretend_idle, tenant_queue, waiting_job, worker_on_record
 from tests.history import History
@@ -111,6 +112,62 @@ def nobody() -> None:
 
 
 ROOM_FOR_ONE = pytest.mark.parametrize("listens", [one_busy_worker_of_rq, one_idle_worker_of_ours, nobody])
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_receivers_are_called_once_nobody_waits_for_the_feeder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who found no room because of its turn has left a job to it, and a receiver may take its time."""
+    pretend_idle(2)
+    waiting_job(tenant_queue())
+    steps: list[str] = []
+    real = fair_order.next_turn
+
+    def next_turn(*arguments: Any) -> Turn | None:
+        steps.append("asks")
+        return real(*arguments)
+
+    def hear(**_: Any) -> None:
+        steps.append("tells")
+
+    monkeypatch.setattr(fair_order, "next_turn", next_turn)
+    signals.jobs_admitted.connect(hear)
+    try:
+        offer_to_all()
+        transitions.feed(QUEUE)
+    finally:
+        signals.jobs_admitted.disconnect(hear)
+    assert steps == ["asks", "asks", "tells"]
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_a_feeder_that_is_interrupted_has_a_worker_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_idle(1)
+    waiting_job(tenant_queue())
+    offer_to_all()
+
+    def interrupted(*_: Any) -> None:
+        raise StopRequested
+
+    monkeypatch.setattr(slots, "admit", interrupted)
+    with pytest.raises(StopRequested):
+        transitions.feed(QUEUE)
+    assert django_rq.get_queue(QUEUE).job_ids == [NUDGE]
+
+
+def offer_to_all() -> None:
+    fair_order.offer(QUEUE, [(pk, 0) for pk in TenantQueue.objects.values_list("pk", flat=True)])
+
+
+@pytest.mark.usefixtures("no_workers")
+@pytest.mark.parametrize(("feeder", "is_next"), [("", True), pytest.param("somebody", False, id="control")])
+def test_who_feeds_a_synchronous_queue_keeps_no_place_in_its_window(feeder: str, is_next: bool) -> None:
+    """The job runs while it is pushed: for as long nobody else's would."""
+    pretend_idle(1)
+    for tenant in ("acme", "umbrella"):
+        waiting_job(tenant_queue(tenant))
+    offer_to_all()
+    assert fair_order.next_turn(QUEUE, feeder)
+    assert bool(fair_order.next_turn(QUEUE, "another1")) is is_next
 
 
 @ROOM_FOR_ONE

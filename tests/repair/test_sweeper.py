@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import django_rq
+import psycopg
 import pytest
 from django.conf import settings
 from django.db import DatabaseError, OperationalError, connection
@@ -27,6 +28,7 @@ from tenant_slots.repair.sweeper import Sweeper, SweepTimeout
 from tenant_slots.running.run import Run
 from tenant_slots.workers import TenantPreforkWorker, TenantWorker
 from tests.factories import admit, age, another_process, fresh, owner, running_job, tenant_queue, waiting_job
+from tests.processes import test_database_url as database_url
 from tests.processes import wait_until
 from tests.repair.sweeps import sweep_now
 
@@ -140,6 +142,23 @@ def test_a_sweep_that_took_too_long_for_another_reason_than_the_database_breaks_
     one = Sweeper("test")
     assert one.sweep_if_due() is None
     assert one.contact.breaks == breaks
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no locks of tables")
+def test_one_that_was_cut_off_behind_a_lock_of_the_whole_table_breaks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock answers all the same. No heartbeat does, so that a healthy run was taken for lost, and ran twice."""
+
+    def too_long(report: Report, contact: Contact) -> None:
+        raise SweepTimeout
+
+    monkeypatch.setattr(steps, "STEPS", (too_long,))
+    one = Sweeper("test")
+    with psycopg.connect(database_url()) as migration:
+        migration.execute("LOCK TABLE tenant_slots_tenantjob IN ACCESS EXCLUSIVE MODE")
+        assert one.sweep_if_due() is None
+        migration.rollback()
+    assert one.contact.breaks == 1
 
 
 def raises(error: Exception) -> Callable[..., Any]:
