@@ -84,6 +84,8 @@ def _enqueue_all_ways(tenants: list[str], history: History) -> tuple[dict[str, s
         if number % 8 == 4:
             queue.enqueue(jobs.record, tenant, f"plain{number}", history.path, SECONDS)
             others.append(f"plain{number}")
+    for number in range(3):  # as many as its limit, each long enough to meet the others
+        calls[f"long{number}"] = tasks.record.enqueue(tenants[2], f"long{number}", history.path, seconds=1).id
     return calls, others
 
 
