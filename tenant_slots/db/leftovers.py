@@ -19,6 +19,9 @@ from tenant_slots.db.transactions import has_begun
 _registered_for: WeakKeyDictionary[Any, tuple[object, ...]] = WeakKeyDictionary()
 """By session, before any code of the project but its receivers of `connection_created` has used it."""
 
+OURS = "tenant_slots.db.leftovers"
+"""What Django knows our own receiver of `connection_created` by, which sets nothing."""
+
 QueryWrappers = tuple[Callable[..., Any], ...]
 """What each query of a connection of Django is sent through: see Django's ``execute_wrapper()``."""
 
@@ -82,8 +85,8 @@ def note_sessions() -> None:
 
     For a new one the project's receivers do so: this is the last one of them.
     """
-    connection_created.disconnect(_note_what_is_registered)  # or it would keep its place before those that came since
-    connection_created.connect(_note_what_is_registered)
+    connection_created.disconnect(dispatch_uid=OURS)  # or it would keep its place before those that came since
+    connection_created.connect(_note_what_is_registered, dispatch_uid=OURS)
     for connection in connections.all(initialized_only=True):
         _note_what_is_registered(connection)
 

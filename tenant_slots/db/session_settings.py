@@ -16,6 +16,8 @@ from django.db import OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
+from tenant_slots.db.leftovers import OURS
+
 COMMENTS = re.compile(r"\s*(--[^\n]*\n|/\*.*?\*/)", re.DOTALL)
 """What may stand before a statement."""
 
@@ -40,10 +42,14 @@ def ask_by(ask: Ask) -> None:
 def are_known() -> bool:
     """Asks for them if they are not. Without receivers by now nothing is set, whatever a job connects later."""
     if _known is None:
-        statements = _ask() if connection_created.receivers else []
+        statements = _ask() if _has_receivers() else []
         if statements is not None:
             learn(statements)
     return _known is not None
+
+
+def _has_receivers() -> bool:
+    return any(key[0] != OURS for key, *_ in connection_created.receivers)
 
 
 def learn(statements: list[str]) -> None:

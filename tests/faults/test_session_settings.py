@@ -20,6 +20,7 @@ from django.db.backends.signals import connection_created
 
 from tenant_slots import tenant_job
 from tenant_slots.db import session_settings
+from tenant_slots.db.leftovers import note_sessions
 from tenant_slots.db.sessions import private_connection, settings_of_project
 from tenant_slots.models import State
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
@@ -236,6 +237,16 @@ def test_a_session_in_which_they_cannot_be_made_is_not_used(receiver: list[str])
         for _ in range(2):
             with pytest.raises(DataError):
                 sql("SELECT 1")
+
+
+def test_our_own_receiver_sets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has run a job would have to ask somebody for what nobody has set."""
+    monkeypatch.setattr(session_settings, "_known", None)
+    monkeypatch.setattr(session_settings, "_ask", lambda: None)
+    monkeypatch.setattr(connection_created, "receivers", [])
+    note_sessions()
+    assert connection_created.receivers, "the control: it is there"
+    assert session_settings.are_known()
 
 
 def test_what_a_job_connects_later_is_no_setting_of_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
