@@ -151,8 +151,8 @@ def feed(rq_queue: str) -> list[TenantJob]:
         return []
     if _is_feeding.get():
         return []  # on a synchronous queue a job runs while it is pushed; whoever pushes goes on afterwards
-    token, fed = _is_feeding.set(True), []
     feeder = fair_order.new_feeder() if queue_directory.queue_named(rq_queue).is_async else ""
+    token, fed = _is_feeding.set(True), []
     try:
         for turn in _turns(rq_queue, feeder):
             fed.append(_admit(turn))

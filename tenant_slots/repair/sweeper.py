@@ -69,7 +69,8 @@ class Sweeper:
             with time_limit(app_settings.LEASE_TTL * SHARE_OF_LEASE, SweepTimeout):
                 return sweep()
         except (Error, SweepTimeout) as error:
-            connections[app_settings.DATABASE].close()
+            with suppress(Error):
+                connections[app_settings.DATABASE].close()
             if not (isinstance(error, SweepTimeout) and self._database_answers()):
                 self.contact.broken()
             logger.warning("the sweep was given up, the next one goes on: %s", error)

@@ -14,6 +14,7 @@ from rq.exceptions import StopRequested
 
 from tenant_slots import fair_order, signals, slots, transitions
 from tenant_slots.dispatch import NUDGE
+from tenant_slots.exceptions import UnknownQueue
 from tenant_slots.fair_order import Turn
 from tenant_slots.models import TenantJob, TenantQueue
 from tests import jobs
@@ -152,6 +153,17 @@ def test_a_feeder_that_is_interrupted_has_a_worker_look(monkeypatch: pytest.Monk
     with pytest.raises(StopRequested):
         transitions.feed(QUEUE)
     assert django_rq.get_queue(QUEUE).job_ids == [NUDGE]
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_a_queue_that_cannot_be_fed_keeps_none_from_being_fed() -> None:
+    """As one that the settings have no more."""
+    pretend_idle(1)
+    job = waiting_job(tenant_queue())
+    offer_to_all()
+    with pytest.raises(UnknownQueue):
+        transitions.feed("given_up")
+    assert transitions.feed(QUEUE) == [job]
 
 
 def offer_to_all() -> None:
