@@ -103,11 +103,16 @@ class DependentsWorker(SweepingWorker):
         return seconds == math.inf and self._stop_requested
 
     def _start_next(self) -> None:
-        if self._awaited and time.monotonic() >= self._awaited[0].not_before:
-            aside = Aside(self._seconds_for(self._awaited[0]))
-            enqueue = self._awaited[0].enqueue
-            if aside.start(lambda: bool(enqueue())):
-                self._enqueuing = aside
+        """The first one whose time has come: others do not wait for one that has failed."""
+        now = time.monotonic()
+        awaited = next((one for one in self._awaited if one.not_before <= now), None)
+        if awaited is None:
+            return
+        aside, enqueue = Aside(self._seconds_for(awaited)), awaited.enqueue
+        if aside.start(lambda: bool(enqueue())):
+            self._awaited.remove(awaited)
+            self._awaited.appendleft(awaited)
+            self._enqueuing = aside
 
     def _seconds_for(self, awaited: Awaited) -> float:
         return float(app_settings.LEASE_TTL) + SECONDS_FOR_EACH * awaited.dependents
