@@ -39,8 +39,8 @@ def ask_by(ask: Ask) -> None:
     _ask = ask
 
 
-def are_known() -> bool:
-    """Asks for them if they are not. Without receivers by now nothing is set, whatever a job connects later."""
+def ensure_known() -> bool:
+    """Whether they are, after asking for them where they were not. Without receivers by now nothing is set, whatever a job connects later."""
     if _known is None:
         statements = _ask() if _has_receivers() else []
         if statements is not None:
@@ -98,7 +98,7 @@ def _without_comments(sql: str) -> str:
 
 def make(connection: BaseDatabaseWrapper) -> None:
     """In a session of our own. Raises OperationalError where they are not known yet."""
-    if not are_known():
+    if not ensure_known():
         raise OperationalError("what the project sets in its sessions is not known yet")
     if _known:
         with connection.connection.cursor() as cursor:

@@ -117,7 +117,7 @@ class SweepingWorker(BaseWorker):
         keep_own_from_children()
         self.owner = this_process(self.name, beats=True)
         session_settings.ask_by(self.session_settings)
-        session_settings.are_known()
+        session_settings.ensure_known()
         self._warm_up()
         self.heartbeats.start()
 

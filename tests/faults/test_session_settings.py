@@ -246,17 +246,17 @@ def test_our_own_receiver_sets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_created, "receivers", [])
     note_sessions()
     assert connection_created.receivers, "the control: it is there"
-    assert session_settings.are_known()
+    assert session_settings.ensure_known()
 
 
 def test_what_a_job_connects_later_is_no_setting_of_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker would wait for ever to learn of it."""
     monkeypatch.setattr(session_settings, "_known", None)
     monkeypatch.setattr(connection_created, "receivers", [])
-    assert session_settings.are_known()
+    assert session_settings.ensure_known()
     connection_created.connect(allow)
     try:
-        assert session_settings.are_known()
+        assert session_settings.ensure_known()
     finally:
         connection_created.disconnect(allow)
 
