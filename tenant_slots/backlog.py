@@ -60,9 +60,11 @@ def choose(
     may_wait = _passes_over(tenant_queue)
     if free and not may_wait and len(heads) <= min(most, len(chosen)):  # all that waited there
         return chosen, Admission()
-    is_full = free <= len(chosen) or (may_wait and len(heads) <= len(chosen))
+    is_shut = free <= len(chosen)
+    is_full = is_shut or (may_wait and len(heads) <= len(chosen))
     return chosen, Admission(
         is_full=is_full,
+        is_shut=is_shut,
         waits_for_time=free <= len(chosen) < tenant_queue.free,
         has_more=not is_full,
     )

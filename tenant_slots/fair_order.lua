@@ -16,10 +16,12 @@ local FRONT = -1e15   -- score of tenants that come with nothing to their accoun
 local BEHIND = 1e15   -- of those whose turn comes to nothing while nobody listens there
 local IN_LANE = 2e15  -- and of those that have another queue of their own
 
-local RECORD = '<dddddfHHIB'
-local NOTHING_YET = {0, 0, 0, 0, 0, -1, 0, 1, 0, 0}
+local RECORD = '<dddddfHHIHB'
+local NOTHING_YET = {0, 0, 0, 0, 0, -1, 0, 1, 0, 0, 0}
 
-local FREED = 2 -- in place of `parked`: it has a place, and since its last turn there a slot of it was freed elsewhere
+-- What `parked` says besides 0 and 1.
+local FREED = 2 -- it has a place, and since its last turn there a slot of it was freed elsewhere
+local SHUT = 3  -- it left because none of its jobs may start, whichever it is: one more of them changes nothing
 
 local TIMES = '<ddddHBdB'
 local TIMES_BYTES = 44 -- what an older version has left there is forgotten, as all of this may be
@@ -50,10 +52,11 @@ end
 
 -- done: virtual seconds of ended jobs. ahead: what those under way are charged. begun: the sum of their starts; jobs: how
 -- many. mean: seconds a job takes, negative if not known. left: measured virtual time when it left the order, left_at: then.
--- offers: counts them. parked: it left because it was full.
+-- offers: counts them. frees: those that were for a free slot or other limits. parked: it left because it was full.
 local function new_record(queue, tenant, values)
   local r = {queue = queue, tenant = tenant}
-  r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.parked = unpack(values)
+  r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.frees, r.parked =
+    unpack(values)
   r.had_jobs = r.jobs > 0
   return r
 end
@@ -87,7 +90,7 @@ local function write(r) r.changed = true end
 
 local function packed(r)
   local values = struct.pack(
-    RECORD, r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.parked
+    RECORD, r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.frees, r.parked
   )
   return struct.pack('<Hc0', #r.queue, r.queue) .. values
 end
@@ -248,6 +251,14 @@ local function offered(record, has_place)
   write(record)
 end
 
+-- The same, because it may do more than before.
+local function may_do_more(record, has_place)
+  record.frees = (record.frees + 1) % 2 ^ 16
+  offered(record, has_place)
+end
+
+local function is_parked(record) return record.parked == 1 or record.parked == SHUT end
+
 -- Its turn came to nothing. Who came with nothing to its account is first again.
 local function stay(record)
   if record.jobs == 0 and record.done + record.ahead <= times_of(record.queue).virtual then
@@ -332,7 +343,7 @@ local function wake(queue)
   woken[queue] = true
   for _, tenant in ipairs(redis.call('ZRANGEBYSCORE', key('wake', queue), '-inf', now)) do
     redis.call('ZREM', key('wake', queue), tenant)
-    offered(read(queue, tenant))
+    may_do_more(read(queue, tenant))
   end
   wakes_at(queue)
 end
@@ -385,6 +396,7 @@ end
 local function turn_of(record, jobs)
   if record.parked == FREED then
     record.offers = (record.offers + 1) % 2 ^ 32
+    record.frees = (record.frees + 1) % 2 ^ 16
     record.parked = 0
   end
   note(record.queue, 'virtual', math.max(times_of(record.queue).virtual, measured(record)))
@@ -394,7 +406,7 @@ end
 
 -- What a worker is told: 1 where the tenant would be next again, as things are now; 1 where it has no place in the order.
 local function told(record, jobs, stays, is_out)
-  return {record.queue, record.tenant, jobs, record.offers, stays and 1 or 0, is_out and 1 or 0}
+  return {record.queue, record.tenant, jobs, record.offers, record.frees, stays and 1 or 0, is_out and 1 or 0}
 end
 
 -- The first tenant and how many jobs it may have now: all, while nobody else wants them.
@@ -414,6 +426,14 @@ end
 local function listed_first(queue)
   local listed = redis.call('LINDEX', 'rq:queue:' .. queue, 0)
   return listed, listed and (is_ours(listed) or times_of(queue).plain == 1)
+end
+
+-- Whether a job waits in RQ's list.
+local function has_job_listed(queue)
+  for _, listed in ipairs(redis.call('LRANGE', 'rq:queue:' .. queue, 0, 1)) do
+    if listed ~= NUDGE then return true end
+  end
+  return false
 end
 
 local function settle(queue, tenant, seconds)
@@ -443,13 +463,18 @@ local function rest(named)
   return list
 end
 
--- Each of these tenants may have something to run. tenant and share in turn; a share of 0 is not known.
+-- Each of these tenants has one job more. tenant and share in turn; a share of 0 is not known.
 function operations.offer(queue)
   local given = rest(1)
   for at = 1, #given, 2 do
     local record = read(queue, given[at])
     if tonumber(given[at + 1]) > 0 then record.share = tonumber(given[at + 1]) end
-    offered(record)
+    if record.parked == SHUT then
+      record.offers = (record.offers + 1) % 2 ^ 32
+      write(record)
+    else
+      offered(record)
+    end
   end
   return room(queue)
 end
@@ -475,11 +500,11 @@ local function make_free(tenant, seconds, queue, is_over)
   local has_place = false
   if seconds ~= NOTHING_CHARGED then has_place = settle(queue, tenant, seconds) end
   local record = read(queue, tenant)
-  if has_place or is_over ~= '1' or not has_nothing(record) then offered(record, has_place) end
+  if has_place or is_over ~= '1' or not has_nothing(record) then may_do_more(record, has_place) end
   local others = {}
   for lane, record in pairs(records_of(tenant)) do
-    if lane ~= queue and record.parked == 1 then
-      offered(record)
+    if lane ~= queue and is_parked(record) then
+      may_do_more(record)
       others[#others + 1] = lane
     elseif lane ~= queue and place_of(record) then
       record.parked = FREED
@@ -601,7 +626,7 @@ end
 -- Whether the tenant has jobs in another queue that wait for one of its slots.
 local function is_full_elsewhere(record)
   for lane, other in pairs(records_of(record.tenant)) do
-    if lane ~= record.queue and other.parked == 1 then return true end
+    if lane ~= record.queue and is_parked(other) then return true end
   end
   return false
 end
@@ -612,8 +637,7 @@ function operations.again(tenant, seconds, queue)
   fetch({tenant, field_of(queue)})
   local record = read(queue, tenant)
   local has_place = settle(queue, tenant, tonumber(seconds))
-  local listed = listed_first(queue)
-  if (listed and listed ~= NUDGE) or is_due(queue) or is_full_elsewhere(record) then return false end
+  if has_job_listed(queue) or is_due(queue) or is_full_elsewhere(record) then return false end
   local heads = redis.call('ZRANGE', key('order', queue), 0, 1, 'WITHSCORES')
   has_place = has_place or heads[1] == tenant or heads[3] == tenant or place_of(record)
   if not has_place then come_back(record, times_of(queue).virtual) end
@@ -638,22 +662,25 @@ function operations.leave(worker, is_over, looks)
   end
 end
 
--- The tenant had so many fewer jobs than it was charged for. It leaves the order, unless it was offered since.
--- Returns whether there is room for it: who has freed a slot of it elsewhere has told nobody.
-function operations.drop(queue, tenant, unused, offers, parked, wait, feeder, admitted)
+-- The tenant had so many fewer jobs than it was charged for. It leaves the order, unless it was offered since, by whoever
+-- can have changed what was found. Returns whether there is room for it: who has freed a slot of it elsewhere has told nobody.
+function operations.drop(queue, tenant, unused, offers, frees, parked, wait, feeder, admitted)
   has_to_push(queue, feeder, tonumber(admitted))
   local record = read(queue, tenant)
-  local has_room_again = parked == '1' and record.parked == FREED
+  local has_room_again = parked ~= '0' and record.parked == FREED
+  local is_shut = tonumber(parked) == SHUT
   finish(record, tonumber(unused), unused * charge_of(record), now)
-  if record.offers == tonumber(offers) then
+  if record.frees == tonumber(frees) and (is_shut or record.offers == tonumber(offers)) then
     exit(record, tonumber(parked))
-    if has_room_again then offered(record) end
+    if has_room_again then may_do_more(record) end
     if tonumber(wait) >= 0 then
       redis.call('ZADD', key('wake', queue), now + wait, tenant)
       wakes_at(queue)
     end
   elseif place_of(record) then
     stay(record)
+  else
+    offered(record)
   end
   write(record)
   return has_room_again and room(queue) > 0
@@ -784,6 +811,6 @@ function operations.bring(queue, feeder)
   until #some < LOOK
 end
 
-local answer = operations[ARGV[1]](unpack(ARGV, 2, 9))
+local answer = operations[ARGV[1]](unpack(ARGV, 2, 10))
 keep_all()
 return answer

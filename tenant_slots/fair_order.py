@@ -6,8 +6,9 @@ and when the job ends the charge is set right; what runs for long is charged by 
 comes back stands where the queue is by then, so that nobody saves up time (start-time fair queueing).
 
 This is a hint. The database says who has a waiting job and a free slot: a tenant that turns out to have none leaves the
-order, unless it was offered again meanwhile, and comes back with its next enqueue, release or change of a limit. All of
-it may be lost; the sweep offers again who has something to run.
+order, unless it was offered again meanwhile, and comes back with its next enqueue, release or change of a limit. One
+that may start none of its jobs comes back with a release or a change alone: whoever enqueued for it would cost the
+others a turn each time. All of it may be lost; the sweep offers again who has something to run.
 
 Workers of ours take their turn themselves. Any other worker takes what is in RQ's list, so that one job, and one for
 each worker that is known to be idle, is admitted ahead of it: the *window*. A turn has its place there as soon as it is
@@ -38,6 +39,9 @@ SECONDS_LATE = 10
 TENANTS_PER_CALL = 1000
 """Most tenants in one run of the script: Redis serves nobody else meanwhile."""
 
+SHUT = 3
+"""As in the script."""
+
 NOTHING_RAN = -1
 """In place of seconds: the job had been charged, and never ran."""
 
@@ -54,6 +58,8 @@ class Turn(NamedTuple):
     """How many of its jobs may be admitted now. It has been charged for these."""
     offers: int
     """How often it had been offered by then: what has been offered since is not forgotten."""
+    frees: int = 0
+    """How often because it might do more than before."""
     stays_first: bool = False
     """Whether it would be next once more, as things are."""
     is_out: bool = False
@@ -82,7 +88,7 @@ a job that may not now; or nothing."""
 
 
 def offer(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> bool:
-    """These tenants, if any, may have something to run in a queue. Returns whether the window has room.
+    """These tenants, if any, have one job more to run in a queue. Returns whether the window has room.
 
     Args:
         rq_queue: its name.
@@ -109,15 +115,16 @@ def freed(slot: Freed) -> list[str]:
 
 
 def changed(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> list[str]:
-    """What these tenants may do has changed: each is offered there and wherever it has been full. Returns as `freed`.
+    """What these tenants, if any, may do has changed: each is offered there and wherever it has been full. Returns as
+    `freed`.
 
     Args:
-        rq_queue: that of their tenant queues.
+        rq_queue: that of their tenant queues, or one in which they have something to run.
         tenants: as of `offer`.
     """
     rooms: dict[str, None] = {}
     flat = [number for tenant in tenants for number in tenant]
-    for start in range(0, len(flat), 2 * TENANTS_PER_CALL):
+    for start in range(0, max(1, len(flat)), 2 * TENANTS_PER_CALL):
         some = flat[start : start + 2 * TENANTS_PER_CALL]
         rooms |= dict.fromkeys(_known_names(rq_queue, _ask(rq_queue, "changed", rq_queue, *some)))
     return list(rooms)
@@ -175,14 +182,16 @@ def leave(worker: str, rq_queues: list[str], *, is_over: bool = False, looks: bo
     _ask(rq_queues[0], "leave", worker, int(is_over), int(looks), *rq_queues)
 
 
-def drop(turn: Turn, admitted: int = 0, *, is_full: bool, wakes_in: float | None = None) -> bool:
+def drop(turn: Turn, admitted: int = 0, *, is_full: bool, is_shut: bool = False, wakes_in: float | None = None) -> bool:
     """The tenant has nothing more to run there: its backlog is empty, or it `is_full`, or is to wait some seconds.
 
-    Returns whether a slot has become free since, and the window has room.
+    Where it `is_shut` no enqueue gives it a turn, only what lets it do more than before. Returns whether a slot has
+    become free since, and the window has room.
     """
     wait = -1 if wakes_in is None else wakes_in
     unused = turn.jobs - admitted
-    asked = ("drop", turn.rq_queue, turn.tenant_queue_id, unused, turn.offers, int(is_full), wait)
+    parked = SHUT if is_shut else int(is_full)
+    asked = ("drop", turn.rq_queue, turn.tenant_queue_id, unused, turn.offers, turn.frees, parked, wait)
     return bool(_ask(turn.rq_queue, *asked, turn.feeder, admitted))
 
 
@@ -272,8 +281,8 @@ def _next(answer: Any) -> Next:
 def _turn(answer: Any) -> Turn | None:
     if not answer:
         return None
-    rq_queue, tenant_queue_id, jobs, offers, stays_first, is_out, *for_nobody = answer
-    numbers = int(tenant_queue_id), int(jobs), int(offers)
+    rq_queue, tenant_queue_id, jobs, offers, frees, stays_first, is_out, *for_nobody = answer
+    numbers = int(tenant_queue_id), int(jobs), int(offers), int(frees)
     return Turn(rq_queue.decode(), *numbers, bool(stays_first), bool(is_out), bool(for_nobody))
 
 

@@ -18,6 +18,8 @@ class Admission:
     is_full: bool = False
     """More waits, or may wait, than it may have now: all its slots are taken, or it is paused, or rests, or those who
     wait may be at the cap of a concurrency key. It goes on after a release, or a change of its limits."""
+    is_shut: bool = False
+    """It is full whichever job were the next one: no further enqueue changes that."""
     waits_for_time: bool = False
     """It has slots left, and no token, or rests."""
     wakes_in: float | None = None

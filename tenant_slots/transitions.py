@@ -68,7 +68,8 @@ to a thousand of those. After so many looks the queue gets nothing this time, so
 SECONDS_TO_TELL = 0.5
 """For which a process that ends a job tells others of it. A thousand are told at once."""
 
-_is_feeding: ContextVar[bool] = ContextVar("tenant_slots_is_feeding", default=False)
+_feeding: ContextVar[frozenset[str]] = ContextVar("tenant_slots_feeding", default=frozenset())
+"""The RQ queues for which this process is in the midst of `feed`."""
 
 
 def stored(jobs: list[TenantJob]) -> None:
@@ -77,7 +78,7 @@ def stored(jobs: list[TenantJob]) -> None:
 
 
 def offer(tenant_queue_id: int, rq_queue: str, share: int = 0) -> list[TenantJob]:
-    """A tenant may have something to run in an RQ queue: it gets its turn. Returns what was admitted at once."""
+    """A tenant has one job more in an RQ queue, and gets its turn. Returns what was admitted at once."""
     return offer_many(rq_queue, [(tenant_queue_id, share)])
 
 
@@ -129,6 +130,16 @@ def offer_changed(queue: str, shares: list[tuple[int, int]], to_offer: list[tupl
     return feed_each(_unless_out_of_reach(partial(fair_order.changed, queue, to_offer)) or [])
 
 
+def offer_stranded(rq_queue: str, tenants: list[tuple[int, int]]) -> list[TenantJob]:
+    """Of these, by primary key and share, the order does not know that they have something to run, nor that they may.
+
+    The queue is fed in any case. Returns what was admitted at once.
+    """
+    if app_settings.IMMEDIATE:
+        return _run_at_once([pk for pk, _ in tenants])
+    return feed_each(_unless_out_of_reach(partial(fair_order.changed, rq_queue, tenants)) or [])
+
+
 def deleted(tenant_queue_id: int, queue: str) -> None:
     """A tenant queue is no more."""
     if not app_settings.IMMEDIATE:
@@ -149,10 +160,10 @@ def feed(rq_queue: str) -> list[TenantJob]:
     """
     if app_settings.IMMEDIATE:
         return []
-    if _is_feeding.get():
+    if rq_queue in _feeding.get():
         return []  # on a synchronous queue a job runs while it is pushed; whoever pushes goes on afterwards
     feeder = fair_order.new_feeder() if queue_directory.queue_named(rq_queue).is_async else ""
-    token, fed = _is_feeding.set(True), []
+    token, fed = _feeding.set(_feeding.get() | {rq_queue}), []
     try:
         for turn in _turns(rq_queue, feeder):
             fed.append(_admit(turn))
@@ -160,7 +171,7 @@ def feed(rq_queue: str) -> list[TenantJob]:
         _unless_out_of_reach(partial(fair_order.give_up, rq_queue, feeder))
         raise
     finally:
-        _is_feeding.reset(token)
+        _feeding.reset(token)
         for admitted, forgotten in fed:  # others have left their jobs to this process: receivers may take their time
             _tell_admitted(admitted, forgotten)
     return [job for admitted, _ in fed for job in admitted]
@@ -280,7 +291,8 @@ class _TurnEnd:
 
 
 def _leave_order(turn: Turn, admitted: int, admission: Admission) -> list[str]:
-    drop = partial(fair_order.drop, turn, admitted, is_full=admission.is_full, wakes_in=admission.wakes_in)
+    full = partial(fair_order.drop, is_full=admission.is_full, is_shut=admission.is_shut)
+    drop = partial(full, turn, admitted, wakes_in=admission.wakes_in)
     return [turn.rq_queue] if _unless_out_of_reach(drop) else []
 
 

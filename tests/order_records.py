@@ -8,7 +8,7 @@ from typing import NamedTuple
 import django_rq
 
 KNOWN = "tenant_slots:known"
-LAYOUT = "<dddddfHHIB"
+LAYOUT = "<dddddfHHIHB"
 SIZE = struct.calcsize(LAYOUT)
 
 
@@ -22,6 +22,7 @@ class Record(NamedTuple):
     jobs: int
     share: int
     offers: int
+    frees: int
     parked: int
 
 

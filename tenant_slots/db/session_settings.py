@@ -40,7 +40,9 @@ def ask_by(ask: Ask) -> None:
 
 
 def ensure_known() -> bool:
-    """Whether they are, after asking for them where they were not. Without receivers by now nothing is set, whatever a job connects later."""
+    """Whether they are, after asking for them where they were not. Without receivers by now nothing is set, whatever a
+    job connects later.
+    """
     if _known is None:
         statements = _ask() if _has_receivers() else []
         if statements is not None:

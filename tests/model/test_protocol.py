@@ -37,8 +37,12 @@ class Job:
 class ToDrop(NamedTuple):
     """A feeder was told that the tenant has no more to run, and has not said so to the order."""
 
+    is_shut: bool = False
+    """What it was told is that all slots are taken, so that one more job changes nothing."""
     was_offered: bool = False
     """The tenant, since the feeder had its turn."""
+    was_freed: bool = False
+    """A slot of it, since then."""
     has_place: bool = False
     """Its turn came to nothing, and still counts as one in the window."""
 
@@ -52,9 +56,14 @@ class System:
     runs: frozenset[Run] = frozenset()
     handed: tuple[tuple[int, int], ...] = ()
     """Admitted and committed, but not pushed yet."""
-    to_offer: int = 0
-    """Processes that have committed an enqueue or a release, and have not offered the tenant yet."""
+    to_offer: bool = False
+    """Somebody has committed an enqueue, and has not offered the tenant yet. Of several that offer it one after another
+    the last one alone would do."""
+    to_free: bool = False
+    """Likewise a release."""
     in_order: bool = False
+    is_shut: bool = False
+    """The order knows that all slots were taken: an enqueue gives the tenant no turn."""
     feeds: bool = False
     """Somebody is about to look whether the window has room."""
     turns: int = 0
@@ -85,6 +94,8 @@ class Protocol:
     sweep: bool = True
     remembers: bool = True
     """A tenant that was offered since somebody asked for it is not dropped."""
+    knows_frees: bool = True
+    """Of what is told to the order, a free slot is told apart from a new job."""
     looks_when_ignored: bool = True
     keeps_places: bool = True
     """A turn counts in the window from when it is given."""
@@ -163,7 +174,7 @@ class Protocol:
             if system.faults < self.most_faults:
                 yield f"die before push of {first}", fault(replace(system, handed=tuple(rest)))
         if system.redis and system.faults < self.most_faults:
-            yield "FLUSHALL", fault(replace(system, redis=frozenset(), in_order=False))
+            yield "FLUSHALL", fault(replace(system, redis=frozenset(), in_order=False, is_shut=False))
         if self.sweep:
             swept = self.sweep_once(system)
             if swept != system:
@@ -178,13 +189,17 @@ class Protocol:
         queued = [(number, job.attempt) for number, job in enumerate(system.jobs) if job.state == "queued"]
         lost = frozenset(queued) - known
         system = replace(system, redis=system.redis | lost)
-        return self.offer(system) if could_run(system) else system
+        return self.free(system) if could_run(system) else system
 
     def steps_of_order(self, system: System) -> Iterator[tuple[str, System]]:
         if system.to_offer:
-            yield "offer", self.offer(replace(system, to_offer=system.to_offer - 1))
+            yield "offer", self.offer(replace(system, to_offer=False))
             if system.faults < self.most_faults:
-                yield "die before the offer", fault(replace(system, to_offer=system.to_offer - 1))
+                yield "die before the offer", fault(replace(system, to_offer=False))
+        if system.to_free:
+            yield "free", self.free(replace(system, to_free=False))
+            if system.faults < self.most_faults:
+                yield "die before the free slot is told", fault(replace(system, to_free=False))
         if system.feeds:
             yield "ask", self.ask(system)
         if system.turns:
@@ -193,13 +208,25 @@ class Protocol:
                 yield "die with the turn, which is over after a second", fault(replace(system, turns=system.turns - 1))
         for at, feeder in enumerate(system.to_drop):
             left = replace(system, to_drop=system.to_drop[:at] + system.to_drop[at + 1 :])
-            if not (feeder.was_offered and self.remembers):
-                left = replace(left, in_order=False)
+            is_news = feeder.was_freed if feeder.is_shut and self.knows_frees else feeder.was_offered
+            stays = is_news and self.remembers
+            left = replace(left, in_order=stays, is_shut=feeder.is_shut and not stays)
             yield "drop", self.look_again(left) if feeder.has_place else left
 
     def offer(self, system: System) -> System:
         told = tuple(feeder._replace(was_offered=True) for feeder in system.to_drop)
-        offered = replace(system, in_order=True, to_drop=told)
+        if system.is_shut:
+            return replace(system, to_drop=told)
+        return self.enter(replace(system, to_drop=told))
+
+    def free(self, system: System) -> System:
+        told = tuple(feeder._replace(was_offered=True, was_freed=True) for feeder in system.to_drop)
+        if not self.knows_frees:
+            return self.offer(system)
+        return self.enter(replace(system, to_drop=told))
+
+    def enter(self, system: System) -> System:
+        offered = replace(system, in_order=True, is_shut=False)
         return replace(offered, feeds=True) if self.finds_room(offered) else offered
 
     def finds_room(self, system: System) -> bool:
@@ -228,7 +255,8 @@ class Protocol:
     def has_no_more(self, system: System, *, has_place: bool) -> System:
         """Of feeders that have not said so yet, one is enough to say it too late, beside those that have a place."""
         before = tuple(feeder for feeder in system.to_drop if feeder.has_place)
-        return replace(system, to_drop=(*before, ToDrop(has_place=has_place)))
+        is_shut = system.counter >= system.limit
+        return replace(system, to_drop=(*before, ToDrop(is_shut=is_shut, has_place=has_place)))
 
     def look_again(self, system: System) -> System:
         return replace(system, feeds=self.looks_again or system.feeds)
@@ -238,7 +266,8 @@ class Protocol:
         if self.fence and (job.attempt != attempt or job.state not in expected):
             return system
         counter = system.counter - 1 if self.together else system.counter
-        return to_offer(replace(with_job(system, number, replace(job, state=state)), counter=max(0, counter)))
+        released = replace(with_job(system, number, replace(job, state=state)), counter=max(0, counter))
+        return replace(released, to_free=True)
 
 
 def with_job(system: System, number: int, job: Job) -> System:
@@ -246,7 +275,7 @@ def with_job(system: System, number: int, job: Job) -> System:
 
 
 def to_offer(system: System) -> System:
-    return replace(system, to_offer=system.to_offer + 1)
+    return replace(system, to_offer=True)
 
 
 def could_run(system: System) -> bool:
@@ -271,7 +300,7 @@ def breach(system: System) -> str:
         return "I4: a job runs twice at once"
     if system.ahead > WINDOW and not system.faults:
         return f"I12: {system.ahead} are admitted ahead, and nothing failed"
-    if could_run(system) and not system.faults and not system.to_offer:
+    if could_run(system) and not system.faults and not (system.to_offer or system.to_free):
         if not system.in_order:
             return "I7: a job waits beside a free slot, nothing failed, and the order has forgotten its tenant"
         if system.has_room and not system.feeds:
@@ -356,6 +385,7 @@ def test_every_job_can_still_end_from_every_state(name: str) -> None:
         ({"dead_only": False}, ("I1", "I4")),
         ({"sweep": False}, ("I3",)),
         ({"remembers": False}, ("I7",)),
+        ({"knows_frees": False}, ("I7",)),
         ({"looks_when_ignored": False}, ("I7",)),
         ({"keeps_places": False}, ("I12",)),
         ({"looks_again": False}, ("I7",)),
@@ -367,6 +397,7 @@ def test_every_job_can_still_end_from_every_state(name: str) -> None:
         "reclaims the living",
         "no sweep",
         "forgets an offer",
+        "takes a free slot for a new job",
         "leaves the window empty",
         "a turn has no place",
         "leaves its place to nobody",

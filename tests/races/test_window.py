@@ -232,11 +232,11 @@ def test_who_found_no_room_is_fed_by_whoever_has_the_place_and_nothing_to_admit(
         return admit(*arguments)
 
     def offered_by_another_process(*arguments: Any) -> Any:
-        token = transitions._is_feeding.set(False)
+        token = transitions._feeding.set(frozenset())
         try:
             return others_come_first(*arguments)
         finally:
-            transitions._is_feeding.reset(token)
+            transitions._feeding.reset(token)
 
     monkeypatch.setattr(slots, "admit", offered_by_another_process)
     assert transitions.feed(QUEUE) == others

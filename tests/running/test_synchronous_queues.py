@@ -8,10 +8,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import django_rq
 import pytest
+from django.conf import settings
 from django.db import connection
+from django.test import override_settings
 from rq import Queue
 from rq.job import JobStatus
 
@@ -69,6 +72,23 @@ def run_another_and_go_on(tenant: str, history: str, path: str) -> None:
     note(history, "end", tenant, "outer")
 
 
+@tenant_job("imports", tenant="tenant")
+def enqueue_next(tenant: str, more: int) -> None:
+    slots_seen.append(slots_in_use())
+    if more > 1:
+        enqueue_next.enqueue(tenant, more - 1)
+
+
+@tenant_job("reports", tenant="tenant")
+def report(tenant: str) -> None:
+    slots_seen.append(slots_in_use())
+
+
+@tenant_job("imports", tenant="tenant")
+def have_it_reported(tenant: str) -> None:
+    report.enqueue(tenant)
+
+
 def run_another(seconds: float) -> None:
     """A function of plain RQ that is no tenant's."""
     synchronous().enqueue(sleep, "acme", seconds)
@@ -116,6 +136,34 @@ def test_control_a_job_for_a_tenant_that_it_enqueues_on_a_synchronous_queue_take
     queue.enqueue(look, None)
     queue.enqueue(look, "acme")
     assert slots_seen == [0, 1]
+
+
+def made_synchronous(*names: str) -> Any:
+    own = {name: {**options, "ASYNC": name not in names} for name, options in settings.RQ_QUEUES.items()}
+    return override_settings(RQ_QUEUES=own)
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_a_job_that_enqueues_into_another_synchronous_queue_has_it_run() -> None:
+    with made_synchronous("imports", "reports"):
+        have_it_reported.enqueue("acme")
+    assert set(TenantJob.objects.values_list("state", flat=True)) == {State.FINISHED}
+    assert slots_seen == [2]
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_a_job_on_a_synchronous_queue_that_enqueues_for_a_worker_has_it_pushed() -> None:
+    with made_synchronous("imports"):
+        have_it_reported.enqueue("acme")
+    assert TenantJob.objects.get(task__endswith="report").state == State.QUEUED
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_a_job_that_enqueues_into_its_own_synchronous_queue_does_not_run_it_inside_of_itself() -> None:
+    with made_synchronous("imports"):
+        enqueue_next.enqueue("acme", 3)
+    assert set(TenantJob.objects.values_list("state", flat=True)) == {State.FINISHED}
+    assert slots_seen == [1, 1, 1]
 
 
 def test_a_second_delivery_in_another_thread_of_the_process_leaves_the_run_alone() -> None:

@@ -79,10 +79,14 @@ class Deeds:
         lease: seconds without a heartbeat, at most, that nobody is fenced off for.
         is_stock: whether the workers are of RQ's own classes.
         horses_beat: whether the process that runs a job also sends its heartbeats.
+        is_simple: whether it is the worker itself. An end that it keeps is not recorded when it begins the next job.
     """
 
-    def __init__(self, lease: float, *, is_stock: bool = False, horses_beat: bool = False) -> None:
+    def __init__(
+        self, lease: float, *, is_stock: bool = False, horses_beat: bool = False, is_simple: bool = False
+    ) -> None:
         self._lease, self._is_stock, self._horses_beat = lease, is_stock, horses_beat
+        self._is_simple = is_simple
         self._done: list[Deed] = []
         self._killed_workers: list[int] = []
 
@@ -127,9 +131,9 @@ class Deeds:
 
     def _was_killed_before_it_was_recorded(self, run: Run, again: float) -> bool:
         assert run.end is not None
-        until = self._recorded_by(run)
-        kills = self._of(KILLED, {run.worker}, run.end, min(again, until))
-        kills += self._of(KILLED, {run.pid}, run.end, min(again, until, run.next))
+        until = min(again, self._recorded_by(run))
+        kills = self._of(KILLED, {run.worker}, run.end, until)
+        kills += self._of(KILLED, {run.pid}, run.end, until if self._is_simple else min(until, run.next))
         return bool(kills)
 
     def _recorded_by(self, run: Run) -> float:

@@ -134,6 +134,14 @@ def test_an_end_is_recorded_when_its_horse_has_turned_to_another_job() -> None:
     assert not list(killed.breaches([*run(0, 1), *run(7, 7.1, "next"), *run(8, 8.1)]))
 
 
+def test_a_worker_without_horses_keeps_an_end_while_it_runs_other_jobs_in_an_outage() -> None:
+    outage, killed = (AWAY, "database", 0.5, 7.0), (KILLED, "horse", 6.0, 6.0)
+    again = [*run(0, 1), *run(1.5, 1.8, "next"), *run(8, 8.1)]
+    assert not list(deeds(outage, killed, is_simple=True).breaches(again))
+    assert list(deeds(killed, is_simple=True).breaches(again)), "it was recorded before, as nothing was in the way"
+    assert list(deeds(outage, killed).breaches(again)), "of a work-horse the worker keeps it"
+
+
 def test_only_a_horse_that_sends_its_own_heartbeats_is_fenced_off_where_it_stood_still() -> None:
     again, stopped = [*run(0, 1), *run(8, 8.1)], (STOPPED, "horse", 0.5, 4)
     assert not list(deeds(stopped, horses_beat=True).breaches(again))

@@ -84,7 +84,8 @@ class Storm:
         self.chance = random.Random(SEED)
         self.pauses, self.probe = Pauses(), Probe()
         fenced_after = LEASE - conf.app_settings.BEAT_INTERVAL  # its last heartbeat may have been so long ago
-        self.deeds = Deeds(fenced_after, is_stock=not SWEEPS, horses_beat=HORSES_BEAT)
+        is_simple = WORKER_CLASS.endswith("SimpleWorker")
+        self.deeds = Deeds(fenced_after, is_stock=not SWEEPS, horses_beat=HORSES_BEAT, is_simple=is_simple)
         self.paused: set[str] = set()
         self.enqueued: set[str] = set()
         self.done: Counter[str] = Counter()
