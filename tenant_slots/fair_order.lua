@@ -10,6 +10,7 @@ local FIELDS = 1000  -- names and values that are read or written at a time
 
 local NUDGE = 'tenant_slots-look' -- in RQ's list, in place of a job: whoever waits there is to look again. No job has this id
 local AT_ONCE = 0.02 -- seconds by which who looks again may be late
+local NOTICED = 1    -- seconds of a job's run that nobody knows of, for which the queue's virtual time is put right
 local TO_PUSH = 1    -- seconds for which a turn keeps its place in the window, while its jobs are admitted and pushed
 
 local FRONT = -1e15   -- score of tenants that come with nothing to their account, the first one first
@@ -23,8 +24,8 @@ local NOTHING_YET = {0, 0, 0, 0, 0, -1, 0, 1, 0, 0, 0}
 local FREED = 2 -- it has a place, and since its last turn there a slot of it was freed elsewhere
 local SHUT = 3  -- it left because none of its jobs may start, whichever it is: one more of them changes nothing
 
-local TIMES = '<ddddHBdB'
-local TIMES_BYTES = 44 -- what an older version has left there is forgotten, as all of this may be
+local TIMES = '<ddddHBdBB'
+local TIMES_BYTES = 45 -- what an older version has left there is forgotten, as all of this may be
 local GIVEN = '<dHc8'  -- follows these, of each feeder that has been given a turn
 local GIVEN_BYTES = 18
 
@@ -97,8 +98,9 @@ end
 
 -- virtual: the queue's virtual time. newcomers: counts them. mean: of all jobs, negative if not known. swept: when the sweep
 -- charged what runs. most: workers that were seen lately. plain: it is a tenant's turn before plain RQ jobs. wakes: when the
--- first of those may start a job that may not now; 0 if there is none. behind: some tenants stand behind all others. given:
--- by feeder, the jobs of its turn that are still to be pushed, and until when they have a place in the window.
+-- first of those may start a job that may not now; 0 if there is none. behind: some tenants stand behind all others.
+-- brought: plain RQ jobs have been pushed as tenants' jobs. given: by feeder, the jobs of its turn that are still to be
+-- pushed, and until when they have a place in the window.
 local read_times = {}
 
 -- Without what is over by now. Nor does a clock that is set back keep a place for longer.
@@ -114,10 +116,10 @@ end
 local function times_of(queue)
   local t = read_times[queue]
   if not t then
-    t = {virtual = 0, newcomers = 0, mean = -1, swept = 0, most = 0, plain = 0, wakes = 0, behind = 0, given = {}}
+    t = {virtual = 0, newcomers = 0, mean = -1, swept = 0, most = 0, plain = 0, wakes = 0, behind = 0, brought = 0, given = {}}
     local raw = raw_of(field_of(queue))
     if #raw >= TIMES_BYTES and (#raw - TIMES_BYTES) % GIVEN_BYTES == 0 then
-      t.virtual, t.newcomers, t.mean, t.swept, t.most, t.plain, t.wakes, t.behind = struct.unpack(TIMES, raw)
+      t.virtual, t.newcomers, t.mean, t.swept, t.most, t.plain, t.wakes, t.behind, t.brought = struct.unpack(TIMES, raw)
       t.given = given_in(raw)
     end
     read_times[queue] = t
@@ -133,7 +135,7 @@ end
 
 local function packed_times(t)
   local raw = struct.pack(
-    TIMES, t.virtual, t.newcomers, t.mean, t.swept, math.min(65535, t.most), t.plain, t.wakes, t.behind
+    TIMES, t.virtual, t.newcomers, t.mean, t.swept, math.min(65535, t.most), t.plain, t.wakes, t.behind, t.brought
   )
   for feeder, turn in pairs(t.given) do raw = raw .. struct.pack(GIVEN, turn.ends, math.min(65535, turn.jobs), feeder) end
   return raw
@@ -222,8 +224,8 @@ end
 -- meanwhile, and no more: a tenant that was full for a moment has not lost what it is owed.
 local function come_back(record, virtual)
   local start = virtual
-  if record.left_at > 0 then
-    local seconds = math.max(0, now - record.left_at)
+  if record.left_at > 0 and record.left_at <= now then -- else the clock was set back, and nobody knows for how long
+    local seconds = now - record.left_at
     start = math.min(virtual, record.left + workers_seen(record.queue) * seconds)
   end
   record.done = math.max(record.done, start - record.ahead)
@@ -371,24 +373,42 @@ local function has_to_push(queue, feeder, jobs)
   if jobs == 0 then t.given[feeder] = nil end
 end
 
--- How many more jobs RQ's list may take, and whether nobody listens there. Workers of ours take their next job themselves;
--- any other needs one ahead. Turns count from when they are given: of many that ask before anybody pushes, each would find
--- the same room.
-local function room(queue)
+-- Plain RQ jobs that were pushed as jobs of tenants, by id: their ids do not tell.
+local function brought_in(queue)
+  local found = {}
+  if times_of(queue).brought == 1 then
+    for _, rq_id in ipairs(redis.call('SMEMBERS', key('brought', queue))) do found[rq_id] = true end
+  end
+  return found
+end
+
+-- How many tenants' jobs are at the head of RQ's list, behind so many plain ones that somebody has put before them.
+local function admitted_in(queue, most)
+  local there, brought = 0, brought_in(queue)
+  for _, rq_id in ipairs(redis.call('LRANGE', 'rq:queue:' .. queue, 0, 2 * most + LOOK)) do
+    if is_ours(rq_id) or brought[rq_id] then there = there + 1 end
+  end
+  return there
+end
+
+-- How many jobs RQ's list may have ahead, and how many workers are there. Workers of ours take their next job themselves;
+-- any other needs one ahead.
+local function window(queue)
   local alive = redis.call('ZCOUNT', key('workers', queue), now, '+inf')
   local idle = redis.call('ZCOUNT', key('idle', queue), now, '+inf')
   local others, idle_others = stock_workers(queue)
   idle = idle + idle_others
   if alive + others > times_of(queue).most then note(queue, 'most', alive + others) end
-  local most = idle
-  if others > 0 or alive == 0 then most = most + K end
-  local there = 0
-  if most > 0 then
-    for _, rq_id in ipairs(redis.call('LRANGE', 'rq:queue:' .. queue, 0, 2 * most)) do
-      if is_ours(rq_id) then there = there + 1 end
-    end
-  end
-  return most - there - to_push(queue), alive + others == 0
+  if others > 0 or alive == 0 then idle = idle + K end
+  return idle, alive + others
+end
+
+-- How many more jobs it may take, and whether nobody listens there. Turns count from when they are given: of many that ask
+-- before anybody pushes, each would find the same room.
+local function room(queue)
+  local most, workers = window(queue)
+  local there = most > 0 and admitted_in(queue, most) or 0
+  return most - there - to_push(queue), workers == 0
 end
 
 -- A tenant has its turn, with so many jobs, and is charged for these. Who has had one before a slot was freed elsewhere
@@ -436,8 +456,19 @@ local function has_job_listed(queue)
   return false
 end
 
+-- Of the time that a tenant's jobs were taken to run for, some has not been: their ends could not be told for a while, or
+-- the clock of Redis was put forward. Where the queue's virtual time has come from that it goes back.
+local function take_back(record, before)
+  local virtual = times_of(record.queue).virtual
+  local too_much = before - measured(record)
+  if too_much * record.share > NOTICED and before >= virtual then
+    note(record.queue, 'virtual', math.max(measured(record), virtual - too_much))
+  end
+end
+
 local function settle(queue, tenant, seconds)
   local record = read(queue, tenant)
+  local before = measured(record)
   local charged = charge_of(record)
   local swept = times_of(queue).swept
   if seconds > now - swept then charged = math.max(charged, (seconds - (now - swept)) / record.share) end
@@ -448,6 +479,7 @@ local function settle(queue, tenant, seconds)
     note(queue, 'mean', mean < 0 and seconds or mean + NEWEST * (seconds - mean))
     record.mean = record.mean < 0 and seconds or record.mean + NEWEST * (seconds - record.mean)
   end
+  take_back(record, before)
   write(record)
   return place_again(record)
 end
@@ -728,8 +760,14 @@ end
 
 -- Whether any worker is there for a queue.
 function operations.listens(queue)
-  local _, for_nobody = room(queue)
-  return not for_nobody
+  local _, workers = window(queue)
+  return workers > 0
+end
+
+-- How many jobs are admitted there for nobody: who was idle has turned to another queue, or the worker is gone.
+function operations.excess(queue)
+  local most = window(queue)
+  return math.max(0, admitted_in(queue, most) - most)
 end
 
 -- The tenant is no more.
@@ -742,7 +780,9 @@ function operations.forget(tenant)
 end
 
 local function charge(record, jobs, seconds)
+  local before = measured(record)
   record.jobs, record.begun = jobs, jobs * now - seconds
+  take_back(record, before)
   record.ahead = jobs == 0 and 0 or math.max(jobs * charge_of(record), seconds / record.share)
   place_again(record)
   write(record)
@@ -753,6 +793,15 @@ local function forget_workers(queue)
   for _, worker in ipairs(redis.call('ZRANGEBYSCORE', key('workers', queue), '-inf', now - 60)) do
     if redis.call('HEXISTS', worker, 'tenant_slots_class') == 0 then redis.call('ZREM', key('workers', queue), worker) end
   end
+end
+
+-- Those that are in RQ's list no more.
+local function forget_brought(queue)
+  if times_of(queue).brought == 0 then return end
+  for _, rq_id in ipairs(redis.call('SMEMBERS', key('brought', queue))) do
+    if not redis.call('LPOS', 'rq:queue:' .. queue, rq_id) then redis.call('SREM', key('brought', queue), rq_id) end
+  end
+  note(queue, 'brought', redis.call('EXISTS', key('brought', queue)))
 end
 
 -- What is under way is charged for as long as it has run, at least the mean: tenant, its jobs, and their seconds in turn.
@@ -777,6 +826,7 @@ function operations.charge(queue)
   note(queue, 'swept', now)
   note(queue, 'most', 0)
   forget_workers(queue)
+  forget_brought(queue)
   redis.call('ZREMRANGEBYSCORE', key('idle', queue), '-inf', now - 60)
   for _, worker in ipairs(redis.call('ZRANGE', key('watch', queue), 0, -1)) do
     if not redis.call('ZSCORE', key('workers', queue), worker) then redis.call('ZREM', key('watch', queue), worker) end
@@ -791,7 +841,13 @@ function operations.bring(queue, feeder)
   has_to_push(queue, feeder, 0)
   local list, rq_ids, at, nth = 'rq:queue:' .. queue, rest(2), 0, 1
   local pushed, before = {}, nil
-  for _, rq_id in ipairs(rq_ids) do pushed[rq_id] = true end
+  for _, rq_id in ipairs(rq_ids) do
+    pushed[rq_id] = true
+    if not is_ours(rq_id) then
+      redis.call('SADD', key('brought', queue), rq_id)
+      note(queue, 'brought', 1)
+    end
+  end
   repeat
     local some = redis.call('LRANGE', list, at, at + LOOK - 1)
     at = at + #some

@@ -231,6 +231,11 @@ def listens(rq_queue: str) -> bool:
     return bool(_ask(rq_queue, "listens", rq_queue))
 
 
+def excess(rq_queue: str) -> int:
+    """How many jobs more than the window has room for are admitted there."""
+    return int(_ask(rq_queue, "excess", rq_queue))
+
+
 def forget(rq_queue: str, tenant_queue_id: int) -> None:
     """The tenant queue was deleted: nothing stays of it on the server of this queue."""
     _ask(rq_queue, "forget", tenant_queue_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import django_rq
@@ -1451,3 +1451,115 @@ def test_a_job_of_another_key_does_not_wait_for_those_at_their_cap() -> None:
     redis().delete(LIST)
     jobs.fail.using(key="b").enqueue("acme")
     assert TenantJob.objects.get(key="b").state == State.QUEUED
+
+
+# Plain RQ jobs that were admitted
+
+
+@alone
+def test_plain_jobs_that_are_admitted_have_a_place_in_the_window_too() -> None:
+    """Their ids do not tell: all that the limit allows were admitted at once."""
+    offer(A)
+    turn = next_one()
+    redis().lpush(LIST, "nightly")
+    fair_order.bring_before_plain_jobs(QUEUE, ["nightly"], turn.feeder)
+    assert fair_order.next_turn(QUEUE, FEEDER) is None
+    redis().delete(LIST)
+    assert next_one().tenant_queue_id == A, "a worker has taken it"
+
+
+@alone
+def test_who_was_admitted_and_is_in_rqs_list_no_more_is_forgotten() -> None:
+    redis().lpush(LIST, "stays")
+    fair_order.bring_before_plain_jobs(QUEUE, ["stays", "leaves"])
+    fair_order.charge(QUEUE, [])
+    assert redis().smembers(f"tenant_slots:brought:{QUEUE}") == {b"stays"}
+    redis().delete(LIST)
+    fair_order.charge(QUEUE, [])
+    assert not redis().exists(f"tenant_slots:brought:{QUEUE}")
+
+
+@alone
+def test_plain_jobs_that_are_put_first_hide_no_admitted_one() -> None:
+    offer(A)
+    turn = next_one()
+    redis().rpush(LIST, OURS.format(1))
+    pushed(turn)
+    redis().lpush(LIST, *(f"urgent {number}" for number in range(40)))
+    assert fair_order.next_turn(QUEUE, FEEDER) is None
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("no_workers")
+def test_a_higher_limit_admits_no_more_plain_jobs_than_the_window_takes() -> None:
+    row = tenant_queue("acme", max_job=0)
+    queue = django_rq.get_queue(QUEUE)
+    for number in range(5):
+        plain = queue.enqueue_in(timedelta(hours=1), jobs.record, "acme", str(number), "/dev/null")
+        waiting_job(row, rq_job_id=plain.id)
+    row.set_limit(100)
+    assert TenantJob.objects.queued().count() == 1
+
+
+# Time that has not been
+
+
+def starts(tenant: int) -> None:
+    """A worker takes its next job."""
+    turn, _ = fair_order.take("rq:worker:one", [QUEUE], waits=False)
+    assert isinstance(turn, Turn)
+    assert turn.tenant_queue_id == tenant
+
+
+def seem_to_run_for_longer(tenant: int, seconds: float) -> None:
+    before = record(tenant)
+    write(tenant, QUEUE, before._replace(begun=before.begun - before.jobs * seconds))
+
+
+def test_the_clock_of_the_queue_goes_back_where_time_was_assumed_that_no_job_has_taken() -> None:
+    """Their ends could not be told for ten minutes. Whoever came then stood behind all that A has had no time for."""
+    offer(A), starts(A), starts(A)
+    seem_to_run_for_longer(A, 600)
+    starts(A)
+    for _ in range(3):
+        fair_order.freed(Freed(A, 1.0, QUEUE))
+    offer(B)
+    had = Counter(served(100))
+    assert abs(had[A] - had[B]) <= 8
+
+
+def test_the_clock_of_the_queue_goes_back_with_a_sweep_that_knows_better() -> None:
+    offer(A), starts(A), starts(A)
+    seem_to_run_for_longer(A, 600)
+    starts(A)
+    fair_order.charge(QUEUE, [(A, 3, 3.0)])
+    offer(B)
+    had = Counter(served(100))
+    assert abs(had[A] - had[B]) <= 8
+
+
+def test_the_clock_of_the_queue_does_not_go_back_for_a_tenant_that_is_behind_it() -> None:
+    """It is others that have had so much time."""
+    offer(A, B)
+    next_one(), next_one()
+    fair_order.freed(Freed(B, 600.0, QUEUE))
+    fair_order.drop(next_one(), is_full=False)
+    assert next_one().tenant_queue_id == B
+    fair_order.charge(QUEUE, [(A, 1, 0.0), (B, 1, 0.0)])
+    offer(C)
+    fair_order.freed(Freed(C, 0.0, QUEUE))
+    assert record(C).done >= 600
+
+
+def test_a_clock_of_redis_that_was_set_back_earns_nobody_what_it_was_away_for() -> None:
+    offer(A), starts(A)
+    fair_order.drop(Turn(QUEUE, A, jobs=0, offers=record(A).offers), is_full=False)
+    fair_order.freed(Freed(A, 1.0, QUEUE, is_over=True))
+    away(A, -3600)
+    offer(B)
+    for _ in range(300):
+        starts(B)
+        fair_order.freed(Freed(B, 10.0, QUEUE))
+    offer(A)
+    had = Counter(served(100, {A: 10.0, B: 10.0}))
+    assert abs(had[A] - had[B]) <= 4

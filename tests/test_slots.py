@@ -17,6 +17,7 @@ from tenant_slots.owners import Owner
 from tenant_slots.releases import Admission, Release
 from tests.factories import (
     admit,
+    age,
     counters_match,
     fresh,
     many_waiting,
@@ -183,7 +184,7 @@ def test_whether_more_waits_behind_a_reservation_is_not_known() -> None:
 def test_a_tenant_that_may_have_nothing_is_full(change: dict[str, Any]) -> None:
     row = tenant_queue(**change)
     waiting_job(row)
-    assert slots.admit(row.pk, row.queue, 1) == Admission(is_full=True)
+    assert slots.admit(row.pk, row.queue, 1) == Admission(is_full=True, is_shut=True)
 
 
 def test_a_tenant_whose_waiting_jobs_are_passed_over_is_full_for_them() -> None:
@@ -363,7 +364,7 @@ def test_rule_1_a_slot_does_not_change_hands_where_the_row_as_it_is_does_not_all
     first, _, waiting = running_job(row, owner()), running_job(row, owner()), waiting_job(row)
     TenantQueue.objects.filter(pk=row.pk).update(**change)
     released = running_next(first)()
-    assert (released.state, released.admission) == (State.FINISHED, Admission(is_full=True))
+    assert (released.state, released.admission) == (State.FINISHED, Admission(is_full=True, is_shut=True))
     assert (fresh(waiting).state, fresh(row).current_job) == (State.WAITING, 1)
     assert counters_match()
 
@@ -426,7 +427,7 @@ def test_a_slot_that_is_not_ones_own_changes_no_hands() -> None:
     TenantJob.objects.filter(pk=job.pk).update(token=job.token + 1)
     released = running_next(job)()
     assert not released
-    assert released.admission == Admission(is_full=True)
+    assert released.admission == Admission(is_full=True, is_shut=True)
     assert (fresh(job).state, fresh(waiting).state, fresh(row).current_job) == (State.RUNNING, State.WAITING, 1)
 
 
@@ -466,7 +467,7 @@ def test_a_job_is_admitted_and_started_in_one_transaction() -> None:
 def test_none_is_started_where_the_tenant_may_have_none(change: dict[str, Any]) -> None:
     row = tenant_queue(max_job=1, **change) if "max_job" not in change else tenant_queue(**change)
     job = waiting_job(row)
-    assert admit_and_start(row) == Admission(is_full=True)
+    assert admit_and_start(row) == Admission(is_full=True, is_shut=True)
     assert fresh(job).state == State.WAITING
 
 
@@ -610,10 +611,20 @@ def test_a_queued_job_does_not_start_once_it_would_not_be_admitted(name: str) ->
     row = tenant_queue(max_job=1)
     waiting_job(row)
     (job,) = admit(row)
+    age(job, admitted_at=1)
     CHANGES[name](row)
     assert not slots.start(job, owner())
     assert (fresh(job).state, fresh(job).token, job.token) == (State.QUEUED, 0, 0)
     assert counters_match()
+
+
+def test_a_queued_job_that_was_admitted_a_moment_ago_starts_though_a_more_urgent_one_has_come() -> None:
+    """Or none would ever start where each new job is more urgent than the last."""
+    row = tenant_queue(max_job=1)
+    waiting_job(row)
+    (job,) = admit(row)
+    CHANGES["somebody more urgent has come"](row)
+    assert slots.start(job, owner())
 
 
 def test_what_was_changed_for_others_keeps_no_queued_job_from_starting() -> None:
@@ -621,6 +632,7 @@ def test_what_was_changed_for_others_keeps_no_queued_job_from_starting() -> None
     row = tenant_queue(max_job=2)
     waiting_job(row), waiting_job(row, rq_queue="imports_bulk")
     (job,) = admit(row)
+    age(job, admitted_at=1)
     TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
     waiting_job(row), waiting_job(row, rq_queue="imports_bulk", priority=1), waiting_job(tenant_queue("b"), priority=1)
     assert slots.start(job, owner())

@@ -1,26 +1,46 @@
-"""What was admitted in a queue to which nobody listens by now gives its slot back where workers elsewhere could use it.
+"""What was admitted in a queue where nobody takes it gives its slot back: elsewhere a worker could use it.
 
-Nobody else does so: it would stay taken until there is another worker.
+Nobody else does so: it would stay taken until a worker of that queue is free, or until there is one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tenant_slots import dispatch, transitions
-from tenant_slots.models import TenantJob
+from django.db.models import Exists, F, OuterRef
+
+from tenant_slots import dispatch, fair_order, queue_directory, transitions
+from tenant_slots.models import TenantJob, TenantJobQuerySet
 from tenant_slots.repair import findings
 from tenant_slots.repair.one_row import unless_locked
 from tenant_slots.unattended import giving_way, listens
 
 
 def put_back(rq_queue: str, pks: Sequence[int], most: int) -> None:
-    """Of these jobs `most` that are still admitted there for nobody, and whose tenant is to give way."""
-    if listens(rq_queue, if_unknown=True):
-        return
+    """Of these jobs, which were admitted a while ago, `most` that nobody is about to take."""
     queued = TenantJob.objects.queued().filter(pk__in=pks)
-    in_lane, others = giving_way(rq_queue, set(queued.values_list("tenant_queue", flat=True)))
-    jobs = queued.filter(tenant_queue__in=in_lane | others).select_related("tenant_queue").defer(*findings.UNREPAIRED)
-    for job in jobs.order_by("pk")[:most]:
+    if listens(rq_queue, if_unknown=True):
+        jobs = _beyond_window(rq_queue, queued)
+    else:
+        jobs = _of_those_who_give_way(rq_queue, queued)
+    for job in jobs[:most].select_related("tenant_queue").defer(*findings.UNREPAIRED):
         if unless_locked(transitions.put_back, job):
             dispatch.remove(job)
+
+
+def _beyond_window(rq_queue: str, queued: TenantJobQuerySet) -> TenantJobQuerySet:
+    """Whoever was idle in several queues has one job ahead in each, and takes one of them. Of the others those whose
+    tenant has no other slot for what waits in another queue; the least urgent ones.
+    """
+    elsewhere = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("tenant_queue"))
+    kept_from = elsewhere.exclude(rq_queue=OuterRef("rq_queue"))
+    jobs = queued.filter(Exists(kept_from), tenant_queue__current_job__gte=F("tenant_queue__max_job"))
+    try:
+        return jobs.order_by("priority", "-pk")[: fair_order.excess(rq_queue)]
+    except queue_directory.OUT_OF_REACH:
+        return jobs.none()
+
+
+def _of_those_who_give_way(rq_queue: str, queued: TenantJobQuerySet) -> TenantJobQuerySet:
+    in_lane, others = giving_way(rq_queue, set(queued.values_list("tenant_queue", flat=True)))
+    return queued.filter(tenant_queue__in=in_lane | others).order_by("pk")

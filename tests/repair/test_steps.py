@@ -518,3 +518,28 @@ def test_what_was_admitted_for_workers_of_an_overflow_queue_that_are_gone_gives_
     assert fresh(job).state == (State.QUEUED if listeners else State.WAITING)
     assert in_rq("reports") == listeners
     assert fresh(row).current_job == listeners
+
+
+@pytest.mark.parametrize(("elsewhere", "idle", "stays"), [(1, 0, False), (0, 0, True), (1, 1, True)])
+def test_what_was_admitted_for_a_worker_that_turned_to_another_queue_gives_its_slot_back_for_that(
+    elsewhere: int, idle: int, *, stays: bool
+) -> None:
+    """Whoever was idle in two queues has a job ahead in each. Controls: nothing else waits, or another one is idle."""
+    row = tenant_queue(max_job=1)
+    redis_forgets()
+    pretend_idle(1)
+    waiting_job(row, rq_queue="reports")
+    (job,) = transitions.offer(row.pk, "reports")
+    age(job, admitted_at=6)
+    fair_order.leave("worker 0", ["imports", "reports"])
+    if idle:
+        pretend_idle(idle)
+    else:
+        redis_forgets()
+    others = [waiting_job(row) for _ in range(elsewhere)]
+    sweep_now()
+    assert fresh(job).state == (State.QUEUED if stays else State.WAITING)
+    assert in_rq("reports") == stays
+    pretend_idle(1)
+    transitions.feed("imports")
+    assert [fresh(other).state for other in others] == [State.WAITING if stays else State.QUEUED] * elsewhere
