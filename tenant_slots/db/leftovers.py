@@ -116,10 +116,11 @@ def _has_registered_nothing(session: Any, before: Found | None) -> bool:
 
 
 def _registered(session: Any) -> tuple[object, ...]:
-    """How values are adapted in this session, who hears of its notices, and how it executes.
+    """How values are adapted in this session, who hears of its notices, how it executes, and in which blocks it is.
 
-    psycopg tells neither of the first two (3.2, 3.3). What it shares with a cursor, or with other sessions, it copies
-    before it changes it.
+    Those of psycopg: of a transaction, which SQL may have ended without its knowing, of a pipeline, in which no
+    statement is answered, and of a commit in two phases. psycopg tells few of these (3.2, 3.3). What it shares with a
+    cursor, or with other sessions, it copies before it changes it.
     """
     adapters: Any = getattr(session, "adapters", None)
     if not hasattr(adapters, "_own_loaders"):  # another version, or another driver
@@ -129,7 +130,8 @@ def _registered(session: Any) -> tuple[object, ...]:
     adapts = [dict(one) if is_own else one for one, is_own in zip(maps, own, strict=True)]
     executes = session.cursor_factory, session.server_cursor_factory, session.prepare_threshold, session.prepared_max
     handlers = [*map(id, session._notice_handlers)], [*map(id, session._notify_handlers)]  # which may hold the session
-    return adapts, *handlers, executes
+    blocks = session._num_transactions, session._pipeline is not None, session._tpc
+    return adapts, *handlers, executes, blocks
 
 
 def wrappers_of_all() -> dict[str, QueryWrappers]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -60,6 +61,39 @@ def _copy() -> None:
     kept.extend((copying, copying.__enter__()))
 
 
+def _pipeline() -> None:
+    pipeline = raw().pipeline()
+    pipeline.__enter__()
+    kept.append(pipeline)
+
+
+def _two_phases() -> None:
+    """Prepared by SQL, as a server may allow no prepared transactions."""
+    raw().autocommit = False
+    raw().tpc_begin("of the job")
+    sql("ROLLBACK")
+    raw().autocommit = True
+
+
+def _transaction_block() -> None:
+    """psycopg's own, whose transaction SQL has ended."""
+    block = raw().transaction()
+    block.__enter__()
+    kept.append(block)
+    sql("COMMIT")
+
+
+def _transaction_of_a_generator() -> None:
+    def rows() -> Iterator[Any]:
+        with raw().transaction():
+            yield from raw().execute("SELECT generate_series(1, 3)")
+
+    reading = rows()
+    next(reading)
+    kept.append(reading)
+    sql("COMMIT")
+
+
 LEFT = {
     "autocommit off": _autocommit_off,
     "read only": _read_only,
@@ -67,6 +101,10 @@ LEFT = {
     "row factory": _row_factory,
     "execute_wrapper": _wrapper,
     "copy": _copy,
+    "pipeline": _pipeline,
+    "transaction block": _transaction_block,
+    "transaction of a generator": _transaction_of_a_generator,
+    "two phases": _two_phases,
 }
 
 

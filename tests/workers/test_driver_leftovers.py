@@ -15,6 +15,7 @@ from tests.workers import driver_jobs
 PREFORK = "tenant_slots.workers.TenantPreforkWorker"
 SIMPLE = "tenant_slots.workers.TenantSimpleWorker"
 STOCK = "rq.Worker"
+STOCK_SIMPLE = "rq.SimpleWorker"
 
 pytestmark = pytest.mark.skipif(connection.vendor != "postgresql", reason="psycopg's connections")
 
@@ -33,6 +34,19 @@ def test_a_job_does_not_suffer_from_what_another_one_left(workers: Workers, kind
     assert ended[0].result[1] == ended[2].result[1], "another isolation level"
     written = set(TenantQueue.objects.filter(queue="reports").values_list("tenant", flat=True))
     assert written == {"plain before", "atomic before", "plain after", "atomic after"}
+    assert counters_match()
+
+
+@pytest.mark.parametrize("worker_class", [SIMPLE, STOCK_SIMPLE, STOCK])
+@pytest.mark.parametrize("kind", ["pipeline", "transaction block", "two phases"])
+def test_neither_an_end_nor_the_next_start_is_recorded_in_a_block_that_a_job_left_open(
+    workers: Workers, kind: str, worker_class: str, capfd: Any
+) -> None:
+    left, after = driver_jobs.leave.enqueue("acme", kind), driver_jobs.innocent.enqueue("other", "after")
+    workers.run("--burst", worker_class=worker_class)
+    ended = [TenantJob.objects.get(pk=job.pk) for job in (left, after)]
+    assert [(job.state, job.attempt, job.error[-200:]) for job in ended] == [(State.FINISHED, 1, "")] * 2
+    assert "Traceback" not in capfd.readouterr().err
     assert counters_match()
 
 
