@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +17,7 @@ from rq.queue import Queue
 from tenant_slots import logs
 from tenant_slots.conf import app_settings
 from tenant_slots.workers.aside import Aside
-from tenant_slots.workers.base import SweepingWorker
+from tenant_slots.workers.turns import TurnTakingWorker
 
 logger = logging.getLogger("tenant_slots")
 
@@ -45,7 +44,7 @@ class Awaited:
     """When it is tried again, by `time.monotonic`."""
 
 
-class DependentsWorker(SweepingWorker):
+class DependentsWorker(TurnTakingWorker):
     """The part of a worker that sees to what depends on jobs, one after the other, and waits for none of it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -91,16 +90,13 @@ class DependentsWorker(SweepingWorker):
             self._note(self._awaited.popleft(), is_done=answer.is_whole)
             self._start_next()
 
-    def see_all_dependents_through(self, seconds: float = math.inf) -> None:
-        """Before this worker leaves, within so many seconds, or unless it is asked to stop."""
+    def see_all_dependents_through(self, seconds: float) -> None:
+        """Before this worker leaves, within so many seconds."""
         until = time.monotonic() + seconds
-        while self._awaited and time.monotonic() < until and not self._is_to_leave_at_once(seconds):
+        while self._awaited and time.monotonic() < until:
             self.see_to_dependents(min(1.0, until - time.monotonic()))
             if self._enqueuing is None:  # the next one is not due, or the system has no room for a process
                 time.sleep(0.1)
-
-    def _is_to_leave_at_once(self, seconds: float) -> bool:
-        return seconds == math.inf and self._stop_requested
 
     def _start_next(self) -> None:
         """The first one whose time has come: others do not wait for one that has failed."""
@@ -129,18 +125,17 @@ class DependentsWorker(SweepingWorker):
         text = "what depends on job %s is not enqueued: that failed, or took too long"
         logger.error(text, awaited.job.id, extra=logs.about_named(queue=awaited.job.origin))
 
-    @property
-    def dequeue_timeout(self) -> int:
-        return 1 if self._awaited else super().dequeue_timeout
+    def _wait_at_lists(
+        self, queues: Sequence[Queue], timeout: float | None, options: dict[str, Any]
+    ) -> tuple[Job, Queue] | None:
+        """In burst mode too, or it would leave before what it makes ready can be run. It takes what comes meanwhile."""
+        if self._awaited:
+            timeout = 1 if timeout is None else min(timeout, 1)
+        return super()._wait_at_lists(queues, timeout, options)
 
     def settle_up(self) -> None:
         super().settle_up()
         self.see_to_dependents()
-
-    def look_for_lost(self) -> None:
-        """Nor does it leave, in burst mode, before what it has made ready can be run."""
-        self.see_all_dependents_through()
-        super().look_for_lost()
 
     def _part(self) -> None:
         super()._part()

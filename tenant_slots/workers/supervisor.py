@@ -66,7 +66,7 @@ STOPPED: Outcome = {"state": State.CANCELED, "error": "stopped before its functi
 """By RQ's command."""
 
 
-class Supervisor(HandingOnWorker, AsideWorker, RidingWorker, DependentsWorker, RecordingWorker, Worker):
+class Supervisor(HandingOnWorker, DependentsWorker, AsideWorker, RidingWorker, RecordingWorker, Worker):
     """See the module; its subclasses say how many jobs a work-horse runs."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -28,6 +29,8 @@ def read_back(path: str) -> dict[str, Any]:
         file.write(f"{os.getpid()}\n")
     if path.endswith("exits"):
         raise SystemExit("as in the import of a module")
+    if path.endswith("slow"):
+        time.sleep(1)
     if path.endswith("hangs"):
         time.sleep(3600)
     return {}
@@ -121,3 +124,27 @@ def test_one_that_depends_on_a_job_whose_result_rq_does_not_keep_runs(
     workers.start(1, worker_class=worker_class)
     has_dependent_and_no_result.enqueue("acme", observer.path)
     wait_until(lambda: "dependent" in observer.started(), 20)
+
+
+@CLASSES
+def test_a_burst_worker_does_not_leave_before_what_depends_on_its_last_job_has_run(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, worker_class: str
+) -> None:
+    has_dependent.enqueue("acme", str(tmp_path / "slow"), observer.path)
+    assert workers.run("--burst", worker_class=worker_class).returncode == 0
+    assert "dependent" in observer.started()
+
+
+@CLASSES
+def test_i8_while_it_waits_for_that_it_runs_what_others_enqueue(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, worker_class: str
+) -> None:
+    workers.variables["TEST_TENANT_SLOTS"] = json.dumps({**SHORT, "LEASE_TTL": 20})
+    path = tmp_path / "hangs"
+    has_dependent.enqueue("whale", str(path), observer.path)
+    (worker,) = workers.start(1, "--burst", worker_class=worker_class)
+    wait_until(path.exists, 20, "the meta was read by nobody")
+    other = jobs.quick.enqueue("acme", "other", observer.path)
+    wait_until(lambda: fresh(other).has_ended, 20)
+    assert len(path.read_text().split()) == 1, "not only when it was given up"
+    assert worker.poll() is None, "the control: it still waits"

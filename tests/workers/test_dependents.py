@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from rq.job import Job, JobStatus
 from rq.queue import Queue
 
-from tenant_slots.workers import TenantPreforkWorker, dependents
+from tenant_slots.workers import TenantPreforkWorker
 from tests import jobs
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -53,22 +53,3 @@ def test_where_redis_cannot_be_asked_how_many_there_are_they_are_enqueued_all_th
         queue.enqueue_dependents(ended)
     worker.see_all_dependents_through(20)
     assert len(queue) == 1
-
-
-@pytest.mark.parametrize("stops", [True, pytest.param(False, id="control")])
-def test_a_burst_worker_that_is_asked_to_stop_does_not_wait_for_them(
-    worker: TenantPreforkWorker, queue: Queue, ended: Job, monkeypatch: pytest.MonkeyPatch, stops: bool
-) -> None:
-    worker._stop_requested = stops
-    monkeypatch.setattr(dependents.Aside, "start", lambda *_: False)  # the system has no room for a process
-    queue.enqueue_dependents(ended)
-    looks: list[float] = []
-
-    def pause(seconds: float) -> None:
-        looks.append(seconds)
-        worker._stop_requested = True
-
-    monkeypatch.setattr(dependents.time, "sleep", pause)
-    worker.see_all_dependents_through()
-    assert bool(looks) is not stops
-    assert len(worker._awaited) == 1, "the control: it was not done"
