@@ -60,8 +60,8 @@ class DependentsWorker(TurnTakingWorker):
             queue.enqueue_dependents = enqueue  # type: ignore[method-assign]
 
     def _enqueue_dependents(self, enqueue: Callable[..., Any], job: Job, *arguments: Any, **options: Any) -> None:
-        """Called by RQ too, in the midst of a transaction where it keeps no result: that is this process's alone."""
-        if self.is_horse or options.get("pipeline") is not None:
+        """Called by RQ too, of jobs that have failed; in a work-horse, where the project's code belongs, of plain ones."""
+        if self.is_horse:
             enqueue(job, *arguments, **options)
         elif dependents := self._count_dependents(job):
             self._awaited.append(Awaited(job, partial(enqueue, job, *arguments, **options), dependents))

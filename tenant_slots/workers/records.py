@@ -29,6 +29,9 @@ logger = logging.getLogger("tenant_slots")
 UNTOLD_FOR = 0.05
 """Seconds for which RQ may not be told of an end, while further jobs take a few milliseconds each."""
 
+SECONDS_FOR_DEPENDENTS = 500
+"""How long RQ knows a job whose result it does not keep, where others depend on it: as long as RQ keeps a result."""
+
 MOST_UNTOLD = 10
 """Ends of which RQ is not told yet."""
 
@@ -65,15 +68,12 @@ class RecordingWorker(SweepingWorker):
     def tell_rq(self, ended: Ended) -> None:
         """It has ended. What it returned is passed on as it is: loading it would import modules of the project."""
         job, queue, how = ended
-        if how.error is None and self._keeps_result(job):
+        if how.error is None:
             self.tell_rq_of_successes([ended])
             return
         _note_end(job, how)
         self._store(job)
-        if how.error is not None:
-            self.handle_job_failure(job, queue=queue, exc_string=how.error)
-        else:
-            self.handle_job_success(job, queue, queue.started_job_registry)
+        self.handle_job_failure(job, queue=queue, exc_string=how.error)
 
     def may_hear_later(self, job: Job, how: RQEnd) -> bool:
         """Whether RQ may be told of an end when other jobs are under way, which then need not wait for it.
@@ -148,7 +148,9 @@ class RecordingWorker(SweepingWorker):
     def tell_rq_of_successes(self, ended: Sequence[Ended]) -> None:
         """As RQ's handle_job_success, of all in one transaction.
 
-        Who depends on a job is read in the transaction that says it is finished.
+        Who depends on a job is read in the transaction that says it is finished. RQ enqueues them in it where it does
+        not keep the result, as it forgets the job there: that is done in this process, and reads what the project has
+        pickled. So such a job is forgotten later.
         """
         commands: list[int] = []
         with self.connection.pipeline() as pipeline:
@@ -161,19 +163,28 @@ class RecordingWorker(SweepingWorker):
         for (job, queue, _), command in zip(ended, commands, strict=True):
             if answers[command - 1]:
                 queue.enqueue_dependents(job)
+            elif not self._keeps_result(job):
+                self._forget(job)
             text = "Successfully completed %s in %ss on worker %s"
             self.log.info(text, job.description, _time_of(job), self.name, extra=_about(job, queue))
 
+    def _forget(self, job: Job) -> None:
+        with self.connection.pipeline() as pipeline:
+            job.delete(pipeline=pipeline, remove_from_queue=False)
+            pipeline.execute()
+
     def _write_success(self, job: Job, queue: Queue, pipeline: Any) -> None:
         ttl = job.get_result_ttl(self.default_result_ttl)
-        self._write_result(job, queue, ttl, pipeline)
+        self._write_end(job, pipeline)
+        if ttl:
+            self._write_result(job, queue, ttl, pipeline)
         self.cleanup_execution(job, pipeline)
         self.increment_successful_job_count(pipeline=pipeline)
         self.increment_total_working_time(_time_of(job), pipeline)
-        if ttl > 0:
-            pipeline.expire(job.key, ttl)
+        if ttl >= 0:
+            pipeline.expire(job.key, ttl or SECONDS_FOR_DEPENDENTS)
 
-    def _write_result(self, job: Job, queue: Queue, ttl: int, pipeline: Any) -> None:
+    def _write_end(self, job: Job, pipeline: Any) -> None:
         fields = {
             **({} if self.is_in_redis else self._fields(job, pipeline)),
             "status": JobStatus.FINISHED.value,
@@ -182,6 +193,8 @@ class RecordingWorker(SweepingWorker):
             "ended_at": utcformat(job.ended_at),  # type: ignore[arg-type]
         }
         pipeline.hset(job.key, mapping=fields)
+
+    def _write_result(self, job: Job, queue: Queue, ttl: int, pipeline: Any) -> None:
         queue.finished_job_registry.add(job, ttl, pipeline)
         Result.create(
             job,

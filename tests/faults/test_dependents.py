@@ -56,8 +56,8 @@ def has_dependent(tenant: str, path: str, history: str) -> None:
 
 
 @tenant_job("imports", tenant="tenant", result_ttl=0)
-def has_dependent_and_no_result(tenant: str, history: str) -> None:
-    enqueue_dependent(history)
+def has_dependent_and_no_result(tenant: str, path: str, history: str) -> None:
+    enqueue_dependent(history, of_project=OfProject(path))
 
 
 @tenant_job("imports", tenant="tenant")
@@ -72,13 +72,15 @@ CLASSES = pytest.mark.parametrize(
 
 
 @CLASSES
+@pytest.mark.parametrize("task", [has_dependent, has_dependent_and_no_result], ids=["result", "no result"])
 @pytest.mark.parametrize("end", ["returns", "exits", "hangs"])
 def test_i8_nothing_of_the_project_is_read_in_the_workers_own_process(
-    workers: FaultWorkers, observer: Observer, tmp_path: Path, worker_class: str, end: str
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, worker_class: str, end: str, task: Any
 ) -> None:
+    """Of a job whose result it does not keep RQ enqueues them in the transaction in which it forgets the job."""
     (worker,) = workers.start(1, worker_class=worker_class)
     path = tmp_path / end
-    first = has_dependent.enqueue("whale", str(path), observer.path)
+    first = task.enqueue("whale", str(path), observer.path)
     wait_until(path.exists, 20, "the meta was read by nobody")
     other = jobs.quick.enqueue("acme", "other", observer.path)
     wait_until(lambda: fresh(other).has_ended or worker.poll() is not None, 20, "the worker stands still")
@@ -113,16 +115,6 @@ def test_i2_what_depends_on_a_job_is_enqueued_once_there_is_room_for_a_process(
     wait_until(lambda: fresh(job).has_ended, 20)
     assert "dependent" not in observer.started()
     no_room.unlink()
-    wait_until(lambda: "dependent" in observer.started(), 20)
-
-
-@CLASSES
-def test_one_that_depends_on_a_job_whose_result_rq_does_not_keep_runs(
-    workers: FaultWorkers, observer: Observer, worker_class: str
-) -> None:
-    """RQ enqueues it in the transaction in which it forgets the job."""
-    workers.start(1, worker_class=worker_class)
-    has_dependent_and_no_result.enqueue("acme", observer.path)
     wait_until(lambda: "dependent" in observer.started(), 20)
 
 
