@@ -13,14 +13,17 @@ from tenant_slots.models import TenantJob
 OF_ALL = ("08", "25", "26", "28", "3D", "40", "530", "531", "532", "533", "55P03", "57P")
 """The beginnings of SQLSTATEs of the server, the session, and of others' locks and transactions, whatever the row."""
 
-OF_CONNECTION = "08"
-"""The beginning of SQLSTATEs of a connection: that to the server, or of the server to another one."""
+OF_OTHERS = ("40", "55P03", "57P")
+"""Those of others' locks and transactions, and of a server that stops: a trigger meets them as any statement does."""
+
+IN_FUNCTION = re.compile("PL/|SQL|dblink")
+"""In what the server has met an error if not in our own statement: in a function of the project's.
+
+Words that PostgreSQL has in every language, as those that follow.
+"""
 
 RAISED = re.compile(r"\b(RAISE|dblink|remote SQL command)\b")
-"""In what an error was raised that the server has not met itself: a function of the project's has, or another server.
-
-Words that PostgreSQL has in every language.
-"""
+"""In what an error was raised that the server has not met itself: a function of the project has, or another server."""
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -33,15 +36,19 @@ def is_refusal(error: BaseException) -> bool:
     if isinstance(error, (DataError, IntegrityError)):
         return True
     state = sqlstate(error) if isinstance(error, Error) else None
-    if not isinstance(state, str) or (state.startswith(OF_ALL) and not _is_raised_by_trigger(error, state)):
+    if not isinstance(state, str) or (state.startswith(OF_ALL) and not _is_of_trigger(error, state)):
         return False
     return _can_change_rows()
 
 
-def _is_raised_by_trigger(error: BaseException, state: str) -> bool:
-    """Or by another server that it has asked: ours says in what it was raised, and is not away then."""
+def _is_of_trigger(error: BaseException, state: str) -> bool:
+    """Or of another server that it has asked. Ours says in what it was met, and lives: another row has no such trouble.
+
+    Where every row's trigger meets it, as on a disk that is full, each tenant waits for the next sweep.
+    """
     context = getattr(getattr(error.__cause__, "diag", None), "context", None)
-    return bool(context and (state.startswith(OF_CONNECTION) or RAISED.search(context)))
+    words = RAISED if state.startswith(OF_OTHERS) else IN_FUNCTION
+    return bool(context and words.search(context))
 
 
 def _can_change_rows() -> bool:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import Error, OperationalError, ProgrammingError, connection
+from django.db import Error, OperationalError, ProgrammingError, connection, transaction
 from django.utils import timezone
 from django_rq import get_queue
 from rq.exceptions import StopRequested
 
 from tenant_slots import backlog, fair_order, putting_off, slots
+from tenant_slots.db.transactions import DEADLOCK, LOCK_TIMEOUT, sqlstate
 from tenant_slots.fair_order import Turn
 from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tenant_slots.refusals import is_refusal
@@ -37,6 +39,7 @@ from tests.factories import (
     tenant_queue,
     waiting_job,
 )
+from tests.processes import wait_until
 from tests.refusals import ERRORS, any_change_of, refused
 from tests.repair.sweeps import sweep_now
 
@@ -401,3 +404,134 @@ def test_nobody_is_asked_about_a_session_that_is_lost() -> None:
         cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
     assert not is_refusal(raised.value)
     connection.close()
+
+
+@contextmanager
+def trigger(does: str) -> Iterator[None]:
+    """Of the project, for each change of a job."""
+    do = f"""
+        CREATE FUNCTION does() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {does}; RETURN NEW; END $$;
+        CREATE TRIGGER does BEFORE UPDATE ON {TABLE} FOR EACH ROW EXECUTE FUNCTION does();
+    """
+    undo = f"DROP TRIGGER does ON {TABLE}; DROP FUNCTION does();"
+    with connection.cursor() as cursor:
+        cursor.execute(do)
+    try:
+        yield
+    finally:
+        connection.close()  # in whatever state the test has left it
+        with connection.cursor() as cursor:
+            cursor.execute(undo)
+
+
+CHANGE = f"UPDATE {TABLE} SET priority = 1"  # noqa: S608 - a name of ours
+
+
+def change_error(begin: str = "") -> Error:
+    """What a change of a job meets."""
+    return error_of(begin or "SELECT 1", CHANGE)
+
+
+def error_of(*statements: str, before_last: Callable[[], object] = lambda: None) -> Error:
+    """What the last one of these meets, in a transaction."""
+    *before, last = statements
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            for statement in before:
+                cursor.execute(statement)
+            before_last()
+            cursor.execute(last)
+    except Error as error:
+        return error
+    pytest.fail("it has met no error")
+
+
+MET_BY_SERVER = {"25001": "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", "26000": "EXECUTE 'DEALLOCATE nothing'"}
+"""SQLSTATEs of sessions, without a word of RAISE."""
+
+
+@pytest.mark.parametrize("state", MET_BY_SERVER)
+def test_what_the_server_itself_meets_in_a_trigger_is_about_its_row(state: str) -> None:
+    job = waiting_job(tenant_queue())
+    turn = turn_of(job)
+    with trigger(MET_BY_SERVER[state]):
+        error = change_error()
+        assert sqlstate(error) == state
+        assert is_refusal(error)
+        feed_turn(turn)
+        assert in_order() == [], "its tenant has lost the turn"
+    assert fresh(job).state == State.WAITING
+
+
+@pytest.mark.parametrize("state", MET_BY_SERVER)
+def test_control_the_same_of_our_own_statement_is_about_all(state: str) -> None:
+    waiting_job(tenant_queue())
+    error = error_of("SELECT 1", MET_BY_SERVER[state].removeprefix("EXECUTE '").removesuffix("'"))
+    assert sqlstate(error) == state
+    assert not is_refusal(error)
+
+
+@pytest.fixture
+def other() -> Iterator[Any]:
+    """A session that is in the way of the trigger."""
+    session = connection.copy()
+    with session.cursor() as cursor:
+        cursor.execute("SET deadlock_timeout = '1min'; SELECT pg_advisory_lock(2)")  # so that we hear of the deadlock
+        yield cursor
+    session.close()
+
+
+WAITS = "PERFORM pg_advisory_xact_lock(2)"
+
+
+def test_a_trigger_that_waits_for_others_in_vain_is_not_to_blame(other: Any) -> None:
+    waiting_job(tenant_queue())
+    with trigger(WAITS):
+        error = change_error("SET LOCAL lock_timeout = '100ms'")
+        assert sqlstate(error) == LOCK_TIMEOUT
+        assert not is_refusal(error)
+
+
+def test_nor_is_one_that_comes_into_a_deadlock(other: Any) -> None:
+    waiting_job(tenant_queue())
+    with trigger(WAITS), ThreadPoolExecutor(1) as aside:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_lock(1)")
+        waits = aside.submit(other.execute, "SELECT pg_advisory_lock(1)")
+        wait_until(lambda: sql_value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
+        error = change_error()
+        assert sqlstate(error) == DEADLOCK
+        assert not is_refusal(error)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_unlock_all()")
+        waits.result()
+
+
+def test_nor_is_one_whose_strict_transaction_others_have_come_before(other: Any) -> None:
+    waiting_job(tenant_queue())
+    row = TenantQueue._meta.db_table
+    with trigger(f"UPDATE {row} SET share = 3"):  # noqa: S608 - a name of ours
+        error = error_of(
+            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+            "SELECT 1",
+            CHANGE,
+            before_last=lambda: other.execute(f"UPDATE {row} SET share = 2"),  # noqa: S608 - the same
+        )
+    assert sqlstate(error) == "40001"
+    assert not is_refusal(error)
+
+
+def test_nobody_is_asked_about_a_session_that_ends_within_a_trigger() -> None:
+    """The server stops while one is called: what is said of where that was blames no row."""
+    waiting_job(tenant_queue())
+    with trigger("PERFORM pg_terminate_backend(pg_backend_pid())"):
+        error = change_error()
+        assert sqlstate(error) == "57P01"
+        assert "does()" in error.__cause__.diag.context  # type: ignore[union-attr]  # it is psycopg's
+        assert not is_refusal(error)
+
+
+def sql_value(statement: str) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchone()[0]

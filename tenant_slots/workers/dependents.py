@@ -60,7 +60,7 @@ class DependentsWorker(TurnTakingWorker):
             queue.enqueue_dependents = enqueue  # type: ignore[method-assign]
 
     def _enqueue_dependents(self, enqueue: Callable[..., Any], job: Job, *arguments: Any, **options: Any) -> None:
-        """Called by RQ too, of jobs that have failed; in a work-horse, where the project's code belongs, of plain ones."""
+        """Called by RQ too: for jobs that have failed, and in a work-horse, where it may be done, for plain ones."""
         if self.is_horse:
             enqueue(job, *arguments, **options)
         elif dependents := self._count_dependents(job):
