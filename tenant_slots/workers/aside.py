@@ -11,6 +11,9 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from rq.defaults import DEFAULT_MAINTENANCE_TASK_INTERVAL
+from rq.utils import now as utc_now
+
 from tenant_slots import redis_servers
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import private_connection
@@ -106,13 +109,14 @@ class Aside:
 
 
 class AsideWorker(SweepingWorker):
-    """The part of a worker that has its sweeps and the ends that it keeps done aside."""
+    """The part of a worker that has done aside: its sweeps, the ends that it keeps, and RQ's cleaning of registries."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._sweeping = Aside(app_settings.LEASE_TTL / 2)
         self._settling = Aside(app_settings.LEASE_TTL)
         self._telling = Aside(app_settings.LEASE_TTL)
+        self._cleaning = Aside(DEFAULT_MAINTENANCE_TASK_INTERVAL)  # it is RQ that ends callbacks that take too long
         self._breaks_before = self._hangs = 0
         self._absences: Mapping[Hashable, Absence] = {}
         """As the last sweep has left them, for the next one: this process and its work-horses do not wait so long."""
@@ -150,21 +154,33 @@ class AsideWorker(SweepingWorker):
         if answer is not None and answer.is_whole:
             self.kept.remove(answer.value)
 
+    def clean_registries(self) -> None:
+        """Aside: RQ calls the callbacks and handlers of plain RQ jobs whose worker has died, and reads their meta."""
+        self._cleaning.start(self._clean_registries)
+        self.last_cleaned_at = utc_now()  # type: ignore[assignment]  # RQ begins with None
+
+    def _clean_registries(self) -> None:
+        self._is_horse = True  # so that what depends on these jobs is enqueued here, too
+        super().clean_registries()  # type: ignore[no-untyped-call]
+
     def sweep(self) -> None:
         """Aside, and waited for while no job runs: in burst mode, what it promotes is still to be run."""
+        self._cleaning.answer()  # so that one that takes too long is ended
         self._note_swept(0)
         if self.sweeper.is_due and self._starts(self.sweeper.sweep_if_due):
             self.sweeper.put_off()
             self._note_swept(0 if self.runs_a_job else app_settings.LEASE_TTL)
 
     def look_for_lost(self) -> None:
+        self._cleaning.answer(app_settings.LEASE_TTL)  # RQ runs a job again whose worker has died
         self._note_swept(app_settings.LEASE_TTL)
         if self._starts(self.sweeper.look_for_lost):
             self._note_swept(app_settings.LEASE_TTL)
 
     def _part(self) -> None:
         super()._part()
-        self._telling.answer(app_settings.LEASE_TTL)  # it would be killed with this process
+        for aside in (self._telling, self._cleaning):
+            aside.answer(app_settings.LEASE_TTL)  # it would be killed with this process
 
     def _starts(self, sweep: Callable[[], object]) -> bool:
         def seen() -> Seen:
