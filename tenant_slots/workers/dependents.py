@@ -43,6 +43,11 @@ class Awaited:
     not_before: float = 0.0
     """When it is tried again, by `time.monotonic`."""
 
+    @property
+    def whose(self) -> str | None:
+        """Of which tenant and task the job is, as RQ's description of it says."""
+        return self.job.description
+
 
 class DependentsWorker(TurnTakingWorker):
     """The part of a worker that sees to what depends on jobs, one after the other, and waits for none of it."""
@@ -52,6 +57,8 @@ class DependentsWorker(TurnTakingWorker):
         self._awaited: deque[Awaited] = deque()
         """The first one is under way, if `_enqueuing` is there."""
         self._enqueuing: Aside | None = None
+        self._last_turns: dict[str | None, float] = {}
+        """Of whose jobs some are awaited, by `time.monotonic`."""
 
     def enqueue_dependents_aside(self, queue: Queue) -> None:
         """From now on, when RQ would do so itself."""
@@ -88,6 +95,8 @@ class DependentsWorker(TurnTakingWorker):
         if answer is not None:
             self._enqueuing = None
             self._note(self._awaited.popleft(), is_done=answer.is_whole)
+            if not self._awaited:
+                self._last_turns.clear()
             self._start_next()
 
     def see_all_dependents_through(self, seconds: float) -> None:
@@ -99,13 +108,15 @@ class DependentsWorker(TurnTakingWorker):
                 time.sleep(0.1)
 
     def _start_next(self) -> None:
-        """The first one whose time has come: others do not wait for one that has failed."""
+        """Of those whose time has come: others do not wait for one that has failed, nor for all of one tenant."""
         now = time.monotonic()
-        awaited = next((one for one in self._awaited if one.not_before <= now), None)
-        if awaited is None:
+        due = [one for one in self._awaited if one.not_before <= now]
+        if not due:
             return
+        awaited = min(due, key=lambda one: self._last_turns.get(one.whose, 0))
         aside, enqueue = Aside(self._seconds_for(awaited)), awaited.enqueue
         if aside.start(lambda: bool(enqueue())):
+            self._last_turns[awaited.whose] = now
             self._awaited.remove(awaited)
             self._awaited.appendleft(awaited)
             self._enqueuing = aside
@@ -139,4 +150,9 @@ class DependentsWorker(TurnTakingWorker):
 
     def _part(self) -> None:
         super()._part()
-        self.see_all_dependents_through(app_settings.LEASE_TTL)
+        try:
+            self.see_all_dependents_through(app_settings.LEASE_TTL)
+        finally:
+            for awaited in self._awaited:
+                text = "what depends on job %s is not enqueued, as its worker ends"
+                logger.warning(text, awaited.job.id, extra=logs.about_named(queue=awaited.job.origin))
