@@ -18,11 +18,14 @@ from django.db.backends.signals import connection_created
 
 from tenant_slots.db.leftovers import OURS
 
-COMMENTS = re.compile(r"\s*(--[^\n]*\n|/\*.*?\*/)", re.DOTALL)
+COMMENTS = r"\s*(?:(?:--[^\n]*\n|/\*.*?\*/)\s*)*"
 """What may stand before a statement."""
 
-SETS = re.compile(r"\s*(SET\s+(?!LOCAL\s|TRANSACTION\s)|SELECT\s.*\bset_config\s*\()", re.IGNORECASE | re.DOTALL)
-"""What is made again. Whatever else receivers ask is for their own knowledge."""
+SETS = re.compile(
+    rf"(?:^|;){COMMENTS}(?:SET\s+(?!LOCAL\s|TRANSACTION\s)|(?:SELECT|VALUES|WITH)\b.*\bset_config\s*\()",
+    re.IGNORECASE | re.DOTALL,
+)
+"""In what is made again, of one statement or several. Whatever else receivers ask is for their own knowledge."""
 
 Ask = Callable[[], list[str] | None]
 """Gives the statements; None where no session of the project can be made now."""
@@ -72,7 +75,7 @@ def made_by_receivers(connection: BaseDatabaseWrapper) -> list[str]:
         parameters = list(parameters) if many else parameters
         answer = execute(sql, parameters, many, context)  # or it has failed, and set nothing
         text = _text_of(sql, connection)
-        if SETS.match(_without_comments(text)):
+        if SETS.search(text):
             compose = connection.ops.compose_sql  # type: ignore[attr-defined]
             made.extend(compose(text, one) for one in (parameters if many else [parameters]))
         return answer
@@ -90,12 +93,6 @@ def _text_of(sql: Any, connection: BaseDatabaseWrapper) -> str:
     if hasattr(sql, "as_string"):
         return str(sql.as_string(connection.connection))
     return sql.decode() if isinstance(sql, bytes) else str(sql)
-
-
-def _without_comments(sql: str) -> str:
-    while comment := COMMENTS.match(sql):
-        sql = sql[comment.end() :]
-    return sql
 
 
 def make(connection: BaseDatabaseWrapper) -> None:

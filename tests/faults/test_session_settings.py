@@ -206,14 +206,28 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def test_settings_are_made_again_and_nothing_else(receiver: list[str]) -> None:
-    kept = ["SET app.one = 'a'", "set session app.two = 'b'", "SELECT set_config('app.three', 'c', false)"]
-    receiver += [*kept, "SELECT 1", "SET LOCAL app.four = 'd'", "CREATE TEMPORARY TABLE own_table (id int)"]
+    kept = [
+        "SET app.one = 'a'",
+        "set session app.two = 'b'",
+        "WITH wanted AS (SELECT 'app.three' AS name) SELECT set_config(name, 'c', false) FROM wanted",
+        "VALUES (set_config('app.four', 'd', false))",
+        "RESET statement_timeout; -- of a role\n /* or more */ SET app.five = 'e'",
+        "SELECT 1; SELECT set_config('app.six', 'f', false)",
+    ]
+    receiver += [
+        *kept,
+        "SELECT 1",
+        "SET LOCAL app.four = 'x'",
+        "SELECT 2; SET LOCAL app.five = 'x'",
+        "CREATE TEMPORARY TABLE own_table (id int)",
+    ]
     made = settings_of_project(5)
     assert made == kept
     session_settings.learn(made)
     with private_connection(5, is_silent=True), connection.cursor() as cursor:
-        cursor.execute("SELECT current_setting('app.one'), current_setting('app.two'), current_setting('app.three')")
-        assert cursor.fetchone() == ("a", "b", "c")
+        names = ("one", "two", "three", "four", "five", "six")
+        cursor.execute("SELECT " + ", ".join(f"current_setting('app.{name}')" for name in names))
+        assert cursor.fetchone() == ("a", "b", "c", "d", "e", "f")
 
 
 def test_a_session_of_our_own_is_not_begun_before_they_are_known(
