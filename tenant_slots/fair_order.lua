@@ -24,8 +24,8 @@ local NOTHING_YET = {0, 0, 0, 0, 0, -1, 0, 1, 0, 0, 0}
 local FREED = 2 -- it has a place, and since its last turn there a slot of it was freed elsewhere
 local SHUT = 3  -- it left because none of its jobs may start, whichever it is: one more of them changes nothing
 
-local TIMES = '<ddddHBdBB'
-local TIMES_BYTES = 45 -- what an older version has left there is forgotten, as all of this may be
+local TIMES = '<dddddHBdBB'
+local TIMES_BYTES = 53 -- what an older version has left there is forgotten, as all of this may be
 local GIVEN = '<dHc8'  -- follows these, of each feeder that has been given a turn
 local GIVEN_BYTES = 18
 
@@ -96,11 +96,11 @@ local function packed(r)
   return struct.pack('<Hc0', #r.queue, r.queue) .. values
 end
 
--- virtual: the queue's virtual time. newcomers: counts them. mean: of all jobs, negative if not known. swept: when the sweep
--- charged what runs. most: workers that were seen lately. plain: it is a tenant's turn before plain RQ jobs. wakes: when the
--- first of those may start a job that may not now; 0 if there is none. behind: some tenants stand behind all others.
--- brought: plain RQ jobs have been pushed as tenants' jobs. given: by feeder, the jobs of its turn that are still to be
--- pushed, and until when they have a place in the window.
+-- virtual: the queue's virtual time. sure: without that of jobs which had not ended. newcomers: counts them. mean: of all
+-- jobs, negative if not known. swept: when the sweep charged what runs. most: workers that were seen lately. plain: it is a
+-- tenant's turn before plain RQ jobs. wakes: when the first of those may start a job that may not now; 0 if there is none.
+-- behind: some tenants stand behind all others. brought: plain RQ jobs have been pushed as tenants' jobs. given: by feeder,
+-- the jobs of its turn that are still to be pushed, and until when they have a place in the window.
 local read_times = {}
 
 -- Without what is over by now. Nor does a clock that is set back keep a place for longer.
@@ -116,10 +116,12 @@ end
 local function times_of(queue)
   local t = read_times[queue]
   if not t then
-    t = {virtual = 0, newcomers = 0, mean = -1, swept = 0, most = 0, plain = 0, wakes = 0, behind = 0, brought = 0, given = {}}
+    t = {virtual = 0, sure = 0, newcomers = 0, mean = -1, swept = 0, most = 0, plain = 0, wakes = 0, behind = 0, brought = 0}
+    t.given = {}
     local raw = raw_of(field_of(queue))
     if #raw >= TIMES_BYTES and (#raw - TIMES_BYTES) % GIVEN_BYTES == 0 then
-      t.virtual, t.newcomers, t.mean, t.swept, t.most, t.plain, t.wakes, t.behind, t.brought = struct.unpack(TIMES, raw)
+      t.virtual, t.sure, t.newcomers, t.mean, t.swept, t.most, t.plain, t.wakes, t.behind, t.brought =
+        struct.unpack(TIMES, raw)
       t.given = given_in(raw)
     end
     read_times[queue] = t
@@ -135,7 +137,7 @@ end
 
 local function packed_times(t)
   local raw = struct.pack(
-    TIMES, t.virtual, t.newcomers, t.mean, t.swept, math.min(65535, t.most), t.plain, t.wakes, t.behind, t.brought
+    TIMES, t.virtual, t.sure, t.newcomers, t.mean, t.swept, math.min(65535, t.most), t.plain, t.wakes, t.behind, t.brought
   )
   for feeder, turn in pairs(t.given) do raw = raw .. struct.pack(GIVEN, turn.ends, math.min(65535, turn.jobs), feeder) end
   return raw
@@ -249,6 +251,7 @@ end
 local function offered(record, has_place)
   record.offers = (record.offers + 1) % 2 ^ 32
   if not has_place then enter(record) end
+  if record.parked == FREED then record.frees = (record.frees + 1) % 2 ^ 16 end
   record.parked = 0
   write(record)
 end
@@ -420,6 +423,7 @@ local function turn_of(record, jobs)
     record.parked = 0
   end
   note(record.queue, 'virtual', math.max(times_of(record.queue).virtual, measured(record)))
+  note(record.queue, 'sure', math.max(times_of(record.queue).sure, record.done))
   begin(record, jobs)
   write(record)
 end
@@ -459,11 +463,9 @@ end
 -- Of the time that a tenant's jobs were taken to run for, some has not been: their ends could not be told for a while, or
 -- the clock of Redis was put forward. Where the queue's virtual time has come from that it goes back.
 local function take_back(record, before)
-  local virtual = times_of(record.queue).virtual
-  local too_much = before - measured(record)
-  if too_much * record.share > NOTICED and before >= virtual then
-    note(record.queue, 'virtual', math.max(measured(record), virtual - too_much))
-  end
+  local t, after = times_of(record.queue), measured(record)
+  local is_less = (before - after) * record.share > NOTICED
+  if is_less and before >= t.virtual then note(record.queue, 'virtual', math.min(t.virtual, math.max(t.sure, after))) end
 end
 
 local function settle(queue, tenant, seconds)
@@ -479,7 +481,7 @@ local function settle(queue, tenant, seconds)
     note(queue, 'mean', mean < 0 and seconds or mean + NEWEST * (seconds - mean))
     record.mean = record.mean < 0 and seconds or record.mean + NEWEST * (seconds - record.mean)
   end
-  take_back(record, before)
+  if record.jobs == 0 then take_back(record, before) end -- of one among several nobody knows when it began
   write(record)
   return place_again(record)
 end
@@ -532,7 +534,12 @@ local function make_free(tenant, seconds, queue, is_over)
   local has_place = false
   if seconds ~= NOTHING_CHARGED then has_place = settle(queue, tenant, seconds) end
   local record = read(queue, tenant)
-  if has_place or is_over ~= '1' or not has_nothing(record) then may_do_more(record, has_place) end
+  if has_place or is_over ~= '1' or not has_nothing(record) then
+    may_do_more(record, has_place)
+  else -- who has had a turn there before may have seen that it was full
+    record.frees = (record.frees + 1) % 2 ^ 16
+    write(record)
+  end
   local others = {}
   for lane, record in pairs(records_of(tenant)) do
     if lane ~= queue and is_parked(record) then
@@ -795,13 +802,15 @@ local function forget_workers(queue)
   end
 end
 
--- Those that are in RQ's list no more.
+-- Those that are at the head of RQ's list no more, where they were put.
 local function forget_brought(queue)
   if times_of(queue).brought == 0 then return end
-  for _, rq_id in ipairs(redis.call('SMEMBERS', key('brought', queue))) do
-    if not redis.call('LPOS', 'rq:queue:' .. queue, rq_id) then redis.call('SREM', key('brought', queue), rq_id) end
+  local is_there, kept = {}, 0
+  for _, rq_id in ipairs(redis.call('LRANGE', 'rq:queue:' .. queue, 0, FIELDS - 1)) do is_there[rq_id] = true end
+  for rq_id in pairs(brought_in(queue)) do
+    if is_there[rq_id] then kept = 1 else redis.call('SREM', key('brought', queue), rq_id) end
   end
-  note(queue, 'brought', redis.call('EXISTS', key('brought', queue)))
+  note(queue, 'brought', kept)
 end
 
 -- What is under way is charged for as long as it has run, at least the mean: tenant, its jobs, and their seconds in turn.

@@ -47,7 +47,7 @@ def write(tenant_queue_id: int, rq_queue: str, record: Record) -> None:
     django_rq.get_connection(rq_queue).hset(KNOWN, tenant_queue_id, packed(rq_queue, record))
 
 
-TIMES = struct.calcsize("<ddddHBdBB")
+TIMES = struct.calcsize("<dddddHBdBB")
 
 
 def given(rq_queue: str) -> list[int]:

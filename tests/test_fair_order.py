@@ -40,7 +40,7 @@ from tests.order_records import KNOWN, Record, age_given, given, packed, records
 from tests.repair.sweeps import sweep_now
 
 QUEUE, LANE, OTHER_LANE = "imports", "imports_bulk", "imports_slow"
-A, B, C = 1, 2, 3
+A, B, C, D = 1, 2, 3, 4
 
 OURS = "0b8f9a52-6a0e-4dc6-9d0c-3c6f1d1f0a{:02d}-1"
 """An RQ id as tenants' jobs have it."""
@@ -1396,6 +1396,27 @@ def test_a_slot_that_is_freed_in_another_queue_is_not_forgotten_either() -> None
     assert order() == [A]
 
 
+def test_nor_is_one_that_was_freed_in_another_queue_before_something_is_enqueued() -> None:
+    offer(A)
+    turn = next_one()
+    fair_order.freed(Freed(A, NOTHING_CHARGED, LANE))
+    offer(A)
+    fair_order.drop(turn, is_full=True, is_shut=True)
+    assert order() == [A]
+
+
+def test_nor_is_one_of_a_tenant_that_had_nothing_left_when_it_was_freed() -> None:
+    """One worker is late to say that all slots were taken: others have run all that was there meanwhile."""
+    offer(A)
+    late, quick = next_one(), next_one()
+    fair_order.drop(quick, 1, is_full=False)
+    fair_order.freed(Freed(A, 0.1, QUEUE, is_over=True))
+    fair_order.freed(Freed(A, 0.1, QUEUE, is_over=True))
+    offer(A)
+    fair_order.drop(late, is_full=True, is_shut=True)
+    assert order() == [A]
+
+
 def test_what_is_enqueued_while_its_last_job_ends_has_a_turn() -> None:
     """Nothing waited when the worker asked the database. That the tenant is not shut any more nobody knew by then."""
     offer(A)
@@ -1549,6 +1570,40 @@ def test_the_clock_of_the_queue_does_not_go_back_for_a_tenant_that_is_behind_it(
     offer(C)
     fair_order.freed(Freed(C, 0.0, QUEUE))
     assert record(C).done >= 600
+
+
+def test_the_clock_of_the_queue_does_not_go_forward_where_a_job_waits_in_the_window() -> None:
+    """Beside four jobs that run for an hour: D has waited all the while, and C comes now."""
+    offer(A), starts(A)
+    fair_order.charge(QUEUE, [(A, 5, 0.0)])
+    offer(D)
+    fair_order.charge(QUEUE, [(A, 5, 4 * 3600.0 + 5)])
+    fair_order.charge(QUEUE, [(A, 5, 4 * 3600.0)])
+    offer(C)
+    for seconds in (*[3600.0] * 4, NOTHING_RAN):
+        fair_order.freed(Freed(A, seconds, QUEUE))
+    had = Counter(served(200))
+    assert abs(had[C] - had[D]) <= 4
+
+
+def test_a_cancel_beside_long_jobs_makes_no_credit_of_absence() -> None:
+    """Four of A run for an hour, and one in the window is canceled. B has had as much as these, and D comes back."""
+    offer(D), starts(D)
+    fair_order.drop(Turn(QUEUE, D, jobs=0, offers=record(D).offers), is_full=False)
+    fair_order.freed(Freed(D, 1.0, QUEUE, is_over=True))
+    offer(A), starts(A)
+    fair_order.charge(QUEUE, [(A, 4, 4 * 3600.0)])
+    offer(B), starts(B)
+    fair_order.drop(Turn(QUEUE, B, jobs=0, offers=record(B).offers), is_full=False)
+    fair_order.freed(Freed(B, 4 * 3600.0, QUEUE, is_over=True))
+    away(D, 4 * 3600)
+    starts(A)
+    fair_order.freed(Freed(A, NOTHING_RAN, QUEUE))
+    offer(B), offer(D)
+    for _ in range(4):
+        fair_order.freed(Freed(A, 3600.0, QUEUE))
+    had = Counter(served(400))
+    assert abs(had[D] - had[B]) <= 4
 
 
 def test_a_clock_of_redis_that_was_set_back_earns_nobody_what_it_was_away_for() -> None:
