@@ -9,21 +9,30 @@ from typing import Any
 from django.utils import timezone
 
 from tenant_slots.conf import app_settings
+from tenant_slots.exact_json import size_of
 from tenant_slots.logs import fields_of
 from tenant_slots.models import ENDED, State, TenantJob
 
 SHORT = 100
-"""Characters: the ids of a trace take fewer."""
+"""Bytes: the ids of a trace take fewer."""
 
 
 def headers(found: Mapping[str, str]) -> dict[str, str]:
-    """What the job's row is to keep of them: none that is empty, or too long.
+    """What the job's row is to keep of them: none that is empty, and the shortest ones as far as there is room.
 
-    Whoever sends the project a request says how long its ``baggage`` is, and that must not keep the request from
-    enqueueing. An eighth of what a context may take is as much as the standard asks for.
+    Whoever sends the project a request says how long its ``baggage`` is, which for some propagators is a header for
+    each item, and that must not keep the request from enqueueing. An eighth of what a context may take is as much as
+    the standard asks for.
     """
-    longest = max(SHORT, app_settings.MAX_ARGS_BYTES // 8)
-    return {name: value for name, value in found.items() if value and len(value) <= longest}
+    kept: dict[str, str] = {}
+    room = max(SHORT, app_settings.MAX_ARGS_BYTES // 8)
+    for name, value in sorted(found.items(), key=lambda header: len(header[1])):
+        room -= size_of({name: value})
+        if room < 0:
+            break
+        if value:
+            kept[name] = value
+    return kept
 
 
 def headers_of(job: TenantJob, key: str) -> dict[str, str]:

@@ -21,9 +21,10 @@ import pytest
 import sentry_sdk
 from django.db.models import JSONField, Value
 from django.test import override_settings
-from opentelemetry import context, propagate, trace
+from opentelemetry import baggage, context, propagate, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.propagators.composite import CompositePropagator
+from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -535,6 +536,36 @@ def test_a_header_that_is_too_long_for_a_row_keeps_nobody_from_enqueueing(most: 
         by_sentry = jobs.succeeds.enqueue("acme").context["sentry"]
     assert by_sentry.keys() == {"sentry-trace"} | kept
     assert TRACE in by_sentry["sentry-trace"]
+
+
+class HeaderForEachItem(TextMapPropagator):
+    """As Jaeger's: what a visitor sends as baggage becomes as many headers as that has items."""
+
+    fields: set[str] = set()
+
+    def inject(self, carrier: Any, context: Any = None, setter: Any = None) -> None:
+        carrier.update({f"uberctx-{name}": value for name, value in baggage.get_all(context).items()})
+
+    def extract(self, carrier: Any, context: Any = None, getter: Any = None) -> Any:
+        return context
+
+
+@pytest.mark.usefixtures("spans")
+def test_many_headers_that_are_too_long_together_keep_nobody_from_enqueueing() -> None:
+    """The shortest ones are kept, among them the one that has the trace."""
+    before = propagate.get_global_textmap()
+    propagate.set_global_textmap(CompositePropagator([HeaderForEachItem(), TraceContextTextMapPropagator()]))
+    sent = context.get_current()
+    for number in range(12):
+        sent = baggage.set_baggage(f"item{number}", "x" * (8000 if number else 10), sent)
+    token = context.attach(sent)
+    try:
+        with request():
+            kept = jobs.succeeds.enqueue("acme").context["opentelemetry"]
+    finally:
+        context.detach(token)
+        propagate.set_global_textmap(before)
+    assert kept.keys() == {"traceparent", "uberctx-item0", "uberctx-item1"}
 
 
 @pytest.mark.parametrize(
