@@ -43,6 +43,9 @@ ORIGIN = "auto.queue.tenant_slots"
 
 TAGS = ("task", "tenant", "queue", "attempt")
 
+IN_META_OF_RQ = "_sentry_trace_headers"
+"""Where that integration notes the trace of whoever enqueued a plain RQ job (sentry_sdk 2.12 to 2.75)."""
+
 
 _told: ContextVar[TenantJob | None] = ContextVar("tenant_slots_told_sentry", default=None)
 """The job whose failure is the last one that is an event by now."""
@@ -119,13 +122,20 @@ def _tell_of(known: dict[str, Any], scope: sentry_sdk.Scope) -> None:
 
 @contextmanager
 def _transaction(job: TenantJob, attributes: dict[str, Any]) -> Iterator[None]:
-    headers = tracing.headers_of(job, KEY)
     sentry_sdk.get_current_scope().span = None  # this scope is the job's
-    transaction = sentry_sdk.continue_trace(headers, op=OPERATION, name=job.task, source="task", origin=ORIGIN)
+    transaction = sentry_sdk.continue_trace(_headers_of(job), op=OPERATION, name=job.task, source="task", origin=ORIGIN)
     with sentry_sdk.start_transaction(transaction, custom_sampling_context=_for_sampler(job)) as span:
         for name, value in attributes.items():
             span.set_data(name, value)
         yield
+
+
+def _headers_of(job: TenantJob) -> dict[str, str]:
+    """A plain RQ job brings those of sentry_sdk's integration, unless the project has put ours into its meta."""
+    rq_job = get_current_job()
+    if (headers := tracing.headers_of(job, KEY)) or rq_job is None or rq_job.id != job.rq_job_id:
+        return headers
+    return tracing.texts_in(rq_job.meta.get(IN_META_OF_RQ))
 
 
 def _drop_around() -> None:
@@ -147,7 +157,7 @@ def _are_spans_streamed() -> bool:
 def _segment(job: TenantJob, attributes: dict[str, Any]) -> Iterator[None]:
     """What a transaction is where spans are streamed."""
     own = {"sentry.op": OPERATION, "sentry.origin": ORIGIN, "sentry.segment.name.source": "task"}
-    if headers := tracing.headers_of(job, KEY):
+    if headers := _headers_of(job):
         traces.continue_trace(headers)
     else:
         traces.new_trace()

@@ -37,7 +37,10 @@ def headers(found: Mapping[str, str]) -> dict[str, str]:
 
 def headers_of(job: TenantJob, key: str) -> dict[str, str]:
     """What was kept of them. Other programs and SQL may have written anything there, and no job fails for its trace."""
-    found = job.context.get(key)
+    return texts_in(job.context.get(key))
+
+
+def texts_in(found: object) -> dict[str, str]:
     return {name: value for name, value in found.items() if isinstance(value, str)} if isinstance(found, dict) else {}
 
 

@@ -40,6 +40,7 @@ from sentry_sdk.transport import Transport
 from tenant_slots.contrib import opentelemetry, sentry
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import State, TenantJob
+from tenant_slots.tasks.context import IN_META
 from tenant_slots.workers import TenantSimpleWorker, unobserved
 from tests.contrib import jobs
 from tests.factories import fresh, tenant_queue, waiting_job, work
@@ -328,6 +329,28 @@ def test_a_plain_rq_job_has_its_transaction_whatever_runs_inside_of_it(
     inside, *around = [one["transaction"] for one in sent.of("transaction")][len(control) :]
     assert inside == jobs.succeeds.tenant_task.path
     assert around == ["tests.contrib.jobs.calls_one_of_ours"] * len(control)
+
+
+@pytest.mark.parametrize("settings", [{}, ONLY_SENTRY], ids=["control: without our context", "with it"])
+def test_a_plain_rq_job_is_in_the_trace_that_sentrys_rq_integration_has_noted(settings: dict[str, Any]) -> None:
+    """It brings no context of ours, unless the project puts it there."""
+    with sentry_on(InMemory(), RqIntegration()) as sent, override_settings(TENANT_SLOTS=settings):
+        with sentry_sdk.start_transaction(name="request", op="http.server") as asked:
+            django_rq.get_queue("imports").enqueue(jobs.process, "acme")
+        work()
+    runs = [one for one in sent.of("transaction") if one["transaction"] != "request"]
+    assert runs or not settings, "older versions of sentry_sdk do not know this class of workers by themselves"
+    assert {one["contexts"]["trace"]["trace_id"] for one in runs} <= {asked.trace_id}
+
+
+def test_a_plain_rq_job_that_brings_our_context_is_in_that_trace(sent: InMemory) -> None:
+    with sentry_sdk.start_transaction(name="first") as first:
+        meta = {IN_META: sentry.capture()}
+    with sentry_sdk.start_transaction(name="second"):
+        django_rq.get_queue("imports").enqueue(jobs.process, "acme", meta=meta)
+    work()
+    trace_of = {one["transaction"]: one["contexts"]["trace"]["trace_id"] for one in sent.of("transaction")}
+    assert trace_of[jobs.process.tenant_task.path] == first.trace_id
 
 
 def moved(job: TenantJob) -> None:
