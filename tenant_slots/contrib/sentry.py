@@ -46,9 +46,14 @@ TAGS = ("task", "tenant", "queue", "attempt")
 IN_META_OF_RQ = "_sentry_trace_headers"
 """Where that integration notes the trace of whoever enqueued a plain RQ job (sentry_sdk 2.12 to 2.75)."""
 
+NO_FAILURES = (TenantBusy, EndedAtOnce)
+
 
 _told: ContextVar[TenantJob | None] = ContextVar("tenant_slots_told_sentry", default=None)
 """The job whose failure is the last one that is an event by now."""
+
+_last_run: ContextVar[tuple[TenantJob, str] | None] = ContextVar("tenant_slots_last_run_in_sentry", default=None)
+"""The job that has run here last, and its run in its trace, which a job that brings no trace has begun."""
 
 _told_rq_id: ContextVar[str | None] = ContextVar("tenant_slots_told_sentry_rq_id", default=None)
 """The RQ job that has brought such a job, the last one that did."""
@@ -88,14 +93,15 @@ def job_context(job: TenantJob) -> Iterator[None]:
                     try:
                         with _captured(job, around):
                             yield
-                    except (TenantBusy, EndedAtOnce) as error:  # which the transaction would take for a failure
+                    except NO_FAILURES as error:  # which the transaction would take for a failure
                         put_back = error
                 if put_back is not None:
                     raise put_back
             else:
-                yield
+                with _beside_run(job):
+                    yield
         failed = False
-    except (TenantBusy, EndedAtOnce):
+    except NO_FAILURES:
         failed = False
         raise
     finally:
@@ -127,6 +133,7 @@ def _transaction(job: TenantJob, attributes: dict[str, Any]) -> Iterator[None]:
     with sentry_sdk.start_transaction(transaction, custom_sampling_context=_for_sampler(job)) as span:
         for name, value in attributes.items():
             span.set_data(name, value)
+        _note_run(job)
         yield
 
 
@@ -136,6 +143,31 @@ def _headers_of(job: TenantJob) -> dict[str, str]:
     if (headers := tracing.headers_of(job, KEY)) or rq_job is None or rq_job.id != job.rq_job_id:
         return headers
     return tracing.texts_in(rq_job.meta.get(IN_META_OF_RQ))
+
+
+def _note_run(job: TenantJob) -> None:
+    _last_run.set((job, sentry_sdk.get_traceparent() or ""))
+
+
+@contextmanager
+def _beside_run(job: TenantJob) -> Iterator[None]:
+    """What is called for a job besides its function, such as ``on_success``: no transaction, but its errors are told
+    under the job's name, in the trace of its run where it has had one here.
+    """
+    run = _last_run.get()
+    headers = {"sentry-trace": run[1]} if run is not None and run[0] == job else _headers_of(job)
+    scope = sentry_sdk.get_current_scope()
+    scope.span = None
+    scope.set_transaction_name(job.task, source="task")
+    for each in (scope, sentry_sdk.get_isolation_scope()):
+        each.generate_propagation_context(headers)
+    try:
+        yield
+    except NO_FAILURES:
+        raise
+    except BaseException as error:
+        _tell(error)
+        raise
 
 
 def _drop_around() -> None:
@@ -163,6 +195,7 @@ def _segment(job: TenantJob, attributes: dict[str, Any]) -> Iterator[None]:
         traces.new_trace()
     sentry_sdk.get_current_scope().set_custom_sampling_context(_for_sampler(job))
     with traces.start_span(name=job.task, attributes=own | attributes, parent_span=None):
+        _note_run(job)
         yield
 
 
@@ -175,18 +208,22 @@ def _captured(job: TenantJob, around: sentry_sdk.Scope) -> Iterator[None]:
     """A failure, also by ``sys.exit()``, but no `TenantBusy`, nor a run that goes on elsewhere."""
     try:
         yield
-    except (TenantBusy, EndedAtOnce):
+    except NO_FAILURES:
         raise
     except BaseException as error:
-        options = sentry_sdk.get_client().options
-        mechanism = {"type": "tenant_slots", "handled": False}
-        event, hint = event_from_exception(error, client_options=options, mechanism=mechanism)
-        sentry_sdk.capture_event(event, hint)
+        _tell(error)
         delivery = _delivery_of(job)
         _note_as_told(job, delivery)
         _drop_what_rq_raises(delivery, around)
         _drop_what_is_logged()
         raise
+
+
+def _tell(error: BaseException) -> None:
+    options = sentry_sdk.get_client().options
+    mechanism = {"type": "tenant_slots", "handled": False}
+    event, hint = event_from_exception(error, client_options=options, mechanism=mechanism)
+    sentry_sdk.capture_event(event, hint)
 
 
 def _delivery_of(job: TenantJob) -> Job | None:

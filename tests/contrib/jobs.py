@@ -181,6 +181,14 @@ def fails_twice(tenant: str) -> None:
     raise ValueError("no such feed")
 
 
+def cannot_tell(job: TenantJob, result: object) -> None:
+    raise KeyError("nobody to tell")
+
+
+@tenant_job("imports", tenant="tenant", on_success=cannot_tell)
+def succeeds_in_vain(tenant: str) -> None: ...
+
+
 @tenant_job("imports", tenant="tenant")
 def fails_unspeakably(tenant: str) -> None:
     """With a text that RQ could not write, so that it is given another error."""

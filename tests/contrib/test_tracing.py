@@ -353,6 +353,31 @@ def test_a_plain_rq_job_that_brings_our_context_is_in_that_trace(sent: InMemory)
     assert trace_of[jobs.process.tenant_task.path] == first.trace_id
 
 
+@pytest.mark.parametrize("in_a_trace", [True, False])
+@pytest.mark.parametrize("task", [jobs.succeeds_in_vain, jobs.fails_twice])
+def test_an_error_of_a_callback_is_told_with_the_jobs_name_and_tags_in_the_trace_of_its_run(
+    sent: InMemory, task: Any, in_a_trace: bool
+) -> None:
+    if in_a_trace:
+        with sentry_sdk.start_transaction(name="request"):
+            job = task.enqueue("acme")
+    else:
+        with override_settings(TENANT_SLOTS={}):
+            job = task.enqueue("acme")
+    work()
+    (run,) = [one for one in sent.of("transaction") if one["transaction"] == job.task]
+    (event,) = [one for one in sent.of("event") if one["exception"]["values"][-1]["type"] == "KeyError"]
+    assert event["transaction"] == job.task
+    assert event["tags"].items() >= {"tenant_slots.tenant": "acme", "tenant_slots.task": job.task}.items()
+    assert event["contexts"]["trace"]["trace_id"] == run["contexts"]["trace"]["trace_id"]
+
+
+def test_an_error_of_a_callback_is_told_once(sent: InMemory) -> None:
+    jobs.succeeds_in_vain.enqueue("acme")
+    work()
+    assert errors_in(sent) == ["KeyError"]
+
+
 def moved(job: TenantJob) -> None:
     """To where no worker finds it any more."""
     TenantJob.objects.filter(pk=job.pk).update(task="shop.nowhere.fails")
