@@ -107,7 +107,7 @@ def autoscaling(request: HttpRequest) -> JsonResponse:
 
     For whatever starts workers, such as KEDA's ``metrics-api``. It is 503 while the database cannot be asked, so that
     nobody takes nothing known for nothing to do. 404 to everybody while ``MAY_VIEW_METRICS`` is empty, and to those
-    whom it does not allow; 400 for an unknown queue. Five queries.
+    whom it does not allow; 400 for an unknown queue. Two queries.
 
     Raises:
         InvalidSetting: the callable of ``MAY_VIEW_METRICS`` cannot be imported.

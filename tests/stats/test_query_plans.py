@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.db.models import Count
+from django.test.utils import CaptureQueriesContext
 
 from tenant_slots.db import clock
 from tenant_slots.db.clock import minute_of
 from tenant_slots.models import Stage, State, TenantJob, TenantQueue
 from tenant_slots.statements import ADMITTED
-from tenant_slots.stats import dependencies, minute_counts, percentiles, worker_time
+from tenant_slots.stats import dependencies, metrics, minute_counts, percentiles, worker_time
 from tenant_slots.stats.expressions import count_of, jobs_of_row, oldest_wait, ran_lately
 from tenant_slots.stats.key_limits import jobs_below_key_limit
 from tenant_slots.stats.limit_reasons import reason_of_limit
@@ -22,7 +23,7 @@ from tenant_slots.stats.positions import with_position
 from tenant_slots.stats.tenant_queues import with_longest_wait, with_waiting
 from tenant_slots.stats.tiles import sums_of_all
 from tests.factories import TASK, many_waiting, tenant_queue
-from tests.plans import explained
+from tests.plans import explained, explained_sql, without
 
 pytestmark = pytest.mark.django_db
 
@@ -48,6 +49,16 @@ def filled() -> TenantQueue:
 def test_waiting_jobs_are_counted_from_an_index_of_the_waiting_ones() -> None:
     filled()
     plan = explained(with_waiting(TenantQueue.objects.all()))
+    assert OF_WAITING_JOBS.search(plan), plan
+
+
+@on_postgresql
+def test_the_metrics_count_waiting_jobs_from_an_index_of_the_waiting_ones() -> None:
+    filled()
+    with CaptureQueriesContext(connection) as asked:
+        metrics.by_queue()
+    with without("seqscan", "bitmapscan"):
+        plan = explained_sql(asked[0]["sql"])
     assert OF_WAITING_JOBS.search(plan), plan
 
 
