@@ -9,6 +9,9 @@ from uuid import UUID
 
 from tenant_slots.django_tasks.aliases import alias_today
 from tenant_slots.django_tasks.api import (
+    DEFAULT_TASK_QUEUE_NAME,
+    TASK_MAX_PRIORITY,
+    TASK_MIN_PRIORITY,
     AnyResult,
     AnyTask,
     TaskError,
@@ -105,13 +108,21 @@ def _values_of(job: TenantJob, mark: Mapping[str, Any], task: AnyTask) -> dict[s
     """What the call's Task had that others of the same function may have not."""
     named = mark.get("named", [])
     return {
-        "priority": job.priority,
-        "queue_name": job.tenant_queue.queue,
+        "priority": min(max(job.priority, TASK_MIN_PRIORITY), TASK_MAX_PRIORITY),  # staff may give it any
+        "queue_name": _queue_name_of(job, task),
         "run_after": mark_time(mark, "run_after"),
         **({"backend": alias_today(mark["backend"], task)} if mark else {}),
         **({"explicit_tenant": job.tenant_queue.tenant} if "tenant" in named else {}),
         **({"explicit_key": job.key} if "key" in named else {}),
     }
+
+
+def _queue_name_of(job: TenantJob, task: AnyTask) -> str:
+    """Django's default where the Task leaves the queue to the decorator inside, of which ``QUEUES`` need not know."""
+    queue: str = job.tenant_queue.queue
+    inner = getattr(task.func, "tenant_task", None)
+    is_left = inner is not None and inner.queue == queue and task.queue_name == DEFAULT_TASK_QUEUE_NAME
+    return DEFAULT_TASK_QUEUE_NAME if is_left else queue
 
 
 def mark_time(mark: Mapping[str, Any], name: str) -> datetime | None:

@@ -115,6 +115,12 @@ def tidy_up(shop: str) -> str:
     return f"{shop} is tidy"
 
 
+@task
+@tenant_job("imports", tenant="shop")
+def open_up(shop: str) -> None:
+    """Leaves the queue to the decorator inside."""
+
+
 @task(queue_name="imports")
 @tenant_job("imports", tenant="shop", on_busy="discard")
 def not_twice(shop: str) -> None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -10,6 +11,7 @@ from datetime import timezone as zone
 from typing import Any
 from uuid import UUID, uuid4
 
+import django
 import django_rq
 import pytest
 from asgiref.sync import async_to_sync
@@ -422,6 +424,30 @@ def test_arguments_are_made_plain_and_what_cannot_be_is_refused() -> None:
         tasks.ping.using(tenant="acme").enqueue(float("nan"))
     with pytest.raises(TypeError, match="missing"):
         tasks.add.using(tenant="acme").enqueue()
+
+
+def raised_by_staff() -> Any:
+    result = tasks.add.enqueue("acme", 1)
+    job_of(result).set_priority(500)
+    return result
+
+
+def left_to_the_decorator_inside() -> Any:
+    result = tasks.open_up.enqueue("acme")
+    assert job_of(result).tenant_queue.queue == "imports"
+    return result
+
+
+@pytest.mark.parametrize(("called", "queue"), [(raised_by_staff, "imports"), (left_to_the_decorator_inside, "default")])
+def test_the_task_of_a_result_can_be_called_again(called: Callable[[], Any], queue: str) -> None:
+    """Also where its job has a priority or a queue that Django would refuse for a Task."""
+    backend = {"BACKEND": BACKEND, "QUEUES": [queue], "OPTIONS": {"TENANT": "tenant_id"}}
+    with override_settings(TASKS={"default": backend}):
+        result = tasks.add.get_backend().get_result(called().id)
+        again = result.task.using(tenant="other").enqueue(*result.args)
+        assert job_of(again).tenant_queue.queue == job_of(result).tenant_queue.queue
+        if django.VERSION >= (6, 1):  # before, a Task can be pickled nowhere
+            assert pickle.loads(pickle.dumps(result)) == result
 
 
 def test_results_of_others_are_not_found() -> None:
