@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -138,7 +139,18 @@ def _kept(path: str, result: Any) -> Any:
     """
     if isinstance(result, Retry):
         return result
-    plain = normalize_json(result)
+    plain = _with_texts_as_keys(normalize_json(result))
     if problem := result_problem(plain):
         raise ResultNotStorable(task=path, problem=problem)
     return plain
+
+
+def _with_texts_as_keys(value: Any) -> Any:
+    """As JSON writes the keys that Django leaves as they are, such as numbers."""
+    if isinstance(value, dict):
+        return {_as_text(key): _with_texts_as_keys(item) for key, item in value.items()}
+    return [_with_texts_as_keys(item) for item in value] if isinstance(value, list) else value
+
+
+def _as_text(key: Any) -> str:
+    return key if isinstance(key, str) else json.dumps(key)

@@ -75,7 +75,14 @@ def exit_at_once(tenant_id: str) -> None:
 
 @task(queue_name="imports")
 def give(tenant_id: str, what: str) -> Any:
-    return {"set": {1}, "tuple": (1, (2,)), "large": "x" * 2_000_000, "nan": float("nan"), "bytes": b"abc"}[what]
+    return {
+        "set": {1},
+        "tuple": (1, (2,)),
+        "large": "x" * 2_000_000,
+        "nan": float("nan"),
+        "bytes": b"abc",
+        "keys": [{1: {"a": {2.5: 3}}, False: 4, None: 5}],
+    }[what]
 
 
 @task(queue_name="imports", takes_context=True)

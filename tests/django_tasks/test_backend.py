@@ -270,8 +270,15 @@ def test_a_result_that_cannot_be_kept_is_a_failure(what: str, error: Any) -> Non
     assert error in (result.errors[0].exception_class, result.errors[0].exception_class.__name__)
 
 
-@pytest.mark.parametrize(("what", "kept"), [("tuple", [1, [2]]), ("bytes", "abc")])
-def test_a_result_is_made_plain_as_django_does(what: str, kept: Any) -> None:
+@pytest.mark.parametrize(
+    ("what", "kept"),
+    [
+        ("tuple", [1, [2]]),
+        ("bytes", "abc"),
+        ("keys", [{"1": {"a": {"2.5": 3}}, "false": 4, "null": 5}]),
+    ],
+)
+def test_a_result_is_made_plain_as_django_and_json_do(what: str, kept: Any) -> None:
     result = tasks.give.enqueue("acme", what)
     run_jobs()
     result.refresh()
@@ -422,6 +429,8 @@ def test_arguments_are_made_plain_and_what_cannot_be_is_refused() -> None:
         tasks.ping.using(tenant="acme").enqueue(timezone.now())
     with pytest.raises(ArgumentNotJSON):
         tasks.ping.using(tenant="acme").enqueue(float("nan"))
+    with pytest.raises(ArgumentNotJSON, match="JSON keys are texts"):
+        tasks.ping.using(tenant="acme").enqueue({1: 2})
     with pytest.raises(TypeError, match="missing"):
         tasks.add.using(tenant="acme").enqueue()
 
