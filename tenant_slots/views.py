@@ -25,6 +25,7 @@ from tenant_slots.models import State, TenantJob
 from tenant_slots.queue_names import usable_queues
 from tenant_slots.repair import doctor
 from tenant_slots.stats import metrics
+from tenant_slots.stats.in_time import answered_in_time
 from tenant_slots.stats.metrics import Figures
 
 NOT_SHOWN = ("args", "kwargs", "options", "context", "result", "error")
@@ -85,7 +86,8 @@ def health(request: HttpRequest) -> JsonResponse:
     if unknown := [name for name in names if name not in doctor.CHECKS]:
         return JsonResponse({"error": "unknown check", "unknown": unknown, "checks": [*doctor.CHECKS]}, status=400)
     try:
-        found = Counter(finding.kind for finding in doctor.findings(*names))
+        with answered_in_time():
+            found = Counter(finding.kind for finding in doctor.findings(*names))
     except Error:
         found = Counter(["database"])
     return JsonResponse({"ok": not found, "findings": found}, status=503 if found else 200)
@@ -119,7 +121,8 @@ def autoscaling(request: HttpRequest) -> JsonResponse:
     if unknown := [name for name in names if name not in known]:
         return JsonResponse({"error": "unknown queue", "unknown": unknown, "queues": known}, status=400)
     try:
-        found = metrics.by_queue()
+        with answered_in_time():
+            found = metrics.by_queue()
     except Error:
         return JsonResponse({"error": "the database cannot be asked"}, status=503)
     queues = {name: _demand_of(found.get(name, Figures())) for name in names}

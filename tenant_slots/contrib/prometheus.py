@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from django.contrib.auth.decorators import login_not_required
-from django.db import Error, InterfaceError, OperationalError, connections
+from django.db import Error
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_safe
@@ -31,6 +31,7 @@ from tenant_slots.models.queue_minute import DELAY_BOUNDS, DELAYS, RUN_BOUNDS, R
 from tenant_slots.queue_names import usable_queues
 from tenant_slots.repair import liveness
 from tenant_slots.stats import metrics as facts
+from tenant_slots.stats.in_time import answered_in_time
 from tenant_slots.stats.metrics import Figures, HeldBackBy, Metrics
 
 NOT_ENDED = (State.SCHEDULED, State.WAITING, State.QUEUED, State.RUNNING)
@@ -104,8 +105,7 @@ def _is_in_event_loop() -> bool:
 
 def _collected() -> list[Metric]:
     exposition = _Exposition()
-    with _database() as connected:
-        exposition.tell("database_up", (), float(_tell_database(exposition) if connected else False))
+    exposition.tell("database_up", (), float(_tell_database(exposition)))
     _tell_redis(exposition)
     return exposition.families()
 
@@ -149,7 +149,8 @@ class _Exposition:
 def _tell_database(exposition: _Exposition) -> bool:
     """All of it or nothing: a part would look like a change."""
     try:
-        found, snapshot = facts.collected(app_settings.METRICS_TENANTS), liveness.oldest_snapshot()
+        with answered_in_time():
+            found, snapshot = facts.collected(app_settings.METRICS_TENANTS), liveness.oldest_snapshot()
     except Error:  # out of reach, or not migrated yet
         return False
     queues = {*_queues(), *found.queues}
@@ -197,25 +198,6 @@ def _tell_tenants(exposition: _Exposition, found: Metrics) -> None:
         exposition.tell("tenant_jobs_held_back", labels, sum(figures.held_back.values()))
         exposition.tell("tenant_capacity", labels, figures.capacity)
         exposition.tell("tenant_slots_in_use", labels, figures.in_use)
-
-
-@contextmanager
-def _database() -> Iterator[bool]:
-    """A session that this thread has not had before is closed again: a server's threads may live for one scrape."""
-    connection = connections[app_settings.DATABASE]
-    is_new = connection.connection is None
-    if not connection.in_atomic_block:
-        connection.close_if_unusable_or_obsolete()
-    try:
-        connection.ensure_connection()
-    except (OperationalError, InterfaceError):
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        if is_new:
-            connection.close()
 
 
 # --- what Redis knows -------------------------------------------------------------------------------------------------

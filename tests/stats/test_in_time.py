@@ -1,0 +1,156 @@
+"""Monitoring is told that the database is away before it gives up itself."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from django.db import Error, close_old_connections, connection, connections
+from django.http import HttpRequest
+from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from tenant_slots.models import TenantQueue
+from tenant_slots.stats import in_time
+from tests.faults.proxy import Proxy
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no host"),
+]
+
+LONGER = 30
+"""Seconds, than any of it takes; psycopg by itself waits for more."""
+
+
+def everybody(request: HttpRequest) -> bool:
+    return True
+
+
+@pytest.fixture(autouse=True)
+def _open() -> Iterator[None]:
+    path = f"{__name__}.everybody"
+    with override_settings(TENANT_SLOTS={"MAY_VIEW_HEALTH": path, "MAY_VIEW_METRICS": path}):
+        yield
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """New sessions go to a host that accepts them and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        lead_to(server.getsockname()[1], monkeypatch)
+        yield
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """New sessions go through it."""
+    connection.ensure_connection()
+    server = connection.connection.info
+    is_file = server.host.startswith("/")
+    with closing(Proxy(f"{server.host}/.s.PGSQL.{server.port}" if is_file else (server.host, server.port))) as proxy:
+        lead_to(proxy.port, monkeypatch)
+        yield proxy
+
+
+def lead_to(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"HOST": "127.0.0.1", "PORT": port}.items():
+        monkeypatch.setitem(connection.settings_dict, name, value)
+
+
+def in_thread(function: Callable[[], Any]) -> Any:
+    """What it gives in a thread without a session so far. One that does not end is left behind."""
+    given: list[Any] = []
+
+    def call() -> None:
+        try:
+            given.append(function())
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(LONGER)
+    assert given, "it has not answered"
+    return given[0]
+
+
+def answer_of(view: str) -> tuple[int, bytes]:
+    response = Client().get(reverse(view))
+    return response.status_code, response.content
+
+
+ANSWERS = {
+    "health": (503, b'"findings": {"database": 1}'),
+    "autoscaling": (503, b"the database cannot be asked"),
+    "metrics": (200, b"tenant_slots_database_up 0.0"),
+}
+
+
+@pytest.mark.usefixtures("silent")
+@pytest.mark.parametrize("view", ANSWERS)
+def test_a_host_that_says_nothing_is_waited_for_a_moment(view: str) -> None:
+    status, content = in_thread(lambda: answer_of(view))
+    assert status == ANSWERS[view][0]
+    assert ANSWERS[view][1] in content
+
+
+@pytest.mark.parametrize("has_health_checks", [False, True])
+@pytest.mark.parametrize("view", ANSWERS)
+def test_a_host_that_falls_silent_is_waited_for_a_moment(
+    view: str, has_health_checks: bool, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a session is open, of an earlier request."""
+    for name, setting in {"CONN_HEALTH_CHECKS": has_health_checks, "CONN_MAX_AGE": None}.items():
+        monkeypatch.setitem(connection.settings_dict, name, setting)
+    monkeypatch.setattr(in_time, "ANSWER_SECONDS", 0.3)
+
+    def fall_silent() -> tuple[int, bytes]:
+        TenantQueue.objects.count()
+        close_old_connections()
+        proxy.black_hole()
+        return answer_of(view)
+
+    status, content = in_thread(fall_silent)
+    assert status == ANSWERS[view][0]
+    assert ANSWERS[view][1] in content
+
+
+@pytest.mark.usefixtures("proxy")
+@pytest.mark.parametrize("view", ANSWERS)
+def test_control_while_it_answers_the_session_that_is_open_is_used(view: str) -> None:
+    def ask() -> tuple[tuple[int, bytes], int]:
+        TenantQueue.objects.count()
+        with CaptureQueriesContext(connection) as asked:
+            return answer_of(view), len(asked)
+
+    (status, content), asked = in_thread(ask)
+    assert status == 200
+    assert ANSWERS[view][1] not in content
+    assert asked >= 2
+
+
+def test_answers_that_take_too_long_only_together_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_time, "ANSWER_SECONDS", 0.3)
+
+    def ask() -> None:
+        with in_time.answered_in_time(), connection.cursor() as cursor:
+            for _ in range(20):
+                cursor.execute("SELECT pg_sleep(0.1)")
+
+    with pytest.raises(Error):
+        ask()
+    connection.close()
+
+
+def test_what_is_done_between_two_questions_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Redis is asked there."""
+    monkeypatch.setattr(in_time, "ANSWER_SECONDS", 0.3)
+    with in_time.answered_in_time():
+        threading.Event().wait(0.5)
+        assert TenantQueue.objects.count() == 0
