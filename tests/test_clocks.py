@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
+import django_rq
 import pytest
 from django.core.exceptions import ValidationError
 from django.utils import timezone
@@ -80,12 +81,13 @@ def test_what_is_to_end_by_itself_ends_in_the_databases_future(
 
 @BOTH_WAYS
 def test_a_plain_job_comes_back_when_it_is_due(ahead: timedelta, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Deferring:
-        number_of_retries = 0
-
     this_clock_is(ahead, monkeypatch)
-    job: Any = Deferring()
-    assert deliveries.deferred(job, until=in_truth(minutes=5)).intervals[0] in range(290, 302)
+    queue = django_rq.get_queue("imports")
+    job = queue.create_job(print)
+    deliveries.deferred(job, until=in_truth(minutes=5))
+    job._handle_retry_result(queue=queue, pipeline=queue.connection.pipeline())
+    comes_back = queue.scheduled_job_registry.get_scheduled_time(job)
+    assert timedelta(seconds=290) < comes_back - in_truth() < timedelta(seconds=302)
 
 
 def test_the_time_is_of_the_kind_that_the_project_uses(settings: Any) -> None:

@@ -80,13 +80,17 @@ def again(rq_job: Job) -> Retry:
 def deferred(rq_job: Job, until: datetime | None = None, seconds: float | None = None) -> Retry:
     """What a plain RQ job returns to run again at a time or so much later, ``RESCHEDULE_DELAY`` seconds without either.
 
-    RQ counts a returned Retry against the limit of the function's own Retry, and adds one after this returns.
-    Waiting is not failing, so the count is lowered by one here (RQ 2.12, ``Job._handle_retry_result``).
+    Waiting is no run. RQ would count it against the limit of the function's own Retry, and keep it among the last few
+    results of the job (RQ 2.12, ``Job._handle_retry_result``), where others take it for what came of the job.
     """
-    rq_job.number_of_retries = (rq_job.number_of_retries or 0) - 1
     if seconds is None:
         seconds = (until - clock.now()).total_seconds() if until else app_settings.RESCHEDULE_DELAY
-    return Retry(max=sys.maxsize, interval=max(1, ceil(seconds)))
+    when = now() + timedelta(seconds=max(1, ceil(seconds)))
+
+    def record(queue: Queue, pipeline: Pipeline, **_: object) -> None:
+        queue.schedule_job(rq_job, when, pipeline=pipeline)
+
+    return _recorded_by(rq_job, record)
 
 
 def later(rq_job: Job, job: TenantJob) -> Retry:

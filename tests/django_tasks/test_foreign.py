@@ -151,6 +151,7 @@ def test_a_task_that_another_backend_has_rq_call_takes_its_slot(
     job = TenantJob.objects.get(rq_job_id=rq_job.id)
     assert job.state == state
     assert len(history.started()) == limit
+    assert [result.return_value for result in rq_job.results()] == ["done"] * limit, "the last one is the Task's"
 
 
 @pytest.mark.skipif(not AWAITS, reason="before Python 3.12 such a Task's function is called as any other")

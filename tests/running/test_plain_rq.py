@@ -95,7 +95,7 @@ def test_a_plain_rq_job_that_raises_gives_its_slot_back() -> None:
     assert TenantQueue.objects.get().current_job == 0
 
 
-def test_a_busy_tenants_plain_job_defers_itself_without_counting_as_a_retry() -> None:
+def test_a_busy_tenants_plain_job_defers_itself_without_counting_as_a_retry_or_a_run() -> None:
     tenant_queue(queue="reports", max_job=0)
     rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
     work()
@@ -103,6 +103,7 @@ def test_a_busy_tenants_plain_job_defers_itself_without_counting_as_a_retry() ->
     assert scheduled() == [rq_job.id]
     rq_job.refresh()
     assert not rq_job.number_of_retries
+    assert rq_job.results() == []
     assert TenantJob.objects.get().state == State.WAITING
 
 
@@ -115,7 +116,7 @@ def test_a_plain_job_is_brought_forward_when_its_turn_comes() -> None:
     assert scheduled() == []
     assert in_rq("reports") == 1
     work()
-    assert rq_job.return_value(refresh=True) == 3
+    assert [result.return_value for result in rq_job.results()] == [3]
     assert TenantQueue.objects.get().current_job == 0
 
 
