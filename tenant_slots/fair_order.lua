@@ -10,7 +10,7 @@ local FIELDS = 1000  -- names and values that are read or written at a time
 
 local NUDGE = 'tenant_slots-look' -- in RQ's list, in place of a job: whoever waits there is to look again. No job has this id
 local AT_ONCE = 0.02 -- seconds by which who looks again may be late
-local NOTICED = 1    -- seconds of a job's run that nobody knows of, for which the queue's virtual time is put right
+local NOTICED = 1    -- seconds by which a queue's virtual time is put right
 local TO_PUSH = 1    -- seconds for which a turn keeps its place in the window, while its jobs are admitted and pushed
 
 local FRONT = -1e15   -- score of tenants that come with nothing to their account, the first one first
@@ -96,7 +96,7 @@ local function packed(r)
   return struct.pack('<Hc0', #r.queue, r.queue) .. values
 end
 
--- virtual: the queue's virtual time. sure: without that of jobs which had not ended. newcomers: counts them. mean: of all
+-- virtual: the queue's virtual time. sure: as much of it as jobs that have ended have had. newcomers: counts them. mean: of all
 -- jobs, negative if not known. swept: when the sweep charged what runs. most: workers that were seen lately. plain: it is a
 -- tenant's turn before plain RQ jobs. wakes: when the first of those may start a job that may not now; 0 if there is none.
 -- behind: some tenants stand behind all others. brought: plain RQ jobs have been pushed as tenants' jobs. given: by feeder,
@@ -394,16 +394,16 @@ local function admitted_in(queue, most)
   return there
 end
 
--- How many jobs RQ's list may have ahead, and how many workers are there. Workers of ours take their next job themselves;
--- any other needs one ahead.
+-- How many jobs RQ's list may have ahead, how many workers are there, and how many of these idle. Workers of ours take
+-- their next job themselves; any other needs one ahead.
 local function window(queue)
   local alive = redis.call('ZCOUNT', key('workers', queue), now, '+inf')
   local idle = redis.call('ZCOUNT', key('idle', queue), now, '+inf')
   local others, idle_others = stock_workers(queue)
   idle = idle + idle_others
   if alive + others > times_of(queue).most then note(queue, 'most', alive + others) end
-  if others > 0 or alive == 0 then idle = idle + K end
-  return idle, alive + others
+  local ahead = (others > 0 or alive == 0) and K or 0
+  return idle + ahead, alive + others, idle
 end
 
 -- How many more jobs it may take, and whether nobody listens there. Turns count from when they are given: of many that ask
@@ -460,28 +460,19 @@ local function has_job_listed(queue)
   return false
 end
 
--- Of the time that a tenant's jobs were taken to run for, some has not been: their ends could not be told for a while, or
--- the clock of Redis was put forward. Where the queue's virtual time has come from that it goes back.
-local function take_back(record, before)
-  local t, after = times_of(record.queue), measured(record)
-  local is_less = (before - after) * record.share > NOTICED
-  if is_less and before >= t.virtual then note(record.queue, 'virtual', math.min(t.virtual, math.max(t.sure, after))) end
-end
-
 local function settle(queue, tenant, seconds)
   local record = read(queue, tenant)
-  local before = measured(record)
   local charged = charge_of(record)
   local swept = times_of(queue).swept
   if seconds > now - swept then charged = math.max(charged, (seconds - (now - swept)) / record.share) end
   finish(record, 1, charged, seconds >= 0 and now - seconds or record.begun / math.max(1, record.jobs))
   if seconds >= 0 then
     record.done = record.done + seconds / record.share
+    note(queue, 'sure', math.max(times_of(queue).sure, math.min(times_of(queue).virtual, record.done)))
     local mean = times_of(queue).mean
     note(queue, 'mean', mean < 0 and seconds or mean + NEWEST * (seconds - mean))
     record.mean = record.mean < 0 and seconds or record.mean + NEWEST * (seconds - record.mean)
   end
-  if record.jobs == 0 then take_back(record, before) end -- of one among several nobody knows when it began
   write(record)
   return place_again(record)
 end
@@ -513,12 +504,15 @@ function operations.offer(queue)
   return room(queue)
 end
 
--- tenant and share in turn, of those that are known here.
+-- These tenants have been changed: tenant and share in turn, of those that are known here. None is shut any more; who has
+-- something to run is offered besides.
 function operations.share()
   local given = rest(0)
   for at = 1, #given, 2 do
     for _, record in pairs(records_of(given[at])) do
       record.share = tonumber(given[at + 1])
+      record.frees = (record.frees + 1) % 2 ^ 16
+      if record.parked == SHUT then record.parked = 1 end
       write(record)
     end
   end
@@ -771,10 +765,10 @@ function operations.listens(queue)
   return workers > 0
 end
 
--- How many jobs are admitted there for nobody: who was idle has turned to another queue, or the worker is gone.
+-- How many jobs are admitted there for nobody, as who was idle has turned to another queue; and how many workers are idle.
 function operations.excess(queue)
-  local most = window(queue)
-  return math.max(0, admitted_in(queue, most) - most)
+  local most, _, idle = window(queue)
+  return {math.max(0, admitted_in(queue, most) - most), idle}
 end
 
 -- The tenant is no more.
@@ -787,9 +781,7 @@ function operations.forget(tenant)
 end
 
 local function charge(record, jobs, seconds)
-  local before = measured(record)
   record.jobs, record.begun = jobs, jobs * now - seconds
-  take_back(record, before)
   record.ahead = jobs == 0 and 0 or math.max(jobs * charge_of(record), seconds / record.share)
   place_again(record)
   write(record)
@@ -802,32 +794,40 @@ local function forget_workers(queue)
   end
 end
 
--- Those that are at the head of RQ's list no more, where they were put.
-local function forget_brought(queue)
-  if times_of(queue).brought == 0 then return end
-  local is_there, kept = {}, 0
-  for _, rq_id in ipairs(redis.call('LRANGE', 'rq:queue:' .. queue, 0, FIELDS - 1)) do is_there[rq_id] = true end
-  for rq_id in pairs(brought_in(queue)) do
-    if is_there[rq_id] then kept = 1 else redis.call('SREM', key('brought', queue), rq_id) end
+-- The plain jobs that are admitted by now. One that RQ has put back into its list is none.
+local function keep_brought(queue, rq_ids)
+  redis.call('DEL', key('brought', queue))
+  for at = 1, #rq_ids, FIELDS do
+    redis.call('SADD', key('brought', queue), unpack(rq_ids, at, math.min(#rq_ids, at + FIELDS - 1)))
   end
-  note(queue, 'brought', kept)
+  note(queue, 'brought', #rq_ids > 0 and 1 or 0)
 end
 
--- What is under way is charged for as long as it has run, at least the mean: tenant, its jobs, and their seconds in turn.
-function operations.charge(queue)
-  local given, least = rest(1), math.huge
+-- Some of the queue's virtual time has come from time that no job has had: ends could not be told for a while, or the clock
+-- of Redis was put forward. It goes back by that, as long as no running job has had so much by now.
+local function take_back(queue, most)
+  local t = times_of(queue)
+  local had = math.max(t.sure, most)
+  if t.virtual > had + NOTICED then note(queue, 'virtual', had) end
+end
+
+-- What is under way is charged for as long as it has run, at least the mean: tenant, its jobs, and their seconds in turn,
+-- behind the ids of so many plain jobs that are admitted.
+function operations.charge(queue, plain)
+  local given, least, most = rest(2), math.huge, 0
   local busy = key('busy', queue)
   local before = redis.call('SMEMBERS', busy)
   redis.call('DEL', busy)
-  for at = 1, #given, 3 do
+  for at = plain + 1, #given, 3 do
     local record = read(queue, given[at])
     charge(record, tonumber(given[at + 1]), tonumber(given[at + 2]))
     redis.call('SADD', busy, given[at])
-    least = math.min(least, measured(record))
+    least, most = math.min(least, measured(record)), math.max(most, measured(record))
   end
   for _, tenant in ipairs(before) do
     if redis.call('SISMEMBER', busy, tenant) == 0 then charge(read(queue, tenant), 0, 0) end
   end
+  take_back(queue, most)
   -- Where nobody waits, what runs is nobody's debt.
   if redis.call('ZCARD', key('order', queue)) == 0 and least < math.huge then
     note(queue, 'virtual', math.max(times_of(queue).virtual, least))
@@ -835,7 +835,7 @@ function operations.charge(queue)
   note(queue, 'swept', now)
   note(queue, 'most', 0)
   forget_workers(queue)
-  forget_brought(queue)
+  keep_brought(queue, {unpack(given, 1, plain)})
   redis.call('ZREMRANGEBYSCORE', key('idle', queue), '-inf', now - 60)
   for _, worker in ipairs(redis.call('ZRANGE', key('watch', queue), 0, -1)) do
     if not redis.call('ZSCORE', key('workers', queue), worker) then redis.call('ZREM', key('watch', queue), worker) end

@@ -18,7 +18,7 @@ afterwards. One that was lost with its feeder is over after a second.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from secrets import token_hex
@@ -105,7 +105,10 @@ def offer(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> bool:
 
 
 def tell_share(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> None:
-    """The shares of tenants, for those that a queue on the server of this one knows. Arguments as of `offer`."""
+    """The shares of tenants that have been changed, for those that a queue on the server of this one knows.
+
+    Their next enqueue gives them a turn again, see `drop`. Arguments as of `offer`.
+    """
     _ask(rq_queue, "share", *(number for tenant in tenants for number in tenant))
 
 
@@ -231,9 +234,10 @@ def listens(rq_queue: str) -> bool:
     return bool(_ask(rq_queue, "listens", rq_queue))
 
 
-def excess(rq_queue: str) -> int:
-    """How many jobs more than the window has room for are admitted there."""
-    return int(_ask(rq_queue, "excess", rq_queue))
+def excess(rq_queue: str) -> tuple[int, int]:
+    """How many jobs more than the window has room for are admitted there, and how many workers are idle."""
+    more, idle = _ask(rq_queue, "excess", rq_queue)
+    return int(more), int(idle)
 
 
 def forget(rq_queue: str, tenant_queue_id: int) -> None:
@@ -241,9 +245,15 @@ def forget(rq_queue: str, tenant_queue_id: int) -> None:
     _ask(rq_queue, "forget", tenant_queue_id)
 
 
-def charge(rq_queue: str, running: Iterable[tuple[int, int, float]]) -> None:
-    """Charge tenants for what runs: primary key, number of jobs, and the seconds that these have taken so far."""
-    _ask(rq_queue, "charge", rq_queue, *(number for tenant in running for number in tenant))
+def charge(rq_queue: str, running: Iterable[tuple[int, int, float]], plain: Collection[str] = ()) -> None:
+    """Charge tenants for what runs.
+
+    Args:
+        rq_queue: its name.
+        running: primary key, number of jobs, and the seconds that these have taken so far.
+        plain: the ids of those plain RQ jobs that are admitted and have not started.
+    """
+    _ask(rq_queue, "charge", rq_queue, len(plain), *plain, *(number for tenant in running for number in tenant))
 
 
 def bring_before_plain_jobs(rq_queue: str, rq_ids: Iterable[str], feeder: str = "") -> None:

@@ -1490,14 +1490,27 @@ def test_plain_jobs_that_are_admitted_have_a_place_in_the_window_too() -> None:
 
 
 @alone
-def test_who_was_admitted_and_is_in_rqs_list_no_more_is_forgotten() -> None:
-    redis().lpush(LIST, "stays")
-    fair_order.bring_before_plain_jobs(QUEUE, ["stays", "leaves"])
-    fair_order.charge(QUEUE, [])
-    assert redis().smembers(f"tenant_slots:brought:{QUEUE}") == {b"stays"}
-    redis().delete(LIST)
-    fair_order.charge(QUEUE, [])
-    assert not redis().exists(f"tenant_slots:brought:{QUEUE}")
+def test_plain_jobs_that_rq_has_put_back_have_none_from_the_next_sweep_on() -> None:
+    offer(A)
+    names = [f"nightly {number}" for number in range(20)]
+    fair_order.bring_before_plain_jobs(QUEUE, names)
+    redis().rpush(LIST, *names)
+    assert fair_order.next_turn(QUEUE, FEEDER) is None
+    fair_order.charge(QUEUE, [], [])
+    assert next_one().tenant_queue_id == A
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("no_workers")
+def test_a_sweep_tells_which_plain_jobs_are_admitted() -> None:
+    row = tenant_queue("acme", max_job=2)
+    queue = django_rq.get_queue(QUEUE)
+    plain = queue.enqueue_in(timedelta(hours=1), jobs.record, "acme", "one", "/dev/null")
+    admitted = waiting_job(row, rq_job_id=plain.id)
+    assert transitions.offer(row.pk, QUEUE) == [admitted]
+    redis().sadd(f"tenant_slots:brought:{QUEUE}", "another")
+    sweep_now()
+    assert redis().smembers(f"tenant_slots:brought:{QUEUE}") == {plain.id.encode()}
 
 
 @alone
@@ -1544,6 +1557,7 @@ def test_the_clock_of_the_queue_goes_back_where_time_was_assumed_that_no_job_has
     starts(A)
     for _ in range(3):
         fair_order.freed(Freed(A, 1.0, QUEUE))
+    fair_order.charge(QUEUE, [])
     offer(B)
     had = Counter(served(100))
     assert abs(had[A] - had[B]) <= 8
@@ -1587,7 +1601,7 @@ def test_the_clock_of_the_queue_does_not_go_forward_where_a_job_waits_in_the_win
 
 
 def test_a_cancel_beside_long_jobs_makes_no_credit_of_absence() -> None:
-    """Four of A run for an hour, and one in the window is canceled. B has had as much as these, and D comes back."""
+    """Four of A run for an hour, and one in the window is canceled. B has had as much, and D comes back."""
     offer(D), starts(D)
     fair_order.drop(Turn(QUEUE, D, jobs=0, offers=record(D).offers), is_full=False)
     fair_order.freed(Freed(D, 1.0, QUEUE, is_over=True))
@@ -1599,11 +1613,24 @@ def test_a_cancel_beside_long_jobs_makes_no_credit_of_absence() -> None:
     away(D, 4 * 3600)
     starts(A)
     fair_order.freed(Freed(A, NOTHING_RAN, QUEUE))
+    fair_order.charge(QUEUE, [(A, 4, 4 * 3600.0)])
     offer(B), offer(D)
     for _ in range(4):
         fair_order.freed(Freed(A, 3600.0, QUEUE))
     had = Counter(served(400))
     assert abs(had[D] - had[B]) <= 4
+
+
+def test_the_clock_of_the_queue_does_not_go_back_for_the_end_of_a_job_that_was_never_counted() -> None:
+    """A plain RQ job had no turn. What its tenant has had beside it is what another one runs for."""
+    offer(A), starts(A)
+    fair_order.charge(QUEUE, [(A, 1, 3600.0)])
+    starts(A)
+    fair_order.charge(QUEUE, [(A, 1, 3600.0)])
+    fair_order.freed(Freed(A, 1.0, QUEUE))
+    fair_order.charge(QUEUE, [(A, 1, 3600.0)])
+    offer(C)
+    assert record(C).done == pytest.approx(3600, abs=10)
 
 
 def test_a_clock_of_redis_that_was_set_back_earns_nobody_what_it_was_away_for() -> None:
@@ -1618,3 +1645,12 @@ def test_a_clock_of_redis_that_was_set_back_earns_nobody_what_it_was_away_for() 
     offer(A)
     had = Counter(served(100, {A: 10.0, B: 10.0}))
     assert abs(had[A] - had[B]) <= 4
+
+
+@pytest.mark.parametrize("has_work", [True, False])
+def test_a_tenant_that_was_changed_with_many_others_has_a_turn_with_its_next_job(*, has_work: bool) -> None:
+    """Those that have nothing to run by then are not offered."""
+    shut(A)
+    transitions.offer_changed(QUEUE, [(A, 1)], [(A, 1)] if has_work else [])
+    offer(A)
+    assert order() == [A]

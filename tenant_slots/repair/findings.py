@@ -244,6 +244,15 @@ def under_way_by_tenant() -> dict[str, list[tuple[int, int, float]]]:
     return found
 
 
+def admitted_plain_jobs() -> dict[str, list[str]]:
+    """By RQ queue the ids of plain RQ jobs that are admitted, and that no worker has begun."""
+    found: dict[str, list[str]] = {}
+    queued = TenantJob.objects.queued().exclude(rq_job_id="")
+    for rq_id, rq_queue, queue in queued.values_list("rq_job_id", "rq_queue", "tenant_queue__queue"):
+        found.setdefault(rq_queue_of(rq_queue, queue), []).append(rq_id)
+    return found
+
+
 def without_overflow_queue() -> TenantJobQuerySet:
     """Waiting jobs whose overflow queue the project has given up."""
     return TenantJob.objects.waiting().exclude(rq_queue__in=["", *usable_queues()])

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -494,8 +495,8 @@ def test_what_runs_is_charged_where_it_can_be(wrong: dict[str, str], monkeypatch
     charged = []
     charge = fair_order.charge
 
-    def noted(rq_queue: str, running: Any) -> None:
-        charge(rq_queue, running)
+    def noted(rq_queue: str, running: Any, plain: Any) -> None:
+        charge(rq_queue, running, plain)
         charged.append(rq_queue)
 
     monkeypatch.setattr(fair_order, "charge", noted)
@@ -520,11 +521,15 @@ def test_what_was_admitted_for_workers_of_an_overflow_queue_that_are_gone_gives_
     assert fresh(row).current_job == listeners
 
 
-@pytest.mark.parametrize(("elsewhere", "idle", "stays"), [(1, 0, False), (0, 0, True), (1, 1, True)])
-def test_what_was_admitted_for_a_worker_that_turned_to_another_queue_gives_its_slot_back_for_that(
-    elsewhere: int, idle: int, *, stays: bool
+@pytest.mark.parametrize(
+    ("elsewhere", "idle_there", "idle_here", "stays"),
+    [(1, 1, 0, False), (0, 1, 0, True), (1, 1, 1, True), (1, 0, 0, True)],
+    ids=["", "nothing else waits", "another worker is idle here", "nobody is idle there"],
+)
+def test_what_was_admitted_for_a_worker_that_turned_to_another_queue_gives_its_slot_back_for_who_is_idle_there(
+    elsewhere: int, idle_there: int, idle_here: int, *, stays: bool
 ) -> None:
-    """Whoever was idle in two queues has a job ahead in each. Controls: nothing else waits, or another one is idle."""
+    """Whoever was idle in two queues has a job ahead in each."""
     row = tenant_queue(max_job=1)
     redis_forgets()
     pretend_idle(1)
@@ -532,14 +537,12 @@ def test_what_was_admitted_for_a_worker_that_turned_to_another_queue_gives_its_s
     (job,) = transitions.offer(row.pk, "reports")
     age(job, admitted_at=6)
     fair_order.leave("worker 0", ["imports", "reports"])
-    if idle:
-        pretend_idle(idle)
-    else:
-        redis_forgets()
+    for queue, idle in (("imports", idle_there), ("reports", idle_here)):
+        if idle:
+            django_rq.get_connection(queue).zadd(f"tenant_slots:idle:{queue}", {"another worker": time.time() + 60})
     others = [waiting_job(row) for _ in range(elsewhere)]
     sweep_now()
     assert fresh(job).state == (State.QUEUED if stays else State.WAITING)
     assert in_rq("reports") == stays
-    pretend_idle(1)
     transitions.feed("imports")
     assert [fresh(other).state for other in others] == [State.WAITING if stays else State.QUEUED] * elsewhere
