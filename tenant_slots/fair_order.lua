@@ -20,9 +20,9 @@ local IN_LANE = 2e15  -- and of those that have another queue of their own
 local RECORD = '<dddddfHHIHB'
 local NOTHING_YET = {0, 0, 0, 0, 0, -1, 0, 1, 0, 0, 0}
 
--- What `parked` says besides 0 and 1.
-local FREED = 2 -- it has a place, and since its last turn there a slot of it was freed elsewhere
-local SHUT = 3  -- it left because none of its jobs may start, whichever it is: one more of them changes nothing
+-- What `parked` says besides 0 and 1: it left because none of its jobs may start, whichever it is, so that one more of
+-- them changes nothing.
+local SHUT = 3
 
 local TIMES = '<dddddHBdBB'
 local TIMES_BYTES = 53 -- what an older version has left there is forgotten, as all of this may be
@@ -53,7 +53,7 @@ end
 
 -- done: virtual seconds of ended jobs. ahead: what those under way are charged. begun: the sum of their starts; jobs: how
 -- many. mean: seconds a job takes, negative if not known. left: measured virtual time when it left the order, left_at: then.
--- offers: counts them. frees: those that were for a free slot or other limits. parked: it left because it was full.
+-- offers: counts them. frees: counts when it could do more, as by a free slot. parked: it left because it was full.
 local function new_record(queue, tenant, values)
   local r = {queue = queue, tenant = tenant}
   r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.frees, r.parked =
@@ -251,18 +251,15 @@ end
 local function offered(record, has_place)
   record.offers = (record.offers + 1) % 2 ^ 32
   if not has_place then enter(record) end
-  if record.parked == FREED then record.frees = (record.frees + 1) % 2 ^ 16 end
   record.parked = 0
   write(record)
 end
 
--- The same, because it may do more than before.
-local function may_do_more(record, has_place)
+-- It may do more than before. Who has had a turn by then may have seen that it was full, and is about to say so.
+local function count_free(record)
   record.frees = (record.frees + 1) % 2 ^ 16
-  offered(record, has_place)
+  write(record)
 end
-
-local function is_parked(record) return record.parked == 1 or record.parked == SHUT end
 
 -- Its turn came to nothing. Who came with nothing to its account is first again.
 local function stay(record)
@@ -348,7 +345,9 @@ local function wake(queue)
   woken[queue] = true
   for _, tenant in ipairs(redis.call('ZRANGEBYSCORE', key('wake', queue), '-inf', now)) do
     redis.call('ZREM', key('wake', queue), tenant)
-    may_do_more(read(queue, tenant))
+    local record = read(queue, tenant)
+    count_free(record)
+    offered(record)
   end
   wakes_at(queue)
 end
@@ -414,14 +413,8 @@ local function room(queue)
   return most - there - to_push(queue), workers == 0
 end
 
--- A tenant has its turn, with so many jobs, and is charged for these. Who has had one before a slot was freed elsewhere
--- knows nothing of that.
+-- A tenant has its turn, with so many jobs, and is charged for these.
 local function turn_of(record, jobs)
-  if record.parked == FREED then
-    record.offers = (record.offers + 1) % 2 ^ 32
-    record.frees = (record.frees + 1) % 2 ^ 16
-    record.parked = 0
-  end
   note(record.queue, 'virtual', math.max(times_of(record.queue).virtual, measured(record)))
   note(record.queue, 'sure', math.max(times_of(record.queue).sure, record.done))
   begin(record, jobs)
@@ -511,9 +504,8 @@ function operations.share()
   for at = 1, #given, 2 do
     for _, record in pairs(records_of(given[at])) do
       record.share = tonumber(given[at + 1])
-      record.frees = (record.frees + 1) % 2 ^ 16
       if record.parked == SHUT then record.parked = 1 end
-      write(record)
+      count_free(record)
     end
   end
 end
@@ -522,26 +514,21 @@ end
 local function has_nothing(record) return record.left_at > 0 and record.parked == 0 and not place_of(record) end
 
 -- A tenant has room again: it is offered in this queue, and in those others where it was full before. Returns these.
--- In this queue it may have nothing to run, unless the job itself runs again. Where it has a place in another one that is
--- noted: who has its turn there may have seen that it was full, and is about to say so.
+-- In this queue it may have nothing to run, unless the job itself runs again.
 local function make_free(tenant, seconds, queue, is_over)
   local has_place = false
   if seconds ~= NOTHING_CHARGED then has_place = settle(queue, tenant, seconds) end
-  local record = read(queue, tenant)
-  if has_place or is_over ~= '1' or not has_nothing(record) then
-    may_do_more(record, has_place)
-  else -- who has had a turn there before may have seen that it was full
-    record.frees = (record.frees + 1) % 2 ^ 16
-    write(record)
-  end
+  local own = read(queue, tenant)
+  count_free(own)
+  if has_place or is_over ~= '1' or not has_nothing(own) then offered(own, has_place) end
   local others = {}
   for lane, record in pairs(records_of(tenant)) do
-    if lane ~= queue and is_parked(record) then
-      may_do_more(record)
-      others[#others + 1] = lane
-    elseif lane ~= queue and place_of(record) then
-      record.parked = FREED
-      write(record)
+    if lane ~= queue then
+      count_free(record)
+      if record.parked > 0 then
+        offered(record)
+        others[#others + 1] = lane
+      end
     end
   end
   return others
@@ -659,7 +646,7 @@ end
 -- Whether the tenant has jobs in another queue that wait for one of its slots.
 local function is_full_elsewhere(record)
   for lane, other in pairs(records_of(record.tenant)) do
-    if lane ~= record.queue and is_parked(other) then return true end
+    if lane ~= record.queue and other.parked > 0 then return true end
   end
   return false
 end
@@ -699,13 +686,13 @@ end
 -- can have changed what was found. Returns whether there is room for it: who has freed a slot of it elsewhere has told nobody.
 function operations.drop(queue, tenant, unused, offers, frees, parked, wait, feeder, admitted)
   has_to_push(queue, feeder, tonumber(admitted))
+  parked = tonumber(parked)
   local record = read(queue, tenant)
-  local has_room_again = parked ~= '0' and record.parked == FREED
-  local is_shut = tonumber(parked) == SHUT
+  local is_free_again = parked > 0 and record.frees ~= tonumber(frees)
+  local has_more = parked ~= SHUT and record.offers ~= tonumber(offers)
   finish(record, tonumber(unused), unused * charge_of(record), now)
-  if record.frees == tonumber(frees) and (is_shut or record.offers == tonumber(offers)) then
-    exit(record, tonumber(parked))
-    if has_room_again then may_do_more(record) end
+  if not (is_free_again or has_more) then
+    exit(record, parked)
     if tonumber(wait) >= 0 then
       redis.call('ZADD', key('wake', queue), now + wait, tenant)
       wakes_at(queue)
@@ -716,7 +703,7 @@ function operations.drop(queue, tenant, unused, offers, frees, parked, wait, fee
     offered(record)
   end
   write(record)
-  return has_room_again and room(queue) > 0
+  return is_free_again and room(queue) > 0
 end
 
 -- The turn came to nothing, or to less, and the tenant keeps its place. Whoever found no room because of it has left that to
