@@ -691,7 +691,10 @@ function operations.drop(queue, tenant, unused, offers, frees, parked, wait, fee
   local is_free_again = parked > 0 and record.frees ~= tonumber(frees)
   local has_more = parked ~= SHUT and record.offers ~= tonumber(offers)
   finish(record, tonumber(unused), unused * charge_of(record), now)
-  if not (is_free_again or has_more) then
+  if is_free_again then
+    exit(record, parked) -- so that it does not come as one that had nothing to run, before newcomers
+    offered(record)
+  elseif not has_more then
     exit(record, parked)
     if tonumber(wait) >= 0 then
       redis.call('ZADD', key('wake', queue), now + wait, tenant)
