@@ -167,7 +167,7 @@ def forget_unconditionally(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def as_of_now(turn: fair_order.Turn, *arguments: Any, **values: Any) -> None:
         now = records(turn.tenant_queue_id)[turn.rq_queue]
-        drop(turn._replace(offers=now.offers), *arguments, **values)
+        drop(turn._replace(offers=now.offers, frees=now.frees), *arguments, **values)
 
     monkeypatch.setattr(fair_order, "drop", as_of_now)
 
