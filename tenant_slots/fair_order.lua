@@ -96,7 +96,7 @@ local function packed(r)
   return struct.pack('<Hc0', #r.queue, r.queue) .. values
 end
 
--- virtual: the queue's virtual time. sure: as much of it as jobs that have ended have had. newcomers: counts them. mean: of all
+-- virtual: the queue's virtual time. sure: as much of it as tenants stood at whose jobs had ended. newcomers: counts them. mean: of all
 -- jobs, negative if not known. swept: when the sweep charged what runs. most: workers that were seen lately. plain: it is a
 -- tenant's turn before plain RQ jobs. wakes: when the first of those may start a job that may not now; 0 if there is none.
 -- behind: some tenants stand behind all others. brought: plain RQ jobs have been pushed as tenants' jobs. given: by feeder,

@@ -13,8 +13,10 @@ from tenant_slots.models import TenantJob
 OF_ALL = ("08", "25", "26", "28", "3D", "40", "530", "531", "532", "533", "55P03", "57P")
 """The beginnings of SQLSTATEs of the server, the session, and of others' locks and transactions, whatever the row."""
 
-OF_OTHERS = ("40", "55P03", "57P")
-"""Those of others' locks and transactions, and of a server that stops: a trigger meets them as any statement does."""
+OF_OTHERS = ("40", "53", "55P03", "57P")
+"""Those of others' locks and transactions, and of a server that stops, or whose disk or memory is full: a trigger meets
+them as any statement does.
+"""
 
 IN_FUNCTION = re.compile("PL/|SQL|dblink")
 """In what the server has met an error if not in our own statement: in a function of the project's.
@@ -35,20 +37,27 @@ def is_refusal(error: BaseException) -> bool:
     """
     if isinstance(error, (DataError, IntegrityError)):
         return True
-    state = sqlstate(error) if isinstance(error, Error) else None
+    if not isinstance(error, Error):
+        return False
+    state = sqlstate(error)
     if not isinstance(state, str) or (state.startswith(OF_ALL) and not _is_of_trigger(error, state)):
         return False
     return _can_change_rows()
 
 
-def _is_of_trigger(error: BaseException, state: str) -> bool:
-    """Or of another server that it has asked. Ours says in what it was met, and lives: another row has no such trouble.
-
-    Where every row's trigger meets it, as on a disk that is full, each tenant waits for the next sweep.
-    """
-    context = getattr(getattr(error.__cause__, "diag", None), "context", None)
+def _is_of_trigger(error: Error, state: str) -> bool:
+    """Or of another server that it has asked. Ours says in what it was met, and lives: another row has none of it."""
     words = RAISED if state.startswith(OF_OTHERS) else IN_FUNCTION
-    return bool(context and words.search(context))
+    return bool(words.search(_context_of(error)))
+
+
+def is_met_in_function(error: Error) -> bool:
+    """Whether it was a function of the project's that has met an error, be it one of all tenants' or of this one's."""
+    return bool(IN_FUNCTION.search(_context_of(error)))
+
+
+def _context_of(error: Error) -> str:
+    return getattr(getattr(error.__cause__, "diag", None), "context", None) or ""
 
 
 def _can_change_rows() -> bool:

@@ -40,7 +40,7 @@ from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
 from tenant_slots.queue_directory import OUT_OF_REACH
-from tenant_slots.refusals import is_refusal
+from tenant_slots.refusals import is_met_in_function, is_refusal
 from tenant_slots.releases import Admission, Release
 
 T = TypeVar("T")
@@ -57,6 +57,9 @@ RUNS_AT_ONCE = "tenant_slots.running.here.run_at_once"
 
 LOCK_TIMEOUT_SECONDS = 0.2
 """How long one tenant's locked row may hold up the turns of others."""
+
+MOMENT = 1.0
+"""Seconds for which a tenant queue that somebody holds has no turn."""
 
 MOST_LOOKS = 10
 """How often one call of `feed` looks for a tenant in an RQ queue to which no worker listens.
@@ -210,10 +213,10 @@ def in_turn(turn: Turn, later: Callable[[TellOrder], object] | None = None) -> I
     """Around the admission that a turn is for: a tenant that has no more to run leaves the order.
 
     A tenant queue that somebody holds leaves it too, and one with a row that the database does not take, or that we
-    cannot read: nobody else is to wait for it. Whoever holds one offers it afterwards, or the sweep does. A job that is
-    not taken is put off, so that the next one can have the turn. A tenant queue that was deleted is forgotten. Where
-    the database is out of reach the tenant keeps its place. What was admitted stands, whether or not the order can be
-    told.
+    cannot read: nobody else is to wait for it. One that is held comes back by itself. A job that is not taken is put
+    off, so that the next one can have the turn. A tenant queue that was deleted is forgotten. Where the database is out
+    of reach the tenant keeps its place, unless it was a trigger that found it so, maybe for this tenant alone. What was
+    admitted stands, whether or not the order can be told.
 
     Args:
         turn: whose.
@@ -225,7 +228,7 @@ def in_turn(turn: Turn, later: Callable[[TellOrder], object] | None = None) -> I
             yield end.came_of
     except TenantQueueLocked as error:
         logger.warning("a tenant queue loses its turn: %s", error, extra=logs.about_named(queue=turn.rq_queue))
-        end.leave()
+        end.leave_for_a_moment()
     except TenantQueue.DoesNotExist as error:
         logger.warning("a tenant queue loses its turn: %s", error, extra=logs.about_named(queue=turn.rq_queue))
         deleted(turn.tenant_queue_id, turn.rq_queue)
@@ -233,7 +236,7 @@ def in_turn(turn: Turn, later: Callable[[TellOrder], object] | None = None) -> I
         if end.is_told:
             raise
         if not is_refusal(error):
-            _unless_out_of_reach(partial(fair_order.undo, turn))
+            end.leave_for_a_moment() if is_met_in_function(error) else end.keep_place()
             raise
         end.lose("the database refuses its next job")
         _put_off_refused(turn)
@@ -250,6 +253,7 @@ class _TurnEnd:
 
     def __init__(self, turn: Turn, later: Callable[[TellOrder], object] | None) -> None:
         self._turn, self._later = turn, later
+        self._began = time.monotonic()
         self.is_told = False
         """Whether the admission has come to something: an error after that takes no turn away."""
 
@@ -258,11 +262,18 @@ class _TurnEnd:
         turn = self._turn
         taken = len(admission.jobs) + (admission.started is not None)
         for_workers = taken - sum(job.is_reservation for job in admission.jobs)
+        if not taken and admission.is_full and not admission.is_shut:
+            self._charge_look()
         stays_out = turn.is_out and admission.is_full and admission.wakes_in is None and for_workers == turn.jobs
         if (taken < turn.jobs or not admission.has_more) and not stays_out:
             self._leave_with(admission, for_workers)
         else:
             self._stay(admission, for_workers)
+
+    def _charge_look(self) -> None:
+        """In vain, and the next enqueue leads to another one: it may be for another concurrency key."""
+        seconds = time.monotonic() - self._began
+        _unless_out_of_reach(partial(fair_order.cost, self._turn.rq_queue, self._turn.tenant_queue_id, seconds))
 
     def _leave_with(self, admission: Admission, for_workers: int) -> None:
         tell = partial(_leave_order, self._turn, for_workers, admission)
@@ -288,6 +299,13 @@ class _TurnEnd:
     def leave(self) -> None:
         """Nothing was admitted: it is as if the tenant had no free slot."""
         self._leave_with(Admission(is_full=True), 0)
+
+    def leave_for_a_moment(self) -> None:
+        """Whatever is enqueued for it meanwhile: each turn would take as long as this one."""
+        self._leave_with(Admission(is_full=True, is_shut=True, wakes_in=MOMENT), 0)
+
+    def keep_place(self) -> None:
+        _unless_out_of_reach(partial(fair_order.undo, self._turn))
 
 
 def _leave_order(turn: Turn, admitted: int, admission: Admission) -> list[str]:

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from tenant_slots import fair_order, slots, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.dispatch import NUDGE
+from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.fair_order import NOTHING_CHARGED, NOTHING_RAN, Freed, Turn
 from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tenant_slots.repair import lost_runs
@@ -37,6 +38,7 @@ from tests.factories import (
     waiting_job,
 )
 from tests.order_records import KNOWN, Record, age_given, given, packed, records, write
+from tests.processes import wait_until
 from tests.repair.sweeps import sweep_now
 
 QUEUE, LANE, OTHER_LANE = "imports", "imports_bulk", "imports_slow"
@@ -1654,3 +1656,37 @@ def test_a_tenant_that_was_changed_with_many_others_has_a_turn_with_its_next_job
     transitions.offer_changed(QUEUE, [(A, 1)], [(A, 1)] if has_work else [])
     offer(A)
     assert order() == [A]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("no_workers")
+def test_a_look_at_keys_that_are_at_their_cap_is_charged_to_their_tenant() -> None:
+    """Each enqueue may be for another key, and so leads to one."""
+    row = tenant_queue("acme", max_job=5)
+    row.set_max_job_per_key(1)
+    pretend_idle(1)
+    jobs.fail.using(key="a").enqueue("acme")
+    redis().delete(LIST)
+    before = record(row.pk)
+    jobs.fail.using(key="a").enqueue("acme")
+    assert record(row.pk).done > before.done
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("no_workers")
+def test_a_tenant_queue_that_somebody_holds_is_asked_for_once_in_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each turn would wait for the lock: many enqueues would take all workers."""
+    tenant_queue("acme")
+    pretend_idle(1)
+    asked: list[Any] = []
+
+    def held(*turn: Any) -> Any:
+        asked.append(turn)
+        raise TenantQueueLocked(tenant_queue="acme on imports", seconds=0.2)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(slots, "admit", held)
+        for _ in range(10):
+            jobs.fail.enqueue("acme")
+    assert len(asked) == 1
+    wait_until(lambda: transitions.feed(QUEUE), timeout=10)

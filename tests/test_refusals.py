@@ -471,6 +471,34 @@ def test_control_the_same_of_our_own_statement_is_about_all(state: str) -> None:
     assert not is_refusal(error)
 
 
+DISK_IS_FULL = "COPY (SELECT 1) TO '/dev/full'"
+
+
+def test_a_disk_that_a_trigger_finds_full_is_about_all_and_holds_nobody_up_meanwhile() -> None:
+    """It may be full for this tenant alone, as memory for its locks may be: the next turn is another one's."""
+    job = waiting_job(tenant_queue())
+    turn = turn_of(job)
+    with trigger(DISK_IS_FULL):
+        error = change_error()
+        assert sqlstate(error) == "53100"
+        assert not is_refusal(error)
+        with pytest.raises(OperationalError):
+            feed_turn(turn)
+    assert in_order() == []
+    assert (fresh(job).state, fresh(job).error) == (State.WAITING, ""), "it is not put off"
+    wait_until(lambda: fair_order.next_turn(QUEUE, fair_order.new_feeder()), timeout=10)
+
+
+def test_control_where_no_trigger_has_met_it_the_tenant_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = waiting_job(tenant_queue())
+    turn = turn_of(job)
+    away = raising(OperationalError("the connection is closed"))
+    monkeypatch.setattr(slots, "admit", away)
+    with pytest.raises(OperationalError):
+        feed_turn(turn)
+    assert in_order() == [job.tenant_queue_id]
+
+
 @pytest.fixture
 def other() -> Iterator[Any]:
     """A session that is in the way of the trigger."""

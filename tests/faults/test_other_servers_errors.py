@@ -78,6 +78,51 @@ def test_i8_others_run_while_a_tenants_jobs_cannot_be_admitted(
     wait_until(lambda: all(fresh(job).state == State.FINISHED for job in others), 20, "others wait for the whale")
 
 
+SPACE = """
+    CREATE TABLE disk (path text); INSERT INTO disk VALUES ('/dev/full'); CREATE SEQUENCE tries;
+    CREATE FUNCTION write_audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        PERFORM nextval('tries');
+        EXECUTE format('COPY (SELECT 1) TO %L', (SELECT path FROM disk));
+        RETURN NEW; END $$;
+    CREATE TRIGGER write_audit BEFORE UPDATE ON tenant_slots_tenantjob
+        FOR EACH ROW WHEN (NEW.state = '{state}') EXECUTE FUNCTION write_audit()"""
+
+NO_SPACE = """
+    DROP TRIGGER write_audit ON tenant_slots_tenantjob;
+    DROP FUNCTION write_audit; DROP SEQUENCE tries; DROP TABLE disk"""
+
+TRIES = 8
+"""More than a refusal gets."""
+
+
+def sql(text: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(text)
+
+
+def tries() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT last_value FROM tries")
+        return int(cursor.fetchone()[0])
+
+
+@pytest.mark.parametrize("state", ["running", "finished"])
+@pytest.mark.parametrize("worker_class", ["tenant_slots.workers.TenantPreforkWorker", "rq.Worker"])
+def test_i3_a_disk_that_is_full_for_a_while_fails_no_job(
+    workers: FaultWorkers, history: History, worker_class: str, state: str
+) -> None:
+    sql(SPACE.format(state=state))
+    try:
+        done = [jobs.record.enqueue(tenant, tenant, history.path) for tenant in "abc"]
+        workers.start(2, worker_class=worker_class)
+        wait_until(lambda: tries() >= TRIES, 30, "nobody tries again")
+        sql("UPDATE disk SET path = '/dev/null'")
+        wait_until(lambda: all(fresh(job).has_ended for job in done), 30, "they are not run when there is room again")
+    finally:
+        sql(NO_SPACE)
+    assert {(fresh(job).state, fresh(job).attempt, fresh(job).crashes) for job in done} == {(State.FINISHED, 1, 0)}
+
+
 @CLASSES
 @FAILS
 def test_i2_i8_a_dead_jobs_slot_comes_back_behind_an_end_that_is_kept(
