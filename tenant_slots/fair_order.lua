@@ -96,11 +96,11 @@ local function packed(r)
   return struct.pack('<Hc0', #r.queue, r.queue) .. values
 end
 
--- virtual: the queue's virtual time. sure: as much of it as tenants stood at whose jobs had ended. newcomers: counts them. mean: of all
--- jobs, negative if not known. swept: when the sweep charged what runs. most: workers that were seen lately. plain: it is a
--- tenant's turn before plain RQ jobs. wakes: when the first of those may start a job that may not now; 0 if there is none.
--- behind: some tenants stand behind all others. brought: plain RQ jobs have been pushed as tenants' jobs. given: by feeder,
--- the jobs of its turn that are still to be pushed, and until when they have a place in the window.
+-- virtual: the queue's virtual time. sure: as much of it as tenants stood at whose jobs had ended. newcomers: counts them.
+-- mean: of all jobs, negative if not known. swept: when the sweep charged what runs. most: workers that were seen lately.
+-- plain: it is a tenant's turn before plain RQ jobs. wakes: when the first of those may start a job that may not now; 0 if
+-- there is none. behind: some tenants stand behind all others. brought: plain RQ jobs have been pushed as tenants' jobs.
+-- given: by feeder, the jobs of its turn that are still to be pushed, and until when they have a place in the window.
 local read_times = {}
 
 -- Without what is over by now. Nor does a clock that is set back keep a place for longer.
