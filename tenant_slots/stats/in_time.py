@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from threading import Timer
 from typing import Any
 
@@ -22,8 +22,14 @@ from tenant_slots.db.sessions import close_if_ended, cut, private_connection
 CONNECT_SECONDS = 2
 """For each address of the server; psycopg takes no less. A ``connect_timeout`` of the project's goes before."""
 
+CHECK_SECONDS = 1
+"""For a sign of life of an open session, and for what Django sets in a new one."""
+
 ANSWER_SECONDS = 4
-"""For all answers together. With `CONNECT_SECONDS`, and what Redis is given, it is less than Prometheus' ten."""
+"""For all answers together. With a check in vain, and what Redis is given, it is less than Prometheus' ten."""
+
+CANCEL_SECONDS = 0.5
+"""For the server to hear that nobody waits for the answer any more."""
 
 
 @contextmanager
@@ -31,19 +37,39 @@ def answered_in_time() -> Iterator[None]:
     """In the block what the database is asked fails with an Error where it does not answer in time.
 
     It is asked in the session that this thread has. Where there is none, a new one is ended again: a server's threads
-    may live for one scrape. It is from no pool, which may wait for longer.
+    may live for one scrape. It is from no pool, which may wait for longer. In a transaction of the caller's, answers
+    take as long as they take: to cut its session would undo what others have done in it.
     """
-    patience = _Patience(ANSWER_SECONDS)
     connection = connections[app_settings.DATABASE]
-    close_if_ended(connection)
-    with patience.cutting(connection):
-        connection.close_if_health_check_failed()  # as Django does, which would wait for a new one as long as psycopg
-    is_open = connection.connection is not None
-    with (
-        nullcontext() if is_open else private_connection(CONNECT_SECONDS),
-        connections[app_settings.DATABASE].execute_wrapper(patience),
-    ):
+    if connection.in_atomic_block:
         yield
+        return
+    with _Patience(CHECK_SECONDS).cutting(connection):
+        connection.close_if_health_check_failed()  # as Django does, which would wait for a new one as long as psycopg
+    close_if_ended(connection)
+    is_open = connection.connection is not None
+    with nullcontext() if is_open else _new_session(), _asked_in_time(connections[app_settings.DATABASE]):
+        yield
+
+
+@contextmanager
+def _new_session() -> Iterator[None]:
+    """It is opened with a patience of its own: what Django sets in it may get no answer either."""
+    with private_connection(CONNECT_SECONDS):
+        connection = connections[app_settings.DATABASE]
+        with _Patience(CONNECT_SECONDS + CHECK_SECONDS).cutting(connection):
+            connection.ensure_connection()
+        yield
+
+
+@contextmanager
+def _asked_in_time(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """A session that was cut is left to nobody, also where its last answer came just before that."""
+    try:
+        with connection.execute_wrapper(_Patience(ANSWER_SECONDS)):
+            yield
+    finally:
+        close_if_ended(connection)
 
 
 class _Patience:
@@ -60,12 +86,30 @@ class _Patience:
 
     @contextmanager
     def cutting(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
+        """After the block nothing is cut any more: the session is somebody else's then."""
         began = time.monotonic()
-        timer = Timer(max(0.0, self._left), cut, [connection])
+        timer = Timer(max(0.0, self._left), _give_up, [connection])
         timer.daemon = True
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
+            timer.join()
             self._left -= time.monotonic() - began
+
+
+def _give_up(connection: BaseDatabaseWrapper) -> None:
+    """A server that is only slow would go on with a statement after its client is gone, and be asked the next one."""
+    if connection.vendor == "postgresql":
+        _cancel(connection.connection)
+    cut(connection)
+
+
+def _cancel(session: Any) -> None:
+    """Not where libpq is older than 17, which might wait for the server for minutes."""
+    from psycopg import capabilities
+
+    if capabilities.has_cancel_safe():
+        with suppress(Exception):
+            session.cancel_safe(timeout=CANCEL_SECONDS)

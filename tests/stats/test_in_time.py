@@ -9,15 +9,19 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from django.db import Error, close_old_connections, connection, connections
+from django.db import Error, close_old_connections, connection, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.http import HttpRequest
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from psycopg import capabilities
 
+from tenant_slots.db.sessions import cut
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats import in_time
 from tests.faults.proxy import Proxy
+from tests.processes import wait_until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -121,6 +125,43 @@ def test_a_host_that_falls_silent_is_waited_for_a_moment(
     assert ANSWERS[view][1] in content
 
 
+@pytest.mark.parametrize("view", ANSWERS)
+def test_a_session_that_was_lost_while_it_was_idle_does_not_make_a_database_look_away(
+    view: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a firewall forgets it; new ones go through."""
+    for name, setting in {"CONN_HEALTH_CHECKS": True, "CONN_MAX_AGE": None}.items():
+        monkeypatch.setitem(connection.settings_dict, name, setting)
+
+    def lose_the_session() -> tuple[int, bytes]:
+        TenantQueue.objects.count()
+        close_old_connections()
+        proxy.forget()
+        return answer_of(view)
+
+    status, content = in_thread(lose_the_session)
+    assert status == 200
+    assert ANSWERS[view][1] not in content
+
+
+def test_a_host_that_falls_silent_after_the_login_is_waited_for_a_moment(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a pooler, which lets everybody in by itself. Django sets the time zone then."""
+    monkeypatch.setitem(connection.settings_dict, "TIME_ZONE", "Europe/Berlin")
+    log_in = type(connections["default"]).get_new_connection
+
+    def log_in_to_silence(self: Any, params: Any) -> Any:
+        session = log_in(self, params)
+        proxy.black_hole()
+        return session
+
+    monkeypatch.setattr(type(connections["default"]), "get_new_connection", log_in_to_silence)
+    status, content = in_thread(lambda: answer_of("autoscaling"))
+    assert status == ANSWERS["autoscaling"][0]
+    assert ANSWERS["autoscaling"][1] in content
+
+
 @pytest.mark.usefixtures("proxy")
 @pytest.mark.parametrize("view", ANSWERS)
 def test_control_while_it_answers_the_session_that_is_open_is_used(view: str) -> None:
@@ -154,3 +195,57 @@ def test_what_is_done_between_two_questions_is_not_counted(monkeypatch: pytest.M
     with in_time.answered_in_time():
         threading.Event().wait(0.5)
         assert TenantQueue.objects.count() == 0
+
+
+def test_a_cut_that_comes_just_after_the_answer_breaks_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_time, "ANSWER_SECONDS", 0.1)
+    too_long, answered, was_cut = threading.Event(), threading.Event(), threading.Event()
+
+    def cut_late(session: BaseDatabaseWrapper) -> None:
+        too_long.set()
+        answered.wait(LONGER)
+        cut(session)
+        was_cut.set()
+
+    def answer_at_last(execute: Callable[..., Any], *args: Any) -> Any:
+        too_long.wait(LONGER)
+        answer = execute(*args)
+        answered.set()
+        return answer
+
+    monkeypatch.setattr(in_time, "cut", cut_late)
+    connection.ensure_connection()
+    with in_time.answered_in_time(), connection.execute_wrapper(answer_at_last):
+        assert TenantQueue.objects.count() == 0
+    assert was_cut.wait(LONGER)
+    assert TenantQueue.objects.count() == 0
+
+
+def test_in_a_transaction_of_the_callers_answers_take_as_long_as_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project's own page may have begun one, and goes on in it."""
+    monkeypatch.setattr(in_time, "ANSWER_SECONDS", 0.1)
+    with transaction.atomic():
+        with in_time.answered_in_time(), connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(0.5)")
+        assert TenantQueue.objects.count() == 0
+
+
+@pytest.mark.skipif(not capabilities.has_cancel_safe(), reason="libpq is older than 17")
+def test_a_server_does_not_go_on_with_what_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_time, "ANSWER_SECONDS", 0.3)
+
+    def ask() -> int:
+        connection.ensure_connection()
+        pid: int = connection.connection.info.backend_pid
+        with pytest.raises(Error), in_time.answered_in_time(), connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(60)")
+        return pid
+
+    pid = in_thread(ask)
+
+    def is_there() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", [pid])
+            return bool(cursor.fetchone()[0])
+
+    wait_until(lambda: not is_there())
