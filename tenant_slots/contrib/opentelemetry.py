@@ -27,7 +27,7 @@ def capture() -> dict[str, Any]:
     """For ``CAPTURE_CONTEXT``: what the project's propagator says of the current span. Nothing outside of a trace."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
-    kept = tracing.headers(carrier)
+    kept = tracing.headers(carrier, propagate.get_global_textmap().fields)
     return {KEY: kept} if kept else {}
 
 

@@ -70,7 +70,7 @@ def capture() -> dict[str, Any]:
     if not sentry_sdk.get_client().is_active():
         return {}
     found = {"sentry-trace": sentry_sdk.get_traceparent() or "", "baggage": sentry_sdk.get_baggage() or ""}
-    return {KEY: tracing.headers(found)}
+    return {KEY: tracing.headers(found, ("sentry-trace",))}
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -14,24 +14,23 @@ from tenant_slots.logs import fields_of
 from tenant_slots.models import ENDED, State, TenantJob
 
 SHORT = 100
-"""Bytes: the ids of a trace take fewer."""
+"""Bytes, with the header's name: the ids of a trace take fewer."""
 
 
-def headers(found: Mapping[str, str]) -> dict[str, str]:
+def headers(found: Mapping[str, str], of_trace: Collection[str]) -> dict[str, str]:
     """What the job's row is to keep of them: none that is empty, and the shortest ones as far as there is room.
 
     Whoever sends the project a request says how long its ``baggage`` is, which for some propagators is a header for
     each item, and that must not keep the request from enqueueing. An eighth of what a context may take is as much as
-    the standard asks for.
+    the standard asks for. However many there are, those of the trace itself go before them: the short ones `of_trace`.
     """
     kept: dict[str, str] = {}
     room = max(SHORT, app_settings.MAX_ARGS_BYTES // 8)
-    for name, value in sorted(found.items(), key=lambda header: len(header[1])):
-        room -= size_of({name: value})
-        if room < 0:
-            break
-        if value:
-            kept[name] = value
+    sizes = {name: size_of({name: value}) for name, value in found.items() if value}
+    for name in sorted(sizes, key=lambda name: (sizes[name] > SHORT or name not in of_trace, sizes[name])):
+        if sizes[name] <= room:
+            room -= sizes[name]
+            kept[name] = found[name]
     return kept
 
 

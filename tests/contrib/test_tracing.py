@@ -37,7 +37,7 @@ from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.integrations.rq import RqIntegration
 from sentry_sdk.transport import Transport
 
-from tenant_slots.contrib import opentelemetry, sentry
+from tenant_slots.contrib import opentelemetry, sentry, tracing
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import State, TenantJob
 from tenant_slots.tasks.context import IN_META
@@ -614,6 +614,39 @@ def test_many_headers_that_are_too_long_together_keep_nobody_from_enqueueing() -
         context.detach(token)
         propagate.set_global_textmap(before)
     assert kept.keys() == {"traceparent", "uberctx-item0", "uberctx-item1"}
+
+
+@pytest.mark.usefixtures("spans")
+@pytest.mark.parametrize(
+    "items",
+    [
+        {f"k{number:03}": "v" * 38 for number in range(180)},
+        {f"{letter * 4000}": "v" for letter in "abc"},
+    ],
+    ids=["many short ones", "long names"],
+)
+def test_no_headers_that_a_visitor_can_send_take_the_place_of_the_trace(items: dict[str, str]) -> None:
+    before = propagate.get_global_textmap()
+    propagate.set_global_textmap(CompositePropagator([HeaderForEachItem(), TraceContextTextMapPropagator()]))
+    sent = context.get_current()
+    for name, value in items.items():
+        sent = baggage.set_baggage(name, value, sent)
+    token = context.attach(sent)
+    try:
+        with request():
+            kept = jobs.succeeds.enqueue("acme").context["opentelemetry"]
+    finally:
+        context.detach(token)
+        propagate.set_global_textmap(before)
+    assert "traceparent" in kept
+    assert any(name.startswith("uberctx-") for name in kept), "and the others as far as there is room"
+
+
+def test_a_header_that_does_not_fit_leaves_the_room_to_the_others() -> None:
+    """Also where it is one of the trace's own."""
+    found = {"b3": "x" * 60, "x-b3": "x" * 80, "other": "y"}
+    with override_settings(TENANT_SLOTS={"MAX_ARGS_BYTES": 150}):
+        assert tracing.headers(found, ("b3", "x-b3")).keys() == {"b3", "other"}
 
 
 @pytest.mark.parametrize(
