@@ -35,6 +35,8 @@ class CalledTask(TenantTask[..., Any]):
 
     takes_context: bool = False
     backend: str = ""
+    names_inner_queue: bool = False
+    """As the decorator inside does: the queue alone does not tell that from a Task that names none."""
 
     @functools.cached_property
     def is_method(self) -> bool:
@@ -47,6 +49,7 @@ class CalledTask(TenantTask[..., Any]):
     @functools.cached_property
     def stored_options(self) -> dict[str, Any]:
         named = [name for name in ("tenant", "key") if getattr(self, f"explicit_{name}") is not None]
+        named += ["queue"] if self.names_inner_queue else []
         run_after = self.run_after.isoformat() if self.run_after else None
         mark = {"backend": self.backend, "named": named, "run_after": run_after}
         own = {name: value for name, value in mark.items() if value}
@@ -80,6 +83,7 @@ def called_task(task: AnyTask, backend: BaseTaskBackend) -> CalledTask:
         "run_after": task.run_after,
         "takes_context": task.takes_context,
         "backend": task.backend,
+        "names_inner_queue": inner is not None and task.queue_name == inner.queue != DEFAULT_TASK_QUEUE_NAME,
     }
     if (key := getattr(task, "key", None)) is not None:
         values["key"] = key

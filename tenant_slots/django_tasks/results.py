@@ -109,7 +109,7 @@ def _values_of(job: TenantJob, mark: Mapping[str, Any], task: AnyTask) -> dict[s
     named = mark.get("named", [])
     return {
         "priority": min(max(job.priority, TASK_MIN_PRIORITY), TASK_MAX_PRIORITY),  # staff may give it any
-        "queue_name": _queue_name_of(job, task),
+        "queue_name": job.tenant_queue.queue if "queue" in named else _queue_name_of(job, task),
         "run_after": mark_time(mark, "run_after"),
         **({"backend": alias_today(mark["backend"], task)} if mark else {}),
         **({"explicit_tenant": job.tenant_queue.tenant} if "tenant" in named else {}),

@@ -295,6 +295,16 @@ def test_priority_time_and_queue_are_the_jobs_own() -> None:
     assert again == result
 
 
+def test_the_queue_of_a_call_is_its_own_where_the_decorator_inside_has_the_same() -> None:
+    backend = {"BACKEND": BACKEND, "QUEUES": [], "OPTIONS": {"TENANT": "tenant_id"}}
+    with override_settings(TASKS={"default": backend}):
+        for task, queue in ((tasks.open_up, "default"), (tasks.open_up.using(queue_name="imports"), "imports")):
+            result = task.enqueue("acme")
+            again = tasks.open_up.get_result(result.id)
+            assert (again.task.queue_name, job_of(again).tenant_queue.queue) == (queue, "imports")
+            assert again == result
+
+
 def test_a_higher_priority_goes_first() -> None:
     for priority in (0, 100, -100, 50):
         tasks.add.using(priority=priority).enqueue("acme", priority)
