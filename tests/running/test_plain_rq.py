@@ -107,6 +107,17 @@ def test_a_busy_tenants_plain_job_defers_itself_without_counting_as_a_retry_or_a
     assert TenantJob.objects.get().state == State.WAITING
 
 
+def test_a_plain_job_that_defers_itself_is_a_failure_in_the_counter_of_rqs_worker_only() -> None:
+    tenant_queue(queue="reports", max_job=0)
+    queue = django_rq.get_queue("reports")
+    queue.enqueue(jobs.add, 1, 2, tenant="acme")
+    worker = DeafWorker([queue])
+    worker.work(burst=True, logging_level="ERROR")
+    worker.refresh()
+    assert worker.failed_job_count == 1
+    assert queue.failed_job_registry.get_job_count() == 0
+
+
 def test_a_plain_job_is_brought_forward_when_its_turn_comes() -> None:
     row = tenant_queue(queue="reports", max_job=0)
     rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
