@@ -18,8 +18,8 @@ from django.db.backends.signals import connection_created
 
 from tenant_slots.db.leftovers import OURS
 
-COMMENTS = r"\s*(?:(?:--[^\n]*\n|/\*.*?\*/)\s*)*"
-"""What may stand before a statement."""
+COMMENTS = r"\s*(?:(?:--[^\n]*\n|/\*(?:(?!\*/).)*\*/)\s*)*"
+"""What may stand before a statement. A comment ends where it first can: with a choice, many would take for ever."""
 
 SETS = re.compile(
     rf"(?:^|;){COMMENTS}(?:SET\s+(?!LOCAL\s|TRANSACTION\s)|(?:SELECT|VALUES|WITH)\b.*\bset_config\s*\()",

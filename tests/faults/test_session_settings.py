@@ -230,6 +230,15 @@ def test_settings_are_made_again_and_nothing_else(receiver: list[str]) -> None:
         assert cursor.fetchone() == ("a", "b", "c", "d", "e", "f")
 
 
+@pytest.mark.parametrize("statement", ["SELECT 1", "SET app.one = 'a'"])
+def test_many_comments_before_a_statement_are_read_at_once(statement: str) -> None:
+    """In twice the time for each further one, thirty would take hours."""
+    began = time.process_time()
+    sets = session_settings.SETS.search("/* a line of a header */\n" * 22 + statement)
+    assert bool(sets) == statement.startswith("SET")
+    assert time.process_time() - began < 0.5
+
+
 def test_a_session_of_our_own_is_not_begun_before_they_are_known(
     receiver: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
