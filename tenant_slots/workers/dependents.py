@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from redis.exceptions import RedisError
 from rq.job import Job
@@ -36,17 +37,16 @@ class Awaited:
     """A job that has ended, and on which others depend."""
 
     job: Job
+    whose: int | str
+    """Of which tenant queue it is; for a plain RQ job, of which of RQ's."""
     enqueue: Callable[[], object]
     """What RQ does with these."""
     dependents: int
     tries: int = 0
     not_before: float = 0.0
     """When it is tried again, by `time.monotonic`."""
-
-    @property
-    def whose(self) -> str | None:
-        """Of which tenant and task the job is, as RQ's description of it says."""
-        return self.job.description
+    started: float = 0.0
+    """When it was last tried."""
 
 
 class DependentsWorker(TurnTakingWorker):
@@ -57,8 +57,10 @@ class DependentsWorker(TurnTakingWorker):
         self._awaited: deque[Awaited] = deque()
         """The first one is under way, if `_enqueuing` is there."""
         self._enqueuing: Aside | None = None
-        self._last_turns: dict[str | None, float] = {}
-        """Of whose jobs some are awaited, by `time.monotonic`."""
+        self._spent: defaultdict[int | str, float] = defaultdict(float)
+        """Seconds, on each of those whose jobs were awaited since there was none to await."""
+        self.tenant_queues: WeakKeyDictionary[Job, int] = WeakKeyDictionary()
+        """Of jobs of ours. RQ's objects do not say it, and its description is what a project likes."""
 
     def enqueue_dependents_aside(self, queue: Queue) -> None:
         """From now on, when RQ would do so itself."""
@@ -67,11 +69,17 @@ class DependentsWorker(TurnTakingWorker):
             queue.enqueue_dependents = enqueue  # type: ignore[method-assign]
 
     def _enqueue_dependents(self, enqueue: Callable[..., Any], job: Job, *arguments: Any, **options: Any) -> None:
-        """Called by RQ too: for jobs that have failed, and in a work-horse, where it may be done, for plain ones."""
+        """Called by RQ too: for jobs that have failed, and in a work-horse, where it may be done, for plain ones.
+
+        How the job has ended is known here. By the time RQ may have forgotten it.
+        """
         if self.is_horse:
             enqueue(job, *arguments, **options)
         elif dependents := self._count_dependents(job):
-            self._awaited.append(Awaited(job, partial(enqueue, job, *arguments, **options), dependents))
+            assert options.get("pipeline") is None, "what another process writes there would never be sent"
+            enqueue = partial(enqueue, job, *arguments, **{"refresh_job_status": False, **options})
+            whose = self.tenant_queues.get(job, job.origin)
+            self._awaited.append(Awaited(job, whose, partial(_enqueue_and_forget, job, enqueue), dependents))
             self.see_to_dependents()
 
     def _count_dependents(self, job: Job) -> int:
@@ -94,9 +102,11 @@ class DependentsWorker(TurnTakingWorker):
         answer = self._enqueuing.answer(seconds)
         if answer is not None:
             self._enqueuing = None
-            self._note(self._awaited.popleft(), is_done=answer.is_whole)
+            awaited = self._awaited.popleft()
+            self._spent[awaited.whose] += time.monotonic() - awaited.started
+            self._note(awaited, is_done=answer.is_whole)
             if not self._awaited:
-                self._last_turns.clear()
+                self._spent.clear()
             self._start_next()
 
     def see_all_dependents_through(self, seconds: float) -> None:
@@ -108,15 +118,19 @@ class DependentsWorker(TurnTakingWorker):
                 time.sleep(0.1)
 
     def _start_next(self) -> None:
-        """Of those whose time has come: others do not wait for one that has failed, nor for all of one tenant."""
+        """Of those whose time has come: others do not wait for one that has failed, nor for all of one tenant.
+
+        Next is the tenant on which the least time was spent: if each had one in turn, all would wait for one that hangs
+        as often as for those that do not.
+        """
         now = time.monotonic()
         due = [one for one in self._awaited if one.not_before <= now]
         if not due:
             return
-        awaited = min(due, key=lambda one: self._last_turns.get(one.whose, 0))
+        awaited = min(due, key=lambda one: self._spent[one.whose])
         aside, enqueue = Aside(self._seconds_for(awaited)), awaited.enqueue
-        if aside.start(lambda: bool(enqueue())):
-            self._last_turns[awaited.whose] = now
+        if aside.start(enqueue):
+            awaited.started = now
             self._awaited.remove(awaited)
             self._awaited.appendleft(awaited)
             self._enqueuing = aside
@@ -156,3 +170,11 @@ class DependentsWorker(TurnTakingWorker):
             for awaited in self._awaited:
                 text = "what depends on job %s is not enqueued, as its worker ends"
                 logger.warning(text, awaited.job.id, extra=logs.about_named(queue=awaited.job.origin))
+
+
+def _enqueue_and_forget(job: Job, enqueue: Callable[[], object]) -> None:
+    """What stays, as it waits for another job too, is known to RQ no longer than the job itself."""
+    enqueue()
+    seconds = job.connection.ttl(job.key)
+    if seconds != -1:  # for ever
+        job.connection.expire(job.dependents_key, seconds)  # of one that is forgotten it is -2, which deletes

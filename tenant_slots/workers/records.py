@@ -29,9 +29,6 @@ logger = logging.getLogger("tenant_slots")
 UNTOLD_FOR = 0.05
 """Seconds for which RQ may not be told of an end, while further jobs take a few milliseconds each."""
 
-SECONDS_FOR_DEPENDENTS = 500
-"""How long RQ knows a job whose result it does not keep, where others depend on it: as long as RQ keeps a result."""
-
 MOST_UNTOLD = 10
 """Ends of which RQ is not told yet."""
 
@@ -148,9 +145,8 @@ class RecordingWorker(SweepingWorker):
     def tell_rq_of_successes(self, ended: Sequence[Ended]) -> None:
         """As RQ's handle_job_success, of all in one transaction.
 
-        Who depends on a job is read in the transaction that says it is finished. RQ enqueues them in it where it does
-        not keep the result, as it forgets the job there: that is done in this process, and reads what the project has
-        pickled. So such a job is forgotten later.
+        Who depends on a job is read in the transaction that says it is finished. They are enqueued later, as RQ reads
+        for that what the project has pickled.
         """
         commands: list[int] = []
         with self.connection.pipeline() as pipeline:
@@ -163,26 +159,22 @@ class RecordingWorker(SweepingWorker):
         for (job, queue, _), command in zip(ended, commands, strict=True):
             if answers[command - 1]:
                 queue.enqueue_dependents(job)
-            elif not self._keeps_result(job):
-                self._forget(job)
             text = "Successfully completed %s in %ss on worker %s"
             self.log.info(text, job.description, _time_of(job), self.name, extra=_about(job, queue))
 
-    def _forget(self, job: Job) -> None:
-        with self.connection.pipeline() as pipeline:
-            job.delete(pipeline=pipeline, remove_from_queue=False)
-            pipeline.execute()
-
     def _write_success(self, job: Job, queue: Queue, pipeline: Any) -> None:
         ttl = job.get_result_ttl(self.default_result_ttl)
+        job._status = JobStatus.FINISHED
         self._write_end(job, pipeline)
         if ttl:
             self._write_result(job, queue, ttl, pipeline)
         self.cleanup_execution(job, pipeline)
         self.increment_successful_job_count(pipeline=pipeline)
         self.increment_total_working_time(_time_of(job), pipeline)
-        if ttl >= 0:
-            pipeline.expire(job.key, ttl or SECONDS_FOR_DEPENDENTS)
+        if ttl > 0:
+            pipeline.expire(job.key, ttl)
+        elif ttl == 0:
+            pipeline.delete(job.key, job.dependencies_key, job.execution_registry.key)
 
     def _write_end(self, job: Job, pipeline: Any) -> None:
         fields = {

@@ -120,7 +120,9 @@ class Supervisor(HandingOnWorker, DependentsWorker, AsideWorker, RidingWorker, R
             if named and run is None:
                 run = self._begin(*named)
             has_begun = run is not None and run.job is not None
-            if not has_begun:
+            if run is not None and run.job is not None:
+                self.tenant_queues[job] = run.job.tenant_queue_id
+            else:
                 self.prepare_execution(job)
             try:
                 self._hand_out(job, queue, run)

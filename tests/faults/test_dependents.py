@@ -140,3 +140,18 @@ def test_i8_while_it_waits_for_that_it_runs_what_others_enqueue(
     wait_until(lambda: fresh(other).has_ended, 20)
     assert len(path.read_text().split()) == 1, "not only when it was given up"
     assert worker.poll() is None, "the control: it still waits"
+
+
+def test_i8_those_of_one_tenant_that_take_long_come_after_all_of_another_one(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path
+) -> None:
+    """In turn, each job of the other one would wait until one that hangs is given up."""
+    workers.variables["TEST_TENANT_SLOTS"] = json.dumps({**SHORT, "LEASE_TTL": 8})
+    path, quick = tmp_path / "hangs", tmp_path / "returns"
+    whales = [has_dependent.enqueue("whale", str(path), observer.path) for _ in range(3)]
+    workers.start(1, worker_class="tenant_slots.workers.TenantPreforkWorker")
+    wait_until(path.exists, 20, "the meta was read by nobody")
+    acmes = [has_dependent.enqueue("acme", str(quick), observer.path) for _ in range(3)]
+    wait_until(lambda: all(fresh(job).has_ended for job in (*whales, *acmes)), 20)
+    wait_until(lambda: len(observer.started()) == 3, 30, "they are enqueued")
+    assert len(path.read_text().split()) <= 2, "the one at the beginning, and the next one behind all others"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,8 @@ from rq.queue import Queue
 
 from tenant_slots.workers import TenantPreforkWorker, dependents
 from tenant_slots.workers.aside import Aside
+from tenant_slots.workers.horses import RQEnd
+from tenant_slots.workers.records import Ended
 from tests import jobs
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -34,10 +37,10 @@ def worker(queue: Queue) -> Iterator[TenantPreforkWorker]:
     worker.heartbeats.stop()
 
 
-def ended_job(queue: Queue, of: str = "acme", name: str = "dependent") -> Job:
-    """A job that has ended, and on which another one depends."""
-    job = queue.enqueue(jobs.note, "/dev/null", "start", "plain", "first", description=f"a job for {of!r}")
-    queue.enqueue(jobs.note, "/dev/null", "start", "plain", name, job_id=name, depends_on=job)
+def ended_job(queue: Queue, name: str = "dependent", also: Sequence[Job] = ()) -> Job:
+    """A job that has ended, and on which another one depends, and that perhaps on others too."""
+    job = queue.enqueue(jobs.note, "/dev/null", "start", "plain", "first", description=f"for {name}")
+    queue.enqueue(jobs.note, "/dev/null", "start", "plain", name, job_id=name, depends_on=[job, *also])
     queue.remove(job)
     job.set_status(JobStatus.FINISHED)
     return job
@@ -67,13 +70,47 @@ def test_where_redis_cannot_be_asked_how_many_there_are_they_are_enqueued_all_th
 def test_those_of_one_tenant_do_not_wait_for_all_of_another_one(
     worker: TenantPreforkWorker, queue: Queue, other: str, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whales = [ended_job(queue, "whale", f"whale-{nth}") for nth in range(3)]
+    tenant_queues = {"whale": 1, "acme": 2}
     with monkeypatch.context() as patched:
         patched.setattr(Aside, "start", lambda *_: False)  # before all have ended
-        for job in (*whales, ended_job(queue, other, "acme")):
+        for name, tenant in (("whale-0", "whale"), ("whale-1", "whale"), ("whale-2", "whale"), ("acme", other)):
+            job = ended_job(queue, name)
+            worker.tenant_queues[job] = tenant_queues[tenant]
             queue.enqueue_dependents(job)
     worker.see_all_dependents_through(20)
     assert queue.job_ids == order
+
+
+def test_rq_may_have_forgotten_the_job_by_then(
+    worker: TenantPreforkWorker, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose result it keeps for a moment, while what depends on others takes longer."""
+    job = ended_job(queue)
+    with monkeypatch.context() as patched:
+        patched.setattr(Aside, "start", lambda *_: False)
+        queue.enqueue_dependents(job)
+    queue.connection.delete(job.key)
+    worker.see_all_dependents_through(20)
+    assert queue.job_ids == ["dependent"]
+
+
+@pytest.mark.parametrize(("result_ttl", "kept"), [(0, [-2]), (100, range(90, 101)), (-1, [-1])])
+def test_what_waits_for_another_job_too_is_known_no_longer_than_the_job(
+    worker: TenantPreforkWorker, queue: Queue, result_ttl: int, kept: Sequence[int]
+) -> None:
+    job = ended_job(queue, also=[queue.enqueue(jobs.note, "/dev/null", "start", "plain", "runs never")])
+    job.result_ttl = result_ttl
+    worker.tell_rq_of_successes([Ended(job, queue, RQEnd(time.time(), time.time(), None))])
+    worker.see_all_dependents_through(20)
+    assert "dependent" not in queue.job_ids, "the control: it waits"
+    assert queue.connection.ttl(job.dependents_key) in kept
+    assert queue.connection.ttl(job.key) in kept
+
+
+def test_they_are_written_to_no_transaction_of_another_process(worker: TenantPreforkWorker, queue: Queue) -> None:
+    job = ended_job(queue)
+    with queue.connection.pipeline() as pipeline, pytest.raises(AssertionError, match="never be sent"):
+        queue.enqueue_dependents(job, pipeline=pipeline)
 
 
 @pytest.mark.parametrize("has_room", [False, pytest.param(True, id="control")])
