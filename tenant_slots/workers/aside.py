@@ -11,10 +11,10 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from rq.defaults import DEFAULT_MAINTENANCE_TASK_INTERVAL
+from redis.exceptions import RedisError
 from rq.utils import now as utc_now
 
-from tenant_slots import redis_servers
+from tenant_slots import logs, redis_servers
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import private_connection
 from tenant_slots.memory_file import memory_file
@@ -29,6 +29,12 @@ T = TypeVar("T")
 
 logger = logging.getLogger("tenant_slots")
 
+
+SECONDS_TO_CLEAN = 899
+"""As long as RQ lets nobody else clean the registries of a queue. It is RQ that ends callbacks that take too long."""
+
+SECONDS_TO_PART_CLEAN = 1
+"""For which a worker that ends waits for a cleaning, of milliseconds mostly. One that is killed is done again later."""
 
 MOST_HANGS = 3
 """How often receivers may take longer than a lease before a worker does without what they set."""
@@ -88,6 +94,10 @@ class Aside:
         os.ftruncate(self._file, 0)
         return self._file
 
+    def is_under_way(self, seconds: float) -> bool:
+        """Whether something is, and not longer than for so many."""
+        return self._child is not None and time.monotonic() < self._deadline - self._seconds + seconds
+
     def answer(self, seconds: float = 0) -> Answer | None:
         """What came of it; None when nothing was started, or it has not ended after so many seconds."""
         until = time.monotonic() + seconds
@@ -116,7 +126,7 @@ class AsideWorker(SweepingWorker):
         self._sweeping = Aside(app_settings.LEASE_TTL / 2)
         self._settling = Aside(app_settings.LEASE_TTL)
         self._telling = Aside(app_settings.LEASE_TTL)
-        self._cleaning = Aside(DEFAULT_MAINTENANCE_TASK_INTERVAL)  # it is RQ that ends callbacks that take too long
+        self._cleaning = Aside(SECONDS_TO_CLEAN)
         self._breaks_before = self._hangs = 0
         self._absences: Mapping[Hashable, Absence] = {}
         """As the last sweep has left them, for the next one: this process and its work-horses do not wait so long."""
@@ -156,31 +166,55 @@ class AsideWorker(SweepingWorker):
 
     def clean_registries(self) -> None:
         """Aside: RQ calls the callbacks and handlers of plain RQ jobs whose worker has died, and reads their meta."""
-        self._cleaning.start(self._clean_registries)
-        self.last_cleaned_at = utc_now()  # type: ignore[assignment]  # RQ begins with None
+        if self._cleaning.start(self._clean_registries):
+            self.last_cleaned_at = utc_now()  # type: ignore[assignment]  # RQ begins with None
 
     def _clean_registries(self) -> None:
+        """One queue after the other. Where a callback raises, or exits, RQ would let nobody clean for 15 minutes."""
         self._is_horse = True  # so that what depends on these jobs is enqueued here, too
-        super().clean_registries()  # type: ignore[no-untyped-call]
+        for queue in self.queues[:]:
+            self.queues = [queue]
+            try:
+                super().clean_registries()  # type: ignore[no-untyped-call]
+            except RedisError:  # it is away for other queues too
+                raise
+            except BaseException:
+                text = "plain RQ jobs of queue %s whose worker has died are not all seen to: their callbacks may fail"
+                logger.exception(text, queue.name, extra=logs.about_named(queue=queue.name))
+                self._unless_redis_is_away(queue.release_maintenance_lock)
+
+    @property
+    def has_just_begun_to_clean(self) -> bool:
+        """RQ runs a job again whose worker has died: who would leave waits, but not for one that hangs."""
+        return self._cleaning.is_under_way(app_settings.LEASE_TTL)
+
+    def settle_up(self) -> None:
+        super().settle_up()
+        self._note_cleaned(0)
+
+    def _note_cleaned(self, seconds: float) -> None:
+        answer = self._cleaning.answer(seconds)
+        if answer is not None and not answer.is_whole:
+            logger.error("RQ's registries are not cleaned: that failed, or took too long")
+            self.last_cleaned_at = None
 
     def sweep(self) -> None:
         """Aside, and waited for while no job runs: in burst mode, what it promotes is still to be run."""
-        self._cleaning.answer()  # so that one that takes too long is ended
+        self._note_cleaned(0)  # so that one that takes too long is ended
         self._note_swept(0)
         if self.sweeper.is_due and self._starts(self.sweeper.sweep_if_due):
             self.sweeper.put_off()
             self._note_swept(0 if self.runs_a_job else app_settings.LEASE_TTL)
 
     def look_for_lost(self) -> None:
-        self._cleaning.answer(app_settings.LEASE_TTL)  # RQ runs a job again whose worker has died
         self._note_swept(app_settings.LEASE_TTL)
         if self._starts(self.sweeper.look_for_lost):
             self._note_swept(app_settings.LEASE_TTL)
 
     def _part(self) -> None:
         super()._part()
-        for aside in (self._telling, self._cleaning):
-            aside.answer(app_settings.LEASE_TTL)  # it would be killed with this process
+        self._telling.answer(app_settings.LEASE_TTL)  # it would be killed with this process
+        self._note_cleaned(SECONDS_TO_PART_CLEAN)
 
     def _starts(self, sweep: Callable[[], object]) -> bool:
         def seen() -> Seen:

@@ -17,7 +17,7 @@ from rq.queue import Queue
 
 from tenant_slots import logs
 from tenant_slots.conf import app_settings
-from tenant_slots.workers.aside import Aside
+from tenant_slots.workers.aside import Aside, AsideWorker
 from tenant_slots.workers.turns import TurnTakingWorker
 
 logger = logging.getLogger("tenant_slots")
@@ -27,6 +27,9 @@ SECONDS_FOR_EACH = 0.05
 
 MOST_TRIES = 4
 """How often it may take too long, or fail."""
+
+SECONDS_TO_CLEANED = 0.1
+"""For which a worker that would leave waits for a job, before it looks again whether RQ's registries are clean."""
 
 SECONDS_TO_NEXT_TRY = 1
 """Before the second one. Each pause is four times the last one: a Redis that restarts is back by the fourth."""
@@ -49,7 +52,7 @@ class Awaited:
     """When it was last tried."""
 
 
-class DependentsWorker(TurnTakingWorker):
+class DependentsWorker(TurnTakingWorker, AsideWorker):
     """The part of a worker that sees to what depends on jobs, one after the other, and waits for none of it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -156,6 +159,8 @@ class DependentsWorker(TurnTakingWorker):
         """In burst mode too, or it would leave before what it makes ready can be run. It takes what comes meanwhile."""
         if self._awaited:
             timeout = 1 if timeout is None else min(timeout, 1)
+        elif timeout is None and self.has_just_begun_to_clean:
+            timeout = SECONDS_TO_CLEANED
         return super()._wait_at_lists(queues, timeout, options)
 
     def settle_up(self) -> None:
