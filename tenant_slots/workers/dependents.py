@@ -168,8 +168,8 @@ class DependentsWorker(TurnTakingWorker, AsideWorker):
         self.see_to_dependents()
 
     def _part(self) -> None:
-        super()._part()
         try:
+            super()._part()
             self.see_all_dependents_through(app_settings.LEASE_TTL)
         finally:
             for awaited in self._awaited:

@@ -314,7 +314,12 @@ class TurnTakingWorker(SweepingWorker):
         if self._taken is not None:
             self._taken = None
             self._put_back_what_was_taken()
-        super()._part()
+        try:
+            super()._part()
+        finally:
+            self._leave_order()
+
+    def _leave_order(self) -> None:
         try:
             fair_order.leave(self.key, self.queue_names(), is_over=True)
         except RedisError as error:

@@ -16,6 +16,7 @@ from rq.queue import Queue
 
 from tenant_slots.workers import TenantPreforkWorker, dependents
 from tenant_slots.workers.aside import Aside
+from tenant_slots.workers.base import SweepingWorker
 from tenant_slots.workers.horses import RQEnd
 from tenant_slots.workers.records import Ended
 from tests import jobs
@@ -131,3 +132,23 @@ def test_a_worker_that_ends_says_what_it_has_not_come_to(
     said = [(one.levelname, vars(one)["queue"]) for one in caplog.records if job.id in one.getMessage()]
     assert said == ([] if has_room else [("WARNING", "imports")])
     assert len(queue) == has_room
+
+
+def test_one_that_is_to_end_at_once_says_so_too(
+    worker: TenantPreforkWorker, queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A second signal comes while it still waits for something else."""
+
+    def to_end_at_once(self: SweepingWorker) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(Aside, "start", lambda *_: False)
+    monkeypatch.setattr(SweepingWorker, "_part", to_end_at_once)
+    left: list[bool] = []
+    monkeypatch.setattr("tenant_slots.fair_order.leave", lambda *_, is_over: left.append(is_over))
+    job = ended_job(queue)
+    queue.enqueue_dependents(job)
+    with pytest.raises(SystemExit):
+        worker._part()
+    assert [one.levelname for one in caplog.records if job.id in one.getMessage()] == ["WARNING"]
+    assert left == [True], "and no tenant's turn is kept for it"
