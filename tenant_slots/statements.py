@@ -28,7 +28,7 @@ from django.db.models import (
 from django.db.models.functions import Coalesce
 
 from tenant_slots import rates, rests
-from tenant_slots.db.clock import DatabaseNow, ago, from_now
+from tenant_slots.db.clock import DatabaseNow, from_now
 from tenant_slots.db.compiled import IsOneOf, Keys, Parameter, Statement, fields_of
 from tenant_slots.db.consequences import HasChanged
 from tenant_slots.models import ENDED, UNTIL_START, Kind, State, TenantJob, TenantJobQuerySet, TenantQueue
@@ -149,9 +149,6 @@ START = Statement(lambda: TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, state
 TENANT_QUEUE = Parameter("tenant_queue", IntegerField())
 PRIORITY = Parameter("priority", IntegerField())
 
-MOMENT = 0.5
-"""Seconds in which a worker that waits has taken what was admitted for it, also where each job is a fork."""
-
 
 def _due() -> Q:
     """What the job's row says is given: asked of the row itself, PostgreSQL would join all tenants' backlogs to it."""
@@ -161,8 +158,7 @@ def _due() -> Q:
     )
     key_may = Q(max_job_per_key=None) | Q(max_job_per_key__gte=_held_by_its_key())
     may_hold_it = Exists(row.filter(rests.is_over(), key_may, paused=False, current_job__lte=F("max_job")))
-    goes_first = Q(~Exists(more_urgent)) | Q(admitted_at__gt=ago(MOMENT)) | Q(Exists(row.exclude(max_job_per_key=None)))
-    return Q(may_hold_it) & goes_first
+    return Q(may_hold_it) & (Q(~Exists(more_urgent)) | Q(Exists(row.exclude(max_job_per_key=None))))
 
 
 def _held_by_its_key() -> Any:
@@ -181,8 +177,6 @@ START_IF_DUE = Statement(
 )
 """Of a job that may have waited for a worker since its admission: what was changed since then counts.
 
-A more urgent one that has come since counts after a `MOMENT`: where each new job is more urgent than those before, and
-comes before a worker has taken what was admitted for it, none would ever start.
 With a cap per concurrency key a higher priority alone does not: a job that is passed over would keep all others from
 starting, as each of them is the next one again once it has been put back.
 """

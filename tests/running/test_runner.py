@@ -14,7 +14,7 @@ from tenant_slots import signals, slots
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running import recording, runner
 from tests import jobs
-from tests.factories import age, another_process, counters_match, fresh, in_rq, tenant_queue, work
+from tests.factories import another_process, counters_match, fresh, in_rq, tenant_queue, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -222,7 +222,6 @@ def test_a_more_urgent_job_takes_the_place_of_one_in_the_window() -> None:
     first = jobs.add.enqueue(1, 2, tenant="acme")
     urgent = jobs.add.using(priority=1).enqueue(3, 4, tenant="acme")
     assert (fresh(first).state, fresh(urgent).state) == (State.QUEUED, State.WAITING)
-    age(first, admitted_at=1)
     work()
     assert (fresh(first).state, fresh(urgent).state) == (State.FINISHED, State.FINISHED)
     assert urgent.started_at < first.started_at
