@@ -59,7 +59,7 @@ LOCK_TIMEOUT_SECONDS = 0.2
 """How long one tenant's locked row may hold up the turns of others."""
 
 MOMENT = 1.0
-"""Seconds for which a tenant queue that somebody holds has no turn."""
+"""Seconds after which a tenant queue that somebody held comes back by itself."""
 
 MOST_LOOKS = 10
 """How often one call of `feed` looks for a tenant in an RQ queue to which no worker listens.
@@ -262,7 +262,7 @@ class _TurnEnd:
         turn = self._turn
         taken = len(admission.jobs) + (admission.started is not None)
         for_workers = taken - sum(job.is_reservation for job in admission.jobs)
-        if not taken and admission.is_full and not admission.is_shut:
+        if not taken and admission.is_full and not admission.is_shut:  # the next one may have another concurrency key
             self._charge_look()
         stays_out = turn.is_out and admission.is_full and admission.wakes_in is None and for_workers == turn.jobs
         if (taken < turn.jobs or not admission.has_more) and not stays_out:
@@ -271,7 +271,7 @@ class _TurnEnd:
             self._stay(admission, for_workers)
 
     def _charge_look(self) -> None:
-        """In vain, and the next enqueue leads to another one: it may be for another concurrency key."""
+        """In vain, and the next enqueue leads to another one."""
         seconds = time.monotonic() - self._began
         _unless_out_of_reach(partial(fair_order.cost, self._turn.rq_queue, self._turn.tenant_queue_id, seconds))
 
@@ -301,8 +301,9 @@ class _TurnEnd:
         self._leave_with(Admission(is_full=True), 0)
 
     def leave_for_a_moment(self) -> None:
-        """Whatever is enqueued for it meanwhile: each turn would take as long as this one."""
-        self._leave_with(Admission(is_full=True, is_shut=True, wakes_in=MOMENT), 0)
+        """Unless it is offered before, as by who has held it."""
+        self._charge_look()
+        self._leave_with(Admission(is_full=True, wakes_in=MOMENT), 0)
 
     def keep_place(self) -> None:
         _unless_out_of_reach(partial(fair_order.undo, self._turn))

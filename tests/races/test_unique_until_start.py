@@ -136,7 +136,7 @@ def test_two_callers_are_given_the_same_job_and_do_not_wait_for_each_other(waiti
 def test_an_open_transaction_costs_the_tenant_its_turn_and_the_commit_gives_it_back(waiting: TenantJob) -> None:
     other = jobs.import_once.enqueue("umbrella")
     with kept_open(partial(jobs.import_latest.enqueue, "acme")):
-        transitions.offer(waiting.tenant_queue_id, "imports")
+        transitions.freed(waiting.tenant_queue_id, "imports")
         work()
         assert (fresh(waiting).state, fresh(other).state) == (State.WAITING, State.FINISHED)
         assert next_turn("imports", new_feeder()) is None, "it has lost its turn"
