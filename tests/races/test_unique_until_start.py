@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 from django.db import connection, transaction
 
-from tenant_slots import slots, transitions
+from tenant_slots import fair_order, slots, transitions
 from tenant_slots.enqueueing import unique
 from tenant_slots.fair_order import new_feeder, next_turn
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -31,6 +31,7 @@ def waiting() -> TenantJob:
     row = tenant_queue(max_job=0)
     job = jobs.import_latest.enqueue("acme")
     TenantQueue.objects.filter(pk=row.pk).update(max_job=1)
+    fair_order.tell_share("imports", [(row.pk, 1)])
     assert fresh(job).state == State.WAITING
     return job
 
@@ -136,7 +137,7 @@ def test_two_callers_are_given_the_same_job_and_do_not_wait_for_each_other(waiti
 def test_an_open_transaction_costs_the_tenant_its_turn_and_the_commit_gives_it_back(waiting: TenantJob) -> None:
     other = jobs.import_once.enqueue("umbrella")
     with kept_open(partial(jobs.import_latest.enqueue, "acme")):
-        transitions.freed(waiting.tenant_queue_id, "imports")
+        transitions.offer(waiting.tenant_queue_id, "imports")
         work()
         assert (fresh(waiting).state, fresh(other).state) == (State.WAITING, State.FINISHED)
         assert next_turn("imports", new_feeder()) is None, "it has lost its turn"
