@@ -225,31 +225,31 @@ def stranded_by_queue() -> Iterator[tuple[str, list[tuple[int, int]]]]:
             yield rq_queue, [(pk, share) for pk, share in rows if pk not in known]
 
 
-def under_way_by_tenant() -> dict[str, list[tuple[int, int, float]]]:
-    """Per RQ queue the tenant queues that hold slots: for how many jobs, and for how many seconds these have run.
+class UnderWay(NamedTuple):
+    """What holds slots in one RQ queue."""
 
-    Of each queue of RQ, whether or not there is one. No row is believed more than `charges.LONGEST`.
-    """
+    tenants: list[tuple[int, int, float]]
+    """Tenant queue, for how many jobs, and for how many seconds these have run."""
+    plain: list[str]
+    """The ids of plain RQ jobs that are admitted, and that no worker has begun."""
+
+
+def under_way() -> dict[str, UnderWay]:
+    """Of each queue of RQ, whether or not there is something. No row is believed more than `charges.LONGEST`."""
     held = TenantJob.objects.holding().jobs().select_related("tenant_queue").annotate(now=DatabaseNow())
     seconds: dict[tuple[str, int], list[float]] = {}
-    for job in held.only("tenant_queue__queue", "rq_queue", "state", "started_at"):
+    found = {name: UnderWay([], []) for name in usable_queues()}
+    for job in held.only("tenant_queue__queue", "rq_queue", "rq_job_id", "state", "started_at"):
         now: datetime = job.now  # type: ignore[attr-defined]  # annotated
         began = job.started_at if job.state == State.RUNNING else None
         taken = min(now - (began or now), charges.LONGEST).total_seconds()
+        if job.rq_queue_name not in found:
+            continue
         seconds.setdefault((job.rq_queue_name, job.tenant_queue_id), []).append(max(0.0, taken))
-    found: dict[str, list[tuple[int, int, float]]] = {name: [] for name in usable_queues()}
+        if job.rq_job_id and job.state == State.QUEUED:
+            found[job.rq_queue_name].plain.append(job.rq_job_id)
     for (rq_queue, pk), taken_by in seconds.items():
-        if rq_queue in found:
-            found[rq_queue].append((pk, len(taken_by), sum(taken_by)))
-    return found
-
-
-def admitted_plain_jobs() -> dict[str, list[str]]:
-    """By RQ queue the ids of plain RQ jobs that are admitted, and that no worker has begun."""
-    found: dict[str, list[str]] = {}
-    queued = TenantJob.objects.queued().exclude(rq_job_id="")
-    for rq_id, rq_queue, queue in queued.values_list("rq_job_id", "rq_queue", "tenant_queue__queue"):
-        found.setdefault(rq_queue_of(rq_queue, queue), []).append(rq_id)
+        found[rq_queue].tenants.append((pk, len(taken_by), sum(taken_by)))
     return found
 
 

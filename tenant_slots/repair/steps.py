@@ -292,18 +292,16 @@ def offer(report: Report, contact: Contact) -> None:
 
 def charge(report: Report, contact: Contact) -> None:
     """What runs is charged to its tenant while it runs, or an hour would count as nothing until it is over."""
-    plain = findings.admitted_plain_jobs()
-    under_way = findings.under_way_by_tenant().items()
-    left_out = [name for name, running in under_way if not _charge(name, running, plain.get(name, []))]
+    left_out = [name for name, found in findings.under_way().items() if not _charge(name, found)]
     if left_out:
         logger.warning(
             "what runs in these queues is not charged yet, as Redis cannot be asked: %s", ", ".join(left_out)
         )
 
 
-def _charge(rq_queue: str, running: list[tuple[int, int, float]], plain: list[str]) -> bool:
+def _charge(rq_queue: str, found: findings.UnderWay) -> bool:
     with suppress(*queue_directory.OUT_OF_REACH):
-        fair_order.charge(rq_queue, running, plain)
+        fair_order.charge(rq_queue, found.tenants, found.plain)
         return True
     return False
 

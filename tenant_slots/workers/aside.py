@@ -115,7 +115,10 @@ class Aside:
         self._child = None
         if child.status:
             return Answer(is_whole=False)
-        return Answer(is_whole=True, value=pickle.loads(os.pread(file, os.fstat(file).st_size, 0)))
+        try:
+            return Answer(is_whole=True, value=pickle.loads(os.pread(file, os.fstat(file).st_size, 0)))
+        except Exception:  # whatever a job has left there that was forked meanwhile
+            return Answer(is_whole=False)
 
 
 class AsideWorker(SweepingWorker):
