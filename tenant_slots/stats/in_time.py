@@ -108,8 +108,8 @@ def _give_up(connection: BaseDatabaseWrapper) -> None:
 
 def _cancel(session: Any) -> None:
     """Not where libpq is older than 17, which might wait for the server for minutes."""
-    from psycopg import capabilities
+    with suppress(Exception):  # what comes of it, it is cut
+        from psycopg import capabilities  # not installed where there is another driver
 
-    if capabilities.has_cancel_safe():
-        with suppress(Exception):
+        if capabilities.has_cancel_safe():
             session.cancel_safe(timeout=CANCEL_SECONDS)
