@@ -22,7 +22,7 @@ local NOTHING_YET = {0, 0, 0, 0, 0, -1, 0, 1, 0, 0, 0}
 
 -- What `parked` says besides 0 and 1: it left because none of its jobs may start, whichever it is, so that one more of
 -- them changes nothing.
-local SHUT = 3
+local SHUT = 2
 
 local TIMES = '<dddddHBdBB'
 local TIMES_BYTES = 53 -- what an older version has left there is forgotten, as all of this may be
@@ -247,12 +247,17 @@ local function enter(record)
   end
 end
 
--- It may have something to run. What it is offered from now on is not forgotten by who has looked before.
-local function offered(record, has_place)
+-- What it is offered from now on is not forgotten by who has looked before.
+local function count_offer(record)
   record.offers = (record.offers + 1) % 2 ^ 32
+  write(record)
+end
+
+-- It may have something to run.
+local function offered(record, has_place)
+  count_offer(record)
   if not has_place then enter(record) end
   record.parked = 0
-  write(record)
 end
 
 -- It may do more than before. Who has had a turn by then may have seen that it was full, and is about to say so.
@@ -488,8 +493,7 @@ function operations.offer(queue)
     local record = read(queue, given[at])
     if tonumber(given[at + 1]) > 0 then record.share = tonumber(given[at + 1]) end
     if record.parked == SHUT then
-      record.offers = (record.offers + 1) % 2 ^ 32
-      write(record)
+      count_offer(record)
     else
       offered(record)
     end

@@ -310,8 +310,10 @@ class _TurnEnd:
 
 
 def _leave_order(turn: Turn, admitted: int, admission: Admission) -> list[str]:
-    full = partial(fair_order.drop, is_full=admission.is_full, is_shut=admission.is_shut)
-    drop = partial(full, turn, admitted, wakes_in=admission.wakes_in)
+    def drop() -> bool:
+        full, shut = admission.is_full, admission.is_shut
+        return fair_order.drop(turn, admitted, is_full=full, is_shut=shut, wakes_in=admission.wakes_in)
+
     return [turn.rq_queue] if _unless_out_of_reach(drop) else []
 
 
