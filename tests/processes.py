@@ -31,16 +31,29 @@ def wait_until(condition: Callable[[], object], timeout: float = 30.0, message: 
         time.sleep(0.01)
 
 
-LOCK_WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+LOCK_WAITS = (
+    "SELECT count(*) FROM pg_stat_activity"
+    " WHERE wait_event_type = 'Lock' AND backend_type = 'client backend' AND datname = current_database()"
+)
+WAITS_FOR_THIS = (
+    "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid)))"
+)
 
 
 def somebody_waits_for_a_lock() -> bool:
-    """In this test's database, for others may be on the server. Also seen from inside a transaction, which otherwise
-    keeps its first look at the sessions.
+    """In this test's database, for others may be on the server; autovacuum is nobody. Also seen from inside a
+    transaction, which otherwise keeps its first look at the sessions.
     """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_stat_clear_snapshot()")
         cursor.execute(LOCK_WAITS)
+        return bool(cursor.fetchone()[0])
+
+
+def somebody_waits_for_this_session() -> bool:
+    """For a lock that the caller's transaction holds."""
+    with connection.cursor() as cursor:
+        cursor.execute(WAITS_FOR_THIS)
         return bool(cursor.fetchone()[0])
 
 

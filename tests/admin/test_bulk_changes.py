@@ -46,7 +46,7 @@ from tests.admin.bulk_changes import (
 )
 from tests.admin.site import JOBS, QUEUES, asked, confirmed, messages_of, signed_in
 from tests.factories import another_process, counters_match, fresh, in_thread, running_job, tenant_queue, waiting_job
-from tests.processes import wait_until
+from tests.processes import somebody_waits_for_this_session, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -727,7 +727,7 @@ def test_a_double_click_is_one_bulk_change_whichever_process_meets_it(
     def click_again(*args: Any) -> None:
         monkeypatch.setattr(start, "enqueue", enqueue)
         answers.append(second.submit(closed_after, lambda: boss.post(QUEUES, {**sent, "max_job": "5"})))
-        wait_until(lambda: is_waited_for() or answers[0].done())
+        wait_until(lambda: somebody_waits_for_this_session() or answers[0].done())
         enqueue(*args)
 
     monkeypatch.setattr(start, "enqueue", click_again)
@@ -740,14 +740,6 @@ def closed_after(request: Callable[[], Any]) -> Any:
         return request()
     finally:
         connections.close_all()
-
-
-def is_waited_for() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid)))"
-        )
-        return bool(cursor.fetchone()[0])
 
 
 def test_confirming_costs_the_same_queries_for_many_and_for_few(boss: Client) -> None:

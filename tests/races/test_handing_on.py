@@ -18,7 +18,7 @@ from tenant_slots.workers.kept import Ending, KeptEndings
 from tests import jobs
 from tests.factories import counters_match, redis_forgets, tenant_queue
 from tests.history import History
-from tests.processes import somebody_waits_for_a_lock, wait_until
+from tests.processes import somebody_waits_for_this_session, wait_until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -44,7 +44,7 @@ def cancels_slowly(job: TenantJob, until: Event) -> Iterator[None]:
                 never_the_one_that_is_ended()
                 TenantJob.objects.select_for_update().get(pk=job.pk)
                 has_job.set()
-                wait_until(somebody_waits_for_a_lock)
+                wait_until(somebody_waits_for_this_session)
                 TenantQueue.objects.select_for_update(no_key=True).get(pk=job.tenant_queue_id)
                 assert until.wait(20), "no end was kept"
         finally:
