@@ -24,8 +24,8 @@ local NOTHING_YET = {0, 0, 0, 0, 0, -1, 0, 1, 0, 0, 0}
 -- them changes nothing.
 local SHUT = 2
 
-local TIMES = '<dddddHBdBB'
-local TIMES_BYTES = 53 -- what an older version has left there is forgotten, as all of this may be
+local TIMES = '<ddddddHBdBB'
+local TIMES_BYTES = 61 -- what an older version has left there is forgotten, as all of this may be
 local GIVEN = '<dHc8'  -- follows these, of each feeder that has been given a turn
 local GIVEN_BYTES = 18
 
@@ -97,7 +97,8 @@ local function packed(r)
 end
 
 -- virtual: the queue's virtual time. sure: as much of it as tenants stood at whose jobs had ended. newcomers: counts them.
--- mean: of all jobs, negative if not known. swept: when the sweep charged what runs. most: workers that were seen lately.
+-- mean: of all jobs, negative if not known. swept: when the sweep charged what runs. believed: until when what ran by then
+-- counts as running; 0: always. most: workers that were seen lately.
 -- plain: it is a tenant's turn before plain RQ jobs. wakes: when the first of those may start a job that may not now; 0 if
 -- there is none. behind: some tenants stand behind all others. brought: plain RQ jobs have been pushed as tenants' jobs.
 -- given: by feeder, the jobs of its turn that are still to be pushed, and until when they have a place in the window.
@@ -116,11 +117,11 @@ end
 local function times_of(queue)
   local t = read_times[queue]
   if not t then
-    t = {virtual = 0, sure = 0, newcomers = 0, mean = -1, swept = 0, most = 0, plain = 0, wakes = 0, behind = 0, brought = 0}
-    t.given = {}
+    t = {virtual = 0, sure = 0, newcomers = 0, mean = -1, swept = 0, believed = 0, most = 0, plain = 0, wakes = 0}
+    t.behind, t.brought, t.given = 0, 0, {}
     local raw = raw_of(field_of(queue))
     if #raw >= TIMES_BYTES and (#raw - TIMES_BYTES) % GIVEN_BYTES == 0 then
-      t.virtual, t.sure, t.newcomers, t.mean, t.swept, t.most, t.plain, t.wakes, t.behind, t.brought =
+      t.virtual, t.sure, t.newcomers, t.mean, t.swept, t.believed, t.most, t.plain, t.wakes, t.behind, t.brought =
         struct.unpack(TIMES, raw)
       t.given = given_in(raw)
     end
@@ -136,8 +137,9 @@ local function note(queue, name, value)
 end
 
 local function packed_times(t)
+  local most = math.min(65535, t.most)
   local raw = struct.pack(
-    TIMES, t.virtual, t.sure, t.newcomers, t.mean, t.swept, math.min(65535, t.most), t.plain, t.wakes, t.behind, t.brought
+    TIMES, t.virtual, t.sure, t.newcomers, t.mean, t.swept, t.believed, most, t.plain, t.wakes, t.behind, t.brought
   )
   for feeder, turn in pairs(t.given) do raw = raw .. struct.pack(GIVEN, turn.ends, math.min(65535, turn.jobs), feeder) end
   return raw
@@ -187,9 +189,15 @@ local function charge_of(record)
   return seconds / record.share
 end
 
+-- Nobody has said for a while what runs: ends may not be told, as in an outage, or the clock of Redis was put forward.
+local function last_moment(queue)
+  local believed = times_of(queue).believed
+  return believed > 0 and math.min(now, believed) or now
+end
+
 -- Its virtual time without what is only expected of the jobs under way.
 local function measured(record)
-  return record.done + math.max(0, record.jobs * now - record.begun) / record.share
+  return record.done + math.max(0, record.jobs * last_moment(record.queue) - record.begun) / record.share
 end
 
 local function begin(record, jobs)
@@ -806,9 +814,11 @@ local function take_back(queue, most)
 end
 
 -- What is under way is charged for as long as it has run, at least the mean: tenant, its jobs, and their seconds in turn,
--- behind the ids of so many plain jobs that are admitted.
-function operations.charge(queue, plain)
-  local given, least, most = rest(2), math.huge, 0
+-- behind the ids of so many plain jobs that are admitted. It is believed to run for so many seconds from now.
+function operations.charge(queue, seconds, plain)
+  local given, least, most = rest(3), math.huge, 0
+  note(queue, 'swept', now)
+  note(queue, 'believed', now + seconds)
   local busy = key('busy', queue)
   local before = redis.call('SMEMBERS', busy)
   redis.call('DEL', busy)
@@ -826,7 +836,6 @@ function operations.charge(queue, plain)
   if redis.call('ZCARD', key('order', queue)) == 0 and least < math.huge then
     note(queue, 'virtual', math.max(times_of(queue).virtual, least))
   end
-  note(queue, 'swept', now)
   note(queue, 'most', 0)
   forget_workers(queue)
   keep_brought(queue, {unpack(given, 1, plain)})

@@ -253,7 +253,8 @@ def charge(rq_queue: str, running: Iterable[tuple[int, int, float]], plain: Coll
         running: primary key, number of jobs, and the seconds that these have taken so far.
         plain: the ids of those plain RQ jobs that are admitted and have not started.
     """
-    _ask(rq_queue, "charge", rq_queue, len(plain), *plain, *(number for tenant in running for number in tenant))
+    before = (_seconds_alive(), len(plain), *plain)
+    _ask(rq_queue, "charge", rq_queue, *before, *(number for tenant in running for number in tenant))
 
 
 def bring_before_plain_jobs(rq_queue: str, rq_ids: Iterable[str], feeder: str = "") -> None:

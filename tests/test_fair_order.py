@@ -37,7 +37,7 @@ from tests.factories import (
     tenant_queue,
     waiting_job,
 )
-from tests.order_records import KNOWN, Record, age_given, given, packed, records, write
+from tests.order_records import KNOWN, Record, age_given, age_sweep, given, packed, records, write
 from tests.processes import wait_until
 from tests.repair.sweeps import sweep_now
 
@@ -1563,6 +1563,38 @@ def test_the_clock_of_the_queue_goes_back_where_time_was_assumed_that_no_job_has
     offer(B)
     had = Counter(served(100))
     assert abs(had[A] - had[B]) <= 8
+
+
+@pytest.mark.parametrize("is_swept_first", [True, False])
+def test_who_comes_while_nothing_is_known_of_ends_stands_behind_no_time_that_nobody_has_had(
+    *, is_swept_first: bool
+) -> None:
+    """Neither does who comes after one of these, as the first job of a newcomer is no news of the others."""
+    offer(A), starts(A), starts(A)
+    fair_order.charge(QUEUE, [(A, 2, 0.0)])
+    seem_to_run_for_longer(A, 600)
+    age_sweep(QUEUE, 600)
+    starts(A)
+    offer(B), starts(B)
+    fair_order.freed(Freed(B, 1.0, QUEUE))
+    if is_swept_first:
+        fair_order.charge(QUEUE, [(A, 3, 3.0)])
+    for _ in range(3):
+        fair_order.freed(Freed(A, 1.0, QUEUE))
+    if not is_swept_first:
+        fair_order.charge(QUEUE, [])
+    offer(C)
+    had = Counter(served(300))
+    assert abs(had[A] - had[B]) <= 30  # two jobs, believed to run for 15 s
+    assert abs(had[B] - had[C]) <= 30
+
+
+def test_a_queue_that_nobody_sweeps_has_a_clock_too() -> None:
+    offer(A), starts(A), starts(A)
+    seem_to_run_for_longer(A, 600)
+    starts(A)
+    offer(B)
+    assert record(B).done == pytest.approx(1200, abs=10)
 
 
 def test_the_clock_of_the_queue_goes_back_with_a_sweep_that_knows_better() -> None:
