@@ -51,9 +51,14 @@ def _is_of_trigger(error: Error, state: str) -> bool:
     return bool(words.search(_context_of(error)))
 
 
-def is_met_in_function(error: Error) -> bool:
-    """Whether it was a function of the project's that has met an error, be it one of all tenants' or of this one's."""
-    return bool(IN_FUNCTION.search(_context_of(error)))
+def is_of_one(error: BaseException) -> bool:
+    """Whether it may be this row's alone, so that others' are to be tried now: the database refuses it, or a function
+    of the project's has met what would be about all, as a disk that is full, and our session lives.
+    """
+    if not isinstance(error, Error):
+        return False
+    met = bool(IN_FUNCTION.search(_context_of(error)))
+    return is_refusal(error) or (met and connections[app_settings.DATABASE].is_usable())
 
 
 def _context_of(error: Error) -> str:

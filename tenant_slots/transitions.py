@@ -40,7 +40,7 @@ from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
 from tenant_slots.queue_directory import OUT_OF_REACH
-from tenant_slots.refusals import is_met_in_function, is_refusal
+from tenant_slots.refusals import is_of_one, is_refusal
 from tenant_slots.releases import Admission, Release
 
 T = TypeVar("T")
@@ -213,10 +213,10 @@ def in_turn(turn: Turn, later: Callable[[TellOrder], object] | None = None) -> I
     """Around the admission that a turn is for: a tenant that has no more to run leaves the order.
 
     A tenant queue that somebody holds leaves it too, and one with a row that the database does not take, or that we
-    cannot read: nobody else is to wait for it. One that is held comes back by itself. A job that is not taken is put
-    off, so that the next one can have the turn. A tenant queue that was deleted is forgotten. Where the database is out
-    of reach the tenant keeps its place, unless it was a trigger that found it so, maybe for this tenant alone. What was
-    admitted stands, whether or not the order can be told.
+    cannot read: nobody else is to wait for it. One that is held comes back by itself, and one whose trigger has met what
+    would be about all, as a disk that is full. A job that is not taken is put off, so that the next one can have the
+    turn. A tenant queue that was deleted is forgotten. Where the database is out of reach the tenant keeps its place.
+    What was admitted stands, whether or not the order can be told.
 
     Args:
         turn: whose.
@@ -227,19 +227,21 @@ def in_turn(turn: Turn, later: Callable[[TellOrder], object] | None = None) -> I
         with waiting_at_most(min(patience.get(), LOCK_TIMEOUT_SECONDS)):
             yield end.came_of
     except TenantQueueLocked as error:
-        logger.warning("a tenant queue loses its turn: %s", error, extra=logs.about_named(queue=turn.rq_queue))
-        end.leave_for_a_moment()
+        end.lose_for_a_moment(error)
     except TenantQueue.DoesNotExist as error:
         logger.warning("a tenant queue loses its turn: %s", error, extra=logs.about_named(queue=turn.rq_queue))
         deleted(turn.tenant_queue_id, turn.rq_queue)
     except Error as error:
         if end.is_told:
             raise
-        if not is_refusal(error):
-            end.leave_for_a_moment() if is_met_in_function(error) else end.keep_place()
+        if not is_of_one(error):
+            end.keep_place()
             raise
-        end.lose("the database refuses its next job")
-        _put_off_refused(turn)
+        if is_refusal(error):
+            end.lose("the database refuses its next job")
+            _put_off_refused(turn)
+        else:
+            end.lose_for_a_moment(error)
     except (BaseTimeoutException, StopRequested):
         raise
     except Exception:
@@ -300,8 +302,9 @@ class _TurnEnd:
         """Nothing was admitted: it is as if the tenant had no free slot."""
         self._leave_with(Admission(is_full=True), 0)
 
-    def leave_for_a_moment(self) -> None:
+    def lose_for_a_moment(self, error: Exception) -> None:
         """Unless it is offered before, as by who has held it."""
+        logger.warning("a tenant queue loses its turn: %s", error, extra=logs.about_named(queue=self._turn.rq_queue))
         self._charge_look()
         self._leave_with(Admission(is_full=True, wakes_in=MOMENT), 0)
 
@@ -337,7 +340,7 @@ def _put_off_refused(turn: Turn) -> None:
     except (TenantQueue.DoesNotExist, TenantQueueLocked):
         return
     except Error as error:
-        if not is_refusal(error):
+        if not is_of_one(error):
             raise
         return  # what it is was told when the turn was lost
     for job in put_off.jobs:
@@ -534,7 +537,7 @@ def _tell_tenant(tenant_queue_id: int, ended: Collection[int], until: float) -> 
     except (TenantQueue.DoesNotExist, TenantQueueLocked) as error:
         logger.warning("a sweep tells jobs that others have ended: %s", error)
     except DatabaseError as error:
-        if not is_refusal(error):
+        if not is_of_one(error):
             raise
         logger.exception("a sweep tells jobs that others have ended, those that the database lets change")
     return canceled

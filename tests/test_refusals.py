@@ -20,7 +20,7 @@ from tenant_slots import backlog, fair_order, putting_off, slots
 from tenant_slots.db.transactions import DEADLOCK, LOCK_TIMEOUT, sqlstate
 from tenant_slots.fair_order import Turn
 from tenant_slots.models import Kind, State, TenantJob, TenantQueue
-from tenant_slots.refusals import is_refusal
+from tenant_slots.refusals import is_of_one, is_refusal
 from tenant_slots.repair import doctor
 from tenant_slots.repair.finding import Finding
 from tenant_slots.repair.sweeper import SweepTimeout
@@ -482,11 +482,21 @@ def test_a_disk_that_a_trigger_finds_full_is_about_all_and_holds_nobody_up_meanw
         error = change_error()
         assert sqlstate(error) == "53100"
         assert not is_refusal(error)
-        with pytest.raises(OperationalError):
-            feed_turn(turn)
+        assert is_of_one(error)
+        feed_turn(turn)
     assert in_order() == []
     assert (fresh(job).state, fresh(job).error) == (State.WAITING, ""), "it is not put off"
     wait_until(lambda: fair_order.next_turn(QUEUE, fair_order.new_feeder()), timeout=10)
+
+
+def test_control_a_session_that_has_ended_is_of_all() -> None:
+    waiting_job(tenant_queue())
+    with trigger(DISK_IS_FULL):
+        error = change_error()
+    assert is_of_one(error), "the control: it lives"
+    connection.connection.close()
+    assert not is_of_one(error)
+    connection.close()
 
 
 def test_control_where_no_trigger_has_met_it_the_tenant_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:

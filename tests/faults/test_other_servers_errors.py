@@ -34,6 +34,7 @@ FAILS = pytest.mark.parametrize(
     [
         *(pytest.param(ASKED[sqlstate], id=sqlstate) for sqlstate in list(ASKED)[:-1]),
         pytest.param("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", id="25001 of our own server"),
+        pytest.param("COPY (SELECT 1) TO '/dev/full'", id="53100 of our own server"),
         pytest.param(ASKED["P0001"], id="control: of a function"),
     ],
 )
@@ -68,12 +69,15 @@ def test_i8_others_run_while_a_tenants_jobs_cannot_be_admitted(
     fails: str,
     worker_class: str,
 ) -> None:
-    """Taken for an outage of our own database, it left its tenant first in the order, and the worker asked again."""
+    """Taken for an outage of our own database, it left its tenant first in the order, and the worker asked again.
+
+    Or it was due again when the worker had waited for the database to be back.
+    """
     refuse_whale("NEW.state IN ('queued', 'running')", fails)
     for tenant in ("whale", "acme"):
         tenant_queue(tenant, max_job=2)
     jobs.record.enqueue("whale", "whale", history.path)
-    others = [jobs.record.enqueue("acme", f"{nth}", history.path) for nth in range(3)]
+    others = [jobs.record.enqueue("acme", f"{nth}", history.path, 0.2) for nth in range(8)]
     workers.start(1, worker_class=worker_class)
     wait_until(lambda: all(fresh(job).state == State.FINISHED for job in others), 20, "others wait for the whale")
 
