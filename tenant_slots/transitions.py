@@ -213,10 +213,10 @@ def in_turn(turn: Turn, later: Callable[[TellOrder], object] | None = None) -> I
     """Around the admission that a turn is for: a tenant that has no more to run leaves the order.
 
     A tenant queue that somebody holds leaves it too, and one with a row that the database does not take, or that we
-    cannot read: nobody else is to wait for it. One that is held comes back by itself, and one whose trigger has met what
-    would be about all, as a disk that is full. A job that is not taken is put off, so that the next one can have the
-    turn. A tenant queue that was deleted is forgotten. Where the database is out of reach the tenant keeps its place.
-    What was admitted stands, whether or not the order can be told.
+    cannot read: nobody else is to wait for it. One that is held comes back by itself, as does one whose trigger has met
+    what would be about all, such as a disk that is full. A job that is not taken is put off, so that the next one can
+    have the turn. A tenant queue that was deleted is forgotten. Where the database is out of reach the tenant keeps its
+    place. What was admitted stands, whether or not the order can be told.
 
     Args:
         turn: whose.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from functools import partial
 
-from tenant_slots import dispatch, fleet, owners, transitions
+from tenant_slots import dispatch, fleet, owners, slots, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.commits import after_commit
@@ -127,7 +127,7 @@ def release_by_hand(job: TenantJob, reason: str, *, force: bool = False) -> ByHa
     if force:
         return ByHand.RELEASED if end_lost_run(job, reason, state=State.FAILED) else ByHand.NO_SLOT
     held = TenantJob.objects.held_as(job)
-    if not held.stale().exists():
+    if not (held.stale().exists() and slots.lets_heartbeats_in()):
         return ByHand.ALIVE if held.exists() else ByHand.NO_SLOT
     if not is_out_of_the_way(job):
         return ByHand.ALIVE

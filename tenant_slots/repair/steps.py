@@ -29,6 +29,7 @@ from tenant_slots.repair.minutes import count_minutes
 from tenant_slots.repair.one_row import unless_locked
 from tenant_slots.repair.pruning import prune
 from tenant_slots.repair.report import Report
+from tenant_slots.repair.silence import is_silent, silent
 from tenant_slots.repair.together import jobs_together
 from tenant_slots.repair.unlocked import unlocked
 from tenant_slots.repair.waits import end_waits, promote_forgotten
@@ -44,9 +45,6 @@ has lost of its record is renewed every 30."""
 
 ROWS_PER_STEP = 1000
 """Most rows that one step changes: a sweep stays short, the rest follows in the next one."""
-
-LEASE_BETWEEN_LOOKS = 1 / 20
-"""Share of a lease between two looks at a stale run. A heartbeat that a lock kept out is tried five times meanwhile."""
 
 ROWS_TO_PROMOTE = 20 * ROWS_PER_STEP
 """Most that one sweep promotes: it reads no more of what may be a whole table."""
@@ -113,18 +111,16 @@ def reclaim_local(report: Report, contact: Contact) -> None:
 
 def reclaim_stale(report: Report, contact: Contact) -> None:
     """Jobs whose owner has sent no heartbeat for a lease, and stock workers' jobs that RQ has given up."""
-    silent = list(findings.without_heartbeat())
-    _look_at_servers({job.rq_queue_name for job in silent})
+    unheard = list(findings.without_heartbeat())
+    _look_at_servers({job.rq_queue_name for job in unheard})
     stale: list[TenantJob] = []
-    for job in silent:
+    for job in unheard:
         if job.beats:
             stale.append(job)
         elif unless_locked(_is_given_up, job, contact):
             report.reclaimed += bool(unless_locked(lost_runs.reclaim_if_not_alive, job))
-    if stale and contact.covers_a_lease():
-        time.sleep(app_settings.LEASE_TTL * LEASE_BETWEEN_LOOKS)
-        for job in stale:
-            report.reclaimed += bool(unless_locked(_reclaim_stale, job, report))
+    for job in silent(stale, TenantJob.objects.stale(), contact):
+        report.reclaimed += bool(unless_locked(_reclaim_stale, job, report))
 
 
 def _is_given_up(job: TenantJob, contact: Contact) -> bool:
@@ -139,11 +135,9 @@ def _reclaim_stale(job: TenantJob, report: Report) -> bool:
     """Kill first, then reclaim: a stale process on this host may wake up and go on.
 
     The row is read again before: the run may have ended, or have been heard of, since the sweep asked for stale ones.
-    A row that somebody holds may be held by the job itself, and so keep its heartbeats out: it is left alone.
     """
-    with unlocked(TenantJob.objects.stale().held_as(job)) as still_stale:
-        if not still_stale.exists():
-            return False
+    if not is_silent(job, TenantJob.objects.stale()):
+        return False
     if not lost_runs.is_out_of_the_way(job):
         report.left.append(f"job {job.uuid}: process {job.pid} is alive but stale, and may not be killed")
         return False
@@ -156,18 +150,21 @@ def _staleness_of(job: TenantJob) -> str:
 
 def end_abandoned_reservations(report: Report, contact: Contact) -> None:
     """Reservations whose block has not begun and never will: their process is gone, or stale."""
+    reservations = TenantJob.objects.reservations_to_begin()
     is_stale = Q(beat_at__lt=ago(app_settings.LEASE_TTL))
-    reservations: QuerySet[Any] = TenantJob.objects.reservations_to_begin().select_related("tenant_queue")
-    for job in reservations.annotate(is_stale=is_stale).defer(*findings.UNREPAIRED):
-        report.reclaimed += bool(unless_locked(_end_if_abandoned, job, contact))
+    asked: QuerySet[Any] = reservations.select_related("tenant_queue").annotate(is_stale=is_stale)
+    stale: list[TenantJob] = []
+    for job in asked.defer(*findings.UNREPAIRED):
+        if owners.liveness(job) is Liveness.DEAD:
+            report.reclaimed += bool(unless_locked(transitions.cancel_unstarted, job, lost_runs.story(job)))
+        elif job.is_stale:
+            stale.append(job)
+    for job in silent(stale, reservations.filter(is_stale), contact):
+        report.reclaimed += bool(unless_locked(_cancel_silent, job, reservations.filter(is_stale)))
 
 
-def _end_if_abandoned(job: Any, contact: Contact) -> bool:
-    if owners.liveness(job) is Liveness.DEAD:
-        return transitions.cancel_unstarted(job, lost_runs.story(job))
-    if job.is_stale and contact.covers_a_lease():
-        return transitions.cancel_unstarted(job, _staleness_of(job))
-    return False
+def _cancel_silent(job: TenantJob, stale: QuerySet[TenantJob]) -> bool:
+    return is_silent(job, stale) and transitions.cancel_unstarted(job, _staleness_of(job))
 
 
 def look_at_servers(report: Report, contact: Contact) -> None:

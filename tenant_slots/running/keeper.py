@@ -165,8 +165,9 @@ class Keeper:
             return
         reservation = Reservation(job)
         self.begun.set_result(reservation)
-        while not self._has_ended.wait(app_settings.BEAT_INTERVAL):
-            self._beat(reservation)
+        pause: float = app_settings.BEAT_INTERVAL
+        while not self._has_ended.wait(pause):
+            pause = self._beat(reservation)
         self._run.end(self._outcome)
 
     @contextmanager
@@ -281,21 +282,26 @@ class Keeper:
 
     def _beat_in_backlog(self, job: TenantJob) -> None:
         if time.monotonic() >= self._next_beat:
-            self._next_beat = time.monotonic() + app_settings.BEAT_INTERVAL
-            with suppress(TenantQueueLocked), self._transaction(job.tenant_queue_id):
-                TenantJob.objects.reservations_to_begin().filter(pk=job.pk).update(beat_at=DatabaseNow())
+            with suppress(TenantQueueLocked):
+                with self._transaction(job.tenant_queue_id):
+                    TenantJob.objects.reservations_to_begin().filter(pk=job.pk).update(beat_at=DatabaseNow())
+                self._next_beat = time.monotonic() + app_settings.BEAT_INTERVAL
 
-    def _beat(self, reservation: Reservation) -> None:
+    def _beat(self, reservation: Reservation) -> float:
+        """Returns the seconds until the next one: soon where a lock has kept it out."""
         job = reservation.job
         if reservation.is_lost:
-            return
+            return app_settings.BEAT_INTERVAL
         try:
             reservation.is_lost = not slots.beat(job.pk, job.token)
             if not reservation.is_lost:
                 asked = TenantJob.objects.filter(pk=job.pk).values_list("cancel_requested_at", flat=True)
                 job.cancel_requested_at = asked.first()
         except Error as error:
+            if transactions.is_locked_out(error):
+                return app_settings.LEASE_TTL * slots.AGAIN_SHARE
             logger.warning("a heartbeat of %s failed: %s", job, error, extra=logs.about(job))
             connections.close_all()
         if reservation.is_lost:
             logger.error("the lease of %s is lost, its block goes on without a slot", job, extra=logs.about(job))
+        return app_settings.BEAT_INTERVAL

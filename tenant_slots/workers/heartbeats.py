@@ -21,10 +21,6 @@ logger = logging.getLogger("tenant_slots")
 ANSWER_SHARE = 1 / 4
 """Of a lease, how long the database may take for an answer."""
 
-AGAIN_SHARE = 1 / 100
-"""Of a lease, when to look again: somebody held the job's row, and a sweeper that finds it free looks twice; or a run
-is so new that it may end at once."""
-
 Token = tuple[int, int]
 """Primary key of a job and the token of its run."""
 
@@ -96,7 +92,7 @@ class Heartbeats(threading.Thread):
             runs = self._runs()
             lasting = self._lasting(runs)
             pause = self.beat(lasting)
-            return pause if len(lasting) == len(runs) else app_settings.LEASE_TTL * AGAIN_SHARE
+            return pause if len(lasting) == len(runs) else app_settings.LEASE_TTL * slots.AGAIN_SHARE
         except BaseException:
             with suppress(BaseException):  # a handler of the project's logs may be what fails
                 connections.close_all()
@@ -126,7 +122,7 @@ class Heartbeats(threading.Thread):
                 self._failed(run, error)
                 break
             self._last_contact = time.monotonic()
-            pause = pause if renewed else app_settings.LEASE_TTL * AGAIN_SHARE
+            pause = pause if renewed else app_settings.LEASE_TTL * slots.AGAIN_SHARE
         return pause
 
     def _beat_one(self, run: Token, horse: int) -> bool:

@@ -33,6 +33,7 @@ from tenant_slots.models import HOLD_SLOT, Kind, State, TenantJob, TenantQueue
 from tenant_slots.repair import lost_runs
 from tenant_slots.repair.lost_runs import ByHand
 from tenant_slots.running import keeper as module
+from tenant_slots.running.keeper import Reservation
 from tests import jobs
 from tests.factories import (
     admit,
@@ -44,11 +45,13 @@ from tests.factories import (
     end_run,
     fresh,
     in_rq,
+    in_thread,
     running_job,
     tenant_queue,
     waiting_job,
     work,
 )
+from tests.locks import KEEPS_CHANGES_OUT, kept_out
 from tests.plans import explained
 from tests.processes import wait_until
 from tests.repair.sweeps import sweep_now
@@ -396,6 +399,31 @@ def test_a_waiting_reservation_sends_heartbeats_too() -> None:
     assert isinstance(one.error, NoFreeSlot)
 
 
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer")
+@pytest.mark.parametrize("mode", KEEPS_CHANGES_OUT)
+def test_a_heartbeat_that_a_lock_keeps_out_is_soon_tried_again(mode: str) -> None:
+    """Before a sweeper that finds no lock any more has looked twice."""
+    keeper, job = module.Keeper("acme", "imports", 1, {}), waiting_reservation(tenant_queue(), another_process())
+    admit(job.tenant_queue)
+    assert slots.start(fresh(job), another_process())
+    with kept_out(mode):
+        assert in_thread(lambda: keeper._beat(Reservation(fresh(job)))) == 20 * slots.AGAIN_SHARE
+    assert in_thread(lambda: keeper._beat(Reservation(fresh(job)))) == 5
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer")
+@pytest.mark.parametrize("mode", KEEPS_CHANGES_OUT)
+def test_that_of_one_that_waits_is_tried_with_its_next_look(mode: str) -> None:
+    keeper, job = module.Keeper("acme", "imports", 1, {}), waiting_reservation(tenant_queue(), another_process())
+    age(job, beat_at=21)
+    before = job.beat_at
+    with kept_out(mode):
+        in_thread(lambda: keeper._beat_in_backlog(job))
+    assert fresh(job).beat_at == before
+    in_thread(lambda: keeper._beat_in_backlog(job))
+    assert fresh(job).beat_at > before
+
+
 @override_settings(TENANT_SLOTS={"BEAT_INTERVAL": 0.05})
 def test_a_lost_lease_is_reported_and_logged_once_and_the_release_changes_nothing(
     caplog: pytest.LogCaptureFixture,
@@ -563,6 +591,16 @@ class TestSweep:
         age(job, beat_at=21)
         assert sweep_now().reclaimed == 1
         assert fresh(job).state == State.CANCELED
+
+    @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer")
+    @pytest.mark.parametrize("mode", KEEPS_CHANGES_OUT)
+    def test_one_that_waits_is_not_stale_while_no_heartbeat_is_let_in(self, mode: str) -> None:
+        job = waiting_reservation(tenant_queue(max_job=0), another_process(host="elsewhere"))
+        age(job, beat_at=21)
+        with kept_out(mode):
+            assert in_thread(sweep_now).reclaimed == 0
+        assert fresh(job).state == State.WAITING
+        assert sweep_now().reclaimed == 1, "the control"
 
     def test_a_living_one_that_sends_heartbeats_is_left_alone(self) -> None:
         row = tenant_queue()

@@ -150,7 +150,7 @@ def test_a_heartbeat_waits_for_nobody_who_holds_the_row() -> None:
     run = Run()
     with transaction.atomic():
         TenantJob.objects.select_for_update().get()
-        assert in_thread(run.beat) == 20 * heartbeats.AGAIN_SHARE
+        assert in_thread(run.beat) == 20 * slots.AGAIN_SHARE
     assert not run.ended
     assert run.beat() == 5
 
@@ -173,7 +173,7 @@ def test_a_heartbeat_waits_for_nobody_where_the_server_binds_the_parameters() ->
     run = Run()
     with transaction.atomic():
         TenantJob.objects.select_for_update().get()
-        assert in_thread(run.beat) == 20 * heartbeats.AGAIN_SHARE
+        assert in_thread(run.beat) == 20 * slots.AGAIN_SHARE
     age(run.job, beat_at=19)
     before = fresh(run.job).beat_at
     assert run.beat() == 5
