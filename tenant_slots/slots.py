@@ -26,13 +26,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from django.db import OperationalError
 from django.db.models import F
 
 from tenant_slots import backlog, hand_over, moves, rests
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow
-from tenant_slots.db.transactions import impatient, is_locked_out
+from tenant_slots.db.transactions import impatient
 from tenant_slots.hand_over import Choosing, Taker
 from tenant_slots.locks import locked, locked_and_asked
 from tenant_slots.models import ENDED, HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
@@ -41,14 +40,17 @@ from tenant_slots.owners import Owner
 from tenant_slots.releases import Admission, Release
 from tenant_slots.statements import BEAT, CLAIM, GIVE_TOKEN_BACK, START, START_IF_DUE
 
-LOCK_SECONDS = 1
-"""How long a start waits for a job's row that somebody holds; it needs no lock of ours."""
+LOCK_SECONDS = 0.2
+"""How long a start waits for a job's row that somebody holds, as do other tenants' jobs; it needs no lock of ours."""
 
 HEARTBEAT_SECONDS = 0.01
 """How long a heartbeat does: until a statement of ours that is under way is through."""
 
 AGAIN_SHARE = 1 / 100
-"""Of a lease, when to try one again that a lock has kept out: a sweeper that finds the row free looks twice."""
+"""Of a lease, when to try one again that a lock has kept out: a sweeper that finds none looks twice."""
+
+FAILED_SHARE = 1 / 20
+"""The same for one that has failed."""
 
 
 def admit(tenant_queue_id: int, rq_queue: str, most: int = 1) -> Admission:
@@ -138,17 +140,6 @@ def beat(job_id: int, token: int, horse: int = 0) -> bool:
     """
     rules = impatient(app_settings.DATABASE, HEARTBEAT_SECONDS)
     return bool(BEAT.update(rules, pk=job_id, token=token, horse=horse))
-
-
-def lets_heartbeats_in() -> bool:
-    """Not while somebody keeps out all changes of jobs, as one who creates an index does. Raises as `beat`."""
-    try:
-        beat(0, 0)
-    except OperationalError as error:
-        if not is_locked_out(error):
-            raise
-        return False
-    return True
 
 
 def is_running(job_id: int, token: int) -> bool:

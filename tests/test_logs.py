@@ -45,7 +45,6 @@ ABOUT_NO_SINGLE_JOB = {
     },
     "a sweep, or a step of it": {
         ("repair/contact.py", "the database's clock was set forward; nobody is called stale for a lease"),
-        ("repair/silence.py", "a lock on all jobs keeps heartbeats out; nobody is called stale for a lease"),
         ("repair/doctor.py", "the check of %s has failed"),
         ("repair/pruning.py", "an ended job is kept, as the project does not let it go: %s"),
         ("repair/steps.py", "the database's clock was set back, or SQL changed times: %s jobs had none that has come"),

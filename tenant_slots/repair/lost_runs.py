@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from functools import partial
 
-from tenant_slots import dispatch, fleet, owners, slots, transitions
+from tenant_slots import dispatch, fleet, owners, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.commits import after_commit
@@ -19,6 +19,7 @@ from tenant_slots.fleet import WorkerRecord
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Liveness
 from tenant_slots.repair import totals
+from tenant_slots.repair.silence import is_silent
 from tenant_slots.tasks import attempts
 from tenant_slots.validation import one_more
 
@@ -123,11 +124,14 @@ def release_by_hand(job: TenantJob, reason: str, *, force: bool = False) -> ByHa
         job: the row as whoever decides saw it; another attempt than that is left alone.
         force: take it although the lease is alive. The job then fails, because its run may still go on, and whatever
             that run does from now on changes nothing.
+
+    Raises:
+        TenantQueueLocked: somebody keeps the job's row locked, and so its heartbeats out.
     """
     if force:
         return ByHand.RELEASED if end_lost_run(job, reason, state=State.FAILED) else ByHand.NO_SLOT
     held = TenantJob.objects.held_as(job)
-    if not (held.stale().exists() and slots.lets_heartbeats_in()):
+    if not (held.stale().exists() and is_silent(job, TenantJob.objects.stale())):
         return ByHand.ALIVE if held.exists() else ByHand.NO_SLOT
     if not is_out_of_the_way(job):
         return ByHand.ALIVE

@@ -288,7 +288,7 @@ class Keeper:
                 self._next_beat = time.monotonic() + app_settings.BEAT_INTERVAL
 
     def _beat(self, reservation: Reservation) -> float:
-        """Returns the seconds until the next one: soon where a lock has kept it out."""
+        """Returns the seconds until the next one: soon where it was kept out, or has failed."""
         job = reservation.job
         if reservation.is_lost:
             return app_settings.BEAT_INTERVAL
@@ -302,6 +302,7 @@ class Keeper:
                 return app_settings.LEASE_TTL * slots.AGAIN_SHARE
             logger.warning("a heartbeat of %s failed: %s", job, error, extra=logs.about(job))
             connections.close_all()
+            return app_settings.LEASE_TTL * slots.FAILED_SHARE
         if reservation.is_lost:
             logger.error("the lease of %s is lost, its block goes on without a slot", job, extra=logs.about(job))
         return app_settings.BEAT_INTERVAL

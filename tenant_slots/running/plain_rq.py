@@ -23,7 +23,7 @@ from tenant_slots.models import State, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.repair import lost_runs
 from tenant_slots.running import deliveries
 from tenant_slots.running.coroutines import completed_in_context
-from tenant_slots.running.recording import Refused, StartRefused, persistently, unless_refused
+from tenant_slots.running.recording import Refused, StartRefused, persistently, put_back, unless_refused
 from tenant_slots.running.run import Run
 from tenant_slots.running.runner import require_possible, run_in_slot
 from tenant_slots.running.stock_horse import SYNCHRONOUS, parting_after_it
@@ -167,7 +167,7 @@ def _second_delivery(rq_job: Job, job: TenantJob) -> Retry:
 
 def _not_started(rq_job: Job, job: TenantJob) -> Retry:
     """Somebody was faster: another delivery, a cancel, or a sweep."""
-    persistently(lambda: transitions.put_back(job), about=[job])
+    put_back(job)
     persistently(lambda: job.refresh_from_db(fields=["state", "worker", "beats"]), about=[job])
     if job.state == State.RUNNING:
         return _second_delivery(rq_job, job)

@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 
 from django.db import DatabaseError, Error, InterfaceError, InternalError, OperationalError, connections
 
-from tenant_slots import logs, slots
+from tenant_slots import logs, slots, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db import leftovers
 from tenant_slots.db.sessions import end, renew
 from tenant_slots.db.transactions import is_locked_out, waiting_at_most
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner, this_process
-from tenant_slots.refusals import is_refusal
+from tenant_slots.refusals import is_of_one, is_refusal
 from tenant_slots.releases import Release
 from tenant_slots.statements import JOB, NEXT
 from tenant_slots.validation import storable
@@ -74,6 +74,14 @@ class StartRefused(Refused):
     """To its start; it is marked as running nowhere."""
 
 
+class StartKeptOut(Error):
+    """It could not be written now, and nothing is wrong with it.
+
+    Somebody holds the job's row, or a trigger has met what would be about all, such as a disk that is full. The job
+    keeps its slot, and a sweep pushes it to RQ again.
+    """
+
+
 class EndRefused(Refused):
     """To its end, also without what the job left; it has its slot."""
 
@@ -81,10 +89,9 @@ class EndRefused(Refused):
 def record_start(job: TenantJob, owner: Owner, on_outage: Callable[[], object]) -> bool:
     """Mark an admitted job as running. False: it is not to be run, or the database stayed out of reach.
 
-    False too when somebody holds the job's row: it keeps its slot, and a sweep pushes it to RQ again.
-
     Raises:
         StartRefused: as soon as that is known.
+        StartKeptOut: the same.
     """
     return bool(persistently(_starting(job, owner), on_outage, about=[job]))
 
@@ -116,6 +123,12 @@ def record_end_briefly(job: TenantJob, outcome: Outcome, on_outage: Callable[[],
         except Error as error:
             logger.error("the database refuses the end of job %s", job.uuid, exc_info=error, extra=logs.about(job))
             return None
+
+
+def put_back(job: TenantJob, on_outage: Callable[[], object] = lambda: None) -> None:
+    """An admitted job that is not to be started. Where somebody holds its rows a sweep comes to it."""
+    with waiting_at_most(PATIENCE_SECONDS):
+        persistently(lambda: transitions.put_back(job), on_outage, give_up=is_locked_out, about=[job])
 
 
 def persistently(
@@ -175,11 +188,11 @@ def _starting(job: TenantJob, owner: Owner) -> Callable[[], bool]:
         except Error as error:
             if _is_refused_for_good(error, tries >= TRIES):
                 raise StartRefused(str(error)) from error
-            if not is_locked_out(error):
+            if not (is_locked_out(error) or (tries >= TRIES and is_of_one(error))):
                 raise
-            text = "job %s is left to a sweep, somebody holds its row: %s"
+            text = "job %s is left to a sweep, it cannot be started now: %s"
             logger.warning(text, job.uuid, error, extra=logs.about(job))
-            return False
+            raise StartKeptOut from error
 
     return start
 

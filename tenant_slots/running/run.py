@@ -26,7 +26,7 @@ from tenant_slots.owners import Owner, this_process
 from tenant_slots.releases import Admission, Release
 from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
-from tenant_slots.running.recording import EndRefused, Outcome, StartRefused, persistently
+from tenant_slots.running.recording import EndRefused, Outcome, StartKeptOut, StartRefused, persistently
 from tenant_slots.statements import JOB, QUEUE_OF_JOB
 from tenant_slots.transitions import TellOrder
 from tenant_slots.validation import one_more
@@ -61,6 +61,8 @@ class Run:
         self._came_of_it: State | None = None
         self.stays_first = False
         """Whether the tenant would be next once more, as things were when it had its turn."""
+        self.is_kept_out = False
+        """Whether the start could not be written: see `StartKeptOut`."""
         self.is_charged = False
         """Whether the order of tenants knows already how long it took."""
 
@@ -113,8 +115,8 @@ class Run:
             if job.started_at is not None:
                 job.expires_at = None  # as its row has it now, which was read before
             return True
-        if job.state == State.QUEUED:
-            persistently(lambda: transitions.put_back(job), self._on_outage, about=[job])
+        if job.state == State.QUEUED and not self.is_kept_out:
+            recording.put_back(job, self._on_outage)
         return False
 
     def fail_refused(self, job: TenantJob, error: StartRefused) -> None:
@@ -205,7 +207,11 @@ class Run:
         after_commit(partial(transitions.feed, job.rq_queue_name))
 
     def _record_start(self, job: TenantJob, owner: Owner) -> bool:
-        return recording.record_start(job, owner, self._on_outage)
+        try:
+            return recording.record_start(job, owner, self._on_outage)
+        except StartKeptOut:
+            self.is_kept_out = True
+            return False
 
     def end(self, outcome: Outcome) -> None:
         """The function has ended: record how, and give the slot to the next job."""

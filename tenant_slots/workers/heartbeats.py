@@ -120,7 +120,7 @@ class Heartbeats(threading.Thread):
                     renewed = self._beat_one(run, horse)
             except Exception as error:  # the database's driver may raise any
                 self._failed(run, error)
-                break
+                return app_settings.LEASE_TTL * slots.FAILED_SHARE
             self._last_contact = time.monotonic()
             pause = pause if renewed else app_settings.LEASE_TTL * slots.AGAIN_SHARE
         return pause

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from tenant_slots.models import State, SweepClaim
 from tests.factories import fresh, tenant_queue
@@ -60,6 +62,60 @@ def test_i4_i11_nobody_is_killed_whose_heartbeats_a_lock_keeps_out(
     door.touch()
     wait_until(lambda: all(fresh(job).has_ended for job in held), 20)
     assert {job.state for job in held} == {State.FINISHED}
+
+
+AUDIT = """
+    CREATE TABLE audit (job bigint);
+    CREATE FUNCTION write_audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        INSERT INTO audit VALUES (NEW.id);
+        IF EXISTS (SELECT FROM audit WHERE job = 0) THEN COPY (SELECT 1) TO '/dev/full'; END IF;
+        RETURN NEW; END $$;
+    CREATE TRIGGER write_audit BEFORE UPDATE ON tenant_slots_tenantjob FOR EACH ROW EXECUTE FUNCTION write_audit()"""
+
+NO_AUDIT = "DROP TRIGGER write_audit ON tenant_slots_tenantjob; DROP FUNCTION write_audit; DROP TABLE audit"
+
+
+def sql(text: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(text)
+
+
+@contextmanager
+def locked_audit() -> Iterator[None]:
+    with transaction.atomic():
+        sql("LOCK TABLE audit IN SHARE MODE")
+        yield
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    sql("INSERT INTO audit VALUES (0)")
+    yield
+    sql("DELETE FROM audit")
+
+
+@pytest.mark.parametrize("kept_out", [locked_audit, full_disk])
+def test_i4_i11_nobody_is_killed_whose_heartbeats_a_trigger_keeps_out(
+    workers: FaultWorkers, observer: Observer, door: Path, kept_out: Callable[[], AbstractContextManager[None]]
+) -> None:
+    """One worker is idle, and all that it asks is answered."""
+    sql(AUDIT)
+    try:
+        tenant_queue("one", max_job=1)
+        workers.start(2, worker_class="tenant_slots.workers.TenantPreforkWorker")
+        held = jobs.hold.enqueue("one", "one", observer.path, str(door))
+        observer.process_of("one")
+        wait_for_sweeps(4)
+        with kept_out():
+            began = time.monotonic()
+            wait_until(lambda: time.monotonic() - began > SECONDS)
+        wait_for_sweeps(4)
+        assert (fresh(held).state, held.attempt, held.crashes, held.interruptions) == ("running", 1, 0, 0)
+        door.touch()
+        wait_until(lambda: fresh(held).state == State.FINISHED, 20)
+        workers.stop()
+    finally:
+        sql(NO_AUDIT)
 
 
 def test_control_i2_a_run_that_stands_still_is_ended_after_such_a_lock(

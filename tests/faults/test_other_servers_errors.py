@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import django_rq
 import pytest
 from django.db import connection
+from rq import Worker
+from rq.worker import WorkerStatus
 
 from tenant_slots.models import State
 from tests import jobs
@@ -82,6 +85,28 @@ def test_i8_others_run_while_a_tenants_jobs_cannot_be_admitted(
     wait_until(lambda: all(fresh(job).state == State.FINISHED for job in others), 20, "others wait for the whale")
 
 
+@FAILS
+@pytest.mark.parametrize("worker_class", ["tenant_slots.workers.TenantPreforkWorker", "rq.Worker"])
+def test_i8_others_run_while_a_tenants_job_cannot_be_started(
+    workers: FaultWorkers,
+    history: History,
+    refuse_whale: Callable[[str, str], None],
+    fails: str,
+    worker_class: str,
+) -> None:
+    """An idle worker finds it in RQ's list."""
+    refuse_whale("NEW.state = 'running'", fails)
+    for tenant in ("whale", "acme"):
+        tenant_queue(tenant, max_job=1)
+    workers.start(1, worker_class=worker_class)
+    redis = django_rq.get_connection("imports")
+    wait_until(lambda: [one.get_state() for one in Worker.all(connection=redis)] == [WorkerStatus.IDLE])
+    jobs.record.enqueue("whale", "whale", history.path)
+    wait_until(lambda: not django_rq.get_queue("imports").job_ids, message="nobody takes it")
+    other = jobs.record.enqueue("acme", "acme", history.path)
+    wait_until(lambda: fresh(other).state == State.FINISHED, 10, "it waits for the whale")
+
+
 SPACE = """
     CREATE TABLE disk (path text); INSERT INTO disk VALUES ('/dev/full'); CREATE SEQUENCE tries;
     CREATE FUNCTION write_audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -119,6 +144,8 @@ def test_i3_a_disk_that_is_full_for_a_while_fails_no_job(
     try:
         done = [jobs.record.enqueue(tenant, tenant, history.path) for tenant in "abc"]
         workers.start(2, worker_class=worker_class)
+        if worker_class == "rq.Worker":
+            workers.processes.append(workers.start_sweeper())
         wait_until(lambda: tries() >= TRIES, 30, "nobody tries again")
         sql("UPDATE disk SET path = '/dev/null'")
         wait_until(lambda: all(fresh(job).has_ended for job in done), 30, "they are not run when there is room again")
