@@ -7,6 +7,7 @@ local STEP = 1e-6    -- seconds between tenants that come in at the same virtual
 local NEWEST = 0.2   -- weight of a job's run time in the mean of its tenant
 local LOOK = 100     -- jobs of RQ's list that are read at a time
 local FIELDS = 1000  -- names and values that are read or written at a time
+local DUE = 100      -- tenants that come back at a time, of those that may start a job again
 
 local NUDGE = 'tenant_slots-look' -- in RQ's list, in place of a job: whoever waits there is to look again. No job has this id
 local AT_ONCE = 0.02 -- seconds by which who looks again may be late
@@ -352,12 +353,17 @@ end
 
 local woken = {}
 
--- Tenants that may start a job again by now, which they might not when they left.
+-- Tenants that may start a job again by now, which they might not when they left. Not all of those whose time has come at
+-- once: the others come with the next turns.
 local function wake(queue)
   if not is_due(queue) then return end
   woken[queue] = true
-  for _, tenant in ipairs(redis.call('ZRANGEBYSCORE', key('wake', queue), '-inf', now)) do
-    redis.call('ZREM', key('wake', queue), tenant)
+  local tenants = redis.call('ZRANGEBYSCORE', key('wake', queue), '-inf', now, 'LIMIT', 0, DUE)
+  if #tenants > 0 then
+    redis.call('ZREM', key('wake', queue), unpack(tenants))
+    fetch(tenants)
+  end
+  for _, tenant in ipairs(tenants) do
     local record = read(queue, tenant)
     count_free(record)
     offered(record)

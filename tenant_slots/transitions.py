@@ -264,7 +264,7 @@ class _TurnEnd:
         turn = self._turn
         taken = len(admission.jobs) + (admission.started is not None)
         for_workers = taken - sum(job.is_reservation for job in admission.jobs)
-        if not taken and admission.is_full and not admission.is_shut:  # the next one may have another concurrency key
+        if not taken and not admission.is_shut:  # the next enqueue leads to another look
             self._charge_look()
         stays_out = turn.is_out and admission.is_full and admission.wakes_in is None and for_workers == turn.jobs
         if (taken < turn.jobs or not admission.has_more) and not stays_out:
@@ -273,7 +273,7 @@ class _TurnEnd:
             self._stay(admission, for_workers)
 
     def _charge_look(self) -> None:
-        """In vain, and the next enqueue leads to another one."""
+        """It has cost a worker time, and given it nothing to do."""
         seconds = time.monotonic() - self._began
         _unless_out_of_reach(partial(fair_order.cost, self._turn.rq_queue, self._turn.tenant_queue_id, seconds))
 

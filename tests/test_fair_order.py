@@ -1706,6 +1706,50 @@ def test_a_look_at_keys_that_are_at_their_cap_is_charged_to_their_tenant() -> No
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("no_workers")
+def test_a_look_that_finds_nothing_is_charged_to_whoever_was_offered() -> None:
+    """It comes in front of all, as one that had nothing to run, each time that it enqueues and cancels."""
+    row = tenant_queue("acme", max_job=5)
+    pretend_idle(1)
+    fair_order.offer(QUEUE, [(row.pk, 1)])
+    before = record(row.pk)
+    transitions.feed(QUEUE)
+    assert record(row.pk).done > before.done
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("no_workers")
+def test_nobody_is_charged_for_the_look_that_finds_a_job() -> None:
+    row = tenant_queue("acme", max_job=5)
+    pretend_idle(1)
+    before = fair_order.offer(QUEUE, [(row.pk, 1)]) and record(row.pk)
+    waiting_job(row)
+    transitions.feed(QUEUE)
+    assert in_rq() == 1
+    assert record(row.pk).done == before.done
+
+
+@alone
+def test_of_many_that_may_start_jobs_again_some_come_with_each_turn() -> None:
+    """Redis serves nobody else meanwhile. None of them waits for longer than until it is its turn."""
+    tenants = range(1, 2001)
+    offer(*tenants)
+    redis().delete(f"tenant_slots:order:{QUEUE}")
+    redis().zadd(f"tenant_slots:wake:{QUEUE}", dict.fromkeys(tenants, clock() - 1))
+    offer(A), fair_order.drop(next_one(), is_full=True, wakes_in=0.0)
+    came = 0
+    for _ in tenants:
+        turn = next_one()
+        fair_order.drop(turn, 1, is_full=True, is_shut=True)
+        still = redis().zcard(f"tenant_slots:wake:{QUEUE}")
+        assert len(tenants) - still - came <= 200
+        came = len(tenants) - still
+    assert came == len(tenants)
+    assert redis().zcard(f"tenant_slots:wake:{QUEUE}") == 0
+    assert order() == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("no_workers")
 def test_a_tenant_queue_that_somebody_holds_is_charged_for_the_wait_and_comes_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -102,7 +102,7 @@ def test_the_time_between_two_jobs_is_nobodys(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(fair_order, "cost", lambda *cost: told.append(cost))
     monkeypatch.setattr(turns, "SECONDS_TO_CHARGE", 0)
     worker = TenantPreforkWorker([django_rq.get_queue("imports")], connection=django_rq.get_connection("imports"))
-    slot = fair_order.Freed(tenant_queue().pk, 1.0, "imports")
+    slot = fair_order.Freed(tenant_queue(max_job=0).pk, 1.0, "imports")
 
     def fail() -> None:
         with worker.charging_what_follows():
