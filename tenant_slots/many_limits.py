@@ -116,11 +116,20 @@ def follow(written: Sequence[Edited]) -> None:
             limits.tell(one.row, change)
     changed = [one.row for one in written if one.changes]
     limits.forget_oldest(changed)
+    _offer(changed)
+
+
+def _offer(changed: Sequence[TenantQueue]) -> None:
+    """None is shut any more when it is asked who has work: what is enqueued from then on leads to a turn by itself."""
+    queues: dict[str, list[tuple[int, int]]] = {}
+    for row in changed:
+        queues.setdefault(row.queue, []).append((row.pk, row.share))
+    for queue, tenants in queues.items():
+        after_commit(partial(transitions.tell_shares, queue, tenants))
     with_work = _with_work([row.pk for row in changed if not row.paused])
-    for queue in {row.queue: None for row in changed}:
-        shares = [(row.pk, row.share) for row in changed if row.queue == queue]
-        to_offer = [known for known in shares if known[0] in with_work]
-        after_commit(partial(transitions.offer_changed, queue, shares, to_offer))
+    for queue, tenants in queues.items():
+        to_offer = [tenant for tenant in tenants if tenant[0] in with_work]
+        after_commit(partial(transitions.offer_again, queue, to_offer))
 
 
 def _with_work(pks: list[int]) -> set[int]:

@@ -125,16 +125,17 @@ def offer_everywhere(tenant_queue: TenantQueue) -> list[TenantJob]:
     return freed(tenant_queue.pk, tenant_queue.queue)
 
 
-def offer_changed(queue: str, shares: list[tuple[int, int]], to_offer: list[tuple[int, int]]) -> list[TenantJob]:
-    """As `offer_everywhere`, of many tenant queues of one queue, by primary key and share: all, and those with work."""
-    if app_settings.IMMEDIATE:
-        return _run_at_once([pk for pk, _ in to_offer])
-    _unless_out_of_reach(partial(fair_order.tell_share, queue, shares))
-    return feed_each(_unless_out_of_reach(partial(fair_order.changed, queue, to_offer)) or [])
+def tell_shares(queue: str, shares: list[tuple[int, int]]) -> None:
+    """What these tenants of one queue may do has changed, by primary key and share: none counts as shut any more.
+
+    The next enqueue gives any of them a turn. So who has something to run is asked afterwards, and offered again.
+    """
+    if not app_settings.IMMEDIATE:
+        _unless_out_of_reach(partial(fair_order.tell_share, queue, shares))
 
 
-def offer_stranded(rq_queue: str, tenants: list[tuple[int, int]]) -> list[TenantJob]:
-    """Of these, by primary key and share, the order does not know that they have something to run, nor that they may.
+def offer_again(rq_queue: str, tenants: list[tuple[int, int]]) -> list[TenantJob]:
+    """These, by primary key and share, have something to run, of which the order may not know; or they may do more.
 
     The queue is fed in any case. Returns what was admitted at once.
     """

@@ -1685,7 +1685,8 @@ def test_a_clock_of_redis_that_was_set_back_earns_nobody_what_it_was_away_for() 
 def test_a_tenant_that_was_changed_with_many_others_has_a_turn_with_its_next_job(*, has_work: bool) -> None:
     """Those that have nothing to run by then are not offered."""
     shut(A)
-    transitions.offer_changed(QUEUE, [(A, 1)], [(A, 1)] if has_work else [])
+    transitions.tell_shares(QUEUE, [(A, 1)])
+    transitions.offer_again(QUEUE, [(A, 1)] if has_work else [])
     offer(A)
     assert order() == [A]
 

@@ -284,7 +284,7 @@ def offer(report: Report, contact: Contact) -> None:
     the window all the same.
     """
     for rq_queue, rows in findings.stranded_by_queue():
-        report.admitted += len(transitions.offer_stranded(rq_queue, rows))
+        report.admitted += len(transitions.offer_again(rq_queue, rows))
 
 
 def charge(report: Report, contact: Contact) -> None:

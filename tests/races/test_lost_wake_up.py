@@ -8,10 +8,20 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from tenant_slots import fair_order, moves, slots, statements, transitions
+from tenant_slots import fair_order, limits, many_limits, moves, slots, statements, transitions
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.releases import Admission
-from tests.factories import admit, counters_match, fresh, owner, redis_forgets, running_job, tenant_queue, waiting_job
+from tests.factories import (
+    admit,
+    counters_match,
+    fresh,
+    in_rq,
+    owner,
+    redis_forgets,
+    running_job,
+    tenant_queue,
+    waiting_job,
+)
 from tests.processes import somebody_waits_for_a_lock, wait_until
 
 pytestmark = [
@@ -228,3 +238,78 @@ def test_a_turn_that_found_nothing_waiting_is_over_whatever_was_released_meanwhi
         transitions.release(running, state=State.FINISHED)
         came_of(seen)
     assert list(fair_order.known("imports_bulk", [row.pk])) == []
+
+
+def enqueue(row: TenantQueue) -> TenantJob:
+    """One that is offered as soon as it is committed."""
+    job = waiting_job(row)
+    transitions.offer(row.pk, row.queue, row.share)
+    return job
+
+
+def shut(queue: str) -> TenantQueue:
+    """Paused, as a turn has shown, and without anything to run by now."""
+    row = tenant_queue(queue=queue, max_job=5)
+    row.pause()
+    job = enqueue(row)
+    assert list(fair_order.known(queue, [row.pk])) == []
+    transitions.cancel_unstarted(job)
+    return row
+
+
+def resume_together(rows: list[TenantQueue]) -> None:
+    edited = [many_limits.edited(row, limits.resumed, "staff", "") for row in rows]
+    assert all(many_limits.write(one) for one in edited)
+    many_limits.wait_for_disk()
+    many_limits.follow(edited)
+
+
+def enqueue_after_the_look(row: TenantQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a change of many tenant queues has asked which of them have work."""
+    with_work = many_limits._with_work
+
+    def then_enqueued(pks: list[int]) -> set[int]:
+        found = with_work(pks)
+        enqueue(row)
+        return found
+
+    monkeypatch.setattr(many_limits, "_with_work", then_enqueued)
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_who_is_resumed_with_others_has_a_turn_for_what_is_enqueued_after_the_look_for_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [shut("imports"), shut("reports")]
+    enqueue_after_the_look(rows[1], monkeypatch)
+    resume_together(rows)
+    assert in_rq("reports") == 1
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_so_has_it_for_what_is_enqueued_while_workers_of_another_queue_get_their_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [shut("imports"), shut("reports")]
+    waiting_job(rows[0])
+    feed = transitions.feed
+
+    def then_enqueued(rq_queue: str) -> list[TenantJob]:
+        if rq_queue == "imports":
+            enqueue(rows[1])
+        return feed(rq_queue)
+
+    monkeypatch.setattr(transitions, "feed", then_enqueued)
+    resume_together(rows)
+    assert (in_rq("imports"), in_rq("reports")) == (1, 1)
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_control_who_counts_as_shut_when_it_is_asked_who_has_work_waits_for_a_sweep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [shut("imports"), shut("reports")]
+    enqueue_after_the_look(rows[1], monkeypatch)
+    monkeypatch.setattr(transitions, "tell_shares", lambda queue, shares: None)
+    resume_together(rows)
+    assert in_rq("reports") == 0
