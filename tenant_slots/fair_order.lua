@@ -531,14 +531,8 @@ end
 -- Nothing waited when it left, and it has not been offered since.
 local function has_nothing(record) return record.left_at > 0 and record.parked == 0 and not place_of(record) end
 
--- A tenant has room again: it is offered in this queue, and in those others where it was full before. Returns these.
--- In this queue it may have nothing to run, unless the job itself runs again.
-local function make_free(tenant, seconds, queue, is_over)
-  local has_place = false
-  if seconds ~= NOTHING_CHARGED then has_place = settle(queue, tenant, seconds) end
-  local own = read(queue, tenant)
-  count_free(own)
-  if has_place or is_over ~= '1' or not has_nothing(own) then offered(own, has_place) end
+-- A tenant has room again: it is offered in those queues besides this one where it was full before. Returns these.
+local function make_free_elsewhere(tenant, queue)
   local others = {}
   for lane, record in pairs(records_of(tenant)) do
     if lane ~= queue then
@@ -552,6 +546,17 @@ local function make_free(tenant, seconds, queue, is_over)
   return others
 end
 
+-- The same, and it is offered in this queue too.
+-- In this queue it may have nothing to run, unless the job itself runs again.
+local function make_free(tenant, seconds, queue, is_over)
+  local has_place = false
+  if seconds ~= NOTHING_CHARGED then has_place = settle(queue, tenant, seconds) end
+  local own = read(queue, tenant)
+  count_free(own)
+  if has_place or is_over ~= '1' or not has_nothing(own) then offered(own, has_place) end
+  return make_free_elsewhere(tenant, queue)
+end
+
 local function with_room(queues)
   local rooms = {}
   for _, queue in ipairs(queues) do
@@ -563,6 +568,11 @@ end
 -- Returns the queues with room.
 function operations.freed(tenant, seconds, queue, is_over)
   return with_room({queue, unpack(make_free(tenant, tonumber(seconds), queue, is_over))})
+end
+
+-- Its slot was handed on in this queue, and what else it had taken is free. Returns the other queues with room.
+function operations.freed_elsewhere(tenant, queue)
+  return with_room(make_free_elsewhere(tenant, queue))
 end
 
 -- Each of these tenants may do more than before: tenant and share in turn. Returns the queues with room.

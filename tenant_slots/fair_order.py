@@ -117,6 +117,14 @@ def freed(slot: Freed) -> list[str]:
     return _known_names(slot.rq_queue, _ask(slot.rq_queue, "freed", *_flat(slot)))
 
 
+def freed_elsewhere(tenant_queue_id: int, rq_queue: str) -> list[str]:
+    """As `freed`, where a slot was handed on in a queue: the tenant is offered in all others where it has been full.
+
+    Nobody was passed over in that one: its next job was chosen when the end of the last one had been recorded.
+    """
+    return _known_names(rq_queue, _ask(rq_queue, "freed_elsewhere", tenant_queue_id, rq_queue))
+
+
 def changed(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> list[str]:
     """What these tenants, if any, may do has changed: each is offered there and wherever it has been full. Returns as
     `freed`.

@@ -111,6 +111,16 @@ def free(slot: Freed) -> list[TenantJob]:
     return feed_each(_unless_out_of_reach(partial(fair_order.freed, slot)) or [])
 
 
+def free_key(slot: Freed) -> list[TenantJob]:
+    """A slot has gone to a job with another concurrency key, and that of the job before it is free, or nearer to it.
+
+    Whoever has looked into another RQ queue meanwhile may have seen the key at its cap: the tenant gets its turn there.
+    Returns what was admitted at once.
+    """
+    rooms = _unless_out_of_reach(partial(fair_order.freed_elsewhere, slot.tenant_queue_id, slot.rq_queue))
+    return feed_each(rooms or [])
+
+
 def feed_each(rq_queues: list[str]) -> list[TenantJob]:
     """As `feed`, where that is possible."""
     return [job for name in rq_queues for job in _unless_out_of_reach(partial(feed, name)) or []]

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db import Error
 
-from tenant_slots import logs, slots
+from tenant_slots import logs, slots, transitions
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.hand_over import Choosing
 from tenant_slots.models import State, TenantJob
@@ -69,7 +69,7 @@ class SupervisedRun(WatchedRun):
             self.hold_again()  # the next one may have been chosen before somebody turned out to hold a row
             return False
         self.is_over()
-        self._follow(job, released, outcome, self._free if following.job is None else _keep)
+        self._follow(job, released, outcome, self._free if following.job is None else _handed_on(job, following.job))
         return True
 
     def hold_again(self) -> None:
@@ -84,6 +84,12 @@ class SupervisedRun(WatchedRun):
         with suppress(OSError):
             self._outbox.put(self.job.token, NOT_BEGUN)
         self.end(NOT_BEGUN)
+
+
+def _handed_on(job: TenantJob, following: TenantJob) -> Callable[[Freed], object]:
+    """What is done with a slot that has changed hands: the key of the job that ended may be below its cap now."""
+    has_cap = following.tenant_queue.max_job_per_key is not None
+    return transitions.free_key if has_cap and job.key not in ("", following.key) else _keep
 
 
 def _keep(slot: Freed) -> None:

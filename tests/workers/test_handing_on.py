@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import accumulate
 from types import SimpleNamespace
@@ -20,7 +21,15 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, supervisor
 from tenant_slots.workers.horses import Horse
 from tests import jobs
-from tests.factories import counters_match, fresh, pretend_idle, redis_forgets, tenant_queue
+from tests.factories import (
+    another_process,
+    counters_match,
+    fresh,
+    pretend_idle,
+    redis_forgets,
+    tenant_queue,
+    waiting_job,
+)
 from tests.history import History
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -431,3 +440,110 @@ def test_a_database_that_goes_away_while_others_are_fed_ends_no_worker(
     assert tried
     assert history.started() == ["acme-0", "acme-1"]
     assert counters_match()
+
+
+LANE = "imports_bulk"
+
+
+def look_in_lane(row: TenantQueue, *, waits: bool) -> Callable[[], None]:
+    """A worker of another RQ queue finds a key at its cap there. Returns how it tells the order of tenants so."""
+    fair_order.offer(LANE, [(row.pk, 1)])
+    turn, _ = fair_order.take("elsewhere", [LANE], waits=False)
+    assert isinstance(turn, fair_order.Turn)
+    seen = slots.admit_and_start(row.pk, LANE, another_process(), lambda job: None)
+    assert (seen.started, seen.is_full, seen.is_shut) == (None, True, False)
+
+    def tell() -> None:
+        with transitions.in_turn(turn) as came_of:
+            came_of(seen)
+        if waits:
+            assert fair_order.take("elsewhere", [LANE], waits=True)[0] is None
+
+    return tell
+
+
+def hand_on_beside_a_look(
+    history: History, monkeypatch: pytest.MonkeyPatch, *keys: str, tells_first: bool = True, waits: bool = False
+) -> tuple[TenantJob, bool]:
+    """A slot goes between two jobs with these keys, after a look at one in another RQ queue that has the first key.
+
+    Returns that one as it is then, and whether its tenant has a turn there.
+    """
+    row = tenant_queue(max_job=2, max_job_per_key=1)
+    redis_forgets()
+    for name, key in zip(("first", "second"), keys, strict=True):
+        jobs.record.using(key=key).enqueue("acme", name, history.path)
+    again, hand_on, looks, found = fair_order.again, TenantPreforkWorker.hand_on, [], []
+
+    def then_looked_at(*arguments: Any) -> Any:
+        turn = again(*arguments)
+        if not looks:
+            looks.extend([waiting_job(row, key=keys[0], rq_queue=LANE), look_in_lane(row, waits=waits)])
+            if tells_first:
+                looks[1]()
+        return turn
+
+    def then_told(worker: Any, *arguments: Any) -> Any:
+        news = hand_on(worker, *arguments)
+        if not found:
+            assert worker.following is not None, "the control: the slot was handed on"
+            if not tells_first:
+                looks[1]()
+            found.append((fresh(looks[0]), bool(list(fair_order.known(LANE, [row.pk])))))
+        return news
+
+    monkeypatch.setattr(fair_order, "again", then_looked_at)
+    monkeypatch.setattr(TenantPreforkWorker, "hand_on", then_told)
+    run()
+    assert history.started() == ["first", "second"]
+    assert counters_match()
+    return found[0]
+
+
+@pytest.mark.parametrize("tells_first", [True, False])
+def test_a_key_that_gets_free_when_a_slot_is_handed_on_is_offered_to_other_queues(
+    *, tells_first: bool, history: History, transactions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looked there just before has seen the key at its cap, and says so before the hand-over or after it."""
+    found = hand_on_beside_a_look(history, monkeypatch, "ann", "bob", tells_first=tells_first)
+    assert found[1], "its tenant has no turn there, beside a free slot"
+
+
+def test_a_job_with_that_key_is_admitted_for_a_worker_that_waits_there(
+    history: History, transactions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = hand_on_beside_a_look(history, monkeypatch, "ann", "bob", waits=True)
+    assert found[0].state == State.QUEUED
+
+
+def test_a_slot_that_goes_to_a_job_with_the_same_key_leads_to_no_look_elsewhere(
+    history: History, transactions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not hand_on_beside_a_look(history, monkeypatch, "ann", "ann")[1]
+
+
+def test_control_a_key_that_nobody_tells_to_be_free_is_seen_to_wait(
+    history: History, transactions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transitions, "free_key", lambda slot: [])
+    job, has_turn = hand_on_beside_a_look(history, monkeypatch, "ann", "bob", waits=True)
+    assert (job.state, has_turn) == (State.WAITING, False)
+
+
+@pytest.mark.parametrize(("values", "keys"), [({}, ("ann", "bob")), ({"max_job_per_key": 1}, ("", ""))])
+def test_order_is_asked_nothing_more_where_no_key_gets_free(
+    values: dict[str, int],
+    keys: tuple[str, str],
+    history: History,
+    transactions: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tenant_queue(max_job=2, **values)
+    redis_forgets()
+    for key in keys:
+        jobs.record.using(key=key).enqueue("acme", "job", history.path)
+    told: list[object] = []
+    monkeypatch.setattr(transitions, "free_key", told.append)
+    run()
+    assert "release_and_start" in transactions
+    assert told == []
