@@ -78,6 +78,7 @@ ABOUT_NO_SINGLE_JOB = {
         ("workers/records.py", "RQ could not be told how jobs have ended"),
         ("workers/children.py", "process %s, which did something aside for a worker, failed"),
         ("workers/heartbeats.py", "a round of heartbeats failed"),
+        ("workers/presence.py", "a worker that runs a job could not say that it is there"),
         ("workers/supervisor.py", "what follows from the end of a job took too long, or ended its process"),
     },
 }

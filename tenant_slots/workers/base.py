@@ -245,10 +245,10 @@ class SweepingWorker(BaseWorker):
 
     def register_again_if_forgotten(self) -> None:
         """After a FLUSHALL RQ's heartbeats bring back a record at most, which nobody finds (RQ 2.12)."""
-        if self.connection.sismember(worker_registration.REDIS_WORKER_KEYS, self.key):
+        if self.impatient.sismember(worker_registration.REDIS_WORKER_KEYS, self.key):
             return
         record: Any = {**self.serialize(), "state": self.get_state()}
-        with self.connection.pipeline() as pipeline:
+        with self.impatient.pipeline() as pipeline:
             pipeline.hset(self.key, mapping=record)
             worker_registration.register(self, pipeline)
             super().heartbeat(None, pipeline)
@@ -322,12 +322,17 @@ class SweepingWorker(BaseWorker):
         """
         patient, self.connection = self.connection, self.impatient
         try:
-            with asked(self.connection):
+            self._if_redis_answers(action, *args)
+        finally:
+            self.connection = patient
+
+    def _if_redis_answers(self, action: Callable[..., object], *args: Any) -> None:
+        """For any thread: what it says again soon, on a connection that nobody waits for."""
+        try:
+            with asked(self.impatient):
                 action(*args)
         except RedisError as error:
             logger.warning("Redis is out of reach: %s", error)
-        finally:
-            self.connection = patient
 
     @cached_property
     def impatient(self) -> Redis:

@@ -16,7 +16,7 @@ from rq.queue import Queue
 from rq.utils import now
 from rq.worker import SimpleWorker
 
-from tenant_slots import dispatch, logs
+from tenant_slots import dispatch, fair_order, logs
 from tenant_slots.db.leftovers import note_sessions, wrappers_of_all
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.parting import grant_soon, granting_wishes
@@ -28,6 +28,7 @@ from tenant_slots.workers.baseline import (
     restore_sessions,
 )
 from tenant_slots.workers.heartbeats import Token
+from tenant_slots.workers.presence import Presence
 from tenant_slots.workers.turns import TurnTakingWorker
 
 logger = logging.getLogger("tenant_slots")
@@ -41,9 +42,14 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
 
     _ends_at_once = False
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.presence = Presence(partial(self._if_redis_answers, self._say_that_it_runs_a_job))
+
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         note_sessions()  # before any code of a job
         super().bootstrap(*args, **kwargs)
+        self.presence.start()
 
     def request_force_stop(self, *args: Any) -> None:
         """Called in the midst of a job's function, perhaps: RQ's own error would be taken for one of the job."""
@@ -60,11 +66,19 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
     def execute_job(self, job: Job, queue: Queue) -> None:
         taken = self.taken_run()
         try:
-            with self._noting_failure(), self.charging_what_follows():
+            with self._noting_failure(), self.charging_what_follows(), self.presence.shown():
                 self._execute(job, queue, taken)
                 grant_soon()
         finally:
             self._busy_with_bookkeeping = False  # as it was from when the job was found
+
+    def _say_that_it_runs_a_job(self) -> None:
+        """Called by a thread of its own. RQ keeps the record for the job's timeout, or 7 minutes if it has none."""
+        fair_order.show_presence(self.key, self.queue_names())
+        self.register_again_if_forgotten()
+        with self.impatient.pipeline() as pipeline:
+            self.heartbeat(pipeline=pipeline)
+            pipeline.execute()
 
     def _execute(self, job: Job, queue: Queue, taken: WatchedRun | None) -> None:
         if taken is not None:
@@ -134,3 +148,7 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
         """Without a work-horse, the only way to end a run is to end this process."""
         if self.is_executing(run):
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def _part(self) -> None:
+        self.presence.stop()
+        super()._part()

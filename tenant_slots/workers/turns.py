@@ -29,6 +29,7 @@ from tenant_slots.workers.base import SweepingWorker
 from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.kept import Ending
 from tenant_slots.workers.nudges import Nudged
+from tenant_slots.workers.presence import SECONDS_BETWEEN_SIGNS
 
 logger = logging.getLogger("tenant_slots")
 
@@ -40,9 +41,6 @@ SHORTEST_WAIT = 0.002
 
 SECONDS_TO_CHARGE = 0.01
 """Spent on a tenant after the end of its job, from which on it is charged for them."""
-
-SECONDS_BETWEEN_SIGNS = 5
-"""After which a worker that runs a long job says again that it is there."""
 
 
 class TurnTakingWorker(SweepingWorker):

@@ -24,6 +24,7 @@ from tenant_slots.workers import (
     riding,
     supervisor,
 )
+from tenant_slots.workers.presence import Presence
 
 WORKER = os.getpid()
 """The process that imports this, of which the others are forks."""
@@ -44,6 +45,14 @@ class OneByOneWorker(TenantWorker):
         queue_directory.look_at_servers = lambda queues, seconds: None  # type: ignore[assignment]
         Sweeper._database_answers = lambda sweeper: False  # type: ignore[method-assign]
         super().__init__(*args, **kwargs)
+
+
+class SilentWorker(TenantSimpleWorker):
+    """Says nothing while it runs a job."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.presence = Presence(lambda: None)
 
 
 class StockElsewhereWorker(rq.Worker):
