@@ -72,7 +72,7 @@ COUNTERS = {
 }
 
 HISTOGRAMS = {
-    "start_delay_seconds": ("From when a job could start to its first start.", ("queue",)),
+    "start_delay_seconds": ("From when a job was due to its first start.", ("queue",)),
     "run_time_seconds": ("Of the last run of jobs that finished or failed.", ("queue",)),
 }
 

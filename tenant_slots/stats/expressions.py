@@ -65,7 +65,7 @@ def oldest_wait(jobs: TenantJobQuerySet, whose: Q = ANY) -> Any:
 
 
 def start_delay() -> Any:
-    """From when a job could start to when it did."""
+    """From when a job was due to when it started, whatever has kept it."""
     return ExpressionWrapper(InCalendar("started_at") - InCalendar(READY_AT), output_field=DurationField())
 
 
