@@ -7,6 +7,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from rq import Retry
+
 from tenant_slots.django_tasks.aliases import alias_today
 from tenant_slots.django_tasks.api import (
     DEFAULT_TASK_QUEUE_NAME,
@@ -111,10 +113,23 @@ def _values_of(job: TenantJob, mark: Mapping[str, Any], task: AnyTask) -> dict[s
         "priority": min(max(job.priority, TASK_MIN_PRIORITY), TASK_MAX_PRIORITY),  # staff may give it any
         "queue_name": job.tenant_queue.queue if "queue" in named else _queue_name_of(job, task),
         "run_after": mark_time(mark, "run_after"),
+        "timeout": job.options.get("timeout"),
+        "retry": _retry_of(job, task),
         **({"backend": alias_today(mark["backend"], task)} if mark else {}),
         **({"explicit_tenant": job.tenant_queue.tenant} if "tenant" in named else {}),
         **({"explicit_key": job.key} if "key" in named else {}),
     }
+
+
+def _retry_of(job: TenantJob, task: AnyTask) -> Retry | None:
+    """RQ's objects are equal to no other, so that it is the Task's own if the job has the same."""
+    own: Retry | None = getattr(task, "retry", None)
+    stored = job.options.get("retry")
+    if stored is None:
+        return None
+    if own is not None and stored == {"max": own.max, "intervals": own.intervals}:
+        return own
+    return Retry(stored["max"], stored["intervals"])
 
 
 def _queue_name_of(job: TenantJob, task: AnyTask) -> str:

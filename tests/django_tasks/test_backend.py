@@ -419,6 +419,43 @@ def test_what_using_was_given_is_known_of_the_result() -> None:
     assert again == result
 
 
+def test_how_long_and_how_often_a_call_runs_is_known_of_the_result() -> None:
+    for called in (tasks.add.using(timeout=777, retry=Retry(2, [1, 5])), tasks.add):
+        result = called.enqueue("acme", 1)
+        again = tasks.add.get_result(result.id)
+        assert again.task.timeout == called.timeout
+        assert (again.task.retry is None) is (called.retry is None)
+        second = job_of(again.task.enqueue(*again.args))
+        assert second.options == job_of(result).options
+    assert not second.options.keys() & {"timeout", "retry"}, "the control: it had none"
+
+
+def test_what_the_decorator_inside_says_of_that_is_known_too_unless_using_takes_it_away() -> None:
+    result = tasks.flaky.enqueue("acme", "ann", 9)
+    assert tasks.flaky.get_result(result.id) == result
+    assert result.task.retry.max == 2
+    without = tasks.flaky.using(retry=None).enqueue("acme", "ann", 10)
+    assert tasks.flaky.get_result(without.id).task.retry is None
+
+
+def test_a_result_is_called_again_outside_of_the_scope_that_its_call_was_in() -> None:
+    with tenant_scope("acme"):
+        result = tasks.ping.enqueue()
+    again = tasks.ping.get_result(result.id)
+    assert again == result
+    for task in (result.task, again.task):
+        assert tenant_of(task.enqueue()) == "acme"
+    with tenant_scope("shop"):
+        assert tenant_of(tasks.ping.enqueue()) == "shop", "the control: another call is another one's"
+
+
+def test_in_a_scope_what_says_itself_whose_its_calls_are_goes_on_saying_it() -> None:
+    with tenant_scope("scope"):
+        results = [tasks.add.enqueue("acme", 1), tasks.add.enqueue(0, 1), tasks.ping.using(tenant="").enqueue()]
+    assert [tenant_of(result) for result in results] == ["acme", "0", ""]
+    assert tenant_of(tasks.add.get_result(results[0].id).task.enqueue("other", 1)) == "other"
+
+
 @pytest.mark.parametrize("task_is_first", [True, False])
 def test_a_call_that_has_an_identical_job_already_is_read_back_whichever_way_that_came(task_is_first: bool) -> None:
     if task_is_first:
