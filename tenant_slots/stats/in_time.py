@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from threading import Timer
+from threading import Event, Thread
 from typing import Any
 
 from django.db import connections
@@ -54,10 +54,13 @@ def answered_in_time() -> Iterator[None]:
 
 @contextmanager
 def _new_session() -> Iterator[None]:
-    """It is opened with a patience of its own: what Django sets in it may get no answer either."""
+    """It is opened with a patience of its own: what Django sets in it may get no answer either.
+
+    That has `CHECK_SECONDS` from the end of the time to connect, or from when psycopg has connected later than that.
+    """
     with private_connection(CONNECT_SECONDS):
         connection = connections[app_settings.DATABASE]
-        with _Patience(CONNECT_SECONDS + CHECK_SECONDS).cutting(connection):
+        with _Patience(CONNECT_SECONDS).cutting(connection):
             connection.ensure_connection()
         yield
 
@@ -87,16 +90,27 @@ class _Patience:
     @contextmanager
     def cutting(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
         """After the block nothing is cut any more: the session is somebody else's then."""
-        began = time.monotonic()
-        timer = Timer(max(0.0, self._left), _give_up, [connection])
-        timer.daemon = True
-        timer.start()
+        began, is_over = time.monotonic(), Event()
+        is_open = connection.connection is not None
+        looks = Thread(target=_look_after, args=[max(0.0, self._left), connection, is_open, is_over], daemon=True)
+        looks.start()
         try:
             yield
         finally:
-            timer.cancel()
-            timer.join()
+            is_over.set()
+            looks.join()
             self._left -= time.monotonic() - began
+
+
+def _look_after(seconds: float, connection: BaseDatabaseWrapper, is_open: bool, is_over: Event) -> None:
+    """Give up a session after these seconds. While psycopg still connects there is none; when to give that up is its
+    own matter.
+    """
+    while not is_over.wait(seconds):
+        if is_open:
+            _give_up(connection)
+            return
+        is_open, seconds = connection.connection is not None, CHECK_SECONDS
 
 
 def _give_up(connection: BaseDatabaseWrapper) -> None:

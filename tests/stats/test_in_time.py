@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -144,15 +145,22 @@ def test_a_session_that_was_lost_while_it_was_idle_does_not_make_a_database_look
     assert ANSWERS[view][1] not in content
 
 
+@pytest.mark.parametrize("seconds", [0, 0.5])
 def test_a_host_that_falls_silent_after_the_login_is_waited_for_a_moment(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    seconds: float, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As behind a pooler, which lets everybody in by itself. Django sets the time zone then."""
+    """As behind a pooler, which lets everybody in by itself. Django sets the time zone then.
+
+    Also where the login has taken longer than it is given, as a `connect_timeout` of the project's allows.
+    """
+    for name in ("CONNECT_SECONDS", "CHECK_SECONDS"):
+        monkeypatch.setattr(in_time, name, 0.1)
     monkeypatch.setitem(connection.settings_dict, "TIME_ZONE", "Europe/Berlin")
     log_in = type(connections["default"]).get_new_connection
 
     def log_in_to_silence(self: Any, params: Any) -> Any:
         session = log_in(self, params)
+        time.sleep(seconds)
         proxy.black_hole()
         return session
 
@@ -160,6 +168,28 @@ def test_a_host_that_falls_silent_after_the_login_is_waited_for_a_moment(
     status, content = in_thread(lambda: answer_of("autoscaling"))
     assert status == ANSWERS["autoscaling"][0]
     assert ANSWERS["autoscaling"][1] in content
+
+
+def test_a_slow_login_is_no_absence_and_what_is_set_after_it_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server may be busy with many new sessions; how long psycopg waits for it is the project's own decision."""
+    for name, seconds in {"CONNECT_SECONDS": 0.1, "CHECK_SECONDS": 1}.items():
+        monkeypatch.setattr(in_time, name, seconds)
+    log_in = type(connections["default"]).get_new_connection
+    set_up = type(connections["default"]).init_connection_state
+
+    def log_in_slowly(self: Any, params: Any) -> Any:
+        time.sleep(1)
+        return log_in(self, params)
+
+    def set_up_slowly(self: Any) -> None:
+        time.sleep(0.4)
+        set_up(self)
+
+    monkeypatch.setattr(type(connections["default"]), "get_new_connection", log_in_slowly)
+    monkeypatch.setattr(type(connections["default"]), "init_connection_state", set_up_slowly)
+    status, content = in_thread(lambda: answer_of("autoscaling"))
+    assert status == 200
+    assert ANSWERS["autoscaling"][1] not in content
 
 
 @pytest.mark.usefixtures("proxy")
