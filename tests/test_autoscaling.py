@@ -18,6 +18,9 @@ from tests.factories import another_process, running_job, tenant_queue, waiting_
 
 pytestmark = pytest.mark.django_db
 
+SAVEPOINT = 2
+"""Statements for one in the transaction of a test, which no error is to break."""
+
 
 def from_our_scaler(request: HttpRequest) -> bool:
     return request.headers.get("Authorization") == "Bearer ours"
@@ -132,7 +135,7 @@ def test_it_makes_two_queries_however_many_tenants_there_are(
     for number in range(tenants):
         waiting_job(tenant_queue(f"tenant {number}"))
         waiting_job(tenant_queue(f"tenant {number}", queue="reports"))
-    with django_assert_num_queries(2):
+    with django_assert_num_queries(2 + SAVEPOINT):
         autoscaling(client)
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from threading import Event, Thread
 from typing import Any
 
-from django.db import connections
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from tenant_slots.conf import app_settings
@@ -38,11 +38,13 @@ def answered_in_time() -> Iterator[None]:
 
     It is asked in the session that this thread has. Where there is none, a new one is ended again: a server's threads
     may live for one scrape. It is from no pool, which may wait for longer. In a transaction of the caller's, answers
-    take as long as they take: to cut its session would undo what others have done in it.
+    take as long as they take: to cut its session would undo what others have done in it. So would an error of ours,
+    which whoever swallows it has to leave behind in a savepoint.
     """
     connection = connections[app_settings.DATABASE]
     if connection.in_atomic_block:
-        yield
+        with transaction.atomic(using=connection.alias):
+            yield
         return
     with _Patience(CHECK_SECONDS).cutting(connection):
         connection.close_if_health_check_failed()  # as Django does, which would wait for a new one as long as psycopg

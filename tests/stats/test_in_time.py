@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import Error, close_old_connections, connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.http import HttpRequest
@@ -18,6 +19,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from psycopg import capabilities
 
+from tenant_slots.contrib.prometheus import TenantSlotsCollector
 from tenant_slots.db.sessions import cut
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats import in_time
@@ -258,6 +260,27 @@ def test_in_a_transaction_of_the_callers_answers_take_as_long_as_they_take(monke
         with in_time.answered_in_time(), connection.cursor() as cursor:
             cursor.execute("SELECT pg_sleep(0.5)")
         assert TenantQueue.objects.count() == 0
+
+
+def scraped() -> dict[str, float]:
+    """What the collector tells that has no labels, as a page of the project's or `make_wsgi_app` gives it."""
+    return {sample.name: sample.value for metric in TenantSlotsCollector().collect() for sample in metric.samples}
+
+
+@pytest.mark.parametrize("is_refused", [True, pytest.param(False, id="control")])
+def test_what_fails_in_a_transaction_of_the_callers_undoes_nothing_of_it(is_refused: bool) -> None:
+    """A page of the project's has written who has asked, and says 200."""
+
+    def refuse(execute: Callable[..., Any], sql: Any, *given: Any) -> Any:
+        is_ours = is_refused and "tenant_slots" in str(sql)
+        return execute("SELECT 1 / 0" if is_ours else sql, () if is_ours else given[0], *given[1:])
+
+    with transaction.atomic():
+        User.objects.create(username="scraper")
+        with connection.execute_wrapper(refuse):
+            assert scraped()["tenant_slots_database_up"] == float(not is_refused)
+        assert User.objects.count() == 1
+    assert User.objects.count() == 1
 
 
 @pytest.mark.skipif(not capabilities.has_cancel_safe(), reason="libpq is older than 17")
