@@ -46,6 +46,7 @@ def answered_in_time() -> Iterator[None]:
         with transaction.atomic(using=connection.alias):
             yield
         return
+    connection.health_check_done = False  # type: ignore[attr-defined]  # else the next one is due in Django's next request
     with _Patience(CHECK_SECONDS).cutting(connection):
         connection.close_if_health_check_failed()  # as Django does, which would wait for a new one as long as psycopg
     close_if_ended(connection)

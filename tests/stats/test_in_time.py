@@ -283,6 +283,23 @@ def test_what_fails_in_a_transaction_of_the_callers_undoes_nothing_of_it(is_refu
     assert User.objects.count() == 1
 
 
+def test_each_scrape_looks_whether_the_session_lives_though_no_request_of_djangos_began(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind `make_wsgi_app`, of which Django hears nothing."""
+    for name, setting in {"CONN_HEALTH_CHECKS": True, "CONN_MAX_AGE": None}.items():
+        monkeypatch.setitem(connection.settings_dict, name, setting)
+
+    def lose_the_session() -> float:
+        TenantQueue.objects.count()
+        close_old_connections()
+        assert scraped()["tenant_slots_database_up"] == 1
+        proxy.forget()
+        return scraped()["tenant_slots_database_up"]
+
+    assert in_thread(lose_the_session) == 1
+
+
 @pytest.mark.skipif(not capabilities.has_cancel_safe(), reason="libpq is older than 17")
 def test_a_server_does_not_go_on_with_what_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_time, "ANSWER_SECONDS", 0.3)
