@@ -12,6 +12,9 @@ logger = logging.getLogger("tenant_slots")
 SECONDS_BETWEEN_SIGNS = 5
 """After which a worker that runs a long job says again that it is there."""
 
+SECONDS_TO_SAY = 5
+"""For which the end of a job waits for a sign that is being given; Redis is asked with less patience."""
+
 
 class Presence(threading.Thread):
     """Says in Redis that the worker is there. Not the thread of the heartbeats: no lease is to wait for a Redis.
@@ -30,14 +33,16 @@ class Presence(threading.Thread):
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Around a job. A sign that is being given is waited for: later it might say of a worker that ends that it
-        runs a job.
+        runs a job. Not for ever, as nobody gives one in a process that the job has forked, and which has left the job.
         """
         self._is_wanted = True
         try:
             yield
         finally:
-            with self._saying:
-                self._is_wanted = False
+            is_quiet = self._saying.acquire(timeout=SECONDS_TO_SAY)
+            self._is_wanted = False
+            if is_quiet:
+                self._saying.release()
 
     def stop(self) -> None:
         self._is_over.set()

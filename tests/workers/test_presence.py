@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 
@@ -121,6 +122,29 @@ def test_nothing_is_said_before_a_job_and_after_it() -> None:
     assert not ASKED.wait(0.2), "it was said after the job"
     shown.stop()
     assert said[-3:] == ["begins", "ends", "the job is over"]
+
+
+def test_a_child_of_the_job_that_leaves_it_waits_for_no_sign_that_nobody_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was forked while one was being given."""
+    monkeypatch.setattr(presence, "SECONDS_TO_SAY", 0.1)
+
+    def say() -> None:
+        ASKED.set()
+        ANSWERS.wait(30)
+
+    shown = Presence(say)
+    shown.start()
+    child = -1
+    try:
+        with shown.shown():
+            assert ASKED.wait(30)
+            child = os.fork()
+    finally:
+        if child == 0:
+            os._exit(0)
+    wait_until(lambda: os.waitpid(child, os.WNOHANG)[0] == child, 10, "it hangs")
+    ANSWERS.set()
+    shown.stop()
 
 
 def test_the_thread_ends_with_its_worker() -> None:
