@@ -443,8 +443,8 @@ def test_a_result_is_called_again_outside_of_the_scope_that_its_call_was_in() ->
         result = tasks.ping.enqueue()
     again = tasks.ping.get_result(result.id)
     assert again == result
-    for task in (result.task, again.task):
-        assert tenant_of(task.enqueue()) == "acme"
+    for called in (result.task, again.task):
+        assert tenant_of(called.enqueue()) == "acme"
     with tenant_scope("shop"):
         assert tenant_of(tasks.ping.enqueue()) == "shop", "the control: another call is another one's"
 
