@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, transaction
 
 from tenant_slots import backlog
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import in_seconds
-from tenant_slots.db.transactions import send
+from tenant_slots.db.transactions import check_deferred
 from tenant_slots.locks import locked
 from tenant_slots.models import REFUSED, State, TenantJob
 from tenant_slots.owners import this_process
@@ -80,7 +80,7 @@ def _refusal_of(job: TenantJob) -> DatabaseError | None:
         with transaction.atomic(using=app_settings.DATABASE):
             CLAIM.update(pk=job.pk)
             START.update(pk=job.pk, attempt=job.attempt + 1, **owner)
-            _check_deferred()
+            check_deferred(app_settings.DATABASE)
             transaction.set_rollback(True, using=app_settings.DATABASE)
     except DatabaseError as error:
         if not is_refusal(error):
@@ -98,13 +98,7 @@ def _put_off(job: TenantJob, error: DatabaseError) -> bool:
     try:
         with transaction.atomic(using=app_settings.DATABASE):
             is_put_off = bool(TenantJob.objects.waiting().filter(pk=job.pk).update(**later))
-            _check_deferred()
+            check_deferred(app_settings.DATABASE)
             return is_put_off
     except DatabaseError:
         return False
-
-
-def _check_deferred() -> None:
-    """Have constraints and triggers that the project has deferred object now, and not to the commit of all the jobs."""
-    if connections[app_settings.DATABASE].vendor == "postgresql":
-        send(app_settings.DATABASE, ["SET CONSTRAINTS ALL IMMEDIATE"])

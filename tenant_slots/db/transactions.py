@@ -185,6 +185,12 @@ def send(alias: str, statements: Sequence[str]) -> None:
             cursor.execute(statement)
 
 
+def check_deferred(alias: str) -> None:
+    """Have constraints and triggers that the project has deferred object now, and not to the commit."""
+    if connections[alias].vendor == "postgresql":
+        send(alias, ["SET CONSTRAINTS ALL IMMEDIATE"])
+
+
 def can_be_left(alias: str) -> bool:
     """Whether there is a transaction of the caller, and it sees what is committed outside of it meanwhile.
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from django.db.models import F, QuerySet
+from django.db import transaction
+from django.db.models import QuerySet
 
 from tenant_slots import slots
 from tenant_slots.conf import app_settings
-from tenant_slots.db.transactions import bounded, send, waiting_at_most
+from tenant_slots.db.clock import DatabaseNow
+from tenant_slots.db.transactions import bounded, check_deferred, send, waiting_at_most
 from tenant_slots.models import TenantJob
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.one_row import unless_locked
@@ -41,13 +43,18 @@ def silent(jobs: Iterable[TenantJob], stale: QuerySet[TenantJob], contact: Conta
 
 
 def is_silent(job: TenantJob, stale: QuerySet[TenantJob]) -> bool:
-    """Whether it is among these still, though a heartbeat of it can be written, as this look shows.
+    """Whether it is among these still, though a heartbeat of it can be written: one is, and taken back.
 
     Raises:
-        TenantQueueLocked: it could not be written. Its own function may hold the row.
+        TenantQueueLocked: it could not be written, as something is locked. Its own function may hold the row.
+        Error: or for another reason.
     """
     alias = app_settings.DATABASE
     with waiting_at_most(slots.HEARTBEAT_SECONDS), bounded(alias, job.tenant_queue_id) as rules:
         send(alias, rules)
-        this_run = stale.filter(pk=job.pk, attempt=job.attempt, token=job.token)
-        return bool(this_run.update(beat_at=F("beat_at")))
+        with transaction.atomic(using=alias):
+            this_run = stale.filter(pk=job.pk, attempt=job.attempt, token=job.token)
+            found = bool(this_run.update(beat_at=DatabaseNow()))
+            check_deferred(alias)
+            transaction.set_rollback(True, using=alias)
+    return found

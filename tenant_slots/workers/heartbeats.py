@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
-from django.db import OperationalError, connections
+from django.db import Error, connections
 
 from tenant_slots import logs, slots
 from tenant_slots.conf import app_settings
 from tenant_slots.db import sessions
 from tenant_slots.db.transactions import is_locked_out
+from tenant_slots.refusals import is_of_one
 from tenant_slots.workers.watchdog import Watchdog
 
 logger = logging.getLogger("tenant_slots")
@@ -117,28 +118,37 @@ class Heartbeats(threading.Thread):
             try:
                 sessions.close_if_ended(connections[app_settings.DATABASE])  # by a limit for idle ones: no outage
                 with self._watchdog.cutting_after(app_settings.LEASE_TTL * ANSWER_SHARE):
-                    renewed = self._beat_one(run, horse)
+                    pause = min(pause, self._beat_one(run, horse))
             except Exception as error:  # the database's driver may raise any
                 self._failed(run, error)
                 return app_settings.LEASE_TTL * slots.FAILED_SHARE
             self._last_contact = time.monotonic()
-            pause = pause if renewed else app_settings.LEASE_TTL * slots.AGAIN_SHARE
         return pause
 
-    def _beat_one(self, run: Token, horse: int) -> bool:
-        """False when somebody holds the row: it was not written, and is to be tried again soon."""
+    def _beat_one(self, run: Token, horse: int) -> float:
+        """Returns the seconds until the next one: soon where it was not written, although the database answers."""
+        pause: float = app_settings.BEAT_INTERVAL
         try:
-            kept, renewed = slots.beat(*run, horse), True
-        except OperationalError as error:
-            if not is_locked_out(error):
+            kept = slots.beat(*run, horse)
+        except Error as error:
+            if not (is_locked_out(error) or is_of_one(error)):
                 raise
-            kept, renewed = slots.is_running(*run), False
+            kept, pause = slots.is_running(*run), self._kept_out(run, error)
         if not kept and run in self._runs() and self._executes(run):
             logger.error("the lease of job %s is lost, its run is ended here", run[0], extra=logs.about_run(run[0]))
             self._end_run(run)
         elif kept and slots.is_cancel_requested(*run):
             self._end_run(run)
-        return renewed
+        return pause
+
+    @staticmethod
+    def _kept_out(run: Token, error: Error) -> float:
+        """Somebody holds the job's row; or a trigger of the project refuses it, which is no outage of the others."""
+        if is_locked_out(error):
+            return app_settings.LEASE_TTL * slots.AGAIN_SHARE
+        text = "a heartbeat of job %s cannot be written, and is tried again: %s"
+        logger.warning(text, run[0], error, extra=logs.about_run(run[0]))
+        return app_settings.LEASE_TTL * slots.FAILED_SHARE
 
     def _failed(self, run: Token, error: Exception) -> None:
         connections.close_all()

@@ -70,7 +70,14 @@ AUDIT = """
         INSERT INTO audit VALUES (NEW.id);
         IF EXISTS (SELECT FROM audit WHERE job = 0) THEN COPY (SELECT 1) TO '/dev/full'; END IF;
         RETURN NEW; END $$;
-    CREATE TRIGGER write_audit BEFORE UPDATE ON tenant_slots_tenantjob FOR EACH ROW EXECUTE FUNCTION write_audit()"""
+    CREATE TRIGGER write_audit {when} EXECUTE FUNCTION write_audit()"""
+
+WHEN = {
+    "of any": "BEFORE UPDATE ON tenant_slots_tenantjob FOR EACH ROW",
+    "of what changes something": (
+        "AFTER UPDATE ON tenant_slots_tenantjob FOR EACH ROW WHEN (OLD.* IS DISTINCT FROM NEW.*)"
+    ),
+}
 
 NO_AUDIT = "DROP TRIGGER write_audit ON tenant_slots_tenantjob; DROP FUNCTION write_audit; DROP TABLE audit"
 
@@ -94,12 +101,17 @@ def full_disk() -> Iterator[None]:
     sql("DELETE FROM audit")
 
 
+@pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("kept_out", [locked_audit, full_disk])
 def test_i4_i11_nobody_is_killed_whose_heartbeats_a_trigger_keeps_out(
-    workers: FaultWorkers, observer: Observer, door: Path, kept_out: Callable[[], AbstractContextManager[None]]
+    workers: FaultWorkers,
+    observer: Observer,
+    door: Path,
+    kept_out: Callable[[], AbstractContextManager[None]],
+    when: str,
 ) -> None:
     """One worker is idle, and all that it asks is answered."""
-    sql(AUDIT)
+    sql(AUDIT.format(when=WHEN[when]))
     try:
         tenant_queue("one", max_job=1)
         workers.start(2, worker_class="tenant_slots.workers.TenantPreforkWorker")
@@ -118,9 +130,19 @@ def test_i4_i11_nobody_is_killed_whose_heartbeats_a_trigger_keeps_out(
         sql(NO_AUDIT)
 
 
+SUPPRESS = (
+    "CREATE TRIGGER suppress BEFORE UPDATE ON tenant_slots_tenantjob FOR EACH ROW"
+    " EXECUTE FUNCTION suppress_redundant_updates_trigger()"
+)
+"""PostgreSQL's own: what changes nothing is not done."""
+
+
+@pytest.mark.parametrize("suppresses", [True, False])
 def test_control_i2_a_run_that_stands_still_is_ended_after_such_a_lock(
-    workers: FaultWorkers, observer: Observer, door: Path
+    workers: FaultWorkers, observer: Observer, door: Path, *, suppresses: bool
 ) -> None:
+    if suppresses:
+        sql(SUPPRESS)
     tenant_queue("one", max_job=1)
     workers.start(1, worker_class="tests.faults.workers.ElsewhereWorker")
     held = jobs.hold.enqueue("one", "one", observer.path, str(door))
@@ -130,3 +152,48 @@ def test_control_i2_a_run_that_stands_still_is_ended_after_such_a_lock(
         workers.kill(0)
     wait_until(lambda: fresh(held).interruptions == 1, 20)
     door.touch()
+    workers.stop()
+    sql("DROP TRIGGER IF EXISTS suppress ON tenant_slots_tenantjob")
+
+
+WHALE_IS_REFUSED = """
+    CREATE TABLE refused (nothing int);
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF EXISTS (SELECT FROM refused) AND
+            (SELECT tenant FROM tenant_slots_tenantqueue WHERE id = NEW.tenant_queue_id) = 'whale'
+        THEN {fails}; END IF;
+        RETURN NEW; END $$;
+    CREATE TRIGGER refuse BEFORE UPDATE ON tenant_slots_tenantjob FOR EACH ROW EXECUTE FUNCTION refuse()"""
+
+WHALE_IS_TAKEN = "DROP TRIGGER refuse ON tenant_slots_tenantjob; DROP FUNCTION refuse; DROP TABLE refused"
+
+
+@pytest.mark.parametrize(
+    "fails", ["COPY (SELECT 1) TO '/dev/full'", "RAISE EXCEPTION 'no'", pytest.param("PERFORM 1", id="control")]
+)
+def test_i2_a_dead_jobs_slot_comes_back_while_another_tenants_heartbeats_are_refused(
+    workers: FaultWorkers, observer: Observer, door: Path, fails: str
+) -> None:
+    """They are no outage: who runs that job may judge others."""
+    sql(WHALE_IS_REFUSED.format(fails=fails))
+    try:
+        for tenant in ("acme", "whale"):
+            tenant_queue(tenant, max_job=1)
+        workers.start(1, worker_class="tests.faults.workers.ElsewhereWorker")
+        lost = jobs.hold.enqueue("acme", "acme", observer.path, str(door))
+        observer.process_of("acme")
+        workers.start(1, worker_class="tenant_slots.workers.TenantPreforkWorker")
+        held = jobs.hold.enqueue("whale", "whale", observer.path, str(door))
+        observer.process_of("whale")
+        wait_for_sweeps(4)
+        sql("INSERT INTO refused VALUES (1)")
+        wait_for_sweeps(2)
+        workers.kill(0)
+        wait_until(lambda: fresh(lost).interruptions == 1, 20, "nobody judges")
+        sql("DELETE FROM refused")
+        assert (fresh(held).state, held.attempt) == ("running", 1)
+        door.touch()
+        wait_until(lambda: fresh(held).has_ended, 20)
+        workers.stop()
+    finally:
+        sql(WHALE_IS_TAKEN)
