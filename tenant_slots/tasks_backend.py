@@ -13,7 +13,7 @@ from django.core.checks import CheckMessage
 from tenant_slots.conf import app_settings
 from tenant_slots.django_tasks import configuration, ours, results
 from tenant_slots.django_tasks.api import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, normalize_json
-from tenant_slots.django_tasks.calls import called_task, in_scope
+from tenant_slots.django_tasks.calls import called_task
 from tenant_slots.django_tasks.task import TenantSlotsTask
 from tenant_slots.django_tasks.validation import problem_of, problem_of_place, problem_of_values
 from tenant_slots.enqueueing import enqueue
@@ -59,7 +59,7 @@ class TenantSlotsBackend(BaseTaskBackend):
         if problem := problem_of_place(task):  # its name was not bound yet when the decorator asked for a valid Task
             raise InvalidTask(problem)
         call: Any = normalize_json(list(args)), normalize_json(dict(kwargs))
-        (job,) = enqueue.enqueue_many(in_scope(called_task(task, self), *call), [call])
+        (job,) = enqueue.enqueue_many(called_task(task, self), [call])
         if app_settings.IMMEDIATE:
             job = results.as_stored(job)  # it has run, unless a transaction has to commit first
         return results.result_of(job, task)

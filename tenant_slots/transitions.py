@@ -61,6 +61,11 @@ LOCK_TIMEOUT_SECONDS = 0.2
 MOMENT = 1.0
 """Seconds after which a tenant queue that somebody held comes back by itself."""
 
+SECONDS_IN_VAIN = 1
+"""For which one call of `feed` looks at tenants that turn out to have nothing to run: where somebody holds the rows of
+many, the first one is due again before the last one was looked at. A worker that waits then goes on.
+"""
+
 MOST_LOOKS = 10
 """How often one call of `feed` looks for a tenant in an RQ queue to which no worker listens.
 
@@ -179,8 +184,15 @@ def feed(rq_queue: str) -> list[TenantJob]:
     feeder = fair_order.new_feeder() if queue_directory.queue_named(rq_queue).is_async else ""
     token, fed = _feeding.set(_feeding.get() | {rq_queue}), []
     try:
+        in_vain = 0.0
         for turn in _turns(rq_queue, feeder):
+            if in_vain > SECONDS_IN_VAIN:
+                fair_order.undo(turn)
+                break
+            began = time.monotonic()
             fed.append(_admit(turn))
+            if not fed[-1][0]:
+                in_vain += time.monotonic() - began
     except BaseException:
         _unless_out_of_reach(partial(fair_order.give_up, rq_queue, feeder))
         raise

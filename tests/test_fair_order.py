@@ -1729,6 +1729,26 @@ def test_nobody_is_charged_for_the_look_that_finds_a_job() -> None:
     assert record(row.pk).done == before.done
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("no_workers")
+def test_who_feeds_does_not_wait_for_those_that_are_held_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each comes back while the others are looked at. What is left is for a worker that waits."""
+    sleeps("one"), offer(*range(100, 110))
+    looks: list[object] = []
+
+    def held(*turn: Any) -> Any:
+        looks.append(turn)
+        assert len(looks) < 500, "it never ends"
+        raise TenantQueueLocked(tenant_queue="acme on imports", seconds=0.2)
+
+    monkeypatch.setattr(slots, "admit", held)
+    monkeypatch.setattr(transitions, "MOMENT", 0.0)
+    monkeypatch.setattr(transitions, "SECONDS_IN_VAIN", 0.1)
+    assert transitions.feed(QUEUE) == []
+    assert looks
+    assert nudges() == 1
+
+
 @alone
 def test_of_many_that_may_start_jobs_again_some_come_with_each_turn() -> None:
     """Redis serves nobody else meanwhile. None of them waits for longer than until it is its turn."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import F
+from django.db.models import BigIntegerField, F, Value
 from django.db.models.functions import Least
 
 from tenant_slots.validation import HIGHEST_TOTAL
@@ -12,4 +12,5 @@ from tenant_slots.validation import HIGHEST_TOTAL
 
 def grown(column: str, by: int = 1) -> Any:
     """The new value of a column of totals."""
-    return Least(F(column), HIGHEST_TOTAL - by) + by
+    most = Value(HIGHEST_TOTAL - by, BigIntegerField())  # else psycopg binds it as a smaller one, on the server's side
+    return Least(F(column), most) + by

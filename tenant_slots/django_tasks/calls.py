@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from rq import Retry
@@ -25,7 +25,6 @@ from tenant_slots.django_tasks.tenant import Source, TenantOfCall, source_in
 from tenant_slots.exceptions import ResultNotStorable
 from tenant_slots.models import TenantJob
 from tenant_slots.running.runner import result_problem
-from tenant_slots.scope import tenant_in_scope
 from tenant_slots.tasks import attempts
 from tenant_slots.tasks.task import TenantTask
 
@@ -34,7 +33,6 @@ from tenant_slots.tasks.task import TenantTask
 class CalledTask(TenantTask[..., Any]):
     """The function of a Task. Its first argument is left out if that is the Task's context."""
 
-    tenant: TenantOfCall
     takes_context: bool = False
     backend: str = ""
     names_inner_queue: bool = False
@@ -90,18 +88,6 @@ def called_task(task: AnyTask, backend: BaseTaskBackend) -> CalledTask:
     if (key := getattr(task, "key", None)) is not None:
         values["key"] = key
     return CalledTask(**values)
-
-
-def in_scope(called: CalledTask, args: list[Any], kwargs: dict[str, Any]) -> CalledTask:
-    """With the tenant of the scope as its own, if nothing else says whose this call is.
-
-    So it is known of the job, and whoever calls the Task of the result again need not be in such a scope.
-    """
-    scope = tenant_in_scope()
-    if scope is None or called.explicit_tenant is not None:
-        return called
-    is_left_to_it = called.tenant.said_by_call(tuple(args), kwargs) is None
-    return replace(called, explicit_tenant=scope) if is_left_to_it else called
 
 
 def called_task_at(path: str) -> CalledTask | None:

@@ -34,18 +34,12 @@ class TenantOfCall:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> object:
         """Raises TaskWithoutTenant."""
-        said = self.said_by_call(args, kwargs)
-        tenant = tenant_in_scope() if said is None else said
-        if tenant is None:
-            raise TaskWithoutTenant(task=self.task, backend=self.backend)
-        return tenant
-
-    def said_by_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        """What the first of the sources gives that gives something; None where all is left to the scope."""
         for source in self.sources:
             if not _is_nobody(tenant := self._answer(source, args, kwargs)):
                 return tenant
-        return None
+        if _is_nobody(tenant := tenant_in_scope()):
+            raise TaskWithoutTenant(task=self.task, backend=self.backend)
+        return tenant
 
     def _answer(self, source: Source, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if callable(source):

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-from django.db import Error, IntegrityError, transaction
+from django.db import Error, IntegrityError
 from redis.exceptions import RedisError
 from rq import Retry, get_current_job
 from rq.job import Job
 
 from tenant_slots import logs, queue_directory, tenants, transitions
 from tenant_slots.conf import app_settings
+from tenant_slots.db.transactions import bounded, send
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.exceptions import InvalidOption, UnknownQueue
 from tenant_slots.models import State, TenantJob, TenantJobQuerySet, TenantQueue, overflow_queue_of
 from tenant_slots.repair import lost_runs
 from tenant_slots.running import deliveries
 from tenant_slots.running.coroutines import completed_in_context
-from tenant_slots.running.recording import Refused, StartRefused, persistently, put_back, unless_refused
+from tenant_slots.running.recording import (
+    Refused,
+    StartRefused,
+    persistently,
+    put_back,
+    unless_kept_out,
+    unless_refused,
+)
 from tenant_slots.running.run import Run
 from tenant_slots.running.runner import require_possible, run_in_slot
 from tenant_slots.running.stock_horse import SYNCHRONOUS, parting_after_it
@@ -115,7 +123,7 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
     if job is not None and job.state == State.RUNNING:
         return _second_delivery(rq_job, job)
     if job is not None and job.state == State.WAITING and task.on_busy != WAIT:
-        persistently(lambda: _turn_away(job), about=[job])
+        unless_kept_out(lambda: _turn_away(job), about=[job])
         if job.has_ended:
             return None
         if job.state == State.SCHEDULED:
@@ -189,13 +197,17 @@ def _started(run: Run, job: TenantJob) -> bool:
 
 
 def _waiting_or_admitted(task: TenantTask[..., Any], tenant: str, rq_job: Job, key: str) -> TenantJob | None:
-    """None where the database stays out of reach. Raises Refused, which is then the error of both jobs."""
+    """None where the database stays out of reach, or the job is kept out of its tenant queue.
+
+    Raises:
+        Refused: which is then the error of both jobs.
+    """
 
     def place() -> TenantJob:
         return tenants.though_deleted(partial(_in_backlog_or_slot, task, tenant, rq_job, key))
 
     try:
-        return persistently(unless_refused(place))
+        return unless_kept_out(unless_refused(place))
     except Refused as error:
         known = {"task": task.path, "tenant": tenant, "queue": rq_job.origin}
         logger.error("the database refuses RQ job %s", rq_job.id, exc_info=error, extra=logs.about_named(**known))
@@ -235,7 +247,7 @@ def _joined(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, 
     found: TenantJob | None = _placed(rq_job).first()
     if found is None:
         try:
-            with transaction.atomic(using=app_settings.DATABASE):
+            with _impatient(tenant_queue):
                 found = TenantJob.objects.create(
                     tenant_queue=tenant_queue,
                     task=task.path,
@@ -249,6 +261,15 @@ def _joined(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, 
             if found is None:
                 raise
     if found.state == State.SCHEDULED or found.asks:
-        TenantJob.objects.unadmitted().filter(pk=found.pk).update(state=State.WAITING, asks=False)
+        with _impatient(tenant_queue):
+            TenantJob.objects.unadmitted().filter(pk=found.pk).update(state=State.WAITING, asks=False)
         found.refresh_from_db(fields=["state"])
     return found
+
+
+@contextmanager
+def _impatient(tenant_queue: TenantQueue) -> Iterator[None]:
+    """A transaction. Raises TenantQueueLocked."""
+    with bounded(app_settings.DATABASE, tenant_queue) as rules:
+        send(app_settings.DATABASE, rules)
+        yield

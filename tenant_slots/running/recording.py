@@ -75,10 +75,8 @@ class StartRefused(Refused):
 
 
 class StartKeptOut(Error):
-    """It could not be written now, and nothing is wrong with it.
-
-    Somebody holds the job's row, or a trigger has met what would be about all, such as a disk that is full. The job
-    keeps its slot, and a sweep pushes it to RQ again.
+    """It could not be written now, and nothing is wrong with it: see `is_kept_out`. The job keeps its slot, and a sweep
+    pushes it to RQ again.
     """
 
 
@@ -126,9 +124,21 @@ def record_end_briefly(job: TenantJob, outcome: Outcome, on_outage: Callable[[],
 
 
 def put_back(job: TenantJob, on_outage: Callable[[], object] = lambda: None) -> None:
-    """An admitted job that is not to be started. Where somebody holds its rows a sweep comes to it."""
+    """An admitted job that is not to be started. Where it is kept out of the backlog a sweep comes to it."""
+    unless_kept_out(lambda: transitions.put_back(job), on_outage, about=[job])
+
+
+def unless_kept_out(
+    action: Callable[[], T], between: Callable[[], object] = lambda: None, about: Iterable[TenantJob] = ()
+) -> T | None:
+    """As `persistently`; None too where somebody or something keeps it out, for which others' jobs are not to wait."""
     with waiting_at_most(PATIENCE_SECONDS):
-        persistently(lambda: transitions.put_back(job), on_outage, give_up=is_locked_out, about=[job])
+        return persistently(action, between, give_up=is_kept_out, about=about)
+
+
+def is_kept_out(error: Error) -> bool:
+    """Whether somebody holds a row, or a trigger has met what would be about all, such as a disk that is full."""
+    return is_locked_out(error) or (is_of_one(error) and not is_refusal(error))
 
 
 def persistently(
@@ -151,8 +161,9 @@ def persistently(
             return action()
         except PASSING as error:
             logger.warning("the database did not answer, trying again: %s", error, extra=logs.about(*about))
+            is_over = give_up(error) or time.monotonic() > until  # which may ask whether the session lives
             connections[app_settings.DATABASE].close()
-            if give_up(error) or time.monotonic() > until:
+            if is_over:
                 return None
             between()
             time.sleep(pause)
@@ -188,7 +199,7 @@ def _starting(job: TenantJob, owner: Owner) -> Callable[[], bool]:
         except Error as error:
             if _is_refused_for_good(error, tries >= TRIES):
                 raise StartRefused(str(error)) from error
-            if not (is_locked_out(error) or (tries >= TRIES and is_of_one(error))):
+            if not is_kept_out(error):
                 raise
             text = "job %s is left to a sweep, it cannot be started now: %s"
             logger.warning(text, job.uuid, error, extra=logs.about(job))

@@ -13,7 +13,7 @@ SECONDS_BETWEEN_SIGNS = 5
 """After which a worker that runs a long job says again that it is there."""
 
 SECONDS_TO_SAY = 5
-"""For which the end of a job waits for a sign that is being given; Redis is asked with less patience."""
+"""For which the end of a job, or of a worker, waits for a sign that is being given. Redis is asked for less long."""
 
 
 class Presence(threading.Thread):
@@ -47,7 +47,7 @@ class Presence(threading.Thread):
     def stop(self) -> None:
         self._is_over.set()
         if self.ident is not None:
-            self.join()
+            self.join(SECONDS_TO_SAY)
 
     def run(self) -> None:
         while not self._is_over.wait(SECONDS_BETWEEN_SIGNS):

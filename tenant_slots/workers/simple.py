@@ -150,5 +150,5 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _part(self) -> None:
-        self.presence.stop()
         super()._part()
+        self.presence.stop()

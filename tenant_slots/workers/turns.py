@@ -170,6 +170,8 @@ class TurnTakingWorker(SweepingWorker):
             if found is not None:
                 self._has_looked_for_lost = False
                 return found
+            if self.should_run_maintenance_tasks:  # there may be no end of tenants that somebody holds
+                raise DequeueTimeout(0, names[0])
 
     def _looks_for_lost(self) -> bool:
         """Before it leaves in burst mode, as it may be the only worker, and another process may have swept for all.

@@ -438,24 +438,6 @@ def test_what_the_decorator_inside_says_of_that_is_known_too_unless_using_takes_
     assert tasks.flaky.get_result(without.id).task.retry is None
 
 
-def test_a_result_is_called_again_outside_of_the_scope_that_its_call_was_in() -> None:
-    with tenant_scope("acme"):
-        result = tasks.ping.enqueue()
-    again = tasks.ping.get_result(result.id)
-    assert again == result
-    for called in (result.task, again.task):
-        assert tenant_of(called.enqueue()) == "acme"
-    with tenant_scope("shop"):
-        assert tenant_of(tasks.ping.enqueue()) == "shop", "the control: another call is another one's"
-
-
-def test_in_a_scope_what_says_itself_whose_its_calls_are_goes_on_saying_it() -> None:
-    with tenant_scope("scope"):
-        results = [tasks.add.enqueue("acme", 1), tasks.add.enqueue(0, 1), tasks.ping.using(tenant="").enqueue()]
-    assert [tenant_of(result) for result in results] == ["acme", "0", ""]
-    assert tenant_of(tasks.add.get_result(results[0].id).task.enqueue("other", 1)) == "other"
-
-
 @pytest.mark.parametrize("task_is_first", [True, False])
 def test_a_call_that_has_an_identical_job_already_is_read_back_whichever_way_that_came(task_is_first: bool) -> None:
     if task_is_first:

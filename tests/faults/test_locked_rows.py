@@ -6,7 +6,7 @@ import django_rq
 import pytest
 from django.db import connection, transaction
 
-from tenant_slots.models import State, TenantJob
+from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
 from tests.factories import counters_match, fresh, in_thread, tenant_queue
 from tests.faults.conftest import FaultWorkers
@@ -41,3 +41,21 @@ def test_i8_others_run_while_somebody_holds_the_row_of_a_job_that_is_to_start(
         assert history.started() == ["acme"]
     wait_until(lambda: fresh(held).state == State.FINISHED, 20, "it is not run once nobody holds it")
     assert counters_match()
+
+
+@pytest.mark.parametrize("worker_class", ["tenant_slots.workers.TenantPreforkWorker", "rq.Worker"])
+def test_i8_others_run_while_somebody_holds_the_tenant_queue_of_a_plain_rq_job(
+    workers: FaultWorkers, history: History, worker_class: str
+) -> None:
+    for tenant in ("whale", "acme"):
+        tenant_queue(tenant, max_job=1)
+    imports = django_rq.get_queue("imports")
+    imports.enqueue(jobs.record, "whale", "whale", history.path)
+    with transaction.atomic():
+        TenantQueue.objects.select_for_update().get(tenant="whale")
+        workers.start(1, worker_class=worker_class)
+        wait_until(lambda: not imports.job_ids, 20, "nobody takes it")
+        other = in_thread(lambda: jobs.record.enqueue("acme", "acme", history.path))
+        wait_until(lambda: fresh(other).state == State.FINISHED, 15, "it waits for the whale")
+        assert history.started() == ["acme"]
+    assert len(imports.scheduled_job_registry) == 1, "it comes back"

@@ -107,6 +107,24 @@ def test_i8_others_run_while_a_tenants_job_cannot_be_started(
     wait_until(lambda: fresh(other).state == State.FINISHED, 10, "it waits for the whale")
 
 
+@pytest.mark.parametrize("worker_class", ["tenant_slots.workers.TenantPreforkWorker", "rq.Worker"])
+def test_i8_others_run_while_a_disk_is_full_for_a_tenants_plain_rq_job(
+    workers: FaultWorkers,
+    history: History,
+    refuse_whale: Callable[[str, str], None],
+    worker_class: str,
+) -> None:
+    refuse_whale("NEW.state = 'queued'", "COPY (SELECT 1) TO '/dev/full'")
+    for tenant in ("whale", "acme"):
+        tenant_queue(tenant, max_job=1)
+    imports = django_rq.get_queue("imports")
+    imports.enqueue(jobs.record, "whale", "whale", history.path)
+    workers.start(1, worker_class=worker_class)
+    wait_until(lambda: not imports.job_ids, message="nobody takes it")
+    other = jobs.record.enqueue("acme", "acme", history.path)
+    wait_until(lambda: fresh(other).state == State.FINISHED, 15, "it waits for the whale")
+
+
 SPACE = """
     CREATE TABLE disk (path text); INSERT INTO disk VALUES ('/dev/full'); CREATE SEQUENCE tries;
     CREATE FUNCTION write_audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
