@@ -47,10 +47,12 @@ HEARTBEAT_SECONDS = 0.01
 """How long a heartbeat does: until a statement of ours that is under way is through."""
 
 AGAIN_SHARE = 1 / 100
-"""Of a lease, when to try one again that a lock has kept out: a sweeper that finds none looks twice."""
+"""Of a lease, when to try one again that a lock has kept out, as a sweeper that finds none looks twice; or when to send
+the first one of a run, which may end at once.
+"""
 
 FAILED_SHARE = 1 / 20
-"""The same for one that has failed."""
+"""Of a lease, when to try one again that has failed."""
 
 
 def admit(tenant_queue_id: int, rq_queue: str, most: int = 1) -> Admission:
