@@ -16,7 +16,7 @@ from rq.worker import BaseWorker
 
 from tenant_slots import logs, queue_directory, slots
 from tenant_slots.models import TenantJob
-from tenant_slots.workers import TenantPreforkWorker, TenantWorker, records
+from tenant_slots.workers import TenantPreforkWorker, TenantWorker, records, supervisor
 from tests import jobs
 from tests.factories import redis_forgets, tenant_queue
 from tests.history import History
@@ -96,6 +96,7 @@ def test_no_job_waits_until_rq_is_told_of_the_one_before(
     events: list[tuple[str, str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(supervisor, "ANNOUNCED_AFTER", 20)  # a slow machine takes a while to fork
     monkeypatch.setattr(records, "UNTOLD_FOR", seconds)
     enqueue(history, *tenants)
     run(worker_class)
@@ -109,6 +110,7 @@ def test_no_job_waits_until_rq_is_told_of_the_one_before(
 def test_but_of_no_more_than_so_many(
     worker_class: Worker, history: History, events: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(supervisor, "ANNOUNCED_AFTER", 20)
     monkeypatch.setattr(records, "UNTOLD_FOR", 60)
     monkeypatch.setattr(records, "MOST_UNTOLD", 2)
     enqueue(history, "a", "b", "c", "d")
