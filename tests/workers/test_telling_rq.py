@@ -50,6 +50,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         note(cls, "handle_job_failure", "told", lambda job: [job])
         for due in ("should_run_maintenance_tasks", "is_suspension_check_due"):
             monkeypatch.setattr(cls, due, property(lambda self: False))
+    monkeypatch.setattr(supervisor, "ANNOUNCED_AFTER", 20)  # a slow machine takes a while to fork
     return happened
 
 
@@ -96,7 +97,6 @@ def test_no_job_waits_until_rq_is_told_of_the_one_before(
     events: list[tuple[str, str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(supervisor, "ANNOUNCED_AFTER", 20)  # a slow machine takes a while to fork
     monkeypatch.setattr(records, "UNTOLD_FOR", seconds)
     enqueue(history, *tenants)
     run(worker_class)
@@ -110,7 +110,6 @@ def test_no_job_waits_until_rq_is_told_of_the_one_before(
 def test_but_of_no_more_than_so_many(
     worker_class: Worker, history: History, events: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "ANNOUNCED_AFTER", 20)
     monkeypatch.setattr(records, "UNTOLD_FOR", 60)
     monkeypatch.setattr(records, "MOST_UNTOLD", 2)
     enqueue(history, "a", "b", "c", "d")
@@ -129,6 +128,7 @@ def test_and_before_one_that_lasts_is_announced(
     worker_class: Worker, history: History, events: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "UNTOLD_FOR", 60)
+    monkeypatch.setattr(supervisor, "ANNOUNCED_AFTER", 0.1)
     real = worker_class.announce
 
     def announce(self: Any, job: Job) -> None:
