@@ -42,8 +42,7 @@ def refuse_to_delete_in_use(*, instance: TenantQueue, origin: object = None, **_
     """
     if isinstance(origin, Unused):
         return
-    with transactions.bounded(app_settings.DATABASE, instance) as rules:
-        transactions.send(app_settings.DATABASE, rules)
+    with transactions.bounded_at_once(app_settings.DATABASE, instance):
         list(TenantQueue.objects.select_for_update().filter(pk=instance.pk))
     holding = instance.jobs.holding().count()
     waiting = instance.jobs.unadmitted().count()

@@ -7,7 +7,7 @@ import re
 from django.db import DataError, Error, IntegrityError, connections
 
 from tenant_slots.conf import app_settings
-from tenant_slots.db.transactions import bounded, send, sqlstate
+from tenant_slots.db.transactions import bounded_at_once, sqlstate
 from tenant_slots.models import TenantJob
 
 OF_ALL = ("08", "25", "26", "28", "3D", "40", "530", "531", "532", "533", "55P03", "57P")
@@ -74,8 +74,7 @@ def _can_change_rows() -> bool:
     if not connections[alias].is_usable():
         return False
     try:
-        with bounded(alias, 0) as rules:
-            send(alias, rules)
+        with bounded_at_once(alias, 0):
             TenantJob.objects.select_related("tenant_queue").select_for_update().filter(pk=0).first()
     except Error:
         return False

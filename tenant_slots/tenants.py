@@ -210,8 +210,7 @@ def create_missing(queue: str, values: Mapping[str, dict[str, Any]]) -> None:
         TenantQueueLocked: another transaction has made one of them and does not end.
     """
     alias = app_settings.DATABASE
-    with transactions.bounded(alias, f"of {len(values)} tenants on {queue}") as rules:
-        transactions.send(alias, rules)
+    with transactions.bounded_at_once(alias, f"of {len(values)} tenants on {queue}"):
         new = [TenantQueue(tenant=tenant, queue=queue, **own) for tenant, own in sorted(values.items())]
         TenantQueue.objects.bulk_create(new, ignore_conflicts=True)
 
@@ -225,8 +224,7 @@ def get_or_create(tenant: str, queue: str, values: dict[str, Any]) -> TenantQueu
         TenantQueueLocked: as `create_missing`.
     """
     alias = app_settings.DATABASE
-    with transactions.bounded(alias, f"of {tenant!r} on {queue}") as rules:
-        transactions.send(alias, rules)
+    with transactions.bounded_at_once(alias, f"of {tenant!r} on {queue}"):
         row: TenantQueue
         try:
             row, _ = TenantQueue.objects.get_or_create(tenant=tenant, queue=queue, defaults=values)

@@ -26,7 +26,7 @@ from tenant_slots.admin.words import moment
 from tenant_slots.conf import app_settings
 from tenant_slots.db import copying
 from tenant_slots.db.consequences import Consequence, inserted_then
-from tenant_slots.db.transactions import bounded, is_open, kept_unbroken, send
+from tenant_slots.db.transactions import bounded_at_once, is_open, kept_unbroken
 from tenant_slots.models import BulkChange, Change, KeptChange, TenantJob, TenantQueue
 
 logger = logging.getLogger("tenant_slots")
@@ -65,8 +65,7 @@ def with_its_entries(model_admin: Any, row: Model) -> Iterator[None]:
     if not (is_beside_slots(model_admin) or is_open(alias)):
         yield
         return
-    with bounded(alias, row) as rules:
-        send(alias, rules)
+    with bounded_at_once(alias, row):
         yield
 
 

@@ -24,7 +24,7 @@ from tenant_slots.admin.refusals import NOT_TAKEN, Refusal, refusal
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import effect_of
 from tenant_slots.conf import app_settings
-from tenant_slots.db.transactions import bounded, send
+from tenant_slots.db.transactions import bounded_at_once
 from tenant_slots.exceptions import InvalidRate, StaleVersion
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE, Change, LimitSource, TenantQueue
 from tenant_slots.queue_names import usable_queues
@@ -162,8 +162,7 @@ class ChangeForm(Restricted, QueueConcern):
             obj.limit_source, obj.limit_set_by = LimitSource.SET, limits.stored_name(name_of(request))
             for name, value in rates.fields_of(form.cleaned_data["new_rate"]).items():
                 setattr(obj, name, value)
-            with bounded(app_settings.DATABASE, obj) as rules:  # somebody else may be about to add the same row
-                send(app_settings.DATABASE, rules)
+            with bounded_at_once(app_settings.DATABASE, obj):  # somebody else may be about to add the same row
                 super().save_model(request, obj, form, change)
             return
         form.changes = apply_changes(request, obj, form)

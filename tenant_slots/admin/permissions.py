@@ -11,7 +11,7 @@ from django.http import HttpRequest
 
 from tenant_slots.admin.bases import JobConcern, QueueConcern
 from tenant_slots.conf import app_settings
-from tenant_slots.db.transactions import bounded, send
+from tenant_slots.db.transactions import bounded_at_once
 from tenant_slots.models import TenantJob, TenantQueue
 
 
@@ -67,12 +67,10 @@ class Restricted:
             return True
         using = app_settings.DATABASE
         made = TenantQueue(tenant=tenant, queue=queue)
-        with bounded(using, made) as rules:
-            send(using, rules)
-            with transaction.atomic(using):
-                TenantQueue.objects.bulk_create([made], ignore_conflicts=True)  # with one that exists
-                is_theirs = own.filter(tenant=tenant, queue=queue).exists()
-                transaction.set_rollback(True, using)
+        with bounded_at_once(using, made), transaction.atomic(using):
+            TenantQueue.objects.bulk_create([made], ignore_conflicts=True)  # with one that exists
+            is_theirs = own.filter(tenant=tenant, queue=queue).exists()
+            transaction.set_rollback(True, using)
         return is_theirs
 
 

@@ -23,7 +23,7 @@ from tenant_slots.admin.queue_actions import LEFT, describe
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.conf import app_settings
 from tenant_slots.db.compiled import among
-from tenant_slots.db.transactions import bounded, send
+from tenant_slots.db.transactions import bounded_at_once
 from tenant_slots.enqueueing.queue_deletion import Unused, delete_unused, has_work, lock_free, with_work
 from tenant_slots.models import TenantJob, TenantQueue
 
@@ -50,8 +50,7 @@ def _delete(model_admin: Any, request: HttpRequest, row: TenantQueue, values: di
     if not model_admin.has_delete_permission(request, row):
         return FAILED
     alias = app_settings.DATABASE
-    with bounded(alias, row) as rules:
-        send(alias, rules)
+    with bounded_at_once(alias, row):
         if outcome := _changed_since(row, values):
             return outcome
         audit.note_deletions(request, [row], values["reason"])

@@ -147,6 +147,14 @@ def bounded(alias: str, tenant_queue: object) -> Iterator[tuple[str, ...]]:
         raise TenantQueueLocked(tenant_queue=tenant_queue, seconds=patience.get()) from error
 
 
+@contextmanager
+def bounded_at_once(alias: str, tenant_queue: object) -> Iterator[None]:
+    """As `bounded`, for a block whose queries need not be few."""
+    with bounded(alias, tenant_queue) as rules:
+        send(alias, rules)
+        yield
+
+
 def _was_canceled(alias: str, error: OperationalError) -> bool:
     """Whether the server ended a statement early though none has a time-out of its own: no row is to blame for that.
 

@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 from tenant_slots import slots
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow
-from tenant_slots.db.transactions import bounded, check_deferred, send, waiting_at_most
+from tenant_slots.db.transactions import bounded_at_once, check_deferred, waiting_at_most
 from tenant_slots.models import TenantJob
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.one_row import unless_locked
@@ -50,11 +50,12 @@ def is_silent(job: TenantJob, stale: QuerySet[TenantJob]) -> bool:
         Error: or for another reason.
     """
     alias = app_settings.DATABASE
-    with waiting_at_most(slots.HEARTBEAT_SECONDS), bounded(alias, job.tenant_queue_id) as rules:
-        send(alias, rules)
-        with transaction.atomic(using=alias):
-            this_run = stale.filter(pk=job.pk, attempt=job.attempt, token=job.token)
-            found = bool(this_run.update(beat_at=DatabaseNow()))
-            check_deferred(alias)
-            transaction.set_rollback(True, using=alias)
+    with (
+        waiting_at_most(slots.HEARTBEAT_SECONDS),
+        bounded_at_once(alias, job.tenant_queue_id),
+        transaction.atomic(using=alias),  # for that of a caller, which goes on
+    ):
+        found = bool(stale.filter(pk=job.pk, attempt=job.attempt, token=job.token).update(beat_at=DatabaseNow()))
+        check_deferred(alias)
+        transaction.set_rollback(True, using=alias)
     return found

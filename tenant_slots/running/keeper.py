@@ -231,7 +231,7 @@ class Keeper:
             raise self._no_slot(NO_SLOT)
         require_room(row, 1)
         self._next_beat = time.monotonic() + app_settings.BEAT_INTERVAL
-        with self._transaction(row.pk):
+        with transactions.bounded_at_once(app_settings.DATABASE, row.pk):
             job: TenantJob = TenantJob.objects.create(
                 tenant_queue=row,
                 kind=Kind.RESERVATION,
@@ -242,14 +242,6 @@ class Keeper:
             )
         transitions.stored([job])
         return job
-
-    @staticmethod
-    @contextmanager
-    def _transaction(tenant_queue_id: int) -> Iterator[None]:
-        """One that waits for other transactions no longer than we have patience. Raises TenantQueueLocked."""
-        with transactions.bounded(app_settings.DATABASE, tenant_queue_id) as rules:
-            transactions.send(app_settings.DATABASE, rules)
-            yield
 
     def _wait_for_turn(self, job: TenantJob) -> None:
         """Until it does not wait any more: it got a slot, or somebody canceled it."""
@@ -283,7 +275,7 @@ class Keeper:
     def _beat_in_backlog(self, job: TenantJob) -> None:
         if time.monotonic() >= self._next_beat:
             with suppress(TenantQueueLocked):
-                with self._transaction(job.tenant_queue_id):
+                with transactions.bounded_at_once(app_settings.DATABASE, job.tenant_queue_id):
                     TenantJob.objects.reservations_to_begin().filter(pk=job.pk).update(beat_at=DatabaseNow())
                 self._next_beat = time.monotonic() + app_settings.BEAT_INTERVAL
 

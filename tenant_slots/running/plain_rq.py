@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from rq.job import Job
 
 from tenant_slots import logs, queue_directory, tenants, transitions
 from tenant_slots.conf import app_settings
-from tenant_slots.db.transactions import bounded, send
+from tenant_slots.db.transactions import bounded_at_once
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.exceptions import InvalidOption, UnknownQueue
 from tenant_slots.models import State, TenantJob, TenantJobQuerySet, TenantQueue, overflow_queue_of
@@ -247,7 +247,7 @@ def _joined(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, 
     found: TenantJob | None = _placed(rq_job).first()
     if found is None:
         try:
-            with _impatient(tenant_queue):
+            with bounded_at_once(app_settings.DATABASE, tenant_queue):
                 found = TenantJob.objects.create(
                     tenant_queue=tenant_queue,
                     task=task.path,
@@ -261,15 +261,7 @@ def _joined(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, 
             if found is None:
                 raise
     if found.state == State.SCHEDULED or found.asks:
-        with _impatient(tenant_queue):
+        with bounded_at_once(app_settings.DATABASE, tenant_queue):
             TenantJob.objects.unadmitted().filter(pk=found.pk).update(state=State.WAITING, asks=False)
         found.refresh_from_db(fields=["state"])
     return found
-
-
-@contextmanager
-def _impatient(tenant_queue: TenantQueue) -> Iterator[None]:
-    """A transaction. Raises TenantQueueLocked."""
-    with bounded(app_settings.DATABASE, tenant_queue) as rules:
-        send(app_settings.DATABASE, rules)
-        yield
