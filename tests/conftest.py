@@ -13,6 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import Client
 from django.utils import timezone, translation
 
+from tenant_slots import redis_servers
 from tests import redis_connections, servers
 from tests.factories import pretend_idle
 from tests.history import History
@@ -71,6 +72,7 @@ def _redis_connections_closed() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _empty_redis(request: pytest.FixtureRequest, _redis_connections_closed: None) -> None:
     """And, unless a test starts workers or asks for none, a hundred that are idle: what may run is then admitted."""
+    redis_servers.forget_absences()  # an earlier test may have had it away
     django_rq.get_connection("default").flushdb()
     if not {"workers", "no_workers"} & set(request.fixturenames):
         pretend_idle(100)

@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -767,7 +766,6 @@ def test_it_may_wait_in_a_task_of_asyncio() -> None:
 def test_a_reservation_may_be_ended_by_another_thread_than_began_it() -> None:
     """As with an executor that runs one step in each."""
     holder = hold_slot("acme", "imports")
-    with ThreadPoolExecutor(1) as pool:
-        reservation = pool.submit(holder.__enter__).result()
+    reservation = in_thread(holder.__enter__)
     holder.__exit__(None, None, None)
     assert fresh(reservation.job).state == State.FINISHED
