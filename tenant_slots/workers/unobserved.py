@@ -1,26 +1,31 @@
-"""What a worker asks the database and Redis, and its work-horse between two jobs, is not for Sentry: it is nobody's.
+"""What a worker asks the database and Redis, and its work-horse between two jobs, is in no trace: it is nobody's.
 
 Two of sentry_sdk's integrations make a span and a breadcrumb of each query and each command. These are in no
-transaction, so that none of the spans is sent, and they were more than half of what Sentry costs a job.
+transaction, so that none of the spans is sent, and they were more than half of what Sentry costs a job. OpenTelemetry's
+instrumentations make a trace of one span of each.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from typing import Any
 
 OF_QUERIES = ("django", "redis")
 """The names of these integrations. Those that make events of logged errors stay."""
 
+SUPPRESSED = "suppress_instrumentation"
+"""Where OpenTelemetry's instrumentations look in its context before they make a span (0.66)."""
+
 _client: Any = None
 """Sentry's for what this process does by itself."""
 
 
 def stop_observing() -> None:
-    """In this thread, where the project has switched Sentry on."""
+    """In this thread, where the project has switched Sentry or OpenTelemetry on."""
+    _suppress(True)
     global _client
     sentry: Any = sys.modules.get("sentry_sdk")
     if sentry is None or not sentry.get_client().is_active():
@@ -32,6 +37,7 @@ def stop_observing() -> None:
 
 def observe_again() -> None:
     """In a forked child, which may run code of the project."""
+    _suppress(False)
     global _client
     sentry: Any = sys.modules.get("sentry_sdk")
     if _client is not None and sentry.get_current_scope().client is _client:
@@ -42,10 +48,17 @@ def observe_again() -> None:
 @contextmanager
 def observed() -> Iterator[None]:
     """Around code of the project, in a process that is not observed else."""
-    if _client is None:
+    with ExitStack() as stack:
+        if (token := _suppress(False)) is not None:
+            stack.callback(sys.modules["opentelemetry.context"].detach, token)
+        if _client is not None:
+            stack.enter_context(sys.modules["sentry_sdk"].new_scope()).set_client(None)
         yield
-        return
-    sentry: Any = sys.modules["sentry_sdk"]
-    with sentry.new_scope() as scope:
-        scope.set_client(None)
-        yield
+
+
+def _suppress(is_suppressed: bool) -> Any:
+    """What OpenTelemetry's context needs to be put back; None where that is as it is to be."""
+    context: Any = sys.modules.get("opentelemetry.context")
+    if context is None or bool(context.get_value(SUPPRESSED)) is is_suppressed:
+        return None
+    return context.attach(context.set_value(SUPPRESSED, is_suppressed))

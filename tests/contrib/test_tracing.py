@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import gzip
 import json
 import os
@@ -825,8 +826,25 @@ def test_what_a_worker_does_by_itself_is_not_observed_but_what_it_logs_and_what_
         assert observed() == everything
 
 
+def test_nor_is_it_by_the_instrumentations_of_opentelemetry() -> None:
+    def is_suppressed() -> bool:
+        return bool(context.get_value("suppress_instrumentation"))
+
+    def run() -> None:
+        assert not is_suppressed()
+        unobserved.stop_observing()
+        assert is_suppressed()
+        with unobserved.observed():
+            assert not is_suppressed()
+        assert is_suppressed()
+        unobserved.observe_again()
+        assert not is_suppressed()
+
+    contextvars.copy_context().run(run)
+
+
 def test_where_sentry_is_off_there_is_nothing_to_leave_out() -> None:
-    unobserved.stop_observing()
+    contextvars.copy_context().run(unobserved.stop_observing)
     with unobserved.observed():
         unobserved.observe_again()
     assert not sentry_sdk.get_client().is_active()
