@@ -335,21 +335,23 @@ def test_control_storing_in_the_order_of_the_calls_would_deadlock(monkeypatch: p
     """The control of the test above, forced: each of the two has stored one when it comes to the other's."""
     tenant_queue()
     first, second = sorted(["a.csv", "b.csv"], key=digest)
-    both = Event()
-    with transaction.atomic():
+    one, both = Event(), Event()
+
+    def crosswise() -> Any:
+        assert one.wait(20)
+        with transaction.atomic():
+            jobs.import_once.enqueue("acme", second)
+            both.set()
+            return jobs.import_once.enqueue_many([(("acme", first), {})])
+
+    # Ours ends before the other one is waited for, which goes on if it is ours that is given up.
+    with another_session(lambda: deadlocks(crosswise)) as answers, transaction.atomic():
         jobs.import_once.enqueue("acme", first)
-
-        def crosswise() -> Any:
-            with transaction.atomic():
-                jobs.import_once.enqueue("acme", second)
-                both.set()
-                return jobs.import_once.enqueue_many([(("acme", first), {})])
-
-        with another_session(lambda: deadlocks(crosswise)) as answers:
-            assert both.wait(20)
-            wait_until(somebody_waits_for_a_lock)
-            ours = deadlocks(lambda: jobs.import_once.enqueue("acme", second))
-            transaction.set_rollback(True)
+        one.set()
+        assert both.wait(20)
+        wait_until(somebody_waits_for_a_lock)
+        ours = deadlocks(lambda: jobs.import_once.enqueue("acme", second))
+        transaction.set_rollback(True)
     assert [ours, *answers].count(True) == 1
 
 
