@@ -7,13 +7,14 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from benchmarks.admin_list import LIST, _execute, _fill, _queries, _seconds
+from benchmarks.admin_list import LIST, _queries, _seconds
 from benchmarks.admin_settings import ADMIN
 from benchmarks.bulk_changes import JOBS, _boss, sent_again
 from benchmarks.harness import Benchmark, Size, main
 from benchmarks.meters import MemoryAboveIdle
 from benchmarks.phase import phase
 from benchmarks.report import Bar, Result, milliseconds
+from benchmarks.tables import execute, fill, vacuum
 
 MOST_QUERIES = 12
 MOST_MILLISECONDS = 300
@@ -32,7 +33,7 @@ def measure(options: Namespace) -> Result:
     with override_settings(**ADMIN):
         call_command("migrate", verbosity=0)
         with phase(options.side):
-            _fill(options.tenants, options.jobs, options.waiting)
+            fill(options.tenants, options.jobs, options.waiting)
             _fill_week(options.changes)
             _fill_one(options.hog)
             _fill_log(options.entries)
@@ -72,45 +73,44 @@ def _fill_week(changes: int) -> None:
     from tenant_slots.models.queue_minute import COUNTED, GAUGES
 
     columns = (*COUNTED, *GAUGES)
-    _execute(
+    execute(
         f"INSERT INTO tenant_slots_queueminute (queue, minute, version, {', '.join(columns)})"  # noqa: S608 - our names
         " SELECT queue, date_trunc('minute', now()) - n * interval '1 minute', '1.' || n / 2000"
         f"{', n' * len(columns)}"
         " FROM generate_series(1, 7 * 1440) n, (VALUES (''), ('bench')) queues(queue)"
     )
-    _execute(
+    execute(
         "INSERT INTO tenant_slots_keptchange (tenant_queue_id, at, what, old, new, by, reason)"
         " SELECT id, now() - number * interval '7 days' / %s, 'limit', '1', '5', 'staff', ''"
         " FROM generate_series(1, %s) number JOIN (SELECT id, row_number() OVER (ORDER BY id) - 1 AS place,"
         " count(*) OVER () AS rows FROM tenant_slots_tenantqueue) row ON place = number %% rows ORDER BY number DESC",
         [changes, changes],
     )
-    _execute("VACUUM ANALYZE tenant_slots_queueminute")
-    _execute("VACUUM ANALYZE tenant_slots_keptchange")
+    vacuum("tenant_slots_queueminute", "tenant_slots_keptchange")
 
 
 def _fill_one(jobs: int) -> None:
     """The first tenant queue is a month old, and has had so many of the jobs of the last days."""
-    _execute("UPDATE tenant_slots_tenantqueue SET created_at = now() - interval '30 days'")
-    _execute(
+    execute("UPDATE tenant_slots_tenantqueue SET created_at = now() - interval '30 days'")
+    execute(
         "UPDATE tenant_slots_tenantjob SET tenant_queue_id = (SELECT min(id) FROM tenant_slots_tenantqueue)"
         " WHERE id IN (SELECT id FROM tenant_slots_tenantjob WHERE state = 'finished' ORDER BY random() LIMIT %s)",
         [jobs],
     )
-    _execute("VACUUM ANALYZE tenant_slots_tenantjob")
+    vacuum("tenant_slots_tenantjob")
 
 
 def _fill_log(entries: int) -> None:
     """Of staff who have canceled very many jobs, each of which has an entry."""
     _boss()
-    _execute(
+    execute(
         "INSERT INTO django_admin_log (action_time, user_id, content_type_id, object_id, object_repr, action_flag,"
         " change_message) SELECT now() - number * interval '1 second', (SELECT min(id) FROM auth_user),"
         " (SELECT id FROM django_content_type WHERE app_label = 'tenant_slots' AND model = 'tenantjob'), 1000 + number,"
         " 'a job', 2, '[{\"changed\": {}}]' FROM generate_series(1, %s) number",
         [entries],
     )
-    _execute("VACUUM ANALYZE django_admin_log")
+    vacuum("django_admin_log")
 
 
 def _make_bulk_change() -> None:

@@ -17,6 +17,7 @@ from benchmarks.admin_settings import ADMIN
 from benchmarks.harness import Benchmark, Size, main
 from benchmarks.phase import Phase, phase
 from benchmarks.report import Bar, Result, milliseconds
+from benchmarks.tables import execute, vacuum
 
 QUEUES = "/admin/tenant_slots/tenantqueue/"
 JOBS = "/admin/tenant_slots/tenantjob/"
@@ -149,7 +150,7 @@ def _boss() -> Any:
 
 
 def _make_queues(number: int, max_job: int) -> None:
-    _execute(
+    execute(
         "INSERT INTO tenant_slots_tenantqueue (tenant, queue, max_job, current_job, paused, created_at)"
         " SELECT 'tenant ' || n, 'bench', %s, 0, true, now() FROM generate_series(1, %s) n",
         [max_job, number],
@@ -158,7 +159,7 @@ def _make_queues(number: int, max_job: int) -> None:
 
 def _make_waiting(number: int, tenants: int) -> None:
     """Jobs of the tenants in turns."""
-    _execute(
+    execute(
         "INSERT INTO tenant_slots_tenantjob (uuid, tenant_queue_id, task, args, kwargs, options, state, priority, key)"
         " SELECT gen_random_uuid(), row.id, 'shop.jobs.import_feed', '[]', '{\"path\": \"feed.csv\"}', '{}',"
         " 'waiting', 0, '' FROM generate_series(1, %s) n"
@@ -166,15 +167,7 @@ def _make_waiting(number: int, tenants: int) -> None:
         " ON row.number = 1 + n %% %s",
         [number, tenants],
     )
-    _execute("VACUUM ANALYZE tenant_slots_tenantjob")
-    _execute("VACUUM ANALYZE tenant_slots_tenantqueue")
-
-
-def _execute(statement: str, values: list[Any] | None = None) -> None:
-    from django.db import connection
-
-    with connection.cursor() as cursor:
-        cursor.execute(statement, values)
+    vacuum("tenant_slots_tenantjob", "tenant_slots_tenantqueue")
 
 
 BENCHMARK = Benchmark(

@@ -6,10 +6,10 @@ import time
 from argparse import Namespace
 from statistics import median
 
-from benchmarks.admin_list import _execute, _fill
 from benchmarks.harness import Benchmark, Size, main
 from benchmarks.phase import phase
 from benchmarks.report import Bar, Result, milliseconds
+from benchmarks.tables import execute, fill, vacuum
 
 TENANTS_SHOWN = 100
 
@@ -19,7 +19,7 @@ def measure(options: Namespace) -> Result:
 
     call_command("migrate", verbosity=0)
     with phase(options.side):
-        _fill(options.tenants, options.jobs, options.waiting)
+        fill(options.tenants, options.jobs, options.waiting)
         _count_some()
         return _measured(options)
 
@@ -66,14 +66,13 @@ def _measured(options: Namespace) -> Result:
 
 def _limit_keys() -> None:
     """Of every tenth tenant, whose jobs have seven keys; the largest backlogs are among these."""
-    _execute("UPDATE tenant_slots_tenantqueue SET max_job_per_key = 2 WHERE id %% 10 = 1", [])
-    _execute(
+    execute("UPDATE tenant_slots_tenantqueue SET max_job_per_key = 2 WHERE id %% 10 = 1", [])
+    execute(
         "UPDATE tenant_slots_tenantjob job SET key = 'user ' || job.id %% 7 FROM tenant_slots_tenantqueue row"
         " WHERE row.id = job.tenant_queue_id AND row.max_job_per_key = 2 AND job.stage IN (2, 3)",
         [],
     )
-    _execute("VACUUM ANALYZE tenant_slots_tenantjob")
-    _execute("VACUUM ANALYZE tenant_slots_tenantqueue")
+    vacuum("tenant_slots_tenantjob", "tenant_slots_tenantqueue")
 
 
 def _count_some() -> None:
