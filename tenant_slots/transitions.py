@@ -25,6 +25,7 @@ from tenant_slots import (
     charges,
     dispatch,
     fair_order,
+    held,
     logs,
     news,
     putting_off,
@@ -56,10 +57,7 @@ RUNS_AT_ONCE = "tenant_slots.running.here.run_at_once"
 """What takes the place of workers and of Redis in immediate mode. It stands above, and is named as RQ names ours."""
 
 LOCK_TIMEOUT_SECONDS = 0.2
-"""How long one tenant's locked row may hold up the turns of others."""
-
-MOMENT = 1.0
-"""Seconds after which a tenant queue that somebody held comes back by itself."""
+"""How long one tenant's locked row may hold up what is told of the end of a job."""
 
 SECONDS_IN_VAIN = 1
 """For which one call of `feed` looks at tenants that turn out to have nothing to run: where somebody holds the rows of
@@ -247,10 +245,10 @@ def in_turn(turn: Turn, later: Callable[[TellOrder], object] | None = None) -> I
     """
     end = _TurnEnd(turn, later)
     try:
-        with waiting_at_most(min(patience.get(), LOCK_TIMEOUT_SECONDS)):
+        with waiting_at_most(min(patience.get(), held.seconds_to_wait(turn.tenant_queue_id))):
             yield end.came_of
     except TenantQueueLocked as error:
-        end.lose_for_a_moment(error)
+        end.lose_while_held(error)
     except TenantQueue.DoesNotExist as error:
         logger.warning("a tenant queue loses its turn: %s", error, extra=logs.about_named(queue=turn.rq_queue))
         deleted(turn.tenant_queue_id, turn.rq_queue)
@@ -285,6 +283,7 @@ class _TurnEnd:
     def came_of(self, admission: Admission) -> None:
         self.is_told = True
         turn = self._turn
+        held.forget(turn.tenant_queue_id)
         taken = len(admission.jobs) + (admission.started is not None)
         for_workers = taken - sum(job.is_reservation for job in admission.jobs)
         if not taken and not admission.is_shut:  # the next enqueue leads to another look
@@ -325,11 +324,20 @@ class _TurnEnd:
         """Nothing was admitted: it is as if the tenant had no free slot."""
         self._leave_with(Admission(is_full=True), 0)
 
-    def lose_for_a_moment(self, error: Exception) -> None:
+    def lose_while_held(self, error: Exception) -> None:
         """Unless it is offered before, as by who has held it."""
-        logger.warning("a tenant queue loses its turn: %s", error, extra=logs.about_named(queue=self._turn.rq_queue))
+        pk = self._turn.tenant_queue_id
+        level = logging.DEBUG if held.is_known(pk) else logging.WARNING  # it may come back for as long as it is held
+        self._lose_for(held.note(pk, time.monotonic() - self._began), error, level)
+
+    def lose_for_a_moment(self, error: Exception) -> None:
+        self._lose_for(held.MOMENT, error, logging.WARNING)
+
+    def _lose_for(self, seconds: float, error: Exception, level: int) -> None:
+        about_queue = logs.about_named(queue=self._turn.rq_queue)
+        logger.log(level, "a tenant queue loses its turn: %s", error, extra=about_queue)
         self._charge_look()
-        self._leave_with(Admission(is_full=True, wakes_in=MOMENT), 0)
+        self._leave_with(Admission(is_full=True, wakes_in=seconds), 0)
 
     def keep_place(self) -> None:
         _unless_out_of_reach(partial(fair_order.undo, self._turn))

@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import Client
 from django.utils import timezone, translation
 
-from tenant_slots import redis_servers
+from tenant_slots import held, redis_servers
 from tests import redis_connections, servers
 from tests.factories import pretend_idle
 from tests.history import History
@@ -101,10 +101,11 @@ def _signed_in(*permissions: str, superuser: bool = False) -> Client:
 
 @pytest.fixture(autouse=True)
 def _nothing_shared() -> None:
-    """What one test's viewers were shown is not shown to the next one's."""
+    """What one test's viewers were shown is not shown to the next one's, and who was held then is not any more."""
     from tenant_slots.admin.snapshots import forget_shared
 
     forget_shared()
+    held._seen.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.test import override_settings
 from redis.exceptions import RedisError
 
-from tenant_slots import fair_order, slots, transitions
+from tenant_slots import fair_order, held, slots, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.dispatch import NUDGE
 from tenant_slots.exceptions import TenantQueueLocked
@@ -1736,13 +1736,13 @@ def test_who_feeds_does_not_wait_for_those_that_are_held_again_and_again(monkeyp
     sleeps("one"), offer(*range(100, 110))
     looks: list[object] = []
 
-    def held(*turn: Any) -> Any:
+    def finds_it_held(*turn: Any) -> Any:
         looks.append(turn)
         assert len(looks) < 500, "it never ends"
         raise TenantQueueLocked(tenant_queue="acme on imports", seconds=0.2)
 
-    monkeypatch.setattr(slots, "admit", held)
-    monkeypatch.setattr(transitions, "MOMENT", 0.0)
+    monkeypatch.setattr(slots, "admit", finds_it_held)
+    monkeypatch.setattr(held, "note", lambda *look: 0.0)
     monkeypatch.setattr(transitions, "SECONDS_IN_VAIN", 0.1)
     assert transitions.feed(QUEUE) == []
     assert looks

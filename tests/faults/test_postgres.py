@@ -280,6 +280,24 @@ def test_i8_an_idle_transaction_on_one_tenants_row_does_not_touch_the_others(
     assert len(others) == 3
 
 
+@pytest.mark.parametrize("worker_class", ["TenantPreforkWorker", "TenantSimpleWorker"])
+def test_i8_nor_does_one_on_the_rows_of_many(workers: FaultWorkers, observer: Observer, worker_class: str) -> None:
+    """Each comes back by itself again and again. To wait for each of them would be all that the workers do."""
+    stuck = [tenant_queue(f"stuck-{number}") for number in range(60)]
+    other = tenant_queue("other", 2)
+    for row in stuck:
+        jobs.quick.enqueue(row.tenant, row.tenant, observer.path)
+    with another_session() as session:
+        session.execute("UPDATE tenant_slots_tenantqueue SET max_job = max_job WHERE id <> %s", [other.pk])
+        workers.start(2, worker_class=f"tenant_slots.workers.{worker_class}")
+        for number in range(20):
+            jobs.quick.enqueue("other", f"other-{number}", observer.path, 0.2)
+        wait_until(lambda: len(observer.started()) == 20, 40)
+        session.rollback()
+    observer.wait_for_all()
+    observer.watched.clear()  # those that were held have waited beside idle workers
+
+
 def test_i2_i8_the_sweep_repairs_other_tenants_while_one_row_is_locked(caplog: pytest.LogCaptureFixture) -> None:
     """The locked tenant comes first in every step, and the sweep is not to give up at it, nor to wait for long."""
     stuck, other = tenant_queue("stuck"), tenant_queue("other")
