@@ -7,7 +7,7 @@ import re
 from django.db import DataError, Error, IntegrityError, connections
 
 from tenant_slots.conf import app_settings
-from tenant_slots.db.transactions import bounded_at_once, sqlstate
+from tenant_slots.db.transactions import bounded_at_once, is_locked_out, sqlstate
 from tenant_slots.models import TenantJob
 
 OF_ALL = ("08", "25", "26", "28", "3D", "40", "530", "531", "532", "533", "55P03", "57P")
@@ -59,6 +59,14 @@ def is_of_one(error: BaseException) -> bool:
         return False
     met = bool(IN_FUNCTION.search(_context_of(error)))
     return is_refusal(error) or (met and connections[app_settings.DATABASE].is_usable())
+
+
+def is_outage(error: Error) -> bool:
+    """Whether it keeps us from all that is asked of the database: nobody holds a row, nor may it be one row's alone.
+
+    To be asked while the session that has met it is the one of this thread.
+    """
+    return not (is_locked_out(error) or is_of_one(error))
 
 
 def _context_of(error: Error) -> str:

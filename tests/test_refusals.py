@@ -22,11 +22,12 @@ from tenant_slots.fair_order import Turn
 from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tenant_slots.refusals import is_of_one, is_refusal
 from tenant_slots.repair import doctor
+from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.finding import Finding
 from tenant_slots.repair.sweeper import SweepTimeout
 from tenant_slots.running import recording
 from tenant_slots.running.run import Run
-from tenant_slots.workers import kept
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, kept
 from tenant_slots.workers.kept import Ending
 from tests.factories import (
     admit,
@@ -497,6 +498,53 @@ def test_control_a_session_that_has_ended_is_of_all() -> None:
     connection.connection.close()
     assert not is_of_one(error)
     connection.close()
+
+
+IS_AWAY = "RAISE EXCEPTION 'the server of the audit is away' USING ERRCODE = '08001'"
+
+
+RECORDING: dict[str, Callable[[TenantJob, Contact], object]] = {
+    "start": lambda job, contact: Run("w", on_outage=contact.broken).begin(job.uuid, job.attempt),
+    "put back": lambda job, contact: recording.put_back(job, contact.broken),
+    "end": lambda job, contact: recording.record_end_briefly(job, {"state": State.FINISHED}, contact.broken),
+}
+
+
+@pytest.mark.parametrize("what", RECORDING)
+@pytest.mark.parametrize("does", [IS_AWAY, DISK_IS_FULL])
+def test_what_a_trigger_keeps_from_being_recorded_breaks_no_contact(
+    what: str, does: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a worker would give back no dead one's slot as long as that lasts."""
+    monkeypatch.setattr(recording, "PAUSES", (0.01,) * recording.MOST_TRIES)
+    job = waiting_job(tenant_queue())
+    admit(job.tenant_queue)
+    if what == "end":
+        Run("w").begin(job.uuid, 1)
+    contact, job = Contact(), fresh(job)
+    with trigger(does):
+        RECORDING[what](job, contact)
+        assert contact.breaks == 0
+        monkeypatch.setattr(connection, "is_usable", lambda: False)
+        RECORDING[what](job, contact)
+        assert contact.breaks > 0, "the control: the session is lost"
+
+
+@pytest.mark.parametrize("worker_class", [TenantSimpleWorker, TenantPreforkWorker])
+@pytest.mark.parametrize("does", [IS_AWAY, DISK_IS_FULL])
+def test_what_a_trigger_keeps_a_worker_from_between_two_jobs_breaks_no_contact(
+    worker_class: type[TenantSimpleWorker | TenantPreforkWorker], does: str
+) -> None:
+    waiting_job(tenant_queue())
+    queue = get_queue(QUEUE)
+    worker = worker_class([queue], connection=queue.connection)
+    with trigger(does):
+        with pytest.raises(Error), worker._database():
+            TenantJob.objects.update(priority=1)
+        assert worker.sweeper.contact.breaks == 0
+    with pytest.raises(OperationalError), worker._database():
+        raise OperationalError("the connection is closed")
+    assert worker.sweeper.contact.breaks == 1, "the control: an outage"
 
 
 def test_control_where_no_trigger_has_met_it_the_tenant_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:

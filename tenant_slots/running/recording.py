@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from django.db import DatabaseError, Error, InterfaceError, InternalError, OperationalError, connections
@@ -21,7 +22,7 @@ from tenant_slots.db.sessions import end, renew
 from tenant_slots.db.transactions import is_locked_out, waiting_at_most
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner, this_process
-from tenant_slots.refusals import is_of_one, is_refusal
+from tenant_slots.refusals import is_of_one, is_outage, is_refusal
 from tenant_slots.releases import Release
 from tenant_slots.statements import JOB, NEXT
 from tenant_slots.validation import storable
@@ -102,12 +103,8 @@ def record_end(job: TenantJob, outcome: Outcome, on_outage: Callable[[], object]
     Raises:
         EndRefused: as soon as that is known.
     """
-
-    def between() -> None:
-        on_outage()
-        _keep_lease(job)
-
-    return persistently(unless_refused(lambda: release(job, outcome), EndRefused), between, about=[job])
+    give_back = unless_refused(lambda: release(job, outcome), EndRefused)
+    return persistently(give_back, on_outage, about=[job], between=partial(_keep_lease, job))
 
 
 def record_end_briefly(job: TenantJob, outcome: Outcome, on_outage: Callable[[], object]) -> Release | None:
@@ -129,11 +126,11 @@ def put_back(job: TenantJob, on_outage: Callable[[], object] = lambda: None) -> 
 
 
 def unless_kept_out(
-    action: Callable[[], T], between: Callable[[], object] = lambda: None, about: Iterable[TenantJob] = ()
+    action: Callable[[], T], on_outage: Callable[[], object] = lambda: None, about: Iterable[TenantJob] = ()
 ) -> T | None:
     """As `persistently`; None too where somebody or something keeps it out, for which others' jobs are not to wait."""
     with waiting_at_most(PATIENCE_SECONDS):
-        return persistently(action, between, give_up=is_kept_out, about=about)
+        return persistently(action, on_outage, give_up=is_kept_out, about=about)
 
 
 def is_kept_out(error: Error) -> bool:
@@ -143,15 +140,18 @@ def is_kept_out(error: Error) -> bool:
 
 def persistently(
     action: Callable[[], T],
-    between: Callable[[], object] = lambda: None,
+    on_outage: Callable[[], object] = lambda: None,
     pauses: Sequence[float] | None = None,
     give_up: Callable[[Error], bool] = lambda error: False,
     about: Iterable[TenantJob] = (),
+    between: Callable[[], object] = lambda: None,
 ) -> T | None:
     """The action's answer; None when the database stayed out of reach for the sum of the pauses, or of `PAUSES`.
 
     Args:
+        on_outage: told of each error that keeps us from the database, and not from this very row: see `is_outage`.
         about: the job whose step it is, where there is one, for the log.
+        between: what else is to be done before each further try.
     """
     pauses = PAUSES if pauses is None else pauses
     until = time.monotonic() + sum(pauses)
@@ -161,7 +161,9 @@ def persistently(
             return action()
         except PASSING as error:
             logger.warning("the database did not answer, trying again: %s", error, extra=logs.about(*about))
-            is_over = give_up(error) or time.monotonic() > until  # which may ask whether the session lives
+            if is_outage(error):  # asked as long as the session is there, as the next line may ask it too
+                on_outage()
+            is_over = give_up(error) or time.monotonic() > until
             connections[app_settings.DATABASE].close()
             if is_over:
                 return None

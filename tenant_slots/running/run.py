@@ -44,7 +44,8 @@ class Run:
     Args:
         worker: its name.
         beats: whether somebody sends heartbeats while the job runs.
-        on_outage: told each time that the database was out of reach when a start or an end was to be recorded.
+        on_outage: told each time that the database was out of reach when a start or an end was to be recorded; not
+            when only this job's row could not be written.
     """
 
     def __init__(self, worker: str, *, beats: bool = False, on_outage: Callable[[], object] = lambda: None) -> None:

@@ -16,7 +16,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.models import ENDED
 from tenant_slots.news import News, collecting
-from tenant_slots.running.recording import PASSING, Outcome
+from tenant_slots.running.recording import Outcome
 from tenant_slots.running.supervised import SupervisedRun
 from tenant_slots.workers.turns import TurnTakingWorker
 
@@ -73,8 +73,6 @@ class HandingOnWorker(TurnTakingWorker):
             if not isinstance(error, Error):
                 raise
             logger.warning("the end of job %s is recorded by itself: %s", job.uuid, error, extra=logs.about(job))
-            if isinstance(error, PASSING):
-                self.sweeper.contact.broken()
             return None
         if is_done and following.job is not None:
             delivered = self._delivered(following, following.job, turn.rq_queue)

@@ -14,7 +14,7 @@ from tenant_slots import logs, slots
 from tenant_slots.conf import app_settings
 from tenant_slots.db import sessions
 from tenant_slots.db.transactions import is_locked_out
-from tenant_slots.refusals import is_of_one
+from tenant_slots.refusals import is_outage
 from tenant_slots.workers.watchdog import Watchdog
 
 logger = logging.getLogger("tenant_slots")
@@ -131,7 +131,7 @@ class Heartbeats(threading.Thread):
         try:
             kept = slots.beat(*run, horse)
         except Error as error:
-            if not (is_locked_out(error) or is_of_one(error)):
+            if is_outage(error):
                 raise
             kept, pause = slots.is_running(*run), self._kept_out(run, error)
         if not kept and run in self._runs() and self._executes(run):

@@ -13,10 +13,10 @@ from django.db import Error, connections
 
 from tenant_slots import charges, logs, transitions
 from tenant_slots.conf import app_settings
-from tenant_slots.db.transactions import is_locked_out, waiting_at_most
+from tenant_slots.db.transactions import waiting_at_most
 from tenant_slots.memory_file import disk_file
 from tenant_slots.models import State, TenantJob
-from tenant_slots.refusals import is_of_one
+from tenant_slots.refusals import is_outage
 from tenant_slots.repair import lost_runs
 from tenant_slots.running import recording
 from tenant_slots.running.recording import Outcome
@@ -115,7 +115,7 @@ def settle(endings: Iterable[Ending]) -> Iterator[Token]:
             except Error as error:
                 text = "the end of job %s is kept, it could not be recorded: %s"
                 logger.warning(text, ending.run[0], error, extra=logs.about_run(ending.run[0]))
-                if not (is_of_one(error) or is_locked_out(error)):
+                if is_outage(error):
                     connections[app_settings.DATABASE].close()
                     return
             else:

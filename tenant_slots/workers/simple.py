@@ -135,7 +135,7 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
             logger.error(text, job.id, error, extra=logs.about_named(queue=job.origin))
 
     @contextmanager
-    def _database(self) -> Iterator[None]:
+    def _in_session(self) -> Iterator[None]:
         """In the project's session, which jobs use too, and which may have been idle for long."""
         close_ended_sessions()
         yield

@@ -158,7 +158,7 @@ class Supervisor(HandingOnWorker, DependentsWorker, AsideWorker, RidingWorker, R
         )
 
     @contextmanager
-    def _database(self) -> Iterator[None]:
+    def _in_session(self) -> Iterator[None]:
         """For a moment. `look_at_clock` cuts the session of a database that does not answer at all.
 
         One that met an error is not used again: it may belong to a server, or a time, in which nobody may write.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from tenant_slots.fair_order import Freed, Next, Turn
 from tenant_slots.models import TenantJob
 from tenant_slots.news import News, collecting, tell
 from tenant_slots.redis_servers import forget_absence, telling_no_password
+from tenant_slots.refusals import is_outage
 from tenant_slots.running.recording import NOT_BEGUN
 from tenant_slots.running.run import WatchedRun
 from tenant_slots.witness import Phase
@@ -218,7 +219,6 @@ class TurnTakingWorker(SweepingWorker):
             with self._database(), collecting() as news:
                 feed()
         except Error as error:
-            self.sweeper.contact.broken()
             logger.warning("the database did not answer when jobs were to be admitted for others: %s", error)
         else:
             self._tell_news(news)
@@ -250,7 +250,6 @@ class TurnTakingWorker(SweepingWorker):
                 self._put_back_what_was_taken()
                 if not isinstance(error, Error):
                     raise
-                self.sweeper.contact.broken()
                 about_queue = logs.about_named(queue=turn.rq_queue)
                 logger.warning("the database did not answer, trying again: %s", error, extra=about_queue)
                 self.settle_up()
@@ -306,8 +305,23 @@ class TurnTakingWorker(SweepingWorker):
         """Call the receivers of what others get to run."""
         tell(news)
 
-    def _database(self) -> Any:
-        """Around what is asked of the database between two jobs."""
+    @contextmanager
+    def _database(self) -> Iterator[None]:
+        """Around what is asked of the database between two jobs.
+
+        An outage that it meets is this worker's, which then calls no owner stale for a lease. What one tenant's rows
+        meet is none: others' slots would not come back as long as it lasts.
+        """
+        with self._in_session():
+            try:
+                yield
+            except Error as error:
+                if is_outage(error):
+                    self.sweeper.contact.broken()
+                raise
+
+    def _in_session(self) -> AbstractContextManager[None]:
+        """In the session that is meant for that."""
         return nullcontext()
 
     def _part(self) -> None:

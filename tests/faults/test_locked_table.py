@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.db import connection, transaction
 
-from tenant_slots.models import State, SweepClaim
+from tenant_slots.models import State, SweepClaim, TenantJob
 from tests.factories import fresh, tenant_queue
 from tests.faults import jobs
 from tests.faults.conftest import FaultWorkers
@@ -159,7 +159,7 @@ def test_control_i2_a_run_that_stands_still_is_ended_after_such_a_lock(
 WHALE_IS_REFUSED = """
     CREATE TABLE refused (nothing int);
     CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        IF EXISTS (SELECT FROM refused) AND
+        IF EXISTS (SELECT FROM refused) AND {when} AND
             (SELECT tenant FROM tenant_slots_tenantqueue WHERE id = NEW.tenant_queue_id) = 'whale'
         THEN {fails}; END IF;
         RETURN NEW; END $$;
@@ -175,7 +175,7 @@ def test_i2_a_dead_jobs_slot_comes_back_while_another_tenants_heartbeats_are_ref
     workers: FaultWorkers, observer: Observer, door: Path, fails: str
 ) -> None:
     """They are no outage: who runs that job may judge others."""
-    sql(WHALE_IS_REFUSED.format(fails=fails))
+    sql(WHALE_IS_REFUSED.format(when="TRUE", fails=fails))
     try:
         for tenant in ("acme", "whale"):
             tenant_queue(tenant, max_job=1)
@@ -194,6 +194,54 @@ def test_i2_a_dead_jobs_slot_comes_back_while_another_tenants_heartbeats_are_ref
         assert (fresh(held).state, held.attempt) == ("running", 1)
         door.touch()
         wait_until(lambda: fresh(held).has_ended, 20)
+        workers.stop()
+    finally:
+        sql(WHALE_IS_TAKEN)
+
+
+IS_AWAY = "RAISE EXCEPTION 'could not connect to server \"audit\"' USING ERRCODE = '08001'"
+"""As postgres_fdw and dblink pass it on."""
+
+
+@pytest.mark.parametrize("worker_class", ["TenantPreforkWorker", "TenantSimpleWorker"])
+@pytest.mark.parametrize(
+    ("when", "fails"),
+    [
+        ("running", IS_AWAY),
+        ("finished", IS_AWAY),
+        ("finished", "COPY (SELECT 1) TO '/dev/full'"),
+        pytest.param("finished", "PERFORM 1", id="control"),
+    ],
+)
+def test_i2_a_dead_jobs_slot_comes_back_while_starts_or_ends_of_another_tenant_are_refused(
+    workers: FaultWorkers, observer: Observer, door: Path, when: str, fails: str, worker_class: str
+) -> None:
+    """They are no outage either."""
+    sql(WHALE_IS_REFUSED.format(when=f"NEW.state = '{when}'", fails=fails))
+    try:
+        tenant_queue("acme", max_job=1)
+        tenant_queue("whale", max_job=1000)
+        observer.promise = 1000
+        workers.start(1, worker_class="tests.faults.workers.ElsewhereWorker")
+        lost = jobs.hold.enqueue("acme", "acme", observer.path, str(door))
+        observer.process_of("acme")
+        workers.start(1, worker_class=f"tenant_slots.workers.{worker_class}")
+        wait_for_sweeps(4)
+        sql("INSERT INTO refused VALUES (1)")
+        workers.kill(0)
+        began, number = time.monotonic(), 0
+
+        def is_judged_while_the_whale_goes_on() -> bool:
+            nonlocal number
+            if time.monotonic() >= began + number:  # twice in a lease
+                number += 1
+                jobs.quick.enqueue("whale", f"whale-{number}", observer.path)
+            return fresh(lost).interruptions == 1
+
+        wait_until(is_judged_while_the_whale_goes_on, 20, "nobody judges")
+        sql("DELETE FROM refused")
+        door.touch()
+        wait_until(lambda: not TenantJob.objects.holding().exists(), 30)
         workers.stop()
     finally:
         sql(WHALE_IS_TAKEN)
