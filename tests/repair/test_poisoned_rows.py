@@ -48,6 +48,7 @@ from tests.factories import (
     waiting_job,
     work,
 )
+from tests.refusals import any_change_of, refused
 from tests.repair.sweeps import sweep_now
 
 pytestmark = [
@@ -479,6 +480,16 @@ def test_a_server_that_takes_no_writes_ends_a_sweep(monkeypatch: pytest.MonkeyPa
     one = Sweeper("test")
     assert one.sweep_if_due() is None
     assert (reached, one.contact.breaks) == ([], 1)
+
+
+def test_a_server_that_takes_no_writes_and_that_a_trigger_has_asked_ends_none() -> None:
+    """As postgres_fdw passes it on after a failover there: a dead owner's slot comes back behind such a row."""
+    refusing, other = (running_job(tenant_queue(tenant), dead_process()) for tenant in ("whale", "acme"))
+    with refused(any_change_of(refusing), "read_only_sql_transaction"):
+        one = Sweeper("test")
+        report = one.sweep_if_due()
+    assert (report and report.reclaimed, one.contact.breaks) == (1, 0)
+    assert fresh(refusing).state == State.RUNNING != fresh(other).state
 
 
 def test_a_lost_database_ends_a_sweep_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
