@@ -19,7 +19,7 @@ local BEHIND = 1e15   -- of those whose turn comes to nothing while nobody liste
 local IN_LANE = 2e15  -- and of those that have another queue of their own
 
 local RECORD = '<dddddfHHIHB'
-local NOTHING_YET = {0, 0, 0, 0, 0, -1, 0, 1, 0, 0, 0}
+local NOTHING_YET = {0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0}
 
 -- What `parked` says besides 0 and 1: it left because none of its jobs may start, whichever it is, so that one more of
 -- them changes nothing.
@@ -53,8 +53,8 @@ local function raw_of(field)
 end
 
 -- done: virtual seconds of ended jobs. ahead: what those under way are charged. begun: the sum of their starts; jobs: how
--- many. mean: seconds a job takes, negative if not known. left: measured virtual time when it left the order, left_at: then.
--- offers: counts them. frees: counts when it could do more, as by a free slot. parked: it left because it was full.
+-- many. mean: seconds a job takes, negative if not known. share: 0 if not known. left: measured virtual time when it left the
+-- order, left_at: then. offers: counts them. frees: counts when it could do more, as by a free slot. parked: it left because it was full.
 local function new_record(queue, tenant, values)
   local r = {queue = queue, tenant = tenant}
   r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.frees, r.parked =
@@ -84,7 +84,11 @@ end
 
 local function read(queue, tenant)
   local records = records_of(tenant)
-  records[queue] = records[queue] or new_record(queue, tenant, NOTHING_YET)
+  if not records[queue] then
+    local _, other = next(records)
+    records[queue] = new_record(queue, tenant, NOTHING_YET)
+    if other then records[queue].share = other.share end
+  end
   return records[queue]
 end
 
@@ -183,11 +187,21 @@ end
 
 local function score_of(record) return string.format('%.17g', record.done + record.ahead) end
 
+local function share_of(record) return math.max(1, record.share) end
+
+-- Of time that workers have spent on a tenant, what counts.
+local function by_share(record, seconds) return seconds / share_of(record) end
+
+-- Whoever brings a share along has read it a while ago: what a change has told since is newer.
+local function learn_share(record, share)
+  if record.share == 0 then record.share = share end
+end
+
 local function charge_of(record)
   local seconds = record.mean
   if seconds < 0 then seconds = times_of(record.queue).mean end
   if seconds < 0 then seconds = UNKNOWN end
-  return seconds / record.share
+  return by_share(record, seconds)
 end
 
 -- Nobody has said for a while what runs: ends may not be told, as in an outage, or the clock of Redis was put forward.
@@ -198,7 +212,7 @@ end
 
 -- Its virtual time without what is only expected of the jobs under way.
 local function measured(record)
-  return record.done + math.max(0, record.jobs * last_moment(record.queue) - record.begun) / record.share
+  return record.done + by_share(record, math.max(0, record.jobs * last_moment(record.queue) - record.begun))
 end
 
 local function begin(record, jobs)
@@ -476,10 +490,10 @@ local function settle(queue, tenant, seconds)
   local record = read(queue, tenant)
   local charged = charge_of(record)
   local swept = times_of(queue).swept
-  if seconds > now - swept then charged = math.max(charged, (seconds - (now - swept)) / record.share) end
+  if seconds > now - swept then charged = math.max(charged, by_share(record, seconds - (now - swept))) end
   finish(record, 1, charged, seconds >= 0 and now - seconds or record.begun / math.max(1, record.jobs))
   if seconds >= 0 then
-    record.done = record.done + seconds / record.share
+    record.done = record.done + by_share(record, seconds)
     note(queue, 'sure', math.max(times_of(queue).sure, math.min(times_of(queue).virtual, record.done)))
     local mean = times_of(queue).mean
     note(queue, 'mean', mean < 0 and seconds or mean + NEWEST * (seconds - mean))
@@ -505,7 +519,7 @@ function operations.offer(queue)
   local given = rest(1)
   for at = 1, #given, 2 do
     local record = read(queue, given[at])
-    if tonumber(given[at + 1]) > 0 then record.share = tonumber(given[at + 1]) end
+    learn_share(record, tonumber(given[at + 1]))
     if record.parked == SHUT then
       count_offer(record)
     else
@@ -524,6 +538,36 @@ function operations.share()
       record.share = tonumber(given[at + 1])
       if record.parked == SHUT then record.parked = 1 end
       count_free(record)
+    end
+  end
+end
+
+-- Tenant and share in turn. Returns those of them whose time is divided by another share here: tenant and that share, which
+-- may be unknown, in turn.
+function operations.other_shares()
+  local given, tenants, others = rest(0), {}, {}
+  for at = 1, #given, 2 do tenants[#tenants + 1] = given[at] end
+  fetch(tenants)
+  for at = 1, #given, 2 do
+    for _, record in pairs(records_of(given[at])) do
+      if share_of(record) ~= tonumber(given[at + 1]) then
+        others[#others + 1], others[#others + 2] = given[at], record.share
+        break
+      end
+    end
+  end
+  return others
+end
+
+-- Tenant, the share that was known, and the right one in turn. Where another one has been told since, that is newer.
+function operations.correct_shares()
+  local given = rest(0)
+  for at = 1, #given, 3 do
+    for _, record in pairs(records_of(given[at])) do
+      if record.share == tonumber(given[at + 1]) then
+        record.share = tonumber(given[at + 2])
+        write(record)
+      end
     end
   end
 end
@@ -579,7 +623,7 @@ end
 function operations.changed(queue)
   local given, names, lanes = rest(1), {queue}, {}
   for at = 1, #given, 2 do
-    if tonumber(given[at + 1]) > 0 then read(queue, given[at]).share = tonumber(given[at + 1]) end
+    learn_share(read(queue, given[at]), tonumber(given[at + 1]))
     for _, lane in ipairs(make_free(given[at], NOTHING_CHARGED, queue, '')) do
       if not lanes[lane] then
         lanes[lane], names[#names + 1] = true, lane
@@ -772,7 +816,7 @@ end
 function operations.cost(queue, tenant, seconds)
   local record = records_of(tenant)[queue]
   if not record then return end
-  record.done = record.done + tonumber(seconds) / record.share
+  record.done = record.done + by_share(record, tonumber(seconds))
   place_again(record)
   write(record)
 end
@@ -800,7 +844,7 @@ end
 
 local function charge(record, jobs, seconds)
   record.jobs, record.begun = jobs, jobs * now - seconds
-  record.ahead = jobs == 0 and 0 or math.max(jobs * charge_of(record), seconds / record.share)
+  record.ahead = jobs == 0 and 0 or math.max(jobs * charge_of(record), by_share(record, seconds))
   place_again(record)
   write(record)
 end

@@ -92,7 +92,8 @@ def offer(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> bool:
 
     Args:
         rq_queue: its name.
-        tenants: primary key of the tenant queue and its share, 0 where it is not at hand.
+        tenants: primary key of the tenant queue and its share, 0 where it is not at hand. That is taken where none is
+            known: a change of it may have been told since it was read.
 
     Raises:
         RedisError: the sweep will offer them.
@@ -110,6 +111,24 @@ def tell_share(rq_queue: str, tenants: Iterable[tuple[int, int]]) -> None:
     Their next enqueue gives them a turn again, see `drop`. Arguments as of `offer`.
     """
     _ask(rq_queue, "share", *(number for tenant in tenants for number in tenant))
+
+
+def other_shares(rq_queue: str, tenants: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Those of the tenants whose time is divided by another share: primary key and that share, 0 where none is known.
+
+    Arguments as of `offer`, for all queues on the server of this one.
+    """
+    for start in range(0, len(tenants), TENANTS_PER_CALL):
+        some = tenants[start : start + TENANTS_PER_CALL]
+        flat = iter(_ask(rq_queue, "other_shares", *(number for tenant in some for number in tenant)))
+        yield from ((int(pk), int(share)) for pk, share in zip(flat, flat, strict=True))
+
+
+def correct_shares(rq_queue: str, tenants: Sequence[tuple[int, int, int]]) -> None:
+    """Primary key, what `other_shares` has found, and the share that the database has had since."""
+    for start in range(0, len(tenants), TENANTS_PER_CALL):
+        some = tenants[start : start + TENANTS_PER_CALL]
+        _ask(rq_queue, "correct_shares", *(number for tenant in some for number in tenant))
 
 
 def freed(slot: Freed) -> list[str]:

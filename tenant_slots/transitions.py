@@ -133,9 +133,9 @@ def offer_everywhere(tenant_queue: TenantQueue) -> list[TenantJob]:
     """What the tenant may do has changed: its share is told, and it gets its turn wherever it had none."""
     if app_settings.IMMEDIATE:
         return _run_at_once([tenant_queue.pk])
-    known = [(tenant_queue.pk, tenant_queue.share)]
-    _unless_out_of_reach(partial(fair_order.tell_share, tenant_queue.queue, known))
-    return freed(tenant_queue.pk, tenant_queue.queue)
+    share = [(tenant_queue.pk, tenant_queue.share)]
+    tell_shares(tenant_queue.queue, share)
+    return offer_again(tenant_queue.queue, share)
 
 
 def tell_shares(queue: str, shares: list[tuple[int, int]]) -> None:

@@ -148,9 +148,26 @@ def test_time_is_divided_by_share(share: int) -> None:
 
 def test_a_share_that_is_not_at_hand_leaves_the_one_that_is_known() -> None:
     offer(A, share=3), offer(A, B)
-    assert (record(A).share, record(B).share) == (3, 1)
-    offer(A, share=5)
-    assert record(A).share == 5
+    assert record(A).share == 3
+
+
+def test_a_share_that_is_not_known_counts_as_1_until_it_is_told() -> None:
+    offer(A), offer(B, share=1)
+    had = Counter(served(20))
+    assert had[A] == had[B]
+    offer(A, share=9)
+    had = Counter(served(200))
+    assert had[A] > 8 * had[B]
+
+
+def test_a_tenant_has_one_share_in_all_queues() -> None:
+    """It is told of all that a server knows; who offers the tenant in another one may have read it long ago."""
+    fair_order.changed(QUEUE, [(A, 9)])
+    offer(A, share=1, queue=LANE)
+    assert (record(A).share, record(A, LANE).share) == (9, 9)
+    fair_order.tell_share(QUEUE, [(A, 5)])
+    offer(A, share=9), offer(A, share=1, queue=LANE), fair_order.changed(LANE, [(A, 9)])
+    assert (record(A).share, record(A, LANE).share) == (5, 5)
 
 
 def test_a_turn_is_charged_at_once_so_that_the_next_one_is_somebody_elses() -> None:

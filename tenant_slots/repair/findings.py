@@ -207,15 +207,15 @@ def _free_with_waiting(overflow_queue: str) -> QuerySet[Any, Any]:
 
 def stranded() -> Iterator[tuple[str, int]]:
     """Those of them whose turn would never come: RQ queue and tenant queue. A sweep offers them."""
-    return ((rq_queue, pk) for rq_queue, rows in stranded_by_queue() for pk, _ in rows)
+    return ((rq_queue, pk) for rq_queue, rows in stranded_among(with_something_to_run()) for pk, _ in rows)
 
 
-def stranded_by_queue() -> Iterator[tuple[str, list[tuple[int, int]]]]:
+def stranded_among(found: dict[str, list[tuple[int, int]]]) -> Iterator[tuple[str, list[tuple[int, int]]]]:
     """The same by RQ queue, with their share; none in a queue where only others have something to run.
 
     Queues whose Redis cannot be asked are left out.
     """
-    for rq_queue, rows in with_something_to_run().items():
+    for rq_queue, rows in found.items():
         try:
             known = set(fair_order.known(rq_queue, [pk for pk, _ in rows]))
         except queue_directory.OUT_OF_REACH as error:
@@ -232,20 +232,24 @@ class UnderWay(NamedTuple):
     """Tenant queue, for how many jobs, and for how many seconds these have run."""
     plain: list[str]
     """The ids of plain RQ jobs that are admitted, and that no worker has begun."""
+    shares: dict[int, int]
+    """Of the same tenant queues."""
 
 
 def under_way() -> dict[str, UnderWay]:
     """Of each queue of RQ, whether or not there is something. No row is believed more than `charges.LONGEST`."""
     held = TenantJob.objects.holding().jobs().select_related("tenant_queue").annotate(now=DatabaseNow())
     seconds: dict[tuple[str, int], list[float]] = {}
-    found = {name: UnderWay([], []) for name in usable_queues()}
-    for job in held.only("tenant_queue__queue", "rq_queue", "rq_job_id", "state", "started_at"):
+    found = {name: UnderWay([], [], {}) for name in usable_queues()}
+    of_job = ("rq_queue", "rq_job_id", "state", "started_at")
+    for job in held.only("tenant_queue__queue", "tenant_queue__share", *of_job):
         now: datetime = job.now  # type: ignore[attr-defined]  # annotated
         began = job.started_at if job.state == State.RUNNING else None
         taken = min(now - (began or now), charges.LONGEST).total_seconds()
         if job.rq_queue_name not in found:
             continue
         seconds.setdefault((job.rq_queue_name, job.tenant_queue_id), []).append(max(0.0, taken))
+        found[job.rq_queue_name].shares[job.tenant_queue_id] = job.tenant_queue.share
         if job.rq_job_id and job.state == State.QUEUED:
             found[job.rq_queue_name].plain.append(job.rq_job_id)
     for (rq_queue, pk), taken_by in seconds.items():

@@ -22,7 +22,7 @@ from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue, rq_queue_of
 from tenant_slots.owners import Liveness
 from tenant_slots.queue_names import usable_queues
-from tenant_slots.repair import findings, lost_runs, numbers, unattended
+from tenant_slots.repair import findings, lost_runs, numbers, shares, unattended
 from tenant_slots.repair.asking import ask
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.minutes import count_minutes
@@ -283,13 +283,17 @@ def offer(report: Report, contact: Contact) -> None:
     Those that are in it are left as they are: there may be a hundred thousand. Somebody may have died before he filled
     the window all the same.
     """
-    for rq_queue, rows in findings.stranded_by_queue():
+    found = findings.with_something_to_run()
+    shares.set_right(found)
+    for rq_queue, rows in findings.stranded_among(found):
         report.admitted += len(transitions.offer_again(rq_queue, rows))
 
 
 def charge(report: Report, contact: Contact) -> None:
     """What runs is charged to its tenant while it runs, or an hour would count as nothing until it is over."""
-    left_out = [name for name, found in findings.under_way().items() if not _charge(name, found)]
+    found = findings.under_way()
+    shares.set_right({name: list(there.shares.items()) for name, there in found.items()})
+    left_out = [name for name, there in found.items() if not _charge(name, there)]
     if left_out:
         logger.warning(
             "what runs in these queues is not charged yet, as Redis cannot be asked: %s", ", ".join(left_out)
