@@ -101,6 +101,12 @@ local function packed(r)
   return struct.pack('<Hc0', #r.queue, r.queue) .. values
 end
 
+local function packed_together(records)
+  local raw = ''
+  for _, record in pairs(records) do raw = raw .. packed(record) end
+  return raw
+end
+
 -- virtual: the queue's virtual time. sure: as much of it as tenants stood at whose jobs had ended. newcomers: counts them.
 -- mean: of all jobs, negative if not known. swept: when the sweep charged what runs. believed: until when what ran by then
 -- counts as running; 0: always. most: workers that were seen lately.
@@ -165,9 +171,8 @@ local function keep_all()
     end
   end
   for tenant, records in pairs(tenants) do
-    local raw, changed = '', false
+    local changed = false
     for _, record in pairs(records) do
-      raw = raw .. packed(record)
       if record.changed then
         changed = true
         keep_busy(record)
@@ -175,7 +180,7 @@ local function keep_all()
     end
     if changed then
       fields[#fields + 1] = tenant
-      fields[#fields + 1] = raw
+      fields[#fields + 1] = packed_together(records)
     end
     if #fields >= FIELDS then
       redis.call('HSET', KNOWN, unpack(fields))
@@ -843,7 +848,7 @@ function operations.forget(tenant)
 end
 
 local function charge(record, jobs, seconds)
-  record.jobs, record.begun = jobs, jobs * now - seconds
+  record.jobs, record.begun = jobs, jobs == 0 and 0 or jobs * now - seconds
   record.ahead = jobs == 0 and 0 or math.max(jobs * charge_of(record), by_share(record, seconds))
   place_again(record)
   write(record)
@@ -873,23 +878,56 @@ local function take_back(queue, most)
   if t.virtual > had + NOTICED then note(queue, 'virtual', had) end
 end
 
+-- What is known of those under way when the sweep is about to ask the database: tenant, its jobs, and the sum of their
+-- starts in turn.
+function operations.under_way(queue)
+  local seen = {}
+  for _, tenant in ipairs(redis.call('SMEMBERS', key('busy', queue))) do
+    local record = read(queue, tenant)
+    for _, value in ipairs({tenant, record.jobs, string.format('%.17g', record.begun)}) do seen[#seen + 1] = value end
+  end
+  return seen
+end
+
+-- What the database has said is taken nearer to what is known here, by no more than has changed here since before it was
+-- asked: it may have missed that, or not.
+local function up_to_date(said, known, change)
+  return math.max(math.min(said, said + change), math.min(math.max(said, said + change), known))
+end
+
+-- Charge so many jobs under way, and their seconds, as the database has said; so many, with this sum of their starts, were
+-- known before it was asked.
+local function charge_as_said(record, said, seen)
+  local seconds = record.jobs * now - record.begun
+  local more_jobs, more_seconds = record.jobs - seen.jobs, seconds - (seen.jobs * now - seen.begun)
+  local jobs = up_to_date(said.jobs, record.jobs, more_jobs)
+  charge(record, jobs, up_to_date(said.seconds, math.max(0, seconds), more_seconds))
+end
+
 -- What is under way is charged for as long as it has run, at least the mean: tenant, its jobs, and their seconds in turn,
--- behind the ids of so many plain jobs that are admitted. It is believed to run for so many seconds from now.
-function operations.charge(queue, seconds, plain)
-  local given, least, most = rest(3), math.huge, 0
+-- behind the ids of so many plain jobs that are admitted, and so many values of what was known before. It is believed to run
+-- for so many seconds from now.
+function operations.charge(queue, seconds, plain, before)
+  local given, least, most = rest(4), math.huge, 0
+  local said, seen = {}, {}
   note(queue, 'swept', now)
   note(queue, 'believed', now + seconds)
   local busy = key('busy', queue)
-  local before = redis.call('SMEMBERS', busy)
-  redis.call('DEL', busy)
-  for at = plain + 1, #given, 3 do
-    local record = read(queue, given[at])
-    charge(record, tonumber(given[at + 1]), tonumber(given[at + 2]))
-    redis.call('SADD', busy, given[at])
-    least, most = math.min(least, measured(record)), math.max(most, measured(record))
+  for _, tenant in ipairs(redis.call('SMEMBERS', busy)) do said[tenant] = {jobs = 0, seconds = 0} end
+  for at = plain + 1, plain + before, 3 do
+    seen[given[at]] = {jobs = tonumber(given[at + 1]), begun = tonumber(given[at + 2])}
   end
-  for _, tenant in ipairs(before) do
-    if redis.call('SISMEMBER', busy, tenant) == 0 then charge(read(queue, tenant), 0, 0) end
+  for at = plain + before + 1, #given, 3 do
+    said[given[at]] = {jobs = tonumber(given[at + 1]), seconds = tonumber(given[at + 2])}
+  end
+  redis.call('DEL', busy)
+  for tenant, jobs in pairs(said) do
+    local record = read(queue, tenant)
+    charge_as_said(record, jobs, seen[tenant] or {jobs = 0, begun = 0})
+    if record.jobs > 0 then
+      redis.call('SADD', busy, tenant)
+      least, most = math.min(least, measured(record)), math.max(most, measured(record))
+    end
   end
   take_back(queue, most)
   -- Where nobody waits, what runs is nobody's debt.

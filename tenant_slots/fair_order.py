@@ -272,15 +272,29 @@ def forget(rq_queue: str, tenant_queue_id: int) -> None:
     _ask(rq_queue, "forget", tenant_queue_id)
 
 
-def charge(rq_queue: str, running: Iterable[tuple[int, int, float]], plain: Collection[str] = ()) -> None:
+def under_way(rq_queue: str) -> list[bytes]:
+    """What is known of jobs under way, for `charge`. It is asked before the database is."""
+    seen: list[bytes] = _ask(rq_queue, "under_way", rq_queue)
+    return seen
+
+
+def charge(
+    rq_queue: str,
+    running: Iterable[tuple[int, int, float]],
+    plain: Collection[str] = (),
+    seen: Collection[bytes] | None = None,
+) -> None:
     """Charge tenants for what runs.
 
     Args:
         rq_queue: its name.
         running: primary key, number of jobs, and the seconds that these have taken so far.
         plain: the ids of those plain RQ jobs that are admitted and have not started.
+        seen: what `under_way` said before `running` was read. Jobs that have started or ended since count as they are
+            now. None: it was read at this moment.
     """
-    before = (_seconds_alive(), len(plain), *plain)
+    seen = under_way(rq_queue) if seen is None else seen
+    before = (_seconds_alive(), len(plain), len(seen), *plain, *seen)
     _ask(rq_queue, "charge", rq_queue, *before, *(number for tenant in running for number in tenant))
 
 

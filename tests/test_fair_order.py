@@ -1651,6 +1651,94 @@ def test_the_clock_of_the_queue_does_not_go_forward_where_a_job_waits_in_the_win
     assert abs(had[C] - had[D]) <= 4
 
 
+@pytest.mark.parametrize("knows", [True, pytest.param(False, id="control")])
+def test_a_job_that_ends_after_the_database_was_asked_what_runs_is_charged_once(*, knows: bool) -> None:
+    """A sweep asks first what is known. Else the clock goes on by time that nobody has had, and who comes has none."""
+    offer(A), starts(A)
+    fair_order.charge(QUEUE, [(A, 1, 600.0)])
+    seen = fair_order.under_way(QUEUE)
+    fair_order.freed(Freed(A, 600.0, QUEUE))
+    fair_order.charge(QUEUE, [(A, 1, 600.0)], seen=seen if knows else None)
+    starts(A)
+    offer(B)
+    assert record(B).done == pytest.approx(600 if knows else 1200, abs=10)
+
+
+def ends() -> None:
+    fair_order.freed(Freed(A, 600.0, QUEUE))
+
+
+def is_handed_on() -> None:
+    assert fair_order.again(Freed(A, 600.0, QUEUE))
+
+
+def one_starts() -> None:
+    starts(A)
+
+
+def all_end() -> None:
+    ends(), ends()
+
+
+def is_forgotten() -> None:
+    redis().delete(KNOWN)
+
+
+def nothing() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("happens", "said", "found"),
+    [
+        (nothing, (2, 1200.0), (2, 1200)),
+        (nothing, (1, 900.0), (1, 900)),
+        (ends, (2, 1200.0), (1, 600)),
+        (ends, (1, 600.0), (1, 600)),
+        (all_end, (2, 1200.0), (0, 0)),
+        (all_end, (1, 600.0), (0, 0)),
+        (all_end, None, (0, 0)),
+        (all_end, (2, 1300.0), (0, 0)),
+        (is_handed_on, (2, 1200.0), (2, 600)),
+        (is_handed_on, (2, 600.0), (2, 600)),
+        (one_starts, (2, 1200.0), (3, 1200)),
+        (one_starts, (3, 1200.0), (3, 1200)),
+        (one_starts, None, (1, 0)),
+        (is_forgotten, (2, 1200.0), (0, 0)),
+    ],
+)
+def test_what_happens_while_the_database_is_asked_what_runs_counts_whether_or_not_it_says_so(
+    happens: Callable[[], None], said: tuple[int, float] | None, found: tuple[int, float]
+) -> None:
+    offer(A), starts(A), starts(A)
+    fair_order.charge(QUEUE, [(A, 2, 1200.0)])
+    seen = fair_order.under_way(QUEUE)
+    happens()
+    fair_order.charge(QUEUE, [(A, *said)] if said else [], seen=seen)
+    now = record(A)
+    assert (now.jobs, now.jobs * clock() - now.begun) == (found[0], pytest.approx(found[1], abs=10))
+
+
+@pytest.mark.parametrize("happens", [ends, is_handed_on, one_starts])
+def test_a_count_that_is_wrong_is_set_right_although_something_happens_meanwhile(happens: Callable[[], None]) -> None:
+    """Ends that could not be told: these jobs seem to run on for ever."""
+    offer(A), starts(A), starts(A)
+    before = record(A)
+    write(A, QUEUE, before._replace(jobs=50, begun=50 * (clock() - 3600)))
+    seen = fair_order.under_way(QUEUE)
+    happens()
+    fair_order.charge(QUEUE, [(A, 2, 1200.0)], seen=seen)
+    now = record(A)
+    assert now.jobs in (2, 3)
+    assert now.jobs * clock() - now.begun == pytest.approx(1200, abs=10)
+
+
+def test_what_the_order_has_forgotten_is_charged_although_others_start_meanwhile() -> None:
+    seen = fair_order.under_way(QUEUE)
+    offer(B), starts(B)
+    fair_order.charge(QUEUE, [(A, 1, 600.0)], seen=seen)
+    assert (record(A).jobs, record(B).jobs) == (1, 1)
+
+
 def test_a_cancel_beside_long_jobs_makes_no_credit_of_absence() -> None:
     """Four of A run for an hour, and one in the window is canceled. B has had as much, and D comes back."""
     offer(D), starts(D)

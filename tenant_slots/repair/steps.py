@@ -290,19 +290,27 @@ def offer(report: Report, contact: Contact) -> None:
 
 
 def charge(report: Report, contact: Contact) -> None:
-    """What runs is charged to its tenant while it runs, or an hour would count as nothing until it is over."""
+    """What runs is charged to its tenant while it runs, or an hour would count as nothing until it is over.
+
+    It is read of all queues at once, and takes as long as the slowest server. What starts or ends meanwhile tells the
+    order itself, which therefore is asked first what it knows.
+    """
+    seen: dict[str, list[bytes]] = {}
+    for name in usable_queues():
+        with suppress(*queue_directory.OUT_OF_REACH):
+            seen[name] = fair_order.under_way(name)
     found = findings.under_way()
     shares.set_right({name: list(there.shares.items()) for name, there in found.items()})
-    left_out = [name for name, there in found.items() if not _charge(name, there)]
+    left_out = [name for name, there in found.items() if name not in seen or not _charge(name, there, seen[name])]
     if left_out:
         logger.warning(
             "what runs in these queues is not charged yet, as Redis cannot be asked: %s", ", ".join(left_out)
         )
 
 
-def _charge(rq_queue: str, found: findings.UnderWay) -> bool:
+def _charge(rq_queue: str, found: findings.UnderWay, seen: list[bytes]) -> bool:
     with suppress(*queue_directory.OUT_OF_REACH):
-        fair_order.charge(rq_queue, found.tenants, found.plain)
+        fair_order.charge(rq_queue, found.tenants, found.plain, seen)
         return True
     return False
 

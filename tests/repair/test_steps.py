@@ -23,7 +23,7 @@ from tenant_slots.db.clock import in_seconds
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.fair_order import Turn
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.repair import lost_runs, silence, steps
+from tenant_slots.repair import findings, lost_runs, silence, steps
 from tenant_slots.repair.contact import Contact
 from tests import jobs
 from tests.factories import (
@@ -45,6 +45,7 @@ from tests.factories import (
     work,
 )
 from tests.locks import KEEPS_CHANGES_OUT, kept_out
+from tests.order_records import records
 from tests.repair.sweeps import LongContact, sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -522,14 +523,37 @@ def test_what_runs_is_charged_where_it_can_be(wrong: dict[str, str], monkeypatch
     charged = []
     charge = fair_order.charge
 
-    def noted(rq_queue: str, running: Any, plain: Any) -> None:
-        charge(rq_queue, running, plain)
+    def noted(rq_queue: str, *found: Any) -> None:
+        charge(rq_queue, *found)
         charged.append(rq_queue)
 
     monkeypatch.setattr(fair_order, "charge", noted)
     with queues_with_one_good(wrong):
         assert sweep_now().failed == []
     assert charged == ["imports"]
+
+
+@pytest.mark.parametrize("ends", ["meanwhile", pytest.param("later", id="control")])
+def test_a_job_that_ends_while_a_sweep_charges_what_runs_is_charged_once(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis_forgets()
+    job = running_job(tenant_queue(), another_process())
+    age(job, started_at=600)
+    sweep_now()
+    ask = findings.under_way
+
+    def ended_since() -> Any:
+        found = ask()
+        assert transitions.release(job, seconds=600.0, state=State.FINISHED)
+        return found
+
+    if ends == "meanwhile":
+        monkeypatch.setattr(findings, "under_way", ended_since)
+    sweep_now()
+    known = records(job.tenant_queue_id)["imports"]
+    expected = (0, 0.0, 600) if ends == "meanwhile" else (1, 600, 0.0)
+    assert (known.jobs, known.ahead, known.done) == (expected[0], *(pytest.approx(s, abs=20) for s in expected[1:]))
 
 
 @pytest.mark.parametrize("listeners", [0, pytest.param(1, id="control")])
