@@ -92,6 +92,16 @@ def test_what_was_used_stays_used_when_the_rate_is_changed(number: int, burst: i
     assert tokens(row) == left
 
 
+def test_what_was_used_beyond_a_smaller_burst_is_forgotten_as_documented() -> None:
+    row = tenant_queue()
+    row.set_rate(5, per=100 * DAY, burst=10)
+    take(row, 8)
+    row.set_rate(5, per=100 * DAY, burst=5)
+    assert tokens(row) == 0
+    row.set_rate(5, per=100 * DAY, burst=10)
+    assert tokens(row) == 5
+
+
 def test_jobs_that_were_admitted_without_a_rate_start_at_the_new_one() -> None:
     """Else each of them that goes back would bring a token that it has not taken."""
     row = tenant_queue(max_job=3)
