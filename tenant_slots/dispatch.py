@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 from uuid import UUID
 
 from django_rq.queues import get_result_ttl
@@ -20,9 +20,9 @@ from rq import Queue
 from rq.command import send_stop_job_command
 from rq.exceptions import InvalidJobOperation, NoSuchJobError
 from rq.job import Job, JobStatus
-from rq.utils import as_text
+from rq.utils import as_text, current_timestamp
 
-from tenant_slots import logs, queue_directory
+from tenant_slots import logs, queue_directory, rq_copies
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.models import TenantJob, rq_id_of, rq_queue_of
@@ -100,9 +100,15 @@ def remove(job: TenantJob) -> None:
     def delete(queue: Queue) -> None:
         queue.remove(rq_id)
         if rq_job := queue.fetch_job(rq_id):
-            rq_job.cancel() if job.rq_job_id else rq_job.delete()
+            _cancel_plain(rq_job, job) if job.rq_job_id else rq_job.delete()
 
     tolerant(delete, job)
+
+
+def _cancel_plain(rq_job: Job, job: TenantJob) -> None:
+    """A worker may have taken it from RQ's list a moment ago."""
+    rq_copies.belong_to(job.uuid, rq_job)
+    rq_job.cancel()
 
 
 def _may_be_in_rq(job: TenantJob) -> bool:
@@ -122,6 +128,9 @@ class Missing(NamedTuple):
 def missing(jobs: Iterable[tuple[int, UUID, int, str, str, str]]) -> Missing:
     """Which admitted jobs Redis has lost. A server that is away says nothing about what is on another one.
 
+    A plain RQ job that a worker has taken and not yet begun is not lost. One of ours is pushed under its own id at any
+    time, and starts once.
+
     Args:
         jobs: pk, uuid, attempt, rq_job_id, rq_queue and the tenant queue's queue of each.
     """
@@ -133,11 +142,25 @@ def missing(jobs: Iterable[tuple[int, UUID, int, str, str, str]]) -> Missing:
         try:
             with queue_directory.reaching(name) as queue_in_rq:
                 present = set(queue_in_rq.job_ids)
+                if any(not is_ours(rq_id) for rq_id in own.keys() - present):
+                    present |= _under_way(queue_in_rq)
         except queue_directory.OUT_OF_REACH as error:
             lost.unasked[name] = error
         else:
             lost.jobs.extend(pk for rq_id, pk in own.items() if rq_id not in present)
     return lost
+
+
+def _under_way(queue: Queue) -> set[str]:
+    """Ids of what its workers have taken from the list, by the executions that they keep alive (RQ 2.12).
+
+    A worker makes one a moment after it has taken a job, before it forks or spawns the process that imports the job's
+    module. One that was killed leaves it until its time is over: a minute after its last heartbeat, or as long as the
+    job may take where there is no work-horse.
+    """
+    registry = queue.started_job_registry
+    alive = cast(list[bytes], queue.connection.zrangebyscore(registry.key, current_timestamp(), "+inf"))
+    return {as_text(execution).rpartition(":")[0] for execution in alive}
 
 
 def named_by(rq_job_id: str) -> tuple[UUID, int] | None:

@@ -177,7 +177,8 @@ def _look_at_servers(queues: Iterable[str]) -> None:
 
 
 def repush(report: Report, contact: Contact) -> None:
-    """Admitted jobs that Redis does not have. Pushing one that a worker has just taken is harmless: it starts once.
+    """Admitted jobs that Redis does not have. Pushing one that a worker has just taken is harmless: it starts once, and
+    what is delivered of it when that run has ended does nothing.
 
     Those that nobody is left to take go back to the backlog.
     """

@@ -14,17 +14,22 @@ import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from redis.client import Pipeline
 from rq import Queue, Retry
+from rq.defaults import DEFAULT_FAILURE_TTL, DEFAULT_RESULT_TTL
 from rq.job import Job, JobStatus
 from rq.registry import ScheduledJobRegistry
+from rq.results import Result
 from rq.utils import as_text, now
 
+from tenant_slots import rq_copies
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.models import State, TenantJob
+from tenant_slots.running.recording import persistently
 
 AGAIN = "tenant_slots_again"
 """Field of RQ's record of a job: the run that a second delivery waits for."""
@@ -32,8 +37,15 @@ AGAIN = "tenant_slots_again"
 STATUS = {State.FINISHED: JobStatus.FINISHED, State.FAILED: JobStatus.FAILED}
 """RQ's words for how a job ended; where nothing came of it the delivery was canceled."""
 
-DEFAULT_TTL = 500
-"""Seconds for which RQ keeps the record of a job whose project did not say (RQ 2.12, DEFAULT_RESULT_TTL)."""
+STATUS_BY_RESULT = {Result.Type.SUCCESSFUL: JobStatus.FINISHED, Result.Type.FAILED: JobStatus.FAILED}
+"""The same where the row is gone, by what RQ has kept of it."""
+
+
+class Earlier(NamedTuple):
+    """Of what is delivered here, another delivery that has run, or was canceled."""
+
+    job: TenantJob | None
+    """Its row; None where that was deleted since."""
 
 
 def says_nothing_of_errors(rq_job: Job, uuid: str) -> None:
@@ -62,10 +74,26 @@ def ignored(rq_job: Job, job: TenantJob | None) -> Retry:
     if job is not None and job.state == State.RUNNING:
         _name_the_worker_of(job, rq_job)
     else:
-        rq_job.set_status(STATUS[State(job.state)] if job and job.state in STATUS else JobStatus.CANCELED)
-        rq_job.connection.hdel(rq_job.key, AGAIN)
-        rq_job.cleanup(rq_job.get_result_ttl(DEFAULT_TTL), remove_from_queue=False)
-    return _recorded_by(rq_job, lambda **_: None)
+        status = _status_of(job, rq_job)
+        rq_job.set_status(status)
+        rq_job.cleanup(_seconds_kept(rq_job, status), remove_from_queue=False)
+    return _left_as_it_was(rq_job)
+
+
+def copy_ignored(rq_job: Job, job: TenantJob | None) -> Retry:
+    """As `ignored`, for another delivery of what has run, while RQ may have the job run again for reasons of its own.
+
+    Args:
+        job: as of `ignored`: the row of a later run, if there is one.
+    """
+    if job is None or job.has_ended:
+        if rq_job.connection.zscore(_scheduled(rq_job).key, rq_job.id) is not None:
+            rq_job.set_status(JobStatus.SCHEDULED)
+            return _left_as_it_was(rq_job)
+        if rq_copies.is_enqueued_anew(rq_job):
+            rq_job.set_status(JobStatus.QUEUED)
+            return _left_as_it_was(rq_job)
+    return ignored(rq_job, job)
 
 
 def again(rq_job: Job) -> Retry:
@@ -106,18 +134,53 @@ def later(rq_job: Job, job: TenantJob) -> Retry:
 def forget_later(rq_job: Job) -> None:
     """The run has ended: a second delivery of it that has come meanwhile is not to come back.
 
-    The mark is left to one that is on its way, see `has_run`.
+    The mark is left to one that is on its way, see `earlier`.
     """
     if rq_job.connection.zrem(_scheduled(rq_job).key, rq_job.id):
         rq_job.connection.hdel(rq_job.key, AGAIN)
 
 
-def has_run(rq_job: Job) -> TenantJob | None:
-    """The run that this delivery has waited for, as it came while that went on, if it has finished and was not lost."""
-    mark = rq_job.connection.hget(rq_job.key, AGAIN)
-    if mark is None:
+def earlier(rq_job: Job) -> Earlier | None:
+    """The run that this delivery has waited for, as it came while that went on, or that it is a copy of.
+
+    None where there is no such run, or it has not ended, or was lost: this delivery may take its place. The mark of a
+    delivery that has waited is taken away, as that has come.
+    """
+    connection = rq_job.connection
+    if (mark := connection.hget(rq_job.key, AGAIN)) and (found := _came_of(UUID(as_text(mark)))):
+        connection.hdel(rq_job.key, AGAIN)
+        return found
+    uuid = rq_copies.row_of(rq_job)
+    return None if uuid is None else _came_of(uuid)
+
+
+def _came_of(uuid: UUID) -> Earlier | None:
+    return persistently(lambda: _ended(uuid))
+
+
+def _ended(uuid: UUID) -> Earlier | None:
+    job = TenantJob.objects.filter(uuid=uuid).select_related("tenant_queue").first()
+    if job is not None and (not job.has_ended or _was_lost(job)):
         return None
-    return TenantJob.objects.filter(uuid=as_text(mark), state=State.FINISHED).first()
+    return Earlier(job)
+
+
+def _was_lost(job: TenantJob) -> bool:
+    return bool(job.state == State.FAILED and (job.crashes or job.interruptions))
+
+
+def _status_of(job: TenantJob | None, rq_job: Job) -> JobStatus:
+    if job is not None:
+        return STATUS.get(State(job.state), JobStatus.CANCELED)
+    result = rq_job.latest_result()
+    return JobStatus.CANCELED if result is None else STATUS_BY_RESULT.get(result.type, JobStatus.CANCELED)
+
+
+def _seconds_kept(rq_job: Job, status: JobStatus) -> int:
+    """For which RQ keeps the record of a job that has ended so."""
+    if status == JobStatus.FAILED:
+        return DEFAULT_FAILURE_TTL if rq_job.failure_ttl is None else rq_job.failure_ttl
+    return rq_job.get_result_ttl(DEFAULT_RESULT_TTL)
 
 
 def _scheduled(rq_job: Job) -> ScheduledJobRegistry:
@@ -128,6 +191,10 @@ def _schedule(rq_job: Job, job: TenantJob, when: datetime, pipeline: Pipeline) -
     pipeline.hset(rq_job.key, AGAIN, str(job.uuid))
     # RQ's ScheduledJobRegistry.schedule takes a pipeline, and does not use it.
     pipeline.zadd(_scheduled(rq_job).key, {rq_job.id: int(when.timestamp())})
+
+
+def _left_as_it_was(rq_job: Job) -> Retry:
+    return _recorded_by(rq_job, lambda **_: None)
 
 
 def _recorded_by(rq_job: Job, record: Callable[..., None]) -> Retry:

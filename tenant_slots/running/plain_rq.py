@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from rq import Retry, get_current_job
 from rq.job import Job
 
-from tenant_slots import logs, queue_directory, tenants, transitions
+from tenant_slots import logs, queue_directory, rq_copies, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.transactions import bounded_at_once
 from tenant_slots.enqueueing import on_busy
@@ -58,6 +58,8 @@ def call(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
 
 
 def _run_delivered(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], rq_job: Job) -> Any:
+    if earlier := deliveries.earlier(rq_job):
+        return _not_again(task, rq_job, earlier.job)
     if (timeout := _timeout_for(task, rq_job)) is not None:
         rq_job.timeout = timeout
         return deliveries.again(rq_job)
@@ -113,11 +115,6 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
     if tenant == tenants.NO_TENANT:
         return _run_unlimited(call, rq_job)
     _require_storable_id(task, rq_job)
-    if earlier := deliveries.has_run(rq_job):
-        text = "RQ delivered job %s again after it had finished; this delivery does nothing"
-        known = {"task": task.path, "tenant": tenant, "queue": rq_job.origin}
-        logger.warning(text, rq_job.id, extra=logs.about_named(**known))
-        return deliveries.ignored(rq_job, earlier)
     key = tenants.key_of(call)
     job = _waiting_or_admitted(task, tenant, rq_job, key)
     if job is not None and job.state == State.RUNNING:
@@ -133,7 +130,7 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
     if not _started(run, job):
         return _not_started(rq_job, job)
     try:
-        return run_in_slot(run, partial(_run_call, call))
+        return run_in_slot(run, partial(_run_call, call, rq_job))
     finally:
         with suppress(RedisError):
             deliveries.forget_later(rq_job)
@@ -158,13 +155,23 @@ def _run_unlimited(call: TaskCall, rq_job: Job) -> Any:
         _unlimited.reset(token)
 
 
-def _run_call(call: TaskCall, job: TenantJob) -> Any:
+def _run_call(call: TaskCall, rq_job: Job, job: TenantJob) -> Any:
+    with suppress(RedisError):
+        rq_copies.belong_to(job.uuid, rq_job)
     job.require_readable("context")
     return completed_in_context(job, _function_of(call), require_possible)
 
 
 def _function_of(call: TaskCall) -> Callable[[], Any]:
     return lambda: call.task.function(*call.args, **call.kwargs)
+
+
+def _not_again(task: TenantTask[..., Any], rq_job: Job, job: TenantJob | None) -> Retry:
+    """The job may run again by now, as RQ has retried it."""
+    text = "RQ delivered job %s again after it had ended; this delivery does nothing"
+    known = {"task": task.path, "tenant": job and job.tenant_queue.tenant, "queue": rq_job.origin}
+    logger.warning(text, rq_job.id, extra=logs.about_named(**known))
+    return deliveries.copy_ignored(rq_job, _placed(rq_job).running().first() or job)
 
 
 def _second_delivery(rq_job: Job, job: TenantJob) -> Retry:

@@ -17,13 +17,15 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.test import override_settings
 from django.utils import timezone
+from rq.executions import Execution
+from rq.job import Job
 
 from tenant_slots import fair_order, owners, slots, transitions
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.fair_order import Turn
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.repair import findings, lost_runs, silence, steps
+from tenant_slots.repair import doctor, findings, lost_runs, silence, steps
 from tenant_slots.repair.contact import Contact
 from tests import jobs
 from tests.factories import (
@@ -380,6 +382,51 @@ def test_a_plain_job_that_redis_lost_with_its_arguments_fails_and_frees_its_slot
     sweep_now()
     assert fresh(job).state == State.FAILED
     assert fresh(row).current_job == 0
+
+
+def taken_and_not_begun() -> Job:
+    """A plain job that was deferred and brought forward, and that a worker has taken from RQ's list a moment ago."""
+    row = tenant_queue(queue="reports", max_job=0)
+    queue = django_rq.get_queue("reports")
+    rq_job = queue.enqueue(jobs.add, 1, 2, tenant="acme")
+    work()
+    row.set_limit(1)
+    age(TenantJob.objects.get(), admitted_at=6)
+    assert queue.connection.lpop(queue.key) == rq_job.id.encode()
+    return rq_job
+
+
+def begins_execution(rq_job: Job, seconds: int = 60) -> None:
+    """As its worker does before it forks or spawns a work-horse, and with each heartbeat of that."""
+    with rq_job.connection.pipeline() as pipeline:
+        Execution.create(rq_job, seconds, pipeline)
+        pipeline.execute()
+
+
+def test_a_plain_job_that_a_worker_has_taken_and_not_yet_begun_is_not_pushed_again() -> None:
+    begins_execution(taken_and_not_begun())
+    assert (sweep_now().repushed, sweep_now().repushed, in_rq("reports")) == (0, 0, 0)
+    assert not list(doctor.findings("redis"))
+
+
+@pytest.mark.parametrize("has_begun_execution", [False, True])
+def test_a_plain_job_whose_worker_was_killed_before_it_began_is_pushed_again(has_begun_execution: bool) -> None:
+    """At once, or when RQ has heard nothing of the execution for so long that it takes it for abandoned."""
+    rq_job = taken_and_not_begun()
+    if has_begun_execution:
+        begins_execution(rq_job, seconds=-2)
+    assert [finding.kind for finding in doctor.findings("redis")] == ["lost in Redis"]
+    assert sweep_now().repushed == 1
+    assert (sweep_now().repushed, in_rq("reports")) == (0, 1)
+    work()
+    assert rq_job.return_value(refresh=True) == 3
+    assert TenantJob.objects.get().state == State.FINISHED
+
+
+def test_an_execution_of_another_job_keeps_no_plain_job_from_being_pushed_again() -> None:
+    taken_and_not_begun()
+    begins_execution(django_rq.get_queue("reports").enqueue(jobs.add, 1, 2))
+    assert sweep_now().repushed == 1
 
 
 def test_scheduled_jobs_are_promoted_when_they_are_due() -> None:

@@ -230,7 +230,9 @@ def finished_between() -> Job:
     work()
     end_run(job, state=State.FINISHED)
     Result.create(rq_job, Result.Type.SUCCESSFUL, ttl=500, return_value="of the first")
-    django_rq.get_queue("reports").push_job_id(rq_job.id)
+    queue = django_rq.get_queue("reports")
+    queue.scheduled_job_registry.remove(rq_job)
+    queue.push_job_id(rq_job.id)
     return rq_job
 
 
