@@ -16,7 +16,10 @@ SHORT_LOOK = 0.01
 """Seconds for which it may in any case: until a statement of ours that is under way is through."""
 
 SHORTEST_LOOK = 0.001
-"""The same for one that was held the last time."""
+"""The same for one that was held the last time, where many are."""
+
+MANY = 5
+"""Where fewer are held it may be no foreign transaction that holds one, but many workers that take turns with it."""
 
 MOMENT = 1.0
 """Seconds after which a tenant queue that somebody held comes back by itself."""
@@ -40,9 +43,10 @@ changes it beside another does no harm."""
 
 def seconds_to_wait(tenant_queue_id: int) -> float:
     """For this one: the more are held, the sooner it is given up. The first hundred cost two seconds together."""
-    if is_known(tenant_queue_id):
+    others = len(_seen) - is_known(tenant_queue_id)
+    if is_known(tenant_queue_id) and others >= MANY:
         return SHORTEST_LOOK
-    return max(SHORT_LOOK, LONGEST_LOOK / (1 + len(_seen)))
+    return max(SHORT_LOOK, LONGEST_LOOK / (1 + others))
 
 
 def is_known(tenant_queue_id: int) -> bool:

