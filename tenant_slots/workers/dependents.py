@@ -154,14 +154,14 @@ class DependentsWorker(TurnTakingWorker, AsideWorker):
         logger.error(text, awaited.job.id, extra=logs.about_named(queue=awaited.job.origin))
 
     def _wait_at_lists(
-        self, queues: Sequence[Queue], timeout: float | None, options: dict[str, Any]
+        self, queues: Sequence[Queue], timeout: float | None, due: float | None, options: dict[str, Any]
     ) -> tuple[Job, Queue] | None:
         """In burst mode too, or it would leave before what it makes ready can be run. It takes what comes meanwhile."""
         if self._awaited:
             timeout = 1 if timeout is None else min(timeout, 1)
         elif timeout is None and self.has_just_begun_to_clean:
             timeout = SECONDS_TO_CLEANED
-        return super()._wait_at_lists(queues, timeout, options)
+        return super()._wait_at_lists(queues, timeout, due, options)
 
     def settle_up(self) -> None:
         super().settle_up()

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 from redis import Redis
 from rq.exceptions import DequeueTimeout
 from rq.intermediate_queue import IntermediateQueue
+from rq.job import Job
 from rq.queue import Queue
 from rq.utils import as_text
 
 from tenant_slots.dispatch import NUDGE
+
+LATENESS = 0.11
+"""Seconds by which a wait at Redis may end too late: while it is asked nothing else, it looks for those that are over
+ten times a second, by default (its `hz`).
+"""
+
+BETWEEN_LOOKS = 0.01
+"""Seconds, in that time."""
 
 
 class Nudged(Queue):
@@ -31,6 +42,27 @@ class Nudged(Queue):
         if _is_nudge(found):
             connection.lrem(IntermediateQueue.get_intermediate_queue_key(queue_key), 0, NUDGE)
         return cls._unless_nudged(found, timeout)
+
+    @classmethod
+    def dequeue_until(cls, queues: Sequence[Queue], seconds: float, **options: Any) -> tuple[Job, Queue]:
+        """As `dequeue_any` with a timeout, for a wait that is to end on time: for its last part Redis is asked instead.
+
+        Raises:
+            DequeueTimeout: the time is over, or there was a nudge.
+        """
+        until = time.monotonic() + seconds
+        if seconds > LATENESS:
+            with suppress(DequeueTimeout):
+                return cast("tuple[Job, Queue]", cls.dequeue_any(queues, cast(int, seconds - LATENESS), **options))
+            if time.monotonic() < until - LATENESS:
+                raise DequeueTimeout(seconds, queues[0].name)  # it was a nudge
+        cls.has_passed_over = False
+        while time.monotonic() < until and not cls.has_passed_over:
+            found = cls.dequeue_any(queues, None, **options)
+            if found is not None:
+                return found
+            time.sleep(max(0.0, min(BETWEEN_LOOKS, until - time.monotonic())))
+        raise DequeueTimeout(seconds, queues[0].name)
 
     @classmethod
     def _unless_nudged(cls, found: Any, timeout: int | None) -> Any:

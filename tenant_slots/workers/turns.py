@@ -166,7 +166,7 @@ class TurnTakingWorker(SweepingWorker):
             if turn is None or isinstance(turn, float):
                 if timeout is None and self._looks_for_lost():
                     continue
-                return self._wait_at_lists(queues, _sooner(timeout, turn), options)
+                return self._wait_at_lists(queues, timeout, turn, options)
             found = self._take(turn) if isinstance(turn, Turn) else self._listed(turn, queues, options)
             if found is not None:
                 self._has_looked_for_lost = False
@@ -224,14 +224,17 @@ class TurnTakingWorker(SweepingWorker):
             self._tell_news(news)
 
     def _wait_at_lists(
-        self, queues: Sequence[Queue], timeout: float | None, options: dict[str, Any]
+        self, queues: Sequence[Queue], timeout: float | None, due: float | None, options: dict[str, Any]
     ) -> tuple[Job, Queue] | None:
+        """Not longer than until a tenant may start a job that it may not now, which is `due` in so many seconds."""
         self.settle_up()
         if self._stop_requested:
             raise StopRequested
         self._has_waited, looks = timeout is not None, False
         try:
-            return self._rq_queue_class.dequeue_any(queues, cast(int, timeout), **options)
+            if timeout is None or due is None or due >= timeout:
+                return self._rq_queue_class.dequeue_any(queues, cast(int, timeout), **options)
+            return self._rq_queue_class.dequeue_until(queues, due + SHORTEST_WAIT, **options)
         except DequeueTimeout:
             looks = not self.should_run_maintenance_tasks  # which RQ has it do before
             raise
@@ -338,10 +341,3 @@ class TurnTakingWorker(SweepingWorker):
             fair_order.leave(self.key, self.queue_names(), is_over=True)
         except RedisError as error:
             logger.info("who admits jobs will notice by itself that worker %s is gone: %s", self.name, error)
-
-
-def _sooner(timeout: int | None, seconds: float | None) -> float | None:
-    """How long to wait at RQ's lists: not longer than until a tenant may start a job that it may not now."""
-    if timeout is None or seconds is None:
-        return timeout
-    return min(timeout, seconds + SHORTEST_WAIT)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import django_rq
 import pytest
 from rq import Queue
 from rq.exceptions import DequeueTimeout
 from rq.intermediate_queue import IntermediateQueue
+from rq.job import Job
 
 from tenant_slots.dispatch import NUDGE
+from tenant_slots.workers import nudges
 from tenant_slots.workers.nudges import Nudged
 from tests import jobs
 
@@ -53,3 +57,32 @@ def test_who_does_not_wait_comes_to_the_job_behind_it(names: tuple[str, ...]) ->
     assert found[0].id == expected.id
     assert (own.has_passed_over, Nudged.has_passed_over) == (True, False)
     assert NUDGE.encode() not in under_way()
+
+
+def wait_until_due(monkeypatch: pytest.MonkeyPatch, seconds: float, lateness: float) -> tuple[Job, Queue]:
+    monkeypatch.setattr(nudges, "LATENESS", lateness)
+    found = a_class_of_its_own().dequeue_until(queues(QUEUE), seconds, connection=django_rq.get_connection(QUEUE))
+    assert not under_way() or found
+    return found
+
+
+@pytest.mark.parametrize("lateness", [0.05, 60], ids=["Redis waits", "Redis is asked"])
+def test_a_wait_that_is_to_end_on_time_ends_by_a_nudge_too(monkeypatch: pytest.MonkeyPatch, lateness: float) -> None:
+    nudge()
+    with pytest.raises(DequeueTimeout):
+        wait_until_due(monkeypatch, 30, lateness)
+    assert (django_rq.get_queue(QUEUE).job_ids, under_way()) == ([], [])
+
+
+@pytest.mark.parametrize("lateness", [0.05, 60], ids=["Redis waits", "Redis is asked"])
+def test_and_by_a_job(monkeypatch: pytest.MonkeyPatch, lateness: float) -> None:
+    expected = django_rq.get_queue(QUEUE).enqueue(jobs.add, 1, 2)
+    assert wait_until_due(monkeypatch, 30, lateness)[0].id == expected.id
+
+
+@pytest.mark.parametrize("lateness", [0.05, 60], ids=["Redis waits", "Redis is asked"])
+def test_and_when_it_is_over(monkeypatch: pytest.MonkeyPatch, lateness: float) -> None:
+    began = time.monotonic()
+    with pytest.raises(DequeueTimeout):
+        wait_until_due(monkeypatch, 0.2, lateness)
+    assert time.monotonic() - began >= 0.2
