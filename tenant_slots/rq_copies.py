@@ -11,7 +11,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from rq.job import Job
-from rq.utils import as_text, utcformat
+from rq.utils import as_text, utcformat, utcparse
 
 RUN = "tenant_slots_copies_of"
 """Field of RQ's record of a plain job: the job's row, and when that was enqueued which it stands for."""
@@ -31,6 +31,17 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
         return
     times = sorted({as_text(latest), _enqueued_at(rq_job)} - {""})
     rq_job.connection.hset(rq_job.key, RUN, " ".join([str(uuid), *times]))
+
+
+def take_over(rq_job: Job) -> None:
+    """If it was enqueued again since it began: RQ writes of it at the end of the run what this object has.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    latest = rq_job.connection.hget(rq_job.key, "enqueued_at")
+    if latest is not None and as_text(latest) != _enqueued_at(rq_job):
+        rq_job.enqueued_at = utcparse(as_text(latest))
 
 
 def row_of(rq_job: Job) -> UUID | None:

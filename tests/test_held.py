@@ -9,10 +9,10 @@ import pytest
 from tenant_slots import held
 
 
-def seconds_for(tenant_queues: range) -> float:
-    """That it takes to look at all of these, which are held."""
+def seconds_for(tenant_queues: range, looks: int = 1) -> float:
+    """That it takes to look at all of these so many times, which are held."""
     seconds = 0.0
-    for pk in tenant_queues:
+    for pk in [*tenant_queues] * looks:
         look = held.seconds_to_wait(pk)
         held.note(pk, look)
         seconds += look
@@ -25,20 +25,29 @@ def test_a_single_one_is_waited_for() -> None:
 
 def test_nor_is_a_single_one_given_up_sooner_that_was_held_before() -> None:
     """Its own jobs may hold it by turns."""
-    held.note(1, 0.2)
+    seconds_for(range(1, 2), looks=5)
     assert held.seconds_to_wait(1) == held.LONGEST_LOOK
 
 
 def test_the_more_are_held_the_shorter_each_is_waited_for() -> None:
-    assert seconds_for(range(100)) < 2 < 100 * held.LONGEST_LOOK
-    assert seconds_for(range(100)) < 0.2, "they are known by now"
+    assert seconds_for(range(100)) < 100 * held.LONGEST_LOOK / 3
+    seconds_for(range(100))
+    assert seconds_for(range(100)) < 0.2, "they have been held time and again by now"
+
+
+def test_one_that_others_want_too_has_time_and_comes_back_soon_however_many_are_held() -> None:
+    seconds_for(range(100), looks=3)
+    for seconds in (held.FIRST_MOMENT, held.MOMENT):
+        assert held.seconds_to_wait(1000) == held.SHORT_LOOK
+        assert held.note(1000, held.SHORT_LOOK) == seconds
+    assert held.seconds_to_wait(1000) == held.SHORTEST_LOOK
 
 
 def test_one_that_is_free_is_waited_for_as_before() -> None:
-    held.note(1, 0.2)
+    seconds_for(range(20), looks=3)
     held.forget(1)
-    held.forget(2)
-    assert held.seconds_to_wait(1) == held.LONGEST_LOOK
+    held.forget(1000)
+    assert held.seconds_to_wait(1) == held.SHORT_LOOK
 
 
 def test_one_that_nobody_has_looked_at_for_long_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,10 +55,10 @@ def test_one_that_nobody_has_looked_at_for_long_counts_no_more(monkeypatch: pyte
     later = time.monotonic() + held.REMEMBERED + 1
     monkeypatch.setattr(time, "monotonic", lambda: later)
     held.note(1000, 0.2)
-    assert held.seconds_to_wait(1) == held.LONGEST_LOOK / 2
+    assert held.seconds_to_wait(1000) == held.LONGEST_LOOK
 
 
 @pytest.mark.parametrize(("number", "seconds"), [(1, 1.0), (40, 1.0), (100, 2.5), (10_000, 10.0)])
 def test_the_longer_it_takes_to_look_at_all_the_later_they_come_back(number: int, seconds: float) -> None:
-    seconds_for(range(number))
+    seconds_for(range(number), looks=2)
     assert held.note(0, 0.005) == seconds

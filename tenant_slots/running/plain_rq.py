@@ -134,6 +134,7 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
     finally:
         with suppress(RedisError):
             deliveries.forget_later(rq_job)
+            rq_copies.take_over(rq_job)
 
 
 def _require_storable_id(task: TenantTask[..., Any], rq_job: Job) -> None:

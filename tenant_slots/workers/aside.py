@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 import os
 import pickle
@@ -36,6 +37,9 @@ SECONDS_TO_CLEAN = 899
 SECONDS_TO_PART_CLEAN = 1
 """For which a worker that ends waits for a cleaning, of milliseconds mostly. One that is killed is done again later."""
 
+KEY_BYTES = SEAL_BYTES = 32
+"""Of SHA-256."""
+
 MOST_HANGS = 3
 """How often receivers may take longer than a lease before a worker does without what they set."""
 
@@ -69,6 +73,7 @@ class Aside:
         self._child: Child | None = None
         self._deadline = 0.0
         self._file: int | None = None
+        self._key = b""
 
     def start(self, function: Callable[[], Any]) -> bool:
         """Have it done. False when the system has no room for another process, or the last one has not ended.
@@ -79,12 +84,12 @@ class Aside:
         if self._child is not None:
             return False
         try:
-            file = self._emptied_file()
-            self._child = Child(lambda: os.pwrite(file, pickle.dumps(function()), 0))
+            file, key = self._emptied_file(), os.urandom(KEY_BYTES)
+            self._child = Child(lambda: os.pwrite(file, _sealed(pickle.dumps(function()), key), 0))
         except OSError as error:
             logger.warning("there is no room for a process that does something aside: %s", error)
             return False
-        self._deadline = time.monotonic() + self._seconds
+        self._deadline, self._key = time.monotonic() + self._seconds, key
         return True
 
     def _emptied_file(self) -> int:
@@ -115,10 +120,19 @@ class Aside:
         self._child = None
         if child.status:
             return Answer(is_whole=False)
-        try:
-            return Answer(is_whole=True, value=pickle.loads(os.pread(file, os.fstat(file).st_size, 0)))
-        except Exception:  # whatever a job has left there that was forked meanwhile
+        seal, answer = os.pread(file, SEAL_BYTES, 0), os.pread(file, os.fstat(file).st_size, SEAL_BYTES)
+        if not hmac.compare_digest(seal, _seal_of(answer, self._key)):  # a job may have left anything there
             return Answer(is_whole=False)
+        return Answer(is_whole=True, value=pickle.loads(answer))
+
+
+def _sealed(answer: bytes, key: bytes) -> bytes:
+    return _seal_of(answer, key) + answer
+
+
+def _seal_of(answer: bytes, key: bytes) -> bytes:
+    """Who has the file open, as work-horses have, does not know the key of what was begun after they were forked."""
+    return hmac.digest(key, answer, "sha256")
 
 
 class AsideWorker(SweepingWorker):

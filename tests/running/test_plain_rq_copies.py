@@ -6,6 +6,7 @@ What RQ enqueues anew, by a retry or by hand, runs again.
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import django_rq
 import pytest
@@ -257,3 +258,27 @@ def test_a_redis_that_cannot_be_told_changes_no_outcome(
     rq_job = queue.enqueue(jobs.record, "acme", "once", history.path)
     work()
     assert (history.started(), rq_job.get_status()) == (["once"], JobStatus.FINISHED)
+
+
+@pytest.mark.parametrize("how", ["the job", "its id"])
+def test_what_is_enqueued_anew_while_it_runs_runs_again(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """As a periodic job with an id of its own whose run takes longer than its period."""
+    note = rq_copies.belong_to
+
+    def enqueued_anew(uuid: UUID, rq_job: Job) -> None:
+        note(uuid, rq_job)
+        if TenantJob.objects.count() > 1:
+            return
+        if how == "the job":
+            queue.enqueue_job(Job.fetch(rq_job.id, connection=queue.connection))
+        else:
+            queue.enqueue(jobs.record, "acme", "nightly", history.path, job_id=rq_job.id)
+
+    monkeypatch.setattr(rq_copies, "belong_to", enqueued_anew)
+    queue.enqueue(jobs.record, "acme", "nightly", history.path, job_id="nightly")
+    work()
+    assert history.started() == ["nightly"] * 2
+    assert states() == ["finished"] * 2
+    assert counters_match()

@@ -1,0 +1,57 @@
+"""What comes of something done aside, where others have its file open too."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from typing import Any
+
+import pytest
+
+from tenant_slots.workers.aside import Answer, Aside
+from tests.processes import wait_until
+
+unpickled: list[str] = []
+
+
+class Left:
+    """By a job, whose work-horse has the file open."""
+
+    def __reduce__(self) -> Any:
+        return do_something, ("by the worker",)
+
+
+def do_something(what: str) -> None:
+    unpickled.append(what)
+
+
+def answered(left: bytes | None, at: int = 0) -> Answer | None:
+    one = Aside(30)
+    assert one.start(lambda: "the first")
+    assert one.answer(30)
+    assert one.start(lambda: "the second")
+    assert one._child is not None
+    wait_until(one._child.has_ended)
+    if left is not None:
+        assert one._file is not None
+        os.pwrite(one._file, left, at)
+    return one.answer()
+
+
+@pytest.mark.parametrize("at", [0, 32])
+def test_what_a_job_has_left_in_the_file_is_not_unpickled(at: int) -> None:
+    answer = answered(pickle.dumps(Left()), at)
+    assert answer is not None
+    assert (answer.is_whole, answer.value, unpickled) == (False, None, [])
+
+
+def test_control_else_it_is_the_answer() -> None:
+    answer = answered(None)
+    assert answer is not None
+    assert (answer.is_whole, answer.value) == (True, "the second")
+
+
+def test_control_what_is_left_there_would_do_something() -> None:
+    pickle.loads(pickle.dumps(Left()))
+    assert unpickled == ["by the worker"]
+    unpickled.clear()
