@@ -13,8 +13,8 @@ from typing import NamedTuple
 LONGEST_LOOK = 0.2
 """Seconds for which one tenant's locked row may hold up the turns of others, while no other one is known to be held."""
 
-SHORT_LOOK = 0.05
-"""Seconds for which it may in any case. Workers that take turns with one tenant's row are through with it by then."""
+SHORT_LOOK = 0.02
+"""Seconds for which it may in any case. Workers that take turns with a row mostly are through by then."""
 
 SHORTEST_LOOK = 0.001
 """The same for one that has been held time and again, where many are."""

@@ -44,7 +44,7 @@ def test_one_that_others_want_too_has_time_and_comes_back_soon_however_many_are_
 
 
 def test_one_that_is_free_is_waited_for_as_before() -> None:
-    seconds_for(range(20), looks=3)
+    seconds_for(range(50), looks=3)
     held.forget(1)
     held.forget(1000)
     assert held.seconds_to_wait(1) == held.SHORT_LOOK
