@@ -53,8 +53,9 @@ local function raw_of(field)
 end
 
 -- done: virtual seconds of ended jobs. ahead: what those under way are charged. begun: the sum of their starts; jobs: how
--- many. mean: seconds a job takes, negative if not known. share: 0 if not known. left: measured virtual time when it left the
--- order, left_at: then. offers: counts them. frees: counts when it could do more, as by a free slot. parked: it left because it was full.
+-- many. mean: seconds a job takes, negative if not known. share: 0 if not known. left: measured virtual time when it left
+-- the order, left_at: then. offers: counts them. frees: counts when it could do more, as by a free slot. parked: it left
+-- because it was full.
 local function new_record(queue, tenant, values)
   local r = {queue = queue, tenant = tenant}
   r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.frees, r.parked =

@@ -20,7 +20,7 @@ SHORTEST_LOOK = 0.001
 """The same for one that has been held time and again, where many are."""
 
 SEVERAL = 4
-"""Others that are held halve how long the next one is waited for."""
+"""So many others that are held halve how long the next one is waited for."""
 
 TIME_AND_AGAIN = 2
 """Looks in a row, a moment apart: then it is a transaction that stays open, and not ours by turns."""
@@ -53,6 +53,8 @@ class Seen(NamedTuple):
     """In a row."""
 
 
+NEVER = Seen(0.0, 0)
+
 _seen: dict[int, Seen] = {}
 """By primary key; the one that was found last comes last. A thread that changes it beside another does no harm."""
 
@@ -64,8 +66,9 @@ def is_known(tenant_queue_id: int) -> bool:
 
 def seconds_to_wait(tenant_queue_id: int) -> float:
     """For this one: the more others are held, the sooner it is given up."""
-    others = len(_seen) - is_known(tenant_queue_id)
-    if others >= SEVERAL and _is_held_for_long(tenant_queue_id):
+    seen = _seen.get(tenant_queue_id, NEVER)
+    others = len(_seen) - (seen is not NEVER)
+    if others >= SEVERAL and seen.times >= TIME_AND_AGAIN:
         return SHORTEST_LOOK
     return max(SHORT_LOOK, LONGEST_LOOK / (1 + others / SEVERAL))
 
@@ -73,26 +76,16 @@ def seconds_to_wait(tenant_queue_id: int) -> float:
 def note(tenant_queue_id: int, seconds: float) -> float:
     """It is held, which it took so many seconds to see. Returns those until it comes back."""
     now = time.monotonic()
-    before = _seen.pop(tenant_queue_id, Seen(now, 0))
+    times = _seen.pop(tenant_queue_id, NEVER).times
     for pk in list(islice(_seen, FORGOTTEN_AT_ONCE)):
-        if _seen.get(pk, before).at < now - REMEMBERED:
+        if _seen.get(pk, NEVER).at < now - REMEMBERED:
             _seen.pop(pk, None)
-    comes_back = MOMENT if before.times else FIRST_MOMENT
-    if _is_seen_for_long(before):
-        comes_back = min(LONGEST_MOMENT, max(MOMENT, TIMES_AS_LONG * (1 + len(_seen)) * seconds))
-    _seen[tenant_queue_id] = Seen(now, before.times + 1)
-    return comes_back
+    _seen[tenant_queue_id] = Seen(now, times + 1)
+    if times >= TIME_AND_AGAIN:
+        return min(LONGEST_MOMENT, max(MOMENT, TIMES_AS_LONG * len(_seen) * seconds))
+    return MOMENT if times else FIRST_MOMENT
 
 
 def forget(tenant_queue_id: int) -> None:
     """It is not held any more."""
     _seen.pop(tenant_queue_id, None)
-
-
-def _is_held_for_long(tenant_queue_id: int) -> bool:
-    seen = _seen.get(tenant_queue_id)
-    return seen is not None and _is_seen_for_long(seen)
-
-
-def _is_seen_for_long(seen: Seen) -> bool:
-    return seen.times >= TIME_AND_AGAIN

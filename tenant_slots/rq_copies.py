@@ -26,10 +26,10 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
     Raises:
         RedisError: Redis cannot be asked.
     """
-    latest = rq_job.connection.hget(rq_job.key, "enqueued_at")
-    if latest is None:  # RQ has forgotten the job, or has never enqueued it
+    latest = _latest(rq_job)
+    if latest is None:
         return
-    times = sorted({as_text(latest), _enqueued_at(rq_job)} - {""})
+    times = sorted({latest, _enqueued_at(rq_job)} - {""})
     rq_job.connection.hset(rq_job.key, RUN, " ".join([str(uuid), *times]))
 
 
@@ -39,9 +39,9 @@ def take_over(rq_job: Job) -> None:
     Raises:
         RedisError: Redis cannot be asked.
     """
-    latest = rq_job.connection.hget(rq_job.key, "enqueued_at")
-    if latest is not None and as_text(latest) != _enqueued_at(rq_job):
-        rq_job.enqueued_at = utcparse(as_text(latest))
+    latest = _latest(rq_job)
+    if latest is not None and latest != _enqueued_at(rq_job):
+        rq_job.enqueued_at = utcparse(latest)
 
 
 def row_of(rq_job: Job) -> UUID | None:
@@ -63,8 +63,13 @@ def is_enqueued_anew(rq_job: Job) -> bool:
     Raises:
         RedisError: Redis cannot be asked.
     """
-    latest = rq_job.connection.hget(rq_job.key, "enqueued_at")
-    return latest is not None and as_text(latest) != _enqueued_at(rq_job)
+    return _latest(rq_job) not in (None, _enqueued_at(rq_job))
+
+
+def _latest(rq_job: Job) -> str | None:
+    """When RQ enqueued the job last; None if it has forgotten the job, or has never enqueued it."""
+    found = rq_job.connection.hget(rq_job.key, "enqueued_at")
+    return None if found is None else as_text(found)
 
 
 def _enqueued_at(rq_job: Job) -> str:
