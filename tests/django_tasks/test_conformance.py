@@ -100,9 +100,29 @@ def test_control_a_backend_that_does_not_do_as_it_says_is_found_out(backend: str
     assert len(outcome.failures) == 1, outcome.errors
 
 
+class AtOnce(Controlled):
+    runs_at_once = True
+
+    def prepared(self, task: Any) -> Any:
+        return task
+
+    def run_tasks(self) -> None:
+        """Nothing is left to run."""
+
+
 class RunsNothing(Controlled):
     def run_tasks(self) -> None:
         """As of workers that are elsewhere, whose signals nobody hears here."""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_several_backends_are_tested_in_one_process_in_any_order(no_workers: None) -> None:
+    """Each has Tasks of its own class."""
+    for backend in ("tests.django_tasks.backends.Immediate", OURS["default"]["BACKEND"]) * 2:
+        with override_settings(TASKS={"default": {"BACKEND": backend}}):
+            is_ours = backend == OURS["default"]["BACKEND"]
+            outcome = outcome_of(Controlled("test_coroutines") if is_ours else AtOnce("test_coroutines"))
+        assert outcome.wasSuccessful(), outcome.errors
 
 
 @pytest.mark.django_db(transaction=True)
