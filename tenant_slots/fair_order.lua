@@ -262,12 +262,17 @@ local function come_back(record, virtual)
   record.done = math.max(record.done, start - record.ahead)
 end
 
+-- It comes with nothing to its account.
+local function is_newcomer(record, virtual)
+  return record.parked == 0 and record.jobs == 0 and record.done + record.ahead <= virtual
+end
+
 local function enter(record)
   if place_of(record) then return end
   local virtual = times_of(record.queue).virtual + STEP
   note(record.queue, 'virtual', virtual)
   come_back(record, virtual)
-  if record.parked == 0 and record.jobs == 0 and record.done + record.ahead <= virtual then
+  if is_newcomer(record, virtual) then
     local newcomer = times_of(record.queue).newcomers + 1
     note(record.queue, 'newcomers', newcomer)
     redis.call('ZADD', key('order', record.queue), string.format('%.17g', FRONT + newcomer), record.tenant)
@@ -343,6 +348,13 @@ local function is_watched(queue)
 end
 
 local function somebody_waits(queue) return redis.call('ZCOUNT', key('idle', queue), now, '+inf') > 0 end
+
+-- The same, of whatever class it is.
+local function somebody_is_idle(queue)
+  if somebody_waits(queue) then return true end
+  local _, idle = stock_workers(queue)
+  return idle > 0
+end
 
 -- Who waits at RQ's list is woken. Not where a worker of RQ's waits too: that would pass over what is no job and begin its
 -- wait anew, without the heartbeat that comes at its end.
@@ -745,6 +757,28 @@ function operations.again(tenant, seconds, queue)
   turn_of(record, 1)
   if has_place then place(record) else record.left, record.left_at = measured(record), now end
   return told(record, 1, record.done + record.ahead <= other, not has_place)
+end
+
+-- Whether the tenant, which has no place in the order, would stand before this first one if it came now.
+local function comes_before(record, score)
+  local virtual = times_of(record.queue).virtual
+  come_back(record, virtual)
+  if is_newcomer(record, virtual) then return score >= 0 end
+  return record.done + record.ahead <= score
+end
+
+-- A worker has taken a plain job of the tenant from RQ's list. Is it its turn, or is nobody kept waiting? Then it is charged.
+function operations.begin(queue, tenant, share)
+  local record = read(queue, tenant)
+  learn_share(record, tonumber(share))
+  wake(queue)
+  local heads = redis.call('ZRANGE', key('order', queue), 0, 0, 'WITHSCORES')
+  local has_place = place_of(record)
+  local is_next = not heads[1] or heads[1] == tenant or (not has_place and comes_before(record, tonumber(heads[2])))
+  if not is_next and not somebody_is_idle(queue) then return false end
+  turn_of(record, 1)
+  if has_place then place(record) else record.left, record.left_at = measured(record), now end
+  return told(record, 1, false, not has_place)
 end
 
 -- The worker is there, and runs a job.

@@ -197,6 +197,14 @@ def again(slot: Freed) -> Turn | None:
     return _turn(_ask(slot.rq_queue, "again", *_flat(slot)))
 
 
+def begin(rq_queue: str, tenant_queue_id: int, share: int) -> Turn | None:
+    """A worker has taken a plain RQ job from a queue's list, and it turns out to be this tenant's: the turn for it.
+
+    None where others are to go first who wait for a worker. Arguments as of `offer`.
+    """
+    return _turn(_ask(rq_queue, "begin", rq_queue, tenant_queue_id, share))
+
+
 def show_presence(worker: str, rq_queues: list[str]) -> None:
     """The worker is there, and runs a job."""
     _ask(rq_queues[0], "here", worker, _seconds_alive(), *rq_queues)

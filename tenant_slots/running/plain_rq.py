@@ -15,12 +15,13 @@ from redis.exceptions import RedisError
 from rq import Retry, get_current_job
 from rq.job import Job
 
-from tenant_slots import logs, queue_directory, rq_copies, tenants, transitions
+from tenant_slots import fair_order, logs, queue_directory, rq_copies, tenants, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.transactions import bounded_at_once
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.exceptions import InvalidOption, UnknownQueue
 from tenant_slots.models import State, TenantJob, TenantJobQuerySet, TenantQueue, overflow_queue_of
+from tenant_slots.queue_directory import OUT_OF_REACH
 from tenant_slots.repair import lost_runs
 from tenant_slots.running import deliveries
 from tenant_slots.running.coroutines import completed_in_context
@@ -44,6 +45,9 @@ logger = logging.getLogger("tenant_slots")
 
 _unlimited: ContextVar[Job | None] = ContextVar("tenant_slots_unlimited", default=None)
 """The RQ job without a tenant that runs."""
+
+NO_WORKER = (None, "", SYNCHRONOUS)
+"""What RQ says of the worker of a job that its caller runs, on a synchronous queue."""
 
 LONGEST_ID: int = TenantJob._meta.get_field("rq_job_id").max_length or 0
 
@@ -97,7 +101,7 @@ def _timeout_for(task: TenantTask[..., Any], rq_job: Job) -> int | None:
     Whoever watches over the run has read RQ's record of the job by now, and is to have the right one from the start.
     """
     timeout: int | None = task.rq_options.get("timeout")
-    if timeout is None or rq_job.timeout == timeout or rq_job.worker_name in (None, "", SYNCHRONOUS):
+    if timeout is None or rq_job.timeout == timeout or rq_job.worker_name in NO_WORKER:
         return None
     with suppress(UnknownQueue):
         return timeout if rq_job.timeout == _timeout_of_queue(rq_job.origin) else None
@@ -239,10 +243,30 @@ def _in_backlog_or_slot(task: TenantTask[..., Any], tenant: str, rq_job: Job, ke
     job = _joined(row, task, rq_job, key)
     if job.state == State.RUNNING and lost_runs.reclaim_if_dead(job):
         job = _joined(row, task, rq_job, key)
-    if job.state == State.WAITING and not transitions.admit_here(job) and job.state == State.WAITING:
+    if job.state == State.WAITING and not _admitted_here(task, job, rq_job) and job.state == State.WAITING:
         transitions.offer(row.pk, job.rq_queue_name, row.share)
         job.refresh_from_db(fields=["state", "attempt"])
     return job
+
+
+def _admitted_here(task: TenantTask[..., Any], job: TenantJob, rq_job: Job) -> bool:
+    """In fair order, where the job is one that waits and a worker has taken it."""
+    if app_settings.IMMEDIATE or task.on_busy != WAIT or rq_job.worker_name in NO_WORKER:
+        return transitions.admit_here(job)
+    row, admitted = job.tenant_queue, False
+    try:
+        turn = fair_order.begin(job.rq_queue_name, row.pk, row.share)
+    except OUT_OF_REACH:
+        return transitions.admit_here(job)
+    if turn is None:
+        return False
+    try:
+        admitted = transitions.admit_here(job)
+    finally:
+        if not admitted:
+            with suppress(*OUT_OF_REACH):
+                fair_order.undo(turn)
+    return admitted
 
 
 def _placed(rq_job: Job) -> TenantJobQuerySet:
