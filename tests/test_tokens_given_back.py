@@ -13,6 +13,7 @@ from tenant_slots import rates, transitions
 from tenant_slots.db import clock
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
+from tests import jobs
 from tests.factories import (
     counters_match,
     fresh,
@@ -93,3 +94,20 @@ def test_nor_one_whose_row_cannot_be_read(row: TenantQueue, run_all: Callable[[]
         cursor.execute("UPDATE tenant_slots_tenantjob SET options = '3' WHERE id = %s", [job.pk])
     assert run(run_all, job) == State.FAILED
     assert taken(row) == 1
+
+
+@WAYS
+def test_each_start_of_a_job_that_is_tried_again_takes_one(row: TenantQueue, run_all: Callable[[], object]) -> None:
+    job = jobs.throttled.enqueue(row.tenant, problem="the partner is away")
+    run_all()
+    assert (fresh(job).state, job.attempt) == (State.FAILED, 2)
+    assert taken(row) == 2
+
+
+@WAYS
+def test_without_a_token_left_the_next_try_waits(row: TenantQueue, run_all: Callable[[], object]) -> None:
+    assert TenantQueue.objects.filter(pk=row.pk).update(**rates.taken(BURST - 1))
+    job = jobs.throttled.enqueue(row.tenant, problem="the partner is away")
+    run_all()
+    assert (fresh(job).state, job.attempt) == (State.WAITING, 1)
+    assert taken(row) == BURST

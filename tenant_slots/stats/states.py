@@ -24,7 +24,7 @@ class QueueState(StrEnum):
     AT_LIMIT = "at_limit"
     """All its slots are taken, or its limit is 0 and jobs wait."""
     WAITS_FOR_WORKER = "waits_for_worker"
-    """Jobs wait although slots are free: the next worker that its turn comes to takes one."""
+    """Jobs wait although slots are free, or one that has a slot does: the next worker that its turn comes to takes one."""
     KEY_LIMIT = "key_limit"
     """Jobs wait, slots are free, and the concurrency key of each of these jobs is at its limit."""
     ACTIVE = "active"
@@ -47,6 +47,7 @@ def state_of_row() -> Any:
         (~rests.is_over(), QueueState.RESTING),
         (Q(current_job__gt=F("max_job")), QueueState.OVER),
         (~rates.allows(1) & waits, QueueState.RATE),
+        (Exists(jobs.queued().jobs()), QueueState.WAITS_FOR_WORKER),
         (Q(current_job__gte=F("max_job")) & (Q(current_job__gt=0) | waits), QueueState.AT_LIMIT),
         (waits & (Q(max_job_per_key=None) | has_a_job_below_its_key_limit()), QueueState.WAITS_FOR_WORKER),
         (waits, QueueState.KEY_LIMIT),

@@ -52,6 +52,10 @@ def runs(queue: TenantQueue, **values: Any) -> None:
         ({"max_job": 2, "current_job": 2}, [], QueueState.AT_LIMIT),
         ({"max_job": 2, "current_job": 2}, ["waiting"], QueueState.AT_LIMIT),
         ({"max_job": 2, "current_job": 1}, ["waiting"], QueueState.WAITS_FOR_WORKER),
+        ({"max_job": 1, "current_job": 1}, ["queued"], QueueState.WAITS_FOR_WORKER),
+        ({"max_job": 1, "current_job": 1}, ["queued", "waiting"], QueueState.WAITS_FOR_WORKER),
+        ({"max_job": 1, "current_job": 1}, ["queued reservation", "waiting"], QueueState.AT_LIMIT),
+        ({"max_job": 1, "current_job": 2}, ["queued"], QueueState.OVER),
         ({"max_job": 0}, ["waiting"], QueueState.AT_LIMIT),
         ({**RATE, "rate_empty_at": None}, ["waiting"], QueueState.WAITS_FOR_WORKER),
         ({**RATE, "rate_empty_at": NOW}, ["waiting"], QueueState.RATE),
@@ -73,6 +77,8 @@ def test_a_row_has_one_state_and_is_found_by_it(values: Any, jobs: list[str], st
     for job in jobs:
         if job == "waiting":
             waiting_job(queue)
+        elif job.startswith("queued"):
+            waiting_job(queue, state=State.QUEUED, kind=Kind.RESERVATION if "reservation" in job else Kind.JOB)
         else:
             runs(queue, beat_at=ago(minutes=5), beats=job == "stale")
     assert row_of(queue).state == state

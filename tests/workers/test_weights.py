@@ -13,8 +13,10 @@ from rq import Queue
 from rq.job import Job
 from rq.worker import BaseWorker, DequeueStrategy
 
+from tenant_slots import transitions
+from tenant_slots.models import overflow_queue_of
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, weights
-from tests.factories import DeafWorker
+from tests.factories import DeafWorker, tenant_queue, waiting_job
 
 DRAWS = 20_000
 WITHIN = 0.015
@@ -149,3 +151,17 @@ def test_every_worker_class_draws(worker_class: type[BaseWorker], monkeypatch: p
     queue = django_rq.get_queue(A)
     worker_class([queue], connection=queue.connection).work(burst=True)
     assert drawn
+
+
+@pytest.mark.django_db(transaction=True)
+@override_settings(TENANT_SLOTS={"QUEUE_WEIGHTS": WEIGHTS})
+def test_so_it_does_for_the_turns_of_tenants(no_workers: None) -> None:
+    """Whose jobs are in no list of RQ until a worker takes them; in each queue 60 wait, one of them admitted ahead."""
+    for name in (A, B, C):
+        row = tenant_queue(name, max_job=60)
+        for _ in range(60):
+            waiting_job(row, rq_queue=overflow_queue_of(name, row.queue))
+        transitions.offer(row.pk, name)
+    taken = order_of_runs(A, B, C)
+    assert len(taken) == 180
+    assert Counter(taken[:90])[A] > Counter(taken[:90])[B] > Counter(taken[:90])[C] > 0
