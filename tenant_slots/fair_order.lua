@@ -349,13 +349,6 @@ end
 
 local function somebody_waits(queue) return redis.call('ZCOUNT', key('idle', queue), now, '+inf') > 0 end
 
--- The same, of whatever class it is.
-local function somebody_is_idle(queue)
-  if somebody_waits(queue) then return true end
-  local _, idle = stock_workers(queue)
-  return idle > 0
-end
-
 -- Who waits at RQ's list is woken. Not where a worker of RQ's waits too: that would pass over what is no job and begin its
 -- wait anew, without the heartbeat that comes at its end.
 local function wake_somebody(queue)
@@ -759,24 +752,29 @@ function operations.again(tenant, seconds, queue)
   return told(record, 1, record.done + record.ahead <= other, not has_place)
 end
 
--- Whether the tenant, which has no place in the order, would stand before this first one if it came now.
+-- Whether the tenant, which has come back and has no place in the order, would stand before this first one.
 local function comes_before(record, score)
-  local virtual = times_of(record.queue).virtual
-  come_back(record, virtual)
-  if is_newcomer(record, virtual) then return score >= 0 end
+  if is_newcomer(record, times_of(record.queue).virtual) then return score >= 0 end
   return record.done + record.ahead <= score
 end
 
 -- A worker has taken a plain job of the tenant from RQ's list. Is it its turn, or is nobody kept waiting? Then it is charged.
+-- Whoever goes before others whose turn it is does not move the clock, over these.
 function operations.begin(queue, tenant, share)
   local record = read(queue, tenant)
   learn_share(record, tonumber(share))
   wake(queue)
-  local heads = redis.call('ZRANGE', key('order', queue), 0, 0, 'WITHSCORES')
   local has_place = place_of(record)
-  local is_next = not heads[1] or heads[1] == tenant or (not has_place and comes_before(record, tonumber(heads[2])))
-  if not is_next and not somebody_is_idle(queue) then return false end
-  turn_of(record, 1)
+  if not has_place then come_back(record, times_of(queue).virtual) end
+  local heads = redis.call('ZRANGE', key('order', queue), 0, 0, 'WITHSCORES')
+  if not heads[1] or heads[1] == tenant or (not has_place and comes_before(record, tonumber(heads[2]))) then
+    turn_of(record, 1)
+  elseif somebody_waits(queue) then
+    begin(record, 1)
+    write(record)
+  else
+    return false
+  end
   if has_place then place(record) else record.left, record.left_at = measured(record), now end
   return told(record, 1, false, not has_place)
 end

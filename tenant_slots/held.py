@@ -7,7 +7,7 @@ hundreds, as by one UPDATE in a transaction that stays open, to wait so long for
 from __future__ import annotations
 
 import time
-from itertools import islice
+from collections import OrderedDict
 from typing import NamedTuple
 
 LONGEST_LOOK = 0.2
@@ -40,9 +40,6 @@ TIMES_AS_LONG = 5
 REMEMBERED = 30
 """Seconds for which one counts that was held once. It is looked at again before that, though not always by us."""
 
-FORGOTTEN_AT_ONCE = 100
-"""Of those that count no more. A look takes no longer however many there were."""
-
 
 class Seen(NamedTuple):
     """A tenant queue was held."""
@@ -55,7 +52,7 @@ class Seen(NamedTuple):
 
 NEVER = Seen(0.0, 0)
 
-_seen: dict[int, Seen] = {}
+_seen: OrderedDict[int, Seen] = OrderedDict()
 """By primary key; the one that was found last comes last. A thread that changes it beside another does no harm."""
 
 
@@ -66,6 +63,7 @@ def is_known(tenant_queue_id: int) -> bool:
 
 def seconds_to_wait(tenant_queue_id: int) -> float:
     """For this one: the more others are held, the sooner it is given up."""
+    _forget_old()
     seen = _seen.get(tenant_queue_id, NEVER)
     others = len(_seen) - (seen is not NEVER)
     if others >= SEVERAL and seen.times >= TIME_AND_AGAIN:
@@ -75,11 +73,8 @@ def seconds_to_wait(tenant_queue_id: int) -> float:
 
 def note(tenant_queue_id: int, seconds: float) -> float:
     """It is held, which it took so many seconds to see. Returns those until it comes back."""
-    now = time.monotonic()
+    now = _forget_old()
     times = _seen.pop(tenant_queue_id, NEVER).times
-    for pk in list(islice(_seen, FORGOTTEN_AT_ONCE)):
-        if _seen.get(pk, NEVER).at < now - REMEMBERED:
-            _seen.pop(pk, None)
     _seen[tenant_queue_id] = Seen(now, times + 1)
     if times >= TIME_AND_AGAIN:
         return min(LONGEST_MOMENT, max(MOMENT, TIMES_AS_LONG * len(_seen) * seconds))
@@ -89,3 +84,11 @@ def note(tenant_queue_id: int, seconds: float) -> float:
 def forget(tenant_queue_id: int) -> None:
     """It is not held any more."""
     _seen.pop(tenant_queue_id, None)
+
+
+def _forget_old() -> float:
+    """Those that count no more, which come first. Returns the time."""
+    now = time.monotonic()
+    while (oldest := next(iter(_seen), None)) is not None and _seen.get(oldest, NEVER).at < now - REMEMBERED:
+        _seen.pop(oldest, None)
+    return now

@@ -8,10 +8,11 @@ Whatever is to run a job again, RQ's retry, a requeue by hand, its scheduler, en
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 from rq.job import Job
-from rq.utils import as_text, utcformat, utcparse
+from rq.utils import as_text, utcformat
 
 RUN = "tenant_slots_copies_of"
 """Field of RQ's record of a plain job: the job's row, and when that was enqueued which it stands for."""
@@ -33,15 +34,20 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
     rq_job.connection.hset(rq_job.key, RUN, " ".join([str(uuid), *times]))
 
 
-def take_over(rq_job: Job) -> None:
-    """If it was enqueued again since it began: RQ writes of it at the end of the run what this object has.
+def keep_latest(rq_job: Job) -> None:
+    """RQ may enqueue the job again while this delivery of it runs: what that saves leaves alone when that was.
 
-    Raises:
-        RedisError: Redis cannot be asked.
+    RQ writes the whole record at the end of a run, and so does a function that saves its job.
     """
-    latest = _latest(rq_job)
-    if latest is not None and latest != _enqueued_at(rq_job):
-        rq_job.enqueued_at = utcparse(latest)
+    delivered, to_dict = rq_job.enqueued_at, rq_job.to_dict
+
+    def without_time(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        fields: dict[str, Any] = to_dict(*args, **kwargs)
+        if rq_job.enqueued_at == delivered:
+            fields.pop("enqueued_at", None)
+        return fields
+
+    rq_job.to_dict = without_time  # type: ignore[method-assign]
 
 
 def row_of(rq_job: Job) -> UUID | None:

@@ -62,3 +62,12 @@ def test_one_that_nobody_has_looked_at_for_long_counts_no_more(monkeypatch: pyte
 def test_the_longer_it_takes_to_look_at_all_the_later_they_come_back(number: int, seconds: float) -> None:
     seconds_for(range(number), looks=2)
     assert held.note(0, 0.005) == seconds
+
+
+@pytest.mark.parametrize("number", [10, 1000])
+def test_nor_does_what_was_held_time_and_again_long_ago(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds_for(range(number), looks=3)
+    later = time.monotonic() + held.REMEMBERED + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert held.seconds_to_wait(5) == held.LONGEST_LOOK
+    assert held.note(5, 0.2) == held.FIRST_MOMENT

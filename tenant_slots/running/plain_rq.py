@@ -138,7 +138,6 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
     finally:
         with suppress(RedisError):
             deliveries.forget_later(rq_job)
-            rq_copies.take_over(rq_job)
 
 
 def _require_storable_id(task: TenantTask[..., Any], rq_job: Job) -> None:
@@ -161,6 +160,7 @@ def _run_unlimited(call: TaskCall, rq_job: Job) -> Any:
 
 
 def _run_call(call: TaskCall, rq_job: Job, job: TenantJob) -> Any:
+    rq_copies.keep_latest(rq_job)
     with suppress(RedisError):
         rq_copies.belong_to(job.uuid, rq_job)
     job.require_readable("context")

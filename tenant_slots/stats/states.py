@@ -24,7 +24,7 @@ class QueueState(StrEnum):
     AT_LIMIT = "at_limit"
     """All its slots are taken, or its limit is 0 and jobs wait."""
     WAITS_FOR_WORKER = "waits_for_worker"
-    """Jobs wait although slots are free, or one that has a slot does: the next worker that its turn comes to takes one."""
+    """Jobs wait although slots are free, or one has a slot already: the next worker whose turn it is takes one."""
     KEY_LIMIT = "key_limit"
     """Jobs wait, slots are free, and the concurrency key of each of these jobs is at its limit."""
     ACTIVE = "active"

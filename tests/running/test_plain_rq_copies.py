@@ -11,11 +11,11 @@ from uuid import UUID
 import django_rq
 import pytest
 from redis.exceptions import ResponseError
-from rq import Queue, Retry
+from rq import Callback, Queue, Retry, get_current_job
 from rq.job import Job, JobStatus
 from rq.scheduler import RQScheduler
 
-from tenant_slots import rq_copies
+from tenant_slots import rq_copies, tenant_job
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import lost_runs
 from tests import jobs
@@ -282,3 +282,46 @@ def test_what_is_enqueued_anew_while_it_runs_runs_again(
     assert history.started() == ["nightly"] * 2
     assert states() == ["finished"] * 2
     assert counters_match()
+
+
+def enqueues_itself(rq_job: Job) -> None:
+    """Once, by its id, as what runs on a schedule of its own does."""
+    queue = django_rq.get_queue("imports")
+    if queue.connection.incr("tests:enqueued anew") == 1:
+        queue.enqueue(rq_job.func_name, *rq_job.args, job_id=rq_job.id)
+
+
+def enqueue_again(rq_job: Job, connection: Any, result: Any) -> None:
+    enqueues_itself(rq_job)
+
+
+def test_what_its_callback_enqueues_anew_by_its_id_runs_again(queue: Queue, history: History) -> None:
+    queue.enqueue(jobs.record, "acme", "tick", history.path, job_id="nightly", on_success=Callback(enqueue_again))
+    work()
+    assert (history.started(), states()) == (["tick"] * 2, [State.FINISHED] * 2)
+
+
+@tenant_job("imports", tenant="tenant")
+def saves_its_job(tenant: str, name: str, history: str) -> None:
+    rq_job = get_current_job()
+    assert rq_job is not None
+    enqueues_itself(rq_job)
+    rq_job.meta["progress"] = 50
+    rq_job.save()
+    jobs.note(history, "start", tenant, name)
+
+
+def test_so_does_what_was_enqueued_before_the_function_saves_its_job(queue: Queue, history: History) -> None:
+    rq_job = queue.enqueue(saves_its_job, "acme", "tick", history.path, job_id="nightly")
+    work()
+    assert (history.started(), states()) == (["tick"] * 2, [State.FINISHED] * 2)
+    assert rq_job.get_meta() == {"progress": 50}
+
+
+def test_control_where_a_save_writes_back_what_was_delivered_it_is_taken_for_a_copy(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rq_copies, "keep_latest", lambda rq_job: None)
+    queue.enqueue(saves_its_job, "acme", "tick", history.path, job_id="nightly")
+    work()
+    assert history.started() == ["tick"]

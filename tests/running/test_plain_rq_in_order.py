@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rq.job import Job
 
 from tenant_slots import fair_order, transitions
 from tenant_slots.decorators import tenant_job
-from tenant_slots.fair_order import NOTHING_CHARGED, Freed
+from tenant_slots.fair_order import NOTHING_CHARGED, Freed, Turn
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.tasks.on_busy import DISCARD
 from tenant_slots.workers import TenantSimpleWorker
@@ -41,10 +42,14 @@ def whale() -> TenantQueue:
     row = tenant_queue("whale", max_job=50)
     fair_order.offer(QUEUE, [(row.pk, 1)])
     fair_order.freed(Freed(row.pk, 3600.0, QUEUE, is_over=True))
+    fair_order.drop(next_turn(), is_full=False)
+    return row
+
+
+def next_turn() -> Turn:
     turn = fair_order.next_turn(QUEUE, "the test")
     assert turn is not None
-    fair_order.drop(turn, is_full=False)
-    return row
+    return turn
 
 
 @pytest.fixture
@@ -88,7 +93,7 @@ def test_it_waits_for_the_turns_of_others_that_have_had_less(
 def test_control_it_goes_before_them_where_nobody_asks_whose_turn_it_is(
     whale: TenantQueue, history: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair_order, "begin", lambda *_: fair_order.Turn(QUEUE, whale.pk, jobs=0, offers=0))
+    monkeypatch.setattr(fair_order, "begin", lambda *_: Turn(QUEUE, whale.pk, jobs=0, offers=0))
     for one in range(3):
         plain("whale", f"whale-{one}", history)
     others_wait(5, history)
@@ -233,3 +238,70 @@ def test_one_that_waits_for_its_own_tenants_jobs_has_their_turn(history: str) ->
     assert started(history) == ["behind"]
     assert TenantJob.objects.get(pk=before.pk).has_ended
     assert records(row.pk)[QUEUE].jobs == 0
+
+
+def busy_for_an_hour(history: str) -> list[TenantQueue]:
+    """Two tenants that nobody waits beside: the queue's clock says how long."""
+    rows = [tenant_queue(f"old-{number}", max_job=50) for number in range(2)]
+    for seconds in (3600.0, 1.0, 1.0):
+        fair_order.offer(QUEUE, [(row.pk, 1) for row in rows])
+        for _ in rows:
+            turn = next_turn()
+            fair_order.drop(turn, 1, is_full=False)
+            fair_order.freed(Freed(turn.tenant_queue_id, seconds, QUEUE, is_over=True))
+    assert not fair_order.tenants_in(QUEUE)
+    return rows
+
+
+def turns(number: int, *rows: TenantQueue) -> Counter[str]:
+    """How many of the next ones each has, where all have something to run, for a second each."""
+    names = {row.pk: row.tenant for row in rows}
+    fair_order.offer(QUEUE, [(row.pk, 1) for row in rows])
+    had: Counter[str] = Counter()
+    for _ in range(number):
+        turn = next_turn()
+        fair_order.undo(turn, 1)
+        fair_order.freed(Freed(turn.tenant_queue_id, 1.0, QUEUE))
+        had[names[turn.tenant_queue_id]] += 1
+    return had
+
+
+@pytest.mark.parametrize("way", ["plain", "enqueued", "tried"])
+def test_one_that_began_while_nobody_waited_leaves_its_tenant_no_credit(way: str, history: str) -> None:
+    """For the time before it came. Nor does one that has found its tenant paused."""
+    old = busy_for_an_hour(history)
+    new = tenant_queue("new", max_job=0 if way == "tried" else 50)
+    if way == "enqueued":
+        jobs.record.enqueue("new", "first", history)
+    else:
+        plain("new", "first", history)
+    work(max_jobs=1)
+    had = turns(30, *old, new)
+    assert max(had.values()) - min(had.values()) <= 2
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_one_that_goes_before_others_as_a_worker_is_idle_moves_the_clock_over_nobody(
+    begins: bool, whale: TenantQueue
+) -> None:
+    other, newcomer = tenant_queue("other", max_job=50), tenant_queue("newcomer", max_job=50)
+    turns(3, other)
+    pretend_idle(1)
+    if begins:
+        assert fair_order.begin(QUEUE, whale.pk, 1) is not None
+        fair_order.freed(Freed(whale.pk, 0.1, QUEUE, is_over=True))
+    had = turns(30, other, newcomer)
+    assert abs(had["other"] - had["newcomer"]) <= 4
+
+
+def test_one_whose_tenant_waits_itself_keeps_its_place_by_what_it_is_charged(whale: TenantQueue) -> None:
+    other = tenant_queue("other", max_job=50)
+    fair_order.offer(QUEUE, [(whale.pk, 1), (other.pk, 1)])
+    pretend_idle(1)
+    before = records(whale.pk)[QUEUE]
+    assert fair_order.begin(QUEUE, whale.pk, 1) is not None
+    after = records(whale.pk)[QUEUE]
+    assert (after.jobs, after.left_at) == (before.jobs + 1, before.left_at)
+    assert after.ahead > before.ahead
+    score = django_rq.get_connection(QUEUE).zscore(f"tenant_slots:order:{QUEUE}", whale.pk)
+    assert score == pytest.approx(after.done + after.ahead)
