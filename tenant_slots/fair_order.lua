@@ -759,15 +759,15 @@ local function comes_before(record, score)
 end
 
 -- A worker has taken a plain job of the tenant from RQ's list. Is it its turn, or is nobody kept waiting? Then it is charged.
--- Whoever goes before others whose turn it is does not move the clock, over these.
+-- Where others of its tenant wait their turn is for the first of these. Whoever goes before others does not move the clock.
 function operations.begin(queue, tenant, share)
   local record = read(queue, tenant)
   learn_share(record, tonumber(share))
   wake(queue)
-  local has_place = place_of(record)
-  if not has_place then come_back(record, times_of(queue).virtual) end
+  if place_of(record) then return false end
+  come_back(record, times_of(queue).virtual)
   local heads = redis.call('ZRANGE', key('order', queue), 0, 0, 'WITHSCORES')
-  if not heads[1] or heads[1] == tenant or (not has_place and comes_before(record, tonumber(heads[2]))) then
+  if not heads[1] or comes_before(record, tonumber(heads[2])) then
     turn_of(record, 1)
   elseif somebody_waits(queue) then
     begin(record, 1)
@@ -775,8 +775,8 @@ function operations.begin(queue, tenant, share)
   else
     return false
   end
-  if has_place then place(record) else record.left, record.left_at = measured(record), now end
-  return told(record, 1, false, not has_place)
+  record.left, record.left_at = measured(record), now
+  return told(record, 1, false, true)
 end
 
 -- The worker is there, and runs a job.

@@ -200,7 +200,7 @@ def again(slot: Freed) -> Turn | None:
 def begin(rq_queue: str, tenant_queue_id: int, share: int) -> Turn | None:
     """A worker has taken a plain RQ job from a queue's list, and it turns out to be this tenant's: the turn for it.
 
-    None where others are to go first who wait for a worker. Arguments as of `offer`.
+    None where others are to go first who wait for a worker, of its own tenant too. Arguments as of `offer`.
     """
     return _turn(_ask(rq_queue, "begin", rq_queue, tenant_queue_id, share))
 

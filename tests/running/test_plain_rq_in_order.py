@@ -21,7 +21,7 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.tasks.on_busy import DISCARD
 from tenant_slots.workers import TenantSimpleWorker
 from tests import jobs
-from tests.factories import DeafWorker, counters_match, pretend_idle, tenant_queue, waiting_job
+from tests.factories import DeafWorker, counters_match, pretend_idle, tenant_queue, waiting_job, worker_on_record
 from tests.history import History
 from tests.order_records import records
 from tests.sleeping import replace_sleep
@@ -241,7 +241,8 @@ def test_one_that_waits_for_its_own_tenants_jobs_has_their_turn(history: str) ->
 
 
 def busy_for_an_hour(history: str) -> list[TenantQueue]:
-    """Two tenants that nobody waits beside: the queue's clock says how long."""
+    """A worker with two tenants that nobody waits beside: the queue's clock says how long."""
+    worker_on_record("stock", of_ours=False)
     rows = [tenant_queue(f"old-{number}", max_job=50) for number in range(2)]
     for seconds in (3600.0, 1.0, 1.0):
         fair_order.offer(QUEUE, [(row.pk, 1) for row in rows])
@@ -257,7 +258,7 @@ def turns(number: int, *rows: TenantQueue) -> Counter[str]:
     """How many of the next ones each has, where all have something to run, for a second each."""
     names = {row.pk: row.tenant for row in rows}
     fair_order.offer(QUEUE, [(row.pk, 1) for row in rows])
-    had: Counter[str] = Counter()
+    had = Counter(dict.fromkeys(names.values(), 0))
     for _ in range(number):
         turn = next_turn()
         fair_order.undo(turn, 1)
@@ -276,32 +277,34 @@ def test_one_that_began_while_nobody_waited_leaves_its_tenant_no_credit(way: str
     else:
         plain("new", "first", history)
     work(max_jobs=1)
+    fair_order.tell_share(QUEUE, [(new.pk, 1)])  # as when it is not paused any more
     had = turns(30, *old, new)
     assert max(had.values()) - min(had.values()) <= 2
 
 
 @pytest.mark.parametrize("begins", [True, False])
-def test_one_that_goes_before_others_as_a_worker_is_idle_moves_the_clock_over_nobody(
-    begins: bool, whale: TenantQueue
-) -> None:
-    other, newcomer = tenant_queue("other", max_job=50), tenant_queue("newcomer", max_job=50)
+def test_one_that_goes_before_others_as_a_worker_is_idle_moves_the_clock_over_nobody(begins: bool) -> None:
+    long, other, newcomer = (tenant_queue(name, max_job=50) for name in ("long", "other", "newcomer"))
+    fair_order.offer(QUEUE, [(long.pk, 1)])
+    turn = next_turn()
+    fair_order.offer(QUEUE, [(other.pk, 1)])  # it waits while the long job runs
+    fair_order.drop(turn, 1, is_full=False)
+    fair_order.freed(Freed(long.pk, 2400.0, QUEUE, is_over=True))
     turns(3, other)
     pretend_idle(1)
     if begins:
-        assert fair_order.begin(QUEUE, whale.pk, 1) is not None
-        fair_order.freed(Freed(whale.pk, 0.1, QUEUE, is_over=True))
+        assert fair_order.begin(QUEUE, long.pk, 1) is not None
+        fair_order.freed(Freed(long.pk, 0.1, QUEUE, is_over=True))
     had = turns(30, other, newcomer)
     assert abs(had["other"] - had["newcomer"]) <= 4
 
 
-def test_one_whose_tenant_waits_itself_keeps_its_place_by_what_it_is_charged(whale: TenantQueue) -> None:
-    other = tenant_queue("other", max_job=50)
-    fair_order.offer(QUEUE, [(whale.pk, 1), (other.pk, 1)])
-    pretend_idle(1)
-    before = records(whale.pk)[QUEUE]
-    assert fair_order.begin(QUEUE, whale.pk, 1) is not None
-    after = records(whale.pk)[QUEUE]
-    assert (after.jobs, after.left_at) == (before.jobs + 1, before.left_at)
-    assert after.ahead > before.ahead
-    score = django_rq.get_connection(QUEUE).zscore(f"tenant_slots:order:{QUEUE}", whale.pk)
-    assert score == pytest.approx(after.done + after.ahead)
+def test_it_goes_before_none_of_its_own_tenant(history: str) -> None:
+    """Where others compete a tenant has one turn at a time, however many slots are free."""
+    tenant_queue("acme", max_job=50)
+    for number in range(12):
+        plain("acme", f"acme-{number}", history)
+    others_wait(8, history)
+    work(TenantSimpleWorker)
+    own = [name for name in started(history) if name.startswith("acme")]
+    assert own == [f"acme-{number}" for number in range(12)]
