@@ -758,25 +758,26 @@ local function comes_before(record, score)
   return record.done + record.ahead <= score
 end
 
--- A worker has taken a plain job of the tenant from RQ's list. Is it its turn, or is nobody kept waiting? Then it is charged.
--- Where others of its tenant wait their turn is for the first of these. Whoever goes before others does not move the clock.
-function operations.begin(queue, tenant, share)
+-- A worker has taken a plain job of the tenant from RQ's list. Is it its turn, or is nobody kept waiting? Then it is charged;
+-- one that does not wait is in any case. Where others of its tenant wait their turn is for the first of these. Whoever goes
+-- before others does not move the clock.
+function operations.begin(queue, tenant, share, waits)
   local record = read(queue, tenant)
   learn_share(record, tonumber(share))
   wake(queue)
-  if place_of(record) then return false end
-  come_back(record, times_of(queue).virtual)
+  local has_place = place_of(record)
+  if not has_place then come_back(record, times_of(queue).virtual) end
   local heads = redis.call('ZRANGE', key('order', queue), 0, 0, 'WITHSCORES')
-  if not heads[1] or comes_before(record, tonumber(heads[2])) then
+  if not has_place and (not heads[1] or comes_before(record, tonumber(heads[2]))) then
     turn_of(record, 1)
-  elseif somebody_waits(queue) then
+  elseif waits == '0' or (not has_place and somebody_waits(queue)) then
     begin(record, 1)
     write(record)
   else
     return false
   end
-  record.left, record.left_at = measured(record), now
-  return told(record, 1, false, true)
+  if has_place then place(record) else record.left, record.left_at = measured(record), now end
+  return told(record, 1, false, not has_place)
 end
 
 -- The worker is there, and runs a job.

@@ -197,12 +197,16 @@ def again(slot: Freed) -> Turn | None:
     return _turn(_ask(slot.rq_queue, "again", *_flat(slot)))
 
 
-def begin(rq_queue: str, tenant_queue_id: int, share: int) -> Turn | None:
+def begin(rq_queue: str, tenant_queue_id: int, share: int, *, waits: bool) -> Turn | None:
     """A worker has taken a plain RQ job from a queue's list, and it turns out to be this tenant's: the turn for it.
 
-    None where others are to go first who wait for a worker, of its own tenant too. Arguments as of `offer`.
+    None where others are to go first who wait for a worker, of its own tenant too.
+
+    Args:
+        rq_queue, tenant_queue_id, share: as of `offer`.
+        waits: whether the job waits then. One that does not is charged all the same.
     """
-    return _turn(_ask(rq_queue, "begin", rq_queue, tenant_queue_id, share))
+    return _turn(_ask(rq_queue, "begin", rq_queue, tenant_queue_id, share, int(waits)))
 
 
 def show_presence(worker: str, rq_queues: list[str]) -> None:

@@ -250,12 +250,12 @@ def _in_backlog_or_slot(task: TenantTask[..., Any], tenant: str, rq_job: Job, ke
 
 
 def _admitted_here(task: TenantTask[..., Any], job: TenantJob, rq_job: Job) -> bool:
-    """In fair order, where the job is one that waits and a worker has taken it."""
-    if app_settings.IMMEDIATE or task.on_busy != WAIT or rq_job.worker_name in NO_WORKER:
+    """In fair order, where a worker has taken the job, unless it is one that does not wait."""
+    if app_settings.IMMEDIATE or rq_job.worker_name in NO_WORKER:
         return transitions.admit_here(job)
     row, admitted = job.tenant_queue, False
     try:
-        turn = fair_order.begin(job.rq_queue_name, row.pk, row.share)
+        turn = fair_order.begin(job.rq_queue_name, row.pk, row.share, waits=task.on_busy == WAIT)
     except OUT_OF_REACH:
         return transitions.admit_here(job)
     if turn is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,25 @@ def started(history: str) -> list[str]:
     return History(Path(history)).started()
 
 
+@pytest.fixture
+def charges(monkeypatch: pytest.MonkeyPatch) -> Callable[[TenantQueue], list[int]]:
+    """How many jobs a tenant is charged for when a plain one of it has begun, each time."""
+    begin = fair_order.begin
+
+    def watched(row: TenantQueue) -> list[int]:
+        seen: list[int] = []
+
+        def begin_and_look(*given: Any, **options: Any) -> Turn | None:
+            turn = begin(*given, **options)
+            seen.append(records(row.pk)[QUEUE].jobs)
+            return turn
+
+        monkeypatch.setattr(fair_order, "begin", begin_and_look)
+        return seen
+
+    return watched
+
+
 def plain(tenant: str, name: str, history: str, function: Any = jobs.record) -> Job:
     return django_rq.get_queue(QUEUE).enqueue(function, tenant, name, history)
 
@@ -93,7 +113,7 @@ def test_it_waits_for_the_turns_of_others_that_have_had_less(
 def test_control_it_goes_before_them_where_nobody_asks_whose_turn_it_is(
     whale: TenantQueue, history: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair_order, "begin", lambda *_: Turn(QUEUE, whale.pk, jobs=0, offers=0))
+    monkeypatch.setattr(fair_order, "begin", lambda *_, waits: Turn(QUEUE, whale.pk, jobs=0, offers=0))
     for one in range(3):
         plain("whale", f"whale-{one}", history)
     others_wait(5, history)
@@ -137,36 +157,29 @@ def test_it_runs_at_once_where_a_worker_is_idle_for_whoever_waits(whale: TenantQ
     assert started(history) == ["whale"]
 
 
-def test_one_that_does_not_wait_takes_its_slot_at_once(whale: TenantQueue, history: str) -> None:
+def test_one_that_does_not_wait_takes_its_slot_at_once(
+    whale: TenantQueue, history: str, charges: Callable[[TenantQueue], list[int]]
+) -> None:
     """To wait for a worker is not to be busy."""
     others_wait(3, history)
     rq_job = plain("whale", "whale", history, record_or_discard)
     django_rq.get_queue(QUEUE).push_job_id(rq_job.id, at_front=True)
+    charged = charges(whale)
     work(max_jobs=1)
     assert started(history) == ["whale"]
+    assert charged == [1], "but its tenant pays for it from its start"
+    assert records(whale.pk)[QUEUE].jobs == 0
 
 
-def test_its_start_is_charged_and_its_end_sets_that_right(history: str) -> None:
+def test_its_start_is_charged_and_its_end_sets_that_right(
+    history: str, charges: Callable[[TenantQueue], list[int]]
+) -> None:
     row = tenant_queue("acme", max_job=5)
-    seen = []
-
-    class Watched(DeafWorker):
-        def perform_job(self, *args: Any, **kwargs: Any) -> bool:
-            turn = fair_order.begin
-            fair_order.begin = lambda *given: seen_after(turn(*given))  # type: ignore[assignment]
-            try:
-                return super().perform_job(*args, **kwargs)
-            finally:
-                fair_order.begin = turn
-
-    def seen_after(turn: object) -> object:
-        seen.append(records(row.pk)[QUEUE].jobs)
-        return turn
-
+    charged = charges(row)
     plain("acme", "one", history)
-    work(Watched)
+    work()
     after = records(row.pk)[QUEUE]
-    assert seen == [1]
+    assert charged == [1]
     assert (after.jobs, after.ahead) == (0, 0)
     assert 0 < after.done < 60
 
@@ -202,7 +215,7 @@ def test_nor_where_it_cannot_ask_for_one(history: str, monkeypatch: pytest.Monke
 def test_it_runs_where_the_order_cannot_be_asked(
     whale: TenantQueue, history: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object) -> None:
+    def away(*_: object, **__: object) -> None:
         raise RedisError("away")
 
     others_wait(3, history)
@@ -223,7 +236,7 @@ def test_on_a_synchronous_queue_its_caller_runs_it(whale: TenantQueue, history: 
 @override_settings(TENANT_SLOTS={"IMMEDIATE": True})
 def test_in_immediate_mode_nobody_is_asked(history: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(fair_order, "begin", lambda *given: asked.append(given))
+    monkeypatch.setattr(fair_order, "begin", lambda *given, **_: asked.append(given))
     plain("acme", "one", history)
     work()
     assert (started(history), asked) == (["one"], [])
@@ -293,7 +306,7 @@ def test_one_that_goes_before_others_as_a_worker_is_idle_moves_the_clock_over_no
     turns(3, other)
     pretend_idle(1)
     if begins:
-        assert fair_order.begin(QUEUE, long.pk, 1) is not None
+        assert fair_order.begin(QUEUE, long.pk, 1, waits=True) is not None
         fair_order.freed(Freed(long.pk, 0.1, QUEUE, is_over=True))
     had = turns(30, other, newcomer)
     assert abs(had["other"] - had["newcomer"]) <= 4
