@@ -59,7 +59,7 @@ def test_the_list_updates_without_a_reload(boss: Client, open_page: Any) -> None
     waiting_job(TenantQueue.objects.get(tenant="idle"))
 
     expect(place(page, row, "usage")).to_have_text("3 / 5")
-    expect(place(page, row, "state")).to_have_text("At its limit")
+    expect(place(page, row, "state")).to_have_text("Waits for a worker")
     expect(place(page, row, "meter")).to_have_attribute("max", "5")
     expect(page.locator('[data-slots="tile.running"]')).to_have_text("3 / 0")
     assert page.locator(".slots-name").all_text_contents() == order
