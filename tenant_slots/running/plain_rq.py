@@ -17,6 +17,7 @@ from rq.job import Job
 
 from tenant_slots import fair_order, logs, queue_directory, rq_copies, tenants, transitions
 from tenant_slots.conf import app_settings
+from tenant_slots.db import clock
 from tenant_slots.db.transactions import bounded_at_once
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.exceptions import InvalidOption, UnknownQueue
@@ -48,6 +49,9 @@ _unlimited: ContextVar[Job | None] = ContextVar("tenant_slots_unlimited", defaul
 
 NO_WORKER = (None, "", SYNCHRONOUS)
 """What RQ says of the worker of a job that its caller runs, on a synchronous queue."""
+
+LONGEST_DELAY = 3600
+"""Seconds for which a job that has waited for long defers itself at most, unless ``RESCHEDULE_DELAY`` is longer."""
 
 LONGEST_ID: int = TenantJob._meta.get_field("rq_job_id").max_length or 0
 
@@ -130,7 +134,7 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
         if job.state == State.SCHEDULED:
             return deliveries.deferred(rq_job, until=job.run_after)
     if job is None or job.state != State.QUEUED:
-        return deliveries.deferred(rq_job)
+        return deliveries.deferred(rq_job, seconds=_seconds_to_wait(job))
     if not _started(run, job):
         return _not_started(rq_job, job)
     try:
@@ -138,6 +142,17 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
     finally:
         with suppress(RedisError):
             deliveries.forget_later(rq_job)
+
+
+def _seconds_to_wait(job: TenantJob | None) -> float:
+    """Its turn brings it back before. If that fails it looks by itself, for as long again as it has waited already.
+
+    Thousands that wait would be all that workers do if each of them came back every minute.
+    """
+    if job is None:
+        return app_settings.RESCHEDULE_DELAY
+    waited: float = (clock.now() - job.enqueued_at).total_seconds()
+    return max(float(app_settings.RESCHEDULE_DELAY), min(waited, LONGEST_DELAY))
 
 
 def _require_storable_id(task: TenantTask[..., Any], rq_job: Job) -> None:

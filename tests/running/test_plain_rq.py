@@ -7,6 +7,7 @@ import pytest
 from django.test import override_settings
 from rq.job import Job, JobStatus
 from rq.results import Result
+from rq.utils import now
 
 from tenant_slots import dispatch, slots, tenants, transitions
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -19,6 +20,7 @@ from tests import jobs
 from tests.factories import (
     DeafWorker,
     admit,
+    age,
     another_process,
     counters_match,
     end_run,
@@ -105,6 +107,21 @@ def test_a_busy_tenants_plain_job_defers_itself_without_counting_as_a_retry_or_a
     assert not rq_job.number_of_retries
     assert rq_job.results() == []
     assert TenantJob.objects.get().state == State.WAITING
+
+
+@pytest.mark.parametrize(("waited", "seconds"), [(0, 60), (59, 60), (600, 600), (10 * 86400, 3600), (-86400, 60)])
+def test_one_that_has_waited_for_long_defers_itself_for_as_long_again(waited: float, seconds: float) -> None:
+    """Its turn does not wait for that. A clock that was set back is no reason to come back at once."""
+    tenant_queue(queue="reports", max_job=0)
+    queue = django_rq.get_queue("reports")
+    rq_job = queue.enqueue(jobs.add, 1, 2, tenant="acme")
+    work()
+    age(TenantJob.objects.get(), enqueued_at=waited)
+    queue.scheduled_job_registry.remove(rq_job)
+    queue.push_job_id(rq_job.id)
+    work()
+    due = queue.scheduled_job_registry.get_scheduled_time(rq_job)
+    assert (due - now()).total_seconds() == pytest.approx(seconds, abs=5)
 
 
 def test_a_plain_job_that_defers_itself_is_a_failure_in_the_counter_of_rqs_worker_only() -> None:
