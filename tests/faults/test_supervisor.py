@@ -37,6 +37,9 @@ pytestmark = [
 
 LEASE = SHORT["LEASE_TTL"]
 
+NO_PROMISE = 1000.0
+"""Seconds, for an observer of a test in which nobody is there to free a slot, or to take a job."""
+
 
 @pytest.fixture(params=["Worker", "PreforkWorker"])
 def kind(request: pytest.FixtureRequest) -> str:
@@ -255,6 +258,7 @@ def test_i2_i3_the_scheduler_of_a_worker_that_was_killed_inside_a_release_keeps_
 def test_control_a_scheduler_that_keeps_what_it_has_inherited_keeps_the_lock(
     workers: FaultWorkers, observer: Observer, tmp_path: Path, kind: str
 ) -> None:
+    observer.promise = NO_PROMISE
     with killed_inside_a_release(workers, observer, tmp_path, f"Inheriting{kind}") as job:
         workers.start(1, worker_class=ours(kind))
         leases_pass(2.5)
@@ -270,6 +274,7 @@ def killed_inside_a_release(
     armed = tmp_path / "armed"
     plan = "tenant_slots.moves:leave_at_once after worker-SIGKILL"
     workers.variables["TEST_STEP_BY_STEP"] = "yes"  # one statement leaves no transaction open in between
+    workers.variables["TEST_ANNOUNCED_AFTER"] = "60"  # until then the worker keeps the session that it has begun with
     (unlucky,) = workers.start(1, "--with-scheduler", worker_class=workers.with_sabotage(plan, armed, worker_class))
     scheduler = scheduler_of(unlucky.pid)
     armed.touch()

@@ -75,7 +75,8 @@ class SabotagedWorker(TenantWorker):
     """Does TEST_SABOTAGE, "before" or "after" a function, once: "module:function before SIGKILL".
 
     A signal is for the process that calls the function, "worker-SIGKILL" for the worker whose child that may be. With
-    TEST_STEP_BY_STEP no release is one statement, as in a database with a rule on one of our tables.
+    TEST_STEP_BY_STEP no release is one statement, as in a database with a rule on one of our tables. For
+    TEST_ANNOUNCED_AFTER seconds a run is short, so that its worker keeps its session.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -185,6 +186,8 @@ def sabotage(plan: str, armed: Path) -> None:
     """Act once, before or after the first call of any of the functions that the plan names."""
     if "TEST_STEP_BY_STEP" in os.environ:
         locks._step_by_step.add("default")
+    if "TEST_ANNOUNCED_AFTER" in os.environ:
+        supervisor.ANNOUNCED_AFTER = float(os.environ["TEST_ANNOUNCED_AFTER"])
     targets, moment, action = plan.split()
     for target in targets.split(","):
         _sabotage(target, moment, action, armed)
