@@ -54,6 +54,12 @@ def _short_leases() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(params=["Worker", "PreforkWorker"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Of worker with work-horses: how the names of its classes end, here and in the tests."""
+    return str(request.param)
+
+
 @pytest.fixture
 def workers(transactional_db: None, _nobody_is_left: None) -> Iterator[FaultWorkers]:
     started = FaultWorkers(TEST_TENANT_SLOTS=json.dumps(SHORT))

@@ -6,9 +6,8 @@ import json
 import os
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,17 +15,27 @@ from typing import Any
 
 import django
 import django_rq
-import psycopg
 import pytest
 from django.contrib.auth.models import Group
 from django.db import connection
 
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import State, TenantJob
 from tests.factories import admit, counters_match, fresh, tenant_queue, waiting_job
 from tests.faults import jobs
 from tests.faults.conftest import SHORT, FaultWorkers
 from tests.faults.observer import Observer, is_gone
 from tests.faults.servers import Postgres
+from tests.faults.supervised import (
+    LEASE,
+    NO_PROMISE,
+    UNTIL_JUDGED,
+    all_live,
+    leases_pass,
+    locked_by_somebody,
+    of_tests,
+    ours,
+    ran_once,
+)
 from tests.processes import _children, wait_until
 from tests.processes import test_database_url as database_url
 
@@ -35,54 +44,11 @@ pytestmark = [
     pytest.mark.skipif(connection.vendor != "postgresql", reason="is about sessions and locks of PostgreSQL"),
 ]
 
-LEASE = SHORT["LEASE_TTL"]
-
-NO_PROMISE = 1000.0
-"""Seconds, for an observer of a test in which nobody is there to free a slot, or to take a job."""
-
-
-@pytest.fixture(params=["Worker", "PreforkWorker"])
-def kind(request: pytest.FixtureRequest) -> str:
-    """Of worker: how the names of its classes end, here and in the tests."""
-    return str(request.param)
-
-
-def ours(kind: str) -> str:
-    return f"tenant_slots.workers.Tenant{kind}"
-
-
-def of_tests(name: str, kind: str) -> str:
-    return f"tests.faults.workers.{name}{kind}"
-
-
-def leases_pass(number: float) -> None:
-    began = time.monotonic()
-    wait_until(lambda: time.monotonic() - began > number * LEASE)
-
-
-def ran_once(job: TenantJob) -> bool:
-    job.refresh_from_db()
-    return (job.state, job.attempt, job.crashes, job.interruptions) == (State.FINISHED, 1, 0, 0)
-
-
-def all_live(workers: FaultWorkers) -> bool:
-    return all(process.poll() is None for process in workers.processes)
-
-
-@contextmanager
-def locked_by_somebody(row: TenantQueue) -> Iterator[None]:
-    with psycopg.connect(database_url()) as session:
-        session.execute("SELECT 1 FROM tenant_slots_tenantqueue WHERE id = %s FOR UPDATE", [row.pk])
-        yield
-        session.rollback()
-
 
 def test_i1_i4_a_job_that_locks_its_own_row_for_leases_is_neither_killed_nor_run_again(
     workers: FaultWorkers, observer: Observer, door: Path, kind: str
 ) -> None:
-    workers.start(2, worker_class=ours(kind))
-    job = jobs.hold_own_row.enqueue("acme", "locks", observer.path, str(door))
-    observer.process_of("locks")
+    job, _ = holding_its_own_row(workers, observer, door, ours(kind))
     leases_pass(3)
     assert TenantJob.objects.stale().filter(pk=job.pk).exists(), "its heartbeats were not kept out, nothing was tested"
     door.touch()
@@ -91,18 +57,30 @@ def test_i1_i4_a_job_that_locks_its_own_row_for_leases_is_neither_killed_nor_run
     assert all_live(workers)
 
 
+def test_control_where_heartbeats_alone_count_it_is_killed_and_runs_again(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    job, horse = holding_its_own_row(workers, observer, door, of_tests("Rash"))
+    observer.process_of("locks", run=2)
+    door.touch()
+    observer.wait_for_all()
+    assert is_gone(horse)
+    assert fresh(job).crashes + job.interruptions
+
+
+def holding_its_own_row(
+    workers: FaultWorkers, observer: Observer, door: Path, worker_class: str
+) -> tuple[TenantJob, int]:
+    """The job, and the process that runs it. Another worker has nothing to do but to sweep."""
+    workers.start(2, worker_class=worker_class)
+    job = jobs.hold_own_row.enqueue("acme", "locks", observer.path, str(door))
+    return job, observer.process_of("locks")
+
+
 def test_i1_i3_i4_away_for_longer_than_a_lease_while_jobs_of_three_workers_run_and_end(
     postgres: Postgres, workers: FaultWorkers, observer: Observer, door: Path, kind: str
 ) -> None:
-    workers.start(3, worker_class=ours(kind))
-    held = [jobs.hold.enqueue(tenant, tenant, observer.path, str(door)) for tenant in "abc"]
-    for tenant in "abc":
-        observer.process_of(tenant)
-    postgres.stop()
-    leases_pass(1.5)
-    door.touch()
-    wait_until(lambda: all(map(observer.ended, "abc")))
-    leases_pass(1.5)
+    held = three_end_while_it_is_away(postgres, workers, observer, door, ours(kind))
     postgres.start()
     connection.close()
     observer.wait_for_all()
@@ -112,45 +90,139 @@ def test_i1_i3_i4_away_for_longer_than_a_lease_while_jobs_of_three_workers_run_a
     assert counters_match()
 
 
+def test_control_where_sweeps_judge_right_after_it_what_has_ended_runs_again(
+    postgres: Postgres, workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    """One worker stands still when the database comes back, as it does on a busy machine: its heartbeats come later."""
+    held = three_end_while_it_is_away(postgres, workers, observer, door, of_tests("Hasty"))
+    late = workers.processes[0].pid
+    (name,) = [event.name for event in observer.events() if event.kind == f"under-{late}"]
+    workers.kill(0, signal.SIGSTOP)
+    postgres.start()
+    connection.close()
+    observer.process_of(name, run=2)
+    workers.kill(0, signal.SIGCONT)
+    observer.wait_for_all()
+    assert sum(fresh(job).interruptions for job in held) >= 1
+
+
+def three_end_while_it_is_away(
+    postgres: Postgres, workers: FaultWorkers, observer: Observer, door: Path, worker_class: str
+) -> list[TenantJob]:
+    """Jobs of three workers, and the database is away for more than a lease before they end, and after that."""
+    workers.start(3, worker_class=worker_class)
+    held = [jobs.hold.enqueue(tenant, tenant, observer.path, str(door)) for tenant in "abc"]
+    for tenant in "abc":
+        observer.process_of(tenant)
+    postgres.stop()
+    leases_pass(1.5)
+    door.touch()
+    wait_until(lambda: all(map(observer.ended, "abc")))
+    leases_pass(1.5)
+    return held
+
+
 def test_i3_i4_an_end_that_the_database_does_not_take_is_kept_while_the_worker_goes_on(
     postgres: Postgres, workers: FaultWorkers, observer: Observer, door: Path, kind: str
 ) -> None:
     """It goes on with a plain RQ job, which needs no database."""
-    workers.start(1, worker_class=ours(kind))
-    job = jobs.hold.enqueue("acme", "kept", observer.path, str(door))
-    observer.process_of("kept")
-    postgres.stop()
-    door.touch()
-    wait_until(lambda: observer.ended("kept"))
-    django_rq.get_queue("imports").enqueue(jobs.not_a_tenants, observer.path, "plain", str(door))
+    job = one_ends_while_it_is_away(postgres, workers, observer, door, ours(kind))
     wait_until(lambda: observer.ended("plain"), message="the worker waits for the database")
     leases_pass(2)
     postgres.start()
     connection.close()
-    assert fresh(job).state == State.RUNNING, "its end was recorded before, nothing was tested"
     observer.wait_for_all()
     assert ran_once(job)
     assert observer.started() == ["kept", "plain"]
     assert all_live(workers)
 
 
+def test_control_a_worker_that_waits_for_the_database_with_an_end_does_not_go_on(
+    postgres: Postgres, workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    job = one_ends_while_it_is_away(postgres, workers, observer, door, of_tests("Waiting"))
+    leases_pass(1.5)
+    assert observer.started() == ["kept"]
+    postgres.start()
+    connection.close()
+    wait_until(lambda: observer.ended("plain"))
+    assert ran_once(job)
+
+
+def test_control_an_end_that_nobody_keeps_is_that_of_a_lost_run_and_the_job_runs_again(
+    postgres: Postgres, workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    job = one_ends_while_it_is_away(postgres, workers, observer, door, of_tests("Forgetting"))
+    wait_until(lambda: observer.ended("plain"))
+    postgres.start()
+    connection.close()
+    observer.wait_for_all(UNTIL_JUDGED)
+    assert observer.started() == ["kept", "plain", "kept"]
+    assert fresh(job).interruptions == 1
+
+
+def one_ends_while_it_is_away(
+    postgres: Postgres, workers: FaultWorkers, observer: Observer, door: Path, worker_class: str
+) -> TenantJob:
+    """A tenant's job, that is. A plain one is next, and there is one worker for both."""
+    workers.start(1, worker_class=worker_class)
+    job = jobs.hold.enqueue("acme", "kept", observer.path, str(door))
+    observer.process_of("kept")
+    postgres.stop()
+    door.touch()
+    wait_until(lambda: observer.ended("kept"))
+    django_rq.get_queue("imports").enqueue(jobs.not_a_tenants, observer.path, "plain", str(door))
+    return job
+
+
 def test_i4_i8_a_locked_tenant_queue_at_the_end_of_a_job_holds_up_neither_others_nor_repeats_it(
     workers: FaultWorkers, observer: Observer, door: Path, kind: str
 ) -> None:
-    row = tenant_queue("stuck")
-    workers.start(2, worker_class=ours(kind))
-    stuck = [jobs.hold.enqueue("stuck", "stuck", observer.path, str(door))]
-    observer.process_of("stuck")
-    with locked_by_somebody(row):
-        door.touch()
-        wait_until(lambda: observer.ended("stuck"))
+    with two_end_behind_a_lock(workers, observer, door, ours(kind)) as stuck:
         others = [jobs.quick.enqueue("other", f"other{n}", observer.path) for n in range(5)]
         wait_until(lambda: all(fresh(job).has_ended for job in others), 10, "others wait for the lock on one tenant")
         leases_pass(3)
-        assert fresh(stuck[0]).state == State.RUNNING
+        assert {fresh(job).state for job in stuck} == {State.RUNNING}
     observer.wait_for_all()
     assert all(map(ran_once, [*stuck, *others]))
     assert all_live(workers)
+
+
+def test_control_workers_that_wait_for_such_a_lock_hold_up_others(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    with two_end_behind_a_lock(workers, observer, door, of_tests("Waiting")):
+        jobs.quick.enqueue("other", "other", observer.path)
+        leases_pass(1.5)
+        assert "other" not in observer.started()
+    observer.wait_for_all()
+
+
+def test_control_ends_that_are_not_kept_behind_such_a_lock_are_repeated(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    with two_end_behind_a_lock(workers, observer, door, of_tests("Forgetting")) as stuck:
+        leases_pass(1.5)
+    observer.wait_for_all(UNTIL_JUDGED)
+    assert len(observer.started()) > len(stuck)
+    assert {fresh(job).interruptions for job in stuck} == {1}
+
+
+@contextmanager
+def two_end_behind_a_lock(
+    workers: FaultWorkers, observer: Observer, door: Path, worker_class: str
+) -> Iterator[list[TenantJob]]:
+    """In the block jobs of one tenant, one of each worker, have ended, and somebody has locked its tenant queue."""
+    row = tenant_queue("stuck", max_job=2)
+    workers.start(2, worker_class=worker_class)
+    names = ["stuck0", "stuck1"]
+    stuck = [jobs.hold.enqueue("stuck", name, observer.path, str(door)) for name in names]
+    for name in names:
+        observer.process_of(name)
+    with locked_by_somebody(row):
+        door.touch()
+        wait_until(lambda: all(map(observer.ended, names)))
+        yield stuck
 
 
 def test_i10_an_end_that_is_kept_is_recorded_before_a_worker_that_leaves_tells_redis(
@@ -193,6 +265,17 @@ def test_i3_a_module_that_exits_when_it_is_imported_fails_its_jobs_by_their_poli
     assert all_live(workers)
 
 
+def test_control_a_worker_that_imports_it_itself_ends(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path
+) -> None:
+    observer.promise = NO_PROMISE
+    module(workers, tmp_path, "exits_at_import", "import sys\nsys.exit(3)\n")
+    (worker,) = workers.start(1, worker_class=of_tests("Importing"))
+    job = admitted("once", "exits_at_import.run")
+    assert worker.wait(20) is not None
+    assert fresh(job).failures == 0, "it has failed by its policy"
+
+
 def module(workers: FaultWorkers, directory: Path, name: str, source: str) -> None:
     """A module that only the workers find."""
     (directory / f"{name}.py").write_text(source)
@@ -209,11 +292,11 @@ def admitted(tenant: str, task: str, args: tuple[Any, ...] = (), **values: Any) 
     return job
 
 
-SLOW = f"""
-import time
+SLOW = """
+import os, time
 from tenant_slots import tenant_job
 from tests.faults.observer import observed
-time.sleep({2.5 * LEASE})
+time.sleep(float(os.environ["TEST_SECONDS_TO_IMPORT"]))
 
 @tenant_job("imports", tenant="tenant")
 def run(tenant, name, history):
@@ -225,9 +308,7 @@ def run(tenant, name, history):
 def test_i1_i4_a_module_whose_import_takes_leases_kills_nobody(
     workers: FaultWorkers, observer: Observer, tmp_path: Path, kind: str
 ) -> None:
-    module(workers, tmp_path, "slow_to_import", SLOW)
-    workers.start(2, worker_class=ours(kind))
-    job = admitted("acme", "slow_to_import.run", ("acme", "slow", observer.path))
+    job = imported_for_leases(workers, observer, tmp_path, ours(kind))
     observer.wait_for_all()
     assert (fresh(job).ended_at - job.started_at).total_seconds() > 2 * LEASE, "it was quick, nothing was tested"
     assert ran_once(job)
@@ -235,15 +316,40 @@ def test_i1_i4_a_module_whose_import_takes_leases_kills_nobody(
 
 
 def test_i1_i4_a_receiver_of_the_start_that_takes_leases_kills_nobody(
-    workers: FaultWorkers, observer: Observer, kind: str
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, kind: str
 ) -> None:
-    workers.variables["TEST_SECONDS_TO_HEAR"] = str(2 * LEASE)
-    workers.start(2, worker_class=of_tests("SlowToHear", kind))
-    job = jobs.quick.enqueue("acme", "heard", observer.path)
+    job = heard_for_leases(workers, observer, tmp_path, of_tests("SlowToHear", kind))
     observer.wait_for_all()
     assert (fresh(job).ended_at - job.started_at).total_seconds() >= 2 * LEASE, "nobody heard, nothing was tested"
     assert ran_once(job)
     assert all_live(workers)
+
+
+def imported_for_leases(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, worker_class: str, number: float = 2.5
+) -> TenantJob:
+    module(workers, tmp_path, "slow_to_import", SLOW)
+    workers.variables["TEST_SECONDS_TO_IMPORT"] = str(number * LEASE)
+    workers.start(2, worker_class=worker_class)
+    return admitted("acme", "slow_to_import.run", ("acme", "slow", observer.path))
+
+
+def heard_for_leases(
+    workers: FaultWorkers, observer: Observer, _: Path, worker_class: str, number: float = 2
+) -> TenantJob:
+    workers.variables["TEST_SECONDS_TO_HEAR"] = str(number * LEASE)
+    workers.start(2, worker_class=worker_class)
+    return jobs.quick.enqueue("acme", "heard", observer.path)
+
+
+@pytest.mark.parametrize(("begin", "name"), [(imported_for_leases, "Mute"), (heard_for_leases, "MuteSlowToHear")])
+def test_control_without_heartbeats_before_its_function_is_called_its_work_horse_is_killed(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, begin: Callable[..., TenantJob], name: str
+) -> None:
+    job = begin(workers, observer, tmp_path, of_tests(name), number=UNTIL_JUDGED / LEASE)
+    wait_until(lambda: fresh(job).interruptions == 1, UNTIL_JUDGED)
+    assert "sent no heartbeat" in job.error
+    assert observer.started() == []
 
 
 def test_i2_i3_the_scheduler_of_a_worker_that_was_killed_inside_a_release_keeps_no_lock(
@@ -359,11 +465,38 @@ def leave_half_a_transaction(workers: FaultWorkers, observer: Observer, worker_c
         observer.wait_for_all()
 
 
-@pytest.mark.parametrize("killed", ["horse", "worker", "stopped worker"])
+KILLED = ["horse", "worker", "stopped worker"]
+
+
+@pytest.mark.parametrize("killed", KILLED)
 def test_i1_what_a_job_has_started_is_dead_before_it_runs_again(
     workers: FaultWorkers, observer: Observer, door: Path, kind: str, killed: str
 ) -> None:
-    workers.start(1, worker_class=ours(kind))
+    job = run_again_when_killed(workers, observer, door, ours(kind), killed)
+    assert kinds(observer, "left-") == ["left-0", "left-0"]
+    door.touch()
+    observer.wait_for_all()
+    assert all(map(is_gone, jobs.children_of(observer.path)))
+    assert fresh(job).state == State.FINISHED
+    workers.kill(0, signal.SIGCONT)
+    assert all_live(workers) == (killed != "worker"), "only the work-horse is to be killed"
+
+
+@pytest.mark.parametrize("killed", KILLED)
+def test_control_where_its_process_alone_is_killed_what_it_has_started_lives_beside_the_second_run(
+    workers: FaultWorkers, observer: Observer, door: Path, killed: str
+) -> None:
+    run_again_when_killed(workers, observer, door, of_tests("Sparing"), killed)
+    assert kinds(observer, "left-") == ["left-0", "left-2"]
+    for child in jobs.children_of(observer.path):
+        os.kill(child, signal.SIGKILL)
+
+
+def run_again_when_killed(
+    workers: FaultWorkers, observer: Observer, door: Path, worker_class: str, killed: str
+) -> TenantJob:
+    """A job that has started two children, one way or the other: it runs again, and has looked for them."""
+    workers.start(1, worker_class=worker_class)
     job = jobs.hold_with_children.enqueue("acme", "parent", observer.path, str(door))
     horse = observer.process_of("parent")
     wait_until(lambda: "left-0" in kinds(observer))
@@ -374,17 +507,11 @@ def test_i1_what_a_job_has_started_is_dead_before_it_runs_again(
         os.kill(horse, signal.SIGKILL)
     else:
         wait_until(lambda: fresh(job).horse == horse, 10, "nobody knows the group of the work-horse")
-        workers.start(1, worker_class=ours(kind))
+        workers.start(1, worker_class=worker_class)
         workers.kill(0, signal.SIGKILL if killed == "worker" else signal.SIGSTOP)
     observer.process_of("parent", run=2)
     wait_until(lambda: len(kinds(observer, "left-")) == 2)
-    assert kinds(observer, "left-") == ["left-0", "left-0"]
-    door.touch()
-    observer.wait_for_all()
-    assert all(map(is_gone, children))
-    assert fresh(job).state == State.FINISHED
-    workers.kill(0, signal.SIGCONT)
-    assert all_live(workers) == (killed != "worker"), "only the work-horse is to be killed"
+    return job
 
 
 def kinds(observer: Observer, start: str = "") -> list[str]:
@@ -437,99 +564,6 @@ def test_i2_i3_a_worker_that_was_started_by_somebody_who_ignores_the_ends_of_chi
     observer.wait_for_all()
     assert (fresh(job).attempt, job.crashes) == (2, 1)
     assert all_live(workers)
-
-
-def test_i2_i3_a_job_for_which_no_work_horse_can_be_forked_goes_back_and_nothing_is_counted(
-    workers: FaultWorkers, observer: Observer, tmp_path: Path, kind: str
-) -> None:
-    no_room = tmp_path / "no_room"
-    no_room.touch()
-    workers.variables["TEST_NO_ROOM"] = str(no_room)
-    workers.start(1, worker_class=of_tests("Crowded", kind))
-    job = jobs.quick.enqueue("acme", "patient", observer.path)
-    wait_until(lambda: fresh(job).attempt >= 2, message="it was not put back")
-    assert observer.started() == []
-    no_room.unlink()
-    observer.wait_for_all()
-    assert (fresh(job).state, job.crashes, job.interruptions, job.failures) == (State.FINISHED, 0, 0, 0)
-    assert observer.started() == ["patient"]
-    assert all_live(workers)
-
-
-def test_i3_a_cancel_right_after_the_start_that_was_promised_is_kept(
-    workers: FaultWorkers, observer: Observer, kind: str
-) -> None:
-    tenant_queue("acme", max_job=2)
-    workers.start(2, worker_class=ours(kind))
-    promised = []
-    for n in range(60):
-        job = jobs.quick.enqueue("acme", f"job{n}", observer.path, 0.05)
-        wait_until(lambda job=job: fresh(job).state not in (State.WAITING, State.QUEUED))
-        promised += [job] if job.cancel() else []
-    observer.wait_for_all()
-    assert promised, "all had ended before, nothing was tested"
-    assert {fresh(job).state for job in promised} == {State.CANCELED}
-    assert all_live(workers)
-    assert counters_match()
-
-
-@pytest.mark.parametrize(
-    ("moment", "runs"),
-    [
-        ("tenant_slots.running.outbox:Outbox.put before", 2),
-        ("tenant_slots.running.outbox:zlib.crc32 before", 2),  # the outcome is there, its header is not
-        ("tenant_slots.running.outbox:Outbox.put after", 1),
-        ("tenant_slots.workers.horses:Reins.report before", 1),
-    ],
-    ids=["before it says how", "while it says how", "after it said how", "before it reports"],
-)
-def test_i3_i4_a_work_horse_that_is_killed_around_the_end_of_its_job(
-    workers: FaultWorkers, observer: Observer, tmp_path: Path, kind: str, moment: str, runs: int
-) -> None:
-    armed = tmp_path / "armed"
-    armed.touch()
-    workers.start(1, worker_class=workers.with_sabotage(f"{moment} SIGKILL", armed, f"Sabotaged{kind}"))
-    job = jobs.quick.enqueue("acme", "unlucky", observer.path)
-    observer.wait_for_all()
-    assert not armed.exists(), "nobody was killed"
-    assert observer.started() == ["unlucky"] * runs
-    assert (fresh(job).state, job.crashes) == (State.FINISHED, runs - 1)
-    assert all_live(workers)
-
-
-def test_i4_cancels_within_milliseconds_end_neither_a_worker_nor_a_job_that_nobody_meant(
-    workers: FaultWorkers, observer: Observer, door: Path, kind: str
-) -> None:
-    """Two jobs at a time, each of them canceled twice at once; the next ones of their tenants are to live."""
-    workers.start(2, worker_class=ours(kind))
-    meant, spared = [], []
-    for n in range(25):
-        victims = [jobs.hold.enqueue(tenant, f"{tenant}{n}", observer.path, str(door)) for tenant in "ab"]
-        spared += [jobs.quick.enqueue(tenant, f"spared-{tenant}{n}", observer.path, 0.02) for tenant in "ab"]
-        wait_until(lambda victims=victims: {fresh(job).state for job in victims} == {State.RUNNING})
-        cancel_at_once(victims * 2)
-        meant += victims
-    observer.wait_for_all()
-    assert {fresh(job).state for job in meant} == {State.CANCELED}
-    assert all(map(ran_once, spared))
-    assert all_live(workers)
-    assert counters_match()
-
-
-def cancel_at_once(wanted: list[TenantJob]) -> None:
-    together = threading.Barrier(len(wanted))
-
-    def cancel(pk: int) -> None:
-        job = TenantJob.objects.get(pk=pk)
-        together.wait()
-        job.cancel()
-        connection.close()
-
-    threads = [threading.Thread(target=cancel, args=[job.pk]) for job in wanted]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def test_a_worker_and_its_work_horse_have_two_database_sessions_while_a_job_lasts(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import importlib
+import json
 import os
 import signal
 import time
@@ -14,7 +15,12 @@ from typing import Any
 import rq
 
 from tenant_slots import locks, owners, queue_directory, signals, slots
+from tenant_slots.repair import steps
+from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.sweeper import Sweeper
+from tenant_slots.running import recording
+from tenant_slots.running.outbox import Outbox
+from tenant_slots.running.supervised import SupervisedRun
 from tenant_slots.workers import (
     TenantPreforkWorker,
     TenantSimpleWorker,
@@ -128,13 +134,88 @@ class SlowToHearWorker(_SlowToHear, TenantWorker): ...
 class SlowToHearPreforkWorker(_SlowToHear, TenantPreforkWorker): ...
 
 
-class _Crowded:
-    """The system has no room for another process as long as the file TEST_NO_ROOM exists."""
+class _Mute:
+    """Nobody hears of its runs, as where the thread that runs a job is to send heartbeats once its function is called.
+
+    The control of what comes before that.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        supervisor.SECONDS_WITHOUT_HORSE = 1
+        super().__init__(*args, **kwargs)
+        self.heartbeats.beat = lambda _: 1.0  # type: ignore[attr-defined]
+
+
+class MuteWorker(_Mute, TenantWorker): ...
+
+
+class MuteSlowToHearWorker(_Mute, SlowToHearWorker): ...
+
+
+class ImportingWorker(TenantWorker):
+    """Its own process imports the module of a job, too: the control of what is left to the work-horse."""
+
+    def _hand_out(self, job: Any, queue: Any, run: SupervisedRun | None) -> None:
+        assert run is not None
+        assert run.job is not None
+        importlib.import_module(run.job.task.rpartition(".")[0])
+        super()._hand_out(job, queue, run)
+
+
+class RashWorker(TenantWorker):
+    """Its sweeps go by heartbeats alone, whatever may keep them out: the control of ``silence``."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        steps.silent = lambda jobs, _, contact: list(jobs) if contact.covers_a_lease() else []
+        steps.is_silent = lambda job, stale: stale.filter(pk=job.pk).exists()
+        super().__init__(*args, **kwargs)
+
+
+class HastyWorker(TenantWorker):
+    """Its sweeps do not ask how long they could have heard of others: the control of unbroken contact."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        Contact.covers_a_lease = lambda _: True  # type: ignore[method-assign]
+        super().__init__(*args, **kwargs)
+
+
+class WaitingWorker(TenantWorker):
+    """Waits for the database with the end of a job: the control of ends that are kept while it goes on."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        recording.record_end_briefly = recording.record_end
+        super().__init__(*args, **kwargs)
+
+
+class ForgettingWorker(TenantWorker):
+    """Goes on, and keeps no end that the database has not taken: the other control."""
+
+    def keep_what_is_left(self, **_: Any) -> bool:
+        self.witness.idle()
+        return False
+
+
+class SparingWorker(TenantWorker):
+    """It, or its sweep, kills a work-horse alone: the control of what goes with it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        os.killpg = os.kill
+        super().__init__(*args, **kwargs)
+
+
+class _Crowded:
+    """The system has no room for another process as long as the file TEST_NO_ROOM exists.
+
+    Another file says that it had none for a work-horse; then the worker waits for TEST_SECONDS_WITHOUT_HORSE.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        supervisor.SECONDS_WITHOUT_HORSE = int(os.environ["TEST_SECONDS_WITHOUT_HORSE"])
         os.fork = self._fork_if_there_is_room(os.fork)
         super().__init__(*args, **kwargs)
+
+    def _put_back(self, *args: Any) -> None:
+        Path(os.environ["TEST_NO_ROOM"]).with_suffix(".met").touch()
+        super()._put_back(*args)  # type: ignore[misc]
 
     @staticmethod
     def _fork_if_there_is_room(fork: Any) -> Any:
@@ -153,6 +234,14 @@ class CrowdedWorker(_Crowded, TenantWorker): ...
 class CrowdedPreforkWorker(_Crowded, TenantPreforkWorker): ...
 
 
+class CountingCrowdedWorker(CrowdedWorker):
+    """Takes a work-horse that could not be forked for one that has died: the control of jobs that are put back."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        SupervisedRun.put_back = lambda _: None  # type: ignore[method-assign]
+        super().__init__(*args, **kwargs)
+
+
 class NegligentPreforkWorker(TenantPreforkWorker):
     """Its work-horse does not tidy up after a job: the control of what it leaves in database sessions."""
 
@@ -160,6 +249,32 @@ class NegligentPreforkWorker(TenantPreforkWorker):
         baseline.restore_sessions = lambda: None
         riding.leave_transactions = lambda *_: None
         super().__init__(*args, **kwargs)
+
+
+class GullibleWorker(SabotagedWorker):
+    """Reads an outcome that is said to be there, whole or not: the control of the outbox's header and checksum."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        Outbox.put = put_header_first  # type: ignore[method-assign]
+        Outbox.take = take_on_trust  # type: ignore[method-assign]
+        super().__init__(*args, **kwargs)
+
+
+def put_header_first(outbox: Outbox, token: int, outcome: dict[str, Any]) -> None:
+    content = json.dumps(outcome).encode()
+    with outbox._file.opened() as file:
+        os.pwrite(file, outbox.header.pack(token, len(content), 0), 0)
+        put_content(file, content)
+
+
+def put_content(file: int, content: bytes) -> None:
+    os.pwrite(file, content, Outbox.header.size)
+
+
+def take_on_trust(outbox: Outbox, token: int) -> Any:
+    with outbox._file.opened() as file:
+        named, length, _ = outbox.header.unpack(os.pread(file, outbox.header.size, 0))
+        return json.loads(os.pread(file, length, outbox.header.size)) if named == token else None
 
 
 class RedisFirstWorker(TenantWorker):
