@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import resource
 import signal
@@ -95,6 +96,32 @@ def fork_and_fall_through(tenant: str, name: str, history: str) -> None:
             note(history, ticks_of("self")[1], f"child-{os.getpid()}", tenant, name)
 
 
+OF_CHILD = "of the child"
+
+
+@tenant_job("imports", tenant="tenant")
+def leave_a_child(tenant: str, name: str, history: str, path: str) -> str:
+    """The child leaves the group of its work-horse, and comes to the end of the function when a file exists."""
+    with observed(history, tenant, name):
+        pass
+    if os.fork():
+        return "of the job"
+    os.setsid()
+    note(history, ticks_of("self")[1], f"child-{os.getpid()}", tenant, name)
+    wait_for(path)
+    return OF_CHILD
+
+
+@tenant_job("imports", tenant="tenant")
+def hold_with_heirs(tenant: str, name: str, history: str, path: str, ways: list[str]) -> None:
+    """As `hold_with_session`, beside children that it has started in these ways."""
+    assert TenantJob.objects.exists()
+    with observed(history, tenant, name):
+        for way in ways:
+            note(history, ticks_of("self")[1], f"child-{HEIRS[way]()}", tenant, name)
+        wait_for(path)
+
+
 def children_of(history: str) -> list[int]:
     return [int(event.kind.removeprefix("child-")) for event in events(history) if event.kind.startswith("child-")]
 
@@ -104,6 +131,19 @@ def _forked_sleeper() -> int:
         time.sleep(LONGEST)
         os._exit(0)
     return pid
+
+
+def _sleeping_process() -> int | None:
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=[LONGEST])
+    process.start()
+    return process.pid
+
+
+HEIRS: dict[str, Any] = {
+    "os.fork": _forked_sleeper,
+    "multiprocessing": _sleeping_process,
+    "subprocess": lambda: subprocess.Popen(["sleep", str(LONGEST)], close_fds=False).pid,
+}
 
 
 @tenant_job("imports", tenant="tenant")

@@ -10,16 +10,19 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import rq
 
-from tenant_slots import locks, owners, queue_directory, signals, slots
+from tenant_slots import locks, moves, owners, queue_directory, signals, slots, statements
+from tenant_slots.models import State
 from tenant_slots.repair import steps
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
+from tenant_slots.running.run import Run
 from tenant_slots.running.supervised import SupervisedRun
 from tenant_slots.workers import (
     TenantPreforkWorker,
@@ -30,6 +33,7 @@ from tenant_slots.workers import (
     riding,
     supervisor,
 )
+from tenant_slots.workers.heartbeats import Heartbeats
 from tenant_slots.workers.presence import Presence
 
 WORKER = os.getpid()
@@ -114,6 +118,9 @@ class InheritingWorker(_Inheriting, SabotagedWorker): ...
 
 
 class InheritingPreforkWorker(_Inheriting, SabotagedPreforkWorker): ...
+
+
+class BequeathingWorker(_Inheriting, TenantWorker): ...
 
 
 class _SlowToHear:
@@ -251,6 +258,23 @@ class NegligentPreforkWorker(TenantPreforkWorker):
         super().__init__(*args, **kwargs)
 
 
+class BlindWorker(SabotagedWorker):
+    """Waits for the next heartbeat when it has told RQ of a run: the control of the look at what came before."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        Heartbeats.look_now = lambda _: None  # type: ignore[method-assign]
+        super().__init__(*args, **kwargs)
+
+
+class HeedlessWorker(SabotagedWorker):
+    """Records an end without asking whether the job was to be canceled: the control of those that are promised."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # A statement that brings a job to that state asks nothing. Which state it is the values say.
+        moves.leaving = lambda states, _, *how: statements.leaving(states, State.CANCELED, *how)
+        super().__init__(*args, **kwargs)
+
+
 class GullibleWorker(SabotagedWorker):
     """Reads an outcome that is said to be there, whole or not: the control of the outbox's header and checksum."""
 
@@ -275,6 +299,15 @@ def take_on_trust(outbox: Outbox, token: int) -> Any:
     with outbox._file.opened() as file:
         named, length, _ = outbox.header.unpack(os.pread(file, outbox.header.size, 0))
         return json.loads(os.pread(file, length, outbox.header.size)) if named == token else None
+
+
+class UnguardedPreforkWorker(SabotagedPreforkWorker):
+    """Its work-horse takes a child that a job has forked for itself: the control of whom a worker listens to."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        Run._is_mine = lambda _: True  # type: ignore[method-assign]
+        riding.os = SimpleNamespace(environ=os.environ, getpid=lambda: WORKER)
+        super().__init__(*args, **kwargs)
 
 
 class RedisFirstWorker(TenantWorker):
