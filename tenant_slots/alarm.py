@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -27,14 +28,27 @@ def disarm() -> None:
         signal.alarm(0)
 
 
-def time_limit(seconds: float, error: type[BaseTimeoutException]) -> AbstractContextManager[object]:
-    """Raises `error` after `seconds`, at least 1, where a signal can do so."""
+def time_limit(
+    seconds: float, error: type[BaseTimeoutException], before: Callable[[], object] = lambda: None
+) -> AbstractContextManager[object]:
+    """Raises `error` after `seconds`, at least 1, where a signal can do so.
+
+    Args:
+        before: called in the midst of whatever takes so long, before it is left.
+    """
     if not _can_ring():
         return nullcontext()
-    limit: AbstractContextManager[object] = UnixSignalDeathPenalty(  # type: ignore[no-untyped-call]
-        max(1, int(seconds)), error
-    )
-    return limit
+    return _Limit(max(1, int(seconds)), error, before)
+
+
+class _Limit(UnixSignalDeathPenalty):
+    def __init__(self, seconds: int, error: type[BaseTimeoutException], before: Callable[[], object]) -> None:
+        super().__init__(seconds, error)  # type: ignore[no-untyped-call]
+        self._before = before
+
+    def handle_death_penalty(self, signum: int, frame: object) -> None:
+        self._before()
+        super().handle_death_penalty(signum, frame)  # type: ignore[no-untyped-call]
 
 
 def _can_ring() -> bool:

@@ -1,14 +1,19 @@
-"""A trigger of the project that lets rows of ours not be changed. PostgreSQL only."""
+"""A trigger of the project that lets rows of ours not be changed, or has them wait. PostgreSQL only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psycopg
 from django.db import connection
 from django.db.models import Model
 
 from tenant_slots.models import TenantJob
+from tests.processes import test_database_url
+
+KEPT = 20
+"""What jobs of `waiting` wait for."""
 
 RAISED = "raise_exception"
 """What an error is that names no code."""
@@ -33,11 +38,28 @@ def refused(
 ) -> Iterator[None]:
     """Every change of a row after which this holds raises an error; NEW is the row."""
     table = model._meta.db_table
+    with _trigger(condition, f"RAISE EXCEPTION 'not this one' USING ERRCODE = '{as_error}'", table, events):
+        yield
+
+
+@contextmanager
+def waiting(condition: str, events: str = "UPDATE") -> Iterator[None]:
+    """Every change of a job for which this holds waits for what another session keeps; NEW or OLD is the row.
+
+    As where the trigger counts jobs in rows of its own, one of which somebody's open transaction has changed.
+    """
+    table, wait = TenantJob._meta.db_table, f"PERFORM pg_advisory_xact_lock({KEPT}); RETURN coalesce(NEW, OLD)"
+    with _trigger(condition, wait, table, events), psycopg.connect(test_database_url()) as keeper:
+        keeper.execute(f"SELECT pg_advisory_xact_lock({KEPT})")
+        yield
+
+
+@contextmanager
+def _trigger(condition: str, does: str, table: str, events: str) -> Iterator[None]:
     with connection.cursor() as cursor:
         cursor.execute(
             f"""
-            CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql
-            AS $$ BEGIN RAISE EXCEPTION 'not this one' USING ERRCODE = '{as_error}'; END $$;
+            CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {does}; END $$;
             CREATE TRIGGER never BEFORE {events} ON {table} FOR EACH ROW
             WHEN ({condition}) EXECUTE FUNCTION never();
             """
@@ -49,6 +71,6 @@ def refused(
             cursor.execute(f"DROP TRIGGER never ON {table}; DROP FUNCTION never();")
 
 
-def any_change_of(*jobs: TenantJob) -> str:
-    """A condition of `refused`."""
-    return f"NEW.id IN ({', '.join(str(job.pk) for job in jobs)})"
+def any_change_of(*jobs: TenantJob, row: str = "NEW") -> str:
+    """A condition of `refused` and `waiting`; of an end of these it is the OLD row."""
+    return f"{row}.id IN ({', '.join(str(job.pk) for job in jobs)})"

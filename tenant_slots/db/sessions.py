@@ -30,6 +30,9 @@ _private: weakref.WeakSet[BaseDatabaseWrapper] = weakref.WeakSet()
 NOT_PRIVATE = ("pool", "server_side_binding")
 """Options that our own sessions do without. With the second one each statement would be a round trip of its own."""
 
+CANCEL_SECONDS = 0.5
+"""For the server to hear that nobody waits for the answer any more."""
+
 _forgotten: list[Any] = []
 """What a child has inherited. It is kept, so that nothing is closed when it is collected."""
 
@@ -224,6 +227,19 @@ def cut(connection: BaseDatabaseWrapper) -> None:
     """Let whoever waits for an answer on it get an error. Does nothing where it is not open."""
     with suppress(Exception), socket.socket(fileno=os.dup(connection.connection.fileno())) as link:
         link.shutdown(socket.SHUT_RDWR)
+
+
+def cancel(connection: BaseDatabaseWrapper) -> None:
+    """Have the server end the statement for whose answer somebody waits, who is about to give the session up.
+
+    It would go on, with all the locks of its transaction, after its client is gone. Not where libpq is older than 17,
+    which might wait for the server for minutes.
+    """
+    with suppress(Exception):  # whatever comes of it, the session is given up
+        from psycopg import capabilities  # not installed where there is another driver
+
+        if capabilities.has_cancel_safe():
+            connection.connection.cancel_safe(timeout=CANCEL_SECONDS)
 
 
 def _detach(session: Any) -> None:

@@ -125,21 +125,18 @@ def has_begun(connection: BaseDatabaseWrapper) -> bool:
 def bounded(alias: str, tenant_queue: object) -> Iterator[tuple[str, ...]]:
     """A transaction, or a part of the caller's, that waits for others no longer than our `patience`.
 
-    A caller's transaction keeps its isolation level, and its lock_timeout if it has one. Where it has none, ours is
-    taken back at the end, to the value that a parameter of our own keeps meanwhile: without a further question.
-
     Args:
         alias: the database.
         tenant_queue: which one it is about, for the error.
 
     Yields:
-        Statements to send before the first query of the block, perhaps together with it: see `send`.
+        As `within_patience`.
 
     Raises:
         TenantQueueLocked: nothing of the block was done.
     """
     try:
-        with _transaction(alias) as rules:
+        with within_patience(alias) as rules:
             yield rules
     except OperationalError as error:
         if isinstance(error, TenantQueueLocked) or not (is_locked_out(error) or _was_canceled(alias, error)):
@@ -170,7 +167,15 @@ def _was_canceled(alias: str, error: OperationalError) -> bool:
 
 
 @contextmanager
-def _transaction(alias: str) -> Iterator[tuple[str, ...]]:
+def within_patience(alias: str) -> Iterator[tuple[str, ...]]:
+    """As `bounded`, of no tenant queue: a wait that is too long is an OperationalError, of which `is_locked_out` tells.
+
+    A caller's transaction keeps its isolation level, and its lock_timeout if it has one. Where it has none, ours is
+    taken back at the end, to the value that a parameter of our own keeps meanwhile: without a further question.
+
+    Yields:
+        Statements to send before the first query of the block, perhaps together with it: see `send`.
+    """
     is_part = is_open(alias)
     with transaction.atomic(using=alias):
         if connections[alias].vendor != "postgresql":

@@ -85,6 +85,11 @@ def _noted_as_asked(tenant_queue_id: int, until: float, left_out: set[int]) -> l
 
 
 def _note_as_unasked(pks: list[int]) -> None:
-    if pks:
+    """All, however late it is: no other sweep would find them. There are a few."""
+
+    def note(pks: Sequence[int]) -> int:
         with unlocked(TenantJob.objects.waiting().filter(pk__in=pks)) as jobs:
-            jobs.update(asks=True)
+            return jobs.update(asks=True)
+
+    if pks:
+        jobs_together(pks, "noted as not asked yet", note)

@@ -52,6 +52,9 @@ ROWS_TO_PROMOTE = 20 * ROWS_PER_STEP
 SECONDS_TO_PROMOTE = 1
 """After which a sweep leaves what is due to the next one."""
 
+SECONDS_TO_SET_RIGHT = 1
+"""The same for what is set right in many jobs at once: it may take a transaction to find out about each of them."""
+
 SECONDS_BETWEEN_LOOKS_FOR_QUEUES = 300
 """The look reads the whole backlog."""
 
@@ -69,7 +72,8 @@ def set_times_right(report: Report, contact: Contact) -> None:
     nor taken for alive long.
     """
     if pks := findings.with_wrong_times()[:ROWS_PER_STEP]:
-        jobs_together(pks, "given times that have come", _set_right)
+        until = time.monotonic() + SECONDS_TO_SET_RIGHT
+        jobs_together(pks, "given times that have come", _set_right, until)
         logger.warning(
             "the database's clock was set back, or SQL changed times: %s jobs had none that has come", len(pks)
         )
@@ -270,7 +274,8 @@ def leave_queues_given_up(report: Report, contact: Contact) -> None:
     if not pks:
         contact.looked_for_queues_at = time.monotonic()
         return
-    jobs_together(pks, "moved to the queue of their tenant queue", _move_to_own_queue)
+    until = time.monotonic() + SECONDS_TO_SET_RIGHT
+    jobs_together(pks, "moved to the queue of their tenant queue", _move_to_own_queue, until)
 
 
 def _move_to_own_queue(pks: Sequence[int]) -> int:

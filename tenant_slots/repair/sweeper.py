@@ -19,7 +19,7 @@ from tenant_slots import owners, signals, slots
 from tenant_slots.alarm import time_limit
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
-from tenant_slots.db.sessions import close_if_ended
+from tenant_slots.db.sessions import cancel, close_if_ended
 from tenant_slots.models import EVERYWHERE, TenantQueue
 from tenant_slots.repair import claims, faults, steps
 from tenant_slots.repair.contact import Contact
@@ -67,7 +67,7 @@ class Sweeper:
     def _briefly(self, sweep: Callable[[], Report | None]) -> Report | None:
         try:
             close_if_ended(connections[app_settings.DATABASE])  # by a limit for idle ones: no outage
-            with time_limit(app_settings.LEASE_TTL * SHARE_OF_LEASE, SweepTimeout):
+            with time_limit(app_settings.LEASE_TTL * SHARE_OF_LEASE, SweepTimeout, _cancel_statement):
                 return sweep()
         except (Error, SweepTimeout) as error:
             with suppress(Error):
@@ -128,6 +128,11 @@ class Sweeper:
             logger.info("sweep: %s", ", ".join(f"{name} {value}" for name, value in asdict(report).items() if value))
             signals.send("swept", sender=TenantQueue, report=report)
         return report
+
+
+def _cancel_statement() -> None:
+    """Before the transaction is left, with which Django closes the session."""
+    cancel(connections[app_settings.DATABASE])
 
 
 def run_now(sweeper: str) -> Report:

@@ -1,4 +1,7 @@
-"""Changing many rows in one transaction, one of which the database may refuse: by a trigger of the project, perhaps."""
+"""Changing many rows in one transaction, one of which the database may refuse: by a trigger of the project, perhaps.
+
+Or the trigger waits for what somebody holds, for longer than the transaction does.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import TypeVar
 
 from django.db import DatabaseError
 
+from tenant_slots.db.transactions import is_locked_out, patience, waiting_at_most
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.repair import faults
 
@@ -20,6 +24,11 @@ logger = logging.getLogger("tenant_slots")
 
 FEW = 16
 """Of so many each is tried alone: where most are refused, to halve on would take twice as long."""
+
+SECONDS_FOR_PART = 0.02
+"""How long the parts of what has waited too long for somebody wait for him: longer than most commits take, and short
+enough to find those of many tenants that have to.
+"""
 
 
 def jobs_together(
@@ -76,14 +85,16 @@ def in_halves(
         if len(rows) == 1:
             refused(rows[0], error)
             return 0
+        has_waited = is_locked_out(error)
     parts = _parts(rows)
     if not in_order:
         random.shuffle(parts)
     changed = 0
-    for number, part in enumerate(parts):
-        if number and time.monotonic() > until:
-            break
-        changed += in_halves(part, change, refused, until, in_order=in_order)
+    with waiting_at_most(min(patience.get(), SECONDS_FOR_PART if has_waited else math.inf)):
+        for number, part in enumerate(parts):
+            if number and time.monotonic() > until:
+                break
+            changed += in_halves(part, change, refused, until, in_order=in_order)
     return changed
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from threading import Event, Thread
 from typing import Any
 
@@ -17,7 +17,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from tenant_slots.conf import app_settings
-from tenant_slots.db.sessions import close_if_ended, cut, private_connection
+from tenant_slots.db.sessions import cancel, close_if_ended, cut, private_connection
 
 CONNECT_SECONDS = 2
 """For each address of the server; psycopg takes no less. A ``connect_timeout`` of the project's goes before."""
@@ -27,9 +27,6 @@ CHECK_SECONDS = 1
 
 ANSWER_SECONDS = 4
 """For all answers together. With a check in vain, and what Redis is given, it is less than Prometheus' ten."""
-
-CANCEL_SECONDS = 0.5
-"""For the server to hear that nobody waits for the answer any more."""
 
 
 @contextmanager
@@ -118,15 +115,5 @@ def _look_after(seconds: float, connection: BaseDatabaseWrapper, is_open: bool, 
 
 def _give_up(connection: BaseDatabaseWrapper) -> None:
     """A server that is only slow would go on with a statement after its client is gone, and be asked the next one."""
-    if connection.vendor == "postgresql":
-        _cancel(connection.connection)
+    cancel(connection)
     cut(connection)
-
-
-def _cancel(session: Any) -> None:
-    """Not where libpq is older than 17, which might wait for the server for minutes."""
-    with suppress(Exception):  # what comes of it, it is cut
-        from psycopg import capabilities  # not installed where there is another driver
-
-        if capabilities.has_cancel_safe():
-            session.cancel_safe(timeout=CANCEL_SECONDS)
