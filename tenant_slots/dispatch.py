@@ -25,7 +25,7 @@ from rq.utils import as_text, current_timestamp
 from tenant_slots import logs, queue_directory, rq_copies
 from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import UnreadableColumn
-from tenant_slots.models import TenantJob, rq_id_of, rq_queue_of
+from tenant_slots.models import State, TenantJob, rq_id_of, rq_queue_of
 
 T = TypeVar("T")
 
@@ -50,6 +50,8 @@ It has last asked before a tenant was told to wait for a moment, so that it woul
 was to push a job could not ask the database for one. RQ passes over ids of which it has no job.
 """
 
+FORGOTTEN = "RQ lost it with its arguments while it was put off, as when its ttl has run out"
+
 NO_SUCH_JOB = (NoSuchJobError, ValueError)
 """ValueError: what SQL from outside has put in place of its id is no id to RQ (RQ 2.12)."""
 
@@ -57,11 +59,29 @@ DEFER_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16)
 """Seconds between looks for a job that RQ is deferring; RQ needs about five milliseconds for it."""
 
 
+class CameOf(NamedTuple):
+    """A plain RQ job that was put off, and that RQ is not to run any more."""
+
+    state: State
+    error: str
+
+
+SAYS_RQ = {
+    JobStatus.CANCELED: CameOf(State.CANCELED, "RQ's record of it was canceled"),
+    JobStatus.STOPPED: CameOf(State.CANCELED, "RQ's record of it says that it was stopped"),
+    JobStatus.FINISHED: CameOf(State.CANCELED, "RQ's record of it says that it has finished"),
+    JobStatus.FAILED: CameOf(State.FAILED, "RQ's record of it says that it has failed"),
+}
+"""By RQ's word for it, which somebody has changed while the job was put off: RQ's API or pages, or RQ itself, for a
+worker that died over it. Its function has not run here, whatever has finished.
+"""
+
+
 class Pushed(NamedTuple):
     jobs: int
     """How many of ours RQ has now."""
-    forgotten: list[TenantJob]
-    """Plain RQ jobs that it does not know any more, with their arguments."""
+    given_up: list[tuple[TenantJob, CameOf]]
+    """Plain RQ jobs that it does not know any more, with their arguments, or that have ended there."""
 
 
 def push(jobs: Iterable[TenantJob]) -> Pushed:
@@ -70,14 +90,14 @@ def push(jobs: Iterable[TenantJob]) -> Pushed:
     It is tried once, not for each job. A reservation never goes there: its own process looks whether it was admitted.
     """
     fresh: dict[str, list[TenantJob]] = {}
-    forgotten: list[TenantJob] = []
+    given_up: list[tuple[TenantJob, CameOf]] = []
     for job in jobs:
         if job.rq_job_id:
-            _logging_absence(partial(_bring_forward, job, forgotten), [job])
+            _logging_absence(partial(_bring_forward, job, given_up), [job])
         elif not job.is_reservation:
             fresh.setdefault(job.rq_queue_name, []).append(job)
     pushed = sum(len(own) * _logging_absence(partial(_push_fresh, name, own), own) for name, own in fresh.items())
-    return Pushed(pushed, forgotten)
+    return Pushed(pushed, given_up)
 
 
 def _logging_absence(action: Callable[[], object], jobs: list[TenantJob]) -> bool:
@@ -174,10 +194,11 @@ def is_ours(rq_job_id: str) -> bool:
     return named_by(rq_job_id) is not None
 
 
-def push_again(job: TenantJob) -> bool:
-    """Push a plain RQ job that its list lost. False when it cannot be: its arguments were only in Redis.
+def push_again(job: TenantJob) -> CameOf | None:
+    """Push a plain RQ job that its list lost, unless it has ended in RQ: what came of it.
 
     Raises:
+        NoSuchJobError: RQ does not know it any more; its arguments were only in Redis.
         RedisError: Redis cannot be asked.
     """
     with queue_directory.reaching(job.rq_queue_name) as queue:
@@ -185,10 +206,19 @@ def push_again(job: TenantJob) -> bool:
         with suppress(*NO_SUCH_JOB):
             rq_job = queue.fetch_job(job.last_rq_id)
         if rq_job is None:
-            return False
-        queue.scheduled_job_registry.remove(rq_job)
+            raise NoSuchJobError
+        if not queue.scheduled_job_registry.remove(rq_job) and (came_of := _ended_in_rq(rq_job, job)):
+            return came_of
         queue.push_job_id(rq_job.id)
-        return True
+        return None
+
+
+def _ended_in_rq(rq_job: Job, job: TenantJob) -> CameOf | None:
+    """What came of it there, if RQ has not scheduled it. A copy that is on its way to a worker is not to run either."""
+    came_of = SAYS_RQ.get(rq_job.get_status(refresh=False))
+    if came_of:
+        rq_copies.belong_to(job.uuid, rq_job)
+    return came_of
 
 
 def was_stopped(job: TenantJob) -> bool:
@@ -256,8 +286,8 @@ def rq_job_of(queue: Queue, job: TenantJob) -> Job:
     )
 
 
-def _bring_forward(job: TenantJob, forgotten: list[TenantJob]) -> None:
-    """Move a job that deferred itself to the end of its queue; one whose time to live has run out is forgotten.
+def _bring_forward(job: TenantJob, given_up: list[tuple[TenantJob, CameOf]]) -> None:
+    """Move a job that deferred itself to the end of its queue, unless RQ has forgotten it, or it has ended there.
 
     It may not be in the scheduled registry yet: RQ writes it there a few milliseconds after the job has returned. Or
     not any more: RQ's scheduler has just taken it, and it finds its slot taken for it when it runs.
@@ -265,15 +295,34 @@ def _bring_forward(job: TenantJob, forgotten: list[TenantJob]) -> None:
     for pause in DEFER_PAUSES:
         try:
             with queue_directory.reaching(job.rq_queue_name) as queue:
-                queue.scheduled_job_registry.requeue(job.last_rq_id)
+                if came_of := _brought_forward(queue, job):
+                    given_up.append((job, came_of))
             return
         except NO_SUCH_JOB:
-            forgotten.append(job)
+            given_up.append((job, CameOf(State.FAILED, FORGOTTEN)))
             return
         except InvalidJobOperation:
             time.sleep(pause)
     text = "RQ job %s was not found among the scheduled ones; it runs when RQ delivers it"
     logger.info(text, job.last_rq_id, extra=logs.about(job))
+
+
+def _brought_forward(queue: Queue, job: TenantJob) -> CameOf | None:
+    """Or what came of it in RQ.
+
+    Raises:
+        NoSuchJobError: RQ has forgotten it.
+        InvalidJobOperation: it is not scheduled.
+    """
+    registry = queue.scheduled_job_registry
+    rq_job = registry.job_class.fetch(job.last_rq_id, queue.connection, queue.serializer)
+    try:
+        registry.requeue(rq_job)
+    except InvalidJobOperation:
+        if came_of := _ended_in_rq(rq_job, job):
+            return came_of
+        raise
+    return None
 
 
 def tolerant(action: Callable[[Queue], T], job: TenantJob) -> T | None:

@@ -37,6 +37,7 @@ from tenant_slots.chains import Told
 from tenant_slots.conf import app_settings
 from tenant_slots.db.commits import after_commit
 from tenant_slots.db.transactions import patience, waiting_at_most
+from tenant_slots.dispatch import CameOf
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
@@ -46,12 +47,12 @@ from tenant_slots.releases import Admission, Release
 
 T = TypeVar("T")
 
+GivenUp = tuple[TenantJob, CameOf]
+
 TellOrder = Callable[[], list[str]]
 """Tells the fair order that a tenant leaves it; gives the RQ queues that are to be fed then."""
 
 logger = logging.getLogger("tenant_slots")
-
-FORGOTTEN = "RQ lost it with its arguments while it was put off, as when its ttl has run out"
 
 RUNS_AT_ONCE = "tenant_slots.running.here.run_at_once"
 """What takes the place of workers and of Redis in immediate mode. It stands above, and is named as RQ names ours."""
@@ -196,8 +197,8 @@ def feed(rq_queue: str) -> list[TenantJob]:
         raise
     finally:
         _feeding.reset(token)
-        for admitted, forgotten in fed:  # others have left their jobs to this process: receivers may take their time
-            _tell_admitted(admitted, forgotten)
+        for admitted, given_up in fed:  # others have left their jobs to this process: receivers may take their time
+            _tell_admitted(admitted, given_up)
     return [job for admitted, _ in fed for job in admitted]
 
 
@@ -220,8 +221,8 @@ def _keeping_its_place(turn: Turn, ask: Callable[[Turn], T]) -> T:
         raise
 
 
-def _admit(turn: Turn) -> tuple[list[TenantJob], list[TenantJob]]:
-    """Let the head of a tenant's backlog into its free slots, and push it to RQ; those that it has forgotten too."""
+def _admit(turn: Turn) -> tuple[list[TenantJob], list[GivenUp]]:
+    """Let the head of a tenant's backlog into its free slots, and push it to RQ; and what that is not to run."""
     admission = Admission()
     with in_turn(turn) as came_of:
         admission = slots.admit(turn.tenant_queue_id, turn.rq_queue, turn.jobs)
@@ -398,21 +399,26 @@ def push(admitted: list[TenantJob], rq_queue: str) -> list[TenantJob]:
     return admitted
 
 
-def _hand_over(admitted: list[TenantJob], rq_queue: str, feeder: str = "") -> list[TenantJob]:
-    """In the turn of a `feeder` if it was one's. Returns the jobs that RQ has forgotten."""
+def _hand_over(admitted: list[TenantJob], rq_queue: str, feeder: str = "") -> list[GivenUp]:
+    """In the turn of a `feeder` if it was one's. Returns the jobs that RQ is not to run any more."""
     if not admitted:
         return []
-    forgotten = dispatch.push(admitted).forgotten
+    given_up = dispatch.push(admitted).given_up
     if pushed := [job.last_rq_id for job in admitted if not job.is_reservation]:
         _unless_out_of_reach(partial(fair_order.bring_before_plain_jobs, rq_queue, pushed, feeder))
-    return forgotten
+    return given_up
 
 
-def _tell_admitted(admitted: list[TenantJob], forgotten: list[TenantJob]) -> None:
+def _tell_admitted(admitted: list[TenantJob], given_up: list[GivenUp]) -> None:
     if admitted:
         news.send("jobs_admitted", jobs=admitted)
-    for job in forgotten:
-        release(job, states=(State.QUEUED,), state=State.FAILED, error=FORGOTTEN)
+    for job, came_of in given_up:
+        give_up(job, came_of)
+
+
+def give_up(job: TenantJob, came_of: CameOf) -> bool:
+    """End an admitted plain job that RQ is not to run any more. False: it has moved on."""
+    return bool(release(job, states=(State.QUEUED,), state=came_of.state, error=came_of.error))
 
 
 def admit_here(job: TenantJob) -> bool:

@@ -146,8 +146,8 @@ def in_rq(queue: str = "imports") -> int:
 
 def feed_turn(turn: Turn) -> list[TenantJob]:
     """What a tenant's turn comes to where somebody feeds RQ's list."""
-    admitted, forgotten = transitions._admit(turn)
-    transitions._tell_admitted(admitted, forgotten)
+    admitted, given_up = transitions._admit(turn)
+    transitions._tell_admitted(admitted, given_up)
     return admitted
 
 

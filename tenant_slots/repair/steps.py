@@ -12,6 +12,7 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 from redis.exceptions import RedisError
+from rq.exceptions import NoSuchJobError
 
 from tenant_slots import dispatch, fair_order, fleet, logs, owners, queue_directory, transitions
 from tenant_slots.conf import app_settings
@@ -202,14 +203,14 @@ def repush(report: Report, contact: Contact) -> None:
 
 def _push_plain_again(report: Report, job: TenantJob) -> None:
     try:
-        pushed = dispatch.push_again(job)
+        came_of = dispatch.push_again(job)
     except RedisError as error:
         logger.warning("job %s could not be pushed to RQ again: %s", job.uuid, error, extra=logs.about(job))
-        return
-    if pushed:
-        report.repushed += 1
-    else:
+    except NoSuchJobError:
         report.reclaimed += bool(unless_locked(_fail_lost, job, "RQ lost it with its arguments"))
+    else:
+        report.repushed += came_of is None
+        report.reclaimed += came_of is not None and bool(unless_locked(transitions.give_up, job, came_of))
 
 
 def _fail_lost(job: TenantJob, problem: str) -> bool:

@@ -116,7 +116,8 @@ def deferred(rq_job: Job, until: datetime | None = None, seconds: float | None =
     when = now() + timedelta(seconds=max(1, ceil(seconds)))
 
     def record(queue: Queue, pipeline: Pipeline, **_: object) -> None:
-        queue.schedule_job(rq_job, when, pipeline=pipeline)
+        if not _is_canceled(rq_job):
+            queue.schedule_job(rq_job, when, pipeline=pipeline)
 
     return _recorded_by(rq_job, record)
 
@@ -181,6 +182,12 @@ def _seconds_kept(rq_job: Job, status: JobStatus) -> int:
     if status == JobStatus.FAILED:
         return DEFAULT_FAILURE_TTL if rq_job.failure_ttl is None else rq_job.failure_ttl
     return rq_job.get_result_ttl(DEFAULT_RESULT_TTL)
+
+
+def _is_canceled(rq_job: Job) -> bool:
+    """Whether somebody has canceled it in RQ since this delivery of it was taken. Its row ends when its turn comes."""
+    status = rq_job.connection.hget(rq_job.key, "status")
+    return status is not None and as_text(status) == JobStatus.CANCELED
 
 
 def _scheduled(rq_job: Job) -> ScheduledJobRegistry:
