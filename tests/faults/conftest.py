@@ -17,6 +17,7 @@ from django.test import override_settings
 
 from tests.faults.observer import Observer, open_runs
 from tests.faults.servers import Postgres, Valkey, django_on_database, django_on_redis
+from tests.faults.workers import CHOSEN, KIND
 from tests.processes import ROOT, Workers, environment
 
 SHORT = {"BEAT_INTERVAL": 1, "LEASE_TTL": 2, "SWEEP_INTERVAL": 1, "RESCHEDULE_DELAY": 1}
@@ -42,10 +43,16 @@ class FaultWorkers(Workers):
         values = {**environment(worker_class), **self.variables}
         return subprocess.Popen([sys.executable, "-W", "ignore", "manage.py", *command], cwd=ROOT, env=values)
 
-    def with_sabotage(self, plan: str, armed: Path, worker_class: str = "SabotagedWorker") -> str:
+    def with_sabotage(self, plan: str, armed: Path, worker_class: str = f"Sabotaged{KIND}") -> str:
         """The worker class that does what the plan says, once, when `armed` exists."""
         self.variables |= {"TEST_SABOTAGE": plan, "TEST_SABOTAGE_FILE": str(armed)}
         return f"tests.faults.workers.{worker_class}"
+
+
+@pytest.fixture(autouse=True)
+def _chosen_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For workers that are started without a class."""
+    monkeypatch.setenv("TEST_WORKER_CLASS", CHOSEN)
 
 
 @pytest.fixture(autouse=True)

@@ -9,16 +9,18 @@ from pathlib import Path
 
 import django_rq
 import pytest
+from django.utils.module_loading import import_string
 from rq.registry import StartedJobRegistry
 from rq.utils import now as rq_now
 
-from tenant_slots import statements
+from tenant_slots import fleet, statements
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import tenant_queue, waiting_job
 from tests.faults import jobs
 from tests.faults.conftest import FaultWorkers
 from tests.faults.observer import Observer, observed, runs, ticks_of
+from tests.faults.workers import CHOSEN
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -33,6 +35,18 @@ def unasked(transactional_db: None, tmp_path: Path) -> Observer:
 def plain(observer: Observer, *names: str, path: Path) -> None:
     for name in names:
         django_rq.get_queue("imports").enqueue(jobs.not_a_tenants, observer.path, name, str(path))
+
+
+def test_a_worker_for_which_no_class_is_named_is_of_the_chosen_one(workers: FaultWorkers, tmp_path: Path) -> None:
+    """Else `faults-prefork` would test what `faults` does."""
+    workers.start()
+    workers.start(worker_class="tests.faults.workers.ElsewhereWorker")
+    workers.start(worker_class=workers.with_sabotage("tenant_slots.slots:start before pause", tmp_path / "unarmed"))
+    classes = [import_string(member.worker_class) for member in fleet.known("imports").of("imports")]
+    chosen = import_string(CHOSEN)
+    assert len(classes) == 3
+    assert chosen in classes
+    assert all(issubclass(each, chosen) for each in classes)
 
 
 def test_control_i1_plain_rq_runs_a_tenants_jobs_side_by_side(

@@ -190,7 +190,7 @@ def test_i1_i3_i4_a_simple_worker_that_keeps_the_gil_so_long_is_killed_before_it
     (simple,) = workers.start(1, worker_class="tenant_slots.workers.TenantSimpleWorker")
     job = jobs.keep_the_gil.enqueue("acme", "deaf", observer.path, jobs.LONGEST)
     observer.process_of("deaf")
-    workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+    workers.start()
     observer.wait_for_all()
     assert simple.wait(5) == -signal.SIGKILL
     assert (fresh(job).state, job.crashes, job.interruptions) == (State.FINISHED, 0, 1)

@@ -100,7 +100,7 @@ def test_i1_i4_away_for_longer_than_a_lease_while_a_job_runs_on_another_host(
     workers.start(1, worker_class="tests.faults.workers.ElsewhereWorker")
     job = jobs.hold.enqueue("acme", "far", observer.path, str(door))
     observer.process_of("far")
-    workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+    workers.start()
     postgres.stop()
     stopped = time.monotonic()
     wait_until(lambda: time.monotonic() - stopped > 2 * SHORT["LEASE_TTL"])
@@ -136,7 +136,7 @@ def test_i1_i4_the_other_host_loses_its_network_and_its_run_is_fenced_when_it_is
     with reaching_directly(postgres):
         workers.variables["DATABASE_URL"] = postgres.direct_url
         postgres.proxy.black_hole()
-        workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+        workers.start()
         observer.process_of("far", run=2)
         postgres.proxy.heal()
         wait_until(lambda: ticks_of(horse)[0] in "ZX", 15, "the stale run goes on although the network is back")

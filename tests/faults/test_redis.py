@@ -79,7 +79,7 @@ def test_i1_i4_flushall_does_not_start_the_job_of_a_stock_worker_on_another_host
     jobs.hold.enqueue("acme", "long", observer.path, str(door))
     observer.process_of("long")
     flushall()
-    workers.start(2, worker_class="tenant_slots.workers.TenantWorker")
+    workers.start(2)
     only_its_first_run_goes_on(observer, door, leases=3)
 
 
@@ -96,7 +96,7 @@ def test_i1_i4_a_promoted_replica_without_the_last_writes_does_not_start_the_job
     redis.hset(record, "state", "idle")
     redis.hdel(record, "current_job")
     redis.delete(StartedJobRegistry("imports", connection=redis).key)
-    workers.start(2, worker_class="tenant_slots.workers.TenantWorker")
+    workers.start(2)
     only_its_first_run_goes_on(observer, door, leases=3)
 
 

@@ -18,6 +18,7 @@ from tests.factories import counters_match, fresh
 from tests.faults import jobs
 from tests.faults.conftest import SHORT, FaultWorkers
 from tests.faults.observer import Observer, is_gone
+from tests.faults.workers import CHOSEN
 from tests.processes import ROOT, Workers, _children, environment, wait_until
 
 ELSEWHERE = "tests.faults.workers.ElsewhereWorker"
@@ -103,7 +104,8 @@ def test_i1_i4_a_stale_run_that_finishes_before_its_worker_notices_releases_noth
     os.kill(horse, signal.SIGCONT)
     wait_until(lambda: observer.ended("stale"))
     stale.send_signal(signal.SIGCONT)
-    wait_until(lambda: is_gone(horse))
+    jobs.quick.enqueue("other", "other", observer.path)
+    wait_until(lambda: observer.ended("other"), message="the stale worker, as the other one is busy, does not go on")
     assert (fresh(job).state, job.attempt) == (State.RUNNING, 2)
     assert fresh(waiting).state == State.WAITING
     os.kill(second, signal.SIGCONT)
@@ -128,7 +130,7 @@ def test_i2_i3_a_worker_that_ends_between_pop_and_start_loses_nothing(
     """With several queues RQ 2.12 pops the id without a trace; with one it leaves it in its intermediate list."""
     armed = tmp_path / "armed"
     armed.touch()
-    plan = f"tenant_slots.workers:TenantWorker.execute_job before {number}"
+    plan = f"tenant_slots.workers.supervisor:Supervisor.execute_job before {number}"
     (unlucky,) = workers.start(1, queues=queues, worker_class=workers.with_sabotage(plan, armed))
     wait_until_idle(1, *queues)
     job = jobs.quick.enqueue("acme", "popped", observer.path)
@@ -156,7 +158,7 @@ def test_i2_i3_i4_a_worker_that_ends_before_the_function_is_called_leaves_the_jo
 ) -> None:
     armed = tmp_path / "armed"
     (unlucky,) = workers.start(1, worker_class=workers.with_sabotage(f"{moment} worker-{number}", armed))
-    workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+    workers.start()
     jobs.quick.enqueue_many([((f"warm{n}", f"warm{n}", observer.path, 0.3), {}) for n in range(2)])
     observer.wait_for_all()
     wait_until_idle(2, "imports")  # so that each starts its job when RQ's list has handed it out
@@ -194,7 +196,7 @@ def test_i2_i3_i4_a_worker_that_ends_while_it_records_the_end_of_a_job(
         unlucky.wait(10)
     except subprocess.TimeoutExpired:
         pytest.fail("the worker goes on after SIGTERM")
-    workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+    workers.start()
     observer.wait_for_all()
     assert observer.started() == ["first", *["done"] * runs, "next"]
 
@@ -321,14 +323,14 @@ def test_i2_i7_a_worker_that_is_killed_while_it_sweeps_holds_up_the_others_for_n
     workers.variables["TEST_TENANT_SLOTS"] = "{}"
     armed = tmp_path / "armed"
     sweeper_class = workers.with_sabotage("tenant_slots.repair.claims:done before worker-SIGKILL", armed)
-    workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+    workers.start()
     jobs.hold.enqueue("acme", "lost", observer.path, str(door))
     horse = observer.process_of("lost")
     (sweeper,) = workers.start(1, worker_class=sweeper_class)
     armed.touch()
     os.kill(workers.processes[0].pid, signal.SIGSTOP)
     sweeper.wait(20)
-    workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+    workers.start()
     workers.kill(0)
     wait_until(lambda: is_gone(horse))
     wait_until(
@@ -340,7 +342,7 @@ def test_i2_i7_a_worker_that_is_killed_while_it_sweeps_holds_up_the_others_for_n
     observer.wait_for_all()
 
 
-@pytest.mark.parametrize("worker_class", ["rq.Worker", "tenant_slots.workers.TenantWorker"])
+@pytest.mark.parametrize("worker_class", ["rq.Worker", CHOSEN])
 def test_i3_i4_a_killed_pool_manager_leaves_workers_that_go_on_and_that_nobody_replaces(
     observer: Observer, workers: FaultWorkers, door: Path, worker_class: str
 ) -> None:
@@ -395,7 +397,7 @@ def test_i2_i3_a_stock_worker_and_its_horse_that_are_killed_are_swept_up_by_ours
     workers.start(1, worker_class=worker_class)
     job = jobs.hold.enqueue("acme", "stock", observer.path, str(door))
     horse = observer.process_of("stock")
-    workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+    workers.start()
     workers.kill(0)
     os.kill(horse, signal.SIGKILL)
     observer.process_of("stock", run=2)
@@ -412,7 +414,7 @@ def test_i4_the_orphan_of_a_killed_stock_worker_keeps_its_slot_until_it_ends(
     job = jobs.hold.enqueue("acme", "orphan", observer.path, str(door))
     waiting = jobs.quick.enqueue("acme", "waiting", observer.path)
     observer.process_of("orphan")
-    workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+    workers.start()
     workers.kill(0)
     sentinel = jobs.quick.enqueue("sentinel", "sentinel", observer.path, 2 * SHORT["LEASE_TTL"])
     wait_until(lambda: fresh(sentinel).has_ended)
@@ -431,7 +433,7 @@ def test_i2_i3_a_killed_simple_worker_gives_its_slot_back(
     workers.start(1, worker_class=worker_class)
     job = jobs.hold.enqueue("acme", "lost", observer.path, str(door))
     observer.process_of("lost")
-    workers.start(1, worker_class="tenant_slots.workers.TenantWorker")
+    workers.start()
     workers.kill(0)
     observer.process_of("lost", run=2)
     door.touch()

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import rq
+from django.utils.module_loading import import_string
 
 from tenant_slots import locks, moves, owners, queue_directory, signals, slots, statements
 from tenant_slots.models import State
@@ -39,8 +40,16 @@ from tenant_slots.workers.presence import Presence
 WORKER = os.getpid()
 """The process that imports this, of which the others are forks."""
 
+CHOSEN = os.environ.get("FAULTS_WORKER_CLASS", "tenant_slots.workers.TenantWorker")
+"""The class of workers for which a test names none."""
 
-class ElsewhereWorker(TenantWorker):
+KIND = CHOSEN.rpartition("Tenant")[2]
+"""How the names of the classes end that are made of it."""
+
+Chosen: Any = import_string(CHOSEN)
+
+
+class ElsewhereWorker(Chosen):
     """As if it ran on another host: nobody here may look at its pids."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -48,7 +57,7 @@ class ElsewhereWorker(TenantWorker):
         super().__init__(*args, **kwargs)
 
 
-class OneByOneWorker(TenantWorker):
+class OneByOneWorker(Chosen):
     """Its sweeps wait for one Redis that is away after the other, and for them that is an outage of the database."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -73,7 +82,7 @@ class StockElsewhereWorker(rq.Worker):
         super().__init__(*args, **kwargs)
 
 
-class ImpatientWorker(TenantWorker):
+class ImpatientWorker(Chosen):
     """RQ kills a work-horse 60 seconds after its timeout; this one has seen them pass already."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -310,7 +319,7 @@ class UnguardedPreforkWorker(SabotagedPreforkWorker):
         super().__init__(*args, **kwargs)
 
 
-class RedisFirstWorker(TenantWorker):
+class RedisFirstWorker(Chosen):
     """Its heartbeats wait for Redis before they go to the database: the control of what must not."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
