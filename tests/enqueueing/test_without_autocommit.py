@@ -8,6 +8,7 @@ import pytest
 from django.db import connection, transaction
 
 from tenant_slots import hold_slot, slots, transitions
+from tenant_slots.db import commits
 from tenant_slots.exceptions import HoldInTransaction
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
@@ -41,6 +42,20 @@ def test_a_job_is_admitted_after_the_commit() -> None:
     assert (job.state, in_rq()) == (State.WAITING, 0)
     commit()
     assert (fresh(job).state, in_rq()) == (State.QUEUED, 1)
+
+
+def test_control_outside_of_a_block_django_refuses_what_is_to_follow_the_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commits, "_is_manual", lambda: False)
+    with pytest.raises(transaction.TransactionManagementError):
+        enqueue()
+
+
+def test_control_what_does_not_wait_for_the_commit_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction, "on_commit", lambda function, **_: function())
+    enqueue()
+    assert in_rq() == 1
 
 
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="the first atomic() of Django then commits")
