@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import django_rq
 import pytest
 from django.db import DatabaseError, OperationalError, connections, transaction
 
-from tenant_slots import owners, slots, tenant_job
+from tenant_slots import memory_file, owners, slots, tenant_job
 from tenant_slots.db.sessions import renew
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running import recording
@@ -66,6 +67,18 @@ def test_it_takes_no_room_on_a_disk_and_is_closed_with_its_worker() -> None:
     del outbox
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
+
+
+@pytest.mark.parametrize("in_memory", [True, pytest.param(False, id="control")])
+def test_a_full_disk_keeps_no_outcome_from_the_worker(in_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one of temporary files. What is written there is refused with the same error as to this device."""
+    monkeypatch.setattr(memory_file, "disk_file", lambda label: os.open("/dev/full", os.O_RDWR))
+    if not in_memory:
+        monkeypatch.delattr(os, "memfd_create")
+    outbox = Outbox()
+    with nullcontext() if in_memory else pytest.raises(OSError, match="No space left on device"):
+        outbox.put(7, OUTCOME)
+    assert outbox.take(7) == (OUTCOME if in_memory else None)
 
 
 @pytest.mark.django_db(transaction=True)
