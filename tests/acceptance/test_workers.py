@@ -9,6 +9,7 @@ from pathlib import Path
 
 import django_rq
 import pytest
+from django.db import connection, transaction
 from rq import Worker
 from rq.suspension import resume, suspend
 from rq.worker import WorkerStatus
@@ -172,6 +173,23 @@ def test_a_worker_may_have_a_name_of_any_length(workers: Workers, history: Histo
     job = jobs.record.enqueue("acme", "named", history.path)
     wait_until(lambda: fresh(job).state == State.FINISHED, 15, "the worker cannot write its name")
     assert job.worker == name
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no bound to a text")
+def test_control_with_a_bound_to_the_names_of_workers_it_runs_no_job(workers: Workers, history: History) -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE tenant_slots_tenantjob ALTER COLUMN worker TYPE varchar(255)")
+    try:
+        job = jobs.record.enqueue("acme", "named", history.path)
+        assert fresh(job).state == State.QUEUED, "the worker finds it in RQ's list"
+        workers.start(1, "--name", "w" * 300)
+        wait_until(lambda: fresh(job).error)
+        assert "value too long" in job.error
+        assert history.started() == []
+    finally:
+        workers.stop()
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE tenant_slots_tenantjob ALTER COLUMN worker TYPE text")
 
 
 @pytest.mark.parametrize("worker_class", ["tenant_slots.workers.TenantWorker", "rq.Worker"])

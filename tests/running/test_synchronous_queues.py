@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -183,22 +183,44 @@ def test_a_second_delivery_in_another_thread_of_the_process_leaves_the_run_alone
     assert list(TenantJob.objects.values_list("state", "error")) == [(State.FINISHED, "")]
 
 
-@pytest.mark.parametrize("worker_class", ["TenantWorker", "TenantSimpleWorker"])
-def test_a_job_that_runs_another_one_keeps_its_own_slot_and_lease(
-    history: History, tmp_path: Path, worker_class: str
-) -> None:
-    path = tmp_path / "go on"
+@pytest.fixture
+def outer(history: History, tmp_path: Path) -> Iterator[Callable[[str], TenantJob]]:
+    """A job under workers of a class, which has run another one and goes on until there is the file "go on"."""
     workers = Workers(TEST_TENANT_SLOTS='{"SWEEP_INTERVAL": 1, "LEASE_TTL": 2, "BEAT_INTERVAL": 1}')
-    workers.start(2, worker_class=f"tenant_slots.workers.{worker_class}")
-    job = run_another_and_go_on.enqueue("acme", history.path, str(path))
-    wait_until(lambda: TenantJob.objects.filter(tenant_queue__tenant="zenith", state=State.FINISHED).exists())
+
+    def start(worker_class: str) -> TenantJob:
+        workers.start(2, worker_class=worker_class)
+        job = run_another_and_go_on.enqueue("acme", history.path, str(tmp_path / "go on"))
+        wait_until(lambda: TenantJob.objects.filter(tenant_queue__tenant="zenith", state=State.FINISHED).exists())
+        return job
+
+    yield start
+    workers.stop()
+
+
+@pytest.mark.parametrize("kind", ["Worker", "PreforkWorker", "SimpleWorker"])
+def test_a_job_that_runs_another_one_keeps_its_own_slot_and_lease(
+    outer: Callable[[str], TenantJob], history: History, tmp_path: Path, kind: str
+) -> None:
+    job = outer(f"tenant_slots.workers.Tenant{kind}")
     heard_of = fresh(job).beat_at
     wait_until(lambda: (fresh(job).beat_at - heard_of).total_seconds() > 4, message="its heartbeats must go on")
-    path.touch()
+    (tmp_path / "go on").touch()
     wait_until(lambda: fresh(job).has_ended)
-    workers.stop()
     assert (job.state, job.attempt, job.crashes, job.error) == (State.FINISHED, 1, 0, "")
     assert history.started() == ["outer"]
+
+
+@pytest.mark.parametrize("kind", ["PreforkWorker", "SimpleWorker"])
+def test_control_a_job_whose_run_is_noted_where_that_of_another_one_was_loses_both(
+    outer: Callable[[str], TenantJob], history: History, tmp_path: Path, kind: str
+) -> None:
+    job = outer(f"tests.workers.classes.OneWitness{kind}")
+    wait_until(lambda: fresh(job).attempt == 2)
+    (tmp_path / "go on").touch()
+    wait_until(lambda: fresh(job).has_ended)
+    assert job.interruptions == 1
+    assert history.started() == ["outer", "outer"]
 
 
 class TestInsideAWorker:

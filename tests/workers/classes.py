@@ -6,12 +6,15 @@ import errno
 import os
 import resource
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import rq
+from rq.timeouts import BaseDeathPenalty
 
 from tenant_slots import signals
 from tenant_slots.db import leftovers as db_leftovers
+from tenant_slots.running.run import Run
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, riding, simple, supervisor
 from tenant_slots.workers.baseline import Baseline
 from tenant_slots.workers.horses import Horse
@@ -41,6 +44,47 @@ class ForgetfulSimpleWorker(TenantSimpleWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         simple.leave_transactions = simple.restore_sessions = lambda *_: None
+
+
+class CarefreeWorker(ForgetfulWorker):
+    """The control of what is gone anyway: its jobs share a context, and RQ sets and turns off no alarm for them."""
+
+    class death_penalty_class(BaseDeathPenalty):
+        def setup_death_penalty(self) -> None: ...
+
+        def cancel_death_penalty(self) -> None: ...
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        riding.contextvars = SimpleNamespace(copy_context=lambda: SimpleNamespace(run=_called))  # type: ignore[assignment]
+
+
+def _called(function: Any, *args: Any) -> Any:
+    return function(*args)
+
+
+class OneWitness:
+    """The control: a job that another one runs notes its run where the other's is noted."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        run_of = Run.of
+
+        def run_noted_by_worker(rq_job: Any) -> Run:
+            run = run_of(rq_job)
+            if type(run) is Run:
+                run.witness = self.witness  # type: ignore[attr-defined]
+            return run
+
+        Run.of = staticmethod(run_noted_by_worker)  # type: ignore[method-assign]
+
+
+class OneWitnessPreforkWorker(OneWitness, TenantPreforkWorker):
+    pass
+
+
+class OneWitnessSimpleWorker(OneWitness, TenantSimpleWorker):
+    pass
 
 
 class Unsuspecting:

@@ -123,6 +123,11 @@ def test_control_a_process_in_which_nothing_is_put_back_shows_all_of_it(workers:
     assert [kind for kind, (before, after) in seen.items() if before == after] == []
 
 
+def test_control_where_jobs_share_a_context_and_have_no_alarm_the_rest_is_shown_too(workers: Workers) -> None:
+    seen = seen_under(workers, "tests.workers.classes.CarefreeWorker", list(GONE_ANYWAY))
+    assert [kind for kind, (before, after) in seen.items() if before == after] == []
+
+
 def test_what_cannot_be_put_back_needs_another_process(workers: Workers) -> None:
     """Which `seen_under` looks at; here a horse may run as many as all of them."""
     workers.variables["TEST_TENANT_SLOTS"] = "{}"
