@@ -18,7 +18,7 @@ from django.test import override_settings
 from tests.faults.observer import Observer, open_runs
 from tests.faults.servers import Postgres, Valkey, django_on_database, django_on_redis
 from tests.faults.workers import CHOSEN, KIND
-from tests.processes import ROOT, Workers, environment
+from tests.processes import ROOT, Workers, environment, wait_until
 
 SHORT = {"BEAT_INTERVAL": 1, "LEASE_TTL": 2, "SWEEP_INTERVAL": 1, "RESCHEDULE_DELAY": 1}
 
@@ -38,6 +38,16 @@ class FaultWorkers(Workers):
     def start_sweeper(self) -> subprocess.Popen[bytes]:
         """What runs beside workers of RQ's own classes. The caller keeps it."""
         return self._start("slots_sweep", "--loop")
+
+    def start_pool(self, worker_class: str) -> subprocess.Popen[bytes]:
+        """RQ's pool with one worker, which are a group of processes of their own."""
+        values = {**environment(worker_class), **self.variables}
+        command = [sys.executable, "-W", "ignore", "manage.py", "rqworker-pool", "imports", "--num-workers", "1"]
+        before = self._registered()
+        pool = subprocess.Popen(command, cwd=ROOT, env=values, start_new_session=True)
+        self.processes.append(pool)
+        wait_until(lambda: self._registered() > before, message="the pool did not start")
+        return pool
 
     def _start(self, *command: str, worker_class: str | None = None) -> subprocess.Popen[bytes]:
         values = {**environment(worker_class), **self.variables}

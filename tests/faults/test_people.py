@@ -141,6 +141,34 @@ def test_i2_i3_rqs_stop_command_cancels_the_job(workers: FaultWorkers, observer:
     assert observer.started() == ["long", "after"]
 
 
+@pytest.mark.parametrize(
+    ("name", "lives"), [("NotingCommandsWorker", True), pytest.param("KillingAsRQWorker", False, id="control")]
+)
+def test_i2_i3_a_second_stop_of_a_job_whose_work_horse_has_ended_kills_no_pool(
+    workers: FaultWorkers, observer: Observer, door: Path, tmp_path: Path, name: str, lives: bool
+) -> None:
+    """Its workers are one group of processes with it. For RQ the job still runs, in the work-horse number 0."""
+    armed, heard, redis = tmp_path / "armed", tmp_path / "heard", django_rq.get_connection("imports")
+    armed.touch()
+    worker_class = workers.with_sabotage("rq.worker:BaseWorker.handle_job_failure before pause", armed, name)
+    workers.variables["TEST_HEARD"] = str(heard)
+    pool = workers.start_pool(worker_class)
+    job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    observer.process_of("long")
+    wait_until(lambda: is_announced(job))
+    rq_id = fresh(job).rq_id
+    send_stop_job_command(redis, rq_id)
+    wait_until(lambda: armed.with_suffix(".done").exists() and heard.exists())
+    send_stop_job_command(redis, rq_id)
+    wait_until(lambda: pool.poll() is not None or len(heard.read_text().splitlines()) == 2)
+    assert (pool.poll() is None) is lives
+    armed.with_suffix(".go").touch()
+    if lives:
+        jobs.quick.enqueue("acme", "after", observer.path)
+        observer.wait_for_all()
+        assert fresh(job).state == State.CANCELED
+
+
 def delete(job: Job) -> None:
     job.delete()
 

@@ -12,7 +12,7 @@ from typing import Any
 import django_rq
 import pytest
 from rq import Worker
-from rq.job import JobStatus
+from rq.job import Job, JobStatus
 from rq.registry import StartedJobRegistry
 from rq.utils import now as rq_now
 
@@ -436,12 +436,38 @@ def id_once_taken(job: TenantJob) -> str:
     return last_rq_id(job)
 
 
-@pytest.mark.parametrize("worker_class", ["rq.Worker", "tenant_slots.workers.TenantWorker"])
+@pytest.mark.parametrize(
+    "worker_class", ["rq.Worker", *(f"tenant_slots.workers.Tenant{kind}Worker" for kind in ("", "Prefork", "Simple"))]
+)
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "ours"])
 def test_i4_a_job_that_is_delivered_again_while_it_runs_is_finished_once_and_by_its_first_delivery(
     workers: FaultWorkers, observer: Observer, door: Path, worker_class: str, plain: bool
 ) -> None:
     """For RQ the job is finished when any delivery of it returns, and its dependents start."""
+    rq_job, child = delivered_again(workers, observer, door, worker_class, plain)
+    assert (rq_job.get_status(), child.get_status()) == (JobStatus.STARTED, JobStatus.DEFERRED)
+    door.touch()
+    wait_until(lambda: rq_job.get_status() == JobStatus.FINISHED and child.get_status() == JobStatus.FINISHED)
+    assert sorted(observer.started()) == ["child", "long"]
+    scheduled = django_rq.get_queue("imports").scheduled_job_registry
+    assert scheduled.count == 0, "the second delivery would come back"
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "ours"])
+def test_control_where_a_delivery_that_runs_nothing_is_a_success_its_dependents_do_not_wait(
+    workers: FaultWorkers, observer: Observer, door: Path, plain: bool
+) -> None:
+    delivered_again(workers, observer, door, "tests.faults.workers.GullibleWorker", plain)
+    wait_until(lambda: observer.ended("child"))
+    assert not observer.ended("long")
+    door.touch()
+    wait_until(lambda: observer.ended("long"))
+
+
+def delivered_again(
+    workers: FaultWorkers, observer: Observer, door: Path, worker_class: str, plain: bool
+) -> tuple[Job, Job]:
+    """A job that runs, of which another delivery has ended, and one that depends on it."""
     queue = django_rq.get_queue("imports")
     workers.start(2, worker_class=worker_class)
     arguments = ("acme", "long", observer.path, str(door))
@@ -453,12 +479,8 @@ def test_i4_a_job_that_is_delivered_again_while_it_runs_is_finished_once_and_by_
     wait_until(lambda: rq_job.get_status() == JobStatus.STARTED)
     child = queue.enqueue(jobs.quick, "other", "child", observer.path, depends_on=rq_job)
     queue.push_job_id(rq_id)
-    wait_until(lambda: deliveries_ended() == 1)
-    assert (rq_job.get_status(), child.get_status()) == (JobStatus.STARTED, JobStatus.DEFERRED)
-    door.touch()
-    wait_until(lambda: rq_job.get_status() == JobStatus.FINISHED and child.get_status() == JobStatus.FINISHED)
-    assert sorted(observer.started()) == ["child", "long"]
-    assert queue.scheduled_job_registry.count == 0, "the second delivery would come back"
+    wait_until(lambda: deliveries_ended() >= 1)
+    return rq_job, child
 
 
 def deliveries_ended() -> int:

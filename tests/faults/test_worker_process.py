@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import django_rq
@@ -110,6 +111,33 @@ def test_i1_i4_a_stale_run_that_finishes_before_its_worker_notices_releases_noth
     assert fresh(waiting).state == State.WAITING
     os.kill(second, signal.SIGCONT)
     observer.wait_for_all()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_replaced"),
+    [("ElsewherePreforkWorker", True), pytest.param("HeedlessElsewherePreforkWorker", False, id="control")],
+)
+def test_i1_i4_a_work_horse_whose_job_has_lost_its_lease_is_replaced_by_another(
+    workers: FaultWorkers, observer: Observer, door: Path, name: str, is_replaced: bool
+) -> None:
+    (stale,) = workers.start(worker_class=f"tests.faults.workers.{name}")
+    jobs.quick.enqueue("acme", "before", observer.path)
+    observer.wait_for_all()
+    jobs.hold.enqueue("acme", "stale", observer.path, str(door))
+    horse = observer.process_of("stale")
+    assert observer.process_of("before") == horse
+    stop(stale.pid, horse)
+    workers.start()
+    observer.process_of("stale", run=2)
+    resume(stale.pid, horse)
+    jobs.quick.enqueue("other", "after", observer.path)
+    resumed = time.monotonic()
+    wait_until(lambda: observer.starts("after") or time.monotonic() - resumed > 2 * SHORT["LEASE_TTL"])
+    assert is_gone(horse) is is_replaced
+    assert len(observer.starts("after")) == is_replaced, "the other worker is busy"
+    door.touch()
+    observer.wait_for_all()
+    assert stale.poll() is None
 
 
 def stop(*pids: int) -> None:

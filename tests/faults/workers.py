@@ -9,19 +9,22 @@ import json
 import os
 import signal
 import time
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import rq
+from django.db import connections
 from django.utils.module_loading import import_string
 
 from tenant_slots import locks, moves, owners, queue_directory, signals, slots, statements
+from tenant_slots.db import sessions
 from tenant_slots.models import State
 from tenant_slots.repair import steps
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.sweeper import Sweeper
-from tenant_slots.running import recording
+from tenant_slots.running import deliveries, errors, recording
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.run import Run
 from tenant_slots.running.supervised import SupervisedRun
@@ -49,12 +52,24 @@ KIND = CHOSEN.rpartition("Tenant")[2]
 Chosen: Any = import_string(CHOSEN)
 
 
-class ElsewhereWorker(Chosen):
+class _Elsewhere:
     """As if it ran on another host: nobody here may look at its pids."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         owners.this_host = lambda: "another host"  # type: ignore[assignment]
         super().__init__(*args, **kwargs)
+
+
+class ElsewhereWorker(_Elsewhere, Chosen): ...
+
+
+class ElsewherePreforkWorker(_Elsewhere, TenantPreforkWorker): ...
+
+
+class HeedlessElsewherePreforkWorker(ElsewherePreforkWorker):
+    """It goes on with a run that has lost its lease: the control of what ends one."""
+
+    def end_run(self, run: Any) -> None: ...
 
 
 class OneByOneWorker(Chosen):
@@ -387,3 +402,74 @@ def _signal_worker(number: signal.Signals) -> None:
     os.kill(WORKER, number)
     while number == signal.SIGKILL:
         signal.pause()  # a work-horse dies with its worker, in a moment
+
+
+class ForgetfulWorker(Chosen):
+    """It keeps no end that the database does not take: the control of what does."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.kept.add = lambda ending: None
+
+
+class KeepingSessionWorker(Chosen):
+    """The session in which it records starts and ends is not closed while a job lasts."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        supervisor.ANNOUNCED_AFTER = 60
+        super().__init__(*args, **kwargs)
+
+
+class ClosingWorker(KeepingSessionWorker):
+    """Its children close the sessions that they inherit: the control of what forgets them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        inheritance.forget_inherited_sessions = _close_inherited_sessions
+        super().__init__(*args, **kwargs)
+
+
+def _close_inherited_sessions() -> None:
+    for wrapper in [*sessions._private, *connections.all(initialized_only=True)]:
+        if wrapper.connection is not None:
+            wrapper.connection.close()  # the driver's, which says goodbye to the server
+
+
+class _Formatting:
+    """Has every error formatted, whatever comes of that: the control of what takes another one in its place."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        errors.described = lambda error: ("".join(traceback.format_exception(error)), error)
+        super().__init__(*args, **kwargs)
+
+
+class FormattingWorker(_Formatting, TenantWorker): ...
+
+
+class FormattingPreforkWorker(_Formatting, TenantPreforkWorker): ...
+
+
+class FormattingSimpleWorker(_Formatting, TenantSimpleWorker): ...
+
+
+class GullibleWorker(Chosen):
+    """Takes a delivery that runs nothing for a success of its job: the control of what leaves RQ's record alone."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        deliveries.ignored = deliveries.later = lambda *_: None  # type: ignore[assignment]
+        super().__init__(*args, **kwargs)
+
+
+class NotingCommandsWorker(SabotagedPreforkWorker):
+    """Notes each command that it has carried out."""
+
+    def handle_payload(self, message: Any) -> None:
+        super().handle_payload(message)
+        with open(os.environ["TEST_HEARD"], "a") as heard:
+            heard.write("command\n")
+
+
+class KillingAsRQWorker(NotingCommandsWorker):
+    """It kills what RQ takes for its work-horse: the control of what kills none that has ended."""
+
+    def kill_horse(self, *args: Any) -> None:
+        rq.Worker.kill_horse(self, *args)
