@@ -457,7 +457,7 @@ def test_i4_a_job_that_is_delivered_again_while_it_runs_is_finished_once_and_by_
 def test_control_where_a_delivery_that_runs_nothing_is_a_success_its_dependents_do_not_wait(
     workers: FaultWorkers, observer: Observer, door: Path, plain: bool
 ) -> None:
-    delivered_again(workers, observer, door, "tests.faults.workers.GullibleWorker", plain)
+    delivered_again(workers, observer, door, "tests.faults.workers.SatisfiedWorker", plain)
     wait_until(lambda: observer.ended("child"))
     assert not observer.ended("long")
     door.touch()

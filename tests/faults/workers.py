@@ -451,7 +451,7 @@ class FormattingPreforkWorker(_Formatting, TenantPreforkWorker): ...
 class FormattingSimpleWorker(_Formatting, TenantSimpleWorker): ...
 
 
-class GullibleWorker(Chosen):
+class SatisfiedWorker(Chosen):
     """Takes a delivery that runs nothing for a success of its job: the control of what leaves RQ's record alone."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
