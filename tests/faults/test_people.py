@@ -11,7 +11,7 @@ from pathlib import Path
 import django_rq
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
 from django.urls import reverse
 from rq import Worker
@@ -301,7 +301,7 @@ def test_i3_i8_a_tenants_row_that_is_deleted_by_sql_while_its_job_runs(
     (worker,) = workers.start()
     jobs.hold.enqueue("acme", "long", observer.path, str(door))
     observer.process_of("long")
-    with connection.cursor() as cursor:
+    with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("DELETE FROM tenant_slots_tenantjob")
         cursor.execute("DELETE FROM tenant_slots_tenantqueue")
     door.touch()

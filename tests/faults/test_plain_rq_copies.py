@@ -14,13 +14,13 @@ from tenant_slots.repair.report import Report
 from tests.factories import age, in_rq, tenant_queue
 from tests.faults.conftest import FaultWorkers
 from tests.faults.observer import Observer
-from tests.faults.workers import CHOSEN
 from tests.processes import wait_until
 from tests.repair.sweeps import LongContact
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-CLASSES = ["rq.Worker", "rq.worker.SpawnWorker", CHOSEN]
+CLASSES = ["rq.Worker", "rq.worker.SpawnWorker", "tenant_slots.workers.TenantWorker"]
+"""With a process for each job: a warm work-horse has imported the module when the job was deferred."""
 
 
 @pytest.mark.parametrize("worker_class", CLASSES)
