@@ -28,7 +28,7 @@ BROUGHT_ALONG = {
     "contrib/schemas.py": "django_tenants",
     "contrib/sentry.py": "sentry_sdk",
     "db/leftovers.py": "psycopg",
-    "stats/in_time.py": "psycopg",
+    "db/sessions.py": "psycopg",
     "django_tasks/api.py": "django_tasks",
 }
 """What only those use who have it."""

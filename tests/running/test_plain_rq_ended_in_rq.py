@@ -166,9 +166,9 @@ def test_one_that_rq_is_about_to_schedule_and_somebody_cancels_then_does_not_run
     """Between the end of the delivery that finds no slot and RQ's note of it."""
     deferred = deliveries.deferred
 
-    def canceled_before(rq_job: Job) -> Retry:
+    def canceled_before(rq_job: Job, seconds: float) -> Retry:
         Job.fetch(rq_job.id, queue.connection).cancel()
-        return deferred(rq_job)
+        return deferred(rq_job, seconds=seconds)
 
     monkeypatch.setattr(deliveries, "deferred", canceled_before)
     rq_job = queue.enqueue(jobs.record, "acme", "never", history.path)
