@@ -219,7 +219,7 @@ def without_bound(alias: str) -> Iterator[tuple[str, ...]]:
 
 
 def test_control_without_a_bound_it_waits_for_as_long_as_the_row_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "_transaction", without_bound)
+    monkeypatch.setattr(transactions, "within_patience", without_bound)
     row, errors = tenant_queue(max_job=0), list[Exception]()
     job = waiting_job(row)
 
