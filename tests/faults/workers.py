@@ -240,7 +240,7 @@ class _Crowded:
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        supervisor.SECONDS_WITHOUT_HORSE = int(os.environ["TEST_SECONDS_WITHOUT_HORSE"])
+        supervisor.SECONDS_WITHOUT_HORSE = int(os.environ.get("TEST_SECONDS_WITHOUT_HORSE", "1"))
         os.fork = self._fork_if_there_is_room(os.fork)
         super().__init__(*args, **kwargs)
 
