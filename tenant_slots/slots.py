@@ -150,6 +150,12 @@ def is_running(job_id: int, token: int) -> bool:
     return running
 
 
+def has_finished(job_id: int, token: int) -> bool:
+    """Whether this run has recorded that its job has finished. Nobody else writes so: a lost run ends otherwise."""
+    finished: bool = TenantJob.objects.filter(pk=job_id, token=token, state=State.FINISHED).exists()
+    return finished
+
+
 def is_wanted(job_id: int, token: int) -> bool:
     """Whether the database has this run as running, and nobody has asked for it to be stopped."""
     wanted: bool = _running(job_id, token).filter(cancel_requested_at=None).exists()

@@ -134,12 +134,18 @@ class Heartbeats(threading.Thread):
             if is_outage(error):
                 raise
             kept, pause = slots.is_running(*run), self._kept_out(run, error)
-        if not kept and run in self._runs() and self._executes(run):
+        if not kept and self._is_lost(run):
             logger.error("the lease of job %s is lost, its run is ended here", run[0], extra=logs.about_run(run[0]))
             self._end_run(run)
         elif kept and slots.is_cancel_requested(*run):
             self._end_run(run)
         return pause
+
+    def _is_lost(self, run: Token) -> bool:
+        """Not one that has ended meanwhile, or is about to: a process that can hand its outcome to nobody records it
+        itself, and then calls what follows.
+        """
+        return run in self._runs() and self._executes(run) and not slots.has_finished(*run)
 
     @staticmethod
     def _kept_out(run: Token, error: Error) -> float:

@@ -60,7 +60,7 @@ def test_a_lease_is_called_lost_of_a_run_that_goes_on_and_not_of_one_whose_end_i
     """The answer to the commit that has recorded the end was lost: its worker keeps the end, to record it again."""
     run = Run()
     heartbeats = Heartbeats(run._runs, run._end, run._outage, executes=lambda _: not is_over)
-    assert slots.release(fresh(run.job), state=State.FINISHED)
+    assert slots.release(fresh(run.job), state=State.FAILED)
     heartbeats.beat(run._runs())
     assert ("its run is ended here" in caplog.text, run.ended) == (not is_over, int(not is_over))
 
@@ -110,6 +110,15 @@ def test_a_lost_lease_ends_the_run_and_releases_nothing() -> None:
     run.beat()
     assert run.ended == 1
     assert TenantJob.objects.get().state == State.WAITING
+
+
+@pytest.mark.parametrize(("state", "ended"), [(State.FINISHED, 0), (State.FAILED, 1), (State.CANCELED, 1)])
+def test_a_run_that_has_recorded_itself_that_its_job_has_finished_is_left_alone(state: State, ended: int) -> None:
+    """It may have to call `on_success`. Whoever takes a run for lost never says that it has finished."""
+    run = Run()
+    slots.release(run.job, state=state)
+    run.beat()
+    assert run.ended == ended
 
 
 def test_a_run_that_ends_during_the_heartbeat_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
