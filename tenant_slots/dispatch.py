@@ -66,6 +66,8 @@ class CameOf(NamedTuple):
     error: str
 
 
+GivenUp = tuple[TenantJob, CameOf]
+
 SAYS_RQ = {
     JobStatus.CANCELED: CameOf(State.CANCELED, "RQ's record of it was canceled"),
     JobStatus.STOPPED: CameOf(State.CANCELED, "RQ's record of it says that it was stopped"),
@@ -80,7 +82,7 @@ worker that died over it. Its function has not run here, whatever has finished.
 class Pushed(NamedTuple):
     jobs: int
     """How many of ours RQ has now."""
-    given_up: list[tuple[TenantJob, CameOf]]
+    given_up: list[GivenUp]
     """Plain RQ jobs that it does not know any more, with their arguments, or that have ended there."""
 
 
@@ -90,7 +92,7 @@ def push(jobs: Iterable[TenantJob]) -> Pushed:
     It is tried once, not for each job. A reservation never goes there: its own process looks whether it was admitted.
     """
     fresh: dict[str, list[TenantJob]] = {}
-    given_up: list[tuple[TenantJob, CameOf]] = []
+    given_up: list[GivenUp] = []
     for job in jobs:
         if job.rq_job_id:
             _logging_absence(partial(_bring_forward, job, given_up), [job])
@@ -286,7 +288,7 @@ def rq_job_of(queue: Queue, job: TenantJob) -> Job:
     )
 
 
-def _bring_forward(job: TenantJob, given_up: list[tuple[TenantJob, CameOf]]) -> None:
+def _bring_forward(job: TenantJob, given_up: list[GivenUp]) -> None:
     """Move a job that deferred itself to the end of its queue, unless RQ has forgotten it, or it has ended there.
 
     It may not be in the scheduled registry yet: RQ writes it there a few milliseconds after the job has returned. Or

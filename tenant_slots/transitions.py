@@ -37,7 +37,7 @@ from tenant_slots.chains import Told
 from tenant_slots.conf import app_settings
 from tenant_slots.db.commits import after_commit
 from tenant_slots.db.transactions import patience, waiting_at_most
-from tenant_slots.dispatch import CameOf
+from tenant_slots.dispatch import CameOf, GivenUp
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
@@ -46,8 +46,6 @@ from tenant_slots.refusals import is_of_one, is_refusal
 from tenant_slots.releases import Admission, Release
 
 T = TypeVar("T")
-
-GivenUp = tuple[TenantJob, CameOf]
 
 TellOrder = Callable[[], list[str]]
 """Tells the fair order that a tenant leaves it; gives the RQ queues that are to be fed then."""

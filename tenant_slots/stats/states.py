@@ -22,7 +22,7 @@ class QueueState(StrEnum):
     RATE = "rate"
     """Jobs wait, and the rate has no token left."""
     AT_LIMIT = "at_limit"
-    """All its slots are taken, or its limit is 0 and jobs wait."""
+    """All its slots are taken by what runs, or its limit is 0 and jobs wait."""
     WAITS_FOR_WORKER = "waits_for_worker"
     """Jobs wait although slots are free, or one has a slot already: the next worker whose turn it is takes one."""
     KEY_LIMIT = "key_limit"
