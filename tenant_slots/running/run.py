@@ -57,7 +57,7 @@ class Run:
         self._on_outage = on_outage
         self._process = os.getpid()
         self._found = Found()
-        self._began = 0.0
+        self._began = time.monotonic()
         self._was_taken = False
         self._came_of_it: State | None = None
         self.stays_first = False

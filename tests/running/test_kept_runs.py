@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+import django_rq
 import pytest
 from rq import Retry
 
@@ -12,6 +13,7 @@ from tenant_slots import TenantBusy, tenant_job
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair import lost_runs
 from tenant_slots.tasks import attempts
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
 from tests import jobs
 from tests.factories import dead_process, fresh, running_job, tenant_queue, work
 
@@ -51,6 +53,19 @@ def test_each_run_that_failed_with_its_times_and_its_worker() -> None:
     times = [attempts.time_of(run, name) for run in (first, second) for name in ("started", "ended")]
     assert times == sorted(times, key=lambda time: time or datetime.min)
     assert first["worker"] == second["worker"] == job.worker != ""
+
+
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker, TenantSimpleWorker])
+def test_the_time_at_which_a_run_started_is_its_own_in_every_worker(worker_class: Any) -> None:
+    """Also where one process starts it and another one, which measures how long it took, calls the function."""
+    job = jobs.fail.enqueue("acme")
+    worker = worker_class([django_rq.get_queue("imports")], connection=django_rq.get_connection("imports"))
+    worker.work(burst=True, logging_level="ERROR")
+    (run,) = attempts.ended_runs(fresh(job))
+    started, ended = (attempts.time_of(run, name) for name in ("started", "ended"))
+    assert started
+    assert ended
+    assert job.enqueued_at - timedelta(seconds=1) <= started <= ended <= job.ended_at
 
 
 def test_one_that_was_put_back_because_its_tenant_is_busy() -> None:

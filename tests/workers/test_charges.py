@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Iterator
 from itertools import accumulate
@@ -9,7 +10,7 @@ from itertools import accumulate
 import django_rq
 import pytest
 
-from tenant_slots import fair_order, signals
+from tenant_slots import fair_order, signals, tenant_job
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, turns
 from tests import jobs
 from tests.factories import redis_forgets, tenant_queue
@@ -44,6 +45,30 @@ def test_jobs_that_kill_their_process_gain_their_tenant_no_turns(worker_class: W
     assert max(ahead) <= 3, starts
     assert min(ahead) >= -9, "a crash takes longer than a job by what follows, not by far"
     assert len(starts) == 24
+
+
+@tenant_job("imports", tenant="tenant")
+def write_no_files(tenant: str, history: str, seconds: float) -> None:
+    """Its work-horse can hand the end to nobody, and records it itself."""
+    jobs.note(history, "start", tenant, "write_no_files")
+    time.sleep(seconds)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+@CLASSES
+def test_a_job_whose_work_horse_records_its_end_is_charged_what_it_has_taken(
+    worker_class: Worker, history: History
+) -> None:
+    for tenant in ("sandboxed", "neighbour"):
+        tenant_queue(tenant, max_job=5)
+    redis_forgets()
+    write_no_files.enqueue_many([(("sandboxed", history.path, 0.2), {}) for _ in range(6)])
+    jobs.record.enqueue_many([(("neighbour", f"{nth}", history.path, 0.2), {}) for nth in range(18)])
+    run(worker_class)
+    starts = [event.tenant for event in history.events() if event.kind == "start"]
+    ahead = list(accumulate(1 if tenant == "sandboxed" else -1 for tenant in starts))
+    assert max(ahead) <= 3, starts
+    assert min(ahead) >= -13, "its last ones are not left for the end"
 
 
 @pytest.fixture
