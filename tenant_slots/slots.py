@@ -39,6 +39,7 @@ from tenant_slots.moves import Leaving, NotAsExpected
 from tenant_slots.owners import Owner
 from tenant_slots.releases import Admission, Release
 from tenant_slots.statements import BEAT, CLAIM, GIVE_TOKEN_BACK, START, START_IF_DUE
+from tenant_slots.tasks import attempts
 
 LOCK_SECONDS = 0.2
 """How long a start waits for a job's row that somebody holds, as do other tenants' jobs; it needs no lock of ours."""
@@ -150,10 +151,10 @@ def is_running(job_id: int, token: int) -> bool:
     return running
 
 
-def has_finished(job_id: int, token: int) -> bool:
-    """Whether this run has recorded that its job has finished. Nobody else writes so: a lost run ends otherwise."""
-    finished: bool = TenantJob.objects.filter(pk=job_id, token=token, state=State.FINISHED).exists()
-    return finished
+def has_ended_by_itself(job_id: int, token: int) -> bool:
+    """Whether this run has recorded how it has ended, and was not taken for lost."""
+    job = TenantJob.objects.filter(pk=job_id, token=token).only("state", "attempt", "runs").first()
+    return job is not None and attempts.has_ended_by_itself(job)
 
 
 def is_wanted(job_id: int, token: int) -> bool:

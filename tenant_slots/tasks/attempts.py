@@ -73,5 +73,13 @@ def noted(job: TenantJob, error: str | None, text: str, worker: str, seconds: fl
     return {"runs": [*({**one, "text": ""} for one in older), *recent, run]}
 
 
+def has_ended_by_itself(job: TenantJob) -> bool:
+    """Whether the last run of a job that does not run has said how it ended: one that is taken for lost is noted so."""
+    if job.state == State.FINISHED:
+        return True
+    attempt = job.attempt - (job.state == State.QUEUED)  # which has been counted when it was admitted again
+    return any(run["attempt"] == attempt and run["error"] not in (RUN_LOST, CANCELED) for run in ended_runs(job)[-1:])
+
+
 def time_of(run: dict[str, Any], name: str) -> datetime | None:
     return datetime.fromisoformat(run[name]) if run[name] else None

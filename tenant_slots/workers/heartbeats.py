@@ -145,7 +145,7 @@ class Heartbeats(threading.Thread):
         """Not one that has ended meanwhile, or is about to: a process that can hand its outcome to nobody records it
         itself, and then calls what follows.
         """
-        return run in self._runs() and self._executes(run) and not slots.has_finished(*run)
+        return run in self._runs() and self._executes(run) and not slots.has_ended_by_itself(*run)
 
     @staticmethod
     def _kept_out(run: Token, error: Error) -> float:

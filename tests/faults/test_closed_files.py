@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from tenant_slots import tenant_job
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import counters_match, fresh
-from tests.faults.conftest import FaultWorkers
+from tests.faults.conftest import SHORT, FaultWorkers
 from tests.faults.observer import Observer, observed
 from tests.processes import wait_until
 
@@ -81,3 +82,29 @@ def test_i10_a_job_that_has_returned_is_finished_after_one_run(
     wait_until(lambda: fresh(following).state == State.FINISHED)
     assert worker.poll() is None
     assert counters_match()
+
+
+def take_two_leases(job: TenantJob, came_of_it: object) -> None:
+    time.sleep(2 * SHORT["LEASE_TTL"])
+    TenantQueue.objects.create(tenant=f"{job.args[1]} was told", queue="reports")
+
+
+@tenant_job("imports", tenant="tenant", on_success=take_two_leases, on_failure=take_two_leases)
+def sandboxed_with_slow_callbacks(tenant: str, name: str, history: str, fails: bool) -> None:
+    with observed(history, tenant, name):
+        pass
+    let_no_files_be_written_for_good("")
+    if fails:
+        raise ValueError(name)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("name", ["TenantWorker", "TenantPreforkWorker"])
+def test_i10_a_run_that_has_recorded_its_end_itself_is_not_killed_while_its_callback_takes_longer_than_a_lease(
+    workers: FaultWorkers, observer: Observer, name: str, fails: bool
+) -> None:
+    workers.start(1, worker_class=f"tenant_slots.workers.{name}")
+    job = sandboxed_with_slow_callbacks.enqueue("acme", "once", observer.path, fails)
+    wait_until(TenantQueue.objects.filter(tenant="once was told").exists)
+    assert fresh(job).state == (State.FAILED if fails else State.FINISHED)
+    assert (job.crashes, len(observer.starts("once"))) == (0, 1)

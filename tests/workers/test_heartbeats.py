@@ -16,6 +16,7 @@ from tenant_slots import slots
 from tenant_slots.db import session_settings
 from tenant_slots.db.sessions import private_connection
 from tenant_slots.models import State, TenantJob
+from tenant_slots.tasks import attempts
 from tenant_slots.witness import Witness
 from tenant_slots.workers import heartbeats
 from tenant_slots.workers.heartbeats import Heartbeats
@@ -112,13 +113,41 @@ def test_a_lost_lease_ends_the_run_and_releases_nothing() -> None:
     assert TenantJob.objects.get().state == State.WAITING
 
 
-@pytest.mark.parametrize(("state", "ended"), [(State.FINISHED, 0), (State.FAILED, 1), (State.CANCELED, 1)])
-def test_a_run_that_has_recorded_itself_that_its_job_has_finished_is_left_alone(state: State, ended: int) -> None:
-    """It may have to call `on_success`. Whoever takes a run for lost never says that it has finished."""
+@pytest.mark.parametrize(
+    ("state", "error", "ended"),
+    [
+        (State.FINISHED, None, 0),
+        (State.FAILED, "builtins.ValueError", 0),
+        (State.WAITING, "builtins.ValueError", 0),
+        (State.WAITING, attempts.NO_ERROR, 0),
+        (State.FAILED, attempts.RUN_LOST, 1),
+        (State.WAITING, attempts.RUN_LOST, 1),
+        (State.CANCELED, attempts.CANCELED, 1),
+    ],
+)
+@pytest.mark.parametrize("is_admitted_again", [False, True])
+def test_a_run_that_has_recorded_its_end_itself_is_left_alone(
+    state: State, error: str | None, ended: int, is_admitted_again: bool
+) -> None:
+    """It may have to call `on_success` or `on_failure`. Of one that was taken for lost its row says so."""
     run = Run()
-    slots.release(run.job, state=state)
+    noted = {} if state == State.FINISHED else attempts.noted(run.job, error, "text", "worker-7", 1.0)
+    slots.release(run.job, state=state, **noted)
+    if is_admitted_again and state == State.WAITING:
+        slots.admit(run.job.tenant_queue_id, "imports", 1)
+        assert fresh(run.job).state == State.QUEUED
     run.beat()
     assert run.ended == ended
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.WAITING])
+def test_an_end_of_an_earlier_run_is_none_of_this_one(state: State) -> None:
+    run = Run()
+    earlier = attempts.noted(run.job, "builtins.ValueError", "text", "worker-7", 1.0)
+    TenantJob.objects.update(attempt=2, **earlier)
+    slots.release(fresh(run.job), state=state)
+    run.beat()
+    assert run.ended == 1
 
 
 def test_a_run_that_ends_during_the_heartbeat_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
