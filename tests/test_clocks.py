@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import django_rq
@@ -31,7 +31,7 @@ def this_clock_is(ahead: timedelta, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def in_truth(**time: float) -> datetime:
     """A time by the right clock, which this test and its database share until one is set wrong."""
-    return datetime.now(tz=timezone.get_default_timezone()) + timedelta(**time)
+    return datetime.now(tz=UTC) + timedelta(**time)
 
 
 BOTH_WAYS = pytest.mark.parametrize("ahead", [HOUR, -HOUR])
