@@ -14,6 +14,7 @@ from django.utils import timezone
 
 import tests.jobs  # noqa: F401  the task is known once its module is imported
 from tenant_slots import rates, slots
+from tenant_slots.db.clock import from_now
 from tenant_slots.models import JobDependency, Kind, State, TenantJob, TenantQueue
 from tenant_slots.repair import lost_runs
 from tenant_slots.tasks import attempts
@@ -202,13 +203,13 @@ def test_a_job_that_does_not_exist(boss: Client, object_id: str) -> None:
     ("values", "text"),
     [
         ({"paused": True}, "paused: no job starts until somebody resumes it"),
-        ({"paused": True, "resume_at": timezone.now() + timedelta(hours=2)}, "is paused until"),
+        ({"paused": True, "resume_at": from_now(timedelta(hours=2))}, "is paused until"),
         ({"max_job": 0}, "The limit is 0"),
         (
-            {"max_job": 0, "override_until": timezone.now() + timedelta(hours=2), "limit_before_override": 1},
+            {"max_job": 0, "override_until": from_now(timedelta(hours=2)), "limit_before_override": 1},
             "The limit is 0 until",
         ),
-        ({"rests_until": timezone.now() + timedelta(hours=2)}, "the tenant is busy"),
+        ({"rests_until": from_now(timedelta(hours=2))}, "the tenant is busy"),
     ],
 )
 def test_a_scheduled_job_says_what_will_keep_it_then(boss: Client, values: dict[str, Any], text: str) -> None:

@@ -21,7 +21,7 @@ import tests.jobs
 from tenant_slots import queue_directory, rates, slots
 from tenant_slots.admin import reasons
 from tenant_slots.admin.words import long_moment
-from tenant_slots.db.clock import ago
+from tenant_slots.db.clock import ago, from_now
 from tenant_slots.models import REFUSED, UNKNOWN_TASK, Kind, State, SweepClaim, TenantJob, TenantQueue
 from tests.factories import (
     admit,
@@ -240,7 +240,7 @@ def test_a_limit_of_zero_that_ends_by_itself_says_when(before: int | None, text:
     ("since", "text"),
     [
         ({"paused": True}, "paused: no job starts until somebody resumes it"),
-        ({"rests_until": timezone.now() + IN_AN_HOUR}, "the tenant is busy"),
+        ({"rests_until": from_now(IN_AN_HOUR)}, "the tenant is busy"),
         ({"max_job": 0}, "The limit is 0"),
         ({"max_job": 1, "current_job": 2}, "at its limit (slots taken: 2 of 1)"),
     ],

@@ -10,6 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from tenant_slots.db.clock import from_now
 from tenant_slots.db.compiled import Statement
 from tenant_slots.models import Kind, State, TenantQueue
 from tenant_slots.stats import percentiles, rows, series, tiles, worker_time
@@ -22,7 +23,7 @@ RATE = {"rate_number": 1, "rate_per": timedelta(days=300), "rate_burst": 1}
 NOW = round(timezone.now().timestamp()) * 10**9
 """The bucket of `RATE` has been empty since about this moment."""
 
-NEXT_HOUR = timezone.now() + timedelta(hours=1)
+HOUR = timedelta(hours=1)
 
 
 def ago(**time: float) -> Any:
@@ -61,11 +62,11 @@ def runs(queue: TenantQueue, **values: Any) -> None:
         ({**RATE, "rate_empty_at": NOW}, ["waiting"], QueueState.RATE),
         ({**RATE, "rate_empty_at": NOW}, [], QueueState.IDLE),
         ({**RATE, "rate_empty_at": NOW, "paused": True}, ["waiting"], QueueState.PAUSED),
-        ({"rests_until": NEXT_HOUR}, ["waiting"], QueueState.RESTING),
-        ({"rests_until": NEXT_HOUR}, [], QueueState.RESTING),
-        ({"rests_until": NEXT_HOUR - timedelta(hours=2)}, ["waiting"], QueueState.WAITS_FOR_WORKER),
-        ({"rests_until": NEXT_HOUR + timedelta(days=2)}, ["waiting"], QueueState.WAITS_FOR_WORKER),
-        ({"rests_until": NEXT_HOUR, "paused": True}, ["waiting"], QueueState.PAUSED),
+        ({"rests_until": from_now(HOUR)}, ["waiting"], QueueState.RESTING),
+        ({"rests_until": from_now(HOUR)}, [], QueueState.RESTING),
+        ({"rests_until": from_now(-HOUR)}, ["waiting"], QueueState.WAITS_FOR_WORKER),
+        ({"rests_until": from_now(timedelta(days=2))}, ["waiting"], QueueState.WAITS_FOR_WORKER),
+        ({"rests_until": from_now(HOUR), "paused": True}, ["waiting"], QueueState.PAUSED),
         ({"max_job": 2, "current_job": 3}, ["waiting"], QueueState.OVER),
         ({"max_job": 2, "current_job": 3, "paused": True}, ["waiting"], QueueState.PAUSED),
         ({"paused": True}, ["stale"], QueueState.STALE),
