@@ -68,12 +68,12 @@ def test_the_table_shows_each_tenant_queue_busiest_first() -> None:
     tenant_queue("idle", max_job=2, paused=True)
     row = tenant_queue("acme", max_job=5, current_job=1, share=4)
     waiting_job(row, state=State.RUNNING)
-    waiting_job(row, enqueued_at=timezone.now() - timedelta(seconds=200.5))
+    waiting_job(row, enqueued_at=timezone.now() - timedelta(hours=3, minutes=20, seconds=30))
 
     head, first, second = status().splitlines()
 
     assert " ".join(head.split()) == "TENANT QUEUE IN USE RUNNING QUEUED WAITING SCHEDULED OLDEST WAIT SHARE PAUSED"
-    assert first.split() == ["acme", "imports", "1", "/", "5", "1", "0", "1", "0", "3", "m", "20", "s", "4"]
+    assert first.split() == ["acme", "imports", "1", "/", "5", "1", "0", "1", "0", "3", "h", "20", "m", "4"]
     assert second.split() == ["idle", "imports", "0", "/", "2", "0", "0", "0", "0", "1", "paused"]
 
 
