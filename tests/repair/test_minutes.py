@@ -148,7 +148,8 @@ def test_an_hour_without_a_sweep_is_made_up_for() -> None:
         ended(row, minute)
     count()
     assert total("finished") == total("finished", "imports") == 199
-    assert QueueMinute.objects.filter(queue=ALL_QUEUES, minute__gte=start_of(now - 200)).count() == 200
+    within = start_of(now - 200), start_of(now - 1)  # another minute may be over by now
+    assert QueueMinute.objects.filter(queue=ALL_QUEUES, minute__range=within).count() == 200
 
 
 def test_a_long_time_is_made_up_for_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +269,7 @@ def test_without_a_new_minute_a_sweep_asks_once() -> None:
     count()
     with CaptureQueriesContext(connection) as captured:
         count()
-    assert len(captured) == 1 or this_minute() != minute_of(QueueMinute.objects.latest("minute").minute) + 1
+    assert len(captured) == 1
 
 
 def test_a_sweep_counts_before_it_prunes(settings: Any) -> None:
