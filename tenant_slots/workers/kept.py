@@ -124,8 +124,9 @@ def settle(endings: Iterable[Ending]) -> Iterator[Token]:
 
 def _settle(ending: Ending) -> None:
     pk, token = ending.run
-    held = TenantJob.objects.holding().filter(pk=pk, token=token).select_related("tenant_queue")
-    job: TenantJob | None = held.first()
+    # Running: a job that waits again, and has been admitted again, still has the token of the run that has ended.
+    own = TenantJob.objects.running().filter(pk=pk, token=token).select_related("tenant_queue")
+    job: TenantJob | None = own.first()
     if job is None:
         return
     if ending.outcome is None:

@@ -15,7 +15,7 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.workers import kept
 from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.kept import Ending, KeptEndings
-from tests.factories import another_process, counters_match, in_thread, running_job, tenant_queue
+from tests.factories import another_process, counters_match, fresh, in_thread, running_job, tenant_queue
 
 LARGE = "x" * 1000
 
@@ -181,3 +181,19 @@ def test_a_run_that_left_nothing_ends_as_was_decided(
     assert len(list(kept.settle([Ending((row.pk, row.token), None, **decided)]))) == 1
     row.refresh_from_db()
     assert (row.state, row.crashes, row.interruptions) == (state, crashes, interruptions)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("outcome", [None, {"state": "waiting"}, {"state": "finished"}], ids=["none", "waits", "ends"])
+def test_an_end_that_was_recorded_already_is_none_of_the_attempt_that_was_admitted_since(outcome: Any) -> None:
+    """The answer to the commit was lost. Until it starts, the next attempt has the token of the one before."""
+    row = tenant_queue()
+    job = running_job(row, another_process())
+    ended = Ending((job.pk, job.token), None)
+    assert list(kept.settle([ended])) == [ended.run]
+    slots.admit(row.pk, "imports", 1)
+    assert (fresh(job).state, job.attempt, job.crashes) == (State.QUEUED, 2, 1), "control: the first time it counts"
+    again = Ending(ended.run, outcome)
+    assert list(kept.settle([again])) == [ended.run]
+    assert (fresh(job).state, job.attempt, job.crashes) == (State.QUEUED, 2, 1)
+    assert counters_match()
