@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from typing import NamedTuple
 
 LONGEST_LOOK = 0.2
@@ -89,6 +90,7 @@ def forget(tenant_queue_id: int) -> None:
 def _forget_old() -> float:
     """Those that count no more, which come first. Returns the time."""
     now = time.monotonic()
-    while (oldest := next(iter(_seen), None)) is not None and _seen.get(oldest, NEVER).at < now - REMEMBERED:
-        _seen.pop(oldest, None)
+    with suppress(RuntimeError):  # another thread has just noted or forgotten one: the next look forgets the old ones
+        while (oldest := next(iter(_seen), None)) is not None and _seen.get(oldest, NEVER).at < now - REMEMBERED:
+            _seen.pop(oldest, None)
     return now

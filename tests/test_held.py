@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import OrderedDict
+from collections.abc import Iterator
 
 import pytest
 
@@ -71,3 +74,33 @@ def test_nor_does_what_was_held_time_and_again_long_ago(number: int, monkeypatch
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert held.seconds_to_wait(5) == held.LONGEST_LOOK
     assert held.note(5, 0.2) == held.FIRST_MOMENT
+
+
+class Raced(OrderedDict[int, held.Seen]):
+    """Another thread notes one just as this one looks for the oldest."""
+
+    races = 1
+
+    def __iter__(self) -> Iterator[int]:
+        found = super().__iter__()
+        if self.races:
+            self.races = 0
+            other = threading.Thread(target=held.note, args=(4711, 0.1))
+            other.start()
+            other.join()
+        return found
+
+
+def test_threads_that_meet_held_ones_in_the_same_moment_do_no_harm_to_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = Raced()
+    monkeypatch.setattr(held, "_seen", found)
+    found[1] = held.Seen(time.monotonic(), 1)
+    with pytest.raises(RuntimeError):  # the control: whoever asks in the midst of it
+        next(iter(found))
+    found.races = 1
+    assert held.note(2, 0.1) == held.FIRST_MOMENT
+    assert not found.races
+    assert held.is_known(2)
+    assert held.is_known(4711)
