@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 
+from django.db import OperationalError
+
+from tenant_slots import logs
+from tenant_slots.conf import app_settings
 from tenant_slots.db import counting
+from tenant_slots.db.transactions import is_locked_out, send, waiting_at_most, within_patience
 from tenant_slots.models import QueueTotal
 from tenant_slots.models.queue_minute import ALL_QUEUES, COUNTED
+from tenant_slots.repair.one_row import LOCK_TIMEOUT_SECONDS
 from tenant_slots.validation import HIGHEST_TOTAL
+
+logger = logging.getLogger("tenant_slots")
 
 
 def lock() -> None:
@@ -32,7 +41,19 @@ def add(grown: Mapping[str, Counter[str]]) -> None:
 
 
 def add_lost_run(queue: str, column: str) -> None:
-    """One more of `LOST_RUNS`."""
+    """One more of `LOST_RUNS`. The row is all tenants': where somebody holds it their slots do not wait for it."""
+    try:
+        with waiting_at_most(LOCK_TIMEOUT_SECONDS), within_patience(app_settings.DATABASE) as rules:
+            send(app_settings.DATABASE, rules)
+            _add_one(queue, column)
+    except OperationalError as error:
+        if not is_locked_out(error):
+            raise
+        text = "a lost run on %s is not counted, somebody holds the row of the counter: %s"
+        logger.warning(text, queue, error, extra=logs.about_named(queue=queue))
+
+
+def _add_one(queue: str, column: str) -> None:
     own = QueueTotal.objects.filter(queue=queue)
     if not own.update(**{column: counting.grown(column)}):
         QueueTotal.objects.get_or_create(queue=queue)
