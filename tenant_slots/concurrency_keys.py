@@ -54,11 +54,16 @@ def lanes() -> tuple[str, ...]:
 
 def is_passed_over(job: TenantJob) -> bool:
     """Whether the job's key is at its cap, as of now."""
+    held = Counter({job.key: slots_of_key(job)})
+    return not _is_below_cap(job.tenant_queue, job.key, held)
+
+
+def slots_of_key(job: TenantJob) -> int:
+    """How many slots the job's key has, as of now; 0 where that is no matter."""
     row = job.tenant_queue
     if not job.key or row.max_job_per_key is None:
-        return False
-    held = Counter({job.key: row.jobs.holding().filter(key=job.key).count()})
-    return not _is_below_cap(row, job.key, held)
+        return 0
+    return row.jobs.holding().filter(key=job.key).count()
 
 
 def _heads(tenant_queue: TenantQueue, lane: Lane, slots: int, held: Counter[str]) -> list[Head]:

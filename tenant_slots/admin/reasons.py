@@ -71,10 +71,20 @@ def _has_slot(job: TenantJob, needs: reasons.NeedsWorker) -> Iterable[str]:
     if needs.held_back_by:
         yield gettext("It has a slot, but may not start now: a worker that takes it puts it back into the backlog.")
         for reason in needs.held_back_by:
-            yield _of_tenant_queue(reason, needs.row)
+            yield _since_its_admission(job, reason, needs)
     else:
         yield gettext("It has a slot, and the next free worker takes it.")
     yield from _workers_of(needs.queue)
+
+
+def _since_its_admission(job: TenantJob, reason: Reason, needs: reasons.NeedsWorker) -> str:
+    match reason:
+        case Reason.KEY_LIMIT:
+            text = gettext("Its concurrency key, %(key)s, is at its limit (slots taken: %(held)d of %(limit)d).")
+            return text % {"key": job.key, "held": needs.slots_of_key, "limit": needs.row.max_job_per_key}
+        case Reason.MORE_URGENT:
+            return gettext("A job with a higher priority waits, and starts before it.")
+    return _of_tenant_queue(reason, needs.row)
 
 
 def _after_others(named: Named) -> str:

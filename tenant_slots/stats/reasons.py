@@ -38,6 +38,8 @@ class Reason(StrEnum):
     """None of these: it starts when a worker is free and its tenant's turn has come."""
     JOBS_BEFORE_IT = "jobs_before_it"
     """None of these either: it is a reservation, which needs no worker."""
+    MORE_URGENT = "more_urgent"
+    """It has a slot, and a job with a higher priority waits, which is to start before it."""
 
 
 class Because(StrEnum):
@@ -91,6 +93,8 @@ class NeedsWorker:
     queue: str
     held_back_by: tuple[Reason, ...]
     """What has come since it was admitted: a worker that takes it puts it back into the backlog."""
+    slots_of_key: int
+    """How many its concurrency key has, this one among them; 0 where that is no matter."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,7 @@ def why_waiting(
         row, then = job.tenant_queue, max(now, job.run_after)
         return NotYet(job.run_after, _because(job), job.run_after <= now, row, tuple(_still_then(row, then)))
     if job.state == State.QUEUED:
-        return NeedsWorker(job.tenant_queue, job.rq_queue_name, tuple(_since_its_admission(job, now)))
+        return _needs_worker(job, now)
     position = position_in_backlog(job)
     return None if position is None else _waits(job, position, most_named, now)
 
@@ -226,13 +230,26 @@ def _reasons(job: TenantJob, bucket: rates.Bucket | None, rests_for: float) -> l
     return _those_of(found) or [Reason.JOBS_BEFORE_IT if job.is_reservation else Reason.WORKER]
 
 
-def _since_its_admission(job: TenantJob, now: datetime) -> list[Reason]:
-    """What a start asks again, of all but a reservation."""
-    row = job.tenant_queue
-    if job.is_reservation:
-        return []
-    is_lowered = 0 < row.max_job < row.current_job
-    return _those_of(_of_all(row, rests.seconds_left(row, now)) | {Reason.AT_LIMIT: is_lowered})
+def _needs_worker(job: TenantJob, now: datetime) -> NeedsWorker:
+    slots_of_key = 0 if job.is_reservation else concurrency_keys.slots_of_key(job)
+    since = [] if job.is_reservation else _since_its_admission(job, slots_of_key, now)
+    return NeedsWorker(job.tenant_queue, job.rq_queue_name, tuple(since), slots_of_key)
+
+
+def _since_its_admission(job: TenantJob, slots_of_key: int, now: datetime) -> list[Reason]:
+    """What a start asks again, of all but a reservation: see `START_IF_DUE`."""
+    row, cap = job.tenant_queue, job.tenant_queue.max_job_per_key
+    found = _of_all(row, rests.seconds_left(row, now)) | {
+        Reason.AT_LIMIT: 0 < row.max_job < row.current_job,
+        Reason.KEY_LIMIT: cap is not None and cap < slots_of_key,
+        Reason.MORE_URGENT: cap is None and _has_more_urgent_beside(job),
+    }
+    return _those_of(found)
+
+
+def _has_more_urgent_beside(job: TenantJob) -> bool:
+    beside = TenantJob.objects.waiting().filter(tenant_queue=job.tenant_queue_id, rq_queue=job.rq_queue)
+    return beside.filter(priority__gt=job.priority).exists()
 
 
 def _of_all(row: TenantQueue, rests_for: float) -> dict[Reason, bool]:

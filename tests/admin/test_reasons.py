@@ -257,6 +257,49 @@ def test_what_has_come_since_a_job_got_its_slot_is_said(since: dict[str, Any], t
     assert slots.start(TenantJob.objects.get(pk=job.pk), another_process(worker.name))
 
 
+def may_start(job: TenantJob) -> bool:
+    """What a worker finds that takes it now."""
+    return slots.start(TenantJob.objects.get(pk=job.pk), another_process("a"))
+
+
+def test_a_limit_per_key_that_was_lowered_since_a_job_got_its_slot_is_said() -> None:
+    row = tenant_queue(max_job=5, max_job_per_key=2)
+    running = running_job(row, another_process("worker-7"), key="user-1")
+    job = waiting_job(row, key="user-1")
+    admit(row)
+    waiting_job(row, key="user-2", priority=9)
+    worker_on_record("a")
+    fresh(row).set_max_job_per_key(1)
+    said = why(job)
+    assert "Its concurrency key, user-1, is at its limit (slots taken: 2 of 1)." in said
+    assert "puts it back" in said
+    assert "the next free worker takes it" not in said
+    assert not may_start(job), "a start says the same"
+    assert slots.release(running, state=State.FINISHED)
+    assert "It has a slot, and the next free worker takes it." in why(job), "the control: beside a higher priority too"
+    assert may_start(job)
+
+
+@pytest.mark.parametrize(
+    ("beside", "is_said"),
+    [
+        ({"priority": 5}, True),
+        ({"priority": 0}, False),
+        ({"priority": 5, "rq_queue": "reports"}, False),
+        ({"priority": 5, "state": State.SCHEDULED, "run_after": timezone.now() + IN_AN_HOUR}, False),
+    ],
+)
+def test_a_job_with_a_higher_priority_that_has_come_since_is_said(beside: dict[str, Any], is_said: bool) -> None:
+    job = admitted()
+    waiting_job(job.tenant_queue, **beside)
+    waiting_job(tenant_queue("somebody else"), priority=9)
+    worker_on_record("a")
+    said = why(job)
+    assert ("A job with a higher priority waits, and starts before it." in said) == is_said
+    assert ("the next free worker takes it" not in said) == is_said
+    assert may_start(job) != is_said, "a start says the same"
+
+
 @pytest.mark.parametrize("how", ["ended", "deleted"])
 def test_jobs_whose_end_nobody_has_told_are_not_waited_for(how: str) -> None:
     job = after_others()
