@@ -34,8 +34,8 @@ def _sentences(job: TenantJob, because: object) -> list[str]:
         case reasons.Expired(at):
             text = gettext("It was to begin before %(time)s: the next sweep cancels it, or the worker that takes it.")
             return [text % {"time": second(at)}]
-        case reasons.AfterOthers(named):
-            return [_after_others(named)]
+        case reasons.AfterOthers() as after:
+            return [*_after_others(after)]
         case reasons.NotYet() as not_yet:
             return [*_not_yet(not_yet)]
         case reasons.NeedsWorker() as needs:
@@ -58,10 +58,15 @@ def _not_yet(not_yet: reasons.NotYet) -> Iterable[str]:
     yield because[not_yet.because] % {"time": second(not_yet.until)}
     if not_yet.is_due:
         yield gettext("That time has come: the next sweep puts it into the backlog.")
-    if not_yet.held_back_by:
+    yield from _still_then(not_yet.held_back_by, not_yet.row)
+
+
+def _still_then(held_back_by: Sequence[Reason], row: TenantQueue) -> Iterable[str]:
+    """What will keep a job of this tenant queue when what it is scheduled for has come."""
+    if held_back_by:
         yield gettext("It will still wait then, as long as this lasts.")
-        for reason in not_yet.held_back_by:
-            yield _of_tenant_queue(reason, not_yet.row)
+    for reason in held_back_by:
+        yield _of_tenant_queue(reason, row)
 
 
 def _has_slot(job: TenantJob, needs: reasons.NeedsWorker) -> Iterable[str]:
@@ -87,7 +92,14 @@ def _since_its_admission(job: TenantJob, reason: Reason, needs: reasons.NeedsWor
     return _of_tenant_queue(reason, needs.row)
 
 
-def _after_others(named: Named) -> str:
+def _after_others(after: reasons.AfterOthers) -> Iterable[str]:
+    yield _those_before_it(after.named)
+    yield from _still_then(after.held_back_by, after.row)
+    if not _is_taken(after.queue):
+        yield from _workers_of(after.queue)  # these may run on other workers, and their end alone does not start it
+
+
+def _those_before_it(named: Named) -> str:
     count = len(named.jobs) + named.others
     if not count:
         return gettext("The jobs that it runs after have ended: the next sweep tells it.")

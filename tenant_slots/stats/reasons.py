@@ -76,6 +76,11 @@ class AfterOthers:
 
     named: Named
     """Those that have not. None where all have: a sweep tells it, if nobody else does."""
+    row: TenantQueue
+    queue: str
+    """Of RQ, whose workers will run it."""
+    held_back_by: tuple[Reason, ...]
+    """What would keep it from starting if they ended now."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +179,7 @@ def why_waiting(
         return Expired(job.expires_at)
     if job.state == State.SCHEDULED:
         if job.run_after is None:
-            return AfterOthers(named(waited_for(job), most_named, seen))
+            return _after_others(job, named(waited_for(job), most_named, seen), now)
         row, then = job.tenant_queue, max(now, job.run_after)
         return NotYet(job.run_after, _because(job), job.run_after <= now, row, tuple(_still_then(row, then)))
     if job.state == State.QUEUED:
@@ -191,6 +196,12 @@ def _because(job: TenantJob) -> Because:
         return Because.BUSY if job.deferrals else Because.ASKED
     mark = job.options.get(UNKNOWN_TASK)
     return Because.UNKNOWN_TASK if mark and mark["attempt"] == job.attempt else Because.RETRY
+
+
+def _after_others(job: TenantJob, others: Named, now: datetime) -> AfterOthers:
+    """Nobody knows when these will have ended."""
+    row = job.tenant_queue
+    return AfterOthers(others, row, job.rq_queue_name, tuple(_still_then(row, now)))
 
 
 def _waits(job: TenantJob, position: int, most_named: int, now: datetime) -> Waits:

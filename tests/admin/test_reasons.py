@@ -310,6 +310,40 @@ def test_jobs_whose_end_nobody_has_told_are_not_waited_for(how: str) -> None:
     assert "The jobs that it runs after have ended: the next sweep tells it." in why(job)
 
 
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"paused": True}, "paused: no job starts until somebody resumes it"),
+        ({"paused": True, "resume_at": timezone.now() + IN_AN_HOUR}, "is paused until"),
+        ({"max_job": 0}, "The limit is 0"),
+        ({"rests_until": timezone.now() + IN_AN_HOUR}, "the tenant is busy"),
+    ],
+)
+def test_a_job_after_others_says_what_will_keep_it_when_these_have_ended(values: dict[str, Any], text: str) -> None:
+    job = after_others()
+    worker_on_record("a")
+    assert "It will still wait then" not in why(job), "the control"
+    TenantQueue.objects.filter(pk=job.tenant_queue_id).update(**values)
+    said = why(job)
+    assert "It runs after 2 jobs that have not ended yet." in said
+    assert "It will still wait then, as long as this lasts." in said
+    assert text in said
+
+
+def test_what_keeps_those_that_it_runs_after_is_not_said_of_it() -> None:
+    awaited = waiting_job(tenant_queue("other", paused=True))
+    job = tests.jobs.echo.using(after=[awaited]).enqueue("acme", 1)
+    worker_on_record("a")
+    assert "paused" not in why(job)
+
+
+def test_that_nobody_would_take_it_then_is_said_of_a_job_after_others() -> None:
+    job = after_others()
+    assert why(job).count("No worker of queue imports is alive. Start one") == 1
+    worker_on_record("a")
+    assert "worker" not in why(job), "the control"
+
+
 @pytest.mark.parametrize("stage", [at_its_limit, admitted, scheduled, after_others])
 def test_a_job_whose_time_to_begin_is_over_is_about_to_be_canceled(stage: Callable[[], TenantJob]) -> None:
     job = stage()
