@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from django.db.models import QuerySet
@@ -149,13 +149,14 @@ class Waits:
         return soonest, latest
 
     def _seconds_to_its_token(self) -> float:
-        """Those before it take one each."""
-        rate = self.row.rate
-        if self.bucket is None or rate is None or self.position <= self.bucket.tokens:
-            return 0.0
-        step, next_at = rate.step / 1e9, self.bucket.next_at
-        to_next = (next_at - self.seen_at).total_seconds() if next_at else step
-        return to_next + (self.position - self.bucket.tokens - 1) * step
+        """Those before it take one each. None is taken in a rest, in which the bucket fills up to its burst."""
+        rest_ends = self.seen_at + timedelta(seconds=self.rests_for)
+        rate, bucket = self.row.rate, rates.bucket(self.row, rest_ends)
+        if rate is None or bucket is None or self.position <= bucket.tokens:
+            return self.rests_for
+        step = rate.step / 1e9
+        to_next = (bucket.next_at - rest_ends).total_seconds() if bucket.next_at else step
+        return self.rests_for + to_next + (self.position - bucket.tokens - 1) * step
 
 
 def why_waiting(

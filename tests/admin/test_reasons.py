@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -21,8 +22,11 @@ import tests.jobs
 from tenant_slots import queue_directory, rates, slots
 from tenant_slots.admin import reasons
 from tenant_slots.admin.words import long_moment
+from tenant_slots.db import clock
 from tenant_slots.db.clock import ago, from_now
 from tenant_slots.models import REFUSED, UNKNOWN_TASK, Kind, State, SweepClaim, TenantJob, TenantQueue
+from tenant_slots.stats import reasons as facts
+from tenant_slots.stats.pace import Pace
 from tests.factories import (
     admit,
     age,
@@ -373,6 +377,32 @@ def test_an_estimate_begins_when_the_rest_is_over() -> None:
     assert re.search(r"It starts in about \d+ s to \d+ s\.", why(job)), "the control: without a rest it starts soon"
     TenantQueue.objects.update(rests_until=timezone.now() + IN_AN_HOUR)
     assert re.search(r"It starts in about (59 min to )?1 h", why(job))
+
+
+@pytest.mark.parametrize(
+    ("rest", "left", "burst", "position", "minutes"),
+    [
+        (0, 1, 1, 61, 60),
+        (60, 1, 1, 61, 120),  # the bucket holds one at the end of the hour, however long it has been full
+        (60, 0, 10, 11, 61),
+        (60, 10, 10, 10, 60),
+        (2.5, 0, 10, 2, 2.5),
+        (2.5, 0, 10, 3, 3),  # the third comes half a minute after the rest
+        (2.5, 1, 10, 5, 4),
+    ],
+)
+def test_an_estimate_does_not_count_tokens_for_which_the_bucket_has_no_room_in_a_rest(
+    rest: float, left: int, burst: int, position: int, minutes: float
+) -> None:
+    row = tenant_queue(max_job=9, **rates.fields_of(rates.Rate(1, timedelta(minutes=1), burst)))
+    TenantQueue.objects.update(**rates.taken(burst - left)) if left < burst else None
+    jobs = [waiting_job(row) for _ in range(position)]
+    now = clock.now()
+    TenantQueue.objects.update(rests_until=now + timedelta(minutes=rest) if rest else None)
+    waits = facts.why_waiting(TenantJob.objects.select_related("tenant_queue").get(pk=jobs[-1].pk), now=now)
+    assert isinstance(waits, facts.Waits)
+    at_once = replace(waits, pace=Pace(ended=9, seconds=0.0, deviation=0.0))
+    assert at_once.seconds_to_start == (pytest.approx(minutes * 60, abs=2),) * 2
 
 
 def test_who_is_passed_over_has_no_estimate_by_those_that_pass() -> None:
