@@ -66,7 +66,7 @@ def test_the_texts_follow_the_viewers_language_though_figures_are_shared() -> No
     measured = rows.measured([row.pk])[row.pk]
     for language, text in (("de", "Angehalten"), ("en", "Paused")):
         with translation.override(language):
-            assert cells.of_row(measured, {})[f"{row.pk}.state"]["text"] == text
+            assert cells.of_row(measured)[f"{row.pk}.state"]["text"] == text
 
 
 @pytest.mark.django_db

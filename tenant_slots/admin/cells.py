@@ -14,6 +14,7 @@ from tenant_slots.admin.forms import as_typed
 from tenant_slots.admin.words import NOTHING, activity_in_words, duration, origin, origin_and_reason, part_of, state
 from tenant_slots.stats.rows import Row
 from tenant_slots.stats.tiles import Tiles
+from tenant_slots.stats.worker_time import WorkerTime
 
 
 class Cell(TypedDict, total=False):
@@ -31,13 +32,12 @@ PLACES = (
 """Of a row."""
 
 
-def of_row(row: Row, worker_time: Mapping[str, float] | None = None) -> Cells:
+def of_row(row: Row, worker_time: WorkerTime | None = None) -> Cells:
     """By ``<primary key>.<place>``.
 
     Args:
-        worker_time: the seconds of all tenants, by queue; None for a viewer who is not to learn of others.
+        worker_time: of all tenants; None for a viewer who is not to learn of others.
     """
-    of_all = None if worker_time is None else worker_time.get(row.queue, 0.0)
     places: Cells = {
         "state": {"text": state(row), "attrs": {"data-state": row.state}},
         "usage": {"text": f"{row.running} / {row.max_job}"},
@@ -48,7 +48,7 @@ def of_row(row: Row, worker_time: Mapping[str, float] | None = None) -> Cells:
         "waiting": {"text": str(row.waiting)},
         "oldest": {"text": duration(row.oldest_wait)},
         "delay": {"text": duration(row.start_delay)},
-        "worker": {"text": part_of(row.worker_seconds, of_all)},
+        "worker": {"text": _worker_time(row, worker_time)},
         "failed": {"text": str(row.failed)},
         "chart": {"attrs": {"aria-label": activity_in_words(row)}},
         "ran": {"attrs": {"points": charts.line(row.activity, _highest(row))}},
@@ -112,6 +112,13 @@ def html(cells: Cells, key: str, tag: str = "span", css: str = "") -> SafeString
 def attributes(cell: Cell) -> SafeString:
     pairs = [(name, value) for name, value in cell.get("attrs", {}).items() if value is not None]
     return format_html_join("", ' {}="{}"', pairs)
+
+
+def _worker_time(row: Row, of_all: WorkerTime | None) -> str:
+    """A part is one of the same look at all: what the row knows itself may be newer, and parts would not add up."""
+    if of_all is None:
+        return duration(row.worker_seconds) if row.worker_seconds else NOTHING
+    return part_of(of_all.of_rows.get(row.pk, 0.0), of_all.of_queues.get(row.queue, 0.0))
 
 
 def _highest(row: Row) -> int:

@@ -193,9 +193,9 @@ def measured_rows(pks: Sequence[int]) -> dict[int, Row]:
     return rows.measured(pks, lambda missing: shared_last_hours.get(missing, rows.last_hours))
 
 
-def worker_time_for(model_admin: Any, request: HttpRequest) -> Mapping[str, float] | None:
-    """The seconds of the last hour that a row's are a part of, by queue. None for who sees some tenants only."""
-    return _worker_time().of_queues if model_admin.own_tenant_queues(request) is None else None
+def worker_time_for(model_admin: Any, request: HttpRequest) -> WorkerTime | None:
+    """The seconds of the last hour, and what they are a part of. None for who sees some tenants only."""
+    return _worker_time() if model_admin.own_tenant_queues(request) is None else None
 
 
 def worker_time_of_rows() -> Mapping[int, float]:

@@ -90,11 +90,9 @@ REASON_IN_LIST = 60
 """Characters of the reason of a rest, or of a limit."""
 
 
-def part_of(seconds: float, of_all: float | None) -> str:
-    """A time and, where that is known, its part of all. All may be some seconds older, and be less than the time."""
-    if not seconds or of_all is None:
-        return duration(seconds) if seconds else NOTHING
-    return f"{duration(seconds)} ({seconds / max(seconds, of_all):.0%})"
+def part_of(seconds: float, of_all: float) -> str:
+    """A time and its part of all."""
+    return f"{duration(seconds)} ({seconds / of_all:.0%})" if seconds else NOTHING
 
 
 def state(row: Row) -> str:

@@ -94,6 +94,27 @@ def test_the_worker_time_of_the_last_hour_and_its_part_of_the_queue_are_shown_an
     assert shown_by(viewer, "worker_time") == ["large", "elsewhere", "small", "nothing"]
 
 
+def test_parts_of_the_worker_time_are_all_of_it_at_every_moment(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the rows say of an hour of jobs is read anew before the worker time of all is."""
+    clock = SimpleNamespace(monotonic=lambda: 1000.0)
+    monkeypatch.setattr(snapshots, "time", clock)
+    large, small = tenant_queue("large"), tenant_queue("small")
+    ran(large, 30), ran(small, 10)
+
+    def told() -> list[str]:
+        cells = poll(boss, large, small).json()["cells"]
+        return [cells[f"{row.pk}.worker"]["text"] for row in (large, small)]
+
+    before, after = ["30 min (75%)", "10 min (25%)"], ["30 min (50%)", "30 min (50%)"]
+    assert told() == before
+    ran(small, 20)
+    seen = []
+    for seconds in (1, 5, 9, 14, 15, 20):
+        clock.monotonic = lambda now=1000.0 + seconds: now
+        seen.append(told())
+    assert seen == [before] * 4 + [after] * 2
+
+
 def test_the_list_is_sorted_by_the_longest_wait_and_by_the_start_delay(viewer: Client) -> None:
     rows = {name: tenant_queue(name) for name in ("long", "late", "short", "nothing")}
     for name, waits, delay in (("long", 900, 1), ("late", 60, 300), ("short", 5, 20)):
