@@ -40,10 +40,12 @@ def ran(pks: Sequence[int], periods: int = MINUTES, seconds: int = 60) -> dict[i
     taken: dict[int, float] = defaultdict(float)
     failures: Counter[int] = Counter()
     for pk, started, ended, jobs, failed, time in _ran(periods, seconds).lists(pks=pks):
-        # It ran at the moments from `started` periods ago to the last one before it ended.
-        if jobs:
+        # It ran at the moments from `started` periods ago to the last one before it ended: at none, if a clock was set
+        # back so that it ended earlier.
+        over = -1 if ended is None else ended
+        if jobs and started > over:
             changes[pk][started] += jobs
-            changes[pk][-1 if ended is None else ended] -= jobs
+            changes[pk][over] -= jobs
         taken[pk] += in_seconds(time) or 0.0
         failures[pk] += failed
     return {pk: Ran(_summed(changes[pk], periods), taken[pk], failures[pk]) for pk in pks}

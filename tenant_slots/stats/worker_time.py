@@ -25,15 +25,15 @@ from tenant_slots.db.at_hand import AtHand
 from tenant_slots.db.clock import ago
 from tenant_slots.db.compiled import Statement
 from tenant_slots.models import Kind, TenantJob
-from tenant_slots.stats.expressions import in_seconds, ran_lately
+from tenant_slots.stats.expressions import NO_TIME, in_seconds, ran_lately
 
 HOUR = 3600
 
 
 def time_within(seconds: float) -> Any:
-    """How much of the last `seconds` a job ran, that has started."""
+    """How much of the last `seconds` a job ran, that has started; 0 if it ended before that: the clock was set back."""
     until, since = _within(Coalesce("ended_at", Now()), seconds), _within("started_at", seconds)
-    return ExpressionWrapper(until - since, output_field=DurationField())
+    return Greatest(ExpressionWrapper(until - since, output_field=DurationField()), NO_TIME)
 
 
 def _within(time: Any, seconds: float) -> Any:

@@ -126,6 +126,23 @@ def test_worker_time_is_that_of_the_last_hour_without_reservations() -> None:
     assert [row.tenant for row in ordered] == ["acme", "elsewhere", "other", "idle"]
 
 
+@pytest.mark.parametrize("started", [0.1, -30.0], ids=["by now", "later than now"])
+def test_a_run_that_ended_before_it_started_takes_nothing_from_the_others(started: float) -> None:
+    """The database's clock was set back while it ran."""
+    queue = tenant_queue(max_job=9)
+    ran(queue, 55.5, 45.5), runs(queue, started_at=ago(minutes=40.5))
+    activity = row_of(queue).activity
+
+    def seconds() -> list[float]:
+        of_all = worker_time.of_all()
+        return [row_of(queue).worker_seconds, of_all.of_rows[queue.pk], of_all.of_queues["imports"]]
+
+    assert seconds() == pytest.approx([50.5 * 60] * 3, abs=2), "the control"
+    ran(queue, started, 50.5)
+    assert seconds() == pytest.approx([50.5 * 60] * 3, abs=2)
+    assert row_of(queue).activity == activity
+
+
 def test_jobs_are_counted_where_they_belong() -> None:
     queue = tenant_queue(max_job=5, current_job=3)
     waiting_job(tenant_queue("other"))
