@@ -101,12 +101,16 @@ class Fleet:
 
 
 def known(*queues: str) -> Fleet:
-    """The workers of the servers of these queues, or of all the project's. Three requests for each server."""
+    """The workers of the servers of these queues, or of all the project's. Three requests for each server, and one more
+    where there are several.
+    """
+    names = queues or tuple(rq_queues())
+    queue_directory.look_at_servers(names)
     members: dict[str, Member] = {}
     unasked: list[str] = []
     unusable: list[str] = []
     suspended: list[str] = []
-    for name, same_server in queue_directory.by_server(queues or tuple(rq_queues())).items():
+    for name, same_server in queue_directory.by_server(names).items():
         try:
             with queue_directory.reaching(name) as queue:
                 members |= {member.name: member for member in _members(queue.connection)}

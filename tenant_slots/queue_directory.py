@@ -28,6 +28,11 @@ UNREADABLE_URL = (
 )
 """In place of the error, which may quote a part of the password."""
 
+SECONDS_TO_LOOK = redis_servers.ANSWER_SECONDS + 0.5
+"""For which servers that are away are waited for together: until the last has timed out. One that takes longer, as its
+name is looked up or its Sentinels are silent too, counts as away.
+"""
+
 _queues: dict[str, Queue] = {}
 _sources: dict[str, Queue] = {}
 _beside: dict[str, list[str]] = {}
@@ -107,13 +112,15 @@ def _database_of(name: str) -> Hashable:
         return name
 
 
-def look_at_servers(queues: Iterable[str], seconds: float) -> None:
+def look_at_servers(queues: Iterable[str], seconds: float = SECONDS_TO_LOOK, *, ever_more_seldom: bool = False) -> None:
     """Before the servers of these queues are asked one after another: those that are away are waited for together.
 
     A server that is the only one is asked by whoever needs it.
 
     Args:
         seconds: for which they are waited for.
+        ever_more_seldom: as `redis_servers.look_at` has it, for sweeps. Whoever enqueues in this process would miss for
+            as long that one of them is back.
     """
     servers: dict[Hashable, Redis] = {}
     for name in queues:
@@ -121,7 +128,7 @@ def look_at_servers(queues: Iterable[str], seconds: float) -> None:
             connection = queue_named(name).connection
             servers[redis_servers.server_of(connection)] = connection
     if len(servers) > 1:
-        redis_servers.look_at(servers.values(), seconds)
+        redis_servers.look_at(servers.values(), seconds, ever_more_seldom=ever_more_seldom)
 
 
 @contextmanager
@@ -140,6 +147,7 @@ def reaching(name: str) -> Iterator[Queue]:
 
 def unasked() -> dict[str, Exception]:
     """Those of the project's queues whose list cannot be asked for, and why."""
+    look_at_servers(rq_queues())
     found: dict[str, Exception] = {}
     for name in rq_queues():
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from copy import copy
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
@@ -143,26 +144,31 @@ def _note_absence(server: Hashable, problem: str, pause: float) -> None:
     _away[server] = Absence(time.monotonic() + pause, problem, pause)
 
 
-def look_at(connections: Collection[Redis], seconds: float) -> None:
+def look_at(connections: Collection[Redis], seconds: float, *, ever_more_seldom: bool = False) -> None:
     """Ask servers at once whether they are there: those that are away are waited for together, and noted.
-
-    Where some answer, one that does not is left out for twice as long as the last time: it may be gone for days. Where
-    none does, the first that is back is noticed soon.
 
     Args:
         seconds: for which they are waited for.
+        ever_more_seldom: where some answer, one that does not is left out for twice as long as the last time: it may
+            be gone for days. Where none does, the first that is back is noticed soon.
     """
     servers = {server_of(connection): connection for connection in connections}
     before = dict(_away)
     _look_at_all(servers, time.monotonic() + seconds)
     away = _away.keys() & servers.keys()
-    if len(away) < len(servers):
+    if ever_more_seldom and len(away) < len(servers):
         _leave_out_for_longer(away, before)
 
 
 def _look_at_all(servers: Mapping[Hashable, Redis], until: float) -> None:
-    """By a thread for each, which is left alone after that: it may look up a name, or have a pool that is patient."""
-    looks = {server: Thread(target=_look, args=[connection], daemon=True) for server, connection in servers.items()}
+    """By a thread for each, which is left alone after that: it may look up a name, or have a pool that is patient.
+
+    Each is in the trace of the request or the job that this is for.
+    """
+    looks = {
+        server: Thread(target=copy_context().run, args=[_look, connection], daemon=True)
+        for server, connection in servers.items()
+    }
     for look in looks.values():
         look.start()
     for server, look in looks.items():

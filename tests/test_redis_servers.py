@@ -245,15 +245,15 @@ def test_one_that_stays_away_is_asked_ever_more_seldom_until_it_is_back(
 ) -> None:
     only_these_answer(monkeypatch, "one", "three")
     for pause in (10, 20, 30, 30):
-        redis_servers.look_at(fleet_of_three.values(), 10)
+        redis_servers.look_at(fleet_of_three.values(), 10, ever_more_seldom=True)
         assert pauses(fleet_of_three) == {"two": pause}
         asked = only_these_answer(monkeypatch, "one", "three")
-        redis_servers.look_at(fleet_of_three.values(), 10)
+        redis_servers.look_at(fleet_of_three.values(), 10, ever_more_seldom=True)
         assert sorted(asked) == ["one", "three"], "it is not asked in the pause, which becomes no longer by that"
         assert pauses(fleet_of_three) == {"two": pause}
         time_passes()
     only_these_answer(monkeypatch, "one", "two", "three")
-    redis_servers.look_at(fleet_of_three.values(), 10)
+    redis_servers.look_at(fleet_of_three.values(), 10, ever_more_seldom=True)
     assert pauses(fleet_of_three) == {}
 
 
@@ -262,7 +262,7 @@ def test_while_none_answers_each_is_asked_as_often_as_ever(
 ) -> None:
     only_these_answer(monkeypatch)
     for _ in range(3):
-        redis_servers.look_at(fleet_of_three.values(), 10)
+        redis_servers.look_at(fleet_of_three.values(), 10, ever_more_seldom=True)
         assert set(pauses(fleet_of_three).values()) == {redis_servers.AWAY_SECONDS}
         time_passes()
 

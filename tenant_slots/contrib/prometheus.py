@@ -85,7 +85,7 @@ class TenantSlotsCollector(Collector):
         return _Exposition().families()
 
     def collect(self) -> Iterable[Metric]:
-        """At most seven queries, and three requests to each Redis and two for each queue.
+        """At most seven queries, three requests to each Redis, four where there are several, and two for each queue.
 
         While one of them is out of reach, what it knows is left out.
         """

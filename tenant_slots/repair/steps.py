@@ -178,7 +178,7 @@ def look_at_servers(report: Report, contact: Contact) -> None:
 
 
 def _look_at_servers(queues: Iterable[str]) -> None:
-    queue_directory.look_at_servers(queues, app_settings.LEASE_TTL * SHARE_TO_LOOK)
+    queue_directory.look_at_servers(queues, app_settings.LEASE_TTL * SHARE_TO_LOOK, ever_more_seldom=True)
 
 
 def repush(report: Report, contact: Contact) -> None:

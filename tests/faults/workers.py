@@ -76,7 +76,7 @@ class OneByOneWorker(Chosen):
     """Its sweeps wait for one Redis that is away after the other, and for them that is an outage of the database."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        queue_directory.look_at_servers = lambda queues, seconds: None  # type: ignore[assignment]
+        queue_directory.look_at_servers = lambda *_, **__: None
         Sweeper._database_answers = lambda sweeper: False  # type: ignore[method-assign]
         super().__init__(*args, **kwargs)
 

@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import Error, close_old_connections, connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -25,6 +26,7 @@ from tenant_slots.models import TenantQueue
 from tenant_slots.stats import in_time
 from tests.faults.proxy import Proxy
 from tests.processes import wait_until
+from tests.sentinels import silent_servers
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -33,6 +35,9 @@ pytestmark = [
 
 LONGER = 30
 """Seconds, than any of it takes; psycopg by itself waits for more."""
+
+PROMETHEUS_SECONDS = 10
+"""After which it gives a scrape up."""
 
 
 def everybody(request: HttpRequest) -> bool:
@@ -105,6 +110,23 @@ def test_a_host_that_says_nothing_is_waited_for_a_moment(view: str) -> None:
     status, content = in_thread(lambda: answer_of(view))
     assert status == ANSWERS[view][0]
     assert ANSWERS[view][1] in content
+
+
+@pytest.mark.usefixtures("silent")
+def test_a_scrape_is_over_before_prometheus_gives_up_while_four_redis_servers_say_nothing_either() -> None:
+    def scrape() -> tuple[float, tuple[int, bytes]]:
+        began = time.monotonic()
+        answer = answer_of("metrics")
+        return time.monotonic() - began, answer
+
+    with silent_servers(4) as ports:
+        queues = {f"silent_{port}": {"URL": f"redis://127.0.0.1:{port}/0"} for port in ports}
+        with override_settings(RQ_QUEUES=settings.RQ_QUEUES | queues):
+            seconds, (status, content) = in_thread(scrape)
+    assert (status, ANSWERS["metrics"][1] in content) == (200, True)
+    assert b'tenant_slots_redis_up{queue="imports"} 1.0' in content
+    assert content.count(b'tenant_slots_redis_up{queue="silent_') == len(ports)
+    assert seconds < PROMETHEUS_SECONDS - 2, "one after the other they take ten"
 
 
 @pytest.mark.parametrize("has_health_checks", [False, True])
