@@ -181,8 +181,11 @@ setattr(job_context, context.AFTER_DELIVERY, _drop_around)
 
 
 def _are_spans_streamed() -> bool:
-    """Whether the project has each span sent as it ends, in newer versions, which know no transactions then."""
-    return traces is not None and has_span_streaming_enabled(sentry_sdk.get_client().options)
+    """Whether the project has each span sent as it ends, in newer versions, which know no transactions then.
+
+    sentry_sdk 2.52 to 2.54 have the option, and nothing yet that starts a span: they send transactions as before.
+    """
+    return hasattr(traces, "start_span") and has_span_streaming_enabled(sentry_sdk.get_client().options)
 
 
 @contextmanager
@@ -193,7 +196,10 @@ def _segment(job: TenantJob, attributes: dict[str, Any]) -> Iterator[None]:
         traces.continue_trace(headers)
     else:
         traces.new_trace()
-    sentry_sdk.get_current_scope().set_custom_sampling_context(_for_sampler(job))
+    scope = sentry_sdk.get_current_scope()
+    scope.set_custom_sampling_context(_for_sampler(job))
+    scope.span = None  # or the name would be that of the span around
+    scope.set_transaction_name(job.task, source="task")  # of events, which no span names in older versions
     with traces.start_span(name=job.task, attributes=own | attributes, parent_span=None):
         _note_run(job)
         yield

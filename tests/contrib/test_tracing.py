@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import django_rq
@@ -31,6 +31,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from sentry_sdk.consts import DEFAULT_OPTIONS
 from sentry_sdk.envelope import Envelope
 from sentry_sdk.integrations import Integration
 from sentry_sdk.integrations.dedupe import DedupeIntegration
@@ -514,11 +515,16 @@ def test_where_sentry_is_off_nothing_is_kept_and_jobs_run() -> None:
 @pytest.fixture
 def streamed() -> Iterator[InMemory]:
     """Sentry as it sends spans as they end, and no transactions."""
-    if not find_spec("sentry_sdk.traces"):
+    if not hasattr(sentry.traces, "start_span"):
         pytest.skip("this version of sentry_sdk streams no spans")
-    options = {"trace_lifecycle": "stream", "ignore_spans": [{"name": "tenant_slots.run_job"}]}
-    with sentry_on(InMemory(), RqIntegration(), **options) as transport, override_settings(TENANT_SLOTS=ONLY_SENTRY):
-        yield transport
+    with sentry_on(InMemory(), RqIntegration(), **streaming()) as sent, override_settings(TENANT_SLOTS=ONLY_SENTRY):
+        yield sent
+
+
+def streaming() -> dict[str, Any]:
+    """The options for it, which are among the experiments until they are Sentry's own."""
+    own = {"trace_lifecycle": "stream", "ignore_spans": [{"name": "tenant_slots.run_job"}]}
+    return own if "trace_lifecycle" in DEFAULT_OPTIONS else {"_experiments": own}
 
 
 def streamed_spans(transport: InMemory) -> dict[str, dict[str, Any]]:
@@ -548,6 +554,26 @@ def test_where_spans_are_streamed_jobs_of_nobodys_request_have_a_trace_each(stre
     TenantJob.objects.update(context={})
     work()
     assert len({span["trace_id"] for span in streamed_spans(streamed).values()}) == 2
+
+
+def test_where_sentry_knows_the_option_and_streams_nothing_a_run_is_a_transaction(
+    sent: InMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As sentry_sdk 2.52 to 2.54."""
+    monkeypatch.setattr(sentry, "traces", ModuleType("sentry_sdk.traces"))
+    monkeypatch.setattr(sentry, "has_span_streaming_enabled", lambda options: True, raising=False)
+    job = jobs.succeeds.enqueue("acme")
+    work()
+    assert fresh(job).state == State.FINISHED
+    assert [one["transaction"] for one in sent.of("transaction")] == [job.task]
+
+
+def test_whatever_a_version_of_sentry_makes_of_streaming_no_job_fails_by_it() -> None:
+    with sentry_on(InMemory(), **streaming()) as sent, override_settings(TENANT_SLOTS=ONLY_SENTRY):
+        job = jobs.succeeds.enqueue("acme")
+        work()
+        told = [*streamed_spans(sent), *(one["transaction"] for one in sent.of("transaction"))]
+    assert (fresh(job).state, job.task in told) == (State.FINISHED, True)
 
 
 def test_a_plain_rq_job_without_a_tenant_is_traced_too(spans: InMemorySpanExporter) -> None:
