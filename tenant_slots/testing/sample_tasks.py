@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from tenant_slots.django_tasks.api import task
+from tenant_slots.django_tasks.api import task, task_backends
+
+
+def task_if_supported(coroutine: Callable[..., Any]) -> Any:
+    """Or the function as it is: a backend that runs no coroutines refuses it here, with all that comes after."""
+    return task(coroutine) if task_backends["default"].supports_async_task else coroutine
 
 
 @task
@@ -12,7 +18,7 @@ def echo(*args: Any, **kwargs: Any) -> Any:
     return {"args": list(args), "kwargs": kwargs}
 
 
-@task
+@task_if_supported
 async def echo_async(*args: Any, **kwargs: Any) -> Any:
     return {"args": list(args), "kwargs": kwargs}
 

@@ -1,7 +1,9 @@
-"""The suite for backends that we ship, on ours, on Django's Immediate one, and on two that do not do as they say."""
+"""The suite for backends that we ship, on ours, on Django's Immediate one, and on some that do not do as they say."""
 
 from __future__ import annotations
 
+import itertools
+import sys
 import unittest
 from typing import Any
 
@@ -9,13 +11,16 @@ import django_rq
 import pytest
 from django.test import TransactionTestCase, override_settings
 
-from tenant_slots.django_tasks.api import TaskResultStatus
+from tenant_slots.django_tasks.api import InvalidTask, TaskResultStatus, task_enqueued
 from tenant_slots.django_tasks.task import with_values
 from tenant_slots.tasks_backend import TenantSlotsBackend
-from tenant_slots.testing.task_backends import TaskBackendTests
+from tenant_slots.testing.task_backends import SAMPLES, TaskBackendTests
 from tenant_slots.workers import TenantSimpleWorker
 
 OURS = {"default": {"BACKEND": "tenant_slots.tasks_backend.TenantSlotsBackend"}}
+
+IMMEDIATE = "tests.django_tasks.backends.Immediate"
+SYNC = "tests.django_tasks.backends.Sync"
 
 
 def broken(name: str) -> dict[str, Any]:
@@ -37,12 +42,17 @@ class TestOurs(OnAWorker, TransactionTestCase):
     pass
 
 
-@override_settings(TASKS={"default": {"BACKEND": "tests.django_tasks.backends.Immediate"}})
+@override_settings(TASKS={"default": {"BACKEND": IMMEDIATE}})
 class TestImmediate(TaskBackendTests, TransactionTestCase):
     runs_at_once = True
 
     def run_tasks(self) -> None:
         """Nothing is left to run."""
+
+
+@override_settings(TASKS={"default": {"BACKEND": SYNC}})
+class TestSync(TestImmediate):
+    """Of a class of its own."""
 
 
 class WithoutResults(TenantSlotsBackend):
@@ -58,6 +68,43 @@ class WithoutResults(TenantSlotsBackend):
 @override_settings(TASKS=broken("WithoutResults"))
 class TestWithoutResults(OnAWorker, TransactionTestCase):
     pass
+
+
+class WithoutAnything(WithoutResults):
+    """As Django's base class has it: no coroutines, no other time, no priorities."""
+
+    supports_async_task = supports_defer = supports_priority = False
+
+
+@pytest.mark.usefixtures("no_workers")
+@override_settings(TASKS=broken("WithoutAnything"))
+class TestWithoutAnything(OnAWorker, TransactionTestCase):
+    pass
+
+
+class TakesCoroutines(TenantSlotsBackend):
+    """Which says that it does not."""
+
+    supports_async_task = False
+
+    def validate_task(self, task: Any) -> None:
+        """Whatever it is."""
+
+
+class TellsTwice(TenantSlotsBackend):
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        result = super().enqueue(task, args, kwargs)
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+
+class WithoutContext(TenantSlotsBackend):
+    """Refuses one of the suite's Tasks, and not the first."""
+
+    def validate_task(self, task: Any) -> None:
+        if task.takes_context:
+            raise InvalidTask
+        super().validate_task(task)
 
 
 class OutOfOrder(WithoutResults):
@@ -91,6 +138,8 @@ class Controlled(OnAWorker, TransactionTestCase):
         ("Forgetful", "test_an_error_is_kept_with_its_class_and_its_traceback"),
         ("Optimistic", "test_a_call_waits_until_its_time"),
         ("OutOfOrder", "test_a_higher_priority_goes_first"),
+        ("TakesCoroutines", "test_coroutines"),
+        ("TellsTwice", "test_signals_tell_of_a_call"),
     ],
 )
 @pytest.mark.django_db(transaction=True)
@@ -115,14 +164,47 @@ class RunsNothing(Controlled):
         """As of workers that are elsewhere, whose signals nobody hears here."""
 
 
+WAYS = {
+    OURS["default"]["BACKEND"]: Controlled,
+    f"{__name__}.WithoutAnything": Controlled,
+    IMMEDIATE: AtOnce,
+    SYNC: AtOnce,
+}
+"""How the calls of each backend are run."""
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(WAYS, 2)))
 @pytest.mark.django_db(transaction=True)
-def test_several_backends_are_tested_in_one_process_in_any_order(no_workers: None) -> None:
-    """Each has Tasks of its own class."""
-    for backend in ("tests.django_tasks.backends.Immediate", OURS["default"]["BACKEND"]) * 2:
+def test_several_backends_are_tested_in_one_process_in_any_order(order: tuple[str, ...], no_workers: None) -> None:
+    """Each has Tasks of its own class, and of what it can run."""
+    for backend in order:
         with override_settings(TASKS={"default": {"BACKEND": backend}}):
-            is_ours = backend == OURS["default"]["BACKEND"]
-            outcome = outcome_of(Controlled("test_coroutines") if is_ours else AtOnce("test_coroutines"))
-        assert outcome.wasSuccessful(), outcome.errors
+            outcome = outcome_of(WAYS[backend]("test_coroutines"))
+        assert outcome.wasSuccessful(), (backend, outcome.errors, outcome.failures)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_backend_that_refuses_a_task_of_the_suite_leaves_no_half_of_them_to_its_next_test_or_to_others(
+    no_workers: None,
+) -> None:
+    for backend, succeeds in (("WithoutContext", False), ("WithoutContext", False), ("WithoutResults", True)):
+        with override_settings(TASKS=broken(backend)):
+            outcome = outcome_of(Controlled("test_a_task_is_given_its_context"))
+        assert outcome.wasSuccessful() == (SAMPLES in sys.modules) == succeeds, outcome.errors
+        assert all("InvalidTask" in error for _, error in outcome.errors)
+
+
+class BesideOthers(Controlled):
+    def run_tasks(self) -> None:
+        self.prepared(self.tasks.echo).enqueue("what another test has left")
+        super().run_tasks()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_signals_of_calls_that_others_have_left_are_not_counted(no_workers: None) -> None:
+    with override_settings(TASKS=OURS):
+        outcome = outcome_of(BesideOthers("test_signals_tell_of_a_call"))
+    assert outcome.wasSuccessful(), outcome.failures
 
 
 @pytest.mark.django_db(transaction=True)
