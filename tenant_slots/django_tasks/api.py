@@ -11,8 +11,6 @@ from tenant_slots.exceptions import TasksNotInstalled
 if TYPE_CHECKING or django.VERSION >= (6, 0):
     from django.tasks import task_backends
     from django.tasks.backends.base import BaseTaskBackend
-    from django.tasks.backends.dummy import DummyBackend
-    from django.tasks.backends.immediate import ImmediateBackend
     from django.tasks.base import (
         DEFAULT_TASK_QUEUE_NAME,
         TASK_MAX_PRIORITY,
@@ -34,8 +32,6 @@ else:
         raise TasksNotInstalled(version=django.get_version()) from error
     from django_tasks import task_backends
     from django_tasks.backends.base import BaseTaskBackend
-    from django_tasks.backends.dummy import DummyBackend
-    from django_tasks.backends.immediate import ImmediateBackend
     from django_tasks.base import (
         DEFAULT_TASK_QUEUE_NAME,
         TASK_MAX_PRIORITY,
@@ -66,8 +62,6 @@ __all__ = [
     "AnyResult",
     "AnyTask",
     "BaseTaskBackend",
-    "DummyBackend",
-    "ImmediateBackend",
     "InvalidTask",
     "InvalidTaskBackend",
     "Task",

@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from tenant_slots import logs
-from tenant_slots.django_tasks.api import AnyTask, BaseTaskBackend, DummyBackend, ImmediateBackend, Task, task_enqueued
+from tenant_slots.django_tasks.api import AnyTask, BaseTaskBackend
+from tenant_slots.django_tasks.packages import imported
 from tenant_slots.tasks.registry import registered
 
 logger = logging.getLogger("tenant_slots")
@@ -23,11 +24,12 @@ Unless they await it, in a thread of asgiref's: see ``running/plain_rq.py``.
 
 
 def connect() -> None:
-    task_enqueued.connect(warn, dispatch_uid="tenant_slots.foreign_tasks")
+    for task_enqueued in imported("signals", "task_enqueued"):
+        task_enqueued.connect(warn, dispatch_uid="tenant_slots.foreign_tasks")
 
 
 def warn(*, sender: Any, task_result: Any, **_: Any) -> None:
-    """Receiver of Django's signal: what no system check has seen, as nobody had imported it."""
+    """Receiver of Django's signal, and the backport's: what no system check has seen, as nobody had imported it."""
     function = task_result.task.func
     if getattr(function, "tenant_task", None) is not None and not _gives_slots(sender, function):
         path, uuid = task_result.task.module_path, task_result.id
@@ -47,9 +49,10 @@ def without_slots() -> Iterator[tuple[str, str]]:
 def _tasks_of_ours() -> Iterator[tuple[str, AnyTask]]:
     """Wherever a module has them, those beside their function first: others may have imported them from there."""
     beside = {task.function.__module__ for task in registered.values()}
+    kinds = imported("base", "Task")
     for module in sorted(sys.modules, key=lambda name: (name not in beside, name)):
         for name, value in list(_names_in(sys.modules.get(module)).items()):
-            if issubclass(type(value), Task) and getattr(value.func, "tenant_task", None) is not None:
+            if issubclass(type(value), kinds) and getattr(value.func, "tenant_task", None) is not None:
                 yield f"{module}.{name}", value
 
 
@@ -60,9 +63,9 @@ def _names_in(module: object) -> dict[str, Any]:
 
 def _gives_slots(backend: type[BaseTaskBackend], function: Callable[..., Any]) -> bool:
     """Or runs nothing, or runs it here and now, as a plain call of the function would."""
-    is_local = issubclass(backend, (DummyBackend, ImmediateBackend))
+    local = imported("backends.dummy", "DummyBackend") + imported("backends.immediate", "ImmediateBackend")
     is_called_by_rq = _is_of_plain_rq(backend) and not inspect.iscoroutinefunction(function)  # as Django asks
-    return is_local or getattr(backend, "gives_slots", False) or is_called_by_rq
+    return issubclass(backend, local) or getattr(backend, "gives_slots", False) or is_called_by_rq
 
 
 def _is_of_plain_rq(backend: type[BaseTaskBackend]) -> bool:

@@ -24,7 +24,9 @@ def connect() -> None:
     if not is_used():
         return
     from tenant_slots.django_tasks import foreign, ours
+    from tenant_slots.django_tasks.configured import configured_backends
 
+    backends = configured_backends()  # before we listen to what they are made of
     foreign.connect()
-    if ours.are_configured():
+    if any(getattr(backend, "gives_slots", False) for backend in backends):
         ours.connect()
