@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 
 from tenant_slots import slots
 from tenant_slots.conf import app_settings
+from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.transactions import bounded_at_once, check_deferred, waiting_at_most
 from tenant_slots.models import TenantJob
@@ -34,9 +35,12 @@ def silent(jobs: Iterable[TenantJob], stale: QuerySet[TenantJob], contact: Conta
         stale: among which they were found.
         contact: of the sweeper that judges.
     """
+    found = list(jobs)
+    if found:
+        contact.sees(clock.now())  # after they were found: it may have been set forward since the sweep began
     if not contact.covers_a_lease():
         return []
-    found = [job for job in jobs if unless_locked(is_silent, job, stale)]
+    found = [job for job in found if unless_locked(is_silent, job, stale)]
     if found:
         time.sleep(app_settings.LEASE_TTL * LEASE_BETWEEN_LOOKS)
     return found

@@ -167,6 +167,28 @@ def test_a_clock_that_is_set_forward_makes_nobody_stale_before_a_lease() -> None
     assert fresh(job).state == State.RUNNING
 
 
+@pytest.mark.parametrize("is_at_once", [False, pytest.param(True, id="control: before the sweep")])
+def test_nor_does_one_that_is_set_forward_while_a_sweep_is_under_way(
+    is_at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = running_job(tenant_queue(), owner("far", host="elsewhere"))
+    silent = {"beat_at": clock.now(), **owner("web", host="elsewhere").as_fields()}
+    reservation = waiting_job(tenant_queue("beta", max_job=0), kind=Kind.RESERVATION, **silent)
+    contact = contact_for_a_lease()
+
+    def is_set_forward(*_: Any) -> None:
+        age(job, beat_at=AHEAD)
+        age(reservation, beat_at=AHEAD)
+        jumped(contact, AHEAD)
+
+    if is_at_once:
+        is_set_forward()
+    else:
+        monkeypatch.setattr(steps, "LOCAL_STEPS", (is_set_forward, *steps.LOCAL_STEPS))
+    assert sweep_now(contact).reclaimed == 0
+    assert (fresh(job).state, fresh(reservation).state) == (State.RUNNING, State.WAITING)
+
+
 def test_control_without_a_jump_the_same_owner_is_stale() -> None:
     job = running_job(tenant_queue(), owner("far", host="elsewhere"))
     contact = contact_for_a_lease()
