@@ -8,10 +8,10 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
-from rq.timeouts import BaseDeathPenalty, BaseTimeoutException, UnixSignalDeathPenalty
+from rq.timeouts import BaseDeathPenalty, UnixSignalDeathPenalty
 
 
 def rq_handler() -> Any:
@@ -29,7 +29,7 @@ def disarm() -> None:
 
 
 def time_limit(
-    seconds: float, error: type[BaseTimeoutException], before: Callable[[], object] = lambda: None
+    seconds: float, error: type[BaseException], before: Callable[[], object] = lambda: None
 ) -> AbstractContextManager[object]:
     """Raises `error` after `seconds`, at least 1, where a signal can do so.
 
@@ -42,13 +42,18 @@ def time_limit(
 
 
 class _Limit(UnixSignalDeathPenalty):
-    def __init__(self, seconds: int, error: type[BaseTimeoutException], before: Callable[[], object]) -> None:
+    def __init__(self, seconds: int, error: type[BaseException], before: Callable[[], object]) -> None:
         super().__init__(seconds, error)  # type: ignore[no-untyped-call]
         self._before = before
 
     def handle_death_penalty(self, signum: int, frame: object) -> None:
         self._before()
         super().handle_death_penalty(signum, frame)  # type: ignore[no-untyped-call]
+
+    def cancel_death_penalty(self) -> None:
+        """Where it rings just as the block is left, that is done. RQ sees to it for errors of its own alone."""
+        with suppress(self._exception):
+            super().cancel_death_penalty()  # type: ignore[no-untyped-call]
 
 
 def _can_ring() -> bool:

@@ -26,7 +26,7 @@ from typing import Any
 
 from django.dispatch import Signal
 
-from tenant_slots.interruptions import NOT_OF_THE_CODE
+from tenant_slots.interruptions import NOT_OF_THE_CODE, SweepTimeout
 
 logger = logging.getLogger("tenant_slots")
 
@@ -35,7 +35,7 @@ class RobustSignal(Signal):
     """As Django's, whose `send_robust` lets ``sys.exit()`` through: it would end a worker, or the caller of enqueue().
 
     Receivers behind one that exits are not told. Who interrupts the process is obeyed, and so
-    is the end of the time of a job that calls enqueue().
+    is the end of the time of a sweep, or of a job that calls enqueue().
     """
 
     def send_robust(self, sender: Any, **named: Any) -> list[tuple[Any, Any]]:
@@ -86,7 +86,10 @@ def connect_ours(name: str, receiver: Callable[..., object]) -> None:
 
 
 def send(name: str, sender: Any, **facts: Any) -> None:
-    """Tell us, and then the project, also where one of us was interrupted, which is raised in the end."""
+    """Tell us, and then the project, also where one of us was interrupted, which is raised in the end.
+
+    But where the time of a sweep is over nobody else is told: he would have no limit.
+    """
     interruptions = [_told(receiver, facts) for receiver in _ours.get(name, ())]
     if heard_by_project(name):
         named(name).send_robust(sender=sender, **facts)
@@ -98,6 +101,8 @@ def _told(receiver: Callable[..., object], facts: dict[str, Any]) -> BaseExcepti
     """Returns what has interrupted a receiver of ours; whatever else it raises is logged."""
     try:
         receiver(**facts)
+    except SweepTimeout:
+        raise
     except NOT_OF_THE_CODE as interruption:
         return interruption
     except BaseException:

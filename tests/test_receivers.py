@@ -11,7 +11,7 @@ from django.dispatch import Signal
 
 from tenant_slots import signals
 from tenant_slots.exceptions import TenantQueueInUse
-from tenant_slots.interruptions import NOT_OF_THE_CODE
+from tenant_slots.interruptions import NOT_OF_THE_CODE, SweepTimeout
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
 from tests.factories import dead_process, fresh, running_job, tenant_queue, work
@@ -121,7 +121,7 @@ def test_a_receiver_of_our_own_that_fails_keeps_nobody_from_being_told(
     assert any(record.exc_info and isinstance(record.exc_info[1], error) for record in caplog.records)
 
 
-@pytest.mark.parametrize("error", NOT_OF_THE_CODE)
+@pytest.mark.parametrize("error", [error for error in NOT_OF_THE_CODE if error is not SweepTimeout])
 def test_whoever_interrupts_one_of_our_own_is_obeyed_once_all_are_told(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +134,20 @@ def test_whoever_interrupts_one_of_our_own_is_obeyed_once_all_are_told(
     with heard(signals.jobs_enqueued, listens), pytest.raises(error):
         jobs.add.enqueue(1, 2, tenant="acme")
     assert told == ["jobs_enqueued"]
+
+
+def test_where_one_of_our_own_takes_the_time_of_a_sweep_nobody_else_is_told_who_would_have_no_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = []
+
+    def listens(**_: Any) -> None:
+        told.append("jobs_enqueued")
+
+    monkeypatch.setitem(signals._ours, "jobs_enqueued", [raising(SweepTimeout)])
+    with heard(signals.jobs_enqueued, listens), pytest.raises(SweepTimeout):
+        jobs.add.enqueue(1, 2, tenant="acme")
+    assert told == []
 
 
 def raising(error: type[BaseException]) -> Any:

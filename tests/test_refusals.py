@@ -19,12 +19,12 @@ from rq.exceptions import StopRequested
 from tenant_slots import backlog, fair_order, putting_off, slots
 from tenant_slots.db.transactions import DEADLOCK, LOCK_TIMEOUT, sqlstate
 from tenant_slots.fair_order import Turn
+from tenant_slots.interruptions import SweepTimeout
 from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tenant_slots.refusals import is_of_one, is_refusal
 from tenant_slots.repair import doctor
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.finding import Finding
-from tenant_slots.repair.sweeper import SweepTimeout
 from tenant_slots.running import recording
 from tenant_slots.running.run import Run
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, kept

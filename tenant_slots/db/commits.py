@@ -20,7 +20,7 @@ def after_commit(function: Callable[[], object]) -> None:
     Where the caller has switched autocommit off, Django runs it when that is on again after a commit.
 
     What was committed stands whatever happens here, so an error is logged and left to the sweep. The end of the time of
-    a job that does this in its function is none: RQ gives it no second alarm.
+    a job that does this in its function is none, as little as that of a sweep: there is no second alarm.
     """
 
     def run() -> None:

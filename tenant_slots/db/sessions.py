@@ -30,6 +30,9 @@ _private: weakref.WeakSet[BaseDatabaseWrapper] = weakref.WeakSet()
 NOT_PRIVATE = ("pool", "server_side_binding")
 """Options that our own sessions do without. With the second one each statement would be a round trip of its own."""
 
+ACTIVE = 1
+"""Of PostgreSQL's transaction status, as psycopg says it: a statement is under way."""
+
 CANCEL_SECONDS = 0.5
 """For the server to hear that nobody waits for the answer any more."""
 
@@ -240,6 +243,23 @@ def cancel(connection: BaseDatabaseWrapper) -> None:
 
         if capabilities.has_cancel_safe():
             connection.connection.cancel_safe(timeout=CANCEL_SECONDS)
+
+
+def leave_statements() -> None:
+    """Cancel those for whose answers this thread waits, and close their sessions: nothing else can be asked there.
+
+    For a handler of a signal, after which the thread does something else. It is not Django that closes them: the thread
+    may have the lock of its pool.
+    """
+    for connection in connections.all(initialized_only=True):
+        if _is_busy(connection):
+            cancel(connection)
+            connection.connection.close()
+
+
+def _is_busy(connection: BaseDatabaseWrapper) -> bool:
+    is_open = connection.vendor == "postgresql" and connection.connection is not None
+    return bool(is_open and connection.connection.info.transaction_status == ACTIVE)
 
 
 def _detach(session: Any) -> None:

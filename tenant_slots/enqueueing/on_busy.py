@@ -20,7 +20,7 @@ from tenant_slots import concurrency_keys, logs, rests, transitions
 from tenant_slots.db.clock import DatabaseNow, in_seconds
 from tenant_slots.db.compiled import among
 from tenant_slots.exceptions import InvalidOption
-from tenant_slots.interruptions import NOT_OF_THE_CODE
+from tenant_slots.interruptions import NOT_OF_THE_CODE, SweepTimeout
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.refusals import is_refusal
@@ -45,6 +45,14 @@ class Answers(NamedTuple):
     """With their reason in `error`."""
     unasked: list[int]
     """Primary keys of those for which no time was left; they wait meanwhile."""
+
+
+class Unanswered(SweepTimeout):
+    """The sweep's time was over while it waited for what one job wants, which would take that of the next one too."""
+
+    def __init__(self, job: TenantJob) -> None:
+        super().__init__(f"on_busy of job {job.uuid} took too long")
+        self.pk = job.pk
 
 
 def turn_away_new(tenant_queue_id: int, jobs: list[TenantJob]) -> None:
@@ -76,6 +84,8 @@ def _on_busy(job: TenantJob) -> OnBusy:
     """A function that this process does not know decides nothing; its job waits."""
     try:
         return task_of(job).on_busy
+    except SweepTimeout as alarm:
+        raise Unanswered(job) from alarm
     except NOT_OF_THE_CODE:
         raise
     except BaseException:  # also what a module raises that exits
@@ -108,6 +118,8 @@ def _policy(job: TenantJob, row: TenantQueue) -> Policy:
             return policy
         problem = f'it must return "{WAIT}", "{DISCARD}" or a Reschedule'
         raise InvalidOption(option="on_busy", value=policy, task=job.task, problem=problem)
+    except SweepTimeout as alarm:
+        raise Unanswered(job) from alarm
     except NOT_OF_THE_CODE:
         raise
     except BaseException:  # also sys.exit(), which would end the worker that asks, or the caller of enqueue()

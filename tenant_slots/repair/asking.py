@@ -8,8 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from django.db import connections
+
 from tenant_slots import dispatch
+from tenant_slots.alarm import time_limit
+from tenant_slots.conf import app_settings
+from tenant_slots.db.sessions import close_if_ended, leave_statements
 from tenant_slots.enqueueing import on_busy
+from tenant_slots.interruptions import SweepTimeout
 from tenant_slots.models import TenantJob
 from tenant_slots.repair import findings
 from tenant_slots.repair.contact import Contact
@@ -24,6 +30,9 @@ SECONDS_TO_ASK = 2
 
 In a tenant's turn one job is asked, however long that takes.
 """
+
+SECONDS_TO_NOTE = 1
+"""For what is noted when the sweep's time is over."""
 
 JOBS_OF_ONE = 50
 """Most jobs of a tenant in one turn: those that wait unasked if the process that asks is killed."""
@@ -48,10 +57,13 @@ def _ask_some(tenant_queue_id: int, until: float, left_out: set[int]) -> bool:
     unasked = [job.pk for job in jobs]
     try:
         answers = unless_locked(on_busy.turn_away, tenant_queue_id, jobs, until)
-        if answers is not None:
-            unasked = answers.unasked
-    finally:
+    except SweepTimeout as alarm:
+        _note_in_the_end(unasked, alarm)
+        raise
+    except BaseException:
         _note_as_unasked(unasked)
+        raise
+    _note_as_unasked(unasked if answers is None else answers.unasked)
     if answers is None:
         return False
     for job in answers.discarded:
@@ -82,6 +94,15 @@ def _noted_as_asked(tenant_queue_id: int, until: float, left_out: set[int]) -> l
         pks = list(next_ones.values_list("pk", flat=True))
     jobs_together(pks, "asked", note, until, left_out)
     return noted
+
+
+def _note_in_the_end(unasked: list[int], alarm: SweepTimeout) -> None:
+    """The sweep's time is over, so that this needs a limit of its own, and a session where that was closed."""
+    if isinstance(alarm, on_busy.Unanswered):
+        unasked = [pk for pk in unasked if pk != alarm.pk]
+    with time_limit(SECONDS_TO_NOTE, SweepTimeout, leave_statements):
+        close_if_ended(connections[app_settings.DATABASE])
+        _note_as_unasked(unasked)
 
 
 def _note_as_unasked(pks: list[int]) -> None:

@@ -13,13 +13,13 @@ from functools import partial
 
 from django.db import Error, connections
 from redis.exceptions import RedisError
-from rq.timeouts import BaseTimeoutException
 
 from tenant_slots import owners, signals, slots
 from tenant_slots.alarm import time_limit
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
-from tenant_slots.db.sessions import cancel, close_if_ended
+from tenant_slots.db.sessions import close_if_ended, leave_statements
+from tenant_slots.interruptions import SweepTimeout
 from tenant_slots.models import EVERYWHERE, TenantQueue
 from tenant_slots.repair import claims, faults, steps
 from tenant_slots.repair.contact import Contact
@@ -35,10 +35,6 @@ callable of the project that does not end is ended by itself.
 
 SECONDS_TO_ANSWER = 1
 """For which the database is waited for when a sweep has taken too long."""
-
-
-class SweepTimeout(BaseTimeoutException):
-    """The sweep took too long: the database's session may be dead without knowing it, or something else was slow."""
 
 
 class Sweeper:
@@ -67,7 +63,7 @@ class Sweeper:
     def _briefly(self, sweep: Callable[[], Report | None]) -> Report | None:
         try:
             close_if_ended(connections[app_settings.DATABASE])  # by a limit for idle ones: no outage
-            with time_limit(app_settings.LEASE_TTL * SHARE_OF_LEASE, SweepTimeout, _cancel_statement):
+            with time_limit(app_settings.LEASE_TTL * SHARE_OF_LEASE, SweepTimeout, leave_statements):
                 return sweep()
         except (Error, SweepTimeout) as error:
             with suppress(Error):
@@ -82,9 +78,10 @@ class Sweeper:
     def _database_answers(self) -> bool:
         """Then it was something else that took the time: a Redis, or a callable of the project."""
         try:
-            with time_limit(SECONDS_TO_ANSWER, SweepTimeout):
+            with time_limit(SECONDS_TO_ANSWER, SweepTimeout, leave_statements):
                 slots.beat(0, 0)
-        except Exception:
+        except (Exception, SweepTimeout):
+            close_if_ended(connections[app_settings.DATABASE])
             return False
         self.contact.kept()
         return True
@@ -128,11 +125,6 @@ class Sweeper:
             logger.info("sweep: %s", ", ".join(f"{name} {value}" for name, value in asdict(report).items() if value))
             signals.send("swept", sender=TenantQueue, report=report)
         return report
-
-
-def _cancel_statement() -> None:
-    """Before the transaction is left, with which Django closes the session."""
-    cancel(connections[app_settings.DATABASE])
 
 
 def run_now(sweeper: str) -> Report:

@@ -18,6 +18,7 @@ from django.test import Client
 from django.urls import reverse
 
 from tenant_slots import queue_directory
+from tenant_slots.interruptions import SweepTimeout
 from tenant_slots.models import (
     BulkChange,
     BulkChunk,
@@ -31,7 +32,7 @@ from tenant_slots.models import (
     TenantQueue,
 )
 from tenant_slots.models.fields import Moment, StoredJSON
-from tenant_slots.repair import doctor, steps, sweeper, unreadable
+from tenant_slots.repair import doctor, steps, unreadable
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.finding import Finding
 from tenant_slots.repair.report import Report
@@ -509,7 +510,7 @@ def test_a_sweep_whose_time_is_over_goes_on_with_no_other_step(monkeypatch: pyte
     reached = []
 
     def too_long(report: Report, contact: Contact) -> None:
-        raise sweeper.SweepTimeout("too long")
+        raise SweepTimeout("too long")
 
     monkeypatch.setattr(steps, "LOCAL_STEPS", (too_long, lambda report, contact: reached.append(1)))
     assert Sweeper("test").sweep_if_due() is None

@@ -15,12 +15,13 @@ from django.db import OperationalError, connection, transaction
 from django.test import override_settings
 
 from tenant_slots.conf import app_settings
+from tenant_slots.db import sessions
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.db.sessions import private_connection
 from tenant_slots.db.transactions import LOCK_TIMEOUT, patience
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.repair import asking, one_row, pruning, steps, sweeper, together, unlocked
+from tenant_slots.repair import asking, one_row, pruning, steps, together, unlocked
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.sweeper import Sweeper
@@ -82,7 +83,7 @@ def test_a_sweep_that_is_given_up_leaves_no_row_locked(is_canceled: bool, monkey
     """Its session is closed in the midst of a statement, with which the server would go on."""
     monkeypatch.setattr(unlocked, "LOCK_TIMEOUT_SECONDS", FOR_EVER)
     if not is_canceled:
-        monkeypatch.setattr(sweeper, "cancel", lambda connection: None)
+        monkeypatch.setattr(sessions, "cancel", lambda connection: None)
     held, *others = scheduled(3)
 
     def are_free() -> bool:

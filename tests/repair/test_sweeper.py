@@ -19,12 +19,13 @@ from tenant_slots import fair_order, owners, queue_directory, redis_servers, sig
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import in_seconds
+from tenant_slots.interruptions import SweepTimeout
 from tenant_slots.models import State, SweepClaim, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.releases import Admission
 from tenant_slots.repair import claims, findings, steps, sweeper
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
-from tenant_slots.repair.sweeper import Sweeper, SweepTimeout
+from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.running.run import Run
 from tenant_slots.workers import TenantPreforkWorker, TenantWorker
 from tests.factories import admit, age, another_process, fresh, owner, running_job, tenant_queue, waiting_job
