@@ -30,7 +30,7 @@ from tenant_slots.models import (
     TenantQueue,
 )
 from tenant_slots.models.states import UNADMITTED
-from tenant_slots.statements import GIVE_BACK
+from tenant_slots.statements import GIVE_BACK, GIVE_TOKEN_BACK
 
 Deleted = tuple[int, dict[str, int]]
 
@@ -68,6 +68,7 @@ def _slots_given_back(jobs: TenantJobQuerySet) -> Iterator[TenantJobQuerySet]:
         for job in leaving:
             job.tenant_queue = rows[job.tenant_queue_id]
             _leave(job)
+        _give_tokens_back(leaving, jobs.db)
         yield jobs.filter(
             Q(state__in=ENDED)
             | Q(state__in=UNADMITTED, tenant_queue__in=rows)
@@ -90,3 +91,12 @@ def _leave(job: TenantJob) -> None:
         GIVE_BACK.update(pk=job.tenant_queue_id, slots=1)
         slot = Freed(job.tenant_queue_id, charges.unmeasured(job), job.rq_queue_name)
         after_commit(partial(transitions.free, slot))
+
+
+def _give_tokens_back(leaving: list[TenantJob], alias: str) -> None:
+    """Those of jobs that have not started, and now never do: a start does not wait for the tenant queue."""
+    at_rate = [job.pk for job in leaving if job.state == State.QUEUED and job.tenant_queue.rate_number is not None]
+    if at_rate:
+        unstarted = TenantJob.objects.using(alias).filter(pk__in=at_rate, state=State.QUEUED)
+        for pk in unstarted.select_for_update(no_key=True).values_list("tenant_queue", flat=True):
+            GIVE_TOKEN_BACK.update(pk=pk)

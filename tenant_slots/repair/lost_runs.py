@@ -16,7 +16,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.commits import after_commit
 from tenant_slots.fleet import WorkerRecord
-from tenant_slots.models import State, TenantJob
+from tenant_slots.models import HOLDING, State, TenantJob
 from tenant_slots.owners import Liveness
 from tenant_slots.repair import totals
 from tenant_slots.repair.silence import is_silent
@@ -80,6 +80,13 @@ def story(job: TenantJob) -> str:
 
 
 def _end(job: TenantJob, reason: str, state: State | None, seconds: float | None, **counted: int) -> bool:
+    """An admitted job that no worker has taken by then leaves as one that has not started, and nothing has crashed.
+
+    One that begins after it was read has another token, and is left alone.
+    """
+    is_unstarted = job.state == State.QUEUED
+    states = (State.QUEUED,) if is_unstarted else HOLDING
+    counted = {} if is_unstarted else counted
     owners.end_leftovers(job)
     error = f"{job.error}\nattempt {job.attempt}: {reason}".strip()
     after = state or _by_policy(job, **counted)
@@ -90,8 +97,9 @@ def _end(job: TenantJob, reason: str, state: State | None, seconds: float | None
     if is_canceled:
         # Its process was killed because somebody asked for that: nothing is counted. By RQ's own command, perhaps.
         noted["cancel_requested_at"] = job.cancel_requested_at or clock.now()
-        return bool(transitions.release(job, seconds=seconds, state=after, error=error, **noted))
-    released = bool(transitions.release(job, seconds=seconds, state=after, error=error, **counted, **noted))
+        return bool(transitions.release(job, states=states, seconds=seconds, state=after, error=error, **noted))
+    changes = {"state": after, "error": error, **counted, **noted}
+    released = bool(transitions.release(job, states=states, seconds=seconds, **changes))
     for column in counted if released else ():
         after_commit(partial(totals.add_lost_run, job.rq_queue_name, column))
     return released
