@@ -18,8 +18,9 @@ local FRONT = -1e15   -- score of tenants that come with nothing to their accoun
 local BEHIND = 1e15   -- of those whose turn comes to nothing while nobody listens there
 local IN_LANE = 2e15  -- and of those that have another queue of their own
 
-local RECORD = '<dddddfHHIHB'
-local NOTHING_YET = {0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0}
+local RECORD = '<dddddfHHIHBIIII'
+local NOTHING_YET = {0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+local LONGER = {1, 30, 900} -- seconds: of the runs of each length between these the last one is known that was charged
 
 -- What `parked` says besides 0 and 1: it left because none of its jobs may start, whichever it is, so that one more of
 -- them changes nothing.
@@ -55,23 +56,20 @@ end
 -- done: virtual seconds of ended jobs. ahead: what those under way are charged. begun: the sum of their starts; jobs: how
 -- many. mean: seconds a job takes, negative if not known. share: 0 if not known. left: measured virtual time when it left
 -- the order, left_at: then. offers: counts them. frees: counts when it could do more, as by a free slot. parked: it left
--- because it was full.
+-- because it was full. charged: the marks of what was charged last, by its length; 0 for none.
 local function new_record(queue, tenant, values)
   local r = {queue = queue, tenant = tenant}
   r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.frees, r.parked =
     unpack(values)
+  r.charged = {unpack(values, 12)}
   r.had_jobs = r.jobs > 0
   return r
 end
 
 local tenants = {}
 
--- All records of a tenant, by queue.
-local function records_of(tenant)
-  local records = tenants[tenant]
-  if records then return records end
-  records = {}
-  local raw, at = raw_of(tenant), 1
+local function unpacked(tenant, raw)
+  local records, at = {}, 1
   while at <= #raw do
     local queue, values
     queue, at = struct.unpack('<Hc0', raw, at)
@@ -79,8 +77,16 @@ local function records_of(tenant)
     at = table.remove(values)
     records[queue] = new_record(queue, tenant, values)
   end
-  tenants[tenant] = records
   return records
+end
+
+-- All records of a tenant, by queue. What an older version has left there does not end where they do, and is forgotten.
+local function records_of(tenant)
+  if not tenants[tenant] then
+    local is_whole, records = pcall(unpacked, tenant, raw_of(tenant))
+    tenants[tenant] = is_whole and records or {}
+  end
+  return tenants[tenant]
 end
 
 local function read(queue, tenant)
@@ -97,7 +103,8 @@ local function write(r) r.changed = true end
 
 local function packed(r)
   local values = struct.pack(
-    RECORD, r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.frees, r.parked
+    RECORD, r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.frees, r.parked,
+    unpack(r.charged)
   )
   return struct.pack('<Hc0', #r.queue, r.queue) .. values
 end
@@ -497,8 +504,19 @@ local function has_job_listed(queue)
   return false
 end
 
-local function settle(queue, tenant, seconds)
+-- Whether what is to be charged was charged before: a client whose answer was lost says the same again. What others say
+-- meanwhile of longer or shorter runs does not hide it.
+local function is_said_again(record, seconds, mark)
+  local length = 1
+  while LONGER[length] and seconds >= LONGER[length] do length = length + 1 end
+  local known = record.charged[length] == mark
+  record.charged[length] = mark
+  return known
+end
+
+local function settle(queue, tenant, seconds, mark)
   local record = read(queue, tenant)
+  if is_said_again(record, seconds, mark) then return false end
   local charged = charge_of(record)
   local swept = times_of(queue).swept
   if seconds > now - swept then charged = math.max(charged, by_share(record, seconds - (now - swept))) end
@@ -603,9 +621,9 @@ end
 
 -- The same, and it is offered in this queue too.
 -- In this queue it may have nothing to run, unless the job itself runs again.
-local function make_free(tenant, seconds, queue, is_over)
+local function make_free(tenant, seconds, mark, queue, is_over)
   local has_place = false
-  if seconds ~= NOTHING_CHARGED then has_place = settle(queue, tenant, seconds) end
+  if seconds ~= NOTHING_CHARGED then has_place = settle(queue, tenant, seconds, mark) end
   local own = read(queue, tenant)
   count_free(own)
   if has_place or is_over ~= '1' or not has_nothing(own) then offered(own, has_place) end
@@ -621,8 +639,8 @@ local function with_room(queues)
 end
 
 -- Returns the queues with room.
-function operations.freed(tenant, seconds, queue, is_over)
-  return with_room({queue, unpack(make_free(tenant, tonumber(seconds), queue, is_over))})
+function operations.freed(tenant, seconds, mark, queue, is_over)
+  return with_room({queue, unpack(make_free(tenant, tonumber(seconds), tonumber(mark), queue, is_over))})
 end
 
 -- Its slot was handed on in this queue, and what else it had taken is free. Returns the other queues with room.
@@ -635,7 +653,7 @@ function operations.changed(queue)
   local given, names, lanes = rest(1), {queue}, {}
   for at = 1, #given, 2 do
     learn_share(read(queue, given[at]), tonumber(given[at + 1]))
-    for _, lane in ipairs(make_free(given[at], NOTHING_CHARGED, queue, '')) do
+    for _, lane in ipairs(make_free(given[at], NOTHING_CHARGED, 0, queue, '')) do
       if not lanes[lane] then
         lanes[lane], names[#names + 1] = true, lane
       end
@@ -710,11 +728,11 @@ end
 
 -- A ttl where the worker has to say again that it is there; a tenant whose slot it has just freed, or none.
 -- Returns what to do, and the queues besides in which there is room for that tenant.
-function operations.take(worker, ttl, says, waits, tenant, seconds, queue, is_over)
-  local queues, others = rest(8), {}
+function operations.take(worker, ttl, says, waits, tenant, seconds, mark, queue, is_over)
+  local queues, others = rest(9), {}
   if tenant ~= '' then
     fetch({tenant, field_of(queue)})
-    others = make_free(tenant, tonumber(seconds), queue, is_over)
+    others = make_free(tenant, tonumber(seconds), tonumber(mark), queue, is_over)
   end
   if says == '1' then show_presence(worker, ttl, queues) end
   local told = next_for(worker, ttl, waits, queues)
@@ -736,10 +754,10 @@ end
 
 -- A job has ended whose slot has not been freed yet. Is its tenant the next one again? Then it has its turn, without
 -- a change of its place where it has none. Otherwise the job is settled, and its tenant offered once the slot is free.
-function operations.again(tenant, seconds, queue)
+function operations.again(tenant, seconds, mark, queue)
   fetch({tenant, field_of(queue)})
   local record = read(queue, tenant)
-  local has_place = settle(queue, tenant, tonumber(seconds))
+  local has_place = settle(queue, tenant, tonumber(seconds), tonumber(mark))
   if has_job_listed(queue) or is_due(queue) or is_full_elsewhere(record) then return false end
   local heads = redis.call('ZRANGE', key('order', queue), 0, 1, 'WITHSCORES')
   has_place = has_place or heads[1] == tenant or heads[3] == tenant or place_of(record)
@@ -852,10 +870,11 @@ function operations.pass_over(queue, in_lane)
 end
 
 -- What else a worker has done for a tenant, whose job is charged already.
-function operations.cost(queue, tenant, seconds)
+function operations.cost(queue, tenant, seconds, mark)
   local record = records_of(tenant)[queue]
-  if not record then return end
-  record.done = record.done + by_share(record, tonumber(seconds))
+  seconds = tonumber(seconds)
+  if not record or is_said_again(record, seconds, tonumber(mark)) then return end
+  record.done = record.done + by_share(record, seconds)
   place_again(record)
   write(record)
 end

@@ -19,9 +19,10 @@ afterwards. One that was lost with its feeder is over after a second.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from secrets import token_hex
+from secrets import randbelow, token_hex
 from typing import Any, NamedTuple
 
 from redis import Redis
@@ -41,6 +42,9 @@ TENANTS_PER_CALL = 1000
 
 SHUT = 2
 """As in the script."""
+
+HIGHEST_MARK = 2**32 - 1
+"""Of four bytes, where 0 is none."""
 
 NOTHING_RAN = -1
 """In place of seconds: the job had been charged, and never ran."""
@@ -70,7 +74,13 @@ class Turn(NamedTuple):
     """Who is to push its jobs, see `new_feeder`; nobody where a worker runs it itself."""
 
 
-class Freed(NamedTuple):
+def new_mark() -> int:
+    """Of what is charged once, however often it is said: by a client whose answer was lost, or by who asks again."""
+    return randbelow(HIGHEST_MARK) + 1
+
+
+@dataclass(frozen=True)
+class Freed:
     """A tenant has a free slot, or may have."""
 
     tenant_queue_id: int
@@ -80,6 +90,7 @@ class Freed(NamedTuple):
     """Of that job, else the tenant queue's."""
     is_over: bool = False
     """The job has ended for good. What else its tenant has to run there is offered by whoever stores it."""
+    mark: int = field(default_factory=new_mark, compare=False)
 
 
 Next = Turn | str | float | None
@@ -183,7 +194,7 @@ def take(
         is_news: whether it has not said for a while that it is there, or has waited.
         slot: one that it has freed before; as of `freed`.
     """
-    before = (worker, _seconds_alive(), int(is_news), int(waits), *(_flat(slot) if slot else [""] * 4))
+    before = (worker, _seconds_alive(), int(is_news), int(waits), *(_flat(slot) if slot else [""] * 5))
     answer, rooms = _ask(rq_queues[0], "take", *before, *rq_queues)
     return _next(answer), _known_names(rq_queues[0], rooms)
 
@@ -265,7 +276,7 @@ def pass_over(rq_queue: str, tenant_queue_ids: Iterable[int], *, in_lane: bool) 
 
 def cost(rq_queue: str, tenant_queue_id: int, seconds: float) -> None:
     """A worker has spent so many seconds on a tenant beyond the run of a job, as on receivers of its end."""
-    _ask(rq_queue, "cost", rq_queue, tenant_queue_id, seconds)
+    _ask(rq_queue, "cost", rq_queue, tenant_queue_id, seconds, new_mark())
 
 
 def listens(rq_queue: str) -> bool:
@@ -338,7 +349,7 @@ def tenants_in(rq_queue: str) -> int:
 
 
 def _flat(slot: Freed) -> tuple[Any, ...]:
-    return (*slot[:-1], int(slot.is_over))
+    return slot.tenant_queue_id, slot.seconds, slot.mark, slot.rq_queue, int(slot.is_over)
 
 
 def _next(answer: Any) -> Next:

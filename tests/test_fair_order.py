@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +14,7 @@ import django_rq
 import pytest
 from django.conf import settings
 from django.test import override_settings
+from redis import Redis
 from redis.exceptions import RedisError
 
 from tenant_slots import fair_order, held, slots, transitions
@@ -400,6 +403,15 @@ def test_what_an_older_version_has_left_of_a_queue_is_forgotten() -> None:
     assert next_one().tenant_queue_id == A
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_what_an_older_version_has_left_of_a_tenant_is_forgotten(lanes: int) -> None:
+    older = struct.pack("<H7s", len(QUEUE), QUEUE.encode()) + struct.pack("<dddddfHHIHB", 9.0, *[0] * 10)
+    redis().hset(KNOWN, A, older * lanes)
+    offer(A)
+    assert next_one().tenant_queue_id == A
+    assert record(A).done < 1
+
+
 def test_a_tenant_whose_jobs_in_another_queue_wait_for_its_slot_does_not_go_on_in_this_one() -> None:
     """Or a long backlog there would keep its only slot from them to the end."""
     offer(A, queue=LANE)
@@ -409,7 +421,7 @@ def test_a_tenant_whose_jobs_in_another_queue_wait_for_its_slot_does_not_go_on_i
     offer(A)
     pushed(next_one())
     assert fair_order.again(ended(A)) is None
-    assert fair_order.freed(ended(A)._replace(seconds=NOTHING_CHARGED)) == [QUEUE, LANE]
+    assert fair_order.freed(replace(ended(A), seconds=NOTHING_CHARGED)) == [QUEUE, LANE]
     assert order(LANE) == [A]
 
 
@@ -449,7 +461,7 @@ def test_who_goes_on_divides_worker_time_as_everybody_else() -> None:
         asks = turn.stays_first
         turn = fair_order.again(slot) if asks else None
         if turn is None:
-            fair_order.freed(slot._replace(seconds=NOTHING_CHARGED) if asks else slot)
+            fair_order.freed(replace(slot, seconds=NOTHING_CHARGED) if asks else slot)
             turn = next_one()
     assert had[A] * 0.1 == pytest.approx(had[B] * 0.4, rel=0.1)
 
@@ -1171,6 +1183,83 @@ def test_a_script_that_runs_twice_costs_order_at_most(name: str) -> None:
     assert record(A).done < 10
     fair_order.charge(QUEUE, [(A, 0, 0.0)])
     assert record(A).ahead == 0, "the sweep sets the charge right"
+
+
+Telling = Callable[[Freed], object]
+
+TELLING: dict[str, Telling] = {
+    "freed": fair_order.freed,
+    "take": lambda slot: fair_order.take("rq:worker:one", [QUEUE], waits=False, slot=slot),
+    "again": fair_order.again,
+    "cost": lambda slot: fair_order.cost(slot.rq_queue, slot.tenant_queue_id, slot.seconds),
+}
+EACH_WAY_OF_TELLING = pytest.mark.parametrize("tell", TELLING.values(), ids=TELLING)
+LENGTHS = pytest.mark.parametrize("seconds", [0.5, 20.0, 300.0, 3600.0])
+
+
+@contextmanager
+def asked_again() -> Iterator[None]:
+    """Each answer of a script is lost once, whereupon the client sends the same once more."""
+    execute = Redis.execute_command
+
+    def execute_twice(client: Redis, *arguments: Any, **options: Any) -> Any:
+        if arguments[0] == "EVALSHA":
+            execute(client, *arguments, **options)  # type: ignore[no-untyped-call]
+        return execute(client, *arguments, **options)  # type: ignore[no-untyped-call]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Redis, "execute_command", execute_twice)
+        yield
+
+
+def begun(tenant: int) -> int:
+    """Many of its jobs are under way. How many."""
+    offer(tenant)
+    return next_one().jobs
+
+
+@LENGTHS
+@EACH_WAY_OF_TELLING
+def test_what_a_client_says_again_is_charged_once(tell: Telling, seconds: float) -> None:
+    begun(A)
+    with asked_again():
+        tell(Freed(A, seconds, QUEUE))
+    assert record(A).done == pytest.approx(seconds, abs=0.01)
+
+
+@LENGTHS
+@EACH_WAY_OF_TELLING
+def test_control_two_runs_of_one_length_are_charged_twice(tell: Telling, seconds: float) -> None:
+    begun(A)
+    tell(Freed(A, seconds, QUEUE)), tell(Freed(A, seconds, QUEUE))
+    assert record(A).done == pytest.approx(2 * seconds, abs=0.01)
+
+
+@pytest.mark.parametrize("first", ["freed", "take", "again"])
+@pytest.mark.parametrize("then", ["freed", "take"])
+def test_nor_is_it_charged_twice_by_who_has_had_no_answer_and_asks_for_something_else(first: str, then: str) -> None:
+    begun(A)
+    slot = Freed(A, 3600.0, QUEUE)
+    TELLING[first](slot), TELLING[then](slot)
+    assert record(A).done == pytest.approx(3600, abs=0.01)
+
+
+def test_what_ends_meanwhile_does_not_hide_a_longer_run_that_is_told_again() -> None:
+    begun(A)
+    slot = Freed(A, 3600.0, QUEUE)
+    fair_order.freed(slot)
+    for seconds in (0.1, 10.0, 100.0) * 10:
+        fair_order.freed(Freed(A, seconds, QUEUE))
+    had = record(A).done
+    fair_order.freed(slot)
+    assert record(A).done == had
+
+
+def test_what_is_told_again_takes_no_job_that_is_under_way() -> None:
+    jobs = begun(A)
+    slot = Freed(A, 1.0, QUEUE)
+    fair_order.freed(slot), fair_order.freed(slot)
+    assert record(A).jobs == jobs - 1
 
 
 def test_a_turn_that_is_asked_for_twice_goes_to_the_next_tenant() -> None:
