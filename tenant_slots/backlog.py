@@ -8,12 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
-from tenant_slots import concurrency_keys, rates, rests
-from tenant_slots.db import clock
+from tenant_slots import concurrency_keys, rests
 from tenant_slots.db.compiled import Asked
 from tenant_slots.models import TenantJob, TenantQueue, overflow_queue_of
 from tenant_slots.releases import Admission
-from tenant_slots.statements import HEADS, NEXT, NEXT_RESERVATION, RESERVATIONS, TOKENS_LEFT, first_waiting
+from tenant_slots.statements import (
+    HEADS,
+    NEXT,
+    NEXT_RESERVATION,
+    RESERVATIONS,
+    TOKENS_LEFT,
+    UNTIL_TOKEN,
+    first_waiting,
+)
+
+NANOSECONDS = 10**9
+"""In a second."""
 
 
 def asked_for(tenant_queue_id: int, rq_queue: str) -> list[Asked]:
@@ -108,12 +118,8 @@ def wakes_in(tenant_queue: TenantQueue, admission: Admission) -> float | None:
         return rests.seconds_left(tenant_queue)
     if tenant_queue.rate_number is None:
         return None
-    tenant_queue.refresh_from_db(fields=["rate_empty_at"])
-    now = clock.now()
-    bucket = rates.bucket(tenant_queue, now)
-    if bucket is None or bucket.tokens or bucket.next_at is None:
-        return 0.0  # it has come since
-    return max(0.0, (bucket.next_at - now).total_seconds())
+    ((nanoseconds,),) = UNTIL_TOKEN.lists(pk=tenant_queue.pk)
+    return max(0, int(nanoseconds)) / NANOSECONDS  # it may have come since
 
 
 def next_ones(tenant_queue: TenantQueue, rq_queue: str, most: int) -> list[TenantJob]:

@@ -247,6 +247,13 @@ def left() -> Any:
     )
 
 
+def until_token() -> Any:
+    """Expression: nanoseconds until the empty bucket has a token, by the clock and the period of the gate itself: SQL
+    from outside can write a period with years. Not above 0 where it has one, NULL where there is no rate.
+    """
+    return _number(_empty_at() + NanosecondsPerToken() - NanosecondsNow())
+
+
 def most_burst() -> Any:
     """Expression: how large the burst of a row may be, which has a rate."""
     return _nanoseconds(LONGEST_PERIOD) / NanosecondsPerToken()

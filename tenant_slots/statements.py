@@ -93,6 +93,10 @@ TAKE = Statement(
 
 TOKENS_LEFT = Statement(lambda: TenantQueue.objects.filter(pk=PK).annotate(left=rates.left()).values_list("left"))
 
+UNTIL_TOKEN = Statement(
+    lambda: TenantQueue.objects.filter(pk=PK).annotate(wait=rates.until_token()).values_list("wait")
+)
+
 TAKE_AT_RATE = Statement(
     lambda: TenantQueue.objects.filter(rates.allows(STARTS), pk=PK).with_free(SLOTS),
     {"current_job": F("current_job") + SLOTS, **rates.taken(STARTS)},

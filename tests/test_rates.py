@@ -17,13 +17,13 @@ from django.test import override_settings
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tenant_slots import rates
+from tenant_slots import rates, slots
 from tenant_slots.db import clock
 from tenant_slots.db.compiled import Parameter, Statement
 from tenant_slots.exceptions import InvalidRate
 from tenant_slots.models import TenantQueue
 from tenant_slots.repair import doctor
-from tests.factories import fresh, tenant_queue
+from tests.factories import fresh, tenant_queue, waiting_job
 
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -399,3 +399,17 @@ def test_a_period_with_years_that_sql_has_written_is_a_rate_of_some_kind(rate: s
     assert [(one.tenant, "rate_per" in one.meaning) for one in doctor.findings("rows")] == [(row.tenant, True)]
     assert row.set_rate(None)
     assert doctor.findings("rows") == []
+
+
+@pytest.mark.django_db
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="a duration is a number elsewhere")
+@pytest.mark.parametrize("per", ["1 year", "365 days 6 hours"])
+def test_who_waits_for_its_token_is_told_when_the_database_has_one(per: str) -> None:
+    """Python has one six hours before where the period is a year: a worker would look again and again until then."""
+    row = limited(rates.Rate(1, DAY, 1), rate_empty_at=rates._since_1970(clock.now() - timedelta(days=365.1)))
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE tenant_slots_tenantqueue SET rate_per = %s WHERE id = %s", [per, row.pk])
+    waiting_job(row)
+    admission = slots.admit(row.pk, row.queue)
+    assert (admission.jobs, admission.waits_for_time) == ([], True)
+    assert admission.wakes_in == pytest.approx(0.15 * 86400, abs=30)
