@@ -55,7 +55,7 @@ class Together:
     def __init__(self, ports: list[int]) -> None:
         self.all_are_asked = Barrier(len(ports))
         self.times = Counter[int]()
-        self.patience = 5.0
+        self.patience = 20.0
         self._ports = ports
         self._connect = redis.Connection._connect
 
@@ -69,6 +69,8 @@ class Together:
 
 @pytest.fixture
 def together(silent: list[int], monkeypatch: pytest.MonkeyPatch) -> Together:
+    """Once they are known to be away they are not asked again, however long a busy machine takes for the rest."""
+    monkeypatch.setattr(redis_servers, "AWAY_SECONDS", 60)
     together = Together(silent)
     monkeypatch.setattr(redis.Connection, "_connect", lambda connection: together.connect(connection))
     return together
