@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
@@ -16,9 +14,6 @@ from tests.processes import test_database_url
 
 KEPT = 20
 """What jobs of `waiting` wait for."""
-
-BEFORE = "CREATE TRIGGER never BEFORE {}"
-DEFERRED = "CREATE CONSTRAINT TRIGGER never AFTER {} DEFERRABLE INITIALLY DEFERRED"
 
 RAISED = "raise_exception"
 """What an error is that names no code."""
@@ -60,42 +55,12 @@ def waiting(condition: str, events: str = "UPDATE") -> Iterator[None]:
 
 
 @contextmanager
-def taking(seconds: float, condition: str) -> Iterator[None]:
-    """Every change of a job for which this holds takes so long; NEW is the row."""
-    does = f"PERFORM pg_sleep({seconds}); RETURN NEW"
-    with _trigger(condition, does, TenantJob._meta.db_table, "UPDATE"):
-        yield
-
-
-@contextmanager
-def waiting_for_each(jobs: Sequence[TenantJob], seconds: float, when: str = BEFORE) -> Iterator[None]:
-    """Every change of one of these waits for a lock of its own, and is given each so long after the one before."""
-    wait = f"PERFORM pg_advisory_xact_lock({KEPT} + NEW.id); RETURN NEW"
-    with (
-        _trigger(any_change_of(*jobs), wait, TenantJob._meta.db_table, "UPDATE", when),
-        psycopg.connect(test_database_url(), autocommit=True) as keeper,
-        ThreadPoolExecutor(1) as meanwhile,
-    ):
-        for job in jobs:
-            keeper.execute(f"SELECT pg_advisory_lock({KEPT} + {job.pk})")
-
-        def give() -> None:
-            for job in jobs:
-                time.sleep(seconds)
-                keeper.execute(f"SELECT pg_advisory_unlock({KEPT} + {job.pk})")
-
-        given = meanwhile.submit(give)
-        yield
-        given.result()
-
-
-@contextmanager
-def _trigger(condition: str, does: str, table: str, events: str, when: str = BEFORE) -> Iterator[None]:
+def _trigger(condition: str, does: str, table: str, events: str) -> Iterator[None]:
     with connection.cursor() as cursor:
         cursor.execute(
             f"""
             CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {does}; END $$;
-            {when.format(f"{events} ON {table}")} FOR EACH ROW
+            CREATE TRIGGER never BEFORE {events} ON {table} FOR EACH ROW
             WHEN ({condition}) EXECUTE FUNCTION never();
             """
         )

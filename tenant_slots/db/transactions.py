@@ -69,11 +69,6 @@ def is_locked_out(error: Error) -> bool:
     return isinstance(error, TenantQueueLocked) or sqlstate(error) in LOCKED_OUT
 
 
-def has_waited(error: Error) -> bool:
-    """Whether it may have waited for somebody, or for several one after the other."""
-    return is_locked_out(error) or sqlstate(error) == CANCELED
-
-
 def sqlstate(error: Error) -> object:
     """PostgreSQL's code of an error; None if it is not one of its."""
     return getattr(error.__cause__, "sqlstate", None)
@@ -195,33 +190,6 @@ def within_patience(alias: str) -> Iterator[tuple[str, ...]]:
                 f"SELECT set_config('lock_timeout', '{_milliseconds()}', true) WHERE current_setting('{kept}') = '0'",
             )
             send(alias, [f"SELECT set_config('lock_timeout', current_setting('{kept}'), true)"])
-
-
-@contextmanager
-def each_statement_within(alias: str, seconds: float, *, is_part: bool) -> Iterator[None]:
-    """In a transaction: no statement of the block takes longer; nor longer than the project lets it, if that is less.
-
-    A trigger of the project may wait for many locks in one statement, for each of them no longer than our `patience`.
-
-    Args:
-        alias, seconds: of which database, and for how long.
-        is_part: whether it is a transaction of the caller's, which goes on with its own time-out. Else what is deferred
-            is done in the block, as PostgreSQL bounds no commit.
-    """
-    if connections[alias].vendor != "postgresql":
-        yield
-        return
-    its_own, ours = "current_setting('statement_timeout')", f"'{int(seconds * 1000)}ms'"
-    kept = f"tenant_slots.statement_timeout_{len(connections[alias].savepoint_ids)}"
-    if is_part:
-        send(alias, [f"SELECT set_config('{kept}', {its_own}, true)"])
-    is_less = f"{its_own}::interval BETWEEN '1ms' AND {ours}"
-    send(alias, [f"SELECT set_config('statement_timeout', {ours}, true) WHERE NOT {is_less}"])
-    yield
-    if is_part:
-        send(alias, [f"SELECT set_config('statement_timeout', current_setting('{kept}'), true)"])
-    else:
-        check_deferred(alias)
 
 
 def send(alias: str, statements: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from django.db import DatabaseError
 
-from tenant_slots.db.transactions import has_waited, patience, waiting_at_most
+from tenant_slots.db.transactions import is_locked_out, patience, waiting_at_most
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.repair import faults
 
@@ -85,12 +85,12 @@ def in_halves(
         if len(rows) == 1:
             refused(rows[0], error)
             return 0
-        is_brief = has_waited(error)
+        has_waited = is_locked_out(error)
     parts = _parts(rows)
     if not in_order:
         random.shuffle(parts)
     changed = 0
-    with waiting_at_most(min(patience.get(), SECONDS_FOR_PART if is_brief else math.inf)):
+    with waiting_at_most(min(patience.get(), SECONDS_FOR_PART if has_waited else math.inf)):
         for number, part in enumerate(parts):
             if number and time.monotonic() > until:
                 break

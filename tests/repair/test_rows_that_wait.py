@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import count
 from types import SimpleNamespace
 
@@ -27,9 +25,9 @@ from tenant_slots.repair import asking, one_row, pruning, steps, together, unloc
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.sweeper import Sweeper
-from tests.factories import another_process, fresh, in_thread, running_job, tenant_queue, waiting_job
+from tests.factories import another_process, fresh, running_job, tenant_queue, waiting_job
 from tests.processes import wait_until
-from tests.refusals import BEFORE, DEFERRED, any_change_of, taking, waiting, waiting_for_each
+from tests.refusals import any_change_of, waiting
 from tests.repair.sweeps import sweep_now
 
 pytestmark = [
@@ -60,7 +58,6 @@ def test_a_due_job_that_waits_keeps_no_other_tenants_from_being_promoted(
     seconds: float, promoted: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(unlocked, "LOCK_TIMEOUT_SECONDS", seconds)
-    monkeypatch.setattr(unlocked, "SECONDS_TOGETHER", max(seconds, unlocked.SECONDS_TOGETHER))
     held, *others = scheduled(6)
     with waiting(any_change_of(held)):
         brief_sweep()
@@ -85,7 +82,6 @@ def test_what_follows_in_the_sweep_is_done(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_sweep_that_is_given_up_leaves_no_row_locked(is_canceled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its session is closed in the midst of a statement, with which the server would go on."""
     monkeypatch.setattr(unlocked, "LOCK_TIMEOUT_SECONDS", FOR_EVER)
-    monkeypatch.setattr(unlocked, "SECONDS_TOGETHER", FOR_EVER)
     if not is_canceled:
         monkeypatch.setattr(sessions, "cancel", lambda connection: None)
     held, *others = scheduled(3)
@@ -102,47 +98,6 @@ def test_a_sweep_that_is_given_up_leaves_no_row_locked(is_canceled: bool, monkey
         assert are_free() is is_canceled
         assert others[0].cancel() if is_canceled else True
     wait_until(are_free, timeout=10)
-
-
-@pytest.mark.parametrize("when", [BEFORE, DEFERRED])
-@pytest.mark.parametrize("is_bounded", [True, pytest.param(False, id="control")])
-def test_many_brief_waits_keep_no_job_of_another_tenant_locked_for_long(
-    is_bounded: bool, when: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each is shorter than a sweep has patience; all together they take more than two seconds."""
-    if not is_bounded:
-        monkeypatch.setattr(unlocked, "SECONDS_TOGETHER", FOR_EVER)
-    free, *held = scheduled(16)
-
-    def canceled_after() -> float:
-        time.sleep(0.25)
-        began = time.monotonic()
-        assert fresh(free).cancel()
-        return time.monotonic() - began
-
-    with waiting_for_each(held, 0.15, when), ThreadPoolExecutor(1) as meanwhile:
-        canceling = meanwhile.submit(in_thread, canceled_after)
-        steps.promote(Report(), Contact())
-        assert (canceling.result() < 0.7) is is_bounded
-    steps.promote(Report(), Contact())
-    assert {fresh(job).state for job in held} == {State.WAITING}
-
-
-def test_those_whose_locks_are_free_are_promoted_though_others_wait_one_after_the_other() -> None:
-    jobs = scheduled(16)
-    held, free = jobs[::2], jobs[1::2]
-    with waiting_for_each(held, 0.19):
-        steps.promote(Report(), Contact())
-        assert {fresh(job).state for job in free} == {State.WAITING}
-        assert fresh(held[-1]).state == State.SCHEDULED
-
-
-def test_one_job_whose_trigger_takes_longer_than_many_may_take_together_is_promoted() -> None:
-    slow, *others = scheduled(3)
-    with taking(2 * unlocked.SECONDS_TOGETHER, any_change_of(slow)):
-        for _ in range(3):
-            steps.promote(Report(), Contact())
-    assert {fresh(job).state for job in (slow, *others)} == {State.WAITING}
 
 
 def test_a_time_that_waits_keeps_no_other_from_being_set_right() -> None:
@@ -281,23 +236,3 @@ def test_a_lock_timeout_of_a_transaction_of_the_callers_is_as_it_was_afterwards(
     with unlocked.unlocked(jobs):
         assert shown() == "200ms"
     assert TenantQueue.objects.count() == 1
-
-
-@pytest.mark.parametrize(("own", "in_block"), [("0", "300ms"), ("7s", "300ms"), ("2d", "300ms"), ("100ms", "100ms")])
-@pytest.mark.parametrize("is_part", [False, True])
-def test_a_statement_timeout_of_the_projects_is_as_it_was_afterwards_and_kept_to_if_it_is_less(
-    own: str, in_block: str, is_part: bool
-) -> None:
-    def shown() -> str:
-        with connection.cursor() as cursor:
-            cursor.execute("SHOW statement_timeout")
-            return str(cursor.fetchone()[0])
-
-    scheduled(2)
-    with private_connection(5), transaction.atomic() if is_part else nullcontext(), connection.cursor() as cursor:
-        cursor.execute(f"SET statement_timeout = '{own}'")
-        with unlocked.unlocked(TenantJob.objects.all()):
-            assert shown() == in_block
-        with unlocked.unlocked(TenantJob.objects.all()[:1]):
-            assert shown() == own, "of one alone nobody else waits for the end"
-        assert shown() == own
