@@ -8,14 +8,27 @@ Whatever is to run a job again, RQ's retry, a requeue by hand, its scheduler, en
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from rq.job import Job
 from rq.utils import as_text, utcformat
 
 RUN = "tenant_slots_copies_of"
-"""Field of RQ's record of a plain job: the job's row, and when that was enqueued which it stands for."""
+"""Field of RQ's record of a plain job: the job's row, how many retries RQ has left it, and when that was enqueued which
+it stands for. Whoever ends the run adds that it has ended, see ``running/beside.py``.
+"""
+
+NO_RETRIES = "-"
+
+
+class Noted(NamedTuple):
+    """What RQ's record says of a run."""
+
+    uuid: UUID
+    retries_left: str
+    """As RQ writes it, or `NO_RETRIES`."""
+    times: frozenset[str]
 
 
 def belong_to(uuid: UUID, rq_job: Job) -> None:
@@ -31,7 +44,8 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
     if latest is None:
         return
     times = sorted({latest, _enqueued_at(rq_job)} - {""})
-    rq_job.connection.hset(rq_job.key, RUN, " ".join([str(uuid), *times]))
+    retries_left = NO_RETRIES if rq_job.retries_left is None else str(rq_job.retries_left)
+    rq_job.connection.hset(rq_job.key, RUN, " ".join([str(uuid), retries_left, *times]))
 
 
 def keep_latest(rq_job: Job) -> None:
@@ -56,11 +70,35 @@ def row_of(rq_job: Job) -> UUID | None:
     Raises:
         RedisError: Redis cannot be asked.
     """
-    noted = rq_job.connection.hget(rq_job.key, RUN)
-    if noted is None:
-        return None
-    uuid, *times = as_text(noted).split()
-    return UUID(uuid) if _enqueued_at(rq_job) in times else None
+    noted = _noted(rq_job.connection.hget(rq_job.key, RUN))
+    return noted.uuid if noted and _enqueued_at(rq_job) in noted.times else None
+
+
+def row_of_latest(rq_job: Job) -> UUID | None:
+    """The row that stands for all that RQ has enqueued until now, whatever of it is delivered here.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    latest, run = rq_job.connection.hmget(rq_job.key, "enqueued_at", RUN)
+    noted = _noted(run)
+    return noted.uuid if noted and latest and as_text(latest) in noted.times else None
+
+
+def is_told_since(uuid: UUID, rq_job: Job) -> bool:
+    """Whether RQ was told to enqueue the job after this row's run, which has not ended, had begun.
+
+    Not where RQ has done so by itself, for a run of which it had not heard for long, and which it takes for dead: its
+    `StartedJobRegistry` leaves the job one retry less then.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    latest, retries_left, run = rq_job.connection.hmget(rq_job.key, "enqueued_at", "retries_left", RUN)
+    noted = _noted(run)
+    if noted is None or noted.uuid != uuid or latest is None or as_text(latest) in noted.times:
+        return False
+    return not retries_left or noted.retries_left != str(int(retries_left) + 1)
 
 
 def is_enqueued_anew(rq_job: Job) -> bool:
@@ -81,3 +119,10 @@ def _latest(rq_job: Job) -> str | None:
 def _enqueued_at(rq_job: Job) -> str:
     """As RQ writes it."""
     return "" if rq_job.enqueued_at is None else utcformat(rq_job.enqueued_at)
+
+
+def _noted(run: bytes | str | None) -> Noted | None:
+    if run is None:
+        return None
+    uuid, retries_left, *times = as_text(run).split()
+    return Noted(UUID(uuid), retries_left, frozenset(times))

@@ -488,10 +488,14 @@ def follow(
         left([job], released.state, error)
 
 
-def cancel_unstarted(job: TenantJob, error: str = "") -> bool:
+def cancel_unstarted(job: TenantJob, error: str = "", *, stays_in_rq: bool = False) -> bool:
     """Cancel a job or a reservation that has not begun, whether it waits or was admitted, and tell so.
 
     False when it moved on since the row was read; nothing is changed then.
+
+    Args:
+        job, error: which, and why.
+        stays_in_rq: RQ's record of it stands for another row.
     """
     had_slot = job.state == State.QUEUED
     if had_slot:
@@ -500,7 +504,8 @@ def cancel_unstarted(job: TenantJob, error: str = "") -> bool:
     else:
         done = slots.withdraw(job, error)
     if done:
-        after_commit(partial(dispatch.remove, job))
+        if not stays_in_rq:
+            after_commit(partial(dispatch.remove, job))
         if had_slot:  # and once it has left RQ's list, there is room for another one
             slot = Freed(job.tenant_queue_id, charges.unmeasured(job), job.rq_queue_name)
             after_commit(partial(free, slot))

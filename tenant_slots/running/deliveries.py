@@ -3,21 +3,23 @@
 Of an error it says whose it is: RQ's pages are open to all staff, whoever may see errors in our admin.
 
 For a delivery that is not to run the record stays as it was, by what the function returns. RQ may deliver a job twice:
-after a cleanup of its registries, a requeue by hand, a push whose answer was lost. It takes what the second delivery
-returns for a success: it would call the job finished while the first still runs, overwrite its result and start its
-dependents. All that leans on RQ's private parts here was read in RQ 2.12.
+after a cleanup of its registries, or a push whose answer was lost. It takes what the second delivery returns for a
+success: it would call the job finished while the first still runs, overwrite its result and start its dependents. All
+that leans on RQ's private parts here was read in RQ 2.12.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from math import ceil
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from redis.client import Pipeline
+from redis.exceptions import RedisError
 from rq import Queue, Retry
 from rq.defaults import DEFAULT_FAILURE_TTL, DEFAULT_RESULT_TTL
 from rq.job import Job, JobStatus
@@ -29,10 +31,8 @@ from tenant_slots import rq_copies
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.models import State, TenantJob
+from tenant_slots.running import beside
 from tenant_slots.running.recording import persistently
-
-AGAIN = "tenant_slots_again"
-"""Field of RQ's record of a job: the run that a second delivery waits for."""
 
 STATUS = {State.FINISHED: JobStatus.FINISHED, State.FAILED: JobStatus.FAILED}
 """RQ's words for how a job ended; where nothing came of it the delivery was canceled."""
@@ -122,23 +122,11 @@ def deferred(rq_job: Job, until: datetime | None = None, seconds: float | None =
     return _recorded_by(rq_job, record)
 
 
-def later(rq_job: Job, job: TenantJob) -> Retry:
-    """For a second delivery while the first seems to run: it comes back, in case that one was lost.
-
-    `forget_later` takes it back when the first has ended as it should.
-    """
-    when = now() + timedelta(seconds=app_settings.RESCHEDULE_DELAY)
+def later(rq_job: Job, job: TenantJob, *, is_anew: bool) -> Retry:
+    """For another delivery while one runs: it comes back, see ``beside.py``."""
     _name_the_worker_of(job, rq_job)
-    return _recorded_by(rq_job, lambda pipeline, **_: _schedule(rq_job, job, when, pipeline))
-
-
-def forget_later(rq_job: Job) -> None:
-    """The run has ended: a second delivery of it that has come meanwhile is not to come back.
-
-    The mark is left to one that is on its way, see `earlier`.
-    """
-    if rq_job.connection.zrem(_scheduled(rq_job).key, rq_job.id):
-        rq_job.connection.hdel(rq_job.key, AGAIN)
+    beside.comes_back(rq_job, job, is_anew=is_anew)
+    return _left_as_it_was(rq_job)
 
 
 def earlier(rq_job: Job) -> Earlier | None:
@@ -147,12 +135,24 @@ def earlier(rq_job: Job) -> Earlier | None:
     None where there is no such run, or it has not ended, or was lost: this delivery may take its place. The mark of a
     delivery that has waited is taken away, as that has come.
     """
-    connection = rq_job.connection
-    if (mark := connection.hget(rq_job.key, AGAIN)) and (found := _came_of(UUID(as_text(mark)))):
-        connection.hdel(rq_job.key, AGAIN)
+    if (uuid := beside.waited_for(rq_job)) and (found := _came_of(uuid)):
+        beside.forget(rq_job)
         return found
     uuid = rq_copies.row_of(rq_job)
     return None if uuid is None else _came_of(uuid)
+
+
+def ended_meanwhile(rq_job: Job, job: TenantJob) -> Earlier | None:
+    """As `earlier`, asked again when this delivery has its row: no other one can be made from now on.
+
+    Another delivery may have begun since, and ended: with this row, or with one before it.
+    """
+    if job.has_ended:
+        return _came_of(job.uuid)
+    with suppress(RedisError):
+        uuid = rq_copies.row_of_latest(rq_job)
+        return None if uuid in (None, job.uuid) else _came_of(uuid)
+    return None
 
 
 def _came_of(uuid: UUID) -> Earlier | None:
@@ -192,12 +192,6 @@ def _is_canceled(rq_job: Job) -> bool:
 
 def _scheduled(rq_job: Job) -> ScheduledJobRegistry:
     return ScheduledJobRegistry(rq_job.origin, connection=rq_job.connection)  # type: ignore[no-untyped-call]
-
-
-def _schedule(rq_job: Job, job: TenantJob, when: datetime, pipeline: Pipeline) -> None:
-    pipeline.hset(rq_job.key, AGAIN, str(job.uuid))
-    # RQ's ScheduledJobRegistry.schedule takes a pipeline, and does not use it.
-    pipeline.zadd(_scheduled(rq_job).key, {rq_job.id: int(when.timestamp())})
 
 
 def _left_as_it_was(rq_job: Job) -> Retry:

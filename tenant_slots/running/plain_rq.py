@@ -24,7 +24,7 @@ from tenant_slots.exceptions import InvalidOption, UnknownQueue
 from tenant_slots.models import State, TenantJob, TenantJobQuerySet, TenantQueue, overflow_queue_of
 from tenant_slots.queue_directory import OUT_OF_REACH
 from tenant_slots.repair import lost_runs
-from tenant_slots.running import deliveries
+from tenant_slots.running import beside, deliveries
 from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.running.recording import (
     Refused,
@@ -126,7 +126,9 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
     key = tenants.key_of(call)
     job = _waiting_or_admitted(task, tenant, rq_job, key)
     if job is not None and job.state == State.RUNNING:
-        return _second_delivery(rq_job, job)
+        return _beside_run(rq_job, job)
+    if job is not None and (found := deliveries.ended_meanwhile(rq_job, job)):
+        return _too_late(task, rq_job, job, found.job)
     if job is not None and job.state == State.WAITING and task.on_busy != WAIT:
         unless_kept_out(lambda: _turn_away(job), about=[job])
         if job.has_ended:
@@ -135,13 +137,16 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
             return deliveries.deferred(rq_job, until=job.run_after)
     if job is None or job.state != State.QUEUED:
         return deliveries.deferred(rq_job, seconds=_seconds_to_wait(job))
+    with suppress(RedisError):
+        rq_copies.belong_to(job.uuid, rq_job)
     if not _started(run, job):
         return _not_started(rq_job, job)
     try:
         return run_in_slot(run, partial(_run_call, call, rq_job))
     finally:
-        with suppress(RedisError):
-            deliveries.forget_later(rq_job)
+        if run.is_recorded:
+            with suppress(RedisError):
+                beside.has_ended(rq_job, job)
 
 
 def _seconds_to_wait(job: TenantJob | None) -> float:
@@ -176,8 +181,6 @@ def _run_unlimited(call: TaskCall, rq_job: Job) -> Any:
 
 def _run_call(call: TaskCall, rq_job: Job, job: TenantJob) -> Any:
     rq_copies.keep_latest(rq_job)
-    with suppress(RedisError):
-        rq_copies.belong_to(job.uuid, rq_job)
     job.require_readable("context")
     return completed_in_context(job, _function_of(call), require_possible)
 
@@ -194,10 +197,22 @@ def _not_again(task: TenantTask[..., Any], rq_job: Job, job: TenantJob | None) -
     return deliveries.copy_ignored(rq_job, _placed(rq_job).running().first() or job)
 
 
-def _second_delivery(rq_job: Job, job: TenantJob) -> Retry:
-    text = "RQ delivered job %s a second time while it runs; this delivery does nothing now"
-    logger.warning(text, rq_job.id, extra=logs.about(job))
-    return deliveries.later(rq_job, job)
+def _too_late(task: TenantTask[..., Any], rq_job: Job, job: TenantJob, other: TenantJob | None) -> Retry:
+    """What is delivered here has run since that was asked first: a row that was made for it stands for nothing."""
+    if not job.has_ended:
+        why = f"RQ delivered job {rq_job.id} twice in the same moment, and it has run"
+        unless_kept_out(lambda: transitions.cancel_unstarted(job, why, stays_in_rq=True), about=[job])
+    return _not_again(task, rq_job, other)
+
+
+def _beside_run(rq_job: Job, job: TenantJob) -> Retry:
+    if is_anew := rq_copies.is_told_since(job.uuid, rq_job):
+        text = "RQ was told to enqueue job %s anew while it runs; it runs again after that"
+        logger.info(text, rq_job.id, extra=logs.about(job))
+    else:
+        text = "RQ delivered job %s a second time while it runs; this delivery does nothing now"
+        logger.warning(text, rq_job.id, extra=logs.about(job))
+    return deliveries.later(rq_job, job, is_anew=is_anew)
 
 
 def _not_started(rq_job: Job, job: TenantJob) -> Retry:
@@ -205,7 +220,7 @@ def _not_started(rq_job: Job, job: TenantJob) -> Retry:
     put_back(job)
     persistently(lambda: job.refresh_from_db(fields=["state", "worker", "beats"]), about=[job])
     if job.state == State.RUNNING:
-        return _second_delivery(rq_job, job)
+        return _beside_run(rq_job, job)
     return deliveries.ignored(rq_job, job) if job.has_ended else deliveries.deferred(rq_job)
 
 

@@ -62,6 +62,8 @@ class Run:
         self._came_of_it: State | None = None
         self.stays_first = False
         """Whether the tenant would be next once more, as things were when it had its turn."""
+        self.is_recorded = False
+        """Whether its end is in the database."""
         self.is_kept_out = False
         """Whether the start could not be written: see `StartKeptOut`."""
         self.is_charged = False
@@ -228,6 +230,7 @@ class Run:
         finally:
             self.is_over()
         self._came_of_it = State(outcome["state"]) if released is None else released.state
+        self.is_recorded = released is not None
         if released is None:
             return
         self.witness.idle()

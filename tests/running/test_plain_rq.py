@@ -13,7 +13,7 @@ from tenant_slots import dispatch, slots, tenants, transitions
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner
 from tenant_slots.repair import lost_runs
-from tenant_slots.running import deliveries
+from tenant_slots.running import beside
 from tenant_slots.running.run import Run
 from tenant_slots.testing import run_jobs
 from tests import jobs
@@ -265,7 +265,7 @@ def test_a_second_delivery_that_comes_back_after_the_first_has_finished_does_not
 def test_control_a_delivery_that_waited_for_nobody_runs() -> None:
     """As one that somebody requeues after the job has finished."""
     rq_job = finished_between()
-    django_rq.get_connection("reports").hdel(rq_job.key, deliveries.AGAIN)
+    django_rq.get_connection("reports").hdel(rq_job.key, beside.AGAIN)
     work()
     assert rq_job.return_value(refresh=True) == 3
     assert TenantJob.objects.count() == 2

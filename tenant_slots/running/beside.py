@@ -1,0 +1,95 @@
+"""What RQ delivers of a job while that runs: it comes back when the run has ended, or is forgotten then.
+
+A copy of what runs is to come back only if the run was lost. What RQ was told to enqueue anew is to run in any case,
+and not beside the run. Both are put into RQ's registry of scheduled jobs, for a run of which nobody tells the end; the
+run tells it by itself. Either may come first, so that Redis does each in one step.
+
+RQ has one entry for a job in that registry. One that is not ours, as of a function that schedules its own next run,
+stays as it is.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import cache
+from importlib.resources import files
+from typing import Any
+from uuid import UUID
+
+from redis import Redis
+from rq import Queue
+from rq.job import Job
+from rq.registry import ScheduledJobRegistry
+from rq.utils import as_text, now
+
+from tenant_slots import rq_copies
+from tenant_slots.conf import app_settings
+from tenant_slots.models import TenantJob
+
+AGAIN = "tenant_slots_again"
+"""Field of RQ's record of a job: the run that another delivery waits for, which of the two kinds that is, when RQ's
+scheduler takes it, "-" if that has an entry of others, and the queue of RQ that it goes to.
+"""
+
+COPY, ANEW = "copy", "anew"
+
+
+def comes_back(rq_job: Job, job: TenantJob, *, is_anew: bool) -> None:
+    """Another delivery of what runs as this row is to come back.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    due = int((now() + timedelta(seconds=app_settings.RESCHEDULE_DELAY)).timestamp())
+    _tell(rq_job, "comes_back", job.uuid, ANEW if is_anew else COPY, due, rq_job.origin)
+
+
+def has_ended(rq_job: Job, job: TenantJob) -> None:
+    """The run has ended, and its row says so: what was enqueued anew meanwhile goes into its list.
+
+    A copy is not to come back, nor what RQ has scheduled as it took the run for dead, see `rq_copies.is_told_since`.
+    The mark is left to one that is on its way, see `waited_for`.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    retries_left = "" if rq_job.retries_left is None else rq_job.retries_left
+    _tell(rq_job, "has_ended", job.uuid, retries_left, rq_job.origin)
+
+
+def waited_for(rq_job: Job) -> UUID | None:
+    """The row of the run that this delivery has waited for, where it is a copy that has come back.
+
+    One that is still to come back is another delivery.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    mark = rq_job.connection.hget(rq_job.key, AGAIN)
+    if mark is None:
+        return None
+    uuid, kind, _, origin = as_text(mark).split(" ", 3)
+    if kind != COPY or rq_job.connection.zscore(_scheduled(origin), rq_job.id) is not None:
+        return None
+    return UUID(uuid)
+
+
+def forget(rq_job: Job) -> None:
+    """It has come back."""
+    rq_job.connection.hdel(rq_job.key, AGAIN)
+
+
+def _scheduled(origin: str) -> str:
+    return ScheduledJobRegistry.key_template.format(origin)
+
+
+def _tell(rq_job: Job, what: str, uuid: UUID, *arguments: Any) -> None:
+    fields = (AGAIN, rq_copies.RUN)
+    prefixes = (_scheduled(""), Queue.redis_queue_namespace_prefix)
+    _script()(args=(what, rq_job.key, rq_job.id, *fields, *prefixes, str(uuid), *arguments), client=rq_job.connection)
+
+
+@cache
+def _script() -> Any:
+    """One for all servers: it is sent to a server that does not know it."""
+    return Redis().register_script(files("tenant_slots").joinpath("running/beside.lua").read_text())

@@ -1,0 +1,244 @@
+"""What RQ delivers of a job while that runs, or is told to enqueue then, and what a function enqueues of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import django_rq
+import pytest
+from rq import Queue, Retry, get_current_job
+from rq.job import Job, JobStatus
+from rq.scheduler import RQScheduler
+
+from tenant_slots import rq_copies, tenant_job
+from tenant_slots.models import State, TenantJob
+from tenant_slots.running import beside
+from tests import jobs
+from tests.factories import DeafWorker, counters_match, in_rq, work
+from tests.history import History
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+meanwhile: list[Callable[[Job], None]] = []
+"""What the first run does."""
+
+
+@tenant_job("imports", tenant="tenant")
+def meets(tenant: str, name: str, history: str) -> None:
+    jobs.note(history, "start", tenant, name)
+    rq_job = get_current_job()
+    assert rq_job is not None
+    if meanwhile:
+        meanwhile.pop()(rq_job)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> None:
+    meanwhile.clear()
+
+
+@pytest.fixture
+def queue() -> Queue:
+    found: Queue = django_rq.get_queue("imports")
+    return found
+
+
+def work_once(queue: Queue) -> None:
+    DeafWorker([queue], connection=queue.connection).work(burst=True, max_jobs=1, logging_level="ERROR")
+
+
+def scheduled(queue: Queue) -> dict[str, int]:
+    return {rq_id.decode(): int(due) for rq_id, due in queue.connection.zscan_iter(queue.scheduled_job_registry.key)}
+
+
+def make_due(queue: Queue, rq_job: Job) -> None:
+    """And let RQ's scheduler take it."""
+    assert queue.connection.zadd(queue.scheduled_job_registry.key, {rq_job.id: 1}, xx=True, ch=True)
+    scheduler = RQScheduler([queue], connection=queue.connection)
+    scheduler.acquire_locks()
+    scheduler.enqueue_scheduled_jobs()
+    scheduler.release_locks()  # type: ignore[no-untyped-call]
+
+
+def other_delivery(rq_job: Job, is_anew: bool) -> None:
+    """Another worker has taken it, and found that it runs."""
+    delivered = Job.fetch(rq_job.id, rq_job.connection)
+    beside.comes_back(delivered, TenantJob.objects.get(rq_job_id=rq_job.id, state=State.RUNNING), is_anew=is_anew)
+
+
+def copy(rq_job: Job) -> None:
+    other_delivery(rq_job, is_anew=False)
+
+
+def anew(rq_job: Job) -> None:
+    """RQ has enqueued it, and a worker has taken it."""
+    queue = django_rq.get_queue("imports")
+    queue.enqueue_job(Job.fetch(rq_job.id, rq_job.connection))
+    assert queue.pop_job_id() == rq_job.id
+    assert rq_copies.is_told_since(TenantJob.objects.get(rq_job_id=rq_job.id, state=State.RUNNING).uuid, rq_job)
+    other_delivery(rq_job, is_anew=True)
+
+
+def schedules_itself(rq_job: Job) -> None:
+    queue = django_rq.get_queue("imports")
+    queue.enqueue_in(timedelta(hours=1), rq_job.func_name, *rq_job.args, job_id=rq_job.id)
+
+
+def both(*actions: Callable[[Job], None]) -> Callable[[Job], None]:
+    return lambda rq_job: [action(rq_job) for action in actions] and None
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_copy_that_came_while_it_ran_does_not_come_back(queue: Queue, history: History, times: int) -> None:
+    meanwhile.append(both(*[copy] * times))
+    rq_job = queue.enqueue(meets, "acme", "once", history.path)
+    work()
+    assert (history.started(), scheduled(queue), in_rq()) == (["once"], {}, 0)
+    assert queue.connection.hget(rq_job.key, beside.AGAIN) is None
+
+
+@pytest.mark.parametrize("order", [[anew], [anew, anew], [copy, anew], [anew, copy]])
+def test_what_was_enqueued_anew_while_it_ran_runs_after_that(
+    queue: Queue, history: History, order: list[Callable[[Job], None]]
+) -> None:
+    meanwhile.append(both(*order))
+    rq_job = queue.enqueue(meets, "acme", "nightly", history.path)
+    work_once(queue)
+    assert (scheduled(queue), in_rq()) == ({}, 1)
+    work()
+    assert history.started() == ["nightly"] * 2
+    assert rq_job.get_status() == JobStatus.FINISHED
+    assert counters_match()
+
+
+def test_it_goes_to_the_queue_of_rq_that_it_was_enqueued_in(queue: Queue, history: History) -> None:
+    other = django_rq.get_queue("reports")
+
+    def anew_elsewhere(rq_job: Job) -> None:
+        other.enqueue_job(Job.fetch(rq_job.id, rq_job.connection))
+        assert other.pop_job_id() == rq_job.id
+        other_delivery(rq_job, is_anew=True)
+
+    meanwhile.append(anew_elsewhere)
+    queue.enqueue(meets, "acme", "nightly", history.path)
+    work_once(queue)
+    assert (scheduled(queue), scheduled(other), in_rq(), in_rq("reports")) == ({}, {}, 0, 1)
+
+
+def test_what_was_enqueued_anew_comes_back_though_nobody_tells_the_end_of_the_run(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where Redis was away, or the process was killed."""
+    monkeypatch.setattr(beside, "has_ended", lambda *_: None)
+    meanwhile.append(anew)
+    rq_job = queue.enqueue(meets, "acme", "nightly", history.path)
+    work_once(queue)
+    assert (list(scheduled(queue)), in_rq()) == ([rq_job.id], 0)
+    make_due(queue, rq_job)
+    work()
+    assert history.started() == ["nightly"] * 2
+
+
+@pytest.mark.parametrize("is_anew", [False, True])
+def test_a_delivery_that_has_found_it_running_may_say_so_when_it_has_ended(
+    queue: Queue, history: History, is_anew: bool
+) -> None:
+    """It would wait for nobody, and be in the way of what is enqueued next."""
+    rq_job = queue.enqueue(meets, "acme", "nightly", history.path)
+    work()
+    if is_anew:
+        queue.enqueue_job(Job.fetch(rq_job.id, queue.connection))
+        assert queue.pop_job_id() == rq_job.id
+    beside.comes_back(Job.fetch(rq_job.id, queue.connection), TenantJob.objects.get(), is_anew=is_anew)
+    assert (scheduled(queue), in_rq()) == ({}, int(is_anew))
+    assert queue.connection.hget(rq_job.key, beside.AGAIN) is None
+    is_anew or queue.enqueue_job(Job.fetch(rq_job.id, queue.connection))
+    work()
+    assert history.started() == ["nightly"] * 2
+
+
+def test_a_copy_that_is_still_to_come_back_does_not_keep_what_is_enqueued_anew_from_running(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meanwhile.append(copy)
+    rq_job = queue.enqueue(meets, "acme", "nightly", history.path)
+    with monkeypatch.context() as patched:
+        patched.setattr(beside, "has_ended", lambda *_: None)
+        work()
+    assert list(scheduled(queue)) == [rq_job.id], "the control: nobody has told the end of the run"
+    queue.enqueue_job(Job.fetch(rq_job.id, queue.connection))
+    work()
+    assert history.started() == ["nightly"] * 2
+    make_due(queue, rq_job)
+    work()
+    assert history.started() == ["nightly"] * 2, "the copy is one of the first run"
+    assert queue.connection.hget(rq_job.key, beside.AGAIN) is None
+
+
+@pytest.mark.parametrize(
+    "order", [[schedules_itself], [schedules_itself, copy], [copy, schedules_itself], [anew, schedules_itself]]
+)
+def test_a_function_that_schedules_its_own_next_run_by_its_id_goes_on(
+    queue: Queue, history: History, order: list[Callable[[Job], None]]
+) -> None:
+    meanwhile.append(both(*order))
+    rq_job = queue.enqueue(meets, "acme", "poll", history.path)
+    work_once(queue)
+    (due,) = scheduled(queue).values()
+    assert due - rq_job.created_at.timestamp() == pytest.approx(3600, abs=60)
+    work()
+    assert history.started() == ["poll"] * (1 + (anew in order))
+    make_due(queue, rq_job)
+    work()
+    assert history.started() == ["poll"] * (2 + (anew in order))
+
+
+def test_so_does_one_of_which_a_copy_came_whose_end_nobody_tells(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "has_ended", lambda *_: None)
+    meanwhile.append(both(schedules_itself, copy))
+    rq_job = queue.enqueue(meets, "acme", "poll", history.path)
+    work()
+    make_due(queue, rq_job)
+    work()
+    assert history.started() == ["poll"] * 2
+
+
+def test_what_is_enqueued_anew_runs_though_somebody_takes_back_what_it_has_scheduled(
+    queue: Queue, history: History
+) -> None:
+    meanwhile.append(both(schedules_itself, anew, queue.scheduled_job_registry.remove))
+    queue.enqueue(meets, "acme", "poll", history.path)
+    work()
+    assert (history.started(), scheduled(queue)) == (["poll"] * 2, {})
+
+
+def test_what_it_schedules_does_not_hold_up_what_is_enqueued_anew(queue: Queue, history: History) -> None:
+    meanwhile.append(both(schedules_itself, anew))
+    queue.enqueue(meets, "acme", "poll", history.path)
+    work()
+    assert history.started() == ["poll"] * 2
+    assert len(scheduled(queue)) == 1
+
+
+@pytest.mark.parametrize("interval", [0, 3600])
+def test_a_run_that_rq_takes_for_dead_and_retries_is_not_run_again_after_its_end(
+    queue: Queue, history: History, interval: int
+) -> None:
+    def seems_dead(rq_job: Job) -> None:
+        registry = queue.started_job_registry
+        for execution in queue.connection.zrange(registry.key, 0, -1):
+            queue.connection.zadd(registry.key, {execution: 1})
+        registry.cleanup()
+        if not interval:
+            assert queue.pop_job_id() == rq_job.id
+            assert not rq_copies.is_told_since(TenantJob.objects.get().uuid, rq_job)
+            copy(rq_job)
+        assert list(scheduled(queue)) == [rq_job.id], "the control: it would come back"
+
+    meanwhile.append(seems_dead)
+    queue.enqueue(meets, "acme", "once", history.path, retry=Retry(max=3, interval=interval))
+    work()
+    assert (history.started(), scheduled(queue), in_rq()) == (["once"], {}, 0)
