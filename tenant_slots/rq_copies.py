@@ -51,9 +51,10 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
 def keep_latest(rq_job: Job) -> None:
     """RQ may enqueue the job again while this delivery of it runs: what that saves leaves alone when that was.
 
-    RQ writes the whole record at the end of a run, and so does a function that saves its job.
+    RQ writes the whole record at the end of a run, and so does a function that saves its job. It has the record expire
+    then, or deletes it, which would lose the job where its next run waits for a slot, or for a worker.
     """
-    delivered, to_dict = rq_job.enqueued_at, rq_job.to_dict
+    delivered, to_dict, cleanup = rq_job.enqueued_at, rq_job.to_dict, rq_job.cleanup
 
     def without_time(*args: Any, **kwargs: Any) -> dict[str, Any]:
         fields: dict[str, Any] = to_dict(*args, **kwargs)
@@ -61,7 +62,12 @@ def keep_latest(rq_job: Job) -> None:
             fields.pop("enqueued_at", None)
         return fields
 
+    def unless_anew(*args: Any, **kwargs: Any) -> None:
+        if rq_job.enqueued_at != delivered or not is_enqueued_anew(rq_job):
+            cleanup(*args, **kwargs)
+
     rq_job.to_dict = without_time  # type: ignore[method-assign]
+    rq_job.cleanup = unless_anew  # type: ignore[method-assign]
 
 
 def row_of(rq_job: Job) -> UUID | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import django_rq
 import pytest
-from rq import Queue, Retry, get_current_job
+from rq import Callback, Queue, Retry, get_current_job
 from rq.job import Job, JobStatus
 from rq.scheduler import RQScheduler
 
@@ -15,7 +16,7 @@ from tenant_slots import rq_copies, tenant_job
 from tenant_slots.models import State, TenantJob
 from tenant_slots.running import beside
 from tests import jobs
-from tests.factories import DeafWorker, counters_match, in_rq, work
+from tests.factories import DeafWorker, counters_match, in_rq, tenant_queue, work
 from tests.history import History
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -242,3 +243,39 @@ def test_a_run_that_rq_takes_for_dead_and_retries_is_not_run_again_after_its_end
     queue.enqueue(meets, "acme", "once", history.path, retry=Retry(max=3, interval=interval))
     work()
     assert (history.started(), scheduled(queue), in_rq()) == (["once"], {}, 0)
+
+
+def enqueue_again(rq_job: Job, connection: Any, result: Any) -> None:
+    if meanwhile:
+        meanwhile.pop()(rq_job)
+
+
+@pytest.mark.parametrize("result_ttl", [0, 3])
+@pytest.mark.parametrize("is_enqueued", [True, pytest.param(False, id="control")])
+def test_what_is_enqueued_anew_before_rq_has_noted_the_end_does_not_expire_while_it_waits(
+    queue: Queue, history: History, result_ttl: int, is_enqueued: bool
+) -> None:
+    def again(rq_job: Job) -> None:
+        queue.enqueue(jobs.record, *rq_job.args, job_id=rq_job.id, result_ttl=result_ttl)
+
+    row = tenant_queue("acme", max_job=1)
+    on_success = Callback(enqueue_again)
+    meanwhile.extend([again] * is_enqueued)
+    options = {"result_ttl": result_ttl, "on_success": on_success}
+    rq_job = queue.enqueue(jobs.record, "acme", "nightly", history.path, **options)
+    work_once(queue)
+    lasts = queue.connection.ttl(rq_job.key)
+    assert lasts == -1 if is_enqueued else lasts <= result_ttl and lasts != -1
+    if is_enqueued:
+        row.set_limit(0)
+        work()
+        row.set_limit(1)
+        work()
+        assert history.started() == ["nightly"] * 2
+
+
+def test_a_retry_of_rq_expires_when_it_should(queue: Queue) -> None:
+    rq_job = queue.enqueue(jobs.fail, "acme", ttl=100, retry=Retry(max=1))
+    work_once(queue)
+    assert in_rq() == 1
+    assert 0 < queue.connection.ttl(rq_job.key) <= 100
