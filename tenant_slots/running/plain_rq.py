@@ -280,12 +280,16 @@ def _in_backlog_or_slot(task: TenantTask[..., Any], tenant: str, rq_job: Job, ke
 
 
 def _admitted_here(task: TenantTask[..., Any], job: TenantJob, rq_job: Job) -> bool:
-    """In fair order, where a worker has taken the job, unless it is one that does not wait."""
+    """In fair order, where a worker has taken the job, unless it is one that does not wait.
+
+    What a callable says is known when it is asked, which it is not for as long as its tenant has a slot for it.
+    """
     if app_settings.IMMEDIATE or rq_job.worker_name in NO_WORKER:
         return transitions.admit_here(job)
     row, admitted = job.tenant_queue, False
+    waits = task.on_busy == WAIT or callable(task.on_busy)
     try:
-        turn = fair_order.begin(job.rq_queue_name, row.pk, row.share, waits=task.on_busy == WAIT)
+        turn = fair_order.begin(job.rq_queue_name, row.pk, row.share, waits=waits)
     except OUT_OF_REACH:
         return transitions.admit_here(job)
     if turn is None:

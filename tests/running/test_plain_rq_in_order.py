@@ -37,6 +37,11 @@ def record_or_discard(tenant: str, name: str, history: str) -> str:
     return jobs.record(tenant, name, history)
 
 
+@tenant_job(QUEUE, tenant="tenant", on_busy=lambda job, row: DISCARD)
+def record_or_ask(tenant: str, name: str, history: str) -> str:
+    return jobs.record(tenant, name, history)
+
+
 @pytest.fixture
 def whale() -> TenantQueue:
     """Workers have run its jobs for an hour."""
@@ -95,12 +100,14 @@ def work(worker_class: Any = DeafWorker, **options: Any) -> None:
     worker_class([queue], connection=queue.connection).work(burst=True, logging_level="ERROR", **options)
 
 
+@pytest.mark.parametrize("function", [jobs.record, record_or_ask])
 @pytest.mark.parametrize("worker_class", [DeafWorker, TenantSimpleWorker])
 @pytest.mark.parametrize("number", [2, 5])
 def test_it_waits_for_the_turns_of_others_that_have_had_less(
-    worker_class: Any, number: int, whale: TenantQueue, history: str
+    worker_class: Any, number: int, function: Any, whale: TenantQueue, history: str
 ) -> None:
-    first = [plain("whale", f"whale-{one}", history) for one in range(3)]
+    """A callable `on_busy` is not asked: to wait for a worker alone is not to be busy."""
+    first = [plain("whale", f"whale-{one}", history, function) for one in range(3)]
     others_wait(number, history)
     work(worker_class)
     order = [name.partition("-")[0] for name in started(history)]
