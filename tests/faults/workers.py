@@ -455,7 +455,7 @@ class SatisfiedWorker(Chosen):
     """Takes a delivery that runs nothing for a success of its job: the control of what leaves RQ's record alone."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        deliveries.ignored = deliveries.later = lambda *_: None  # type: ignore[assignment]
+        deliveries.ignored = deliveries.later = lambda *_, **__: None  # type: ignore[assignment]
         super().__init__(*args, **kwargs)
 
 
