@@ -85,7 +85,7 @@ def _noted_as_asked(tenant_queue_id: int, until: float, left_out: set[int]) -> l
         with unlocked(findings.to_ask().filter(pk__in=pks)) as jobs:
             jobs.update(asks=False)
             fields = ("tenant_queue__queue", "task", "options", "uuid", "attempt")
-            found = list(jobs.select_related("tenant_queue").only(*fields))
+            found = list(jobs.select_related("tenant_queue").only(*fields).order_by("pk"))
         noted.extend(found)
         return len(found)
 
