@@ -15,7 +15,7 @@ servers.ensure()
 
 SECRET_KEY = "only for tests"
 USE_TZ = True
-TIME_ZONE = "Asia/Kolkata"
+TIME_ZONE = "Asia/Tokyo"
 """Other than UTC, and no clock is changed there: tests type local times into forms. What a changed clock does is tested
 in zones that have it, on days that are named."""
 ROOT_URLCONF = "tests.urls"

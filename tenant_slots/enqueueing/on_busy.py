@@ -70,7 +70,8 @@ def turn_away(tenant_queue_id: int, jobs: list[TenantJob], ask_until: float = ma
     """
     answers = Answers([], [])
     leave_until = min(ask_until, time.monotonic() + SECONDS_TO_LEAVE)
-    ways = {job.task: _on_busy(job) for job in {job.task: job for job in jobs}.values()}
+    first_of = {job.task: job for job in reversed(jobs)}
+    ways = {task: _on_busy(job) for task, job in first_of.items()}
     concerned = [job for job in jobs if job.attempt == 0 and ways[job.task] != WAIT]
     for first in range(0, len(concerned), JOBS_PER_STEP):
         decisions = dict(_decisions(tenant_queue_id, concerned[first : first + JOBS_PER_STEP], ask_until))

@@ -235,7 +235,7 @@ def test_a_second_delivery_leaves_rqs_record_to_the_first() -> None:
 def test_a_second_delivery_runs_in_place_of_one_that_was_lost() -> None:
     rq_job, job = delivered_twice(another_process(host="elsewhere", beats=False))
     work()
-    lost_runs.end_lost_run(job, "lost")
+    assert lost_runs.end_lost_run(fresh(job), "lost")
     django_rq.get_queue("reports").push_job_id(rq_job.id)
     work()
     assert rq_job.return_value(refresh=True) == 3
