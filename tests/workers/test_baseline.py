@@ -35,6 +35,7 @@ from tests.factories import counters_match
 from tests.history import History
 from tests.processes import Workers, wait_until
 from tests.processes import test_database_url as database_url
+from tests.sleeping import replace_sleep
 from tests.workers import leftovers
 from tests.workers.leftovers import GONE_ANYWAY, IN_ANY, IN_POSTGRESQL, LASTING, TRANSACTIONS, WRITTEN
 
@@ -240,7 +241,7 @@ def start_thread(function: Callable[[], object]) -> threading.Thread:
 def test_nobody_waits_for_a_thread_that_is_known(is_known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one is after each job that is a coroutine."""
     waits: list[float] = []
-    monkeypatch.setattr(time, "sleep", waits.append)
+    replace_sleep(monkeypatch, waits.append)
     baseline, let_go = Baseline(), threading.Event()
     if not is_known:
         monkeypatch.setattr(_thread, "_count", lambda: 0)

@@ -14,6 +14,7 @@ from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, Tenant
 from tests import jobs
 from tests.factories import fresh
 from tests.history import History
+from tests.sleeping import replace_sleep
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -45,7 +46,7 @@ def test_a_server_that_was_away_a_moment_ago_is_asked_for_the_next_job(
         return real(*arguments)
 
     monkeypatch.setattr(worker, "_found", found)
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    replace_sleep(monkeypatch, lambda seconds: None)
     if not forgets:
         monkeypatch.setattr(turns, "forget_absence", lambda connection: None)
     try:
