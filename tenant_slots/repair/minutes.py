@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
+from functools import partial
 from typing import Any
-
-from django.db import transaction
 
 from tenant_slots import fleet
 from tenant_slots.conf import app_settings
@@ -60,21 +59,25 @@ def count_minutes(report: Report, contact: Contact) -> None:
 
 
 def _count_next(looks: Looks) -> bool:
-    """Count the next ones in one transaction, which locks the last one before them. Whether there are more.
+    """In one transaction. Whether there are more to count, which wait while somebody holds what is counted."""
+    return bool(totals.unless_held("minutes that are over are not counted yet", partial(_count_some, looks)))
+
+
+def _count_some(looks: Looks) -> bool:
+    """Under a lock of the last one before them. Whether there are more.
 
     Where the last one is still to come the clock was set back: minutes that come for the second time are counted again.
     """
-    with transaction.atomic(using=app_settings.DATABASE):
-        totals.lock()
-        last, now = _last_counted(lock=True)
-        first = now - FIRST if last is None else max(now - KEPT, min(now - 1, last + 1))
-        end = min(now, first + AT_ONCE)
-        counted = _counts_of(first, end)
-        if last is not None:
-            counted |= _counts_of(max(now - KEPT, first - LATE), min(first, end - LATE))
-        _store(counted, looks if end == now else {}, end - 1)
-        if first // 60 != end // 60:
-            QueueMinute.objects.filter(minute__lt=start_of(now - KEPT)).delete()
+    totals.lock()
+    last, now = _last_counted(lock=True)
+    first = now - FIRST if last is None else max(now - KEPT, min(now - 1, last + 1))
+    end = min(now, first + AT_ONCE)
+    counted = _counts_of(first, end)
+    if last is not None:
+        counted |= _counts_of(max(now - KEPT, first - LATE), min(first, end - LATE))
+    _store(counted, looks if end == now else {}, end - 1)
+    if first // 60 != end // 60:
+        QueueMinute.objects.filter(minute__lt=start_of(now - KEPT)).delete()
     return end < now
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
 
 from django.db import OperationalError
 
@@ -17,7 +19,29 @@ from tenant_slots.models.queue_minute import ALL_QUEUES, COUNTED
 from tenant_slots.repair.one_row import LOCK_TIMEOUT_SECONDS
 from tenant_slots.validation import HIGHEST_TOTAL
 
+T = TypeVar("T")
+
 logger = logging.getLogger("tenant_slots")
+
+
+def unless_held(what: str, change: Callable[[], T], **about: str) -> T | None:
+    """What the change gives, in a transaction; None where somebody holds a row of it: these are all tenants'.
+
+    Args:
+        what: is not done then, for the log.
+        change: of these rows.
+        about: whom or what it belongs to, as in `logs.about_named`.
+    """
+    try:
+        with waiting_at_most(LOCK_TIMEOUT_SECONDS), within_patience(app_settings.DATABASE) as rules:
+            send(app_settings.DATABASE, rules)
+            return change()
+    except OperationalError as error:
+        if not is_locked_out(error):
+            raise
+        text = "%s, somebody holds the row of the counter: %s"
+        logger.warning(text, what, error, extra=logs.about_named(**about))
+    return None
 
 
 def lock() -> None:
@@ -41,16 +65,8 @@ def add(grown: Mapping[str, Counter[str]]) -> None:
 
 
 def add_lost_run(queue: str, column: str) -> None:
-    """One more of `LOST_RUNS`. The row is all tenants': where somebody holds it their slots do not wait for it."""
-    try:
-        with waiting_at_most(LOCK_TIMEOUT_SECONDS), within_patience(app_settings.DATABASE) as rules:
-            send(app_settings.DATABASE, rules)
-            _add_one(queue, column)
-    except OperationalError as error:
-        if not is_locked_out(error):
-            raise
-        text = "a lost run on %s is not counted, somebody holds the row of the counter: %s"
-        logger.warning(text, queue, error, extra=logs.about_named(queue=queue))
+    """One more of `LOST_RUNS`. The tenants' slots do not wait for it."""
+    unless_held(f"a lost run on {queue} is not counted", partial(_add_one, queue, column), queue=queue)
 
 
 def _add_one(queue: str, column: str) -> None:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import django_rq
+import psycopg
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext, override_settings
@@ -14,6 +15,7 @@ from rq import Queue, Worker
 
 from tenant_slots.db import clock
 from tenant_slots.db.clock import MinuteOf, minute_of, start_of
+from tenant_slots.db.sessions import private_connection
 from tenant_slots.fleet import Fleet
 from tenant_slots.models import Kind, QueueMinute, State, TenantJob, TenantQueue
 from tenant_slots.models.queue_minute import ALL_QUEUES, COUNTS, DELAY_BOUNDS, DELAYS
@@ -21,7 +23,9 @@ from tenant_slots.repair import minutes
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.minutes import count_minutes
 from tenant_slots.repair.report import Report
+from tenant_slots.repair.sweeper import Sweeper
 from tests.factories import TASK, another_process, running_job, tenant_queue, waiting_job, worker_on_record
+from tests.processes import test_database_url as database_url
 from tests.repair.sweeps import sweep_now
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("within_one_minute")]
@@ -278,6 +282,24 @@ def test_a_sweep_counts_before_it_prunes(settings: Any) -> None:
     sweep_now()
     assert not TenantJob.objects.exists()
     assert total("finished") == 1
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite locks no rows")
+@pytest.mark.parametrize("table", ["queuetotal", "queueminute"])
+def test_somebody_who_holds_a_row_of_what_is_counted_keeps_a_sweep_from_nothing_else(table: str) -> None:
+    count()
+    now = this_minute()
+    ended(tenant_queue(), now - 2)
+    QueueMinute.objects.filter(minute__gte=start_of(now - 5)).delete()
+    lately = QueueMinute.objects.filter(minute=start_of(now - 1))
+    with psycopg.connect(database_url()) as session:
+        session.execute(f"SELECT 1 FROM tenant_slots_{table} WHERE queue = %s FOR UPDATE", [ALL_QUEUES])  # noqa: S608
+        with override_settings(TENANT_SLOTS={"RETENTION": 1, "LEASE_TTL": 20}), private_connection(10):
+            Sweeper("test").sweep_if_due()
+    assert not lately.exists()
+    assert not TenantJob.objects.exists(), "what comes after that in a sweep"
+    count()
+    assert lately.exists()
 
 
 def test_a_sweep_notes_the_version_of_the_project_with_the_minute_that_it_has_seen() -> None:
