@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from django.db.models import Case, Count, Exists, F, OuterRef, Q, Value, When
+from django.db.models.functions import Greatest, Least
 from django.db.models.lookups import LessThanOrEqual
 from django.utils import timezone
 
@@ -76,15 +77,18 @@ def highest_limits(max_job: int, history: Iterable[Sequence[float]] | None, peri
 
 
 def _happened(row: TenantQueue, oldest: int) -> Mapping[int, Counter[int]]:
-    """How many jobs, by what happened and how many minutes ago. What is older counts as the oldest."""
+    """How many jobs, by what happened and how many minutes ago. What is older counts as the oldest.
+
+    Where a clock was set back nothing ends before it began: it would count as one less of the others that ran then.
+    """
     seconds = (oldest + 1) * MINUTE
     ran, gave_up = ran_lately(row.jobs.all(), seconds).order_by(), _gave_up(row, seconds)
     ended = ran.filter(stage=Stage.ENDED)
     how_it_ended = Case(When(state=State.FAILED, then=Value(FAILED)), default=Value(ENDED))
     parts = [
         _by_minute(ran, Value(STARTED), "started_at"),
-        _by_minute(ended, how_it_ended, "ended_at"),
-        _by_minute(ran, Value(READY), READY_AT),
+        _by_minute(ended, how_it_ended, Greatest("ended_at", "started_at")),
+        _by_minute(ran, Value(READY), Least(READY_AT, "started_at")),
         _by_minute(row.jobs.waiting().order_by(), Value(READY), READY_AT),
         _by_minute(gave_up, Value(READY), READY_AT),
         _by_minute(gave_up, Value(GAVE_UP), "ended_at"),
