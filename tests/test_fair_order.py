@@ -771,7 +771,7 @@ def test_those_that_are_brought_together_stand_as_if_each_had_been_brought() -> 
 
 def test_a_list_has_any_length() -> None:
     """A call inside the script may not have more than some thousand arguments."""
-    many = range(20_000)
+    many = range(10_000)
     fair_order.charge(QUEUE, [(tenant, 1, 5.0) for tenant in many])
     fair_order.bring_before_plain_jobs(QUEUE, [str(number) for number in many])
     assert redis().scard(f"tenant_slots:busy:{QUEUE}") == len(many)
