@@ -74,11 +74,16 @@ def result_of(job: TenantJob, task: AnyTask | None = None) -> AnyResult:
         kwargs=dict(job.kwargs),
         backend=called.backend,
         errors=_errors(job, runs),
-        worker_ids=[run["worker"] for run in runs] + ([job.worker] if is_counted else []),
+        worker_ids=_workers(job, runs) + ([job.worker] if is_counted else []),
     )
     if job.state == State.FINISHED:
         object.__setattr__(result, "_return_value", job.result)
     return result
+
+
+def _workers(job: TenantJob, runs: list[dict[str, Any]]) -> list[str]:
+    """One for each run, as Django counts attempts by them; "" for those that the job has forgotten."""
+    return [""] * attempts.forgotten_runs(job) + [run["worker"] for run in runs]
 
 
 def as_stored(job: TenantJob) -> TenantJob:

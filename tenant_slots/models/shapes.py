@@ -23,6 +23,9 @@ GAP = re.compile(r"([1-9]\d{0,18})(?:x([1-9]\d{0,5}))?", re.ASCII)
 
 VERSION = re.compile(r"\d{1,10}", re.ASCII)
 
+MOST_RUNS_NUMBERED = 1_000_000
+"""Of a job, all later ones have this number: a result of Django's Tasks has a list of all runs."""
+
 HIGHEST_AMOUNT = 10**15
 """Of what a job reports. Above it JavaScript, which shows the numbers, rounds them."""
 
@@ -136,6 +139,7 @@ def are_ended_runs(value: Any) -> bool:
 def _is_ended_run(value: Any) -> bool:
     return (
         isinstance(value, dict)
+        and is_whole(value.get("number"), 1, MOST_RUNS_NUMBERED)
         and is_whole(value.get("attempt"), 0, HIGHEST_COUNT)
         and "started" in value
         and (value["started"] is None or _is_time(value["started"]))

@@ -11,6 +11,7 @@ from typing import Any
 from django.utils import timezone
 
 from tenant_slots.models import State, TenantJob
+from tenant_slots.models.shapes import MOST_RUNS_NUMBERED
 
 MARK = "task"
 """Of a job's options: that it is a call of one of Django's Tasks, and by which backend."""
@@ -40,9 +41,14 @@ def is_call(job: TenantJob) -> bool:
 
 
 def ended_runs(job: TenantJob) -> list[dict[str, Any]]:
-    """The earliest first: ``attempt``, ``started``, ``ended``, ``worker``, ``error`` and ``text``."""
+    """The earliest first: ``number``, ``attempt``, ``started``, ``ended``, ``worker``, ``error`` and ``text``."""
     runs: list[dict[str, Any]] = job.runs or []
     return runs
+
+
+def forgotten_runs(job: TenantJob) -> int:
+    """How many there were before those that are kept."""
+    return sum(run["number"] - 1 for run in ended_runs(job)[:1])
 
 
 def noted(job: TenantJob, error: str | None, text: str, worker: str, seconds: float | None) -> dict[str, Any]:
@@ -60,7 +66,9 @@ def noted(job: TenantJob, error: str | None, text: str, worker: str, seconds: fl
         started = job.started_at if job.state == State.RUNNING else None  # or it is the start of the run before
     else:
         started = ended - timedelta(seconds=seconds)
+    kept = ended_runs(job)
     run = {
+        "number": min(kept[-1]["number"] + 1, MOST_RUNS_NUMBERED) if kept else 1,
         "attempt": job.attempt,
         "started": started.isoformat() if started else None,
         "ended": ended.isoformat(),
@@ -68,7 +76,7 @@ def noted(job: TenantJob, error: str | None, text: str, worker: str, seconds: fl
         "error": error,
         "text": text[-LONGEST_TEXT:],
     }
-    earlier = ended_runs(job)[-MOST_RUNS + 1 :]
+    earlier = kept[-MOST_RUNS + 1 :]
     older, recent = earlier[: -MOST_TEXTS + 1], earlier[-MOST_TEXTS + 1 :]
     return {"runs": [*({**one, "text": ""} for one in older), *recent, run]}
 

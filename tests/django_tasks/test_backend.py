@@ -28,6 +28,7 @@ from tenant_slots.django_tasks.results import result_with
 from tenant_slots.exceptions import ArgumentNotJSON, InvalidTenant, TaskWithoutTenant, UnknownJob
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import lost_runs
+from tenant_slots.tasks import attempts
 from tenant_slots.testing import run_jobs
 from tests import jobs as ours
 from tests.django_tasks import tasks
@@ -222,6 +223,16 @@ def test_each_run_counts_whatever_came_of_it() -> None:
     assert (result.attempts, len(result.worker_ids)) == (job_of(result).attempt, 5)
     assert [error.exception_class for error in result.errors] == [ConnectionError]
     assert result.started_at < result.last_attempted_at
+
+
+@pytest.mark.django_db(transaction=True)
+def test_runs_count_whose_worker_and_error_the_job_has_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or ``context.attempt``, by which a function gives up, would never grow again."""
+    monkeypatch.setattr(attempts, "MOST_RUNS", 2)
+    result = tasks.comes_again.enqueue("acme", ["again", "again", "raises", "again"])
+    _run_until_it_ends(result)
+    assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, [1, 2, 3, 4, 5])
+    assert (result.attempts, result.worker_ids[:3]) == (5, ["", "", "tenant_slots.testing"])
 
 
 @pytest.mark.django_db(transaction=True)

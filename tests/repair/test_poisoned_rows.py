@@ -61,6 +61,7 @@ TIMES = ["infinity", "-infinity", "12024-01-01T00:00:00+00", "4000-01-01 00:00:0
 JSON = ["9" * 5000, "[" * 5000 + "]" * 5000, '"text"', "7", "[7]", '{"done": "x", "retry": 3}', "null"]
 BIG = "1" + "0" * 400
 LONG_AGO = "2001-01-01T00:00:00+00:00"
+A_RUN = f'"started": null, "ended": "{LONG_AGO}", "worker": "", "error": null, "text": ""'
 ODD_JSON = {
     "progress": [
         f'{{"done": {BIG}, "total": 1}}', f'{{"done": 1, "total": {BIG}}}', '{"done": 1}', '{"done": -1, "total": 2}',
@@ -72,9 +73,9 @@ ODD_JSON = {
     ],
     "runs": [
         '[{"attempt": 1}]',
-        f'[{{"attempt": {BIG}, "started": null, "ended": "{LONG_AGO}", "worker": "", "error": null, "text": ""}}]',
-        '[{"attempt": 1, "started": null, "ended": "soon", "worker": "", "error": null, "text": ""}]',
-        '[{"attempt": 1, "started": null, "ended": "2026-01-01T00:00:00", "worker": "", "error": "", "text": ""}]',
+        f'[{{"number": 1, "attempt": {BIG}, {A_RUN}}}]', f'[{{"number": {BIG}, "attempt": 1, {A_RUN}}}]',
+        '[{"number": 1, "attempt": 1, "started": null, "ended": "soon", "worker": "", "error": null, "text": ""}]',
+        f'[{{"number": 1, "attempt": 1, {A_RUN.replace("+00:00", "")}}}]',
     ],
     "args": ["[" * 800 + "]" * 800],
 }  # fmt: skip

@@ -116,6 +116,7 @@ def test_they_are_bounded() -> None:
         job.runs = noted(job)
     assert len(job.runs) == attempts.MOST_RUNS
     assert (job.runs[0]["attempt"], job.runs[-1]["attempt"]) == (5, attempts.MOST_RUNS + 4)
+    assert (attempts.forgotten_runs(job), job.runs[-1]["number"]) == (5, attempts.MOST_RUNS + 5)
     assert [bool(run["text"]) for run in job.runs].count(True) == attempts.MOST_TEXTS
     assert len(job.runs[-1]["text"]) == attempts.LONGEST_TEXT
 
