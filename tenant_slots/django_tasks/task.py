@@ -11,10 +11,14 @@ from uuid import UUID
 from rq import Retry
 
 from tenant_slots.django_tasks.api import AnyTask
+from tenant_slots.django_tasks.found import require_task, task_at
 from tenant_slots.tasks.options import UNCHANGED
 
 FOR_RQ = ("timeout", "retry")
 """The fields of our Task class that are options for RQ."""
+
+OF_CODE = ("func", "tenant", "key", "retry")
+"""What the Task in the code has: a lambda can be pickled nowhere, and RQ's objects are equal to no copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,18 @@ class TenantSlotsTask(AnyTask):
         given = {name: value for name, value in changes.items() if value is not None}
         own: dict[str, Any] = {"timeout": timeout, "retry": retry}
         return replace(self, **given, **{name: value for name, value in own.items() if value is not UNCHANGED})
+
+    def __reduce__(self) -> tuple[Callable[[str, dict[str, Any]], AnyTask], tuple[str, dict[str, Any]]]:
+        """Without what it has in common with the Task at its path, of `OF_CODE`."""
+        own = task_at(self.module_path)
+        in_common = {name for name in OF_CODE if getattr(self, name) is getattr(own, name, UNCHANGED)}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in in_common}
+        return unpickled, (self.module_path, values)
+
+
+def unpickled(path: str, values: dict[str, Any]) -> AnyTask:
+    """Raises UnknownJob."""
+    return with_values(require_task(path), values)
 
 
 def with_values(task: AnyTask, values: Mapping[str, Any]) -> AnyTask:

@@ -6,12 +6,12 @@ import logging
 import pickle
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from datetime import timezone as zone
 from typing import Any
 from uuid import UUID, uuid4
 
-import django
 import django_rq
 import pytest
 from asgiref.sync import async_to_sync
@@ -495,8 +495,23 @@ def test_the_task_of_a_result_can_be_called_again(called: Callable[[], Any], que
         result = tasks.add.get_backend().get_result(called().id)
         again = result.task.using(tenant="other").enqueue(*result.args)
         assert job_of(again).tenant_queue.queue == job_of(result).tenant_queue.queue
-        if django.VERSION >= (6, 1):  # before, a Task can be pickled nowhere
-            assert pickle.loads(pickle.dumps(result)) == result
+        assert pickle.loads(pickle.dumps(result)) == result
+
+
+def test_a_task_and_its_results_are_the_same_when_they_were_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though a lambda can be pickled nowhere, and RQ's objects are equal to no copy."""
+    named = replace(tasks.flaky, tenant=lambda shop, user, works_at: shop)
+    monkeypatch.setattr(tasks, "flaky", named)
+    result = named.using(priority=3).enqueue("acme", "user-7", works_at=1)
+    for pickled in (named, result, tasks.flaky.get_result(result.id)):
+        assert pickle.loads(pickle.dumps(pickled)) == pickled
+
+
+def test_a_task_that_is_gone_cannot_be_unpickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    pickled = pickle.dumps(tasks.add)
+    monkeypatch.delattr(tasks, "add")
+    with pytest.raises(UnknownJob):
+        pickle.loads(pickled)
 
 
 def test_results_of_others_are_not_found() -> None:
