@@ -260,5 +260,5 @@ def metrics(request: HttpRequest) -> HttpResponse:
 def _encoder_for(accept: str) -> tuple[Callable[[Collector], bytes], str]:
     try:
         return choose_encoder(accept)
-    except TypeError:  # prometheus_client (0.26) compares a version that is no number with numbers
+    except (TypeError, ValueError):  # prometheus_client compares what is no version (0.26), or reads it first (0.23)
         return choose_encoder("")
