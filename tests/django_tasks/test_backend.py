@@ -507,6 +507,12 @@ def test_a_task_and_its_results_are_the_same_when_they_were_pickled(monkeypatch:
         assert pickle.loads(pickle.dumps(pickled)) == pickled
 
 
+def test_rqs_cron_may_be_given_the_way_to_enqueue_a_task() -> None:
+    """It pickles that as a method of the Task."""
+    enqueue = pickle.loads(pickle.dumps(tasks.add.using(tenant="acme").enqueue))
+    assert tenant_of(enqueue("other", 1)) == "acme"
+
+
 def test_a_task_that_is_gone_cannot_be_unpickled(monkeypatch: pytest.MonkeyPatch) -> None:
     pickled = pickle.dumps(tasks.add)
     monkeypatch.delattr(tasks, "add")
