@@ -10,12 +10,20 @@ from typing import Any, TypeVar
 from django.db import DatabaseError, Error, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import TenantQueueLocked
 
 T = TypeVar("T")
 
 LOCK_TIMEOUT_SECONDS = 5
 """How long to wait for a tenant queue. We lock it for milliseconds; only a stuck foreign transaction takes longer."""
+
+STANDSTILL_SHARE = 1 / 2
+"""Of a lease, after which PostgreSQL ends a session that stands still in the midst of a transaction of ours.
+
+Its host may be gone, or its process stopped: what it has locked would stay so until TCP notices, after hours. A process
+that stops for less loses nothing.
+"""
 
 DEADLOCK = "40P01"
 """PostgreSQL's SQLSTATE of a deadlock, which is found a second after it began."""
@@ -182,7 +190,7 @@ def within_patience(alias: str) -> Iterator[tuple[str, ...]]:
             yield ()
         elif not is_part:
             connections[alias].connection.autocommit = True  # psycopg would send a BEGIN of its own first
-            yield BEGIN, _lock_timeout(patience.get())
+            yield BEGIN, _lock_timeout(patience.get()), _standstill_timeout()
         else:
             kept = f"tenant_slots.lock_timeout_{len(connections[alias].savepoint_ids)}"
             yield (
@@ -277,6 +285,11 @@ def _release(connection: BaseDatabaseWrapper, savepoint: Any) -> bool:
 
 def _lock_timeout(seconds: float) -> str:
     return f"SET LOCAL lock_timeout = '{int(seconds * 1000)}ms'"
+
+
+def _standstill_timeout() -> str:
+    milliseconds = int(app_settings.LEASE_TTL * STANDSTILL_SHARE * 1000)
+    return f"SET LOCAL idle_in_transaction_session_timeout = '{milliseconds}ms'"
 
 
 def _milliseconds() -> int:
