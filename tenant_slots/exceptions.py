@@ -244,6 +244,7 @@ class TenantQueueInUse(TenantSlotsError):
 
 
 class TenantQueueLocked(TenantSlotsError, OperationalError):
+    seconds: float
     message = (
         "Tenant queue {tenant_queue} cannot be changed: another transaction kept it locked for {seconds} s, or waits "
         "for what this one has locked. Try again; let transactions that change several do so in one order and end soon."

@@ -16,7 +16,7 @@ from tenant_slots import slots
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow
-from tenant_slots.db.transactions import bounded_at_once, check_deferred, waiting_at_most
+from tenant_slots.db.transactions import bounded_at_once, check_deferred, patience, waiting_at_most
 from tenant_slots.models import TenantJob
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.one_row import unless_locked
@@ -55,7 +55,7 @@ def is_silent(job: TenantJob, stale: QuerySet[TenantJob]) -> bool:
     """
     alias = app_settings.DATABASE
     with (
-        waiting_at_most(slots.HEARTBEAT_SECONDS),
+        waiting_at_most(min(patience.get(), slots.HEARTBEAT_SECONDS)),
         bounded_at_once(alias, job.tenant_queue_id),
         transaction.atomic(using=alias),  # for that of a caller, which goes on
     ):

@@ -23,6 +23,7 @@ from tenant_slots.interruptions import SweepTimeout
 from tenant_slots.models import EVERYWHERE, TenantQueue
 from tenant_slots.repair import claims, faults, steps
 from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.one_row import waiting_together
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.steps import Step
 
@@ -111,20 +112,24 @@ class Sweeper:
     def run(self, some_steps: Iterable[Step]) -> Report:
         """These steps now, whoever else sweeps."""
         report = Report()
-        for step in some_steps:
-            try:
-                step(report, self.contact)
-            except RedisError as error:
-                logger.warning("the sweep cannot ask Redis, the rest of it goes on: %s", error)
-            except Exception as error:
-                if faults.ends_the_sweep(error):
-                    raise
-                logger.exception("a step of the sweep failed, the rest of it goes on: %s", step.__name__)
-                report.failed.append(f"{step.__name__}: {error!r}")
+        with waiting_together():
+            for step in some_steps:
+                self._do(step, report)
         if report:
             logger.info("sweep: %s", ", ".join(f"{name} {value}" for name, value in asdict(report).items() if value))
             signals.send("swept", sender=TenantQueue, report=report)
         return report
+
+    def _do(self, step: Step, report: Report) -> None:
+        try:
+            step(report, self.contact)
+        except RedisError as error:
+            logger.warning("the sweep cannot ask Redis, the rest of it goes on: %s", error)
+        except Exception as error:
+            if faults.ends_the_sweep(error):
+                raise
+            logger.exception("a step of the sweep failed, the rest of it goes on: %s", step.__name__)
+            report.failed.append(f"{step.__name__}: {error!r}")
 
 
 def run_now(sweeper: str) -> Report:

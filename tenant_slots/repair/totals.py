@@ -16,7 +16,7 @@ from tenant_slots.db import counting
 from tenant_slots.db.transactions import is_locked_out, send, waiting_at_most, within_patience
 from tenant_slots.models import QueueTotal
 from tenant_slots.models.queue_minute import ALL_QUEUES, COUNTED
-from tenant_slots.repair.one_row import LOCK_TIMEOUT_SECONDS
+from tenant_slots.repair.one_row import note_held, seconds_to_wait
 from tenant_slots.validation import HIGHEST_TOTAL
 
 T = TypeVar("T")
@@ -32,13 +32,15 @@ def unless_held(what: str, change: Callable[[], T], **about: str) -> T | None:
         change: of these rows.
         about: whom or what it belongs to, as in `logs.about_named`.
     """
+    seconds = seconds_to_wait()
     try:
-        with waiting_at_most(LOCK_TIMEOUT_SECONDS), within_patience(app_settings.DATABASE) as rules:
+        with waiting_at_most(seconds), within_patience(app_settings.DATABASE) as rules:
             send(app_settings.DATABASE, rules)
             return change()
     except OperationalError as error:
         if not is_locked_out(error):
             raise
+        note_held(seconds)
         text = "%s, somebody holds the row of the counter: %s"
         logger.warning(text, what, error, extra=logs.about_named(**about))
     return None
