@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.db.models import QuerySet
 
 from tenant_slots import slots
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow
+from tenant_slots.db.sessions import close_if_ended
 from tenant_slots.db.transactions import bounded_at_once, check_deferred, patience, waiting_at_most
 from tenant_slots.models import TenantJob
 from tenant_slots.repair.contact import Contact
@@ -43,6 +44,7 @@ def silent(jobs: Iterable[TenantJob], stale: QuerySet[TenantJob], contact: Conta
     found = [job for job in found if unless_locked(is_silent, job, stale)]
     if found:
         time.sleep(app_settings.LEASE_TTL * LEASE_BETWEEN_LOOKS)
+        close_if_ended(connections[app_settings.DATABASE])  # by a limit for idle ones: no outage
     return found
 
 

@@ -122,6 +122,7 @@ class Sweeper:
 
     def _do(self, step: Step, report: Report) -> None:
         try:
+            close_if_ended(connections[app_settings.DATABASE])  # while the step before it asked Redis, say
             step(report, self.contact)
         except RedisError as error:
             logger.warning("the sweep cannot ask Redis, the rest of it goes on: %s", error)
