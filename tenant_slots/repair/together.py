@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from django.db import DatabaseError
+from django.db import Error
 
 from tenant_slots.db.transactions import is_locked_out, patience, waiting_at_most
 from tenant_slots.exceptions import TenantQueueLocked
@@ -79,13 +79,13 @@ def in_halves(
         return change(rows)
     except TenantQueueLocked:
         raise
-    except DatabaseError as error:
+    except Exception as error:  # also what a receiver of the project's raises, whom Django tells of each row
         if faults.ends_the_step(error):
             raise
         if len(rows) == 1:
             refused(rows[0], error)
             return 0
-        has_waited = is_locked_out(error)
+        has_waited = isinstance(error, Error) and is_locked_out(error)
     parts = _parts(rows)
     if not in_order:
         random.shuffle(parts)

@@ -118,20 +118,29 @@ def test_what_goes_with_a_job_goes_and_what_can_do_without_it_stays(invoices: An
     assert invoices.Delivery.objects.count() == 6
 
 
-@pytest.fixture
-def refused() -> Iterator[set[int]]:
-    """Keys of jobs that a receiver of the project does not let go."""
+def no(job: TenantJob) -> Exception:
+    return models.ProtectedError("the project keeps it", {job})
+
+
+def by_mistake(job: TenantJob) -> Exception:
+    return ValueError("the archive does not take it")
+
+
+@pytest.fixture(params=[no])
+def refused(request: pytest.FixtureRequest) -> Iterator[set[int]]:
+    """Keys of jobs that a receiver of the project does not let go, by an error of its choice."""
     keys: set[int] = set()
 
     def refuse(*, instance: TenantJob, **_: Any) -> None:
         if instance.pk in keys:
-            raise models.ProtectedError("the project keeps it", {instance})
+            raise request.param(instance)
 
     pre_delete.connect(refuse, sender=TenantJob)
     yield keys
     pre_delete.disconnect(refuse, sender=TenantJob)
 
 
+@pytest.mark.parametrize("refused", [no, by_mistake], indirect=True)
 @pytest.mark.usefixtures("_small_batches")
 def test_a_job_that_a_receiver_keeps_does_not_keep_the_others(refused: set[int]) -> None:
     jobs = old_jobs(10)
