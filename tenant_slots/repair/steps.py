@@ -5,6 +5,7 @@ something to do. Every change is conditional, so a step that meets a finishing j
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -56,6 +57,9 @@ SECONDS_TO_PROMOTE = 1
 SECONDS_TO_SET_RIGHT = 1
 """The same for what is set right in many jobs at once: it may take a transaction to find out about each of them."""
 
+SECONDS_TO_END = 3
+"""The same for limits and pauses whose time is over: those of all tenants may end at once."""
+
 SECONDS_BETWEEN_LOOKS_FOR_QUEUES = 300
 """The look reads the whole backlog."""
 
@@ -88,15 +92,19 @@ def _set_right(pks: Sequence[int]) -> int:
 
 
 def end_what_is_over(report: Report, contact: Contact) -> None:
-    """Limits and pauses whose time is over."""
+    """Limits and pauses whose time is over. It begins anywhere, and leaves the rest to the next sweep."""
     over = list(findings.times_that_are_over()[:ROWS_PER_STEP])
+    random.shuffle(over)
     versions = {pk: version for _, pk, version in over}
     rows = TenantQueue.objects.in_bulk(versions) if over else {}
     as_found = {pk: row for pk, row in rows.items() if row.version == versions[pk]}
+    leave_at = time.monotonic() + SECONDS_TO_END
     for until, row in [(until, as_found[pk]) for until, pk, _ in over if pk in as_found]:
         ended = _end(row, TenantQueue.end_override if until == findings.OVERRIDE else TenantQueue.resume)
         report.overrides_ended += ended and until == findings.OVERRIDE
         report.resumed += ended and until == findings.PAUSE
+        if time.monotonic() > leave_at:
+            return
 
 
 def _end(row: TenantQueue, end: Callable[..., object]) -> bool:

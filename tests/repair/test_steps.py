@@ -27,6 +27,7 @@ from tenant_slots.fair_order import Turn
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import doctor, findings, lost_runs, silence, steps
 from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.report import Report
 from tests import jobs
 from tests.factories import (
     admit,
@@ -644,3 +645,14 @@ def test_what_was_admitted_for_a_worker_that_turned_to_another_queue_gives_its_s
     assert in_rq("reports") == stays
     transitions.feed("imports")
     assert [fresh(other).state for other in others] == [State.WAITING if stays else State.QUEUED] * elsewhere
+
+
+def test_pauses_of_all_tenants_that_end_at_once_are_ended_by_several_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "SECONDS_TO_END", -1)
+    for number in range(3):
+        tenant_queue(f"tenant {number}")
+    TenantQueue.objects.update(paused=True, resume_at=in_seconds(-1))
+    for left in (2, 1, 0):
+        report = Report()
+        steps.end_what_is_over(report, Contact())
+        assert (report.resumed, TenantQueue.objects.filter(paused=True).count()) == (1, left)
