@@ -10,6 +10,7 @@ from datetime import datetime
 from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantJob
 from tenant_slots.repair.bookmark import Bookmark
+from tenant_slots.repair.pace import Pace
 
 logger = logging.getLogger("tenant_slots")
 
@@ -26,6 +27,7 @@ class Contact:
         self.breaks = 0
         """How often it was broken."""
         self.pruned = Bookmark()
+        self.pace = Pace()
         self.refused: set[int] = set()
         """Due jobs that the database does not let be promoted: the others are tried first."""
         self.looked_for_forgotten_at = -math.inf

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -51,7 +51,7 @@ ROWS_PER_STEP = 1000
 ROWS_TO_PROMOTE = 20 * ROWS_PER_STEP
 """Most that one sweep promotes: it reads no more of what may be a whole table."""
 
-SECONDS_TO_PROMOTE = 1
+SECONDS_TO_PROMOTE = 2
 """After which a sweep leaves what is due to the next one."""
 
 SECONDS_TO_SET_RIGHT = 1
@@ -77,11 +77,19 @@ def set_times_right(report: Report, contact: Contact) -> None:
     nor taken for alive long.
     """
     if pks := findings.with_wrong_times()[:ROWS_PER_STEP]:
-        until = time.monotonic() + SECONDS_TO_SET_RIGHT
-        jobs_together(pks, "given times that have come", _set_right, until)
+        _set_all_right(pks, contact, "given times that have come", _set_right)
         logger.warning(
             "the database's clock was set back, or SQL changed times: %s jobs had none that has come", len(pks)
         )
+
+
+def _set_all_right(pks: Sequence[int], contact: Contact, what: str, change: Callable[[Sequence[int]], int]) -> None:
+    until = time.monotonic() + SECONDS_TO_SET_RIGHT
+    for part in contact.pace.parts(pks, ROWS_PER_STEP):
+        with contact.pace.noting(part):
+            jobs_together(part, what, change, until)
+        if time.monotonic() > until:
+            return
 
 
 def _set_right(pks: Sequence[int]) -> int:
@@ -234,17 +242,14 @@ def promote(report: Report, contact: Contact) -> None:
     pks = list(findings.due_in_turns(ROWS_TO_PROMOTE))
     contact.refused.intersection_update(pks)
     others = [pk for pk in pks if pk not in contact.refused]
-    for some in (*_in_steps(others), *_in_steps([pk for pk in pks if pk in contact.refused])):
-        promoted = _Promoted()
-        report.promoted += jobs_together(some, "promoted", promoted.add, until, contact.refused)
-        promoted.offer()
-        if time.monotonic() > until:
-            return
-
-
-def _in_steps(pks: Sequence[int]) -> Iterator[Sequence[int]]:
-    for first in range(0, len(pks), ROWS_PER_STEP):
-        yield pks[first : first + ROWS_PER_STEP]
+    for some in (others, [pk for pk in pks if pk in contact.refused]):
+        for part in contact.pace.parts(some, ROWS_PER_STEP):
+            promoted = _Promoted()
+            with contact.pace.noting(part):
+                report.promoted += jobs_together(part, "promoted", promoted.add, until, contact.refused)
+            promoted.offer()
+            if time.monotonic() > until:
+                return
 
 
 class _Promoted:
@@ -283,8 +288,7 @@ def leave_queues_given_up(report: Report, contact: Contact) -> None:
     if not pks:
         contact.looked_for_queues_at = time.monotonic()
         return
-    until = time.monotonic() + SECONDS_TO_SET_RIGHT
-    jobs_together(pks, "moved to the queue of their tenant queue", _move_to_own_queue, until)
+    _set_all_right(pks, contact, "moved to the queue of their tenant queue", _move_to_own_queue)
 
 
 def _move_to_own_queue(pks: Sequence[int]) -> int:
