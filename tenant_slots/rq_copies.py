@@ -31,6 +31,17 @@ class Noted(NamedTuple):
     times: frozenset[str]
 
 
+OF_A_RUN = frozenset(("started_at", "ended_at", "last_heartbeat", "worker_name", "result", "exc_info", "meta"))
+"""What of RQ's record says what came of a run; the rest says what is to run, and how (RQ 2.12, ``Job.to_dict``)."""
+
+
+class Times(NamedTuple):
+    """Of what RQ has enqueued, as it writes them. A new one under the same id was made at another time."""
+
+    made: str
+    enqueued: str
+
+
 def belong_to(uuid: UUID, rq_job: Job) -> None:
     """What RQ has enqueued until now is this row's, and no other delivery of it is to run.
 
@@ -49,24 +60,28 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
 
 
 def keep_latest(rq_job: Job) -> None:
-    """RQ may enqueue the job again while this delivery of it runs: what that saves leaves alone when that was.
+    """Somebody may enqueue or schedule the job anew while this delivery of it runs, perhaps with other arguments.
 
-    RQ writes the whole record at the end of a run, and so does a function that saves its job. It has the record expire
-    then, or deletes it, which would lose the job where its next run waits for a slot, or for a worker.
+    RQ writes the whole record at the end of a run, and so does a function that saves its job: all that is not of the
+    run itself would be that of this delivery again. And RQ has the record expire then, or deletes it, which would lose
+    the job where its next run waits for its time, for a slot, or for a worker.
     """
-    delivered, to_dict, cleanup = rq_job.enqueued_at, rq_job.to_dict, rq_job.cleanup
+    delivered, to_dict, cleanup = _times_of(rq_job), rq_job.to_dict, rq_job.cleanup
 
-    def without_time(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    def without_what_is_anew(*args: Any, **kwargs: Any) -> dict[str, Any]:
         fields: dict[str, Any] = to_dict(*args, **kwargs)
-        if rq_job.enqueued_at == delivered:
+        kept = OF_A_RUN
+        if _times_of(rq_job) == delivered:
             fields.pop("enqueued_at", None)
-        return fields
+        else:  # RQ retries the run
+            kept = OF_A_RUN | {"enqueued_at"}
+        return {name: fields[name] for name in kept & fields.keys()} if is_told_anew(rq_job, delivered) else fields
 
     def unless_anew(*args: Any, **kwargs: Any) -> None:
-        if rq_job.enqueued_at != delivered or not is_enqueued_anew(rq_job):
+        if not is_told_anew(rq_job, delivered):
             cleanup(*args, **kwargs)
 
-    rq_job.to_dict = without_time  # type: ignore[method-assign]
+    rq_job.to_dict = without_what_is_anew  # type: ignore[method-assign]
     rq_job.cleanup = unless_anew  # type: ignore[method-assign]
 
 
@@ -102,9 +117,27 @@ def is_told_since(uuid: UUID, rq_job: Job) -> bool:
     """
     latest, retries_left, run = rq_job.connection.hmget(rq_job.key, "enqueued_at", "retries_left", RUN)
     noted = _noted(run)
-    if noted is None or noted.uuid != uuid or latest is None or as_text(latest) in noted.times:
+    if noted is None:  # the record that said it was deleted, and somebody has enqueued the job since
+        return True
+    if noted.uuid != uuid or latest is None or as_text(latest) in noted.times:
         return False
     return not retries_left or noted.retries_left != str(int(retries_left) + 1)
+
+
+def is_told_anew(rq_job: Job, delivered: Times | None = None) -> bool:
+    """Whether somebody else has enqueued the job, or its id, since this delivery of it was taken; now or for later.
+
+    Args:
+        delivered: of what was taken, where RQ may have enqueued `rq_job` again itself.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    own = _times_of(rq_job)
+    made, latest = rq_job.connection.hmget(rq_job.key, "created_at", "enqueued_at")
+    if made is None:
+        return False
+    return Times(as_text(made), as_text(latest or b"")) not in (own, delivered or own)
 
 
 def is_enqueued_anew(rq_job: Job) -> bool:
@@ -120,6 +153,10 @@ def _latest(rq_job: Job) -> str | None:
     """When RQ enqueued the job last; None if it has forgotten the job, or has never enqueued it."""
     found = rq_job.connection.hget(rq_job.key, "enqueued_at")
     return None if found is None else as_text(found)
+
+
+def _times_of(rq_job: Job) -> Times:
+    return Times(utcformat(rq_job.created_at), _enqueued_at(rq_job))
 
 
 def _enqueued_at(rq_job: Job) -> str:

@@ -110,13 +110,15 @@ def deferred(rq_job: Job, until: datetime | None = None, seconds: float | None =
 
     Waiting is no run. RQ would count it against the limit of the function's own Retry, and keep it among the last few
     results of the job (RQ 2.12, ``Job._handle_retry_result``), where others take it for what came of the job.
+
+    What somebody has enqueued or scheduled anew since is left as it is: another delivery of it comes.
     """
     if seconds is None:
         seconds = (until - clock.now()).total_seconds() if until else app_settings.RESCHEDULE_DELAY
     when = now() + timedelta(seconds=max(1, ceil(seconds)))
 
     def record(queue: Queue, pipeline: Pipeline, **_: object) -> None:
-        if not _is_canceled(rq_job):
+        if not _is_canceled(rq_job) and not rq_copies.is_told_anew(rq_job):
             queue.schedule_job(rq_job, when, pipeline=pipeline)
 
     return _recorded_by(rq_job, record)

@@ -9,7 +9,7 @@ from rq.job import Job, JobStatus
 from rq.results import Result
 from rq.utils import now
 
-from tenant_slots import dispatch, slots, tenants, transitions
+from tenant_slots import dispatch, rq_copies, slots, tenants, transitions
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner
 from tenant_slots.repair import lost_runs
@@ -207,6 +207,7 @@ def delivered_twice(by: Owner) -> tuple[Job, TenantJob]:
     row = tenant_queue(queue="reports", max_job=5)
     TenantJob.objects.create(tenant_queue=row, task="tests.jobs.add", rq_job_id=rq_job.id)
     (job,) = admit(row)
+    rq_copies.belong_to(job.uuid, rq_job)
     slots.start(job, by)
     return rq_job, job
 
@@ -265,7 +266,7 @@ def test_a_second_delivery_that_comes_back_after_the_first_has_finished_does_not
 def test_control_a_delivery_that_waited_for_nobody_runs() -> None:
     """As one that somebody requeues after the job has finished."""
     rq_job = finished_between()
-    django_rq.get_connection("reports").hdel(rq_job.key, beside.AGAIN)
+    django_rq.get_connection("reports").hdel(rq_job.key, beside.AGAIN, rq_copies.RUN)
     work()
     assert rq_job.return_value(refresh=True) == 3
     assert TenantJob.objects.count() == 2
@@ -274,7 +275,8 @@ def test_control_a_delivery_that_waited_for_nobody_runs() -> None:
 def test_after_a_second_delivery_that_did_not_run_the_next_one_does() -> None:
     rq_job = finished_between()
     work()
-    django_rq.get_queue("reports").push_job_id(rq_job.id)
+    queue = django_rq.get_queue("reports")
+    queue.enqueue_job(Job.fetch(rq_job.id, queue.connection))
     work()
     assert rq_job.return_value(refresh=True) == 3
 

@@ -1,0 +1,176 @@
+"""The id of a plain RQ job is used anew, for another call or another time, while the one before waits or runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import django_rq
+import pytest
+from rq import Queue, Retry, get_current_job
+from rq.job import Job, JobStatus
+from rq.scheduler import RQScheduler
+
+from tenant_slots import rq_copies, tenant_job
+from tenant_slots.models import State, TenantJob
+from tenant_slots.running import beside, deliveries
+from tests import jobs
+from tests.factories import DeafWorker, counters_match, in_rq, tenant_queue, work
+from tests.history import History
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+meanwhile: list[Callable[[Job], Any]] = []
+"""What the first run does."""
+
+
+@tenant_job("imports", tenant="tenant")
+def meets(tenant: str, name: str, history: str, fails: bool = False) -> None:
+    jobs.note(history, "start", tenant, name)
+    rq_job = get_current_job()
+    assert rq_job is not None
+    if meanwhile:
+        meanwhile.pop()(rq_job)
+    if fails:
+        raise ValueError(name)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> None:
+    meanwhile.clear()
+
+
+@pytest.fixture
+def queue() -> Queue:
+    found: Queue = django_rq.get_queue("imports")
+    return found
+
+
+def work_once(queue: Queue) -> None:
+    DeafWorker([queue], connection=queue.connection).work(burst=True, max_jobs=1, logging_level="ERROR")
+
+
+def make_due(queue: Queue, rq_job: Job) -> None:
+    """And let RQ's scheduler take it."""
+    assert queue.connection.zadd(queue.scheduled_job_registry.key, {rq_job.id: 1}, xx=True, ch=True)
+    scheduler = RQScheduler([queue], connection=queue.connection)
+    scheduler.acquire_locks()
+    scheduler.enqueue_scheduled_jobs()
+    scheduler.release_locks()  # type: ignore[no-untyped-call]
+
+
+def taken_by_another_worker(queue: Queue) -> None:
+    """Which finds that it runs."""
+    rq_id = queue.pop_job_id()
+    assert rq_id is not None
+    delivered = Job.fetch(rq_id, queue.connection)
+    job = TenantJob.objects.get(rq_job_id=rq_id, state=State.RUNNING)
+    beside.comes_back(delivered, job, is_anew=rq_copies.is_told_since(job.uuid, delivered))
+
+
+@pytest.mark.parametrize("forget", [lambda queue, rq_job: rq_job.delete(), lambda queue, _: queue.connection.flushdb()])
+def test_what_is_deleted_while_it_runs_and_enqueued_under_its_id_runs_after_that(
+    queue: Queue, history: History, forget: Callable[[Queue, Job], Any]
+) -> None:
+    """The record of RQ that knew of the run is gone."""
+
+    def replace(rq_job: Job) -> None:
+        forget(queue, Job.fetch(rq_job.id, queue.connection))
+        queue.enqueue(meets, "acme", "second", history.path, job_id=rq_job.id)
+        taken_by_another_worker(queue)
+
+    meanwhile.append(replace)
+    rq_job = queue.enqueue(meets, "acme", "first", history.path)
+    work_once(queue)
+    assert (queue.scheduled_job_registry.count, in_rq()) == (0, 1)
+    work()
+    assert history.started() == ["first", "second"]
+    assert rq_job.get_status() == JobStatus.FINISHED
+    assert counters_match()
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_is_enqueued_with_other_arguments_while_it_runs_runs_with_these(
+    queue: Queue, history: History, is_taken: bool, fails: bool
+) -> None:
+    """RQ writes back the record of the run at its end, and pushes it again where it retries that."""
+
+    def replace(rq_job: Job) -> None:
+        queue.enqueue(meets, "acme", "second", history.path, job_id=rq_job.id)
+        if is_taken:
+            taken_by_another_worker(queue)
+
+    meanwhile.append(replace)
+    queue.enqueue(meets, "acme", "first", history.path, fails=fails, retry=Retry(max=1) if fails else None)
+    work()
+    assert history.started() == ["first", "second"]
+    assert counters_match()
+
+
+def test_control_a_run_that_keeps_nothing_of_it_has_its_own_arguments_run_again(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rq_copies, "is_told_anew", lambda *_: False)
+    meanwhile.append(lambda rq_job: queue.enqueue(meets, "acme", "second", history.path, job_id=rq_job.id))
+    queue.enqueue(meets, "acme", "first", history.path)
+    work()
+    assert history.started() == ["first", "first"]
+
+
+@pytest.mark.parametrize("result_ttl", [0, 500])
+def test_what_a_run_schedules_under_its_own_id_keeps_its_arguments_and_does_not_expire_before(
+    queue: Queue, history: History, result_ttl: int
+) -> None:
+    def schedules_the_next(rq_job: Job) -> None:
+        arguments = ("acme", "second", history.path)
+        queue.enqueue_in(timedelta(hours=1), meets, *arguments, job_id=rq_job.id, result_ttl=result_ttl)
+
+    meanwhile.append(schedules_the_next)
+    rq_job = queue.enqueue(meets, "acme", "first", history.path, result_ttl=result_ttl)
+    work()
+    assert queue.connection.ttl(rq_job.key) == -1
+    make_due(queue, rq_job)
+    work()
+    assert history.started() == ["first", "second"]
+
+
+@pytest.mark.parametrize("result_ttl", [0, 500])
+def test_what_a_run_enqueues_under_its_own_id_after_another_job_waits_for_that(
+    queue: Queue, history: History, result_ttl: int
+) -> None:
+    other = queue.enqueue_in(timedelta(hours=1), jobs.record, "acme", "other", history.path)
+
+    def enqueues_the_next(rq_job: Job) -> None:
+        arguments = ("acme", "second", history.path)
+        queue.enqueue(meets, *arguments, job_id=rq_job.id, depends_on=other, result_ttl=result_ttl)
+
+    meanwhile.append(enqueues_the_next)
+    rq_job = queue.enqueue(meets, "acme", "first", history.path, result_ttl=result_ttl)
+    work()
+    assert (history.started(), queue.connection.ttl(rq_job.key)) == (["first"], -1)
+    make_due(queue, other)
+    work()
+    assert history.started() == ["first", "other", "second"]
+
+
+def test_what_is_enqueued_anew_while_a_delivery_joins_the_backlog_is_left_as_it_is(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That delivery would write back its own arguments, and a time of its own."""
+    row, deferred = tenant_queue("acme", max_job=0), deliveries.deferred
+
+    def after_another_one(rq_job: Job, *args: Any, **kwargs: Any) -> Any:
+        monkeypatch.undo()
+        queue.enqueue_in(timedelta(hours=1), meets, "acme", "second", history.path, job_id=rq_job.id)
+        return deferred(rq_job, *args, **kwargs)
+
+    monkeypatch.setattr(deliveries, "deferred", after_another_one)
+    rq_job = queue.enqueue(meets, "acme", "first", history.path)
+    work()
+    due = queue.scheduled_job_registry.get_scheduled_time(rq_job)
+    assert (due - rq_job.created_at).total_seconds() == pytest.approx(3600, abs=60)
+    row.set_limit(1)
+    work()
+    assert history.started() == ["second"]
