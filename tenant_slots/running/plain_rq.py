@@ -53,6 +53,8 @@ NO_WORKER = (None, "", SYNCHRONOUS)
 LONGEST_DELAY = 3600
 """Seconds for which a job that has waited for long defers itself at most, unless ``RESCHEDULE_DELAY`` is longer."""
 
+OVERWRITTEN = "RQ's record of it was overwritten: its id was enqueued for another tenant or queue"
+
 LONGEST_ID: int = TenantJob._meta.get_field("rq_job_id").max_length or 0
 
 
@@ -308,9 +310,27 @@ def _placed(rq_job: Job) -> TenantJobQuerySet:
     return found.select_related("tenant_queue")
 
 
+def _from_earlier_try(tenant_queue: TenantQueue, rq_job: Job) -> TenantJob | None:
+    """What was enqueued before under its id for another tenant queue is not to run: RQ has forgotten its arguments."""
+    while found := _placed(rq_job).first():
+        if found.state == State.RUNNING or not _was_overwritten(found, tenant_queue, rq_job):
+            break
+        transitions.cancel_unstarted(found, OVERWRITTEN, stays_in_rq=True)
+    return found
+
+
+def _was_overwritten(found: TenantJob, tenant_queue: TenantQueue, rq_job: Job) -> bool:
+    """Another Redis may have a job with this id too."""
+    if found.tenant_queue_id == tenant_queue.pk:
+        return False
+    with suppress(UnknownQueue):
+        return found.rq_queue_name in queue_directory.queues_beside(rq_job.origin)
+    return False
+
+
 def _joined(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, key: str) -> TenantJob:
     """The job's row from an earlier try, else a new one at the end of the backlog."""
-    found: TenantJob | None = _placed(rq_job).first()
+    found = _from_earlier_try(tenant_queue, rq_job)
     if found is None:
         try:
             with bounded_at_once(app_settings.DATABASE, tenant_queue):

@@ -174,3 +174,27 @@ def test_what_is_enqueued_anew_while_a_delivery_joins_the_backlog_is_left_as_it_
     row.set_limit(1)
     work()
     assert history.started() == ["second"]
+
+
+@pytest.mark.parametrize("has_slot", [False, True])
+def test_an_id_that_is_enqueued_for_another_tenant_takes_a_slot_of_that_one(
+    queue: Queue, history: History, has_slot: bool
+) -> None:
+    before, after = tenant_queue("acme", max_job=0), tenant_queue("other", max_job=0)
+    queue.enqueue(meets, "acme", "first", history.path, job_id="nightly")
+    work()
+    if has_slot:
+        before.set_limit(1)
+        assert queue.pop_job_id() == "nightly"
+    queue.enqueue(meets, "other", "second", history.path, job_id="nightly")
+    work()
+    assert history.started() == [], "the other tenant has no slot"
+    before.set_limit(1)
+    work()
+    assert history.started() == []
+    after.set_limit(1)
+    work()
+    assert history.started("other") == ["second"]
+    states = TenantJob.objects.order_by("pk").values_list("tenant_queue__tenant", "state")
+    assert list(states) == [("acme", State.CANCELED), ("other", State.FINISHED)]
+    assert counters_match()
