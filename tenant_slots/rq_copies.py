@@ -1,23 +1,37 @@
 """What came of each time that RQ enqueued a plain job, as RQ's record of the job says.
 
 RQ may deliver several times what it has enqueued once: a sweep pushes an id again that a worker has just taken, or RQ's
-scheduler pushes it in the moment in which its turn comes. Such copies have the time at which it was enqueued in common.
+scheduler pushes it in the moment in which its turn comes. Such copies have the time at which it was enqueued in common,
+or, where RQ's scheduler writes a moment too late what it has read, that at which the job was put off.
 Whatever is to run a job again, RQ's retry, a requeue by hand, its scheduler, enqueues it anew, at another time (RQ
 2.12, ``Queue._prepare_for_queue``).
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from redis.client import Pipeline
 from rq.job import Job
-from rq.utils import as_text, utcformat
+from rq.utils import as_text, str_to_date, utcformat
 
 RUN = "tenant_slots_copies_of"
 """Field of RQ's record of a plain job: the job's row, how many retries RQ has left it, and when that was enqueued which
 it stands for. Whoever ends the run adds that it has ended, see ``running/beside.py``.
 """
+
+PUT_OFF = "tenant_slots_put_off"
+"""Field of the same: when the job was put off last, as RQ says of every delivery that it ended. Where its turn has it
+enqueued, RQ takes that away; RQ's scheduler does not.
+"""
+
+HAS_ENDED = " ended"
+"""See ``running/beside.lua``."""
+
+LATE_SECONDS = 10
+"""For which RQ's scheduler may take at most to enqueue what it has read, of a thousand jobs at once."""
 
 NO_RETRIES = "-"
 
@@ -29,10 +43,26 @@ class Noted(NamedTuple):
     retries_left: str
     """As RQ writes it, or `NO_RETRIES`."""
     times: frozenset[str]
+    """Of what it stands for: when RQ has enqueued it, or when it was put off before."""
+
+    def is_copy(self, enqueued: str, ended: str) -> bool:
+        """Whether it stands for what RQ has enqueued at this time, and says of it that it ended at that one."""
+        if enqueued in self.times or ended not in self.times:
+            return enqueued in self.times
+        seconds = (str_to_date(enqueued) - str_to_date(max(self.times))).total_seconds()
+        return seconds < LATE_SECONDS
 
 
-OF_A_RUN = frozenset(("started_at", "ended_at", "last_heartbeat", "worker_name", "result", "exc_info", "meta"))
-"""What of RQ's record says what came of a run; the rest says what is to run, and how (RQ 2.12, ``Job.to_dict``)."""
+OF_A_RUN = frozenset(("last_heartbeat", "worker_name", "result", "exc_info", "meta"))
+"""What a run may add to RQ's record of another call; the rest says what that is (RQ 2.12, ``Job.to_dict``)."""
+
+
+class Told(Enum):
+    NOTHING = "nothing"
+    COPY = "copy"
+    """Its scheduler has enqueued, too late, what the delivery is."""
+    ANEW = "anew"
+    """Somebody has enqueued or scheduled it, now or for later."""
 
 
 class Times(NamedTuple):
@@ -51,12 +81,19 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
     Raises:
         RedisError: Redis cannot be asked.
     """
-    latest = _latest(rq_job)
-    if latest is None:
+    latest, put_off = _texts(rq_job, "enqueued_at", PUT_OFF)
+    if not latest:
         return
-    times = sorted({latest, _enqueued_at(rq_job)} - {""})
+    times = sorted({latest, _enqueued_at(rq_job), put_off} - {""})
     retries_left = NO_RETRIES if rq_job.retries_left is None else str(rq_job.retries_left)
-    rq_job.connection.hset(rq_job.key, RUN, " ".join([str(uuid), retries_left, *times]))
+    rq_job.ended_at = None  # what is read of the job from now on has not been put off
+    rq_job.connection.hset(rq_job.key, mapping={RUN: " ".join([str(uuid), retries_left, *times]), "ended_at": ""})
+
+
+def is_put_off(rq_job: Job, pipeline: Pipeline) -> None:
+    """RQ's record of it is told to be scheduled."""
+    if rq_job.ended_at is not None:
+        pipeline.hset(rq_job.key, PUT_OFF, utcformat(rq_job.ended_at))
 
 
 def keep_latest(rq_job: Job) -> None:
@@ -70,15 +107,17 @@ def keep_latest(rq_job: Job) -> None:
 
     def without_what_is_anew(*args: Any, **kwargs: Any) -> dict[str, Any]:
         fields: dict[str, Any] = to_dict(*args, **kwargs)
-        kept = OF_A_RUN
-        if _times_of(rq_job) == delivered:
+        is_own = _times_of(rq_job) != delivered  # RQ retries the run
+        told = told_since(rq_job, delivered)
+        if told is Told.ANEW:
+            kept = OF_A_RUN | ({"enqueued_at"} if is_own else set())
+            return {name: fields[name] for name in kept & fields.keys()}
+        if told is Told.NOTHING and not is_own:
             fields.pop("enqueued_at", None)
-        else:  # RQ retries the run
-            kept = OF_A_RUN | {"enqueued_at"}
-        return {name: fields[name] for name in kept & fields.keys()} if is_told_anew(rq_job, delivered) else fields
+        return fields
 
     def unless_anew(*args: Any, **kwargs: Any) -> None:
-        if not is_told_anew(rq_job, delivered):
+        if told_since(rq_job, delivered) is not Told.ANEW:
             cleanup(*args, **kwargs)
 
     rq_job.to_dict = without_what_is_anew  # type: ignore[method-assign]
@@ -91,8 +130,10 @@ def row_of(rq_job: Job) -> UUID | None:
     Raises:
         RedisError: Redis cannot be asked.
     """
-    noted = _noted(rq_job.connection.hget(rq_job.key, RUN))
-    return noted.uuid if noted and _enqueued_at(rq_job) in noted.times else None
+    (run,) = _texts(rq_job, RUN)
+    noted = _noted(run)
+    ended = "" if rq_job.ended_at is None else utcformat(rq_job.ended_at)
+    return noted.uuid if noted and noted.is_copy(_enqueued_at(rq_job), ended) else None
 
 
 def row_of_latest(rq_job: Job) -> UUID | None:
@@ -101,9 +142,9 @@ def row_of_latest(rq_job: Job) -> UUID | None:
     Raises:
         RedisError: Redis cannot be asked.
     """
-    latest, run = rq_job.connection.hmget(rq_job.key, "enqueued_at", RUN)
+    latest, ended, run = _texts(rq_job, "enqueued_at", "ended_at", RUN)
     noted = _noted(run)
-    return noted.uuid if noted and latest and as_text(latest) in noted.times else None
+    return noted.uuid if noted and latest and noted.is_copy(latest, ended) else None
 
 
 def is_told_since(uuid: UUID, rq_job: Job) -> bool:
@@ -115,17 +156,17 @@ def is_told_since(uuid: UUID, rq_job: Job) -> bool:
     Raises:
         RedisError: Redis cannot be asked.
     """
-    latest, retries_left, run = rq_job.connection.hmget(rq_job.key, "enqueued_at", "retries_left", RUN)
+    latest, ended, retries_left, run = _texts(rq_job, "enqueued_at", "ended_at", "retries_left", RUN)
     noted = _noted(run)
     if noted is None:  # the record that said it was deleted, and somebody has enqueued the job since
         return True
-    if noted.uuid != uuid or latest is None or as_text(latest) in noted.times:
+    if noted.uuid != uuid or not latest or noted.is_copy(latest, ended):
         return False
     return not retries_left or noted.retries_left != str(int(retries_left) + 1)
 
 
-def is_told_anew(rq_job: Job, delivered: Times | None = None) -> bool:
-    """Whether somebody else has enqueued the job, or its id, since this delivery of it was taken; now or for later.
+def told_since(rq_job: Job, delivered: Times | None = None) -> Told:
+    """What RQ was told of the job, or its id, since this delivery of it was taken.
 
     Args:
         delivered: of what was taken, where RQ may have enqueued `rq_job` again itself.
@@ -134,10 +175,12 @@ def is_told_anew(rq_job: Job, delivered: Times | None = None) -> bool:
         RedisError: Redis cannot be asked.
     """
     own = _times_of(rq_job)
-    made, latest = rq_job.connection.hmget(rq_job.key, "created_at", "enqueued_at")
-    if made is None:
-        return False
-    return Times(as_text(made), as_text(latest or b"")) not in (own, delivered or own)
+    made, latest, ended, run = _texts(rq_job, "created_at", "enqueued_at", "ended_at", RUN)
+    if not made or Times(made, latest) in (own, delivered or own):
+        return Told.NOTHING
+    noted = _noted(run)
+    is_copy = made == own.made and noted is not None and noted.is_copy(latest, ended)
+    return Told.COPY if is_copy else Told.ANEW
 
 
 def is_enqueued_anew(rq_job: Job) -> bool:
@@ -146,13 +189,13 @@ def is_enqueued_anew(rq_job: Job) -> bool:
     Raises:
         RedisError: Redis cannot be asked.
     """
-    return _latest(rq_job) not in (None, _enqueued_at(rq_job))
+    (latest,) = _texts(rq_job, "enqueued_at")
+    return latest not in ("", _enqueued_at(rq_job))
 
 
-def _latest(rq_job: Job) -> str | None:
-    """When RQ enqueued the job last; None if it has forgotten the job, or has never enqueued it."""
-    found = rq_job.connection.hget(rq_job.key, "enqueued_at")
-    return None if found is None else as_text(found)
+def _texts(rq_job: Job, *fields: str) -> list[str]:
+    """Of RQ's record of the job; empty where it has none."""
+    return [as_text(value or b"") for value in rq_job.connection.hmget(rq_job.key, *fields)]
 
 
 def _times_of(rq_job: Job) -> Times:
@@ -164,8 +207,8 @@ def _enqueued_at(rq_job: Job) -> str:
     return "" if rq_job.enqueued_at is None else utcformat(rq_job.enqueued_at)
 
 
-def _noted(run: bytes | str | None) -> Noted | None:
-    if run is None:
+def _noted(run: str) -> Noted | None:
+    if not run:
         return None
-    uuid, retries_left, *times = as_text(run).split()
+    uuid, retries_left, *times = run.removesuffix(HAS_ENDED).split()
     return Noted(UUID(uuid), retries_left, frozenset(times))

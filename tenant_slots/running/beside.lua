@@ -62,7 +62,7 @@ end
 
 function operations.has_ended(retries_left, queue)
   local of_run = noted()
-  if of_run then redis.call('HSET', record, RUN, of_run .. OURS) end
+  if of_run and of_run:sub(-#OURS) ~= OURS then redis.call('HSET', record, RUN, of_run .. OURS) end
   if is_retried_by_cleaning(retries_left) then redis.call('ZREM', SCHEDULED .. queue, id) end
   local kind, due, waits_in = marked()
   if kind == 'copy' then ends_copy(due, waits_in) end

@@ -31,6 +31,7 @@ from tenant_slots import rq_copies
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.models import State, TenantJob
+from tenant_slots.rq_copies import Told
 from tenant_slots.running import beside
 from tenant_slots.running.recording import persistently
 
@@ -118,8 +119,9 @@ def deferred(rq_job: Job, until: datetime | None = None, seconds: float | None =
     when = now() + timedelta(seconds=max(1, ceil(seconds)))
 
     def record(queue: Queue, pipeline: Pipeline, **_: object) -> None:
-        if not _is_canceled(rq_job) and not rq_copies.is_told_anew(rq_job):
+        if not _is_canceled(rq_job) and rq_copies.told_since(rq_job) is not Told.ANEW:
             queue.schedule_job(rq_job, when, pipeline=pipeline)
+            rq_copies.is_put_off(rq_job, pipeline)
 
     return _recorded_by(rq_job, record)
 

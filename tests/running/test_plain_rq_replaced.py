@@ -10,10 +10,11 @@ import django_rq
 import pytest
 from rq import Queue, Retry, get_current_job
 from rq.job import Job, JobStatus
+from rq.registry import ScheduledJobRegistry
 from rq.scheduler import RQScheduler
 
 from tenant_slots import rq_copies, tenant_job
-from tenant_slots.models import State, TenantJob
+from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running import beside, deliveries
 from tests import jobs
 from tests.factories import DeafWorker, counters_match, in_rq, tenant_queue, work
@@ -112,7 +113,7 @@ def test_what_is_enqueued_with_other_arguments_while_it_runs_runs_with_these(
 def test_control_a_run_that_keeps_nothing_of_it_has_its_own_arguments_run_again(
     queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rq_copies, "is_told_anew", lambda *_: False)
+    monkeypatch.setattr(rq_copies, "told_since", lambda *_: rq_copies.Told.NOTHING)
     meanwhile.append(lambda rq_job: queue.enqueue(meets, "acme", "second", history.path, job_id=rq_job.id))
     queue.enqueue(meets, "acme", "first", history.path)
     work()
@@ -197,4 +198,109 @@ def test_an_id_that_is_enqueued_for_another_tenant_takes_a_slot_of_that_one(
     assert history.started("other") == ["second"]
     states = TenantJob.objects.order_by("pk").values_list("tenant_queue__tenant", "state")
     assert list(states) == [("acme", State.CANCELED), ("other", State.FINISHED)]
+    assert counters_match()
+
+
+def put_off(queue: Queue, history: History, name: str, **options: Any) -> Job:
+    row = tenant_queue("acme", max_job=0)
+    rq_job = queue.enqueue(meets, "acme", name, history.path, **options)
+    work()
+    row.set_limit(1)
+    assert in_rq() == 1, "its turn has come"
+    return rq_job
+
+
+def read_by_scheduler(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    """What is put off, as RQ's scheduler reads it a moment before its turn comes."""
+    read: list[Job] = []
+    requeue = ScheduledJobRegistry.requeue
+
+    def after_a_look(registry: ScheduledJobRegistry, job: Job, **kwargs: Any) -> Job:
+        read.append(Job.fetch(job.id, queue.connection))
+        return requeue(registry, job, **kwargs)
+
+    monkeypatch.setattr(ScheduledJobRegistry, "requeue", after_a_look)
+    return read
+
+
+@pytest.mark.parametrize(
+    ("moment", "result_ttl"),
+    [
+        ("before it begins", 0),
+        ("before it begins", 500),
+        ("while it runs", 0),
+        ("while it runs", 500),
+        ("while it runs, and is taken", 0),
+        ("while it runs, and is taken", 500),
+        ("afterwards", 500),  # with 0 there is no record that knew of the run
+    ],
+)
+def test_what_rqs_scheduler_enqueues_a_moment_after_its_turn_has_come_runs_once(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, moment: str, result_ttl: int
+) -> None:
+    read = read_by_scheduler(queue, monkeypatch)
+    rq_job = put_off(queue, history, "once", result_ttl=result_ttl)
+
+    def late(*_: Any) -> None:
+        queue._enqueue_job(read.pop())
+        if moment.endswith("taken"):
+            taken_by_another_worker(queue)
+
+    if moment == "before it begins":
+        late()
+    meanwhile.extend([late] * moment.startswith("while"))
+    work_once(queue)
+    if moment == "afterwards":
+        late()
+    assert not read
+    work()
+    assert history.started() == ["once"]
+    assert (queue.scheduled_job_registry.count, in_rq()) == (0, 0)
+    lasts = queue.connection.ttl(rq_job.key)
+    assert 0 < lasts <= 500 if result_ttl else lasts == -2, "RQ's record would stay for ever"
+    assert counters_match()
+
+
+def test_control_without_when_it_was_put_off_that_is_taken_for_a_new_one(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = read_by_scheduler(queue, monkeypatch)
+    monkeypatch.setattr(rq_copies, "is_put_off", lambda *_: None)
+    put_off(queue, history, "twice")
+    meanwhile.append(lambda _: queue._enqueue_job(read.pop()))
+    work()
+    assert history.started() == ["twice"] * 2
+
+
+def test_a_job_that_was_read_while_it_was_put_off_and_is_enqueued_long_after_that_runs(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = read_by_scheduler(queue, monkeypatch)
+    put_off(queue, history, "again")
+    work()
+    monkeypatch.setattr(rq_copies, "LATE_SECONDS", 0)
+    queue.enqueue_job(read.pop())
+    work()
+    assert history.started() == ["again"] * 2
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_one_that_was_put_off_and_that_rqs_scheduler_brings_back_runs_again_where_it_is_enqueued_anew(
+    queue: Queue, history: History, saves: bool
+) -> None:
+    """RQ's scheduler leaves in the record that it was put off."""
+    tenant_queue("acme", max_job=0)
+    rq_job = queue.enqueue(meets, "acme", "again", history.path)
+    work()
+    TenantQueue.objects.update(max_job=1)
+    make_due(queue, rq_job)
+
+    def anew(running: Job) -> None:
+        if saves:
+            running.save()
+        queue.enqueue_job(Job.fetch(rq_job.id, queue.connection))
+
+    meanwhile.append(anew)
+    work()
+    assert history.started() == ["again"] * 2
     assert counters_match()
