@@ -88,7 +88,7 @@ def copy_ignored(rq_job: Job, job: TenantJob | None) -> Retry:
         job: as of `ignored`: the row of a later run, if there is one.
     """
     if job is None or job.has_ended:
-        if rq_job.connection.zscore(_scheduled(rq_job).key, rq_job.id) is not None:
+        if rq_job.connection.zscore(_scheduled(rq_job, rq_job.origin).key, rq_job.id) is not None:
             rq_job.set_status(JobStatus.SCHEDULED)
             return _left_as_it_was(rq_job)
         if rq_copies.is_enqueued_anew(rq_job):
@@ -124,6 +124,15 @@ def deferred(rq_job: Job, until: datetime | None = None, seconds: float | None =
             rq_copies.is_put_off(rq_job, pipeline)
 
     return _recorded_by(rq_job, record)
+
+
+def is_not_brought_back(rq_job: Job, origin: str) -> None:
+    """The job goes through another queue by now: RQ's scheduler is not to enqueue it in the one where it was put off.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    _scheduled(rq_job, origin).remove(rq_job)
 
 
 def later(rq_job: Job, job: TenantJob, *, is_anew: bool) -> Retry:
@@ -194,8 +203,8 @@ def _is_canceled(rq_job: Job) -> bool:
     return status is not None and as_text(status) == JobStatus.CANCELED
 
 
-def _scheduled(rq_job: Job) -> ScheduledJobRegistry:
-    return ScheduledJobRegistry(rq_job.origin, connection=rq_job.connection)  # type: ignore[no-untyped-call]
+def _scheduled(rq_job: Job, origin: str) -> ScheduledJobRegistry:
+    return ScheduledJobRegistry(origin, connection=rq_job.connection)  # type: ignore[no-untyped-call]
 
 
 def _left_as_it_was(rq_job: Job) -> Retry:

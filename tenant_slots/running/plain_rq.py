@@ -22,6 +22,7 @@ from tenant_slots.db.transactions import bounded_at_once
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.exceptions import InvalidOption, UnknownQueue
 from tenant_slots.models import State, TenantJob, TenantJobQuerySet, TenantQueue, overflow_queue_of
+from tenant_slots.models.states import UNADMITTED
 from tenant_slots.queue_directory import OUT_OF_REACH
 from tenant_slots.repair import lost_runs
 from tenant_slots.running import beside, deliveries
@@ -320,9 +321,11 @@ def _from_earlier_try(tenant_queue: TenantQueue, rq_job: Job) -> TenantJob | Non
 
 
 def _was_overwritten(found: TenantJob, tenant_queue: TenantQueue, rq_job: Job) -> bool:
+    return found.tenant_queue_id != tenant_queue.pk and _is_of_same_redis(found, rq_job)
+
+
+def _is_of_same_redis(found: TenantJob, rq_job: Job) -> bool:
     """Another Redis may have a job with this id too."""
-    if found.tenant_queue_id == tenant_queue.pk:
-        return False
     with suppress(UnknownQueue):
         return found.rq_queue_name in queue_directory.queues_beside(rq_job.origin)
     return False
@@ -330,6 +333,7 @@ def _was_overwritten(found: TenantJob, tenant_queue: TenantQueue, rq_job: Job) -
 
 def _joined(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, key: str) -> TenantJob:
     """The job's row from an earlier try, else a new one at the end of the backlog."""
+    rq_queue = overflow_queue_of(rq_job.origin, tenant_queue.queue)
     found = _from_earlier_try(tenant_queue, rq_job)
     if found is None:
         try:
@@ -338,7 +342,7 @@ def _joined(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, 
                     tenant_queue=tenant_queue,
                     task=task.path,
                     rq_job_id=rq_job.id,
-                    rq_queue=overflow_queue_of(rq_job.origin, tenant_queue.queue),
+                    rq_queue=rq_queue,
                     key=key,
                     context=context.context_in(rq_job.meta),
                 )
@@ -346,8 +350,17 @@ def _joined(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, 
             found = _placed(rq_job).first()
             if found is None:
                 raise
-    if found.state == State.SCHEDULED or found.asks:
-        with bounded_at_once(app_settings.DATABASE, tenant_queue):
-            TenantJob.objects.unadmitted().filter(pk=found.pk).update(state=State.WAITING, asks=False)
-        found.refresh_from_db(fields=["state"])
-    return found
+    return _as_delivered(found, rq_queue, rq_job)
+
+
+def _as_delivered(job: TenantJob, rq_queue: str, rq_job: Job) -> TenantJob:
+    """It waits in the queue of RQ that it comes through, whatever its `on_busy` or an earlier delivery has said."""
+    is_moved = job.rq_queue != rq_queue and job.state in UNADMITTED and _is_of_same_redis(job, rq_job)
+    if is_moved:
+        deliveries.is_not_brought_back(rq_job, job.rq_queue_name)
+    if job.state == State.SCHEDULED or job.asks or is_moved:
+        changes = {"state": State.WAITING, "asks": False, "rq_queue": rq_queue if is_moved else job.rq_queue}
+        with bounded_at_once(app_settings.DATABASE, job.tenant_queue):
+            TenantJob.objects.unadmitted().filter(pk=job.pk).update(**changes)
+        job.refresh_from_db(fields=["state", "rq_queue"])
+    return job

@@ -15,7 +15,7 @@ from rq.scheduler import RQScheduler
 
 from tenant_slots import rq_copies, tenant_job
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.running import beside, deliveries
+from tenant_slots.running import beside, deliveries, plain_rq
 from tests import jobs
 from tests.factories import DeafWorker, counters_match, in_rq, tenant_queue, work
 from tests.history import History
@@ -304,3 +304,38 @@ def test_one_that_was_put_off_and_that_rqs_scheduler_brings_back_runs_again_wher
     work()
     assert history.started() == ["again"] * 2
     assert counters_match()
+
+
+def move_by_hand(queue: Queue, other: Queue, rq_job: Job) -> None:
+    queue.scheduled_job_registry.remove(rq_job)
+    other.enqueue_job(Job.fetch(rq_job.id, queue.connection))
+
+
+def enqueue_there(queue: Queue, other: Queue, rq_job: Job) -> None:
+    other.enqueue(meets, *rq_job.args, job_id=rq_job.id)
+
+
+@pytest.mark.parametrize("move", [move_by_hand, enqueue_there])
+@pytest.mark.parametrize("is_on_same_redis", [True, pytest.param(False, id="control")])
+def test_a_job_that_is_put_off_and_goes_through_another_queue_of_rq_waits_for_workers_of_that_one(
+    queue: Queue,
+    history: History,
+    monkeypatch: pytest.MonkeyPatch,
+    move: Callable[[Queue, Queue, Job], None],
+    is_on_same_redis: bool,
+) -> None:
+    """And RQ's scheduler brings it back to neither once it has run."""
+    if not is_on_same_redis:
+        monkeypatch.setattr(plain_rq, "_is_of_same_redis", lambda *_: False)
+    other, row = django_rq.get_queue("imports_bulk"), tenant_queue("acme", max_job=0)
+    rq_job = queue.enqueue(meets, "acme", "once", history.path)
+    work()
+    move(queue, other, rq_job)
+    work("imports_bulk")
+    assert (history.started(), in_rq("imports_bulk")) == ([], 0)
+    row.set_limit(1)
+    work("imports_bulk")
+    assert (queue.scheduled_job_registry.count, other.scheduled_job_registry.count) == (0, int(not is_on_same_redis))
+    if is_on_same_redis:
+        assert history.started() == ["once"]
+        assert counters_match()
