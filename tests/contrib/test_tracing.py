@@ -852,6 +852,17 @@ def test_what_a_worker_does_by_itself_is_not_observed_but_what_it_logs_and_what_
         assert observed() == everything
 
 
+def test_what_a_work_horse_waits_for_when_it_parts_is_what_its_jobs_have_sent() -> None:
+    """It has parted from the job's scope by then."""
+    with sentry_on(InMemory()), sentry_sdk.new_scope():
+        client = sentry_sdk.get_client()
+        client.options["transport"] = InMemory  # a class, as where projects name none: each client makes one of its own
+        unobserved.stop_observing()
+        assert sentry_sdk.get_client() is not client
+        assert sentry_sdk.get_client().transport is client.transport
+        unobserved.observe_again()
+
+
 def test_nor_is_it_by_the_instrumentations_of_opentelemetry() -> None:
     def is_suppressed() -> bool:
         return bool(context.get_value("suppress_instrumentation"))
