@@ -857,6 +857,17 @@ function operations.give_up(queue, feeder)
   if somebody_waits(queue) then wake_somebody(queue) end
 end
 
+-- Those of these tenants that have no place there, and of which it is not known either that they wait for a slot.
+function operations.unknown(queue)
+  local tenants, found = rest(1), {}
+  fetch(tenants)
+  for _, tenant in ipairs(tenants) do
+    local record = read(queue, tenant)
+    if record.parked == 0 and not place_of(record) then found[#found + 1] = tenant end
+  end
+  return found
+end
+
 -- The first ones that have a turn while nobody listens.
 function operations.heads(queue)
   return redis.call('ZRANGEBYSCORE', key('order', queue), '-inf', '(' .. string.format('%.17g', BEHIND), 'LIMIT', 0, FIELDS)

@@ -342,6 +342,18 @@ def known(rq_queue: str, tenant_queue_ids: Sequence[int]) -> Iterator[int]:
         yield from (pk for pk, score in zip(some, scores, strict=True) if score is not None)
 
 
+def unknown(rq_queue: str, tenant_queue_ids: Sequence[int]) -> Iterator[int]:
+    """Those of the tenants that neither stand in the order nor have left it because they were full: a slot of theirs
+    that becomes free in another queue leads to no turn in this one.
+
+    Raises:
+        RedisError: on the first one that is asked for.
+    """
+    for start in range(0, len(tenant_queue_ids), TENANTS_PER_CALL):
+        some = tenant_queue_ids[start : start + TENANTS_PER_CALL]
+        yield from (int(pk) for pk in _ask(rq_queue, "unknown", rq_queue, *some))
+
+
 def tenants_in(rq_queue: str) -> int:
     """How many tenants stand in the order. Raises as `queue_directory.reaching`."""
     with queue_directory.reaching(rq_queue) as queue:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db.models import CharField, Count, Exists, F, OuterRef, Q, QuerySet, Value, Window
+from django.db.models import BooleanField, CharField, Count, Exists, F, OuterRef, Q, QuerySet, Value, Window
 from django.db.models.functions import RowNumber
 
 from tenant_slots import chains, charges, dispatch, fair_order, logs, owners, queue_directory, rates, rests
@@ -183,16 +183,31 @@ def to_ask() -> TenantJobQuerySet:
     return TenantJob.objects.waiting().filter(asks=True)
 
 
-def with_something_to_run() -> dict[str, list[tuple[int, int]]]:
-    """Tenant queues that have a waiting job and a free slot for it, with their share, by the RQ queue of the job."""
+class WithWork(NamedTuple):
+    """Tenant queues with a waiting job, with their share, by the RQ queue of the job."""
+
+    startable: dict[str, list[tuple[int, int]]]
+    """There is a free slot for it."""
+    beside: dict[str, list[tuple[int, int]]]
+    """A job in another RQ queue has a slot of theirs."""
+
+
+def with_work() -> WithWork:
+    """One query. Those `beside` are read from the jobs that hold slots, which are as many as workers."""
     names = usable_queues()
-    own, *overflow = (_free_with_waiting(name) for name in ("", *names))
-    found: dict[str, list[tuple[int, int]]] = {}
-    for pk, queue, share, name in own.union(*overflow, all=True):
+    asked = (with_waiting(name) for with_waiting in (_free_with_waiting, _waiting_beside) for name in ("", *names))
+    found = WithWork({}, {})
+    for pk, queue, share, name, is_startable in next(asked).union(*asked, all=True):
         rq_queue = rq_queue_of(name, queue)
         if rq_queue in names:  # the doctor names others
-            found.setdefault(rq_queue, []).append((pk, share))
+            rows = found.startable if is_startable else found.beside
+            rows.setdefault(rq_queue, []).append((pk, share))
     return found
+
+
+def with_something_to_run() -> dict[str, list[tuple[int, int]]]:
+    """Tenant queues that have a waiting job and a free slot for it, with their share, by the RQ queue of the job."""
+    return with_work().startable
 
 
 def _free_with_waiting(overflow_queue: str) -> QuerySet[Any, Any]:
@@ -201,8 +216,16 @@ def _free_with_waiting(overflow_queue: str) -> QuerySet[Any, Any]:
     full = held.values("key").annotate(held=Count("pk")).filter(held__gte=F("tenant_queue__max_job_per_key"))
     below_cap = Q(max_job_per_key=None) | Exists(waiting.exclude(key__in=full.values("key")))
     free: QuerySet[TenantQueue] = TenantQueue.objects.filter(rates.allows(1), rests.is_over()).with_free(1)
-    name = Value(overflow_queue, CharField())
-    return free.filter(Exists(waiting), below_cap).order_by().values_list("pk", "queue", "share", name)
+    named = Value(overflow_queue, CharField()), Value(True, BooleanField())
+    return free.filter(Exists(waiting), below_cap).order_by().values_list("pk", "queue", "share", *named)
+
+
+def _waiting_beside(rq_queue: str) -> QuerySet[Any, Any]:
+    waiting = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("tenant_queue"), rq_queue=rq_queue)
+    held = TenantJob.objects.holding().exclude(rq_queue=rq_queue).filter(Exists(waiting), tenant_queue__paused=False)
+    row = ("tenant_queue", "tenant_queue__queue", "tenant_queue__share")
+    named = Value(rq_queue, CharField()), Value(False, BooleanField())
+    return held.order_by().values_list(*row, *named).distinct()
 
 
 def stranded() -> Iterator[tuple[str, int]]:
@@ -223,6 +246,22 @@ def stranded_among(found: dict[str, list[tuple[int, int]]]) -> Iterator[tuple[st
             logger.warning("the order of tenants in queue %s cannot be asked: %s", rq_queue, error, extra=about_queue)
         else:
             yield rq_queue, [(pk, share) for pk, share in rows if pk not in known]
+
+
+def forgotten_among(beside: dict[str, list[tuple[int, int]]]) -> Iterator[tuple[str, list[tuple[int, int]]]]:
+    """Those of `WithWork.beside` of which the RQ queue does not know.
+
+    Their slot goes from job to job in the queue that knows them, so that no sweep may ever find it free.
+    """
+    for rq_queue, rows in beside.items():
+        try:
+            unknown = set(fair_order.unknown(rq_queue, [pk for pk, _ in rows]))
+        except queue_directory.OUT_OF_REACH as error:
+            about_queue = logs.about_named(queue=rq_queue)
+            logger.warning("the order of tenants in queue %s cannot be asked: %s", rq_queue, error, extra=about_queue)
+        else:
+            if unknown:
+                yield rq_queue, [(pk, share) for pk, share in rows if pk in unknown]
 
 
 class UnderWay(NamedTuple):

@@ -300,12 +300,15 @@ def offer(report: Report, contact: Contact) -> None:
     """Tenants with a waiting job and a free slot: that they are in the order of tenants is forgotten with Redis.
 
     Those that are in it are left as they are: there may be a hundred thousand. Somebody may have died before he filled
-    the window all the same.
+    the window all the same. Forgotten is too where else a tenant waits for a slot that it has in use: it is offered
+    there, and found to be full.
     """
-    found = findings.with_something_to_run()
-    shares.set_right(found)
-    for rq_queue, rows in findings.stranded_among(found):
+    found = findings.with_work()
+    shares.set_right(found.startable)
+    for rq_queue, rows in findings.stranded_among(found.startable):
         report.admitted += len(transitions.offer_again(rq_queue, rows))
+    for rq_queue, rows in findings.forgotten_among(found.beside):
+        report.admitted += len(transitions.offer_many(rq_queue, rows))
 
 
 def charge(report: Report, contact: Contact) -> None:

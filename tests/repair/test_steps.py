@@ -23,7 +23,7 @@ from rq.job import Job
 from tenant_slots import fair_order, owners, slots, transitions
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.exceptions import TenantQueueLocked
-from tenant_slots.fair_order import Turn
+from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import doctor, findings, lost_runs, silence, steps
 from tenant_slots.repair.contact import Contact
@@ -52,6 +52,8 @@ from tests.order_records import records
 from tests.repair.sweeps import LongContact, sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+BULK = "imports_bulk"
 
 
 def test_the_slot_of_an_owner_whose_process_is_gone_is_reclaimed_at_once() -> None:
@@ -535,6 +537,35 @@ def test_a_sweep_offers_who_is_not_in_the_order_and_leaves_the_others_as_they_ar
     assert {(turn.tenant_queue_id, turn.offers) for turn in turns if isinstance(turn, Turn)} == {
         (row.pk, 1) for row in rows
     }
+
+
+@pytest.mark.parametrize(("held_in", "waits_in"), [("", BULK), (BULK, ""), (BULK, "imports_slow")])
+def test_a_sweep_offers_where_else_a_tenant_waits_for_a_slot_that_it_has_in_use(held_in: str, waits_in: str) -> None:
+    """It need not be free at any sweep: where it is known it goes from job to job."""
+    row = tenant_queue()
+    running = running_job(row, another_process(), rq_queue=held_in)
+    waiting_job(row, rq_queue=held_in), waiting_job(row, rq_queue=waits_in)
+    redis_forgets()
+    sweep_now()
+    there = waits_in or "imports"
+    turn, _ = fair_order.take("rq:worker:another", [there], waits=True)
+    assert isinstance(turn, Turn)
+    assert turn.tenant_queue_id == row.pk
+    fair_order.drop(turn, is_full=True, is_shut=True)
+    sweep_now()
+    assert fair_order.take("rq:worker:another", [there], waits=True)[0] is None, "it is known to be full"
+    assert there in fair_order.freed(Freed(row.pk, 1.0, running.rq_queue_name))
+
+
+def test_a_sweep_offers_nobody_beside_the_queue_of_its_slot_who_is_paused_or_waits_there_only() -> None:
+    paused, waits_there = tenant_queue("paused", paused=True, current_job=1), tenant_queue("waits there")
+    waiting_job(paused, state=State.QUEUED, admitted_at=in_seconds(0), attempt=1)
+    waiting_job(paused, rq_queue=BULK)
+    running_job(waits_there, another_process(), rq_queue=BULK)
+    waiting_job(waits_there, rq_queue=BULK)
+    redis_forgets()
+    sweep_now()
+    assert fair_order.tenants_in(BULK) == fair_order.tenants_in("imports") == 0
 
 
 def test_a_sweep_fills_the_window_for_tenants_that_are_in_the_order() -> None:
