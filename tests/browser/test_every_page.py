@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from axe_playwright_python.sync_playwright import Axe
 from django.test import Client
 from playwright.sync_api import expect
 
+from tenant_slots.db import clock
 from tenant_slots.models import State
-from tests.admin.site import JOBS, QUEUES
+from tests.admin.site import JOBS, QUEUES, change_page
 from tests.browser.every_page import VARIANTS, filled
 from tests.factories import tenant_queue, waiting_job
 
@@ -179,6 +181,16 @@ def test_beside_the_navigation_of_a_tablet_the_number_and_the_button_of_a_group_
     button = page.locator("td.slots-to-click input[type=submit]").first.bounding_box()
     edge = page.locator(".slots-scroll").first.bounding_box()
     assert button["x"] + button["width"] <= edge["x"] + edge["width"]
+
+
+@pytest.mark.parametrize(
+    "reason", ["HTTP 429, as on any day on which the books are closed", f"https://shop.example/{'a' * 60}"]
+)
+def test_why_a_tenant_queue_rests_fits_a_phone(boss: Client, open_page: Any, reason: str) -> None:
+    row = tenant_queue(rests_until=clock.now() + timedelta(hours=1), rest_reason=reason)
+    page = open_page(boss, change_page(row), **VARIANTS["390"])
+    expect(page.locator(".slots-heading .slots-pill")).to_contain_text(reason[:20])
+    assert page.evaluate(TOO_WIDE) == []
 
 
 def test_the_state_of_a_job_stays_on_one_line(boss: Client, open_page: Any) -> None:
