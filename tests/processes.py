@@ -104,13 +104,13 @@ class Workers:
     def stop(self) -> None:
         """Kills them, in whatever state the test has left them: to end politely takes RQ a second or two."""
         for process in self.processes:
-            children = _children(process.pid)  # RQ's scheduler among them, which outlives a killed worker
+            offspring = _offspring(process.pid)  # RQ's scheduler among it, which outlives a worker, also a pool's
             process.kill()
             process.wait()
-            for child in children:
+            for pid in offspring:
                 with suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
-            wait_until(lambda children=children: not any(map(_is_alive, children)))  # with their database sessions
+                    os.kill(pid, signal.SIGKILL)
+            wait_until(lambda offspring=offspring: not any(map(_is_alive, offspring)))  # with their database sessions
 
     @staticmethod
     def _registered() -> int:
@@ -129,6 +129,12 @@ def _children(pid: int) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+
+
+def _offspring(pid: int) -> list[int]:
+    """Children, and theirs."""
+    children = _children(pid)
+    return [*children, *(one for child in children for one in _offspring(child))]
 
 
 def environment(worker_class: str | None = None) -> dict[str, str]:

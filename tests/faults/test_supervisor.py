@@ -380,6 +380,7 @@ def killed_inside_a_release(
     armed = tmp_path / "armed"
     plan = "tenant_slots.moves:leave_at_once after worker-SIGKILL"
     workers.variables["TEST_STEP_BY_STEP"] = "yes"  # one statement leaves no transaction open in between
+    workers.variables["TEST_STANDSTILL"] = "yes"  # or the server would end the session half a lease later
     workers.variables["TEST_ANNOUNCED_AFTER"] = "60"  # until then the worker keeps the session that it has begun with
     (unlucky,) = workers.start(1, "--with-scheduler", worker_class=workers.with_sabotage(plan, armed, worker_class))
     scheduler = scheduler_of(unlucky.pid)

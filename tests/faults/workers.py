@@ -19,7 +19,7 @@ from django.db import connections
 from django.utils.module_loading import import_string
 
 from tenant_slots import locks, moves, owners, queue_directory, signals, slots, statements
-from tenant_slots.db import sessions
+from tenant_slots.db import sessions, transactions
 from tenant_slots.models import State
 from tenant_slots.repair import steps
 from tenant_slots.repair.contact import Contact
@@ -110,7 +110,8 @@ class SabotagedWorker(TenantWorker):
 
     A signal is for the process that calls the function, "worker-SIGKILL" for the worker whose child that may be. With
     TEST_STEP_BY_STEP no release is one statement, as in a database with a rule on one of our tables. For
-    TEST_ANNOUNCED_AFTER seconds a run is short, so that its worker keeps its session.
+    TEST_ANNOUNCED_AFTER seconds a run is short, so that its worker keeps its session. With TEST_STANDSTILL the server
+    ends no session that stands still in a transaction.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -358,6 +359,8 @@ def sabotage(plan: str, armed: Path) -> None:
     """Act once, before or after the first call of any of the functions that the plan names."""
     if "TEST_STEP_BY_STEP" in os.environ:
         locks._step_by_step.add("default")
+    if "TEST_STANDSTILL" in os.environ:
+        transactions.STANDSTILL_SHARE = 0
     if "TEST_ANNOUNCED_AFTER" in os.environ:
         supervisor.ANNOUNCED_AFTER = float(os.environ["TEST_ANNOUNCED_AFTER"])
     targets, moment, action = plan.split()
