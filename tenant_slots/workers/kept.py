@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db import Error, connections
 
-from tenant_slots import charges, logs, transitions
+from tenant_slots import charges, logs, owners, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.transactions import waiting_at_most
 from tenant_slots.memory_file import disk_file
@@ -47,7 +47,11 @@ class Ending:
 
 
 class KeptEndings:
-    """The endings of one worker, oldest first. How many there are only the length of an outage bounds."""
+    """The endings of one worker, oldest first. How many there are only the length of an outage bounds.
+
+    Their runs are this process', which a sweep of its own would take for lost otherwise: TenantSimpleWorker has others
+    by then. The row that somebody held when an end was to be recorded may be free when it sweeps.
+    """
 
     def __init__(self) -> None:
         self._endings: dict[Token, Ending] = {}
@@ -72,6 +76,7 @@ class KeptEndings:
         else:
             self._bytes += size
         self._endings[ending.run] = ending
+        owners.runs_here.add(ending.run[1])
 
     def whole(self) -> list[Ending]:
         return [self._with_left(ending) for ending in list(self._endings.values())]
@@ -80,6 +85,7 @@ class KeptEndings:
         for run in runs:
             self._endings.pop(run, None)
             self._on_disk.pop(run, None)
+            owners.runs_here.discard(run[1])
         if not self._endings:
             self._bytes = 0
             if self._file is not None:

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from django.db import DatabaseError, InterfaceError, OperationalError, connection, transaction
 
-from tenant_slots import slots
+from tenant_slots import owners, slots
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.owners import this_process
+from tenant_slots.repair import steps
+from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.workers import kept
 from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.kept import Ending, KeptEndings
@@ -197,3 +200,19 @@ def test_an_end_that_was_recorded_already_is_none_of_the_attempt_that_was_admitt
     assert list(kept.settle([again])) == [ended.run]
     assert (fresh(job).state, job.attempt, job.crashes) == (State.QUEUED, 2, 1)
     assert counters_match()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_kept", [True, pytest.param(False, id="control: it has forgotten the run")])
+def test_a_sweep_of_the_process_that_keeps_an_end_leaves_it_to_be_recorded(is_kept: bool) -> None:
+    """As TenantSimpleWorker sweeps: whoever had the row when the end was to be recorded may have let go of it since."""
+    keeper, process = KeptEndings(), this_process("one", beats=True)
+    job = running_job(tenant_queue(), process)
+    keeper.add(Ending((job.pk, job.token), {"state": State.FINISHED}))
+    if not is_kept:
+        keeper.remove(keeper.runs())
+    Sweeper("one").run([steps.reclaim_local])
+    keeper.remove(list(kept.settle(keeper.whole())))
+    assert fresh(job).state == (State.FINISHED if is_kept else State.QUEUED)
+    assert (job.interruptions + job.crashes, len(keeper)) == (0 if is_kept else 1, 0)
+    assert job.token not in owners.runs_here
