@@ -6,7 +6,7 @@ Nothing here changes or locks a row.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -183,12 +183,19 @@ def to_ask() -> TenantJobQuerySet:
     return TenantJob.objects.waiting().filter(asks=True)
 
 
+Shares = list[tuple[int, int]]
+"""Tenant queues, each with its share."""
+
+ByQueue = dict[str, Shares]
+"""By the RQ queue."""
+
+
 class WithWork(NamedTuple):
     """Tenant queues with a waiting job, with their share, by the RQ queue of the job."""
 
-    startable: dict[str, list[tuple[int, int]]]
+    startable: ByQueue
     """There is a free slot for it."""
-    beside: dict[str, list[tuple[int, int]]]
+    beside: ByQueue
     """A job in another RQ queue has a slot of theirs."""
 
 
@@ -205,7 +212,7 @@ def with_work() -> WithWork:
     return found
 
 
-def with_something_to_run() -> dict[str, list[tuple[int, int]]]:
+def with_something_to_run() -> ByQueue:
     """Tenant queues that have a waiting job and a free slot for it, with their share, by the RQ queue of the job."""
     return with_work().startable
 
@@ -233,35 +240,35 @@ def stranded() -> Iterator[tuple[str, int]]:
     return ((rq_queue, pk) for rq_queue, rows in stranded_among(with_something_to_run()) for pk, _ in rows)
 
 
-def stranded_among(found: dict[str, list[tuple[int, int]]]) -> Iterator[tuple[str, list[tuple[int, int]]]]:
+def stranded_among(found: ByQueue) -> Iterator[tuple[str, Shares]]:
     """The same by RQ queue, with their share; none in a queue where only others have something to run.
 
     Queues whose Redis cannot be asked are left out.
     """
-    for rq_queue, rows in found.items():
-        try:
-            known = set(fair_order.known(rq_queue, [pk for pk, _ in rows]))
-        except queue_directory.OUT_OF_REACH as error:
-            about_queue = logs.about_named(queue=rq_queue)
-            logger.warning("the order of tenants in queue %s cannot be asked: %s", rq_queue, error, extra=about_queue)
-        else:
-            yield rq_queue, [(pk, share) for pk, share in rows if pk not in known]
+    for rq_queue, rows, known in _answered(found, fair_order.known):
+        yield rq_queue, [(pk, share) for pk, share in rows if pk not in known]
 
 
-def forgotten_among(beside: dict[str, list[tuple[int, int]]]) -> Iterator[tuple[str, list[tuple[int, int]]]]:
+def forgotten_among(beside: ByQueue) -> Iterator[tuple[str, Shares]]:
     """Those of `WithWork.beside` of which the RQ queue does not know.
 
     Their slot goes from job to job in the queue that knows them, so that no sweep may ever find it free.
     """
-    for rq_queue, rows in beside.items():
+    for rq_queue, rows, unknown in _answered(beside, fair_order.unknown):
+        if unknown:
+            yield rq_queue, [(pk, share) for pk, share in rows if pk in unknown]
+
+
+def _answered(found: ByQueue, ask: Callable[[str, list[int]], Iterable[int]]) -> Iterator[tuple[str, Shares, set[int]]]:
+    """What the order of each RQ queue says of these tenants; nothing where its Redis cannot be asked."""
+    for rq_queue, rows in found.items():
         try:
-            unknown = set(fair_order.unknown(rq_queue, [pk for pk, _ in rows]))
+            answer = set(ask(rq_queue, [pk for pk, _ in rows]))
         except queue_directory.OUT_OF_REACH as error:
             about_queue = logs.about_named(queue=rq_queue)
             logger.warning("the order of tenants in queue %s cannot be asked: %s", rq_queue, error, extra=about_queue)
         else:
-            if unknown:
-                yield rq_queue, [(pk, share) for pk, share in rows if pk in unknown]
+            yield rq_queue, rows, answer
 
 
 class UnderWay(NamedTuple):

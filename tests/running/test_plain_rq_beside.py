@@ -8,30 +8,18 @@ from typing import Any
 
 import django_rq
 import pytest
-from rq import Callback, Queue, Retry, get_current_job
+from rq import Callback, Queue, Retry
 from rq.job import Job, JobStatus
-from rq.scheduler import RQScheduler
 
-from tenant_slots import rq_copies, tenant_job
+from tenant_slots import rq_copies
 from tenant_slots.models import State, TenantJob
 from tenant_slots.running import beside
 from tests import jobs
-from tests.factories import DeafWorker, counters_match, in_rq, tenant_queue, work
+from tests.factories import counters_match, in_rq, tenant_queue, work
 from tests.history import History
+from tests.running.meeting import make_due, meanwhile, meets, work_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-meanwhile: list[Callable[[Job], None]] = []
-"""What the first run does."""
-
-
-@tenant_job("imports", tenant="tenant")
-def meets(tenant: str, name: str, history: str) -> None:
-    jobs.note(history, "start", tenant, name)
-    rq_job = get_current_job()
-    assert rq_job is not None
-    if meanwhile:
-        meanwhile.pop()(rq_job)
 
 
 @pytest.fixture(autouse=True)
@@ -45,21 +33,8 @@ def queue() -> Queue:
     return found
 
 
-def work_once(queue: Queue) -> None:
-    DeafWorker([queue], connection=queue.connection).work(burst=True, max_jobs=1, logging_level="ERROR")
-
-
 def scheduled(queue: Queue) -> dict[str, int]:
     return {rq_id.decode(): int(due) for rq_id, due in queue.connection.zscan_iter(queue.scheduled_job_registry.key)}
-
-
-def make_due(queue: Queue, rq_job: Job) -> None:
-    """And let RQ's scheduler take it."""
-    assert queue.connection.zadd(queue.scheduled_job_registry.key, {rq_job.id: 1}, xx=True, ch=True)
-    scheduler = RQScheduler([queue], connection=queue.connection)
-    scheduler.acquire_locks()
-    scheduler.enqueue_scheduled_jobs()
-    scheduler.release_locks()  # type: ignore[no-untyped-call]
 
 
 def other_delivery(rq_job: Job, is_anew: bool) -> None:

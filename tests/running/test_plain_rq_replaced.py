@@ -8,33 +8,19 @@ from typing import Any
 
 import django_rq
 import pytest
-from rq import Queue, Retry, get_current_job
+from rq import Queue, Retry
 from rq.job import Job, JobStatus
 from rq.registry import ScheduledJobRegistry
-from rq.scheduler import RQScheduler
 
-from tenant_slots import rq_copies, tenant_job
+from tenant_slots import rq_copies
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running import beside, deliveries, plain_rq
 from tests import jobs
-from tests.factories import DeafWorker, counters_match, in_rq, tenant_queue, work
+from tests.factories import counters_match, in_rq, tenant_queue, work
 from tests.history import History
+from tests.running.meeting import make_due, meanwhile, meets, work_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-meanwhile: list[Callable[[Job], Any]] = []
-"""What the first run does."""
-
-
-@tenant_job("imports", tenant="tenant")
-def meets(tenant: str, name: str, history: str, fails: bool = False) -> None:
-    jobs.note(history, "start", tenant, name)
-    rq_job = get_current_job()
-    assert rq_job is not None
-    if meanwhile:
-        meanwhile.pop()(rq_job)
-    if fails:
-        raise ValueError(name)
 
 
 @pytest.fixture(autouse=True)
@@ -46,19 +32,6 @@ def nothing_left() -> None:
 def queue() -> Queue:
     found: Queue = django_rq.get_queue("imports")
     return found
-
-
-def work_once(queue: Queue) -> None:
-    DeafWorker([queue], connection=queue.connection).work(burst=True, max_jobs=1, logging_level="ERROR")
-
-
-def make_due(queue: Queue, rq_job: Job) -> None:
-    """And let RQ's scheduler take it."""
-    assert queue.connection.zadd(queue.scheduled_job_registry.key, {rq_job.id: 1}, xx=True, ch=True)
-    scheduler = RQScheduler([queue], connection=queue.connection)
-    scheduler.acquire_locks()
-    scheduler.enqueue_scheduled_jobs()
-    scheduler.release_locks()  # type: ignore[no-untyped-call]
 
 
 def taken_by_another_worker(queue: Queue) -> None:
