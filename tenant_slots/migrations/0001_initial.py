@@ -678,6 +678,13 @@ class Migration(migrations.Migration):
                         name="tenant_slots_backlog_by_key",
                     ),
                     models.Index(
+                        condition=models.Q(
+                            ("stage", 2), ("crashes__gte", 0), models.Q(("rq_queue", ""), _negated=True)
+                        ),
+                        fields=["rq_queue", "tenant_queue"],
+                        name="tenant_slots_overflow",
+                    ),
+                    models.Index(
                         condition=models.Q(("stage", 3)), fields=["tenant_queue"], name="tenant_slots_holding"
                     ),
                     models.Index(condition=models.Q(("stage", 1)), fields=["run_after"], name="tenant_slots_scheduled"),

@@ -6,7 +6,7 @@ Methods whose body needs the layers above are declared here and written there, s
 
 from tenant_slots.models.bulk_change import BulkChange, BulkChunk, Ending
 from tenant_slots.models.job_dependency import JobDependency
-from tenant_slots.models.job_indexes import ANY, ANY_OF_ALL, COUNTS, HAS_COUNTED_OUT, READY_AT
+from tenant_slots.models.job_indexes import ANY, ANY_OF_ALL, COUNTS, HAS_COUNTED_OUT, IN_OVERFLOW_QUEUE, READY_AT
 from tenant_slots.models.kept_change import KeptChange
 from tenant_slots.models.queue_minute import QueueMinute
 from tenant_slots.models.queue_total import QueueTotal
@@ -41,6 +41,7 @@ __all__ = [
     "HIGHEST_SHARE",
     "HOLDING",
     "HOLD_SLOT",
+    "IN_OVERFLOW_QUEUE",
     "NEXT_VERSION",
     "NOT_BEFORE",
     "READY_AT",

@@ -22,6 +22,9 @@ good as the one in their order: whoever asked for the first one would read and s
 ANY_OF_ALL = Q(interruptions__gte=0)
 """The same for the index that has the jobs of all tenants together, which is for nobody who asks for one tenant's."""
 
+IN_OVERFLOW_QUEUE = ANY & ~Q(rq_queue="")
+"""Of waiting jobs, those that do not wait in their tenant queue's own RQ queue."""
+
 READY_AT = Greatest("enqueued_at", Coalesce("run_after", "enqueued_at"))
 """From when a job could have started: one that was deferred did not wait before its time."""
 
@@ -62,6 +65,11 @@ INDEXES: list[models.Index] = [
         "id",
         condition=ANY & Q(stage__gt=Stage.SCHEDULED, stage__lt=Stage.HOLDING),
         name="tenant_slots_backlog_by_key",
+    ),
+    models.Index(  # the many in their own queue pay nothing for it
+        fields=["rq_queue", "tenant_queue"],
+        condition=Q(stage=Stage.WAITING) & IN_OVERFLOW_QUEUE,
+        name="tenant_slots_overflow",
     ),
     models.Index(fields=["tenant_queue"], condition=Q(stage=Stage.HOLDING), name="tenant_slots_holding"),
     models.Index(fields=["run_after"], condition=Q(stage=Stage.SCHEDULED), name="tenant_slots_scheduled"),

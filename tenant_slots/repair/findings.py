@@ -19,6 +19,7 @@ from tenant_slots.db.clock import DatabaseNow, ago
 from tenant_slots.exceptions import UnreadableColumn
 from tenant_slots.models import (
     ENDED,
+    IN_OVERFLOW_QUEUE,
     JobDependency,
     Kind,
     State,
@@ -200,9 +201,10 @@ class WithWork(NamedTuple):
 
 
 def with_work() -> WithWork:
-    """One query. Those `beside` are read from the jobs that hold slots, which are as many as workers."""
+    """Those `beside` are read from the jobs that hold slots, which are as many as workers."""
     names = usable_queues()
-    asked = (with_waiting(name) for with_waiting in (_free_with_waiting, _waiting_beside) for name in ("", *names))
+    backlogs = ["", *(name for name in _overflow_queues() if name in names)]
+    asked = (with_waiting(name) for with_waiting in (_free_with_waiting, _waiting_beside) for name in backlogs)
     found = WithWork({}, {})
     for pk, queue, share, name, is_startable in next(asked).union(*asked, all=True):
         rq_queue = rq_queue_of(name, queue)
@@ -210,6 +212,12 @@ def with_work() -> WithWork:
             rows = found.startable if is_startable else found.beside
             rows.setdefault(rq_queue, []).append((pk, share))
     return found
+
+
+def _overflow_queues() -> QuerySet[Any, str]:
+    """Where jobs wait. Mostly few queues, or none: each adds two parts to the question who has work."""
+    names = TenantJob.objects.waiting().filter(IN_OVERFLOW_QUEUE).order_by().values_list("rq_queue", flat=True)
+    return names.distinct()
 
 
 def with_something_to_run() -> ByQueue:
@@ -224,7 +232,9 @@ def _free_with_waiting(overflow_queue: str) -> QuerySet[Any, Any]:
     below_cap = Q(max_job_per_key=None) | Exists(waiting.exclude(key__in=full.values("key")))
     free: QuerySet[TenantQueue] = TenantQueue.objects.filter(rates.allows(1), rests.is_over()).with_free(1)
     named = Value(overflow_queue, CharField()), Value(True, BooleanField())
-    return free.filter(Exists(waiting), below_cap).order_by().values_list("pk", "queue", "share", *named)
+    # Where few wait, or none, they are asked for their tenants, not each tenant for them.
+    has_waiting = Exists(waiting.filter(IN_OVERFLOW_QUEUE) if overflow_queue else waiting)
+    return free.filter(has_waiting, below_cap).order_by().values_list("pk", "queue", "share", *named)
 
 
 def _waiting_beside(rq_queue: str) -> QuerySet[Any, Any]:
@@ -305,7 +315,7 @@ def under_way() -> dict[str, UnderWay]:
 
 def without_overflow_queue() -> TenantJobQuerySet:
     """Waiting jobs whose overflow queue the project has given up."""
-    return TenantJob.objects.waiting().exclude(rq_queue__in=["", *usable_queues()])
+    return TenantJob.objects.waiting().filter(IN_OVERFLOW_QUEUE).exclude(rq_queue__in=["", *usable_queues()])
 
 
 def wrong_counters() -> list[int]:
