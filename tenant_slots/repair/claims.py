@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from django.db import IntegrityError, transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago, in_seconds
 from tenant_slots.db.counting import grown
 from tenant_slots.models import EVERYWHERE, SweepClaim
+from tenant_slots.repair.row_of_all import unless_held
 
 CLAIMED_SHARE = 0.8
 """Of the interval, how long a claim lasts: a little less, so that it is free when the next sweep is due."""
@@ -23,13 +26,29 @@ def claim(name: str, sweeper: str) -> bool:
     So is one that lies further ahead than a claim lasts: the clock has been set back since, and nobody would sweep
     until it gets there again.
     """
-    until = in_seconds(app_settings.SWEEP_INTERVAL * CLAIMED_SHARE)
-    is_over = Q(until__lte=ago(0)) | Q(until__gt=ago(-app_settings.SWEEP_INTERVAL))
-    free = SweepClaim.objects.filter(is_over, name=name)
-    if free.update(sweeper=sweeper, until=until, swept_at=DatabaseNow(), sweeps=grown("sweeps")):
+    if _take(name, sweeper):
         return True
-    if SweepClaim.objects.filter(name=name).exists():
-        return False
+    return not SweepClaim.objects.filter(name=name).exists() and _create(name, sweeper)
+
+
+def claim_unless_held(name: str, sweeper: str) -> bool:
+    """As `claim`, where somebody has held its row lately: a free one that is held keeps nobody from sweeping."""
+    claimed = unless_held("a sweep is not claimed", partial(claim, name, sweeper))
+    return _free(name).exists() if claimed is None else claimed
+
+
+def _free(name: str) -> QuerySet[SweepClaim]:
+    is_over = Q(until__lte=ago(0)) | Q(until__gt=ago(-app_settings.SWEEP_INTERVAL))
+    return SweepClaim.objects.filter(is_over, name=name)
+
+
+def _take(name: str, sweeper: str) -> bool:
+    until = in_seconds(app_settings.SWEEP_INTERVAL * CLAIMED_SHARE)
+    return bool(_free(name).update(sweeper=sweeper, until=until, swept_at=DatabaseNow(), sweeps=grown("sweeps")))
+
+
+def _create(name: str, sweeper: str) -> bool:
+    until = in_seconds(app_settings.SWEEP_INTERVAL * CLAIMED_SHARE)
     try:
         with transaction.atomic(using=app_settings.DATABASE):
             SweepClaim.objects.create(name=name, sweeper=sweeper, until=until, swept_at=DatabaseNow(), sweeps=1)
@@ -47,10 +66,12 @@ def done(name: str, sweeper: str, seconds: float) -> None:
     """
     if seconds > app_settings.SWEEP_INTERVAL * (CLAIMED_SHARE - REST_SHARE):
         rest = in_seconds(app_settings.SWEEP_INTERVAL * REST_SHARE)
-        SweepClaim.objects.filter(name=name, sweeper=sweeper, until__lt=rest).update(until=rest)
+        own = SweepClaim.objects.filter(name=name, sweeper=sweeper, until__lt=rest)
+        unless_held("the next sweep may begin early", partial(own.update, until=rest))
 
 
 def count_reclaimed(jobs: int) -> None:
     """For metrics. In the row that outlives the hosts."""
     if jobs:
-        SweepClaim.objects.filter(name=EVERYWHERE).update(reclaimed=grown("reclaimed", jobs))
+        row = SweepClaim.objects.filter(name=EVERYWHERE)
+        unless_held(f"{jobs} reclaimed jobs are not counted", partial(row.update, reclaimed=grown("reclaimed", jobs)))

@@ -22,6 +22,7 @@ from tenant_slots.queue_names import usable_queues
 from tenant_slots.repair import totals
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
+from tenant_slots.repair.row_of_all import unless_held
 from tenant_slots.stats import minute_counts
 
 KEPT = 7 * 24 * 60 + 240
@@ -60,7 +61,7 @@ def count_minutes(report: Report, contact: Contact) -> None:
 
 def _count_next(looks: Looks) -> bool:
     """In one transaction. Whether there are more to count, which wait while somebody holds what is counted."""
-    return bool(totals.unless_held("minutes that are over are not counted yet", partial(_count_some, looks)))
+    return bool(unless_held("minutes that are over are not counted yet", partial(_count_some, looks)))
 
 
 def _count_some(looks: Looks) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,13 +13,13 @@ from django.db import OperationalError, connection
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.db.transactions import patience
 from tenant_slots.exceptions import TenantQueueLocked
-from tenant_slots.models import TenantJob, TenantQueue
-from tenant_slots.repair import one_row, silence, steps, totals
+from tenant_slots.models import SweepClaim, TenantJob, TenantQueue
+from tenant_slots.repair import claims, one_row, row_of_all, silence, steps
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.one_row import unless_locked
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.sweeper import Sweeper
-from tests.factories import another_process, running_job, tenant_queue
+from tests.factories import another_process, dead_process, fresh, running_job, tenant_queue
 from tests.processes import test_database_url as database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -45,7 +46,7 @@ def one_after_the_other(waits: Waits) -> Callable[..., None]:
     def step(report: Report, contact: Contact) -> None:
         for _ in range(HUNDREDS // 2):
             unless_locked(waits.for_tenant_queue)
-            totals.unless_held("nothing is counted", waits.for_counter)
+            row_of_all.unless_held("nothing is counted", waits.for_counter)
 
     return step
 
@@ -73,7 +74,7 @@ def test_who_does_not_sweep_waits_for_each_as_long() -> None:
     """A worker that counts a lost run, say."""
     waits = Waits()
     for _ in range(20):
-        totals.unless_held("nothing is counted", waits.for_counter)
+        row_of_all.unless_held("nothing is counted", waits.for_counter)
     assert set(waits.seconds) == {one_row.LOCK_TIMEOUT_SECONDS}
 
 
@@ -105,3 +106,32 @@ def test_a_heartbeat_that_is_kept_out_counts_for_as_long_as_it_has_waited() -> N
         for _ in range(10):
             assert unless_locked(silence.is_silent, job, TenantJob.objects.running()) is None
         assert one_row.seconds_to_wait() > one_row.LOCK_TIMEOUT_SECONDS * 0.9
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite locks no rows")
+@pytest.mark.parametrize("is_passed_over", [True, pytest.param(False, id="control: each claim waits for its row")])
+def test_who_holds_the_claims_of_sweeps_costs_one(
+    is_passed_over: bool, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    settings.TENANT_SLOTS = {"LEASE_TTL": 2, "SWEEP_INTERVAL": 1}
+    if not is_passed_over:
+        monkeypatch.setattr(claims, "claim_unless_held", claims.claim)
+    Sweeper("before").sweep()
+    SweepClaim.objects.update(until=in_seconds(-1))
+    job = running_job(tenant_queue(), dead_process())
+    one = Sweeper("test")
+    with psycopg.connect(database_url()) as session:
+        session.execute("SELECT 1 FROM tenant_slots_sweepclaim FOR UPDATE")
+        assert one._briefly(one.sweep) is None, "control: the first one waits for it"
+        report = one._briefly(one.sweep)
+    assert (report is not None and report.reclaimed == 1) is is_passed_over
+    assert (fresh(job).attempt == 2) is is_passed_over
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite locks no rows")
+def test_a_claim_that_is_held_and_not_over_is_another_sweepers() -> None:
+    assert Sweeper("another").sweep() is not None
+    SweepClaim.objects.update(until=in_seconds(3))
+    with psycopg.connect(database_url()) as session:
+        session.execute("SELECT 1 FROM tenant_slots_sweepclaim FOR UPDATE")
+        assert not claims.claim_unless_held("everywhere", "test")
