@@ -15,8 +15,10 @@ from collections import Counter
 from collections.abc import Generator, Iterable
 from contextlib import closing
 
+from django.db.models import Count
+
 from tenant_slots import waiting_keys
-from tenant_slots.models import TenantJob, TenantQueue
+from tenant_slots.models import TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.queue_names import usable_queues
 from tenant_slots.waiting_keys import Head, Lane
 
@@ -56,6 +58,20 @@ def is_passed_over(job: TenantJob) -> bool:
     """Whether the job's key is at its cap, as of now."""
     held = Counter({job.key: slots_of_key(job)})
     return not _is_below_cap(job.tenant_queue, job.key, held)
+
+
+def not_passed_over(jobs: TenantJobQuerySet, tenant_queue: TenantQueue) -> int:
+    """How many of these waiting jobs of a tenant queue could have a slot now, if slots were free for all."""
+    held = waiting_keys.held(tenant_queue.pk)
+    by_key = jobs.order_by().values_list("key").annotate(Count("pk"))
+    return sum(min(number, _room(tenant_queue, key, held.get(key, 0), number)) for key, number in by_key)
+
+
+def _room(tenant_queue: TenantQueue, key: str, held: int, most: int) -> int:
+    """Below the key's cap; `most` where it has none."""
+    if not key or tenant_queue.max_job_per_key is None:
+        return most
+    return max(0, tenant_queue.max_job_per_key - held)
 
 
 def slots_of_key(job: TenantJob) -> int:

@@ -127,10 +127,7 @@ def _nobody_sweeps(look: Look | None) -> Iterable[str]:
 
 
 def _waits(job: TenantJob, waits: reasons.Waits) -> Iterable[str]:
-    yield gettext("It is number %(position)d in the backlog of %(row)s.") % {
-        "position": waits.position,
-        "row": waits.row,
-    }
+    yield _position(job, waits)
     for reason in waits.reasons:
         match reason:
             case Reason.PAUSED | Reason.RESTS | Reason.LIMIT_OF_ZERO:
@@ -151,6 +148,15 @@ def _waits(job: TenantJob, waits: reasons.Waits) -> Iterable[str]:
     if not is_taken and Reason.WORKER not in waits.reasons:
         yield from _workers_of(waits.rq_queue)  # whatever else it waits for: that alone does not start it
     yield _estimate(waits, is_taken=is_taken)
+
+
+def _position(job: TenantJob, waits: reasons.Waits) -> str:
+    values = {"position": waits.position, "row": waits.row, "queue": waits.rq_queue}
+    if job.rq_queue:
+        text = gettext("It is number %(position)d of the jobs for queue %(queue)s in the backlog of %(row)s.")
+    else:
+        text = gettext("It is number %(position)d in the backlog of %(row)s.")
+    return text % values
 
 
 def _of_tenant_queue(reason: Reason, row: TenantQueue) -> str:
@@ -287,16 +293,25 @@ def _estimate(waits: reasons.Waits, *, is_taken: bool) -> str:
     if Reason.KEY_LIMIT in waits.reasons:
         return gettext("There is no estimate: it depends on when a job with its concurrency key ends.")
     if waits.pace is None:
-        return gettext("There is no estimate: no job of this tenant queue has ended in the last hour.")
+        text = gettext(
+            "There is no estimate: no job of this tenant queue has ended in queue %(queue)s in the last hour."
+        )
+        return text % {"queue": waits.rq_queue}
     if waits.seconds_to_start is None:
         return gettext("Nobody can say when it starts.")
     text = gettext(
         "It starts in about %(time)s. This is an estimate by the pace of its tenant queue: %(ended)d jobs ended in "
-        "%(seconds)s with something to run, and %(position)d are to start, this one included."
+        "%(seconds)s with something to run, and %(position)s are to start, this one included."
     )
     return text % {
         "time": between(*waits.seconds_to_start),
         "ended": waits.pace.ended,
         "seconds": duration(waits.pace.seconds),
-        "position": waits.position,
+        "position": _of_numbers(waits.least_position, waits.position),
     }
+
+
+def _of_numbers(fewest: int, most: int) -> str:
+    if fewest >= most:
+        return str(most)
+    return gettext("%(fewest)s to %(most)s") % {"fewest": fewest, "most": most}

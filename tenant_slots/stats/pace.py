@@ -32,6 +32,7 @@ DEVIATIONS = 1.28
 """Of a normal distribution, to both sides of its mean: eight of ten values are nearer."""
 
 Interval = tuple[datetime, datetime]
+Wanted = tuple[datetime, datetime, datetime | None, datetime | None]
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,16 @@ class Pace:
         return expected / factor, expected * factor
 
 
-def pace_of(row: TenantQueue, now: datetime | None = None) -> Pace | None:
-    """None when none of its jobs has ended lately. One query, and one more unless `now` is given."""
+def pace_of(row: TenantQueue, now: datetime | None = None, rq_queue: str | None = None) -> Pace | None:
+    """None when none of its jobs has ended lately. One query, and one more unless `now` is given.
+
+    Args:
+        row: of which tenant queue.
+        now: by the database's clock.
+        rq_queue: as jobs' rows have it, whose workers come to its jobs at a pace of their own. None for all together.
+    """
     now = now or clock.now()
-    found = list(_last_wanted(row))
+    found = list(_last_wanted(row, rq_queue))
     if not found:
         return None
     wanted: list[Interval] = [(ready, end) for ready, end, _, _ in found]
@@ -82,17 +89,18 @@ def _let_go_again(row: TenantQueue, changed: datetime | None, now: datetime) -> 
     return (at for at in (changed, row.rested_until, row.rests_until) if at is not None and at <= now)
 
 
-def _last_wanted(row: TenantQueue) -> Iterable[tuple[datetime, datetime, datetime | None, datetime | None]]:
+def _last_wanted(row: TenantQueue, rq_queue: str | None) -> Iterable[Wanted]:
     """From when each of the last jobs could have started to its end, the latest first.
 
     With each, as they are read together: from when the first of those that wait could have started, and when what the
     tenant queue may do was changed last.
     """
-    oldest = Subquery(first_ready(row.jobs.waiting().filter(ANY)), output_field=Moment())
+    jobs = row.jobs.all() if rq_queue is None else row.jobs.filter(rq_queue=rq_queue)
+    oldest = Subquery(first_ready(jobs.waiting().filter(ANY)), output_field=Moment())
     changed = row.kept_changes.filter(what__in=SETS_THE_PACE).order_by("-pk").values("at")[:1]
-    ran = ran_lately(row.jobs.ended(), WINDOW.total_seconds())
+    ran = ran_lately(jobs.ended(), WINDOW.total_seconds())
     found = ran.order_by("-ended_at").values_list(READY_AT, "ended_at", oldest, Subquery(changed))
-    latest: Iterable[tuple[datetime, datetime, datetime | None, datetime | None]] = found[:MOST_ENDS]
+    latest: Iterable[Wanted] = found[:MOST_ENDS]
     return latest
 
 

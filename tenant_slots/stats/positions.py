@@ -1,4 +1,8 @@
-"""Who is next: the backlog of a tenant queue in its order, and where a job stands in it."""
+"""Who is next: the backlog of a tenant queue in its order, and where a job stands in it.
+
+Each RQ queue has an order of its own: workers of one take no job from another one, so nobody waits there for those that
+overflow.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,10 @@ from tenant_slots.stats.expressions import UNLISTED, count_of
 
 
 def position_in_backlog(job: TenantJob) -> int | None:
-    """1 for the tenant's next job; None when the job does not wait now, whatever the given object says. One query."""
+    """1 for the tenant's next job in its RQ queue; None when the job does not wait now, whatever the given object says.
+
+    One query.
+    """
     position: int | None = with_position(job).values_list("position", flat=True).first()
     return position
 
@@ -22,7 +29,7 @@ def with_position(job: TenantJob) -> QuerySet[Any]:
 
     Two counts instead of one with OR, as each is one range of the index of the backlog.
     """
-    ahead = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("tenant_queue"))
+    ahead = TenantJob.objects.waiting().filter(tenant_queue=OuterRef("tenant_queue"), rq_queue=OuterRef("rq_queue"))
     more_urgent = ahead.filter(priority__gt=OuterRef("priority"))
     earlier = ahead.filter(priority=OuterRef("priority"), pk__lt=OuterRef("pk"))
     position = 1 + count_of(more_urgent) + count_of(earlier)
@@ -31,17 +38,18 @@ def with_position(job: TenantJob) -> QuerySet[Any]:
 
 
 def first_waiting(row: TenantQueue, most: int) -> list[tuple[int, TenantJob]]:
-    """Position and job of the first in the backlog. Its index has them in their order by RQ queue.
+    """Position and job of the first in the backlog, in each RQ queue. Its index has them in their order by that.
 
     One query where no job waits for an overflow queue; one more for each of these otherwise.
     """
     elsewhere = row.jobs.waiting().filter(rq_queue__gt="")
     jobs = list(_first(row, "").annotate(are_elsewhere=Exists(elsewhere))[:most])
+    found = list(enumerate(jobs, start=1))
     if jobs[0].are_elsewhere if jobs else elsewhere.exists():
         for name in usable_queues():
-            jobs += _first(row, name)[:most]
-        jobs.sort(key=lambda job: (-job.priority, job.pk))
-    return list(enumerate(jobs[:most], start=1))
+            found += enumerate(_first(row, name)[:most], start=1)
+        found.sort(key=lambda placed: placed[0])
+    return found[:most]
 
 
 def _first(row: TenantQueue, rq_queue: str) -> QuerySet[Any]:

@@ -126,6 +126,8 @@ class Waits:
     """Seconds for which no job starts, while that is a reason."""
     pace: Pace | None
     """None while no job may start at all, and when there is nothing to tell it by."""
+    least_position: int
+    """The same but for those before it that are passed over by now, as their concurrency key is at its limit."""
 
     @property
     def may_start(self) -> bool:
@@ -137,26 +139,31 @@ class Waits:
 
         By the pace of the last jobs, which does not count before a rest is over, and not sooner than the rate allows.
 
-        A job whose concurrency key is at its cap has none: the pace is that of those that pass it.
+        A job whose concurrency key is at its cap has none: the pace is that of those that pass it. Of those before it
+        whose keys are, nobody knows whether they have a slot sooner: it may be after none or all of them.
         """
         if self.pace is None or Reason.KEY_LIMIT in self.reasons:
             return None
-        seconds = self.pace.seconds_for(self.position)
+        soonest, latest = (self._seconds_for(position) for position in (self.least_position, self.position))
+        return (soonest[0], latest[1]) if soonest and latest else None
+
+    def _seconds_for(self, position: int) -> tuple[float, float] | None:
+        seconds = self.pace.seconds_for(position) if self.pace else None
         if seconds is None:
             return None
-        to_its_token = self._seconds_to_its_token()
-        soonest, latest = (max(self.rests_for + one, to_its_token) for one in seconds)
-        return soonest, latest
+        to_its_token = self._seconds_to_token(position)
+        fewest, most = (max(self.rests_for + one, to_its_token) for one in seconds)
+        return fewest, most
 
-    def _seconds_to_its_token(self) -> float:
+    def _seconds_to_token(self, position: int) -> float:
         """Those before it take one each. None is taken in a rest, in which the bucket fills up to its burst."""
         rest_ends = self.seen_at + timedelta(seconds=self.rests_for)
         rate, bucket = self.row.rate, rates.bucket(self.row, rest_ends)
-        if rate is None or bucket is None or self.position <= bucket.tokens:
+        if rate is None or bucket is None or position <= bucket.tokens:
             return self.rests_for
         step = rate.step / 1e9
         to_next = (bucket.next_at - rest_ends).total_seconds() if bucket.next_at else step
-        return self.rests_for + to_next + (self.position - bucket.tokens - 1) * step
+        return self.rests_for + to_next + (position - bucket.tokens - 1) * step
 
 
 def why_waiting(
@@ -224,8 +231,21 @@ def _waits(job: TenantJob, position: int, most_named: int, now: datetime) -> Wai
         bucket=bucket,
         seen_at=now,
         rests_for=rests_for,
-        pace=pace_of(row, now) if may_start else None,
+        pace=_pace(job, now) if may_start else None,
+        least_position=_least_position(job, position) if may_start else position,
     )
+
+
+def _least_position(job: TenantJob, position: int) -> int:
+    row = job.tenant_queue
+    if row.max_job_per_key is None:
+        return position
+    return 1 + concurrency_keys.not_passed_over(TenantJob.objects.ahead_of(job), row)
+
+
+def _pace(job: TenantJob, now: datetime) -> Pace | None:
+    """That of its RQ queue. A reservation may have any slot that becomes free."""
+    return pace_of(job.tenant_queue, now, None if job.is_reservation else job.rq_queue)
 
 
 def _reasons(job: TenantJob, bucket: rates.Bucket | None, rests_for: float) -> list[Reason]:

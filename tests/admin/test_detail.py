@@ -21,7 +21,7 @@ from tenant_slots.admin import queue_charts, reasons, snapshots
 from tenant_slots.admin.arguments import HIDDEN, is_hidden, shown_args
 from tenant_slots.admin.jobs import TenantJobAdmin
 from tenant_slots.admin.queue_charts import SPANS, Span, ticks_of
-from tenant_slots.models import JobDependency, KeptChange, State, TenantQueue
+from tenant_slots.models import JobDependency, KeptChange, Kind, State, TenantQueue
 from tenant_slots.stats.pace import pace_of
 from tenant_slots.stats.reasons import Reason, Waits, why_waiting
 from tests.admin.site import JOBS, change_page, signed_in
@@ -35,11 +35,11 @@ def ago(**time: float) -> Any:
     return timezone.now() - timedelta(**time)
 
 
-def ran(row: TenantQueue, enqueued: float, started: float, ended: float) -> None:
+def ran(row: TenantQueue, enqueued: float, started: float, ended: float, **values: Any) -> None:
     """A job with these times, in minutes ago."""
     waiting_job(
         row, state=State.FINISHED, attempt=1, enqueued_at=ago(minutes=enqueued), started_at=ago(minutes=started),
-        ended_at=ago(minutes=ended),
+        ended_at=ago(minutes=ended), **values,
     )  # fmt: skip
 
 
@@ -344,6 +344,48 @@ def test_an_estimate_says_how_sure_it_is() -> None:
     assert width(range_of(*even)) < width(range_of(*uneven)), "jobs that end unevenly"
     assert width(range_of(*even)) < width(range_of(10.0)), "few of them"
     assert width(range_of(*uneven, position=9)) < width(range_of(*uneven)), "of many the long and the short even out"
+
+
+def test_what_overflows_is_at_the_pace_of_its_own_queue_and_behind_no_other() -> None:
+    row = tenant_queue(max_job=9)
+    for minutes in range(50):
+        ran(row, 55, minutes + 1, minutes, rq_queue="imports_slow")
+    overflowed = [waiting_job(row, rq_queue="imports_slow", enqueued_at=ago(minutes=55)) for _ in range(100)]
+    for seconds in range(30):
+        ran(row, 0.5, seconds / 60, seconds / 60)
+    job = waiting_job(row, enqueued_at=ago(minutes=0.5))
+    for one, position, seconds in ((job, 1, 1), (overflowed[-1], 100, 6000)):
+        waits = why_waiting(one)
+        assert isinstance(waits, Waits)
+        assert (waits.position, middle(waits)) == (position, pytest.approx(seconds, rel=0.05))
+
+
+def test_a_reservation_may_have_the_slot_of_any_job_of_its_tenant() -> None:
+    row = tenant_queue(max_job=1)
+    for minutes in range(50):
+        ran(row, 55, minutes + 1, minutes, rq_queue="imports_slow")
+    waits = why_waiting(waiting_job(row, kind=Kind.RESERVATION, enqueued_at=ago(minutes=55)))
+    assert isinstance(waits, Waits)
+    assert middle(waits) == pytest.approx(60, abs=2)
+
+
+def test_who_passes_others_may_start_before_them_or_after() -> None:
+    """All of one user's jobs but the one that runs are passed over, and the pace is that of this user."""
+    row = tenant_queue(max_job=9, max_job_per_key=2)
+    for minutes in range(50):
+        ran(row, 55, minutes + 1, minutes, key="anna")
+    running_job(row, another_process("worker-7"), key="anna")
+    for key in ["anna"] * 40 + ["", "bob"]:
+        waiting_job(row, key=key)
+    waits_for = waiting_job(row, key="carl")
+    waits = why_waiting(waits_for)
+    assert isinstance(waits, Waits)
+    assert (waits.least_position, waits.position) == (4, 43), "one of each user, and the one without a key"
+    assert waits.seconds_to_start
+    soonest, latest = waits.seconds_to_start
+    assert soonest < 4 * 60 < 43 * 60 < latest
+    worker_on_record("a")
+    assert "and 4 to 43 are to start, this one included." in " ".join(reasons.why_waiting(waits_for))
 
 
 def test_an_estimate_is_not_sooner_than_the_rate_allows() -> None:

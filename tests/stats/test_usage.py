@@ -9,8 +9,9 @@ import pytest
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
-from tenant_slots import stats
+from tenant_slots import slots, stats
 from tenant_slots.models import State, TenantJob
+from tenant_slots.stats import positions
 from tests.factories import tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db
@@ -111,6 +112,16 @@ def test_positions_follow_priority_then_the_order_of_enqueueing() -> None:
     in_order = [urgent, first, second, idle]
     assert [stats.position_in_backlog(job) for job in in_order] == [1, 2, 3, 4]
     assert list(row.jobs.backlog()) == in_order
+
+
+def test_who_overflows_stands_before_nobody_in_another_queue() -> None:
+    row = tenant_queue(max_job=9)
+    overflowed = [waiting_job(row, rq_queue="imports_slow") for _ in range(3)]
+    own = [waiting_job(row), waiting_job(row)]
+    assert [stats.position_in_backlog(job) for job in (*overflowed, *own)] == [1, 2, 3, 1, 2]
+    assert positions.first_waiting(row, 3) == [(1, own[0]), (1, overflowed[0]), (2, own[1])]
+    assert slots.admit(row.pk, "imports", 1).jobs == own[:1]
+    assert slots.admit(row.pk, "imports_slow", 1).jobs == overflowed[:1]
 
 
 def test_a_job_that_no_longer_waits_has_no_position_even_if_the_given_object_is_old() -> None:
