@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tenant_slots import rates, rests
+from tenant_slots.db import clock
 from tenant_slots.exceptions import TenantQueueFull
 from tenant_slots.models import ANY, TenantQueue
 
@@ -16,9 +18,21 @@ def require_room(tenant_queue: TenantQueue, jobs: int) -> None:
     """
     if tenant_queue.max_waiting is None:
         return
-    last_position = tenant_queue.max_waiting + tenant_queue.free - jobs
+    last_position = tenant_queue.max_waiting + _may_start(tenant_queue) - jobs
     backlog = tenant_queue.jobs.waiting().filter(ANY)
     if last_position < 0 or backlog[last_position : last_position + 1].exists():
         raise TenantQueueFull(
             tenant=tenant_queue.tenant, queue=tenant_queue.queue, max_waiting=tenant_queue.max_waiting, jobs=jobs
         )
+
+
+def _may_start(tenant_queue: TenantQueue) -> int:
+    """How many jobs would wait for a worker alone: none in a rest, and no more than the rate allows."""
+    free = tenant_queue.free
+    if not free or (tenant_queue.rests_until is None and tenant_queue.rate_number is None):
+        return free
+    now = clock.now()
+    if rests.seconds_left(tenant_queue, now):
+        return 0
+    bucket = rates.bucket(tenant_queue, now)
+    return free if bucket is None else min(free, bucket.tokens)

@@ -12,7 +12,8 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from tenant_slots import exceptions
+from tenant_slots import exceptions, rates
+from tenant_slots.db.clock import in_seconds
 from tenant_slots.enqueueing.backlog_limit import require_room
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
@@ -49,6 +50,23 @@ def test_a_job_that_finds_a_free_slot_does_not_wait_so_a_backlog_of_zero_only_re
     assert fresh(jobs.flaky.enqueue("acme")).state == State.QUEUED
     with pytest.raises(exceptions.TenantQueueFull):
         jobs.flaky.enqueue("acme")
+
+
+NOW, IN_AN_HOUR = ({"rests_until": in_seconds(seconds)} for seconds in (0, 3600))
+ONE_AN_HOUR = rates.fields_of(rates.Rate(1, timedelta(hours=1), 1))
+
+
+@pytest.mark.parametrize(
+    ("values", "room"),
+    [({}, 3), (NOW, 3), (IN_AN_HOUR, 1), ({"paused": True}, 1), (ONE_AN_HOUR, 2), ({**ONE_AN_HOUR, **IN_AN_HOUR}, 1)],
+    ids=["nothing", "its rest is over", "it rests", "a pause", "one token", "both"],
+)
+def test_a_slot_is_not_free_to_whom_a_rest_or_the_rate_keeps(values: dict[str, Any], room: int) -> None:
+    row = tenant_queue(max_job=2, max_waiting=1)
+    TenantQueue.objects.update(**values)
+    require_room(fresh(row), room)
+    with pytest.raises(exceptions.TenantQueueFull):
+        require_room(row, room + 1)
 
 
 def test_there_is_room_again_when_a_job_has_left_the_backlog() -> None:
