@@ -20,6 +20,7 @@ from tenant_slots.models import TenantJob
 from tenant_slots.repair import findings
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.one_row import unless_locked
+from tenant_slots.repair.pace import Pace
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.together import jobs_together
 from tenant_slots.repair.turns import in_turns, share_of
@@ -43,17 +44,17 @@ def ask(report: Report, contact: Contact) -> None:
     until = time.monotonic() + SECONDS_TO_ASK
     tenants = list(findings.to_ask().order_by().values_list("tenant_queue", flat=True).distinct())
     left_out: set[int] = set()
-    in_turns(tenants, until, lambda pk: unless_locked(_ask_some, pk, share_of(until), left_out))
+    in_turns(tenants, until, lambda pk: unless_locked(_ask_some, contact.pace, pk, share_of(until), left_out))
 
 
-def _ask_some(tenant_queue_id: int, until: float, left_out: set[int]) -> bool:
+def _ask_some(pace: Pace, tenant_queue_id: int, until: float, left_out: set[int]) -> bool:
     """A tenant's turn. False: it needs no other one in this sweep.
 
     Who is to be asked is noted as asked before: no other sweep asks him too, and a callable that takes its process
     along does so once.
     """
     known = len(left_out)
-    jobs = _noted_as_asked(tenant_queue_id, until, left_out)
+    jobs = _noted_as_asked(pace, tenant_queue_id, until, left_out)
     unasked = [job.pk for job in jobs]
     try:
         answers = unless_locked(on_busy.turn_away, tenant_queue_id, jobs, until)
@@ -72,10 +73,11 @@ def _ask_some(tenant_queue_id: int, until: float, left_out: set[int]) -> bool:
     return bool(jobs) or len(left_out) > known
 
 
-def _noted_as_asked(tenant_queue_id: int, until: float, left_out: set[int]) -> list[TenantJob]:
+def _noted_as_asked(pace: Pace, tenant_queue_id: int, until: float, left_out: set[int]) -> list[TenantJob]:
     """Those of its next jobs that could be noted.
 
     Args:
+        pace: says how many are tried.
         tenant_queue_id, until: of the turn.
         left_out: has those that this sweep has found to be refused by the database, and takes more of them.
     """
@@ -90,9 +92,10 @@ def _noted_as_asked(tenant_queue_id: int, until: float, left_out: set[int]) -> l
         return len(found)
 
     own = findings.to_ask().filter(tenant_queue=tenant_queue_id).exclude(pk__in=left_out).order_by("pk")
-    with unlocked(own[:JOBS_OF_ONE]) as next_ones:
+    with unlocked(own[: pace.fitting(JOBS_OF_ONE)]) as next_ones:
         pks = list(next_ones.values_list("pk", flat=True))
-    jobs_together(pks, "asked", note, until, left_out)
+    with pace.noting(pks):
+        jobs_together(pks, "asked", note, until, left_out)
     return noted
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
 
 SECONDS_TOGETHER = 0.3
 """For which they may be locked: about as long as one is waited for."""
@@ -23,16 +26,20 @@ class Pace:
     def __init__(self) -> None:
         self._rows = FIRST
 
-    def parts(self, pks: Sequence[int], most: int) -> Iterator[Sequence[int]]:
-        """Each, of no more than `most`, to be changed in a block of `noting`: the next one has as many as fit."""
+    def fitting(self, most: int) -> int:
+        """How many are to be changed next, in a block of `noting`: no more than `most`."""
+        return min(self._rows, most)
+
+    def parts(self, rows: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+        """Each of as many as are `fitting` by then."""
         first = 0
-        while first < len(pks):
-            part = pks[first : first + min(self._rows, most)]
+        while first < len(rows):
+            part = rows[first : first + self.fitting(most)]
             yield part
             first += len(part)
 
     @contextmanager
-    def noting(self, part: Sequence[int]) -> Iterator[None]:
+    def noting(self, part: Sequence[object]) -> Iterator[None]:
         """Also where the time of the sweep is over in the midst of it: the next one begins with fewer."""
         began = time.monotonic()
         try:

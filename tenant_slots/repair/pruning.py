@@ -44,9 +44,13 @@ def prune(report: Report, contact: Contact) -> None:
     """
     deadline = time.monotonic() + SECONDS_TO_PRUNE
     while places := list(old_jobs(contact.pruned.place).values_list("ended_at", "pk")[:JOBS_PER_BATCH]):
-        report.pruned += in_halves(places, partial(_delete, contact), partial(_keep, contact), deadline)
-        if len(places) < JOBS_PER_BATCH or time.monotonic() > deadline:
-            break
+        for part in contact.pace.parts(places, JOBS_PER_BATCH):
+            with contact.pace.noting(part):
+                report.pruned += in_halves(part, partial(_delete, contact), partial(_keep, contact), deadline)
+            if time.monotonic() > deadline:
+                return
+        if len(places) < JOBS_PER_BATCH:
+            return
 
 
 def old_jobs(place: Place | None) -> QuerySet[TenantJob]:

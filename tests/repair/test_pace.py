@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tenant_slots.enqueueing import on_busy
 from tenant_slots.interruptions import SweepTimeout
-from tenant_slots.models import State, TenantJob
-from tenant_slots.repair import pace, steps
+from tenant_slots.models import JobDependency, State, TenantJob
+from tenant_slots.repair import asking, pace, pruning, steps, waits
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.pace import Pace
 from tenant_slots.repair.report import Report
-from tests.factories import many_waiting, tenant_queue
+from tests.factories import many_waiting, tenant_queue, waiting_job
 
 ALL = range(1000)
 
@@ -121,3 +123,52 @@ def test_a_sweep_goes_on_with_as_many_as_fitted_the_last_time(
     contact.pace._rows = 7
     step(Report(), contact)
     assert seen == [7, 14, 19]
+
+
+def are_told_of_an_end() -> None:
+    ended = waiting_job(tenant_queue("other"), state=State.FINISHED)
+    jobs = TenantJob.objects.exclude(pk=ended.pk)
+    jobs.update(state=State.SCHEDULED)
+    JobDependency.objects.bulk_create(JobDependency(job=job, after=ended) for job in jobs)
+
+
+def become(**values: Any) -> Callable[[], object]:
+    return lambda: TenantJob.objects.update(**values)
+
+
+LONG_AGO = "2020-01-01T00:00Z"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("step", "module", "have_them"),
+    [
+        pytest.param(waits.end_waits, waits, become(expires_at=LONG_AGO), id="expired"),
+        pytest.param(waits.end_waits, waits, are_told_of_an_end, id="told of an end"),
+        pytest.param(waits.promote_forgotten, waits, become(state=State.SCHEDULED), id="forgotten"),
+        pytest.param(pruning.prune, pruning, become(state=State.FINISHED, ended_at=LONG_AGO), id="pruned"),
+        pytest.param(asking.ask, asking, become(asks=True), id="asked"),
+    ],
+)
+def test_so_it_does_with_those_of_one_tenant_and_with_what_is_old(
+    step: Callable[[Report, Contact], None],
+    module: ModuleType,
+    have_them: Callable[[], object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen, contact = [], Contact()
+    name = "in_halves" if module is pruning else "jobs_together"
+    together = getattr(module, name)
+
+    def watched(rows: Sequence[object], *how: Any) -> int:
+        seen.append(len(rows))
+        return int(together(rows, *how))
+
+    monkeypatch.setattr(module, name, watched)
+    monkeypatch.setattr(on_busy, "_on_busy", lambda job: "discard")
+    many_waiting(tenant_queue(max_job=0), 40)
+    have_them()
+    monkeypatch.setattr(pace, "SECONDS_TOGETHER", 3600)
+    contact.pace._rows = 7
+    step(Report(), contact)
+    assert [rows for rows in seen if rows] == [7, 14, 19]
