@@ -78,8 +78,9 @@ class KeptEndings:
         self._endings[ending.run] = ending
         owners.runs_here.add(ending.run[1])
 
-    def whole(self) -> list[Ending]:
-        return [self._with_left(ending) for ending in list(self._endings.values())]
+    def whole(self) -> Iterator[Ending]:
+        """Each is read from disk as it is asked for: all together may be more than there is memory for."""
+        return map(self._with_left, list(self._endings.values()))
 
     def remove(self, runs: Iterable[Token]) -> None:
         for run in runs:

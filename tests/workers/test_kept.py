@@ -50,7 +50,7 @@ def in_memory(keeper: KeptEndings) -> int:
 def test_what_memory_does_not_hold_comes_back_whole_from_disk() -> None:
     keeper, endings = filled(10)
     keeper.add(Ending((99, 99), None, State.CANCELED))
-    assert keeper.whole() == [*endings, Ending((99, 99), None, State.CANCELED)]
+    assert list(keeper.whole()) == [*endings, Ending((99, 99), None, State.CANCELED)]
     assert in_memory(keeper) == 2, "the others are not in memory"
     assert keeper._file is not None
     assert os.fstat(keeper._file).st_size > 8000
@@ -59,7 +59,7 @@ def test_what_memory_does_not_hold_comes_back_whole_from_disk() -> None:
 
 def test_control_with_enough_memory_there_is_no_file() -> None:
     keeper, endings = filled(10)
-    assert (keeper.whole(), in_memory(keeper), keeper._file) == (endings, 10, None)
+    assert (list(keeper.whole()), in_memory(keeper), keeper._file) == (endings, 10, None)
 
 
 @pytest.mark.usefixtures("_little_memory")
@@ -68,14 +68,29 @@ def test_what_has_been_recorded_is_kept_no_longer_and_the_file_goes_with_the_las
     file = keeper._file
     assert file is not None
     keeper.remove([(n, n) for n in range(0, 10, 2)])
-    assert keeper.whole() == endings[1::2]
+    assert list(keeper.whole()) == endings[1::2]
     keeper.remove([(n, n) for n in range(10)])
     keeper.remove([(3, 3)])
-    assert (len(keeper), keeper.whole()) == (0, [])
+    assert (len(keeper), list(keeper.whole())) == (0, [])
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(file)
     keeper.add(endings[0])
     assert in_memory(keeper) == 1, "there is room again"
+
+
+@pytest.mark.usefixtures("_little_memory")
+def test_of_what_is_on_disk_one_is_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper, _ = filled(10)
+    done: list[str] = []
+
+    def pread(*of_file: int) -> bytes:
+        done.append("read")
+        return READ(*of_file)
+
+    monkeypatch.setattr(os, "pread", pread)
+    monkeypatch.setattr(kept, "_settle", lambda ending: done.append("settled"))
+    assert len(list(kept.settle(keeper.whole()))) == 10
+    assert done == ["settled"] * 2 + ["read", "settled"] * 8
 
 
 def no_room(_: int, content: bytes, place: int) -> int:
@@ -86,7 +101,7 @@ def half(descriptor: int, content: bytes, place: int) -> int:
     return WRITE(descriptor, content[: len(content) // 2], place)
 
 
-WRITE = os.pwrite
+WRITE, READ = os.pwrite, os.pread
 
 
 @pytest.mark.usefixtures("_little_memory")
@@ -97,7 +112,7 @@ def test_a_full_disk_costs_what_a_job_left_and_never_its_end(pwrite: Any, monkey
         full.setattr(os, "pwrite", pwrite)
         keeper.add(ending(4))
     keeper.add(ending(5))
-    whole = keeper.whole()
+    whole = list(keeper.whole())
     assert whole[:4] == endings
     assert whole[4] == Ending((4, 4), {"state": "finished"})
     assert whole[5] == ending(5), "there was room again"
