@@ -21,15 +21,19 @@ from tenant_slots.db.transactions import bounded_at_once, check_deferred, patien
 from tenant_slots.models import TenantJob
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.one_row import unless_locked
+from tenant_slots.repair.turns import for_seconds
 
 LEASE_BETWEEN_LOOKS = 1 / 10
 """Share of a lease between two looks. A heartbeat that has failed, or that a lock has kept out, is tried meanwhile."""
+
+SECONDS_TO_LOOK = 1
+"""At all that may be silent. After the loss of a fleet these are as many as it had workers."""
 
 
 def silent(jobs: Iterable[TenantJob], stale: QuerySet[TenantJob], contact: Contact) -> list[TenantJob]:
     """Those of the jobs that may be silent, once their owners have had time to say otherwise.
 
-    Each is to be looked at once more before it is judged.
+    As many as there is time for; each is to be looked at once more before it is judged.
 
     Args:
         jobs: that have not been heard of.
@@ -41,7 +45,7 @@ def silent(jobs: Iterable[TenantJob], stale: QuerySet[TenantJob], contact: Conta
         contact.sees(clock.now())  # after they were found: it may have been set forward since the sweep began
     if not contact.covers_a_lease():
         return []
-    found = [job for job in found if unless_locked(is_silent, job, stale)]
+    found = [job for job in for_seconds(SECONDS_TO_LOOK, found) if unless_locked(is_silent, job, stale)]
     if found:
         time.sleep(app_settings.LEASE_TTL * LEASE_BETWEEN_LOOKS)
         close_if_ended(connections[app_settings.DATABASE])  # by a limit for idle ones: no outage

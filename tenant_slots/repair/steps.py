@@ -5,7 +5,6 @@ something to do. Every change is conditional, so a step that meets a finishing j
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -33,6 +32,7 @@ from tenant_slots.repair.pruning import prune
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.silence import is_silent, silent
 from tenant_slots.repair.together import jobs_together
+from tenant_slots.repair.turns import fitting_lease, for_seconds
 from tenant_slots.repair.unlocked import unlocked
 from tenant_slots.repair.waits import end_waits, promote_forgotten
 
@@ -60,6 +60,9 @@ SECONDS_TO_SET_RIGHT = 1
 SECONDS_TO_END = 3
 """The same for limits and pauses whose time is over: those of all tenants may end at once."""
 
+SECONDS_TO_RECLAIM = 2
+"""The same for the slots of owners that are gone: a whole fleet may be."""
+
 SECONDS_BETWEEN_LOOKS_FOR_QUEUES = 300
 """The look reads the whole backlog."""
 
@@ -84,7 +87,7 @@ def set_times_right(report: Report, contact: Contact) -> None:
 
 
 def _set_all_right(pks: Sequence[int], contact: Contact, what: str, change: Callable[[Sequence[int]], int]) -> None:
-    until = time.monotonic() + SECONDS_TO_SET_RIGHT
+    until = time.monotonic() + fitting_lease(SECONDS_TO_SET_RIGHT)
     for part in contact.pace.parts(pks, ROWS_PER_STEP):
         with contact.pace.noting(part):
             jobs_together(part, what, change, until)
@@ -100,19 +103,15 @@ def _set_right(pks: Sequence[int]) -> int:
 
 
 def end_what_is_over(report: Report, contact: Contact) -> None:
-    """Limits and pauses whose time is over. It begins anywhere, and leaves the rest to the next sweep."""
+    """Limits and pauses whose time is over."""
     over = list(findings.times_that_are_over()[:ROWS_PER_STEP])
-    random.shuffle(over)
     versions = {pk: version for _, pk, version in over}
     rows = TenantQueue.objects.in_bulk(versions) if over else {}
     as_found = {pk: row for pk, row in rows.items() if row.version == versions[pk]}
-    leave_at = time.monotonic() + SECONDS_TO_END
-    for until, row in [(until, as_found[pk]) for until, pk, _ in over if pk in as_found]:
+    for until, row in for_seconds(SECONDS_TO_END, [(until, as_found[pk]) for until, pk, _ in over if pk in as_found]):
         ended = _end(row, TenantQueue.end_override if until == findings.OVERRIDE else TenantQueue.resume)
         report.overrides_ended += ended and until == findings.OVERRIDE
         report.resumed += ended and until == findings.PAUSE
-        if time.monotonic() > leave_at:
-            return
 
 
 def _end(row: TenantQueue, end: Callable[..., object]) -> bool:
@@ -126,7 +125,7 @@ def reclaim_local(report: Report, contact: Contact) -> None:
     """Jobs whose owner process on this host is gone: at once."""
     dead = findings.dead_owners_here()
     _look_at_servers({job.rq_queue_name for job in dead})
-    for job in dead:
+    for job in for_seconds(SECONDS_TO_RECLAIM, dead):
         report.reclaimed += bool(unless_locked(lost_runs.reclaim_if_dead, job))
 
 
@@ -134,13 +133,11 @@ def reclaim_stale(report: Report, contact: Contact) -> None:
     """Jobs whose owner has sent no heartbeat for a lease, and stock workers' jobs that RQ has given up."""
     unheard = list(findings.without_heartbeat())
     _look_at_servers({job.rq_queue_name for job in unheard})
-    stale: list[TenantJob] = []
-    for job in unheard:
-        if job.beats:
-            stale.append(job)
-        elif unless_locked(_is_given_up, job, contact):
-            report.reclaimed += bool(unless_locked(lost_runs.reclaim_if_not_alive, job))
-    for job in silent(stale, TenantJob.objects.stale(), contact):
+    given_up = [job for job in unheard if not job.beats and unless_locked(_is_given_up, job, contact)]
+    for job in for_seconds(SECONDS_TO_RECLAIM, given_up):
+        report.reclaimed += bool(unless_locked(lost_runs.reclaim_if_not_alive, job))
+    stale = silent([job for job in unheard if job.beats], TenantJob.objects.stale(), contact)
+    for job in for_seconds(SECONDS_TO_RECLAIM, stale):
         report.reclaimed += bool(unless_locked(_reclaim_stale, job, report))
 
 
@@ -180,7 +177,7 @@ def end_abandoned_reservations(report: Report, contact: Contact) -> None:
             report.reclaimed += bool(unless_locked(transitions.cancel_unstarted, job, lost_runs.story(job)))
         elif job.is_stale:
             stale.append(job)
-    for job in silent(stale, reservations.filter(is_stale), contact):
+    for job in for_seconds(SECONDS_TO_RECLAIM, silent(stale, reservations.filter(is_stale), contact)):
         report.reclaimed += bool(unless_locked(_cancel_silent, job, reservations.filter(is_stale)))
 
 
@@ -238,7 +235,7 @@ def promote(report: Report, contact: Contact) -> None:
 
     Those that the database has refused before come last: it takes a transaction to find out about each of them.
     """
-    until = time.monotonic() + SECONDS_TO_PROMOTE
+    until = time.monotonic() + fitting_lease(SECONDS_TO_PROMOTE)
     pks = list(findings.due_in_turns(ROWS_TO_PROMOTE))
     contact.refused.intersection_update(pks)
     others = [pk for pk in pks if pk not in contact.refused]

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +24,7 @@ from tenant_slots import fair_order, owners, slots, transitions
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.fair_order import Freed, Turn
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tenant_slots.repair import doctor, findings, lost_runs, silence, steps
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
@@ -676,6 +676,50 @@ def test_what_was_admitted_for_a_worker_that_turned_to_another_queue_gives_its_s
     assert in_rq("reports") == stays
     transitions.feed("imports")
     assert [fresh(other).state for other in others] == [State.WAITING if stays else State.QUEUED] * elsewhere
+
+
+def stale_elsewhere(row: TenantQueue) -> None:
+    age(running_job(row, owner("gone", host="elsewhere")), beat_at=3600)
+
+
+def given_up_by_a_stock_worker(row: TenantQueue) -> None:
+    age(running_job(row, owner("gone", host="elsewhere", beats=False)), beat_at=3600)
+
+
+def dead_here(row: TenantQueue) -> None:
+    running_job(row, dead_process())
+
+
+def that_waits_for_nobody(row: TenantQueue) -> None:
+    gone = owner("gone", host="elsewhere").as_fields()
+    waiting_job(row, kind=Kind.RESERVATION, beat_at=in_seconds(-3600), **gone)
+
+
+@pytest.mark.parametrize(
+    ("step", "have_one", "bound"),
+    [
+        (steps.reclaim_stale, stale_elsewhere, (silence, "SECONDS_TO_LOOK")),
+        (steps.reclaim_stale, stale_elsewhere, (steps, "SECONDS_TO_RECLAIM")),
+        (steps.reclaim_stale, given_up_by_a_stock_worker, (steps, "SECONDS_TO_RECLAIM")),
+        (steps.reclaim_local, dead_here, (steps, "SECONDS_TO_RECLAIM")),
+        (steps.end_abandoned_reservations, that_waits_for_nobody, (silence, "SECONDS_TO_LOOK")),
+        (steps.end_abandoned_reservations, that_waits_for_nobody, (steps, "SECONDS_TO_RECLAIM")),
+    ],
+)
+def test_what_a_whole_fleet_has_left_is_reclaimed_by_several_sweeps(
+    step: steps.Step, have_one: Callable[[TenantQueue], None], bound: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the look at all of it would take as long as each of them may last, and none would reclaim any."""
+    monkeypatch.setattr(*bound, -1)
+    monkeypatch.setattr(steps, "ABSENCE_SECONDS", 0)
+    monkeypatch.setattr(silence.time, "sleep", lambda seconds: None)
+    for number in range(3):
+        have_one(tenant_queue(f"tenant {number}"))
+    contact = LongContact()
+    reports = [Report() for _ in range(4)]
+    for report in reports:
+        step(report, contact)
+    assert [report.reclaimed for report in reports] == [1, 1, 1, 0]
 
 
 def test_pauses_of_all_tenants_that_end_at_once_are_ended_by_several_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
