@@ -23,7 +23,7 @@ from tenant_slots.repair.one_row import unless_locked
 from tenant_slots.repair.pace import Pace
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.together import jobs_together
-from tenant_slots.repair.turns import in_turns, share_of
+from tenant_slots.repair.turns import fitting_lease, in_turns, share_of
 from tenant_slots.repair.unlocked import unlocked
 
 SECONDS_TO_ASK = 2
@@ -41,7 +41,7 @@ JOBS_OF_ONE = 50
 
 def ask(report: Report, contact: Contact) -> None:
     """Tenants take turns."""
-    until = time.monotonic() + SECONDS_TO_ASK
+    until = time.monotonic() + fitting_lease(SECONDS_TO_ASK)
     tenants = list(findings.to_ask().order_by().values_list("tenant_queue", flat=True).distinct())
     left_out: set[int] = set()
     in_turns(tenants, until, lambda pk: unless_locked(_ask_some, contact.pace, pk, share_of(until), left_out))

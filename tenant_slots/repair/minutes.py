@@ -23,6 +23,7 @@ from tenant_slots.repair import totals
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.row_of_all import unless_held
+from tenant_slots.repair.turns import fitting_lease
 from tenant_slots.stats import minute_counts
 
 KEPT = 7 * 24 * 60 + 240
@@ -53,7 +54,7 @@ def count_minutes(report: Report, contact: Contact) -> None:
     last, now = _last_counted()
     if last == now - 1:
         return
-    deadline = time.monotonic() + SECONDS_TO_COUNT
+    deadline = time.monotonic() + fitting_lease(SECONDS_TO_COUNT)
     looks = _looks()
     while _count_next(looks) and time.monotonic() < deadline:
         pass

@@ -13,6 +13,7 @@ from tenant_slots.db.transactions import waiting_at_most
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.repair import faults
+from tenant_slots.repair.turns import fitting_lease
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ def waiting_together() -> Iterator[None]:
 
 def seconds_to_wait() -> float:
     """For the next row."""
-    left = SECONDS_FOR_ALL - (_waited.get() or 0.0)
+    left = fitting_lease(SECONDS_FOR_ALL) - (_waited.get() or 0.0)
     return max(SHORTEST_LOOK, round(left * SHARE_OF_ONE, 3))
 
 

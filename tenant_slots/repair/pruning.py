@@ -23,6 +23,7 @@ from tenant_slots.models import JobDependency, TenantJob
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.together import in_halves
+from tenant_slots.repair.turns import fitting_lease
 from tenant_slots.repair.unlocked import unlocked
 
 logger = logging.getLogger("tenant_slots")
@@ -42,7 +43,7 @@ def prune(report: Report, contact: Contact) -> None:
 
     Jobs that could not be deleted, or were locked, are not looked at again for a while.
     """
-    deadline = time.monotonic() + SECONDS_TO_PRUNE
+    deadline = time.monotonic() + fitting_lease(SECONDS_TO_PRUNE)
     while places := list(old_jobs(contact.pruned.place).values_list("ended_at", "pk")[:JOBS_PER_BATCH]):
         for part in contact.pace.parts(places, JOBS_PER_BATCH):
             with contact.pace.noting(part):

@@ -15,7 +15,7 @@ SECONDS_OF_ONE = 0.2
 """A tenant's share of a turn: where callables are slow, or the database refuses each of very many jobs, the others have
 theirs too."""
 
-DEFAULT_LEASE = vars(AppSettings)["LEASE_TTL"].default
+DEFAULT_LEASE: float = vars(AppSettings)["LEASE_TTL"].default
 """In seconds: what a step may take is said for it."""
 
 

@@ -23,7 +23,7 @@ from tenant_slots.repair.one_row import unless_locked
 from tenant_slots.repair.pace import Pace
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.together import jobs_together
-from tenant_slots.repair.turns import in_turns, share_of
+from tenant_slots.repair.turns import fitting_lease, in_turns, share_of
 
 SECONDS_TO_TELL = 1
 """After which a sweep leaves such jobs to the next one."""
@@ -51,7 +51,7 @@ def end_waits(report: Report, contact: Contact) -> None:
 
 def _cancel_all_expired(report: Report, pace: Pace, tenants: list[int]) -> int:
     """How many were canceled."""
-    before, until = report.canceled, time.monotonic() + SECONDS_TO_TELL
+    before, until = report.canceled, time.monotonic() + fitting_lease(SECONDS_TO_TELL)
     in_turns(tenants, until, partial(_cancel_expired, report, pace, until))
     return report.canceled - before
 
@@ -59,7 +59,7 @@ def _cancel_all_expired(report: Report, pace: Pace, tenants: list[int]) -> int:
 def _tell_all(report: Report, pace: Pace) -> None:
     """The time is that for telling: however long it takes to find who is to be told, some are."""
     tenants = chains.concerned()
-    until = time.monotonic() + SECONDS_TO_TELL
+    until = time.monotonic() + fitting_lease(SECONDS_TO_TELL)
     while tenants:
         random.shuffle(tenants)
         told = [unless_locked(_tell_some, report, pace, pk, until) for pk in tenants if time.monotonic() < until]
@@ -117,7 +117,7 @@ def promote_forgotten(report: Report, contact: Contact) -> None:
     if time.monotonic() < contact.looked_for_forgotten_at + SECONDS_BETWEEN_LOOKS_FOR_FORGOTTEN:
         return
     tenants = list(chains.forgotten().order_by().values_list("tenant_queue", flat=True).distinct())
-    until = time.monotonic() + SECONDS_TO_TELL  # the look itself may take longer
+    until = time.monotonic() + fitting_lease(SECONDS_TO_TELL)  # the look itself may take longer
     in_turns(tenants, until, lambda pk: unless_locked(_promote_some, report, contact.pace, pk, until))
     if not tenants or time.monotonic() < until:  # the next sweep goes on
         contact.looked_for_forgotten_at = time.monotonic()

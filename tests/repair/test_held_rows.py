@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import OperationalError, connection
+from django.test import override_settings
 
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.db.transactions import patience
@@ -18,7 +19,7 @@ from tenant_slots.repair import claims, one_row, row_of_all, silence, steps
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.one_row import unless_locked
 from tenant_slots.repair.report import Report
-from tenant_slots.repair.sweeper import Sweeper
+from tenant_slots.repair.sweeper import SHARE_OF_LEASE, Sweeper
 from tests.factories import another_process, dead_process, fresh, running_job, tenant_queue
 from tests.processes import test_database_url as database_url
 
@@ -61,6 +62,15 @@ def test_all_that_are_held_are_waited_for_together(is_bounded: bool, monkeypatch
     assert waits.seconds[0] == one_row.LOCK_TIMEOUT_SECONDS
     assert (sum(waits.seconds) < 3) is is_bounded
     assert min(waits.seconds) > 0, "zero is for ever to PostgreSQL"
+
+
+@pytest.mark.parametrize("lease", [20, 5])
+def test_where_leases_are_short_they_are_waited_for_less_long(lease: float) -> None:
+    """A sweep is then given up sooner, too, and would never come to what is after them."""
+    waits = Waits()
+    with override_settings(TENANT_SLOTS={"LEASE_TTL": lease}):
+        Sweeper("test").run([one_after_the_other(waits)])
+    assert sum(waits.seconds) < lease * SHARE_OF_LEASE / 2
 
 
 def test_the_next_sweep_waits_for_them_anew() -> None:
