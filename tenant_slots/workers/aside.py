@@ -37,6 +37,11 @@ SECONDS_TO_CLEAN = 899
 SECONDS_TO_PART_CLEAN = 1
 """For which a worker that ends waits for a cleaning, of milliseconds mostly. One that is killed is done again later."""
 
+SECONDS_FOR_SWEEP = 1
+"""For which a worker that runs no job waits for its sweep. That may last longer, and a tenth of a lease where somebody
+is silent; who would leave waits for its end.
+"""
+
 KEY_BYTES = SEAL_BYTES = 32
 """Of SHA-256."""
 
@@ -216,12 +221,12 @@ class AsideWorker(SweepingWorker):
             self.last_cleaned_at = None
 
     def sweep(self) -> None:
-        """Aside, and waited for while no job runs: in burst mode, what it promotes is still to be run."""
+        """Aside, and waited for a moment while no job runs: what it promotes is still to be run."""
         self._note_cleaned(0)  # so that one that takes too long is ended
         self._note_swept(0)
         if self.sweeper.is_due and self._starts(self.sweeper.sweep_if_due):
             self.sweeper.put_off()
-            self._note_swept(0 if self.runs_a_job else app_settings.LEASE_TTL)
+            self._note_swept(0 if self.runs_a_job else SECONDS_FOR_SWEEP)
 
     def look_for_lost(self) -> None:
         self._note_swept(app_settings.LEASE_TTL)

@@ -196,6 +196,7 @@ def test_what_a_sweep_aside_has_learnt_of_servers_is_known_to_the_next_one(
             server = redis_servers.server_of(queue_directory.queue_named("reports").connection)
             worker = kind([django_rq.get_queue("imports")])
             worker.sweep()
+            worker._note_swept(app_settings.LEASE_TTL)
             assert list(worker._absences) == [server]
             assert worker._absences[server].pause > app_settings.SWEEP_INTERVAL
             assert redis_servers.absences() == {}, "who pushes there does not wait for so long until it tries again"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
+from pathlib import Path
 from typing import Any
 
+import django_rq
 import pytest
 
+from tenant_slots.workers import TenantWorker, aside
 from tenant_slots.workers.aside import Answer, Aside
 from tests.processes import wait_until
 
@@ -55,3 +58,24 @@ def test_control_what_is_left_there_would_do_something() -> None:
     pickle.loads(pickle.dumps(Left()))
     assert unpickled == ["by the worker"]
     unpickled.clear()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_without_a_job_goes_on_while_its_sweep_does_and_waits_for_its_end_before_it_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep stands still for a tenth of a lease, which may be a minute, where somebody has not been heard of."""
+    worker, door = TenantWorker([django_rq.get_queue("imports")]), tmp_path / "door"
+    contact = worker.sweeper.contact
+
+    def sweep() -> None:
+        wait_until(door.exists, timeout=5)
+
+    monkeypatch.setattr(aside, "SECONDS_FOR_SWEEP", 0.1)
+    monkeypatch.setattr(worker.sweeper, "sweep_if_due", sweep)
+    worker.sweep()
+    assert worker._sweeping.is_under_way(30)
+    assert worker.sweeper.contact is contact
+    door.touch()
+    worker.look_for_lost()
+    assert worker.sweeper.contact is not contact, "it knows what the sweep has seen"
