@@ -20,7 +20,7 @@ from rq.queue import Queue
 from rq.results import Result
 from rq.utils import utcformat
 
-from tenant_slots import dispatch, logs
+from tenant_slots import dispatch, logs, rq_copies
 from tenant_slots.workers.base import SweepingWorker
 from tenant_slots.workers.horses import RQEnd
 
@@ -115,6 +115,8 @@ class RecordingWorker(SweepingWorker):
             known = job.get_status()
         except InvalidJobOperation:  # somebody has deleted it
             return
+        if not dispatch.is_ours(job.id):
+            rq_copies.keep_latest(job)
         if self._stopped_job_id == job.id:
             self.handle_job_failure(job, queue=queue, exc_string="Job stopped by user, work-horse terminated.")
         elif known not in (JobStatus.FINISHED, JobStatus.FAILED):

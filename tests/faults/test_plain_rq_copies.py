@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +147,37 @@ def test_i4_a_run_that_rq_takes_for_dead_and_retries_runs_once(
     wait_until(lambda: TenantJob.objects.filter(state=State.FINISHED).count() == 1)
     wait_until(lambda: queue.scheduled_job_registry.count == in_rq() == 0)
     assert observer.started() == ["long"]
+
+
+@pytest.mark.parametrize(
+    ("how", "is_taken"),
+    [
+        ("canceled", False),
+        ("canceled", True),
+        ("killed", False),
+        ("killed", True),
+        ("killed, with retries left", False),  # else RQ's retry is one more time
+    ],
+)
+def test_i3_i4_another_call_that_is_enqueued_while_a_run_is_ended_by_force_runs_after_that(
+    workers: FaultWorkers, observer: Observer, door: Path, kind: str, how: str, is_taken: bool
+) -> None:
+    """RQ has the worker write what it had read of the first call, and enqueue that again where retries are left."""
+    queue, retry = django_rq.get_queue("imports"), Retry(max=2) if how.endswith("left") else None
+    tenant_queue("acme", max_job=5)
+    worker_class = f"tenant_slots.workers.Tenant{kind}"
+    workers.start(1 + is_taken, "--with-scheduler", worker_class=worker_class)
+    queue.enqueue(jobs.hold, "acme", "first", observer.path, str(door), job_id="nightly", retry=retry)
+    process = observer.process_of("first")
+    queue.enqueue(jobs.hold, "acme", "second", observer.path, str(door), job_id="nightly")
+    wait_until(lambda: not is_taken or queue.scheduled_job_registry.count == 1, message="the other worker puts it off")
+    if how == "canceled":
+        assert TenantJob.objects.get().cancel()
+    else:
+        os.kill(process, signal.SIGKILL)
+    observer.process_of("second")
+    door.touch()
+    observer.wait_for_all()
+    wait_until(lambda: queue.scheduled_job_registry.count == in_rq() == queue.started_job_registry.count == 0)
+    assert observer.started() == ["first", "second"]
+    assert counters_match()
