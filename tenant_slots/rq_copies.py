@@ -15,6 +15,7 @@ from uuid import UUID
 
 from redis.client import Pipeline
 from rq.job import Job
+from rq.registry import ScheduledJobRegistry
 from rq.utils import as_text, str_to_date, utcformat
 
 RUN = "tenant_slots_copies_of"
@@ -73,18 +74,20 @@ class Times(NamedTuple):
 
 
 def belong_to(uuid: UUID, rq_job: Job) -> None:
-    """What RQ has enqueued until now is this row's, and no other delivery of it is to run.
+    """What RQ has enqueued of this call until now is this row's, and no other delivery of it is to run.
 
     Two times where it was enqueued again after this delivery was taken, and before it began: one that follows may say
-    either, as RQ writes back at the end of a run what it has read before.
+    either, as RQ writes back at the end of a run what it has read before. Another call under the id, which this
+    delivery knows nothing of, is to run after this one.
 
     Raises:
         RedisError: Redis cannot be asked.
     """
-    latest, put_off = _texts(rq_job, "enqueued_at", PUT_OFF)
+    made, latest, put_off = _texts(rq_job, "created_at", "enqueued_at", PUT_OFF)
     if not latest:
         return
-    times = sorted({latest, _enqueued_at(rq_job), put_off} - {""})
+    own = _times_of(rq_job)
+    times = sorted({own.enqueued, put_off, latest if made == own.made else ""} - {""})
     retries_left = NO_RETRIES if rq_job.retries_left is None else str(rq_job.retries_left)
     rq_job.ended_at = None  # what is read of the job from now on has not been put off
     rq_job.connection.hset(rq_job.key, mapping={RUN: " ".join([str(uuid), retries_left, *times]), "ended_at": ""})
@@ -101,7 +104,8 @@ def keep_latest(rq_job: Job) -> None:
 
     RQ writes the whole record at the end of a run, and so does a function that saves its job: all that is not of the
     run itself would be that of this delivery again. And RQ has the record expire then, or deletes it, which would lose
-    the job where its next run waits for its time, for a slot, or for a worker.
+    the job where its next run waits for its time, for a slot, or for a worker. A function may have told RQ so with the
+    very object that stands for its own run.
     """
     delivered, to_dict, cleanup = _times_of(rq_job), rq_job.to_dict, rq_job.cleanup
 
@@ -117,7 +121,7 @@ def keep_latest(rq_job: Job) -> None:
         return fields
 
     def unless_anew(*args: Any, **kwargs: Any) -> None:
-        if told_since(rq_job, delivered) is not Told.ANEW:
+        if told_since(rq_job, delivered) is not Told.ANEW and not _is_scheduled(rq_job):
             cleanup(*args, **kwargs)
 
     rq_job.to_dict = without_what_is_anew  # type: ignore[method-assign]
@@ -169,14 +173,14 @@ def told_since(rq_job: Job, delivered: Times | None = None) -> Told:
     """What RQ was told of the job, or its id, since this delivery of it was taken.
 
     Args:
-        delivered: of what was taken, where RQ may have enqueued `rq_job` again itself.
+        delivered: of what was taken, where `rq_job` may have been enqueued again itself.
 
     Raises:
         RedisError: Redis cannot be asked.
     """
-    own = _times_of(rq_job)
+    own = delivered or _times_of(rq_job)
     made, latest, ended, run = _texts(rq_job, "created_at", "enqueued_at", "ended_at", RUN)
-    if not made or Times(made, latest) in (own, delivered or own):
+    if not made or Times(made, latest) == own:
         return Told.NOTHING
     noted = _noted(run)
     is_copy = made == own.made and noted is not None and noted.is_copy(latest, ended)
@@ -196,6 +200,12 @@ def is_enqueued_anew(rq_job: Job) -> bool:
 def _texts(rq_job: Job, *fields: str) -> list[str]:
     """Of RQ's record of the job; empty where it has none."""
     return [as_text(value or b"") for value in rq_job.connection.hmget(rq_job.key, *fields)]
+
+
+def _is_scheduled(rq_job: Job) -> bool:
+    """As for the next run of a function that schedules itself: what is there for a copy a run has taken away by now."""
+    key = ScheduledJobRegistry.key_template.format(rq_job.origin)
+    return rq_job.connection.zscore(key, rq_job.id) is not None
 
 
 def _times_of(rq_job: Job) -> Times:

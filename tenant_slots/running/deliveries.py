@@ -98,10 +98,14 @@ def copy_ignored(rq_job: Job, job: TenantJob | None) -> Retry:
 
 
 def again(rq_job: Job) -> Retry:
-    """For a delivery that changed RQ's record of the job: the job is the next one of its queue, as it is now."""
+    """For a delivery that changed RQ's record of the job: the job is the next one of its queue, as it is now.
+
+    As with `deferred`, that is all where somebody has canceled it, or told RQ of another call, since.
+    """
 
     def record(queue: Queue, pipeline: Pipeline, **_: object) -> None:
-        queue._enqueue_job(rq_job, pipeline=pipeline, at_front=True)
+        if _is_to_come_back(rq_job):
+            queue._enqueue_job(rq_job, pipeline=pipeline, at_front=True)
 
     return _recorded_by(rq_job, record)
 
@@ -119,7 +123,7 @@ def deferred(rq_job: Job, until: datetime | None = None, seconds: float | None =
     when = now() + timedelta(seconds=max(1, ceil(seconds)))
 
     def record(queue: Queue, pipeline: Pipeline, **_: object) -> None:
-        if not _is_canceled(rq_job) and rq_copies.told_since(rq_job) is not Told.ANEW:
+        if _is_to_come_back(rq_job):
             queue.schedule_job(rq_job, when, pipeline=pipeline)
             rq_copies.is_put_off(rq_job, pipeline)
 
@@ -197,8 +201,15 @@ def _seconds_kept(rq_job: Job, status: JobStatus) -> int:
     return rq_job.get_result_ttl(DEFAULT_RESULT_TTL)
 
 
+def _is_to_come_back(rq_job: Job) -> bool:
+    """Not where it was canceled in RQ since this delivery of it was taken: its row, if any, ends when its turn comes.
+
+    Nor where RQ was told of it anew: another delivery comes.
+    """
+    return not _is_canceled(rq_job) and rq_copies.told_since(rq_job) is not Told.ANEW
+
+
 def _is_canceled(rq_job: Job) -> bool:
-    """Whether somebody has canceled it in RQ since this delivery of it was taken. Its row ends when its turn comes."""
     status = rq_job.connection.hget(rq_job.key, "status")
     return status is not None and as_text(status) == JobStatus.CANCELED
 

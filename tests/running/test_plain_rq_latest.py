@@ -1,0 +1,138 @@
+"""What RQ was told last of a plain job counts, whichever delivery of it is under way, and through whichever queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import django_rq
+import pytest
+from rq import Queue
+from rq.job import Job
+from rq.utils import now
+
+from tenant_slots import tenant_job
+from tenant_slots.running import deliveries, plain_rq
+from tests import jobs
+from tests.factories import counters_match, in_rq, work
+from tests.history import History
+from tests.running.meeting import make_due, meanwhile, meets, work_once
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> None:
+    meanwhile.clear()
+
+
+@pytest.fixture
+def queue() -> Queue:
+    found: Queue = django_rq.get_queue("imports")
+    return found
+
+
+@tenant_job("imports", tenant="tenant", timeout=77)
+def has_a_timeout(tenant: str, name: str, history: str) -> None:
+    jobs.note(history, "start", tenant, name)
+
+
+@tenant_job("imports", tenant="tenant", key="name")
+def has_a_key(tenant: str, name: str, history: str) -> None:
+    jobs.note(history, "start", tenant, name)
+
+
+def enqueue(queue: Queue, function: Callable[..., Any], name: str, history: History, **options: Any) -> Job:
+    return queue.enqueue(function, "acme", name, history.path, job_id="nightly", **options)
+
+
+def again(queue: Queue, _: History) -> None:
+    queue.enqueue_job(Job.fetch("nightly", queue.connection))
+
+
+def another_call(queue: Queue, history: History) -> None:
+    enqueue(queue, has_a_timeout, "second", history)
+
+
+def another_call_for_later(queue: Queue, history: History) -> None:
+    queue.enqueue_in(timedelta(hours=1), has_a_timeout, "acme", "second", history.path, job_id="nightly")
+
+
+def cancel(queue: Queue, _: History) -> None:
+    Job.fetch("nightly", queue.connection).cancel()
+
+
+Say = Callable[[Queue, History], None]
+
+
+@pytest.mark.parametrize(
+    ("say", "runs"),
+    [
+        (another_call, ["second"]),
+        (another_call_for_later, []),
+        (cancel, []),
+        pytest.param(lambda *_: None, ["first"], id="control"),
+    ],
+)
+def test_what_rq_is_told_while_a_delivery_writes_the_decorators_timeout_is_left_as_it_is(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, say: Say, runs: list[str]
+) -> None:
+    delivered_again = deliveries.again
+
+    def after_that(rq_job: Job) -> Any:
+        monkeypatch.undo()
+        say(queue, history)
+        return delivered_again(rq_job)
+
+    monkeypatch.setattr(deliveries, "again", after_that)
+    enqueue(queue, has_a_timeout, "first", history)
+    work()
+    assert (history.started(), in_rq()) == (runs, 0)
+    assert queue.scheduled_job_registry.count == int(say is another_call_for_later)
+
+
+@pytest.mark.parametrize(
+    ("say", "runs"), [(another_call, ["first", "second"]), pytest.param(again, ["first"], id="the same call")]
+)
+def test_another_call_that_is_enqueued_when_a_worker_has_just_taken_the_first_runs_too(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, say: Say, runs: list[str]
+) -> None:
+    """That worker has the arguments of the first: fork and import of the module may take it seconds."""
+    run_plain = plain_rq._run_plain
+
+    def after_that(*delivered: Any) -> Any:
+        monkeypatch.undo()
+        say(queue, history)
+        return run_plain(*delivered)
+
+    monkeypatch.setattr(plain_rq, "_run_plain", after_that)
+    enqueue(queue, meets, "first", history)
+    work()
+    assert history.started() == runs
+    assert counters_match()
+
+
+def enqueues_itself(rq_job: Job) -> None:
+    django_rq.get_queue("imports").enqueue_job(rq_job)
+
+
+def schedules_itself(rq_job: Job) -> None:
+    django_rq.get_queue("imports").schedule_job(rq_job, now() + timedelta(hours=1))
+
+
+@pytest.mark.parametrize("how", [enqueues_itself, schedules_itself])
+@pytest.mark.parametrize("result_ttl", [0, 500])
+def test_a_run_may_enqueue_or_schedule_the_very_object_that_stands_for_it(
+    queue: Queue, history: History, how: Callable[[Job], None], result_ttl: int
+) -> None:
+    """It would be gone, or expire, with the result of this run."""
+    meanwhile.append(how)
+    rq_job = enqueue(queue, meets, "poll", history, result_ttl=result_ttl)
+    work_once(queue)
+    assert queue.connection.ttl(rq_job.key) == -1
+    if how is schedules_itself:
+        make_due(queue, rq_job)
+    work()
+    assert history.started() == ["poll"] * 2
+    assert queue.connection.ttl(rq_job.key) == (-2 if result_ttl == 0 else 500)
