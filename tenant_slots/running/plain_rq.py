@@ -334,33 +334,44 @@ def _is_of_same_redis(found: TenantJob, rq_job: Job) -> bool:
 def _joined(tenant_queue: TenantQueue, task: TenantTask[..., Any], rq_job: Job, key: str) -> TenantJob:
     """The job's row from an earlier try, else a new one at the end of the backlog."""
     rq_queue = overflow_queue_of(rq_job.origin, tenant_queue.queue)
+    in_backlog = {"rq_queue": rq_queue, "key": key}
+    of_call = {"task": task.path, "context": context.context_in(rq_job.meta)}
     found = _from_earlier_try(tenant_queue, rq_job)
     if found is None:
         try:
             with bounded_at_once(app_settings.DATABASE, tenant_queue):
                 found = TenantJob.objects.create(
-                    tenant_queue=tenant_queue,
-                    task=task.path,
-                    rq_job_id=rq_job.id,
-                    rq_queue=rq_queue,
-                    key=key,
-                    context=context.context_in(rq_job.meta),
+                    tenant_queue=tenant_queue, rq_job_id=rq_job.id, **in_backlog, **of_call
                 )
         except IntegrityError:
             found = _placed(rq_job).first()
             if found is None:
                 raise
-    return _as_delivered(found, rq_queue, rq_job)
+    return _as_delivered(found, in_backlog, of_call, rq_job)
 
 
-def _as_delivered(job: TenantJob, rq_queue: str, rq_job: Job) -> TenantJob:
-    """It waits in the queue of RQ that it comes through, whatever its `on_busy` or an earlier delivery has said."""
-    is_moved = job.rq_queue != rq_queue and job.state in UNADMITTED and _is_of_same_redis(job, rq_job)
-    if is_moved:
-        deliveries.is_not_brought_back(rq_job, job.rq_queue_name)
-    if job.state == State.SCHEDULED or job.asks or is_moved:
-        changes = {"state": State.WAITING, "asks": False, "rq_queue": rq_queue if is_moved else job.rq_queue}
+def _as_delivered(job: TenantJob, in_backlog: Mapping[str, Any], of_call: Mapping[str, Any], rq_job: Job) -> TenantJob:
+    """It waits in the queue of RQ that it comes through, whatever its `on_busy` or an earlier delivery has said.
+
+    And it is the call that RQ has now, which may have been enqueued under the id of another one. What has its slot
+    keeps the one of that key.
+    """
+    if job.state == State.RUNNING:
+        return job
+    is_placed = job.state not in UNADMITTED
+    changes = {} if is_placed else _other_than(job, {"state": State.WAITING, "asks": False})
+    anew = _other_than(job, of_call if is_placed else {**in_backlog, **of_call})
+    if anew and _is_of_same_redis(job, rq_job):
+        if "rq_queue" in anew:
+            deliveries.is_not_brought_back(rq_job, job.rq_queue_name)
+        changes |= anew
+    if changes:
         with bounded_at_once(app_settings.DATABASE, job.tenant_queue):
-            TenantJob.objects.unadmitted().filter(pk=job.pk).update(**changes)
-        job.refresh_from_db(fields=["state", "rq_queue"])
+            states = (State.QUEUED,) if is_placed else UNADMITTED
+            TenantJob.objects.filter(pk=job.pk, state__in=states).update(**changes)
+        job.refresh_from_db(fields=["state", *changes])
     return job
+
+
+def _other_than(job: TenantJob, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if getattr(job, name) != value}

@@ -13,9 +13,11 @@ from rq.job import Job
 from rq.utils import now
 
 from tenant_slots import tenant_job
+from tenant_slots.models import State, TenantJob
 from tenant_slots.running import deliveries, plain_rq
+from tenant_slots.tasks.context import IN_META
 from tests import jobs
-from tests.factories import counters_match, in_rq, work
+from tests.factories import counters_match, in_rq, tenant_queue, work
 from tests.history import History
 from tests.running.meeting import make_due, meanwhile, meets, work_once
 
@@ -136,3 +138,21 @@ def test_a_run_may_enqueue_or_schedule_the_very_object_that_stands_for_it(
     work()
     assert history.started() == ["poll"] * 2
     assert queue.connection.ttl(rq_job.key) == (-2 if result_ttl == 0 else 500)
+
+
+@pytest.mark.parametrize("has_slot", [False, True])
+def test_a_job_that_waits_is_the_call_that_was_enqueued_last(queue: Queue, history: History, has_slot: bool) -> None:
+    """Its context is the caller's, and the limit per key is that of its own key."""
+    row = tenant_queue("acme", max_job=0)
+    enqueue(queue, meets, "first", history, meta={IN_META: {"user": 1}})
+    work()
+    if has_slot:
+        row.set_limit(1)
+    enqueue(queue, has_a_key, "second", history, meta={IN_META: {"user": 2}})
+    work()
+    row.set_limit(1)
+    work()
+    assert history.started() == ["second"]
+    job = TenantJob.objects.get()
+    assert (job.task, job.context, job.state) == (has_a_key.tenant_task.path, {"user": 2}, State.FINISHED)
+    assert job.key == ("" if has_slot else "second"), "it has taken its slot without one"
