@@ -219,13 +219,24 @@ def _scheduled(rq_job: Job, origin: str) -> ScheduledJobRegistry:
 
 
 def _left_as_it_was(rq_job: Job) -> Retry:
-    return _recorded_by(rq_job, lambda **_: None)
+    return _recorded_by(rq_job, lambda *_, **__: None)
 
 
 def _recorded_by(rq_job: Job, record: Callable[..., None]) -> Retry:
     """A Retry, for which RQ starts no dependents and calls nothing finished; what it records of one is replaced."""
-    rq_job._handle_retry_result = record  # type: ignore[method-assign]
+
+    def recorded(queue: Queue, *args: Any, **known: Any) -> None:
+        record(_queue_of(rq_job, queue), *args, **known)
+
+    rq_job._handle_retry_result = recorded  # type: ignore[method-assign]
     return Retry(max=sys.maxsize)
+
+
+def _queue_of(rq_job: Job, queue: Queue) -> Queue:
+    """Where it was enqueued last, and where RQ looks for it: its id may be in the list of another queue, too."""
+    if rq_job.origin == queue.name:
+        return queue
+    return Queue(rq_job.origin, connection=queue.connection, serializer=queue.serializer)
 
 
 def _name_the_worker_of(job: TenantJob, rq_job: Job) -> None:

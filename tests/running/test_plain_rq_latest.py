@@ -156,3 +156,21 @@ def test_a_job_that_waits_is_the_call_that_was_enqueued_last(queue: Queue, histo
     job = TenantJob.objects.get()
     assert (job.task, job.context, job.state) == (has_a_key.tenant_task.path, {"user": 2}, State.FINISHED)
     assert job.key == ("" if has_slot else "second"), "it has taken its slot without one"
+
+
+@pytest.mark.parametrize("function", [meets, has_a_timeout])
+@pytest.mark.parametrize("max_job", [0, 1])
+def test_a_job_in_the_lists_of_two_queues_is_put_off_and_taken_back_in_the_one_that_rqs_record_names(
+    queue: Queue, history: History, function: Callable[..., Any], max_job: int
+) -> None:
+    """As where somebody has enqueued it in another one when it waited for a worker of the first for too long."""
+    other, row = django_rq.get_queue("reports"), tenant_queue("acme", max_job=max_job)
+    other.enqueue_job(enqueue(queue, function, "once", history))
+    work("imports")
+    row.set_limit(1)
+    assert queue.scheduled_job_registry.count == other.scheduled_job_registry.count == 0, "its turn has come"
+    work()
+    assert history.started() == ["once"]
+    executions = [one.connection.zcard(one.started_job_registry.key) for one in (queue, other)]
+    assert executions == [0, 0], "RQ would take the job for abandoned"
+    assert counters_match()
