@@ -89,9 +89,9 @@ class Supervisor(HandingOnWorker, DependentsWorker, AsideWorker, RidingWorker, R
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by who started us, it would leave nobody to wait for
+        stop_observing(forks=True)  # before there is another thread, which is in Sentry's scope of this one then
         with self._session.used():
             super().bootstrap(*args, **kwargs)
-        stop_observing()
         gc.collect()
         gc.freeze()  # what is loaded by now is never garbage; horses need not look at it, and so not copy it
 

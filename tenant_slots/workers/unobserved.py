@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from typing import Any
 
 OF_QUERIES = ("django", "redis")
@@ -22,14 +23,19 @@ _client: Any = None
 """Sentry's for what this process does by itself."""
 
 
-def stop_observing() -> None:
-    """In this thread, where the project has switched Sentry or OpenTelemetry on."""
+def stop_observing(*, forks: bool = False) -> None:
+    """In this thread, where the project has switched Sentry or OpenTelemetry on.
+
+    Args:
+        forks: into processes that send too. A child has all that its parent has not sent yet: it would send that once
+            more, and wait for it whenever it waits for its own. So this process sends by a way that no child takes.
+    """
     _suppress(True)
     global _client
     sentry: Any = sys.modules.get("sentry_sdk")
     if sentry is None or not sentry.get_client().is_active():
         return
-    _client = _twin(sentry.get_client())
+    _client = copy(sentry.get_client()) if forks else _twin(sentry.get_client())
     _client.integrations = {name: one for name, one in _client.integrations.items() if name not in OF_QUERIES}
     sentry.get_current_scope().set_client(_client)
 

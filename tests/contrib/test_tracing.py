@@ -790,6 +790,8 @@ class SentryServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), TellsSentry)
         self.dsn = f"http://key@127.0.0.1:{self.server_port}/1"
         self.told: list[Any] = []
+        self.answers = threading.Event()
+        self.answers.set()
 
     def of(self, kind: str) -> list[Any]:
         return [one["transaction"] for one in self.told if one.get("type", "event") == kind and "transaction" in one]
@@ -804,7 +806,9 @@ class TellsSentry(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         lines = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
-        self.server.told.extend(json.loads(line) for line in lines.splitlines())  # type: ignore[attr-defined]
+        server: Any = self.server
+        server.told.extend(json.loads(line) for line in lines.splitlines())
+        server.answers.wait(60)
         self.send_response(200)
         self.end_headers()
 
@@ -861,6 +865,16 @@ def test_what_a_work_horse_waits_for_when_it_parts_is_what_its_jobs_have_sent() 
         assert sentry_sdk.get_client() is not client
         assert sentry_sdk.get_client().transport is client.transport
         unobserved.observe_again()
+
+
+def test_a_worker_sends_by_a_way_that_none_of_its_work_horses_takes() -> None:
+    with sentry_on(InMemory()), sentry_sdk.new_scope():
+        client = sentry_sdk.get_client()
+        client.options["transport"] = InMemory
+        unobserved.stop_observing(forks=True)
+        assert sentry_sdk.get_client().transport is not client.transport
+        unobserved.observe_again()
+        assert sentry_sdk.get_client() is client
 
 
 def test_nor_is_it_by_the_instrumentations_of_opentelemetry() -> None:
@@ -962,6 +976,34 @@ def test_without_its_rq_integration_sentry_is_told_of_plain_rq_jobs_by_the_log_a
     assert workers.run("--burst", worker_class=SIMPLE).returncode == 0
     events = [one for one in sentry_server.told if one.get("level") == "error"]
     assert sorted(one.get("logger") or one["transaction"] for one in events) == ["rq.worker"] * 2 + [job.task] * 2
+
+
+ENDS_ITS_PROCESS = """
+@receiver(job_ended)
+def ends_its_process(job, **kwargs):
+    if not job.task.endswith("succeeds"):
+        os._exit(1)
+"""
+
+
+@pytest.mark.parametrize("kind", ["tenant_slots.workers.TenantWorker", PREFORK])
+def test_what_a_worker_has_not_sent_yet_when_it_forks_is_sent_once(
+    workers: Workers, sentry_server: SentryServer, kind: str
+) -> None:
+    """The server answers no error of the worker before it has heard of a job of the last work-horse."""
+    workers.variables["RECEIVER"] = "import os\nfrom django.dispatch import receiver\n" + (
+        "from tenant_slots.signals import job_ended\n" + ENDS_ITS_PROCESS
+    )
+    for _ in range(3):
+        jobs.process.enqueue("acme")
+    last = jobs.succeeds.enqueue("acme")
+    sentry_server.answers.clear()
+    (worker,) = workers.start(worker_class=kind)
+    wait_until(lambda: last.task in sentry_server.of("transaction"))
+    sentry_server.answers.set()
+    worker.terminate()
+    assert worker.wait(30) == 0
+    assert sentry_server.errors() == ["tenant_slots"] * 3
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "traces.md"
