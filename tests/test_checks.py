@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.core.checks import run_checks
+from django.db import connection
 from django.test import override_settings
 
 from tenant_slots import conf, fleet, queue_directory
 from tenant_slots.exceptions import UnusableQueue
+from tenant_slots.models import TenantJob
 from tenant_slots.setting_rules import RULES
 from tenant_slots.tasks.registry import registered
 from tests import jobs
@@ -24,6 +26,14 @@ def ids() -> list[str]:
 
 def test_a_valid_configuration_has_no_messages() -> None:
     assert ids() == []
+
+
+@pytest.mark.django_db
+def test_a_database_that_leaves_columns_of_an_index_out_is_no_reason_to_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection.features, "supports_covering_indexes", False)
+    assert TenantJob.check(databases=["default"]) == []
+    of_django = super(TenantJob, TenantJob).check(databases=["default"])
+    assert {message.id for message in of_django} == {"models.W040"}, "control"
 
 
 def test_every_setting_has_a_rule() -> None:
