@@ -155,6 +155,8 @@ def _is_among(runs: list[dict[str, Any]], job: TenantJob) -> bool:
 
 def _has_begun(job: TenantJob) -> bool:
     """Its last attempt, where that is none of the runs that the job keeps."""
+    if job.state == State.CANCELED:
+        return job.cancel_requested_at is not None  # as of what runs: it ended by itself before anybody stopped it
     return job.state in (State.RUNNING, State.FINISHED) or (job.state == State.FAILED and job.started_at is not None)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from rq import Retry
 
 from tenant_slots import TenantBusy, tenant_job, tenant_scope
+from tenant_slots.models import TenantJob
 from tests.django_tasks.api import TaskContext, task
 from tests.jobs import note, wait_for_door
 
@@ -109,6 +110,13 @@ def comes_again(context: TaskContext, shop: str, ends: list[str]) -> Any:
     if end == "raises":
         raise ConnectionError("no line")
     return Retry(max=5) if end == "again" else attempts
+
+
+@task(queue_name="imports", takes_context=True)
+def ends_though_canceled(context: TaskContext, tenant_id: str) -> int:
+    """Somebody cancels it, and it has ended before anybody could stop it."""
+    TenantJob.objects.get(uuid=context.task_result.id).cancel()
+    return context.attempt
 
 
 @task(queue_name="imports")

@@ -257,6 +257,15 @@ def test_a_run_that_was_canceled_stays_an_attempt_with_its_error_after_a_retry()
     assert _attempts_of(result) == (TaskResultStatus.SUCCESSFUL, ["worker-7", "tenant_slots.testing"], canceled)
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_run_that_ended_before_its_cancel_could_stop_it_was_an_attempt() -> None:
+    result = tasks.ends_though_canceled.enqueue("acme")
+    run_jobs()
+    canceled = ["tenant_slots.exceptions.TaskCanceled"]
+    assert _attempts_of(result) == (TaskResultStatus.FAILED, ["tenant_slots.testing"], canceled)
+    assert result.started_at == result.last_attempted_at is not None
+
+
 def _attempts_of(result: Any) -> tuple[Any, list[str], list[str]]:
     result.refresh()
     return result.status, result.worker_ids, [error.exception_class_path for error in result.errors]
