@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -232,13 +233,14 @@ def _waits(job: TenantJob, position: int, most_named: int, now: datetime) -> Wai
         seen_at=now,
         rests_for=rests_for,
         pace=_pace(job, now) if may_start else None,
-        least_position=_least_position(job, position) if may_start else position,
+        least_position=_least_position(job, position, reasons) if may_start else position,
     )
 
 
-def _least_position(job: TenantJob, position: int) -> int:
+def _least_position(job: TenantJob, position: int, reasons: Sequence[Reason]) -> int:
+    """For the estimate, which a job has none whose own key is at its cap."""
     row = job.tenant_queue
-    if row.max_job_per_key is None:
+    if row.max_job_per_key is None or position == 1 or Reason.KEY_LIMIT in reasons:
         return position
     return 1 + concurrency_keys.not_passed_over(TenantJob.objects.ahead_of(job), row)
 

@@ -254,6 +254,7 @@ def test_twelve_queries_at_most(boss: Client) -> None:
     row = tenant_queue("other", max_job=1)
     jobs: list[Any] = [running_job(row, another_process()), waiting_job(row), waiting_job(row, state=State.FAILED)]
     jobs += [waits_for_everything(), waiting_job(row, state=State.SCHEDULED, run_after=timezone.now())]
+    jobs.append(waiting_job(jobs[-2].tenant_queue, key="another user"))
     staff = signed_in("view_tenantjob", "view_tenantqueue", "stop_tenantjob", "change_tenantjob")
     for client in (boss, staff):
         for job in jobs:
