@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
 
 from tenant_slots.admin import actions
 from tenant_slots.admin.bulk import chunks
-from tenant_slots.locks import locked
 from tenant_slots.models import BulkChange, BulkChunk, KeptChange, State, TenantJob, TenantQueue
 from tests.admin.bulk_changes import came_of, many_jobs, many_queues, report_of, started
 from tests.admin.site import JOBS, QUEUES
@@ -35,8 +34,12 @@ def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def reached_by(workers: FaultWorkers, row: TenantQueue) -> Iterator[None]:
-    """A worker that is started here has come to this tenant queue, and waits for it in the block."""
-    with locked(row.pk):
+    """A worker that is started here has come to this tenant queue, and waits for it in the block.
+
+    Not by a lock of ours, which ends when its process stands still for half a lease: a worker may take longer to start.
+    """
+    with transaction.atomic():
+        TenantQueue.objects.select_for_update().get(pk=row.pk)
         workers.start()
         wait_until(somebody_waits_for_a_lock)
         yield

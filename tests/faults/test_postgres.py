@@ -296,7 +296,7 @@ def test_i8_nor_does_one_on_the_rows_of_many(workers: FaultWorkers, observer: Ob
         workers.start(2, worker_class=f"tenant_slots.workers.{worker_class}")
         for number in range(20):
             jobs.quick.enqueue("other", f"other-{number}", observer.path, 0.2)
-        wait_until(lambda: len(observer.started()) == 20, 40)
+        wait_until(lambda: sum(name.startswith("other-") for name in observer.started()) == 20, 40)
         session.rollback()
     observer.wait_for_all()
     observer.watched.clear()  # those that were held have waited beside idle workers
