@@ -230,10 +230,12 @@ def sentry_on(transport: InMemory, *integrations: Integration, **options: Any) -
         integrations=[DedupeIntegration(), LoggingIntegration(), *integrations],
         **options,
     )
+    client = sentry_sdk.get_client()
     try:
         yield transport
     finally:
         sentry_sdk.get_global_scope().set_client(None)
+        client.close(timeout=0)  # its threads, which would draw random numbers beside other tests, and end during them
 
 
 def test_a_job_is_one_transaction_named_after_its_task_in_the_trace_of_the_request(sent: InMemory) -> None:
