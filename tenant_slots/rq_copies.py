@@ -121,7 +121,7 @@ def keep_latest(rq_job: Job) -> None:
         return fields
 
     def unless_anew(*args: Any, **kwargs: Any) -> None:
-        if told_since(rq_job, delivered) is not Told.ANEW and not _is_scheduled(rq_job):
+        if told_since(rq_job, delivered) is not Told.ANEW and not is_scheduled(rq_job):
             cleanup(*args, **kwargs)
 
     rq_job.to_dict = without_what_is_anew  # type: ignore[method-assign]
@@ -197,15 +197,19 @@ def is_enqueued_anew(rq_job: Job) -> bool:
     return latest not in ("", _enqueued_at(rq_job))
 
 
+def is_scheduled(rq_job: Job) -> bool:
+    """As for the next run of a function that schedules itself: what is there for a copy a run has taken away by now.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    key = ScheduledJobRegistry.key_template.format(rq_job.origin)
+    return rq_job.connection.zscore(key, rq_job.id) is not None
+
+
 def _texts(rq_job: Job, *fields: str) -> list[str]:
     """Of RQ's record of the job; empty where it has none."""
     return [as_text(value or b"") for value in rq_job.connection.hmget(rq_job.key, *fields)]
-
-
-def _is_scheduled(rq_job: Job) -> bool:
-    """As for the next run of a function that schedules itself: what is there for a copy a run has taken away by now."""
-    key = ScheduledJobRegistry.key_template.format(rq_job.origin)
-    return rq_job.connection.zscore(key, rq_job.id) is not None
 
 
 def _times_of(rq_job: Job) -> Times:

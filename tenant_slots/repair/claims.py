@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
@@ -42,16 +43,20 @@ def _free(name: str) -> QuerySet[SweepClaim]:
     return SweepClaim.objects.filter(is_over, name=name)
 
 
-def _take(name: str, sweeper: str) -> bool:
+def _by(sweeper: str) -> dict[str, Any]:
+    """What a row says whose claim begins now."""
     until = in_seconds(app_settings.SWEEP_INTERVAL * CLAIMED_SHARE)
-    return bool(_free(name).update(sweeper=sweeper, until=until, swept_at=DatabaseNow(), sweeps=grown("sweeps")))
+    return {"sweeper": sweeper, "until": until, "swept_at": DatabaseNow()}
+
+
+def _take(name: str, sweeper: str) -> bool:
+    return bool(_free(name).update(**_by(sweeper), sweeps=grown("sweeps")))
 
 
 def _create(name: str, sweeper: str) -> bool:
-    until = in_seconds(app_settings.SWEEP_INTERVAL * CLAIMED_SHARE)
     try:
         with transaction.atomic(using=app_settings.DATABASE):
-            SweepClaim.objects.create(name=name, sweeper=sweeper, until=until, swept_at=DatabaseNow(), sweeps=1)
+            SweepClaim.objects.create(name=name, **_by(sweeper), sweeps=1)
             SweepClaim.objects.filter(until__lt=ago(app_settings.RETENTION)).delete()  # of hosts that are gone
     except IntegrityError:
         return False

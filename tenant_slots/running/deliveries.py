@@ -88,7 +88,7 @@ def copy_ignored(rq_job: Job, job: TenantJob | None) -> Retry:
         job: as of `ignored`: the row of a later run, if there is one.
     """
     if job is None or job.has_ended:
-        if rq_job.connection.zscore(_scheduled(rq_job, rq_job.origin).key, rq_job.id) is not None:
+        if rq_copies.is_scheduled(rq_job):
             rq_job.set_status(JobStatus.SCHEDULED)
             return _left_as_it_was(rq_job)
         if rq_copies.is_enqueued_anew(rq_job):

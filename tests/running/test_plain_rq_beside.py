@@ -22,17 +22,6 @@ from tests.running.meeting import make_due, meanwhile, meets, work_once
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture(autouse=True)
-def nothing_left() -> None:
-    meanwhile.clear()
-
-
-@pytest.fixture
-def queue() -> Queue:
-    found: Queue = django_rq.get_queue("imports")
-    return found
-
-
 def scheduled(queue: Queue) -> dict[str, int]:
     return {rq_id.decode(): int(due) for rq_id, due in queue.connection.zscan_iter(queue.scheduled_job_registry.key)}
 

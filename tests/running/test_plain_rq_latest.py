@@ -24,17 +24,6 @@ from tests.running.meeting import make_due, meanwhile, meets, work_once
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture(autouse=True)
-def nothing_left() -> None:
-    meanwhile.clear()
-
-
-@pytest.fixture
-def queue() -> Queue:
-    found: Queue = django_rq.get_queue("imports")
-    return found
-
-
 @tenant_job("imports", tenant="tenant", timeout=77)
 def has_a_timeout(tenant: str, name: str, history: str) -> None:
     jobs.note(history, "start", tenant, name)

@@ -23,17 +23,6 @@ from tests.running.meeting import make_due, meanwhile, meets, work_once
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture(autouse=True)
-def nothing_left() -> None:
-    meanwhile.clear()
-
-
-@pytest.fixture
-def queue() -> Queue:
-    found: Queue = django_rq.get_queue("imports")
-    return found
-
-
 def taken_by_another_worker(queue: Queue) -> None:
     """Which finds that it runs."""
     rq_id = queue.pop_job_id()
