@@ -65,6 +65,8 @@ class Leaving:
     """Seconds from now until the job's new `run_after`."""
     unbegun: bool = False
     """It was marked as running, and goes back because its function was never called."""
+    silent: bool = False
+    """Nothing changes if a heartbeat has come since the job was read."""
 
     @property
     def state(self) -> State:
@@ -78,8 +80,10 @@ class Leaving:
     def asked(self) -> Asked:
         """What writes it."""
         values = as_ended(self.values)
-        statement = leaving(self.states, self.state, self.later is not None, self.unbegun, tuple(values))
+        statement = leaving(self.states, self.state, self.later is not None, self.unbegun, self.silent, tuple(values))
         fence = {"pk": self.job.pk, "attempt": self.job.attempt, "token": self.job.token}
+        if self.silent:
+            fence["beat_at"] = self.job.beat_at
         return Asked(statement, {**values, **fence, "later": timedelta(seconds=self.later or 0)})
 
 

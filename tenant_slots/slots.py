@@ -175,6 +175,7 @@ def release(
     later: float | None = None,
     rest: Mapping[str, Any] | None = None,
     unstarted: bool = False,
+    silent: bool = False,
     **values: Any,
 ) -> Release:
     """Move a job out of its slot, which is free then.
@@ -185,10 +186,11 @@ def release(
         later: seconds from now until the job's new `run_after`.
         rest: has its tenant queue rest; the arguments of `rests.begin`.
         unstarted: it was marked as running, but its function was never called.
+        silent: nothing changes if a heartbeat of its run has come since `job` was read.
         values: the new values of fields; `state` must be one of them.
     """
 
-    leaver = Leaving(job, states, values, later, unbegun=unstarted and values["state"] not in ENDED)
+    leaver = Leaving(job, states, values, later, unstarted and values["state"] not in ENDED, silent)
     has_not_started = unstarted or states == (State.QUEUED,)
     if rest is None and not has_not_started and (released := moves.leave_if_free(leaver)):
         return released

@@ -15,6 +15,7 @@ from django.db.models import (
     Case,
     CharField,
     Count,
+    DateTimeField,
     DurationField,
     Exists,
     F,
@@ -38,6 +39,7 @@ PK = Parameter("pk", IntegerField())
 PKS = Keys("pks")
 ATTEMPT = Parameter("attempt", IntegerField())
 TOKEN = Parameter("token", BigIntegerField())
+BEAT_AT = Parameter("beat_at", DateTimeField())
 SLOTS = Parameter("slots", IntegerField())
 STARTS = Parameter("starts", IntegerField())
 RQ_QUEUE = Parameter("rq_queue", CharField())
@@ -250,17 +252,22 @@ HEADS = Statement(
 
 
 @functools.lru_cache(maxsize=64)
-def leaving(states: tuple[State, ...], state: State, later: bool, unbegun: bool, values: tuple[str, ...]) -> Statement:
+def leaving(
+    states: tuple[State, ...], state: State, later: bool, unbegun: bool, silent: bool, values: tuple[str, ...]
+) -> Statement:
     """A job leaves its slot, which it must hold in one of these states. One that is to be canceled goes nowhere else.
 
     Nobody can stop a reservation: it is told, and ends as it does.
 
     With `unbegun` its function was not called, so that a job which still has a time to begin until has never begun.
+    With `silent` no heartbeat has come since its last one was read.
 
     One statement for each set of fields that some caller writes: about twenty. It gives back whether other jobs wait
     for this one: who begins to do so meanwhile notes it in the same row, see ``chains.py``.
     """
     leaver = TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, token=TOKEN, state__in=states)
+    if silent:
+        leaver = leaver.filter(beat_at=BEAT_AT)
     if state != State.CANCELED:
         leaver = leaver.filter(Q(cancel_requested_at=None) | Q(kind=Kind.RESERVATION))
     changes: dict[str, Any] = dict(fields_of(TenantJob, values))

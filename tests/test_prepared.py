@@ -158,7 +158,7 @@ def all_prepared() -> Iterator[Statement]:
     for state in State:
         for later in (True, False):
             values = ("state", "result", "stats", "error", "failures", "crashes")
-            yield statements.leaving((State.RUNNING,), state, later, not later, values)
+            yield statements.leaving((State.RUNNING,), state, later, not later, later, values)
 
 
 def test_each_of_them_can_be_prepared() -> None:

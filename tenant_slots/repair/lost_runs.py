@@ -37,10 +37,15 @@ def end_lost_run(job: TenantJob, reason: str, *, state: State | None = None, sec
 
 
 def end_interrupted_run(
-    job: TenantJob, reason: str, *, state: State | None = None, seconds: float | None = None
+    job: TenantJob, reason: str, *, state: State | None = None, seconds: float | None = None, silent: bool = False
 ) -> bool:
-    """As `end_lost_run`, for a run whose worker died, or was ended by somebody."""
-    return _end(job, reason, state, seconds, interruptions=one_more(job.interruptions))
+    """As `end_lost_run`, for a run whose worker died, or was ended by somebody.
+
+    Args:
+        silent: it is taken for dead because nobody has heard of it. Should a heartbeat have come since the row was
+            read, it lives, and False is returned.
+    """
+    return _end(job, reason, state, seconds, silent, interruptions=one_more(job.interruptions))
 
 
 def reclaim_if_dead(job: TenantJob) -> bool:
@@ -79,7 +84,9 @@ def story(job: TenantJob) -> str:
     return f"its process under worker {job.worker} died"
 
 
-def _end(job: TenantJob, reason: str, state: State | None, seconds: float | None, **counted: int) -> bool:
+def _end(
+    job: TenantJob, reason: str, state: State | None, seconds: float | None, silent: bool = False, **counted: int
+) -> bool:
     """An admitted job that no worker has taken by then leaves as one that has not started, and nothing has crashed.
 
     One that begins after it was read has another token, and is left alone.
@@ -94,12 +101,12 @@ def _end(job: TenantJob, reason: str, state: State | None, seconds: float | None
     came_of_it = attempts.CANCELED if is_canceled else attempts.RUN_LOST
     worker = job.worker if job.has_begun else ""
     noted = attempts.noted(job, came_of_it, reason, worker, seconds)
+    release = partial(transitions.release, job, states=states, seconds=seconds, silent=silent)
     if is_canceled:
         # Its process was killed because somebody asked for that: nothing is counted. By RQ's own command, perhaps.
         noted["cancel_requested_at"] = job.cancel_requested_at or clock.now()
-        return bool(transitions.release(job, states=states, seconds=seconds, state=after, error=error, **noted))
-    changes = {"state": after, "error": error, **counted, **noted}
-    released = bool(transitions.release(job, states=states, seconds=seconds, **changes))
+        return bool(release(state=after, error=error, **noted))
+    released = bool(release(state=after, error=error, **counted, **noted))
     for column in counted if released else ():
         after_commit(partial(totals.add_lost_run, job.rq_queue_name, column))
     return released
@@ -143,4 +150,4 @@ def release_by_hand(job: TenantJob, reason: str, *, force: bool = False) -> ByHa
         return ByHand.ALIVE if held.exists() else ByHand.NO_SLOT
     if not is_out_of_the_way(job):
         return ByHand.ALIVE
-    return ByHand.RELEASED if end_interrupted_run(job, reason) else ByHand.NO_SLOT
+    return ByHand.RELEASED if end_interrupted_run(job, reason, silent=True) else ByHand.NO_SLOT

@@ -159,7 +159,7 @@ def _reclaim_stale(job: TenantJob, report: Report) -> bool:
     if not lost_runs.is_out_of_the_way(job):
         report.left.append(f"job {job.uuid}: process {job.pid} is alive but stale, and may not be killed")
         return False
-    return lost_runs.end_interrupted_run(job, _staleness_of(job))
+    return lost_runs.end_interrupted_run(job, _staleness_of(job), silent=True)
 
 
 def _staleness_of(job: TenantJob) -> str:

@@ -28,6 +28,7 @@ from tenant_slots.repair import lost_runs
 from tenant_slots.running import beside, deliveries
 from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.running.recording import (
+    NOT_BEGUN,
     Refused,
     StartRefused,
     persistently,
@@ -144,6 +145,9 @@ def _run_plain(call: TaskCall, rq_job: Job) -> Any:
         rq_copies.belong_to(job.uuid, rq_job)
     if not _started(run, job):
         return _not_started(rq_job, job)
+    if run.is_overtaken():
+        run.end(NOT_BEGUN)
+        return deliveries.deferred(rq_job)
     try:
         return run_in_slot(run, partial(_run_call, call, rq_job))
     finally:

@@ -34,6 +34,9 @@ from tenant_slots.witness import Witness
 
 logger = logging.getLogger("tenant_slots")
 
+UNASKED_SHARE = 1 / 2
+"""Of a lease: a function that is called so soon after the start of its run is called in the lease's time."""
+
 ATTRIBUTE = "tenant_slots_run"
 """Of RQ's job object: where a worker class of ours hands the run to the function that RQ calls."""
 
@@ -48,6 +51,9 @@ class Run:
             when only this job's row could not be written.
     """
 
+    _horse = 0
+    """The process that calls the function, if it is not the owner's."""
+
     def __init__(self, worker: str, *, beats: bool = False, on_outage: Callable[[], object] = lambda: None) -> None:
         self.worker = worker
         self.witness = Witness()
@@ -57,7 +63,8 @@ class Run:
         self._on_outage = on_outage
         self._process = os.getpid()
         self._found = Found()
-        self._began = time.monotonic()
+        self.began = time.monotonic()
+        """When its start was to be recorded, by the clock of this host."""
         self._was_taken = False
         self._came_of_it: State | None = None
         self.stays_first = False
@@ -191,7 +198,7 @@ class Run:
         self._process = os.getpid()
         note_sessions()
         self._found = recording.found()
-        self._began = time.monotonic()
+        self.began = time.monotonic()
 
     def _holds(self, job: TenantJob) -> None:
         self.witness.holding()
@@ -215,6 +222,20 @@ class Run:
         except StartKeptOut:
             self.is_kept_out = True
             return False
+
+    def is_overtaken(self) -> bool:
+        """Whether its slot may be another run's before its function was called.
+
+        A process that stands still after the start is taken for dead like any other. It is asked for only when that is
+        possible, by a heartbeat: from then on there is a whole lease again.
+        """
+        assert self.job is not None, "a function is to be called whose run has not begun"
+        if self.seconds < app_settings.LEASE_TTL * UNASKED_SHARE:
+            return False
+        try:
+            return not slots.beat(self.job.pk, self.job.token, self._horse)
+        except Error:
+            return True
 
     def end(self, outcome: Outcome) -> None:
         """The function has ended: record how, and give the slot to the next job."""
@@ -271,7 +292,7 @@ class Run:
     @property
     def seconds(self) -> float:
         """For which it has had its worker by now, that of its start included."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self.began
 
     @property
     def charge(self) -> float:

@@ -25,7 +25,7 @@ from tenant_slots.models.shapes import is_retry
 from tenant_slots.running import busy, callbacks, deliveries, errors, unknown_tasks
 from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.running.progress import reporting
-from tenant_slots.running.recording import Outcome, storable_error
+from tenant_slots.running.recording import NOT_BEGUN, Outcome, storable_error
 from tenant_slots.running.run import Run
 from tenant_slots.running.stock_horse import parting_after_it
 from tenant_slots.tasks import attempts, context, methods
@@ -64,6 +64,9 @@ def _run_delivered(rq_job: Job | None, job_id: str, attempt: int) -> Any:
         if rq_job:  # it has left RQ's list, so that there is room for another one
             after_commit(partial(transitions.feed, rq_job.origin))
         return deliveries.ignored(rq_job, _row_of(job_id, attempt)) if rq_job else None
+    if run.is_overtaken():
+        run.end(NOT_BEGUN)
+        return None
     with suppress(TenantBusy):  # RQ has this attempt as one that ended; another one comes
         return run_in_slot(run, run_stored)
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -99,9 +100,10 @@ def _keep(slot: Freed) -> None:
 class RiddenRun(Run):
     """In a work-horse: a run that its worker has started and will end."""
 
-    def __init__(self, worker: str, job: TenantJob, outbox: Outbox, *, was_taken: bool) -> None:
+    def __init__(self, worker: str, job: TenantJob, outbox: Outbox, *, began: float, was_taken: bool) -> None:
         super().__init__(worker, beats=True)
-        self.job, self._outbox, self._was_taken = job, outbox, was_taken
+        self.job, self._outbox, self.began, self._was_taken = job, outbox, began, was_taken
+        self._horse = os.getpid()
         self._found = recording.found()
 
     def begin(self, uuid: UUID, attempt: int) -> bool:

@@ -33,6 +33,8 @@ class Order:
     """One of ours that the worker has marked as running."""
     rq_fields: dict[str, Any] | None = None
     """What RQ's job object holds of one of ours: the work-horse need not ask Redis."""
+    began: float = 0.0
+    """When the worker was about to mark it, by the clock of this host."""
     was_taken: bool = False
     """The worker has admitted it too, and the project's receivers are to hear of that."""
 

@@ -178,7 +178,7 @@ class RidingWorker(BaseWorker):
     def _run_of(self, order: Order) -> Run:
         """A plain RQ job, or one of ours that is not to run, finds out here whether it gets a slot."""
         if order.job is not None:
-            return RiddenRun(self.name, order.job, self.outbox, was_taken=order.was_taken)
+            return RiddenRun(self.name, order.job, self.outbox, began=order.began, was_taken=order.was_taken)
         return WatchedRun(self.owner, self.witness, self.outbox, horse=os.getpid(), on_outage=self._note_outage)
 
     def _note_outage(self) -> None:

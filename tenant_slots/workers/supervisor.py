@@ -208,9 +208,9 @@ class Supervisor(HandingOnWorker, DependentsWorker, AsideWorker, RidingWorker, R
         """To the work-horse; to a new one if there is none, or it has died."""
         begun = self.execution
         execution = (begun.id, begun.created_at.timestamp()) if begun is not None else None
-        ours = run.job if run is not None else None
-        taken = ours is not None and not self.is_in_redis
-        order = Order(job.id, queue.name, execution, ours, fields_of(job) if ours else None, taken)
+        order = Order(job.id, queue.name, execution)
+        if run is not None and run.job is not None:
+            order = Order(job.id, queue.name, execution, run.job, fields_of(job), run.began, not self.is_in_redis)
         with self._handing:
             self._rq_id = job.id
             if self._horse is not None and run is not None:

@@ -183,6 +183,27 @@ class MuteWorker(_Mute, TenantWorker): ...
 class MuteSlowToHearWorker(_Mute, SlowToHearWorker): ...
 
 
+class WokenPreforkWorker(_Mute, SabotagedPreforkWorker):
+    """Its heartbeats do not come first when it goes on after a standstill."""
+
+
+class WokenElsewhereWorker(_Elsewhere, _Mute, SabotagedWorker): ...
+
+
+class WokenElsewherePreforkWorker(_Elsewhere, _Mute, SabotagedPreforkWorker): ...
+
+
+class WokenElsewhereSimpleWorker(_Elsewhere, _Mute, SabotagedSimpleWorker): ...
+
+
+class UnaskingWorker(WokenElsewhereWorker):
+    """It calls a function without a question, however long ago the run began: the control of that."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        Run.is_overtaken = lambda run: False  # type: ignore[method-assign]
+        super().__init__(*args, **kwargs)
+
+
 class ImportingWorker(TenantWorker):
     """Its own process imports the module of a job, too: the control of what is left to the work-horse."""
 
