@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from tenant_slots import chains, transitions
+from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.commits import after_commit
 from tenant_slots.db.compiled import among
 from tenant_slots.enqueueing import unique
@@ -18,6 +19,7 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 
 AS_NEW: dict[str, Any] = {
     "state": State.WAITING,
+    "run_after": DatabaseNow(),
     "asks": False,
     "crashes": 0,
     "interruptions": 0,
@@ -27,7 +29,7 @@ AS_NEW: dict[str, Any] = {
     "error_class": None,
     "expires_at": None,
 }
-"""What a job has anew that is to run again."""
+"""What a job has anew that is to run again. It has not waited since it was enqueued: it could not start before now."""
 
 
 @implements(TenantJob.retry)
