@@ -19,7 +19,6 @@ from django.db.models import Count
 
 from tenant_slots import waiting_keys
 from tenant_slots.models import TenantJob, TenantJobQuerySet, TenantQueue
-from tenant_slots.queue_names import usable_queues
 from tenant_slots.waiting_keys import Head, Lane
 
 Heads = Generator[Head, None, None]
@@ -37,21 +36,14 @@ MOST_KEYS = 10_000
 """Keys that are looked for one by one after that: a tenth of a second, which a walk along a million jobs takes too."""
 
 
-def heads(tenant_queue: TenantQueue, slots: int, *rq_queues: str) -> list[int]:
+def heads(tenant_queue: TenantQueue, slots: int, rq_queue: str) -> list[int]:
     """Primary keys of the next `slots` waiting jobs that their key's cap lets go, in their order.
 
     Args:
-        rq_queues: as their rows have them.
+        rq_queue: as their rows have it.
     """
     held = Counter(waiting_keys.held(tenant_queue.pk))
-    lanes = [Lane(tenant_queue.pk, name) for name in rq_queues]
-    of_each = [head for lane in lanes for head in _heads(tenant_queue, lane, slots, held)]
-    return [head.pk for head in _below_cap(tenant_queue, sorted(of_each), slots, held)]
-
-
-def lanes() -> tuple[str, ...]:
-    """All RQ queues in which a tenant's jobs may wait, as their rows have them."""
-    return ("", *usable_queues())
+    return [head.pk for head in _heads(tenant_queue, Lane(tenant_queue.pk, rq_queue), slots, held)]
 
 
 def is_passed_over(job: TenantJob) -> bool:

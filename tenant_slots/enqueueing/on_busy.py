@@ -9,7 +9,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from django.db import DatabaseError
@@ -22,7 +22,7 @@ from tenant_slots.db.compiled import among
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.interruptions import NOT_OF_THE_CODE, SweepTimeout
 from tenant_slots.locks import locked
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import State, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.refusals import is_refusal
 from tenant_slots.tasks import context
 from tenant_slots.tasks.on_busy import DISCARD, WAIT, OnBusy, Policy, Reschedule, is_policy
@@ -104,7 +104,7 @@ def _decisions(tenant_queue_id: int, jobs: list[TenantJob], ask_until: float) ->
     if row is None:
         return
     waiting = TenantJob.objects.waiting().filter(pk__in=[job.pk for job in jobs], attempt=0)
-    for number, job in enumerate(waiting.exclude(pk__in=_first_ones(row)).order_by("pk")):
+    for number, job in enumerate(waiting.exclude(pk__in=_first_ones(row, waiting)).order_by("pk")):
         if number and callable(_on_busy(job)) and time.monotonic() >= ask_until:
             yield job.pk, None
         elif (policy := _policy(job, row)) != WAIT:
@@ -165,8 +165,9 @@ def _leave_backlog(tenant_queue_id: int, decisions: dict[int, Policy]) -> list[T
     """A job that got a slot since its decision keeps it: whoever gives slots holds this lock too."""
     discarded = []
     with locked(tenant_queue_id) as row:
-        waiting = TenantJob.objects.waiting().filter(pk__in=decisions, attempt=0).exclude(pk__in=_first_ones(row))
-        for job in waiting.select_for_update(no_key=True).defer("args", "kwargs"):  # with who waits for it
+        waiting = TenantJob.objects.waiting().filter(pk__in=decisions, attempt=0)
+        busy = waiting.exclude(pk__in=_first_ones(row, waiting))
+        for job in busy.select_for_update(no_key=True).defer("args", "kwargs"):  # with who waits for it
             policy = decisions[job.pk]
             if isinstance(policy, Reschedule):
                 _defer(job, policy)
@@ -178,20 +179,21 @@ def _leave_backlog(tenant_queue_id: int, decisions: dict[int, Policy]) -> list[T
     return discarded
 
 
-def _first_ones(row: TenantQueue) -> list[int]:
-    """Waiting jobs that the tenant's free slots are for: they only wait for a worker."""
+def _first_ones(row: TenantQueue, jobs: TenantJobQuerySet) -> list[int]:
+    """Waiting jobs that the tenant's free slots are for, in the RQ queues of these jobs: they only wait for a worker.
+
+    In each as many as there are slots: what waits for workers of another one keeps no slot from them.
+    """
     if not row.free or rests.seconds_left(row):
         return []
+    rq_queues = jobs.order_by().values_list("rq_queue", flat=True).distinct()
+    return [pk for rq_queue in rq_queues for pk in _heads(row, rq_queue)]
+
+
+def _heads(row: TenantQueue, rq_queue: str) -> Iterable[int]:
     if row.max_job_per_key is None:
-        return [pk for _, pk in sorted(_heads_of_lanes(row))[: row.free]]
-    return concurrency_keys.heads(row, row.free, *concurrency_keys.lanes())
-
-
-def _heads_of_lanes(row: TenantQueue) -> Iterator[tuple[int, int]]:
-    """Negative priority and primary key. The index of the backlog has them in their order by RQ queue."""
-    for name in concurrency_keys.lanes():
-        heads = row.jobs.backlog().filter(rq_queue=name).values_list("priority", "pk")[: row.free]
-        yield from ((-priority, pk) for priority, pk in heads)
+        return row.jobs.backlog().filter(rq_queue=rq_queue).values_list("pk", flat=True)[: row.free]
+    return concurrency_keys.heads(row, row.free, rq_queue)
 
 
 def _defer(job: TenantJob, policy: Reschedule) -> None:

@@ -23,7 +23,17 @@ from tenant_slots.repair import asking, steps, sweeper, turns
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
 from tests import jobs
-from tests.factories import admit, age, counters_match, fresh, in_rq, release_then_admit, tenant_queue, work
+from tests.factories import (
+    admit,
+    age,
+    counters_match,
+    fresh,
+    in_rq,
+    release_then_admit,
+    tenant_queue,
+    waiting_job,
+    work,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -210,6 +220,17 @@ def test_no_job_is_turned_away_that_only_waits_for_a_worker() -> None:
     more_urgent = fresh(jobs.only_now.using(priority=1).enqueue("acme"))
     assert more_urgent.state == State.WAITING
     assert counters_match()
+
+
+@pytest.mark.usefixtures("no_workers")
+@pytest.mark.parametrize("of_keys", [{}, {"max_job_per_key": 3}], ids=["no limit per key", "a limit per key"])
+def test_what_waits_for_workers_of_another_queue_turns_no_job_away(of_keys: dict[str, int]) -> None:
+    """The next one is the first of its queue, though as many as there are slots wait longer in an overflow queue."""
+    row = tenant_queue(max_job=2, **of_keys)
+    for _ in range(2):
+        waiting_job(row, rq_queue="imports_slow")
+    many = jobs.only_now.enqueue_many([(("acme",), {})] * 3)
+    assert [fresh(job).state for job in many] == [State.QUEUED, State.WAITING, State.CANCELED]
 
 
 def test_a_process_that_does_not_know_the_function_lets_it_wait() -> None:
