@@ -22,26 +22,37 @@ SUPPRESSED = "suppress_instrumentation"
 _client: Any = None
 """Sentry's for what this process does by itself."""
 
+_of_children: tuple[Any, dict[str, Any]] | None = None
+"""The project's, and what that is to have in a child: a way to send that nobody has used."""
+
 
 def stop_observing(*, forks: bool = False) -> None:
     """In this thread, where the project has switched Sentry or OpenTelemetry on.
 
     Args:
         forks: into processes that send too. A child has all that its parent has not sent yet: it would send that once
-            more, and wait for it whenever it waits for its own. So this process sends by a way that no child takes.
+            more, and wait for it whenever it waits for its own. Where its parent has sent something, its own first
+            event would be left to a thread that is not there (Python 3.11). So a child sends by a way of its own.
     """
     _suppress(True)
-    global _client
+    global _client, _of_children
     sentry: Any = sys.modules.get("sentry_sdk")
     if sentry is None or not sentry.get_client().is_active():
         return
-    _client = copy(sentry.get_client()) if forks else _twin(sentry.get_client())
+    client = sentry.get_client()
+    _of_children = (client, _anew(client)) if forks else None
+    _client = _twin(client)
     _client.integrations = {name: one for name, one in _client.integrations.items() if name not in OF_QUERIES}
     sentry.get_current_scope().set_client(_client)
 
 
+def _anew(client: Any) -> dict[str, Any]:
+    """As it was before it has sent anything."""
+    return {**vars(copy(client)), "integrations": client.integrations}
+
+
 def _twin(client: Any) -> Any:
-    """One that sends by the same way, so that who has it flushed waits for what jobs have sent.
+    """One that sends by the same way, so that who has it flushed waits for what others have sent.
 
     A copy, as `copy` makes it, has a way of its own, a thread too, and sets all integrations up once more.
     """
@@ -53,11 +64,14 @@ def _twin(client: Any) -> Any:
 def observe_again() -> None:
     """In a forked child, which may run code of the project."""
     _suppress(False)
-    global _client
+    global _client, _of_children
     sentry: Any = sys.modules.get("sentry_sdk")
     if _client is not None and sentry.get_current_scope().client is _client:
         sentry.get_current_scope().set_client(None)
-    _client = None
+    if _of_children is not None:
+        client, anew = _of_children
+        vars(client).update(anew)  # which all have who have got hold of it, such as Sentry's profiler
+    _client = _of_children = None
 
 
 @contextmanager

@@ -84,7 +84,8 @@ if "SPANS" in os.environ:  # in worker processes
     sentry_sdk.init(dsn="https://key@sentry.invalid/1", traces_sample_rate=1.0, transport=EnvelopesToFile)
 if "SENTRY_DSN" in os.environ:  # in those too, with the transport that projects have
     without = [RqIntegration()] if "SENTRY_WITHOUT_RQ" in os.environ else []
-    sentry_sdk.init(traces_sample_rate=1.0, disabled_integrations=without)
+    logs: Any = {"enable_logs": True} if "SENTRY_LOGS" in os.environ else {}
+    sentry_sdk.init(traces_sample_rate=1.0, disabled_integrations=without, **logs)
 
 
 @tenant_job("imports", tenant="tenant", retry=Retry(max=2))

@@ -803,6 +803,9 @@ class SentryServer(ThreadingHTTPServer):
         told = [one for one in self.told if one.get("level") == "error"]
         return [one["exception"]["values"][-1]["type"] if "exception" in one else one["logger"] for one in told]
 
+    def logs(self) -> list[str]:
+        return [one["body"] for told in self.told if "items" in told for one in told["items"]]
+
 
 class TellsSentry(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
@@ -873,10 +876,12 @@ def test_a_worker_sends_by_a_way_that_none_of_its_work_horses_takes() -> None:
     with sentry_on(InMemory()), sentry_sdk.new_scope():
         client = sentry_sdk.get_client()
         client.options["transport"] = InMemory
+        before = client.transport
         unobserved.stop_observing(forks=True)
-        assert sentry_sdk.get_client().transport is not client.transport
+        assert sentry_sdk.get_client().transport is before, "what the project has told may not be sent yet"
         unobserved.observe_again()
         assert sentry_sdk.get_client() is client
+        assert client.transport is not before
 
 
 def test_nor_is_it_by_the_instrumentations_of_opentelemetry() -> None:
@@ -988,13 +993,19 @@ def ends_its_process(job, **kwargs):
 """
 
 
+ERROR_AT_ITS_START = """
+import logging
+logging.getLogger("shop").error("an old setting")
+"""
+
+
 @pytest.mark.parametrize("kind", ["tenant_slots.workers.TenantWorker", PREFORK])
 def test_what_a_worker_has_not_sent_yet_when_it_forks_is_sent_once(
     workers: Workers, sentry_server: SentryServer, kind: str
 ) -> None:
     """The server answers no error of the worker before it has heard of a job of the last work-horse."""
     workers.variables["RECEIVER"] = "import os\nfrom django.dispatch import receiver\n" + (
-        "from tenant_slots.signals import job_ended\n" + ENDS_ITS_PROCESS
+        "from tenant_slots.signals import job_ended\n" + ENDS_ITS_PROCESS + 2 * ERROR_AT_ITS_START
     )
     for _ in range(3):
         jobs.process.enqueue("acme")
@@ -1005,7 +1016,31 @@ def test_what_a_worker_has_not_sent_yet_when_it_forks_is_sent_once(
     sentry_server.answers.set()
     worker.terminate()
     assert worker.wait(30) == 0
-    assert sentry_server.errors() == ["tenant_slots"] * 3
+    assert sentry_server.errors() == ["shop"] * 2 + ["tenant_slots"] * 3
+
+
+@pytest.mark.parametrize("kind", ["tenant_slots.workers.TenantWorker", PREFORK])
+def test_what_a_job_tells_is_sent_while_its_work_horse_lives_whatever_its_worker_has_sent_before(
+    workers: Workers, sentry_server: SentryServer, kind: str
+) -> None:
+    workers.variables["RECEIVER"] = ERROR_AT_ITS_START
+    workers.start(worker_class=kind)
+    wait_until(lambda: sentry_server.errors() == ["shop"])
+    job = jobs.succeeds.enqueue("acme")
+    wait_until(lambda: sentry_server.of("transaction") == [job.task])
+
+
+@pytest.mark.skipif("enable_logs" not in DEFAULT_OPTIONS, reason="sentry_sdk is older than its logs")
+@pytest.mark.parametrize("kind", ["tenant_slots.workers.TenantWorker", PREFORK])
+def test_what_is_logged_before_a_worker_begins_is_sent_once(
+    workers: Workers, sentry_server: SentryServer, kind: str
+) -> None:
+    """Sentry collects logs for five seconds, which is longer than this worker lives."""
+    workers.variables |= {"SENTRY_LOGS": "yes", "RECEIVER": ERROR_AT_ITS_START}
+    for _ in range(2):
+        jobs.process.enqueue("acme")
+    assert workers.run("--burst", worker_class=kind).returncode == 0
+    assert sentry_server.logs().count("an old setting") == 1
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "traces.md"
