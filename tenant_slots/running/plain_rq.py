@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db import Error, IntegrityError
 from redis.exceptions import RedisError
-from rq import Retry, get_current_job
+from rq import Queue, Retry, get_current_job
 from rq.job import Job
 
 from tenant_slots import fair_order, logs, queue_directory, rq_copies, tenants, transitions
@@ -104,7 +104,7 @@ def _task_of(rq_job: Job) -> object:
 
 
 def _timeout_for(task: TenantTask[..., Any], rq_job: Job) -> int | None:
-    """The decorator's timeout, where RQ has given the job its queue's, as the call had none; else None.
+    """The decorator's timeout, where RQ has given the job one of its own choice, as the call had none; else None.
 
     Whoever watches over the run has read RQ's record of the job by now, and is to have the right one from the start.
     """
@@ -112,13 +112,19 @@ def _timeout_for(task: TenantTask[..., Any], rq_job: Job) -> int | None:
     if timeout is None or rq_job.timeout == timeout or rq_job.worker_name in NO_WORKER:
         return None
     with suppress(UnknownQueue):
-        return timeout if rq_job.timeout == _timeout_of_queue(rq_job.origin) else None
+        return timeout if rq_job.timeout in _given_by_rq(rq_job.origin) else None
     return None
 
 
-def _timeout_of_queue(name: str) -> int:
-    """What RQ gives a job that comes without one. Raises UnknownQueue when the project has no such queue."""
-    return queue_directory.queue_named(name)._default_timeout
+def _given_by_rq(queue: str) -> tuple[int, int]:
+    """What a job has that comes without a timeout: its queue's, or RQ's own where that knows no settings of Django's.
+
+    So do its cron, and whoever makes a queue of RQ's without django-rq (RQ 2.12, ``CronJob.enqueue``).
+
+    Raises:
+        UnknownQueue: the project has no such queue.
+    """
+    return queue_directory.queue_named(queue)._default_timeout, Queue.DEFAULT_TIMEOUT
 
 
 def _run_plain(call: TaskCall, rq_job: Job) -> Any:

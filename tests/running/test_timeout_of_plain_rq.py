@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import django_rq
 import pytest
 from rq import Queue
-from rq.job import JobStatus
+from rq.cron import CronJob
+from rq.job import Job, JobStatus
 
 from tenant_slots.models import State, TenantJob
 from tests import jobs
@@ -32,6 +36,34 @@ def test_a_plain_job_has_the_decorators_timeout(worker_class: str, tenant: str, 
     assert [job.return_value(refresh=True) for job in (plain, own, without)] == [600, 33, 180]
     assert [job.get_status() for job in (plain, own, without)] == [JobStatus.FINISHED] * 3
     assert counters_match()
+
+
+def by_cron(queue: Queue, name: str) -> Job:
+    return CronJob(name, jobs.say_timeout, args=("acme",), interval=60).enqueue(queue.connection)
+
+
+def by_a_queue_of_rqs_own(queue: Queue, name: str) -> Job:
+    return Queue(name, connection=queue.connection).enqueue(jobs.say_timeout, "acme")
+
+
+@pytest.mark.parametrize(
+    ("enqueue", "seconds"),
+    [
+        (by_cron, 600),
+        (by_a_queue_of_rqs_own, 600),
+        (lambda queue, _: queue.enqueue(jobs.say_timeout, "acme"), 600),
+        (lambda queue, _: queue.enqueue(jobs.say_timeout, "acme", job_timeout=33), 33),
+    ],
+)
+def test_so_has_one_of_whoever_does_not_know_the_timeout_of_its_queue(
+    settings: Any, enqueue: Callable[[Queue, str], Job], seconds: int
+) -> None:
+    settings.RQ_QUEUES = {name: {**options, "DEFAULT_TIMEOUT": 360} for name, options in settings.RQ_QUEUES.items()}
+    queue = django_rq.get_queue("reports")
+    assert queue._default_timeout == 360
+    rq_job = enqueue(queue, "reports")
+    work("reports")
+    assert rq_job.return_value(refresh=True) == seconds
 
 
 def test_a_shorter_one_ends_the_job_and_frees_its_slot(workers: Workers) -> None:
