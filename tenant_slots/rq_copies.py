@@ -54,8 +54,11 @@ class Noted(NamedTuple):
         return seconds < LATE_SECONDS
 
 
-OF_A_RUN = frozenset(("last_heartbeat", "worker_name", "result", "exc_info", "meta"))
+OF_A_RUN = frozenset(("last_heartbeat", "worker_name", "result", "exc_info"))
 """What a run may add to RQ's record of another call; the rest says what that is (RQ 2.12, ``Job.to_dict``)."""
+
+META = "meta"
+"""What a run may add to the record of its own call that was enqueued again; of another one it is an option."""
 
 
 class Told(Enum):
@@ -107,7 +110,7 @@ def keep_latest(rq_job: Job) -> None:
     the job where its next run waits for its time, for a slot, or for a worker. A function may have told RQ so with the
     very object that stands for its own run.
     """
-    delivered, to_dict, cleanup = _times_of(rq_job), rq_job.to_dict, rq_job.cleanup
+    delivered, to_dict, cleanup, save_meta = _times_of(rq_job), rq_job.to_dict, rq_job.cleanup, rq_job.save_meta
 
     def without_what_is_anew(*args: Any, **kwargs: Any) -> dict[str, Any]:
         fields: dict[str, Any] = to_dict(*args, **kwargs)
@@ -115,6 +118,7 @@ def keep_latest(rq_job: Job) -> None:
         told = told_since(rq_job, delivered)
         if told is Told.ANEW:
             kept = OF_A_RUN | ({"enqueued_at"} if is_own else set())
+            kept |= set() if _is_another_call(rq_job, delivered) else {META}
             return {name: fields[name] for name in kept & fields.keys()}
         if told is Told.NOTHING and not is_own:
             fields.pop("enqueued_at", None)
@@ -124,8 +128,13 @@ def keep_latest(rq_job: Job) -> None:
         if told_since(rq_job, delivered) is not Told.ANEW and not is_scheduled(rq_job):
             cleanup(*args, **kwargs)
 
+    def unless_another_call() -> None:
+        if not _is_another_call(rq_job, delivered):
+            save_meta()  # type: ignore[no-untyped-call]
+
     rq_job.to_dict = without_what_is_anew  # type: ignore[method-assign]
     rq_job.cleanup = unless_anew  # type: ignore[method-assign]
+    rq_job.save_meta = unless_another_call  # type: ignore[method-assign]
 
 
 def row_of(rq_job: Job) -> UUID | None:
@@ -185,6 +194,12 @@ def told_since(rq_job: Job, delivered: Times | None = None) -> Told:
     noted = _noted(run)
     is_copy = made == own.made and noted is not None and noted.is_copy(latest, ended)
     return Told.COPY if is_copy else Told.ANEW
+
+
+def _is_another_call(rq_job: Job, delivered: Times) -> bool:
+    """Whether RQ has one under the id of what was taken."""
+    (made,) = _texts(rq_job, "created_at")
+    return made not in ("", delivered.made)
 
 
 def is_enqueued_anew(rq_job: Job) -> bool:

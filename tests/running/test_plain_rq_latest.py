@@ -8,7 +8,7 @@ from typing import Any
 
 import django_rq
 import pytest
-from rq import Queue
+from rq import Queue, Retry
 from rq.job import Job
 from rq.utils import now
 
@@ -163,3 +163,45 @@ def test_a_job_in_the_lists_of_two_queues_is_put_off_and_taken_back_in_the_one_t
     executions = [one.connection.zcard(one.started_job_registry.key) for one in (queue, other)]
     assert executions == [0, 0], "RQ would take the job for abandoned"
     assert counters_match()
+
+
+def keeps_its_meta(rq_job: Job) -> None:
+    rq_job.meta["progress"] = 5
+    rq_job.save_meta()  # type: ignore[no-untyped-call]
+
+
+def fails(_: Job) -> None:
+    raise ValueError("RQ enqueues it again")
+
+
+@pytest.mark.parametrize("does", [keeps_its_meta, Job.save, fails, pytest.param(lambda _: None, id="control")])
+def test_a_run_leaves_the_meta_of_another_call_under_its_id_as_it_is(
+    queue: Queue, history: History, does: Callable[[Job], None]
+) -> None:
+    """The context is in it: that call would run as the user of this one."""
+
+    def is_replaced(rq_job: Job) -> None:
+        enqueue(queue, meets, "second", history, meta={IN_META: {"user": 2}})
+        does(rq_job)
+
+    meanwhile.append(is_replaced)
+    enqueue(queue, meets, "first", history, meta={IN_META: {"user": 1}}, retry=Retry(max=1))
+    work()
+    assert history.started() == ["first", "second"]
+    assert [job.context for job in TenantJob.objects.order_by("pk")] == [{"user": 1}, {"user": 2}]
+
+
+@pytest.mark.parametrize("how", [enqueues_itself, schedules_itself, lambda rq_job: None])
+def test_a_run_that_is_enqueued_again_keeps_its_own_meta(
+    queue: Queue, history: History, how: Callable[[Job], None]
+) -> None:
+    """As where a function that goes on later says in it how far it is."""
+
+    def goes_on_later(rq_job: Job) -> None:
+        how(rq_job)
+        keeps_its_meta(rq_job)
+
+    meanwhile.append(goes_on_later)
+    rq_job = enqueue(queue, meets, "poll", history)
+    work()
+    assert rq_job.get_meta(refresh=True) == {"progress": 5}
