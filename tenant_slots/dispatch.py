@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 from django_rq.queues import get_result_ttl
+from redis.client import Pipeline
 from rq import Queue
 from rq.command import send_stop_job_command
 from rq.exceptions import InvalidJobOperation, NoSuchJobError
@@ -316,14 +317,29 @@ def _brought_forward(queue: Queue, job: TenantJob) -> CameOf | None:
         NoSuchJobError: RQ has forgotten it.
         InvalidJobOperation: it is not scheduled.
     """
+    redis: Any = queue.connection  # whose types know of no answer
+    move = partial(_move_to_list, queue, job)
+    rq_job: Job | None = redis.transaction(move, Job.key_for(job.last_rq_id), value_from_callable=True)
+    if rq_job is None:
+        return None
+    if came_of := _ended_in_rq(rq_job, job):
+        return came_of
+    raise InvalidJobOperation
+
+
+def _move_to_list(queue: Queue, job: TenantJob, pipeline: Pipeline) -> Job | None:
+    """As RQ's registry requeues it (2.12), but not over another call that somebody enqueues meanwhile under its id.
+
+    What RQ has of it, where it is not scheduled; else None.
+    """
     registry = queue.scheduled_job_registry
-    rq_job = registry.job_class.fetch(job.last_rq_id, queue.connection, queue.serializer)
-    try:
-        registry.requeue(rq_job)
-    except InvalidJobOperation:
-        if came_of := _ended_in_rq(rq_job, job):
-            return came_of
-        raise
+    rq_job: Job = registry.job_class.fetch(job.last_rq_id, queue.connection, queue.serializer)
+    if pipeline.zscore(registry.key, rq_job.id) is None:
+        return rq_job
+    pipeline.multi()
+    pipeline.zrem(registry.key, rq_job.id)
+    rq_job.started_at = rq_job.ended_at = None
+    Queue(rq_job.origin, connection=queue.connection, serializer=queue.serializer)._enqueue_job(rq_job, pipeline)
     return None
 
 

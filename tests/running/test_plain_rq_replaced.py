@@ -10,9 +10,8 @@ import django_rq
 import pytest
 from rq import Queue, Retry
 from rq.job import Job, JobStatus
-from rq.registry import ScheduledJobRegistry
 
-from tenant_slots import rq_copies
+from tenant_slots import dispatch, rq_copies
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running import beside, deliveries, plain_rq
 from tests import jobs
@@ -175,13 +174,13 @@ def put_off(queue: Queue, history: History, name: str, **options: Any) -> Job:
 def read_by_scheduler(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     """What is put off, as RQ's scheduler reads it a moment before its turn comes."""
     read: list[Job] = []
-    requeue = ScheduledJobRegistry.requeue
+    brought_forward = dispatch._brought_forward
 
-    def after_a_look(registry: ScheduledJobRegistry, job: Job, **kwargs: Any) -> Job:
-        read.append(Job.fetch(job.id, queue.connection))
-        return requeue(registry, job, **kwargs)
+    def after_a_look(queue: Queue, job: TenantJob) -> Any:
+        read.append(Job.fetch(job.last_rq_id, queue.connection))
+        return brought_forward(queue, job)
 
-    monkeypatch.setattr(ScheduledJobRegistry, "requeue", after_a_look)
+    monkeypatch.setattr(dispatch, "_brought_forward", after_a_look)
     return read
 
 
@@ -266,6 +265,28 @@ def test_one_that_was_put_off_and_that_rqs_scheduler_brings_back_runs_again_wher
     work()
     assert history.started() == ["again"] * 2
     assert counters_match()
+
+
+@pytest.mark.parametrize("is_replaced", [True, pytest.param(False, id="control")])
+def test_another_call_that_is_enqueued_in_the_moment_in_which_its_turn_comes_runs_with_its_own_arguments(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, is_replaced: bool
+) -> None:
+    row = tenant_queue("acme", max_job=0)
+    rq_job = queue.enqueue(meets, "acme", "first", history.path)
+    work()
+    enqueue_job = Queue._enqueue_job
+
+    def after_another_one(self: Queue, *args: Any, **kwargs: Any) -> Job:
+        monkeypatch.undo()
+        if is_replaced:
+            queue.enqueue(meets, "acme", "second", history.path, job_id=rq_job.id)
+        return enqueue_job(self, *args, **kwargs)
+
+    monkeypatch.setattr(Queue, "_enqueue_job", after_another_one)
+    row.set_limit(1)
+    work()
+    assert history.started() == (["second"] if is_replaced else ["first"])
+    assert (queue.scheduled_job_registry.count, counters_match()) == (0, True)
 
 
 def move_by_hand(queue: Queue, other: Queue, rq_job: Job) -> None:
