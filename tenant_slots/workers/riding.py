@@ -194,8 +194,11 @@ class RidingWorker(BaseWorker):
         return execution
 
     def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
-        """In the work-horse, of a job of ours, only where it is not to run."""
-        if not dispatch.is_ours(job.id):
+        """In the work-horse, of a job of ours, only where it is not to run.
+
+        Its id does not tell it from a plain one, whose id anybody may choose.
+        """
+        if not dispatch.is_ours(job.id) or job.func_name != dispatch.RUNNER:
             super().prepare_job_execution(job, remove_from_intermediate_queue)
 
     def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:

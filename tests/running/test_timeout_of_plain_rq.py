@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import django_rq
 import pytest
@@ -35,6 +36,15 @@ def test_a_plain_job_has_the_decorators_timeout(worker_class: str, tenant: str, 
     workers.run("--burst", queues=("reports",), worker_class=worker_class)
     assert [job.return_value(refresh=True) for job in (plain, own, without)] == [600, 33, 180]
     assert [job.get_status() for job in (plain, own, without)] == [JobStatus.FINISHED] * 3
+    assert counters_match()
+
+
+@pytest.mark.parametrize("worker_class", CLASSES[:3])
+def test_a_job_whose_id_could_be_one_of_ours_is_known_to_rq_as_any_other(worker_class: str, workers: Workers) -> None:
+    rq_job = django_rq.get_queue("reports").enqueue(jobs.say_timeout, "acme", job_id=f"{uuid4()}-7")
+    workers.run("--burst", queues=("reports",), worker_class=worker_class)
+    assert rq_job.return_value(refresh=True) == 600
+    assert Job.fetch(rq_job.id, rq_job.connection).worker_name
     assert counters_match()
 
 
