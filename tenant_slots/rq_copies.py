@@ -89,7 +89,7 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
     made, latest, put_off = _texts(rq_job, "created_at", "enqueued_at", PUT_OFF)
     if not latest:
         return
-    own = _times_of(rq_job)
+    own = times_of(rq_job)
     times = sorted({own.enqueued, put_off, latest if made == own.made else ""} - {""})
     retries_left = NO_RETRIES if rq_job.retries_left is None else str(rq_job.retries_left)
     rq_job.ended_at = None  # what is read of the job from now on has not been put off
@@ -110,11 +110,11 @@ def keep_latest(rq_job: Job) -> None:
     the job where its next run waits for its time, for a slot, or for a worker. A function may have told RQ so with the
     very object that stands for its own run.
     """
-    delivered, to_dict, cleanup, save_meta = _times_of(rq_job), rq_job.to_dict, rq_job.cleanup, rq_job.save_meta
+    delivered, to_dict, cleanup, save_meta = times_of(rq_job), rq_job.to_dict, rq_job.cleanup, rq_job.save_meta
 
     def without_what_is_anew(*args: Any, **kwargs: Any) -> dict[str, Any]:
         fields: dict[str, Any] = to_dict(*args, **kwargs)
-        is_own = _times_of(rq_job) != delivered  # RQ retries the run
+        is_own = times_of(rq_job) != delivered  # RQ retries the run
         told = told_since(rq_job, delivered)
         if told is Told.ANEW:
             kept = OF_A_RUN | ({"enqueued_at"} if is_own else set())
@@ -187,7 +187,7 @@ def told_since(rq_job: Job, delivered: Times | None = None) -> Told:
     Raises:
         RedisError: Redis cannot be asked.
     """
-    own = delivered or _times_of(rq_job)
+    own = delivered or times_of(rq_job)
     made, latest, ended, run = _texts(rq_job, "created_at", "enqueued_at", "ended_at", RUN)
     if not made or Times(made, latest) == own:
         return Told.NOTHING
@@ -227,7 +227,7 @@ def _texts(rq_job: Job, *fields: str) -> list[str]:
     return [as_text(value or b"") for value in rq_job.connection.hmget(rq_job.key, *fields)]
 
 
-def _times_of(rq_job: Job) -> Times:
+def times_of(rq_job: Job) -> Times:
     return Times(utcformat(rq_job.created_at), _enqueued_at(rq_job))
 
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from math import ceil
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -31,7 +32,7 @@ from tenant_slots import rq_copies
 from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.models import State, TenantJob
-from tenant_slots.rq_copies import Told
+from tenant_slots.rq_copies import Times, Told
 from tenant_slots.running import beside
 from tenant_slots.running.recording import persistently
 
@@ -103,11 +104,10 @@ def again(rq_job: Job) -> Retry:
     As with `deferred`, that is all where somebody has canceled it, or told RQ of another call, since.
     """
 
-    def record(queue: Queue, pipeline: Pipeline, **_: object) -> None:
-        if _is_to_come_back(rq_job):
-            queue._enqueue_job(rq_job, pipeline=pipeline, at_front=True)
+    def record(queue: Queue, pipeline: Pipeline) -> None:
+        queue._enqueue_job(rq_job, pipeline=pipeline, at_front=True)
 
-    return _recorded_by(rq_job, record)
+    return _recorded_by(rq_job, partial(_unless_told_since, rq_job, record))
 
 
 def deferred(rq_job: Job, until: datetime | None = None, seconds: float | None = None) -> Retry:
@@ -122,12 +122,14 @@ def deferred(rq_job: Job, until: datetime | None = None, seconds: float | None =
         seconds = (until - clock.now()).total_seconds() if until else app_settings.RESCHEDULE_DELAY
     when = now() + timedelta(seconds=max(1, ceil(seconds)))
 
-    def record(queue: Queue, pipeline: Pipeline, **_: object) -> None:
-        if _is_to_come_back(rq_job):
-            queue.schedule_job(rq_job, when, pipeline=pipeline)
-            rq_copies.is_put_off(rq_job, pipeline)
+    def record(queue: Queue, pipeline: Pipeline) -> None:
+        """As RQ's schedule_job, which adds the entry before all else is written (RQ 2.12)."""
+        pipeline.sadd(queue.redis_queues_keys, queue.key)
+        queue._persist_job(rq_job, pipeline, status=JobStatus.SCHEDULED)
+        pipeline.zadd(queue.scheduled_job_registry.key, {rq_job.id: int(when.timestamp())})
+        rq_copies.is_put_off(rq_job, pipeline)
 
-    return _recorded_by(rq_job, record)
+    return _recorded_by(rq_job, partial(_unless_told_since, rq_job, record))
 
 
 def is_not_brought_back(rq_job: Job, origin: str) -> None:
@@ -201,12 +203,26 @@ def _seconds_kept(rq_job: Job, status: JobStatus) -> int:
     return rq_job.get_result_ttl(DEFAULT_RESULT_TTL)
 
 
-def _is_to_come_back(rq_job: Job) -> bool:
+def _unless_told_since(
+    rq_job: Job, record: Callable[[Queue, Pipeline], None], queue: Queue, *_: Any, **__: Any
+) -> None:
+    """RQ writes the whole record of a job, as it was read: not over another call that is enqueued in this moment."""
+    delivered = rq_copies.times_of(rq_job)
+
+    def change(pipeline: Pipeline) -> None:
+        if _is_to_come_back(rq_job, delivered):
+            pipeline.multi()
+            record(queue, pipeline)
+
+    rq_job.connection.transaction(change, rq_job.key)
+
+
+def _is_to_come_back(rq_job: Job, delivered: Times) -> bool:
     """Not where it was canceled in RQ since this delivery of it was taken: its row, if any, ends when its turn comes.
 
     Nor where RQ was told of it anew: another delivery comes.
     """
-    return not _is_canceled(rq_job) and rq_copies.told_since(rq_job) is not Told.ANEW
+    return not _is_canceled(rq_job) and rq_copies.told_since(rq_job, delivered) is not Told.ANEW
 
 
 def _is_canceled(rq_job: Job) -> bool:

@@ -83,6 +83,36 @@ def test_what_rq_is_told_while_a_delivery_writes_the_decorators_timeout_is_left_
     assert queue.scheduled_job_registry.count == int(say is another_call_for_later)
 
 
+@pytest.mark.parametrize("function", [meets, has_a_timeout])
+@pytest.mark.parametrize(
+    ("say", "runs"), [(another_call, ["second"]), (cancel, []), pytest.param(lambda *_: None, ["first"], id="control")]
+)
+def test_what_rq_is_told_in_the_moment_in_which_a_delivery_is_put_off_or_made_again_is_left_as_it_is(
+    queue: Queue,
+    history: History,
+    monkeypatch: pytest.MonkeyPatch,
+    function: Callable[..., Any],
+    say: Say,
+    runs: list[str],
+) -> None:
+    """It has asked already, and RQ writes the whole record."""
+    row, is_to_come_back = tenant_queue("acme", max_job=0), deliveries._is_to_come_back
+
+    def and_then(*asked: Any) -> bool:
+        monkeypatch.undo()
+        found = is_to_come_back(*asked)
+        say(queue, history)
+        return found
+
+    monkeypatch.setattr(deliveries, "_is_to_come_back", and_then)
+    enqueue(queue, function, "first", history)
+    work()
+    row.set_limit(1)
+    work()
+    assert (history.started(), in_rq(), queue.scheduled_job_registry.count) == (runs, 0, 0)
+    assert counters_match()
+
+
 @pytest.mark.parametrize(
     ("say", "runs"), [(another_call, ["first", "second"]), pytest.param(again, ["first"], id="the same call")]
 )
