@@ -24,8 +24,8 @@ it stands for. Whoever ends the run adds that it has ended, see ``running/beside
 """
 
 PUT_OFF = "tenant_slots_put_off"
-"""Field of the same: when the job was put off last, as RQ says of every delivery that it ended. Where its turn has it
-enqueued, RQ takes that away; RQ's scheduler does not.
+"""Field of the same: when the job was put off last, as RQ says of every delivery that it ended, and for when. Where its
+turn has it enqueued, RQ takes the first away; RQ's scheduler does not.
 """
 
 HAS_ENDED = " ended"
@@ -89,17 +89,28 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
     made, latest, put_off = _texts(rq_job, "created_at", "enqueued_at", PUT_OFF)
     if not latest:
         return
-    own = times_of(rq_job)
-    times = sorted({own.enqueued, put_off, latest if made == own.made else ""} - {""})
+    own, (ended, _, due) = times_of(rq_job), put_off.partition(" ")
+    times = sorted({own.enqueued, ended, latest if made == own.made else ""} - {""})
     retries_left = NO_RETRIES if rq_job.retries_left is None else str(rq_job.retries_left)
     rq_job.ended_at = None  # what is read of the job from now on has not been put off
     rq_job.connection.hset(rq_job.key, mapping={RUN: " ".join([str(uuid), retries_left, *times]), "ended_at": ""})
+    if due:
+        _is_not_scheduled_for(rq_job, int(due))
 
 
-def is_put_off(rq_job: Job, pipeline: Pipeline) -> None:
+def _is_not_scheduled_for(rq_job: Job, due: int) -> None:
+    """It was put off until then and has come before, as somebody has enqueued it: RQ's scheduler is not to do it again.
+
+    What somebody else has scheduled is for another time.
+    """
+    if rq_job.connection.zscore(_scheduled(rq_job), rq_job.id) == due:
+        rq_job.connection.zrem(_scheduled(rq_job), rq_job.id)
+
+
+def is_put_off(rq_job: Job, due: int, pipeline: Pipeline) -> None:
     """RQ's record of it is told to be scheduled."""
     if rq_job.ended_at is not None:
-        pipeline.hset(rq_job.key, PUT_OFF, utcformat(rq_job.ended_at))
+        pipeline.hset(rq_job.key, PUT_OFF, f"{utcformat(rq_job.ended_at)} {due}")
 
 
 def keep_latest(rq_job: Job) -> None:
@@ -218,8 +229,11 @@ def is_scheduled(rq_job: Job) -> bool:
     Raises:
         RedisError: Redis cannot be asked.
     """
-    key = ScheduledJobRegistry.key_template.format(rq_job.origin)
-    return rq_job.connection.zscore(key, rq_job.id) is not None
+    return rq_job.connection.zscore(_scheduled(rq_job), rq_job.id) is not None
+
+
+def _scheduled(rq_job: Job) -> str:
+    return ScheduledJobRegistry.key_template.format(rq_job.origin)
 
 
 def _texts(rq_job: Job, *fields: str) -> list[str]:

@@ -120,14 +120,14 @@ def deferred(rq_job: Job, until: datetime | None = None, seconds: float | None =
     """
     if seconds is None:
         seconds = (until - clock.now()).total_seconds() if until else app_settings.RESCHEDULE_DELAY
-    when = now() + timedelta(seconds=max(1, ceil(seconds)))
+    due = int((now() + timedelta(seconds=max(1, ceil(seconds)))).timestamp())
 
     def record(queue: Queue, pipeline: Pipeline) -> None:
         """As RQ's schedule_job, which adds the entry before all else is written (RQ 2.12)."""
         pipeline.sadd(queue.redis_queues_keys, queue.key)
         queue._persist_job(rq_job, pipeline, status=JobStatus.SCHEDULED)
-        pipeline.zadd(queue.scheduled_job_registry.key, {rq_job.id: int(when.timestamp())})
-        rq_copies.is_put_off(rq_job, pipeline)
+        pipeline.zadd(queue.scheduled_job_registry.key, {rq_job.id: due})
+        rq_copies.is_put_off(rq_job, due, pipeline)
 
     return _recorded_by(rq_job, partial(_unless_told_since, rq_job, record))
 

@@ -10,6 +10,7 @@ import django_rq
 import pytest
 from rq import Queue, Retry
 from rq.job import Job, JobStatus
+from rq.utils import now
 
 from tenant_slots import dispatch, rq_copies
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -289,6 +290,24 @@ def test_another_call_that_is_enqueued_in_the_moment_in_which_its_turn_comes_run
     assert (queue.scheduled_job_registry.count, counters_match()) == (0, True)
 
 
+@pytest.mark.parametrize("name", ["first", "second"])
+@pytest.mark.parametrize("hours", [0, pytest.param(1, id="somebody has scheduled it for another time")])
+def test_a_job_that_is_put_off_and_enqueued_again_runs_once_where_its_slot_is_free_when_it_comes(
+    queue: Queue, history: History, name: str, hours: int
+) -> None:
+    """As after a rest, before a sweep has come: RQ's scheduler had it run once more."""
+    tenant_queue("acme", max_job=0)
+    rq_job = queue.enqueue(meets, "acme", "first", history.path)
+    work()
+    TenantQueue.objects.update(max_job=1)
+    if hours:
+        queue.schedule_job(Job.fetch(rq_job.id, queue.connection), now() + timedelta(hours=hours))
+    queue.enqueue(meets, "acme", name, history.path, job_id=rq_job.id)
+    work()
+    assert (history.started(), queue.scheduled_job_registry.count) == ([name], int(bool(hours)))
+    assert counters_match()
+
+
 def move_by_hand(queue: Queue, other: Queue, rq_job: Job) -> None:
     queue.scheduled_job_registry.remove(rq_job)
     other.enqueue_job(Job.fetch(rq_job.id, queue.connection))
@@ -310,6 +329,7 @@ def test_a_job_that_is_put_off_and_goes_through_another_queue_of_rq_waits_for_wo
     """And RQ's scheduler brings it back to neither once it has run."""
     if not is_on_same_redis:
         monkeypatch.setattr(plain_rq, "_is_of_same_redis", lambda *_: False)
+        monkeypatch.setattr(rq_copies, "_is_not_scheduled_for", lambda *_: None)
     other, row = django_rq.get_queue("imports_bulk"), tenant_queue("acme", max_job=0)
     rq_job = queue.enqueue(meets, "acme", "once", history.path)
     work()
