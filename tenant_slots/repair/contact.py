@@ -34,6 +34,8 @@ class Contact:
         """When it has last looked for jobs that wait for nothing, and done what it could."""
         self.looked_for_queues_at = -math.inf
         """The same for jobs whose overflow queue was given up."""
+        self.waits_for_claims = True
+        """Not once a sweep has not come to its claim: somebody may hold that."""
         self.clock: tuple[float, float] | None = None
         """What this process' monotonic clock and the database's said at the same moment."""
         self._doubted: dict[tuple[int, int], tuple[float, object]] = {}

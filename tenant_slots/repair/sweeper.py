@@ -45,7 +45,6 @@ class Sweeper:
         self.name = name
         self.contact = Contact()
         self._due = 0.0
-        self._waits_for_claims = True
 
     @property
     def is_due(self) -> bool:
@@ -112,11 +111,11 @@ class Sweeper:
 
     def _claim(self, name: str) -> bool:
         """Not to wait for the row costs statements: a sweep does so once one before it has not come to its claim."""
-        if not self._waits_for_claims:
+        if not self.contact.waits_for_claims:
             return claims.claim_unless_held(name, self.name)
-        self._waits_for_claims = False
+        self.contact.waits_for_claims = False
         claimed = claims.claim(name, self.name)
-        self._waits_for_claims = True
+        self.contact.waits_for_claims = True
         return claimed
 
     def run(self, some_steps: Iterable[Step]) -> Report:

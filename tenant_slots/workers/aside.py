@@ -261,6 +261,7 @@ class AsideWorker(SweepingWorker):
             return
         if not answer.is_whole:
             self.sweeper.contact.broken()
+            self.sweeper.contact.waits_for_claims = False  # nobody knows whether it has come to them
             return
         seen: Seen = answer.value
         self._absences = seen.absences

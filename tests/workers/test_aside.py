@@ -8,10 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import django_rq
+import psycopg
 import pytest
+from django.db import connection
 
+from tenant_slots.db.clock import in_seconds
+from tenant_slots.models import SweepClaim
+from tenant_slots.repair import claims
+from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.workers import TenantWorker, aside
 from tenant_slots.workers.aside import Answer, Aside
+from tests.factories import dead_process, fresh, running_job, tenant_queue
+from tests.processes import test_database_url as database_url
 from tests.processes import wait_until
 
 unpickled: list[str] = []
@@ -79,3 +87,27 @@ def test_a_worker_without_a_job_goes_on_while_its_sweep_does_and_waits_for_its_e
     door.touch()
     worker.look_for_lost()
     assert worker.sweeper.contact is not contact, "it knows what the sweep has seen"
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite locks no rows")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_passed_over", [True, pytest.param(False, id="control: each claim waits for its row")])
+def test_a_worker_remembers_that_a_sweep_has_not_come_to_its_claim(
+    is_passed_over: bool, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    """Each sweep has a process of its own: somebody who holds the row would stop all of them."""
+    settings.TENANT_SLOTS = {"LEASE_TTL": 4, "SWEEP_INTERVAL": 1}
+    monkeypatch.setattr(aside, "SECONDS_FOR_SWEEP", 30)
+    if not is_passed_over:
+        monkeypatch.setattr(claims, "claim_unless_held", claims.claim)
+    Sweeper("before").sweep()
+    SweepClaim.objects.update(until=in_seconds(-1))
+    job = running_job(tenant_queue(), dead_process())
+    worker = TenantWorker([django_rq.get_queue("imports")])
+    with psycopg.connect(database_url()) as session:
+        session.execute("SELECT 1 FROM tenant_slots_sweepclaim FOR UPDATE")
+        worker.sweep()
+        assert fresh(job).attempt == 1, "control: the first one waits for it"
+        monkeypatch.setattr(worker.sweeper, "_due", 0)
+        worker.sweep()
+    assert (fresh(job).attempt == 2) is is_passed_over
