@@ -23,7 +23,7 @@ from tenant_slots.news import News, tell
 from tenant_slots.redis_servers import Absence
 from tenant_slots.repair.contact import Contact
 from tenant_slots.workers import kept
-from tenant_slots.workers.base import SweepingWorker, settings_if_made
+from tenant_slots.workers.base import SECONDS_TO_PART, SweepingWorker, settings_if_made
 from tenant_slots.workers.children import Child
 
 T = TypeVar("T")
@@ -236,6 +236,7 @@ class AsideWorker(SweepingWorker):
     def _part(self) -> None:
         super()._part()
         self._telling.answer(app_settings.LEASE_TTL)  # it would be killed with this process
+        self._note_swept(SECONDS_TO_PART)  # as well, with jobs that it has begun to ask, which nobody would ask again
         self._note_cleaned(SECONDS_TO_PART_CLEAN)
 
     def _starts(self, sweep: Callable[[], object]) -> bool:

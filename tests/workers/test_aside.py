@@ -89,6 +89,20 @@ def test_a_worker_without_a_job_goes_on_while_its_sweep_does_and_waits_for_its_e
     assert worker.sweeper.contact is not contact, "it knows what the sweep has seen"
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_that_ends_waits_for_its_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is killed with the worker: jobs that were to be asked what they do while their tenant is busy never were."""
+    worker, door = TenantWorker([django_rq.get_queue("imports")]), tmp_path / "door"
+    contact = worker.sweeper.contact
+    monkeypatch.setattr(aside, "SECONDS_FOR_SWEEP", 0)
+    monkeypatch.setattr(worker.sweeper, "sweep_if_due", lambda: wait_until(door.exists, timeout=5))
+    monkeypatch.setattr(worker.heartbeats, "stop", door.touch)
+    worker.sweep()
+    assert worker._sweeping.is_under_way(30)
+    worker._part()
+    assert worker.sweeper.contact is not contact, "it knows what the sweep has seen"
+
+
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite locks no rows")
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("is_passed_over", [True, pytest.param(False, id="control: each claim waits for its row")])
