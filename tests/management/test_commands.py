@@ -404,3 +404,19 @@ def test_slots_sweep_loops_until_interrupted(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(slots_sweep, "time", SimpleNamespace(sleep=interrupt))
     call_command("slots_sweep", "--loop", stdout=output)
     assert output.getvalue() == "admitted 1\n"
+
+
+@committing
+def test_or_until_it_is_told_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep that is killed leaves jobs that it has begun to ask, which nobody asks again."""
+
+    def tell(_: float) -> None:
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler, "it would kill this process"
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(slots_sweep, "time", SimpleNamespace(sleep=tell))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        call_command("slots_sweep", "--loop")
+    finally:
+        signal.signal(signal.SIGTERM, before)

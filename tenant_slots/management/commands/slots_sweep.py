@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -21,7 +23,9 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--loop", action="store_true", help="go on every SWEEP_INTERVAL seconds until Ctrl-C")
+        parser.add_argument(
+            "--loop", action="store_true", help="go on every SWEEP_INTERVAL seconds, until Ctrl-C or SIGTERM"
+        )
 
     def handle(self, *args: Any, loop: bool, **options: Any) -> None:
         name = f"slots_sweep {os.getpid()}"
@@ -32,6 +36,7 @@ class Command(BaseCommand):
                 sys.exit(1)
             return
         sweeper = Sweeper(name)
+        _have_sigterm_interrupt()
         try:
             while True:
                 if done := sweeper.sweep_if_due():
@@ -46,3 +51,11 @@ class Command(BaseCommand):
             self.stdout.write(", ".join(done) or "nothing to repair")
         for sentence in [*report.left, *report.failed]:
             self.stderr.write(printable(sentence))
+
+
+def _have_sigterm_interrupt() -> None:
+    """As Ctrl-C does. It would kill a sweep, with jobs that are being asked, which nobody would ask again; and to the
+    first process of a container it would mean nothing.
+    """
+    with suppress(ValueError):  # in a thread of somebody's
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
