@@ -38,13 +38,18 @@ def time_limit(
     """
     if not _can_ring():
         return nullcontext()
-    return _Limit(max(1, int(seconds)), error, before)
+    return _Limit(max(1, seconds), error, before)
 
 
 class _Limit(UnixSignalDeathPenalty):
-    def __init__(self, seconds: int, error: type[BaseException], before: Callable[[], object]) -> None:
+    def __init__(self, seconds: float, error: type[BaseException], before: Callable[[], object]) -> None:
         super().__init__(seconds, error)  # type: ignore[no-untyped-call]
         self._before = before
+
+    def setup_death_penalty(self) -> None:
+        """RQ's takes whole seconds: a third of those that a sweep has where leases are short."""
+        signal.signal(signal.SIGALRM, self.handle_death_penalty)
+        signal.setitimer(signal.ITIMER_REAL, self._timeout)
 
     def handle_death_penalty(self, signum: int, frame: object) -> None:
         self._before()

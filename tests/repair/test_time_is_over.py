@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -43,6 +44,18 @@ def brief_sweep() -> Contact:
     with override_settings(TENANT_SLOTS={"LEASE_TTL": 5}), private_connection(5):
         sweeper.sweep_if_due()
     return sweeper.contact
+
+
+@pytest.mark.parametrize(("lease", "seconds"), [(20, 8.0), (4, 1.6), (2, 1.0)])
+def test_a_sweep_has_its_share_of_a_short_lease_too(
+    lease: float, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a whole second alone the look at what a fleet has left would take all, and nothing after it would be done."""
+    given: list[float] = []
+    monkeypatch.setattr(signal, "setitimer", lambda which, seconds: given.append(seconds))
+    with override_settings(TENANT_SLOTS={"LEASE_TTL": lease}):
+        Sweeper("test").sweep_if_due()
+    assert given == [seconds]
 
 
 def hangs() -> None:
