@@ -171,12 +171,13 @@ def end_abandoned_reservations(report: Report, contact: Contact) -> None:
     reservations = TenantJob.objects.reservations_to_begin()
     is_stale = Q(beat_at__lt=ago(app_settings.LEASE_TTL))
     asked: QuerySet[Any] = reservations.select_related("tenant_queue").annotate(is_stale=is_stale)
-    stale: list[TenantJob] = []
+    alive: list[Any] = []
+    dead: list[TenantJob] = []
     for job in asked.defer(*findings.UNREPAIRED):
-        if owners.liveness(job) is Liveness.DEAD:
-            report.reclaimed += bool(unless_locked(transitions.cancel_unstarted, job, lost_runs.story(job)))
-        elif job.is_stale:
-            stale.append(job)
+        (dead if owners.liveness(job) is Liveness.DEAD else alive).append(job)
+    for job in for_seconds(SECONDS_TO_RECLAIM, dead):
+        report.reclaimed += bool(unless_locked(transitions.cancel_unstarted, job, lost_runs.story(job)))
+    stale = [job for job in alive if job.is_stale]
     for job in for_seconds(SECONDS_TO_RECLAIM, silent(stale, reservations.filter(is_stale), contact)):
         report.reclaimed += bool(unless_locked(_cancel_silent, job, reservations.filter(is_stale)))
 

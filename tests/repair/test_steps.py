@@ -695,6 +695,10 @@ def that_waits_for_nobody(row: TenantQueue) -> None:
     waiting_job(row, kind=Kind.RESERVATION, beat_at=in_seconds(-3600), **gone)
 
 
+def dead_here_that_waits(row: TenantQueue) -> None:
+    waiting_job(row, kind=Kind.RESERVATION, beat_at=in_seconds(0), **dead_process().as_fields())
+
+
 @pytest.mark.parametrize(
     ("step", "have_one", "bound"),
     [
@@ -704,6 +708,7 @@ def that_waits_for_nobody(row: TenantQueue) -> None:
         (steps.reclaim_local, dead_here, (steps, "SECONDS_TO_RECLAIM")),
         (steps.end_abandoned_reservations, that_waits_for_nobody, (silence, "SECONDS_TO_LOOK")),
         (steps.end_abandoned_reservations, that_waits_for_nobody, (steps, "SECONDS_TO_RECLAIM")),
+        (steps.end_abandoned_reservations, dead_here_that_waits, (steps, "SECONDS_TO_RECLAIM")),
     ],
 )
 def test_what_a_whole_fleet_has_left_is_reclaimed_by_several_sweeps(
