@@ -32,6 +32,10 @@ from tenant_slots.statements import (
 OF_TENANT_QUEUE: Any = TenantJob._meta.get_field("tenant_queue")
 
 
+MOMENT = timedelta(milliseconds=1)
+"""After a heartbeat, and before any other one. SQLite compares times as text, of more or fewer digits."""
+
+
 class NotAsExpected(Exception):
     """One of the statements that were sent together has changed nothing: the transaction must not be committed."""
 
@@ -83,7 +87,7 @@ class Leaving:
         statement = leaving(self.states, self.state, self.later is not None, self.unbegun, self.silent, tuple(values))
         fence = {"pk": self.job.pk, "attempt": self.job.attempt, "token": self.job.token}
         if self.silent:
-            fence["beat_at"] = self.job.beat_at
+            fence["heard_at"] = self.job.beat_at + MOMENT
         return Asked(statement, {**values, **fence, "later": timedelta(seconds=self.later or 0)})
 
 

@@ -39,7 +39,7 @@ PK = Parameter("pk", IntegerField())
 PKS = Keys("pks")
 ATTEMPT = Parameter("attempt", IntegerField())
 TOKEN = Parameter("token", BigIntegerField())
-BEAT_AT = Parameter("beat_at", DateTimeField())
+HEARD_AT = Parameter("heard_at", DateTimeField())
 SLOTS = Parameter("slots", IntegerField())
 STARTS = Parameter("starts", IntegerField())
 RQ_QUEUE = Parameter("rq_queue", CharField())
@@ -267,7 +267,7 @@ def leaving(
     """
     leaver = TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, token=TOKEN, state__in=states)
     if silent:
-        leaver = leaver.filter(beat_at=BEAT_AT)
+        leaver = leaver.filter(beat_at__lt=HEARD_AT)
     if state != State.CANCELED:
         leaver = leaver.filter(Q(cancel_requested_at=None) | Q(kind=Kind.RESERVATION))
     changes: dict[str, Any] = dict(fields_of(TenantJob, values))

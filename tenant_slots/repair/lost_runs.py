@@ -146,8 +146,9 @@ def release_by_hand(job: TenantJob, reason: str, *, force: bool = False) -> ByHa
     if force:
         return ByHand.RELEASED if end_lost_run(job, reason, state=State.FAILED) else ByHand.NO_SLOT
     held = TenantJob.objects.held_as(job)
-    if not (held.stale().exists() and is_silent(job, TenantJob.objects.stale())):
-        return ByHand.ALIVE if held.exists() else ByHand.NO_SLOT
-    if not is_out_of_the_way(job):
-        return ByHand.ALIVE
-    return ByHand.RELEASED if end_interrupted_run(job, reason, silent=True) else ByHand.NO_SLOT
+    if held.stale().exists() and is_silent(job, TenantJob.objects.stale()):
+        if not is_out_of_the_way(job):
+            return ByHand.ALIVE
+        if end_interrupted_run(job, reason, silent=True):
+            return ByHand.RELEASED
+    return ByHand.ALIVE if held.exists() else ByHand.NO_SLOT

@@ -890,10 +890,11 @@ def test_it_can_be_stopped_and_says_how_many_were_changed(boss: Client, monkeypa
     assert set(said) == {"It stops after what it is doing now."}
     changed = sum(fresh(row).max_job == 5 for row in rows)
     assert 0 < changed < 10
+    one = "The limit of 1 tenant queue was set."  # on a slow machine
     assert report_of(boss, change) == [
         "It was stopped. What was done before stays done.",
         f"{changed} of 10",
-        f"The limits of {changed} tenant queues were set.",
+        one if changed == 1 else f"The limits of {changed} tenant queues were set.",
         f"{10 - changed} were not looked at.",
     ]
 

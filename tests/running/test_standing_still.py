@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import django_rq
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
+from django.db.models.expressions import RawSQL
 from rq.job import JobStatus
 
 from tenant_slots import slots
+from tenant_slots.db import clock
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair import lost_runs
 from tenant_slots.running import run as runs
@@ -96,3 +99,13 @@ def test_a_heartbeat_in_the_last_moment_keeps_a_run_from_being_taken_for_lost(is
         assert slots.beat(job.pk, job.token)
     assert lost_runs.end_interrupted_run(found, "silent", silent=True) is not is_heard_of
     assert (fresh(job).state == State.RUNNING) is is_heard_of
+
+
+@pytest.mark.parametrize("microsecond", [0, 1000, 999_000])
+def test_control_one_without_it_is_taken_for_lost_whatever_digits_its_time_has(microsecond: int) -> None:
+    job = running_job(tenant_queue(), owner_of(host="elsewhere"))
+    TenantJob.objects.update(beat_at=clock.now().replace(microsecond=microsecond) - timedelta(hours=1))
+    if connection.vendor == "sqlite":  # as it writes a heartbeat itself
+        TenantJob.objects.update(beat_at=RawSQL("strftime('%%Y-%%m-%%d %%H:%%M:%%f', beat_at)", []))
+    assert lost_runs.end_interrupted_run(TenantJob.objects.get(), "silent", silent=True)
+    assert fresh(job).attempt == 2
