@@ -31,7 +31,6 @@ from tenant_slots.statements import (
 
 OF_TENANT_QUEUE: Any = TenantJob._meta.get_field("tenant_queue")
 
-
 MOMENT = timedelta(milliseconds=1)
 """After a heartbeat, and before any other one. SQLite compares times as text, of more or fewer digits."""
 
