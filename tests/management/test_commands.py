@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +20,14 @@ from django.db import ProgrammingError
 from django.utils import timezone
 
 from tenant_slots import tenants
+from tenant_slots.interruptions import SweepTimeout
 from tenant_slots.management.commands import slots_status, slots_sweep
 from tenant_slots.management.commands._table import table
 from tenant_slots.models import State, TenantQueue
 from tenant_slots.repair import steps
 from tenant_slots.repair.contact import Contact
 from tenant_slots.repair.report import Report
+from tenant_slots.repair.sweeper import Sweeper
 from tests.factories import age, fresh, in_rq, owner, running_job, tenant_queue, waiting_job, work
 from tests.processes import ROOT, environment
 from tests.sleeping import replace_sleep
@@ -406,17 +409,40 @@ def test_slots_sweep_loops_until_interrupted(monkeypatch: pytest.MonkeyPatch) ->
     assert output.getvalue() == "admitted 1\n"
 
 
+@pytest.fixture
+def _own_signals() -> Iterator[None]:
+    """The command leaves its handlers behind."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def told(number: int) -> None:
+    assert signal.getsignal(number) is not signal.SIG_DFL, "it would kill this process"
+    signal.raise_signal(number)
+
+
 @committing
+@pytest.mark.usefixtures("_own_signals")
 def test_or_until_it_is_told_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep that is killed leaves jobs that it has begun to ask, which nobody asks again."""
+    monkeypatch.setattr(slots_sweep, "time", SimpleNamespace(sleep=lambda _: told(signal.SIGTERM)))
+    call_command("slots_sweep", "--loop")
 
-    def tell(_: float) -> None:
-        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler, "it would kill this process"
-        signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(slots_sweep, "time", SimpleNamespace(sleep=tell))
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        call_command("slots_sweep", "--loop")
-    finally:
-        signal.signal(signal.SIGTERM, before)
+@committing
+@pytest.mark.usefixtures("_own_signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_also_while_the_database_does_not_answer(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Psycopg waits for it once more when it is interrupted, until the alarm of the sweep rings."""
+
+    def wait_for_an_answer(_: Sweeper) -> None:
+        try:
+            told(number)
+        except KeyboardInterrupt as interruption:
+            raise SweepTimeout from interruption
+
+    monkeypatch.setattr(Sweeper, "sweep", wait_for_an_answer)
+    monkeypatch.setattr(slots_sweep, "time", SimpleNamespace(sleep=lambda _: pytest.fail("it goes on")))
+    call_command("slots_sweep", "--loop")

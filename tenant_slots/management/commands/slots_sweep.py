@@ -35,15 +35,14 @@ class Command(BaseCommand):
             if report.failed:
                 sys.exit(1)
             return
-        sweeper = Sweeper(name)
-        _have_sigterm_interrupt()
-        try:
+        sweeper, end = Sweeper(name), _End()
+        with suppress(KeyboardInterrupt):
             while True:
                 if done := sweeper.sweep_if_due():
                     self._print(done)
+                if end.is_asked:
+                    return
                 time.sleep(app_settings.SWEEP_INTERVAL)
-        except KeyboardInterrupt:
-            return
 
     def _print(self, report: Report) -> None:
         done = [f"{name} {value}" for name, value in asdict(report).items() if value and not isinstance(value, list)]
@@ -53,9 +52,21 @@ class Command(BaseCommand):
             self.stderr.write(printable(sentence))
 
 
-def _have_sigterm_interrupt() -> None:
-    """As Ctrl-C does. It would kill a sweep, with jobs that are being asked, which nobody would ask again; and to the
-    first process of a container it would mean nothing.
+class _End:
+    """SIGTERM interrupts as Ctrl-C does. It would kill a sweep, with jobs that are being asked, which nobody would ask
+    again; and to the first process of a container it would mean nothing.
     """
-    with suppress(ValueError):  # in a thread of somebody's
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        """Noted, as the interruption may be lost: while the database does not answer, psycopg asks it to cancel the
+        statement and waits once more, and the alarm of the sweep, which rings meanwhile, puts its own error in that
+        place.
+        """
+        with suppress(ValueError):  # in a thread of somebody's
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.is_asked = True
+        raise KeyboardInterrupt
