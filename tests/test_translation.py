@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gettext
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from django.test import Client
 from django.utils import translation
+from django.utils.translation.template import templatize
 
 import tenant_slots
 from tenant_slots.admin import cells
@@ -16,7 +18,14 @@ from tenant_slots.stats import rows
 from tests.admin.site import QUEUES, change_page
 from tests.factories import tenant_queue, waiting_job
 
-MESSAGES = Path(tenant_slots.__file__).parent / "locale" / "de" / "LC_MESSAGES"
+PACKAGE = Path(tenant_slots.__file__).parent
+MESSAGES = PACKAGE / "locale" / "de" / "LC_MESSAGES"
+MARKS = {"_", "gettext", "gettext_lazy", "ngettext", "ngettext_lazy"}
+"""Functions whose first argument is a text to be translated."""
+
+MARKED = re.compile(r"\b(?:_|n?gettext)\(.+?\)(?=\s)", re.DOTALL)
+"""In what Django makes of a template for xgettext."""
+
 PLACEHOLDER = re.compile(r"%\(\w+\)[ds]|\{\w+\}")
 
 
@@ -40,6 +49,21 @@ def unescaped(text: str) -> str:
     return text.replace('\\"', '"')
 
 
+def texts_to_translate() -> set[str]:
+    sources = [path.read_text() for path in PACKAGE.rglob("*.py")]
+    for path in PACKAGE.rglob("*.html"):
+        sources += MARKED.findall(f"{templatize(path.read_text(), origin=str(path))}\n")
+    calls = [node for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    marked = [call.args[0] for call in calls if getattr(call.func, "id", "") in MARKS and call.args]
+    return {text.value for text in marked if isinstance(text, ast.Constant)}
+
+
+def test_every_text_of_the_code_and_the_templates_is_in_the_source_file() -> None:
+    found = texts_to_translate()
+    assert {"%(count)d job waits.", "Update every"} <= found, "the control: one of the code, and one of a template"
+    assert found - {unescaped(source) for source, _ in entries()} == set()
+
+
 def test_every_text_is_translated_with_the_same_placeholders() -> None:
     assert len(entries()) > 200
     for source, translated in entries():
@@ -51,12 +75,12 @@ def test_every_text_is_translated_with_the_same_placeholders() -> None:
 def test_the_compiled_messages_match_their_source() -> None:
     with (MESSAGES / "django.mo").open("rb") as compiled:
         catalog = gettext.GNUTranslations(compiled)
-    plural = {source for source, translated in entries() if len(translated) > 1}
-    stale = [
-        source
-        for source, translated in entries()
-        if source not in plural and catalog.gettext(unescaped(source)) != unescaped(translated[0])
-    ]
+    stale = []
+    for source, translated in entries():
+        text = unescaped(source)
+        compiled_texts = [catalog.ngettext(text, "", n) for n in (1, 2)] if translated[1:] else [catalog.gettext(text)]
+        if compiled_texts != list(map(unescaped, translated)):
+            stale.append(source)
     assert not stale, f"run: python manage.py compilemessages ({stale})"
 
 
