@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from string import hexdigits
 from typing import Any
 from uuid import UUID
@@ -20,6 +21,9 @@ SHORTEST_BEGINNING = 4
 """Characters of an id by which it is found."""
 
 HEXADECIMAL = frozenset(hexdigits.lower())
+
+OF_AN_ATTEMPT = re.compile(r"(.{36})-\d+")
+"""The id that RQ has of one, as its pages and a worker's log show it."""
 
 
 def search_jobs(jobs: Any, term: str, reading: Reading) -> Any:
@@ -75,8 +79,9 @@ def _first_ones(jobs: Any, reading: Reading) -> Q:
 
 
 def _uuid(text: str) -> UUID | None:
+    attempt = OF_AN_ATTEMPT.fullmatch(text)
     try:
-        return UUID(text)
+        return UUID(attempt[1] if attempt else text)
     except ValueError:
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.contrib import admin
@@ -14,6 +15,7 @@ from tenant_slots.admin import TenantJobAdmin, search
 from tenant_slots.admin.lists import BY_KEY
 from tenant_slots.admin.search import search_jobs
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models.tenant_job import rq_id_of
 from tests.admin.site import JOBS, QUEUES, change_page, signed_in
 from tests.factories import many_waiting, tenant_queue, waiting_job
 from tests.plans import rows_read
@@ -198,6 +200,15 @@ def test_a_job_is_found_by_the_first_characters_of_its_id(boss: Client) -> None:
         assert found(boss, term) == {job}, term
     assert found(boss, "3fa8") == {job, near}
     assert found(boss, "3fa9") == set()
+
+
+def test_a_job_is_found_by_the_id_that_rq_has_of_one_of_its_attempts(boss: Client) -> None:
+    row = tenant_queue()
+    jobs = [waiting_job(row) for _ in range(2)]
+    for attempt in (1, 2, 10):
+        for job in jobs:
+            assert found(boss, rq_id_of(job.uuid, attempt, "")) == {job}
+    assert found(boss, f"{uuid4()}-1") == set()
 
 
 def test_what_looks_like_the_beginning_of_an_id_may_be_a_tenant_or_a_task(boss: Client) -> None:
