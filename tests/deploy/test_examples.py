@@ -109,6 +109,20 @@ def test_keda_scales_the_workers_of_the_example_and_nobody_else_does(path: Any) 
     assert scaled["minReplicaCount"] >= 1, "somebody has to sweep"
 
 
+def test_what_machines_ask_by_http_is_answered_there_and_not_by_a_redirect() -> None:
+    """Each address of a view of ours in the manual, those of the probes, and that of KEDA."""
+    pages = {page.name: page.read_text() for page in (ROOT / "docs" / "how-to").glob("*.md")}
+    (exempt,) = re.findall(r"^SECURE_REDIRECT_EXEMPT = \[(.+)\]$", pages["containers.md"], re.MULTILINE)
+    asked = re.findall(r'^path\("(.+)", tenant_slots\.', "".join(pages.values()), re.MULTILINE)
+    web = container("shop-web")
+    asked += [web[probe]["httpGet"]["path"].lstrip("/") for probe in ("readinessProbe", "livenessProbe")]
+    asked += [urlsplit(url).path.lstrip("/") for url in re.findall(r"\burl: (\S+)", KEDA.read_text())]
+    assert len(asked) >= 6
+    patterns = re.findall(r'r"(.+?)"', exempt)
+    assert {path for path in asked if not any(re.search(pattern, path) for pattern in patterns)} == set()
+    assert [pattern for pattern in patterns if not any(re.search(pattern, path) for path in asked)] == []
+
+
 def test_a_cluster_can_see_that_the_image_does_not_run_as_root() -> None:
     """By ``runAsNonRoot`` Kubernetes starts no container whose image names its user by a word."""
     (user,) = re.findall(r"^USER (.+)$", DOCKERFILE.read_text(), re.MULTILINE)
