@@ -514,6 +514,13 @@ def test_where_sentry_is_off_nothing_is_kept_and_jobs_run() -> None:
     assert (fresh(job).state, fresh(job).context) == (State.FINISHED, {})
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "traces.md"
+
+
+def python_in(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
 @pytest.fixture
 def streamed() -> Iterator[InMemory]:
     """Sentry as it sends spans as they end, and no transactions."""
@@ -556,6 +563,26 @@ def test_where_spans_are_streamed_jobs_of_nobodys_request_have_a_trace_each(stre
     TenantJob.objects.update(context={})
     work()
     assert len({span["trace_id"] for span in streamed_spans(streamed).values()}) == 2
+
+
+def test_where_spans_are_streamed_the_sampler_of_the_page_leaves_out_queries_of_nobodys_run(streamed: InMemory) -> None:
+    """By streaming itself each is a segment, as the control says."""
+    (code,) = [one for one in python_in(PAGE) if "is_query" in one]
+    named: dict[str, Any] = {}
+    exec(code.replace("0.1", "1"), named)  # noqa: S102 - from the manual
+
+    def query(text: str) -> None:
+        with sentry.traces.start_span(name=text, attributes={"sentry.op": "db"}):
+            pass
+
+    for name, options in (("of a sweep", {}), ("of another one", {"traces_sampler": named["traces_sampler"]})):
+        sentry_sdk.get_client().options |= options
+        sentry.traces.new_trace()
+        query(name)
+        with sentry.traces.start_span(name="request", attributes={"sentry.op": "http.server"}):
+            query(f"beside {name}")
+        sentry_sdk.get_current_scope().generate_propagation_context({})
+    assert set(streamed_spans(streamed)) == {"of a sweep", "request", "beside of a sweep", "beside of another one"}
 
 
 def test_where_sentry_knows_the_option_and_streams_nothing_a_run_is_a_transaction(
@@ -1043,14 +1070,11 @@ def test_what_is_logged_before_a_worker_begins_is_sent_once(
     assert sentry_server.logs().count("an old setting") == 1
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "traces.md"
-
-
 @pytest.mark.parametrize("kind", ["tenant_slots.workers.TenantWorker", PREFORK])
 def test_the_receiver_of_the_page_tells_of_a_job_whose_process_was_killed_and_of_no_other(
     workers: Workers, sentry_server: SentryServer, kind: str
 ) -> None:
-    (code,) = [one for one in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S) if "@receiver" in one]
+    (code,) = [one for one in python_in(PAGE) if "@receiver" in one]
     settings = {**ONLY_SENTRY, "MAX_CRASHES": 0}
     workers.variables |= {"RECEIVER": code, "TEST_TENANT_SLOTS": json.dumps(settings)}
     jobs.fails.enqueue("acme")
