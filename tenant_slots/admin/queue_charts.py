@@ -58,7 +58,7 @@ def charts_of(row: TenantQueue, span: Span, lately: Lately) -> list[Chart]:
     """What ran, waited and ended, against the limit; and how long they waited."""
     moments, ticks = moments_of(span), ticks_of(span)
     found, delays = lately
-    limits = levels.highest_limits(row.max_job, row.limit_history, span.periods, span.seconds)
+    limits = levels.highest_limits(row, span.periods, span.seconds)
     return [
         Chart(
             gettext("Running, waiting and limit"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -64,16 +64,18 @@ def most_by_period(row: TenantQueue, periods: int, seconds: int) -> Levels:
     )
 
 
-def highest_limits(max_job: int, history: Iterable[Sequence[float]] | None, periods: int, seconds: int) -> list[int]:
+def highest_limits(row: TenantQueue, periods: int, seconds: int) -> list[int | None]:
     """The highest limit of each period, from the changes that the row keeps: what ran was never above it. No query."""
     now = timezone.now().timestamp()
-    changes = [(max(0.0, now - moment) // seconds, int(before)) for moment, before in history or ()]
-    found, limit = [], max_job
-    for back in range(periods + 1):
+    changes = [(max(0.0, now - moment) // seconds, int(before)) for moment, before in row.limit_history or ()]
+    since_made = _periods_since_made(row, periods, seconds)
+    found: list[int | None] = []
+    limit = row.max_job
+    for back in range(since_made):
         within = [before for period, before in changes if period == back]
         found.append(max([limit, *within]))
         limit = within[0] if within else limit
-    return found[::-1]
+    return [*[None] * (periods + 1 - since_made), *found[::-1]]
 
 
 def _happened(row: TenantQueue, oldest: int) -> Mapping[int, Counter[int]]:
@@ -118,6 +120,9 @@ def _levels(begun: Counter[int], over: Counter[int], oldest: int) -> list[int]:
 
 def _known_periods(row: TenantQueue, periods: int, seconds: int) -> int:
     """How many of the last ones: there was no tenant queue before it was made, and ended jobs are deleted."""
-    age = (timezone.now() - row.created_at).total_seconds()
-    known: float = min(age, app_settings.RETENTION, (periods + 1) * seconds)
-    return max(1, math.ceil(known / seconds))
+    return min(_periods_since_made(row, periods, seconds), math.ceil(app_settings.RETENTION / seconds))
+
+
+def _periods_since_made(row: TenantQueue, periods: int, seconds: int) -> int:
+    age: float = (timezone.now() - row.created_at).total_seconds()
+    return max(1, math.ceil(min(age, (periods + 1) * seconds) / seconds))

@@ -110,6 +110,7 @@ def test_of_what_is_not_known_a_chart_has_a_gap_and_no_zero(kept: int, days: int
     usage, _, ends = charts_of(fresh(row), SPANS["7d"])
     for series in (*usage.series[:2], *ends.series):
         assert list(series.values) == [None] * (85 - 12 * days) + [0] * (12 * days), series.name
+    assert list(usage.series[2].values) == [None] * (85 - 12 * 3) + [1] * (12 * 3), "known longer than jobs"
 
 
 @pytest.mark.parametrize("span", SPANS)
