@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from redis.exceptions import RedisError
 from rq.utils import now as utc_now
 
-from tenant_slots import logs, redis_servers
+from tenant_slots import logs, parting, redis_servers
 from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import private_connection
 from tenant_slots.memory_file import memory_file
@@ -90,7 +90,7 @@ class Aside:
             return False
         try:
             file, key = self._emptied_file(), os.urandom(KEY_BYTES)
-            self._child = Child(lambda: os.pwrite(file, _sealed(pickle.dumps(function()), key), 0))
+            self._child = Child(lambda: _answer(function, file, key))
         except OSError as error:
             logger.warning("there is no room for a process that does something aside: %s", error)
             return False
@@ -122,13 +122,17 @@ class Aside:
                 return None
             else:
                 child.wait(min(until, self._deadline) - now + 0.001)
-        self._child = None
-        if child.status:
-            return Answer(is_whole=False)
+        self._child = None  # it may have been killed when it had answered, see `_answer`
         seal, answer = os.pread(file, SEAL_BYTES, 0), os.pread(file, os.fstat(file).st_size, SEAL_BYTES)
-        if not hmac.compare_digest(seal, _seal_of(answer, self._key)):  # a job may have left anything there
+        if not hmac.compare_digest(seal, _seal_of(answer, self._key)):  # it failed, or a job has left anything there
             return Answer(is_whole=False)
         return Answer(is_whole=True, value=pickle.loads(answer))
+
+
+def _answer(function: Callable[[], Any], file: int, key: bytes) -> None:
+    """And then, before the process ends, what it was asked for meanwhile: to send the error of an `on_busy`."""
+    with parting.granting_wishes():
+        os.pwrite(file, _sealed(pickle.dumps(function()), key), 0)
 
 
 def _sealed(answer: bytes, key: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import psycopg
 import pytest
 from django.db import connection
 
+from tenant_slots import parting
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.models import SweepClaim
 from tenant_slots.repair import claims
@@ -66,6 +68,45 @@ def test_control_what_is_left_there_would_do_something() -> None:
     pickle.loads(pickle.dumps(Left()))
     assert unpickled == ["by the worker"]
     unpickled.clear()
+
+
+def test_what_it_has_to_send_is_sent_before_its_process_ends(tmp_path: Path) -> None:
+    """Such as the error of an ``on_busy`` that a sweep has asked: to a server that is not next door that takes longer
+    than the rest of the sweep.
+    """
+    one, sent = Aside(30), tmp_path / "sent"
+
+    def says_something() -> str:
+        parting.before_parting(sent.touch, soon=True)
+        return "the answer"
+
+    assert one.start(says_something)
+    assert one.answer(30) == Answer(is_whole=True, value="the answer")
+    assert sent.exists()
+
+
+def test_who_is_killed_while_it_sends_has_answered(tmp_path: Path) -> None:
+    one, sends = Aside(30), tmp_path / "sends"
+
+    def hangs() -> None:
+        sends.touch()
+        signal.pause()
+
+    def says_something() -> str:
+        parting.before_parting(hangs)
+        return "the answer"
+
+    assert one.start(says_something)
+    wait_until(sends.exists)
+    assert one._child is not None
+    one._child.end()
+    assert one.answer() == Answer(is_whole=True, value="the answer")
+
+
+def test_control_who_fails_has_not() -> None:
+    one = Aside(30)
+    assert one.start(lambda: 1 / 0)
+    assert one.answer(30) == Answer(is_whole=False)
 
 
 @pytest.mark.django_db(transaction=True)
