@@ -28,6 +28,9 @@ PUT_OFF = "tenant_slots_put_off"
 turn has it enqueued, RQ takes the first away; RQ's scheduler does not.
 """
 
+SEEN = "tenant_slots_copies_of_seen"
+"""Attribute of a delivery: what its record says of a run, as this delivery has read or written it."""
+
 HAS_ENDED = " ended"
 """See ``running/beside.lua``."""
 
@@ -83,28 +86,36 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
     either, as RQ writes back at the end of a run what it has read before. Another call under the id, which this
     delivery knows nothing of, is to run after this one.
 
+    One that was put off and has come before, as somebody has enqueued it, is not brought back by RQ's scheduler too; what
+    somebody else has scheduled is for another time. All is one transaction, for which the record must be as it was read:
+    when its turn comes, the job may be enqueued in this moment.
+
     Raises:
         RedisError: Redis cannot be asked.
     """
-    made, latest, put_off = _texts(rq_job, "created_at", "enqueued_at", PUT_OFF)
-    if not latest:
-        return
-    own, (ended, _, due) = times_of(rq_job), put_off.partition(" ")
-    times = sorted({own.enqueued, ended, latest if made == own.made else ""} - {""})
-    retries_left = NO_RETRIES if rq_job.retries_left is None else str(rq_job.retries_left)
-    rq_job.ended_at = None  # what is read of the job from now on has not been put off
-    rq_job.connection.hset(rq_job.key, mapping={RUN: " ".join([str(uuid), retries_left, *times]), "ended_at": ""})
-    if due:
-        _is_not_scheduled_for(rq_job, int(due))
+    own = times_of(rq_job)
+
+    def note(pipeline: Pipeline) -> None:
+        made, latest, put_off = _texts(rq_job, "created_at", "enqueued_at", PUT_OFF)
+        if not latest:
+            return
+        ended, _, due = put_off.partition(" ")
+        times = sorted({own.enqueued, ended, latest if made == own.made else ""} - {""})
+        retries_left = NO_RETRIES if rq_job.retries_left is None else str(rq_job.retries_left)
+        run = " ".join([str(uuid), retries_left, *times])
+        is_still_put_off = _is_scheduled_for(rq_job, due)
+        pipeline.multi()
+        pipeline.hset(rq_job.key, mapping={RUN: run, "ended_at": ""})
+        if is_still_put_off:
+            pipeline.zrem(_scheduled(rq_job), rq_job.id)
+        rq_job.ended_at = None  # what is read of the job from now on has not been put off
+        setattr(rq_job, SEEN, run)
+
+    rq_job.connection.transaction(note, rq_job.key)
 
 
-def _is_not_scheduled_for(rq_job: Job, due: int) -> None:
-    """It was put off until then and has come before, as somebody has enqueued it: RQ's scheduler is not to do it again.
-
-    What somebody else has scheduled is for another time.
-    """
-    if rq_job.connection.zscore(_scheduled(rq_job), rq_job.id) == due:
-        rq_job.connection.zrem(_scheduled(rq_job), rq_job.id)
+def _is_scheduled_for(rq_job: Job, due: str) -> bool:
+    return bool(due) and rq_job.connection.zscore(_scheduled(rq_job), rq_job.id) == int(due)
 
 
 def is_put_off(rq_job: Job, due: int, pipeline: Pipeline) -> None:
@@ -155,6 +166,7 @@ def row_of(rq_job: Job) -> UUID | None:
         RedisError: Redis cannot be asked.
     """
     (run,) = _texts(rq_job, RUN)
+    setattr(rq_job, SEEN, run.removesuffix(HAS_ENDED))
     noted = _noted(run)
     ended = "" if rq_job.ended_at is None else utcformat(rq_job.ended_at)
     return noted.uuid if noted and noted.is_copy(_enqueued_at(rq_job), ended) else None
@@ -205,6 +217,19 @@ def told_since(rq_job: Job, delivered: Times | None = None) -> Told:
     noted = _noted(run)
     is_copy = made == own.made and noted is not None and noted.is_copy(latest, ended)
     return Told.COPY if is_copy else Told.ANEW
+
+
+def is_anothers_since(rq_job: Job, delivered: Times) -> bool:
+    """Whether another delivery of it has begun, or somebody has canceled it, since this one was taken.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    (run,) = _texts(rq_job, RUN)
+    if run.removesuffix(HAS_ENDED) == getattr(rq_job, SEEN, ""):
+        return False
+    noted = _noted(run)
+    return noted is not None and delivered.enqueued in noted.times
 
 
 def _is_another_call(rq_job: Job, delivered: Times) -> bool:

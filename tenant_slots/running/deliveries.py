@@ -220,9 +220,11 @@ def _unless_told_since(
 def _is_to_come_back(rq_job: Job, delivered: Times) -> bool:
     """Not where it was canceled in RQ since this delivery of it was taken: its row, if any, ends when its turn comes.
 
-    Nor where RQ was told of it anew: another delivery comes.
+    Nor where another delivery of it has begun meanwhile, or RQ was told of it anew: another one comes.
     """
-    return not _is_canceled(rq_job) and rq_copies.told_since(rq_job, delivered) is not Told.ANEW
+    if _is_canceled(rq_job) or rq_copies.is_anothers_since(rq_job, delivered):
+        return False
+    return rq_copies.told_since(rq_job, delivered) is not Told.ANEW
 
 
 def _is_canceled(rq_job: Job) -> bool:

@@ -308,6 +308,62 @@ def test_a_job_that_is_put_off_and_enqueued_again_runs_once_where_its_slot_is_fr
     assert counters_match()
 
 
+@pytest.mark.parametrize("is_over", [True, False])
+@pytest.mark.parametrize("is_asked", [True, pytest.param(False, id="control")])
+def test_a_delivery_is_not_put_off_where_another_one_has_begun_before_rq_is_told_so(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, is_over: bool, is_asked: bool
+) -> None:
+    """As of an id that is enqueued several times within moments. RQ's scheduler would have it run once more."""
+    row, unless_told = tenant_queue("acme", max_job=0), deliveries._unless_told_since
+
+    def after_another_one(*args: Any, **known: Any) -> None:
+        monkeypatch.undo()
+        if not is_asked:
+            monkeypatch.setattr(rq_copies, "is_anothers_since", lambda *_: False)
+        row.set_limit(1)
+        if not is_over:
+            meanwhile.append(lambda _: unless_told(*args, **known))
+        work_once(queue)
+        if is_over:
+            unless_told(*args, **known)
+
+    monkeypatch.setattr(dispatch, "DEFER_PAUSES", ())
+    monkeypatch.setattr(deliveries, "_unless_told_since", after_another_one)
+    rq_job = queue.enqueue(meets, "acme", "once", history.path)
+    queue.enqueue(meets, "acme", "once", history.path, job_id=rq_job.id)
+    work()
+    assert (history.started(), queue.scheduled_job_registry.count) == (["once"], int(not is_asked))
+    assert not is_asked or rq_job.get_status() == JobStatus.FINISHED
+    assert counters_match()
+
+
+def test_another_delivery_that_begins_in_the_moment_in_which_its_turn_comes_runs_alone(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in the list then is a copy of it."""
+    row, texts = tenant_queue("acme", max_job=0), rq_copies._texts
+    rq_job = queue.enqueue(meets, "acme", "once", history.path)
+    queue.enqueue(meets, "acme", "once", history.path, job_id=rq_job.id)
+    work_once(queue)
+    assert queue.scheduled_job_registry.count == 1
+
+    def before_its_turn(one: Job, *fields: str) -> list[str]:
+        found = texts(one, *fields)
+        if rq_copies.PUT_OFF in fields:
+            monkeypatch.undo()
+            dispatch.push([TenantJob.objects.get()])
+        return found
+
+    with monkeypatch.context() as unpushed:
+        unpushed.setattr(dispatch, "push", lambda jobs: dispatch.Pushed(0, []))
+        row.set_limit(1)
+    monkeypatch.setattr(rq_copies, "_texts", before_its_turn)
+    work()
+    assert (history.started(), queue.scheduled_job_registry.count) == (["once"], 0)
+    assert rq_job.get_status() == JobStatus.FINISHED
+    assert counters_match()
+
+
 def move_by_hand(queue: Queue, other: Queue, rq_job: Job) -> None:
     queue.scheduled_job_registry.remove(rq_job)
     other.enqueue_job(Job.fetch(rq_job.id, queue.connection))
@@ -329,7 +385,7 @@ def test_a_job_that_is_put_off_and_goes_through_another_queue_of_rq_waits_for_wo
     """And RQ's scheduler brings it back to neither once it has run."""
     if not is_on_same_redis:
         monkeypatch.setattr(plain_rq, "_is_of_same_redis", lambda *_: False)
-        monkeypatch.setattr(rq_copies, "_is_not_scheduled_for", lambda *_: None)
+        monkeypatch.setattr(rq_copies, "_is_scheduled_for", lambda *_: False)
     other, row = django_rq.get_queue("imports_bulk"), tenant_queue("acme", max_job=0)
     rq_job = queue.enqueue(meets, "acme", "once", history.path)
     work()
