@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from redis.client import Pipeline
+from rq.exceptions import NoSuchJobError
 from rq.job import Job
 from rq.registry import ScheduledJobRegistry
 from rq.utils import as_text, str_to_date, utcformat
@@ -86,9 +87,9 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
     either, as RQ writes back at the end of a run what it has read before. Another call under the id, which this
     delivery knows nothing of, is to run after this one.
 
-    One that was put off and has come before, as somebody has enqueued it, is not brought back by RQ's scheduler too; what
-    somebody else has scheduled is for another time. All is one transaction, for which the record must be as it was read:
-    when its turn comes, the job may be enqueued in this moment.
+    One that was put off and has come before, as somebody has enqueued it, is not brought back by RQ's scheduler too;
+    what somebody else has scheduled is for another time. All is one transaction, for which the record must be as it was
+    read: when its turn comes, the job may be enqueued in this moment.
 
     Raises:
         RedisError: Redis cannot be asked.
@@ -163,9 +164,11 @@ def row_of(rq_job: Job) -> UUID | None:
     """The row that stands for what is delivered here, if another delivery of it has begun, or somebody canceled it.
 
     Raises:
+        NoSuchJobError: RQ's record of it was deleted since a worker has read it.
         RedisError: Redis cannot be asked.
     """
-    (run,) = _texts(rq_job, RUN)
+    made, run = _texts(rq_job, "created_at", RUN)
+    _require_known(rq_job, made)
     setattr(rq_job, SEEN, run.removesuffix(HAS_ENDED))
     noted = _noted(run)
     ended = "" if rq_job.ended_at is None else utcformat(rq_job.ended_at)
@@ -176,11 +179,37 @@ def row_of_latest(rq_job: Job) -> UUID | None:
     """The row that stands for all that RQ has enqueued until now, whatever of it is delivered here.
 
     Raises:
-        RedisError: Redis cannot be asked.
+        NoSuchJobError, RedisError: as `row_of`.
     """
-    latest, ended, run = _texts(rq_job, "enqueued_at", "ended_at", RUN)
+    made, latest, ended, run = _texts(rq_job, "created_at", "enqueued_at", "ended_at", RUN)
+    _require_known(rq_job, made)
     noted = _noted(run)
     return noted.uuid if noted and latest and noted.is_copy(latest, ended) else None
+
+
+def _require_known(rq_job: Job, made: str) -> None:
+    """What a worker does before it calls the function writes some fields of a record that is gone, and not that one.
+
+    A job that no worker runs needs no record.
+    """
+    if not made and rq_job.worker_name:
+        raise NoSuchJobError(f"RQ has no record of job {rq_job.id} any more")
+
+
+def forget_remains(rq_job: Job) -> None:
+    """What RQ has written for a delivery of a job that was deleted meanwhile. It would stay, and pass for the job.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+
+    def change(pipeline: Pipeline) -> None:
+        (made,) = _texts(rq_job, "created_at")
+        pipeline.multi()
+        if not made:
+            pipeline.delete(rq_job.key)
+
+    rq_job.connection.transaction(change, rq_job.key)
 
 
 def is_told_since(uuid: UUID, rq_job: Job) -> bool:

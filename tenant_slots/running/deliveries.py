@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from math import ceil
@@ -23,6 +22,7 @@ from redis.client import Pipeline
 from redis.exceptions import RedisError
 from rq import Queue, Retry
 from rq.defaults import DEFAULT_FAILURE_TTL, DEFAULT_RESULT_TTL
+from rq.exceptions import NoSuchJobError
 from rq.job import Job, JobStatus
 from rq.registry import ScheduledJobRegistry
 from rq.results import Result
@@ -47,7 +47,7 @@ class Earlier(NamedTuple):
     """Of what is delivered here, another delivery that has run, or was canceled."""
 
     job: TenantJob | None
-    """Its row; None where that was deleted since."""
+    """Its row; None where nobody knows which, as that, or RQ's record, was deleted since."""
 
 
 def says_nothing_of_errors(rq_job: Job, uuid: str) -> None:
@@ -152,12 +152,16 @@ def earlier(rq_job: Job) -> Earlier | None:
     """The run that this delivery has waited for, as it came while that went on, or that it is a copy of.
 
     None where there is no such run, or it has not ended, or was lost: this delivery may take its place. The mark of a
-    delivery that has waited is taken away, as that has come.
+    delivery that has waited is taken away, as that has come. Where RQ's record is gone since a worker has read it, a
+    run has ended whose result is not kept, or somebody has deleted the job.
     """
     if (uuid := beside.waited_for(rq_job)) and (found := _came_of(uuid)):
         beside.forget(rq_job)
         return found
-    uuid = rq_copies.row_of(rq_job)
+    try:
+        uuid = rq_copies.row_of(rq_job)
+    except NoSuchJobError:
+        return Earlier(None)
     return None if uuid is None else _came_of(uuid)
 
 
@@ -168,10 +172,13 @@ def ended_meanwhile(rq_job: Job, job: TenantJob) -> Earlier | None:
     """
     if job.has_ended:
         return _came_of(job.uuid)
-    with suppress(RedisError):
+    try:
         uuid = rq_copies.row_of_latest(rq_job)
-        return None if uuid in (None, job.uuid) else _came_of(uuid)
-    return None
+    except NoSuchJobError:
+        return Earlier(None)
+    except RedisError:
+        return None
+    return None if uuid in (None, job.uuid) else _came_of(uuid)
 
 
 def _came_of(uuid: UUID) -> Earlier | None:
@@ -237,7 +244,7 @@ def _scheduled(rq_job: Job, origin: str) -> ScheduledJobRegistry:
 
 
 def _left_as_it_was(rq_job: Job) -> Retry:
-    return _recorded_by(rq_job, lambda *_, **__: None)
+    return _recorded_by(rq_job, lambda *_, **__: rq_copies.forget_remains(rq_job))
 
 
 def _recorded_by(rq_job: Job, record: Callable[..., None]) -> Retry:

@@ -186,6 +186,29 @@ def test_a_copy_that_was_taken_before_a_retry_leaves_that_one_in_its_list(
     assert (states(), rq_job.get_status()) == ([State.FAILED] * 2, JobStatus.FAILED)
 
 
+@pytest.mark.parametrize(
+    ("asked", "made"),
+    [("row_of", []), ("row_of_latest", [State.CANCELED]), pytest.param("", [State.FINISHED], id="control")],
+)
+def test_a_copy_that_was_taken_before_rq_has_deleted_its_record_runs_nothing(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, asked: str, made: list[str]
+) -> None:
+    """As at the end of a run with a ``result_ttl`` of 0. Nothing says of what the delivery is a copy then."""
+
+    def after_the_end(delivered: Job) -> Any:
+        monkeypatch.undo()
+        Job.fetch(rq_job.id, queue.connection).delete()
+        return getattr(rq_copies, asked)(delivered)
+
+    if asked:
+        monkeypatch.setattr(rq_copies, asked, after_the_end)
+    rq_job = queue.enqueue(jobs.record, "acme", "once", history.path, result_ttl=0)
+    work()
+    assert (states(), len(history.started())) == (made, 0 if asked else 1)
+    assert (queue.scheduled_job_registry.count, queue.connection.exists(rq_job.key)) == (0, 0)
+    assert counters_match()
+
+
 @pytest.mark.parametrize("is_told", [True, pytest.param(False, id="control")])
 def test_a_job_that_rqs_scheduler_and_its_turn_push_in_the_same_moment_runs_once(
     queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, is_told: bool
