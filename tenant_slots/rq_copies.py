@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from redis.client import Pipeline
-from rq.exceptions import NoSuchJobError
+from rq.exceptions import InvalidJobOperation, NoSuchJobError
 from rq.job import Job
 from rq.registry import ScheduledJobRegistry
 from rq.utils import as_text, str_to_date, utcformat
@@ -30,7 +30,10 @@ turn has it enqueued, RQ takes the first away; RQ's scheduler does not.
 """
 
 SEEN = "tenant_slots_copies_of_seen"
-"""Attribute of a delivery: what its record says of a run, as this delivery has read or written it."""
+"""Attribute of a delivery: what its record says of a run, as this delivery has read it."""
+
+CLAIM = "tenant_slots_copies_of_claim"
+"""Attribute of a delivery that begins: the times that it has added to what the record says of a run."""
 
 HAS_ENDED = " ended"
 """See ``running/beside.lua``."""
@@ -97,22 +100,49 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
     own = times_of(rq_job)
 
     def note(pipeline: Pipeline) -> None:
-        made, latest, put_off = _texts(rq_job, "created_at", "enqueued_at", PUT_OFF)
+        made, latest, put_off, before = _texts(rq_job, "created_at", "enqueued_at", PUT_OFF, RUN)
         if not latest:
             return
         ended, _, due = put_off.partition(" ")
         times = sorted({own.enqueued, ended, latest if made == own.made else ""} - {""})
         retries_left = NO_RETRIES if rq_job.retries_left is None else str(rq_job.retries_left)
-        run = " ".join([str(uuid), retries_left, *times])
+        others = before.split()[2:] if before.startswith(str(uuid)) and not before.endswith(HAS_ENDED) else []
+        run = " ".join([str(uuid), retries_left, *others, *times])
         is_still_put_off = _is_scheduled_for(rq_job, due)
         pipeline.multi()
         pipeline.hset(rq_job.key, mapping={RUN: run, "ended_at": ""})
         if is_still_put_off:
             pipeline.zrem(_scheduled(rq_job), rq_job.id)
         rq_job.ended_at = None  # what is read of the job from now on has not been put off
-        setattr(rq_job, SEEN, run)
+        setattr(rq_job, CLAIM, times)
 
     rq_job.connection.transaction(note, rq_job.key)
+
+
+def has_not_begun(rq_job: Job) -> None:
+    """This delivery has said that the row stands for it, and did not begin: only what others have said of it counts.
+
+    They may be of another call that was enqueued under the id a moment before, so that this one is to run after it.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    claim = vars(rq_job).pop(CLAIM, [])
+
+    def take_back(pipeline: Pipeline) -> None:
+        (run,) = _texts(rq_job, RUN)
+        words = run.split()
+        for time in claim:
+            if time in words:
+                words.remove(time)
+        noted = _noted(" ".join(words))
+        if noted and noted.times:  # else nobody has begun: the row was canceled, or goes on waiting
+            run = " ".join(words)
+            pipeline.multi()
+            pipeline.hset(rq_job.key, RUN, run)
+        setattr(rq_job, SEEN, run.removesuffix(HAS_ENDED))
+
+    rq_job.connection.transaction(take_back, rq_job.key)
 
 
 def _is_scheduled_for(rq_job: Job, due: str) -> bool:
@@ -147,9 +177,12 @@ def keep_latest(rq_job: Job) -> None:
             fields.pop("enqueued_at", None)
         return fields
 
-    def unless_anew(*args: Any, **kwargs: Any) -> None:
+    def unless_anew(ttl: int | None = None, pipeline: Pipeline | None = None, *args: Any, **kwargs: Any) -> None:
         if told_since(rq_job, delivered) is not Told.ANEW and not is_scheduled(rq_job):
-            cleanup(*args, **kwargs)
+            try:
+                cleanup(ttl, pipeline, *args, **kwargs)
+            except InvalidJobOperation:  # it is gone, but for what the end of this run has written
+                (rq_job.connection if pipeline is None else pipeline).delete(rq_job.key)
 
     def unless_another_call() -> None:
         if not _is_another_call(rq_job, delivered):
@@ -255,7 +288,7 @@ def is_anothers_since(rq_job: Job, delivered: Times) -> bool:
         RedisError: Redis cannot be asked.
     """
     (run,) = _texts(rq_job, RUN)
-    if run.removesuffix(HAS_ENDED) == getattr(rq_job, SEEN, ""):
+    if hasattr(rq_job, CLAIM) or run.removesuffix(HAS_ENDED) == getattr(rq_job, SEEN, ""):
         return False
     noted = _noted(run)
     return noted is not None and delivered.enqueued in noted.times

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from math import ceil
@@ -179,6 +180,17 @@ def ended_meanwhile(rq_job: Job, job: TenantJob) -> Earlier | None:
     except RedisError:
         return None
     return None if uuid in (None, job.uuid) else _came_of(uuid)
+
+
+def ended_with(rq_job: Job, job: TenantJob) -> bool:
+    """Whether the end of this row's run is that of what is delivered here; False for a later call under the id.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    with suppress(NoSuchJobError):
+        return rq_copies.row_of_latest(rq_job) == job.uuid
+    return True
 
 
 def _came_of(uuid: UUID) -> Earlier | None:

@@ -232,9 +232,12 @@ def _not_started(rq_job: Job, job: TenantJob) -> Retry:
     """Somebody was faster: another delivery, a cancel, or a sweep."""
     put_back(job)
     persistently(lambda: job.refresh_from_db(fields=["state", "worker", "beats"]), about=[job])
+    rq_copies.has_not_begun(rq_job)
+    if job.state != State.RUNNING and not job.has_ended:
+        return deliveries.deferred(rq_job)
     if job.state == State.RUNNING:
         return _beside_run(rq_job, job)
-    return deliveries.ignored(rq_job, job) if job.has_ended else deliveries.deferred(rq_job)
+    return deliveries.ignored(rq_job, job) if deliveries.ended_with(rq_job, job) else deliveries.again(rq_job)
 
 
 def _turn_away(job: TenantJob) -> None:

@@ -18,6 +18,7 @@ from rq.scheduler import RQScheduler
 from tenant_slots import rq_copies, tenant_job
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import lost_runs
+from tenant_slots.running import beside
 from tests import jobs
 from tests.factories import DeafWorker, another_process, counters_match, in_rq, tenant_queue, work
 from tests.history import History
@@ -207,6 +208,24 @@ def test_a_copy_that_was_taken_before_rq_has_deleted_its_record_runs_nothing(
     assert (states(), len(history.started())) == (made, 0 if asked else 1)
     assert (queue.scheduled_job_registry.count, queue.connection.exists(rq_job.key)) == (0, 0)
     assert counters_match()
+
+
+def test_a_run_whose_record_a_copy_has_deleted_before_rq_has_its_end_has_not_failed(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RQ finds no status then. What fails so would be retried."""
+    has_ended = beside.has_ended
+
+    def then_a_copy_comes(rq_job: Job, job: TenantJob) -> None:
+        has_ended(rq_job, job)
+        Job.fetch(rq_job.id, queue.connection).delete()
+
+    monkeypatch.setattr(beside, "has_ended", then_a_copy_comes)
+    rq_job = queue.enqueue(jobs.record, "acme", "once", history.path, result_ttl=0, retry=Retry(max=2))
+    work()
+    assert (history.started(), states()) == (["once"], [State.FINISHED])
+    assert (queue.failed_job_registry.count, queue.connection.exists(rq_job.key)) == (0, 0)
+    assert queue.connection.zcard(queue.started_job_registry.key) == 0
 
 
 @pytest.mark.parametrize("is_told", [True, pytest.param(False, id="control")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import django_rq
 import pytest
@@ -12,12 +13,13 @@ from rq import Queue, Retry
 from rq.job import Job
 from rq.utils import now
 
-from tenant_slots import tenant_job
+from tenant_slots import rq_copies, slots, tenant_job
 from tenant_slots.models import State, TenantJob
-from tenant_slots.running import deliveries, plain_rq
+from tenant_slots.running import beside, deliveries, plain_rq
+from tenant_slots.running.run import Run
 from tenant_slots.tasks.context import IN_META
 from tests import jobs
-from tests.factories import counters_match, in_rq, tenant_queue, work
+from tests.factories import another_process, counters_match, end_run, in_rq, tenant_queue, work
 from tests.history import History
 from tests.running.meeting import make_due, meanwhile, meets, work_once
 
@@ -235,3 +237,49 @@ def test_a_run_that_is_enqueued_again_keeps_its_own_meta(
     rq_job = enqueue(queue, meets, "poll", history)
     work()
     assert rq_job.get_meta(refresh=True) == {"progress": 5}
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+@pytest.mark.parametrize(
+    ("is_other", "is_gone"),
+    [(True, False), pytest.param(False, False, id="copy"), pytest.param(False, True, id="gone")],
+)
+def test_a_call_whose_delivery_finds_that_one_of_the_call_before_has_just_begun_runs_after_that(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, is_over: bool, is_other: bool, is_gone: bool
+) -> None:
+    """Both have found the slot that their row has, and each has said in RQ's record that the row is its own."""
+    belong_to, started = rq_copies.belong_to, plain_rq._started
+    enqueue(queue, meets, "first", history)
+    before = Job.fetch("nightly", queue.connection)
+    slowest = [enqueue(queue, meets, name, history) for name in ["between"] * is_other]
+    if is_other:
+        enqueue(queue, meets, "second", history)
+
+    def after_the_other(uuid: UUID, rq_job: Job) -> None:
+        for delivery in (before, rq_job, *slowest):
+            belong_to(uuid, delivery)
+
+    def is_slower(run: Run, job: TenantJob) -> bool:
+        monkeypatch.undo()
+        assert slots.start(job, another_process())
+        if is_over:
+            ends()
+        return started(run, job)
+
+    def ends() -> None:
+        for delivery in slowest:
+            rq_copies.has_not_begun(delivery)
+        job = TenantJob.objects.get()
+        end_run(job, state=State.FINISHED)
+        beside.has_ended(before, job)
+        if is_gone:  # as with a result_ttl of 0
+            before.delete()
+
+    monkeypatch.setattr(rq_copies, "belong_to", after_the_other)
+    monkeypatch.setattr(plain_rq, "_started", is_slower)
+    work_once(queue)
+    if not is_over:
+        ends()
+    work()
+    assert history.started() == ["second"] * is_other
+    assert (queue.scheduled_job_registry.count, counters_match()) == (0, True)
