@@ -233,10 +233,10 @@ def _not_started(rq_job: Job, job: TenantJob) -> Retry:
     put_back(job)
     persistently(lambda: job.refresh_from_db(fields=["state", "worker", "beats"]), about=[job])
     rq_copies.has_not_begun(rq_job)
-    if job.state != State.RUNNING and not job.has_ended:
-        return deliveries.deferred(rq_job)
     if job.state == State.RUNNING:
         return _beside_run(rq_job, job)
+    if not job.has_ended:
+        return deliveries.deferred(rq_job)
     return deliveries.ignored(rq_job, job) if deliveries.ended_with(rq_job, job) else deliveries.again(rq_job)
 
 

@@ -54,7 +54,7 @@ def most_by_period(row: TenantQueue, periods: int, seconds: int) -> Levels:
 
     def most(values: Sequence[int]) -> list[int | None]:
         latest_first = [max(values[back * together : (back + 1) * together]) for back in range(known)]
-        return [*[None] * (periods + 1 - known), *latest_first[::-1]]
+        return _after_gap(latest_first, periods)
 
     return Levels(
         running=most(_levels(happened[STARTED], happened[ENDED] + happened[FAILED], oldest)),
@@ -68,14 +68,17 @@ def highest_limits(row: TenantQueue, periods: int, seconds: int) -> list[int | N
     """The highest limit of each period, from the changes that the row keeps: what ran was never above it. No query."""
     now = timezone.now().timestamp()
     changes = [(max(0.0, now - moment) // seconds, int(before)) for moment, before in row.limit_history or ()]
-    since_made = _periods_since_made(row, periods, seconds)
-    found: list[int | None] = []
-    limit = row.max_job
-    for back in range(since_made):
+    latest_first, limit = [], row.max_job
+    for back in range(_periods_since_made(row, periods, seconds)):
         within = [before for period, before in changes if period == back]
-        found.append(max([limit, *within]))
+        latest_first.append(max([limit, *within]))
         limit = within[0] if within else limit
-    return [*[None] * (periods + 1 - since_made), *found[::-1]]
+    return _after_gap(latest_first, periods)
+
+
+def _after_gap(latest_first: list[int], periods: int) -> list[int | None]:
+    """In the order of time, after those of which nothing is known."""
+    return [*[None] * (periods + 1 - len(latest_first)), *latest_first[::-1]]
 
 
 def _happened(row: TenantQueue, oldest: int) -> Mapping[int, Counter[int]]:
