@@ -9,12 +9,14 @@ from pathlib import Path
 
 import django_rq
 import pytest
+from django.db import connection
 from django.utils.module_loading import import_string
 from rq.registry import StartedJobRegistry
 from rq.utils import now as rq_now
 
 from tenant_slots import fleet, statements
 from tenant_slots.db.clock import in_seconds
+from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import tenant_queue, waiting_job
 from tests.faults import jobs
@@ -47,6 +49,15 @@ def test_a_worker_for_which_no_class_is_named_is_of_the_chosen_one(workers: Faul
     assert len(classes) == 3
     assert chosen in classes
     assert all(issubclass(each, chosen) for each in classes)
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no server that ends sessions")
+def test_no_session_of_the_tests_own_process_is_ended_for_standing_still() -> None:
+    """Of a worker it is, after half a lease, which is a second here: less than a busy machine takes for others."""
+    row = tenant_queue()
+    with locked(row.pk), connection.cursor() as cursor:
+        cursor.execute("SHOW idle_in_transaction_session_timeout")
+        assert cursor.fetchone() == ("0",)
 
 
 def test_control_i1_plain_rq_runs_a_tenants_jobs_side_by_side(
