@@ -249,12 +249,14 @@ def leave_statements() -> None:
     """Cancel those for whose answers this thread waits, and close their sessions: nothing else can be asked there.
 
     For a handler of a signal, after which the thread does something else. It is not Django that closes them: the thread
-    may have the lock of its pool.
+    may have the lock of its pool. Another signal may interrupt it: the driver would then wait for the answer once more.
     """
     for connection in connections.all(initialized_only=True):
         if _is_busy(connection):
-            cancel(connection)
-            connection.connection.close()
+            try:
+                cancel(connection)
+            finally:
+                connection.connection.close()
 
 
 def _is_busy(connection: BaseDatabaseWrapper) -> bool:

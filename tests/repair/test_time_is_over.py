@@ -201,3 +201,23 @@ def test_the_sessions_of_other_threads_and_those_that_wait_for_nothing_are_left_
         cursor.execute("SELECT pg_backend_pid()")
         assert cursor.fetchone() == before
         assert other.execute("SELECT 1").fetchone() == (1,)
+
+
+@on_postgresql
+def test_a_session_in_whose_statement_the_time_was_over_is_closed_though_another_signal_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where `slots_sweep --loop` is told to end while the server is asked to cancel, and does not answer that."""
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sessions, "cancel", interrupted)
+    connection.ensure_connection()
+    connection.connection.pgconn.send_query(b"SELECT 1")  # whose answer nobody reads
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            sessions.leave_statements()
+        assert connection.connection.closed
+    finally:
+        sessions.end(connection)
