@@ -38,7 +38,7 @@ OVERLAPS = """() => {
     const seen = [...document.querySelectorAll(
         "#content :is(h1, h2, a, button, input, select, label, summary, dt, dd, th, td > *, figcaption, #slots-updated)"
     )].filter((one) => one.checkVisibility({ visibilityProperty: true }) && one.type !== "hidden"
-        && !one.closest("#toolbar, #changelist-filter"));
+        && !one.closest("#toolbar, #changelist-filter, .visually-hidden"));
     const shown = (one) => {
         const area = one.getBoundingClientRect();
         let [left, right, top, bottom] = [area.left, area.right, area.top, area.bottom];
@@ -82,6 +82,12 @@ FIELDS_OF_TIMES = 16
 """Presses of the tab key within the inputs of times, which have a day, a month and so on."""
 
 ON_SCREEN_ONLY = ("#header", "#nav-sidebar", ".breadcrumbs", ".object-tools", "#slots-every", "#changelist-filter")
+
+WAY_BACK = """() => {
+    const looks = getComputedStyle(document.querySelector(".breadcrumbs"));
+    const link = getComputedStyle(document.querySelector(".breadcrumbs a"));
+    return [looks.backgroundColor, looks.color, looks.padding, link.color];
+}"""
 
 SAME_NAMES = """() => {
     const places = {};
@@ -221,6 +227,13 @@ def test_paper_has_the_figures_and_nothing_to_click(boss: Client, open_page: Any
     page.goto(pages["queues"])
     expect(page.locator(".slots-tiles")).to_be_visible()
     expect(page.locator("#result_list :is(.field-state, .field-state_shown)").first).to_be_visible()
+
+
+def test_the_way_back_looks_the_same_on_each_page(boss: Client, open_page: Any) -> None:
+    pages = filled(boss)
+    page = open_page(boss, pages["queues"], **VARIANTS["1440"])
+    looks = {name: page.goto(path) and page.evaluate(WAY_BACK) for name, path in pages.items()}
+    assert looks == dict.fromkeys(pages, looks["queues"])
 
 
 def test_no_navigation_is_within_another(boss: Client, open_page: Any) -> None:
