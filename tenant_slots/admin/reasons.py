@@ -300,8 +300,8 @@ def _estimate(waits: reasons.Waits, *, is_taken: bool) -> str:
     if waits.seconds_to_start is None:
         return gettext("Nobody can say when it starts.")
     text = gettext(
-        "It starts in about %(time)s. This is an estimate by the pace of its tenant queue: %(ended)d jobs ended in "
-        "%(seconds)s with something to run, and %(position)s are to start, this one included."
+        "It starts in about %(time)s. This is an estimate by the pace of its tenant queue. Jobs that ended in "
+        "%(seconds)s with something to run: %(ended)d. Jobs that are to start, this one included: %(position)s."
     )
     return text % {
         "time": between(*waits.seconds_to_start),

@@ -227,9 +227,17 @@ def test_an_estimate_is_the_tenants_own_pace_since_it_has_had_jobs() -> None:
     waits = why_waiting(jobs[-1])
     assert isinstance(waits, Waits)
     assert middle(waits) == pytest.approx(120, abs=2)
-    assert re.search(
-        r"It starts in about \d+ \w+ to \d+ min\. .* 8 jobs ended in 1 min ", " ".join(reasons.why_waiting(jobs[-1]))
-    )
+    text = " ".join(reasons.why_waiting(jobs[-1]))
+    assert re.search(r"It starts in about \d+ \w+ to \d+ min\. .* ended in 1 min with something to run: 8\.", text)
+
+
+def test_an_estimate_by_a_single_job_does_not_speak_of_1_jobs() -> None:
+    worker_on_record("a")
+    row = tenant_queue()
+    ran(row, 1, 0.5, 0)
+    text = " ".join(reasons.why_waiting(waiting_job(row)))
+    assert "It starts in about" in text
+    assert not re.search(r"\b1 (jobs|are)\b", text)
 
 
 def test_time_in_which_a_tenant_wanted_nothing_does_not_count() -> None:
@@ -386,7 +394,7 @@ def test_who_passes_others_may_start_before_them_or_after() -> None:
     soonest, latest = waits.seconds_to_start
     assert soonest < 4 * 60 < 43 * 60 < latest
     worker_on_record("a")
-    assert "and 4 to 43 are to start, this one included." in " ".join(reasons.why_waiting(waits_for))
+    assert "are to start, this one included: 4 to 43." in " ".join(reasons.why_waiting(waits_for))
 
 
 def test_an_estimate_is_not_sooner_than_the_rate_allows() -> None:
