@@ -179,6 +179,16 @@ def test_on_a_phone_the_state_is_in_sight_and_the_filters_are_above_the_list(
     assert filters["y"] + filters["height"] <= page.locator("#result_list").bounding_box()["y"]
 
 
+@pytest.mark.parametrize("name", ["queues", "jobs"])
+def test_a_list_is_cut_at_no_width_of_a_screen(boss: Client, open_page: Any, name: str) -> None:
+    page = open_page(boss, filled(boss)[name])
+    cut = {}
+    for width in range(390, 1921, 10):
+        page.set_viewport_size({"width": width, "height": 900})
+        cut[width] = page.evaluate(TOO_WIDE)
+    assert not {width: problems for width, problems in cut.items() if problems}
+
+
 def test_beside_the_navigation_of_a_tablet_the_number_and_the_button_of_a_group_of_failures_are_in_sight(
     boss: Client, open_page: Any
 ) -> None:
