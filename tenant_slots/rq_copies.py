@@ -204,8 +204,20 @@ def row_of(rq_job: Job) -> UUID | None:
     _require_known(rq_job, made)
     setattr(rq_job, SEEN, run.removesuffix(HAS_ENDED))
     noted = _noted(run)
-    ended = "" if rq_job.ended_at is None else utcformat(rq_job.ended_at)
-    return noted.uuid if noted and noted.is_copy(_enqueued_at(rq_job), ended) else None
+    return noted.uuid if noted and noted.is_copy(_enqueued_at(rq_job), _ended_at(rq_job)) else None
+
+
+def row_of_either(rq_job: Job) -> UUID | None:
+    """As `row_of`, else as `row_of_latest`: another call may have been enqueued since.
+
+    Raises:
+        NoSuchJobError, RedisError: as `row_of`.
+    """
+    made, latest, ended, run = _texts(rq_job, "created_at", "enqueued_at", "ended_at", RUN)
+    _require_known(rq_job, made)
+    noted = _noted(run)
+    times = [(_enqueued_at(rq_job), _ended_at(rq_job)), (latest, ended)]
+    return noted.uuid if noted and any(noted.is_copy(*each) for each in times) else None
 
 
 def row_of_latest(rq_job: Job) -> UUID | None:
@@ -221,12 +233,26 @@ def row_of_latest(rq_job: Job) -> UUID | None:
 
 
 def _require_known(rq_job: Job, made: str) -> None:
+    if _is_gone(rq_job, made):
+        raise NoSuchJobError(f"RQ has no record of job {rq_job.id} any more")
+
+
+def is_gone(rq_job: Job) -> bool:
+    """Whether RQ's record of it was deleted since a worker has read it.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    (made,) = _texts(rq_job, "created_at")
+    return _is_gone(rq_job, made)
+
+
+def _is_gone(rq_job: Job, made: str) -> bool:
     """What a worker does before it calls the function writes some fields of a record that is gone, and not that one.
 
     A job that no worker runs needs no record.
     """
-    if not made and rq_job.worker_name:
-        raise NoSuchJobError(f"RQ has no record of job {rq_job.id} any more")
+    return not made and bool(rq_job.worker_name)
 
 
 def forget_remains(rq_job: Job) -> None:
@@ -284,14 +310,16 @@ def told_since(rq_job: Job, delivered: Times | None = None) -> Told:
 def is_anothers_since(rq_job: Job, delivered: Times) -> bool:
     """Whether another delivery of it has begun, or somebody has canceled it, since this one was taken.
 
+    Or of what RQ has enqueued since: the call once more, or this one with the decorator's timeout.
+
     Raises:
         RedisError: Redis cannot be asked.
     """
-    (run,) = _texts(rq_job, RUN)
+    latest, ended, run = _texts(rq_job, "enqueued_at", "ended_at", RUN)
     if hasattr(rq_job, CLAIM) or run.removesuffix(HAS_ENDED) == getattr(rq_job, SEEN, ""):
         return False
     noted = _noted(run)
-    return noted is not None and delivered.enqueued in noted.times
+    return noted is not None and (delivered.enqueued in noted.times or noted.is_copy(latest, ended))
 
 
 def _is_another_call(rq_job: Job, delivered: Times) -> bool:
@@ -335,6 +363,10 @@ def times_of(rq_job: Job) -> Times:
 def _enqueued_at(rq_job: Job) -> str:
     """As RQ writes it."""
     return "" if rq_job.enqueued_at is None else utcformat(rq_job.enqueued_at)
+
+
+def _ended_at(rq_job: Job) -> str:
+    return "" if rq_job.ended_at is None else utcformat(rq_job.ended_at)
 
 
 def _noted(run: str) -> Noted | None:

@@ -174,12 +174,23 @@ def ended_meanwhile(rq_job: Job, job: TenantJob) -> Earlier | None:
     if job.has_ended:
         return _came_of(job.uuid)
     try:
-        uuid = rq_copies.row_of_latest(rq_job)
+        uuid = rq_copies.row_of_either(rq_job)
     except NoSuchJobError:
         return Earlier(None)
     except RedisError:
         return None
     return None if uuid in (None, job.uuid) else _came_of(uuid)
+
+
+def is_of_a_later_call(rq_job: Job, job: TenantJob) -> bool:
+    """Whether this row, which a delivery of what has run has found or made, is that of a call which is still to come.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    with suppress(NoSuchJobError):
+        return rq_copies.row_of_latest(rq_job) in (None, job.uuid)
+    return False
 
 
 def ended_with(rq_job: Job, job: TenantJob) -> bool:
@@ -228,20 +239,24 @@ def _unless_told_since(
     """RQ writes the whole record of a job, as it was read: not over another call that is enqueued in this moment."""
     delivered = rq_copies.times_of(rq_job)
 
-    def change(pipeline: Pipeline) -> None:
-        if _is_to_come_back(rq_job, delivered):
+    def change(pipeline: Pipeline) -> bool:
+        if is_to_come_back := _is_to_come_back(rq_job, delivered):
             pipeline.multi()
             record(queue, pipeline)
+        return is_to_come_back
 
-    rq_job.connection.transaction(change, rq_job.key)
+    redis: Any = rq_job.connection  # whose types know of no answer
+    if not redis.transaction(change, rq_job.key, value_from_callable=True):
+        rq_copies.forget_remains(rq_job)
 
 
 def _is_to_come_back(rq_job: Job, delivered: Times) -> bool:
     """Not where it was canceled in RQ since this delivery of it was taken: its row, if any, ends when its turn comes.
 
-    Nor where another delivery of it has begun meanwhile, or RQ was told of it anew: another one comes.
+    Nor where RQ's record of it was deleted, or another delivery of it has begun meanwhile, or RQ was told of it anew:
+    another one comes.
     """
-    if _is_canceled(rq_job) or rq_copies.is_anothers_since(rq_job, delivered):
+    if _is_canceled(rq_job) or rq_copies.is_gone(rq_job) or rq_copies.is_anothers_since(rq_job, delivered):
         return False
     return rq_copies.told_since(rq_job, delivered) is not Told.ANEW
 

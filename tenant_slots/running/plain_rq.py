@@ -211,8 +211,11 @@ def _not_again(task: TenantTask[..., Any], rq_job: Job, job: TenantJob | None) -
 
 
 def _too_late(task: TenantTask[..., Any], rq_job: Job, job: TenantJob, other: TenantJob | None) -> Retry:
-    """What is delivered here has run since that was asked first: a row that was made for it stands for nothing."""
-    if not job.has_ended:
+    """What is delivered here has run since that was asked first: a row that was made for it stands for nothing.
+
+    Unless another call was enqueued under the id since, whose delivery finds it.
+    """
+    if not job.has_ended and not deliveries.is_of_a_later_call(rq_job, job):
         why = f"RQ delivered job {rq_job.id} twice in the same moment, and it has run"
         unless_kept_out(lambda: transitions.cancel_unstarted(job, why, stays_in_rq=True), about=[job])
     return _not_again(task, rq_job, other)

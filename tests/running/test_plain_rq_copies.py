@@ -189,7 +189,7 @@ def test_a_copy_that_was_taken_before_a_retry_leaves_that_one_in_its_list(
 
 @pytest.mark.parametrize(
     ("asked", "made"),
-    [("row_of", []), ("row_of_latest", [State.CANCELED]), pytest.param("", [State.FINISHED], id="control")],
+    [("row_of", []), ("row_of_either", [State.CANCELED]), pytest.param("", [State.FINISHED], id="control")],
 )
 def test_a_copy_that_was_taken_before_rq_has_deleted_its_record_runs_nothing(
     queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, asked: str, made: list[str]

@@ -13,7 +13,7 @@ from rq import Queue, Retry
 from rq.job import Job
 from rq.utils import now
 
-from tenant_slots import rq_copies, slots, tenant_job
+from tenant_slots import dispatch, rq_copies, slots, tenant_job
 from tenant_slots.models import State, TenantJob
 from tenant_slots.running import beside, deliveries, plain_rq
 from tenant_slots.running.run import Run
@@ -283,3 +283,61 @@ def test_a_call_whose_delivery_finds_that_one_of_the_call_before_has_just_begun_
     work()
     assert history.started() == ["second"] * is_other
     assert (queue.scheduled_job_registry.count, counters_match()) == (0, True)
+
+
+@pytest.mark.parametrize("is_replaced", [True, pytest.param(False, id="control")])
+def test_a_copy_runs_nothing_where_another_one_has_run_since_it_asked_and_another_call_was_enqueued(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, is_replaced: bool
+) -> None:
+    """All that RQ's record says of the time at which it was enqueued is what the run has noted."""
+    waiting_or_admitted = plain_rq._waiting_or_admitted
+
+    def after_both(*asked: Any) -> Any:
+        monkeypatch.undo()
+        work_once(queue)
+        if is_replaced:
+            enqueue(queue, meets, "second", history)
+        return waiting_or_admitted(*asked)
+
+    monkeypatch.setattr(plain_rq, "_waiting_or_admitted", after_both)
+    enqueue(queue, meets, "first", history)
+    queue.push_job_id("nightly")
+    work()
+    assert history.started() == ["first", *["second"] * is_replaced]
+    ended = [State.FINISHED, State.FINISHED if is_replaced else State.CANCELED]
+    assert list(TenantJob.objects.order_by("pk").values_list("state", flat=True)) == ended
+    assert counters_match()
+
+
+@pytest.mark.parametrize("function", [meets, has_a_timeout])
+@pytest.mark.parametrize("result_ttl", [0, 500])
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_copy_that_is_put_off_or_made_again_is_not_written_into_rq_where_another_one_has_run_since_it_asked(
+    queue: Queue,
+    history: History,
+    monkeypatch: pytest.MonkeyPatch,
+    function: Callable[..., Any],
+    result_ttl: int,
+    is_deleted: bool,
+) -> None:
+    """RQ has deleted its record by then, or somebody has, or it says the time at which the other one was made again."""
+    row, unless_told = tenant_queue("acme", max_job=int(function is has_a_timeout)), deliveries._unless_told_since
+
+    def after_the_other(*args: Any, **known: Any) -> None:
+        monkeypatch.setattr(deliveries, "_unless_told_since", unless_told)
+        row.set_limit(1)
+        if is_deleted:
+            Job.fetch("nightly", queue.connection).delete()
+        else:
+            queue.push_job_id("nightly")
+            work()
+        unless_told(*args, **known)
+
+    monkeypatch.setattr(dispatch, "DEFER_PAUSES", ())
+    monkeypatch.setattr(deliveries, "_unless_told_since", after_the_other)
+    rq_job = enqueue(queue, function, "once", history, result_ttl=result_ttl)
+    work_once(queue)
+    assert (in_rq(), queue.scheduled_job_registry.count) == (0, 0)
+    assert history.started() == ["once"] * (not is_deleted)
+    assert queue.connection.exists(rq_job.key) == int(bool(result_ttl) and not is_deleted)
+    assert counters_match()
