@@ -2,6 +2,7 @@
 -- keys of RQ's registries of scheduled jobs and of its lists begin with, the row of the run, and more by the operation.
 local record, id, AGAIN, RUN, SCHEDULED, LIST, run = unpack(ARGV, 2, 8)
 local OURS = ' ended' -- behind what the record says of a run
+local FRACTION = '%.5$' -- of when an entry of ours is due
 
 local operations = {}
 
@@ -19,6 +20,8 @@ end
 
 local function entry(queue) return redis.call('ZSCORE', SCHEDULED .. queue, id) end
 
+local function is_ours(scheduled) return scheduled and scheduled:find(FRACTION) end
+
 local function push(queue) redis.call('RPUSH', LIST .. queue, id) end
 
 function operations.comes_back(kind, due, queue)
@@ -27,13 +30,13 @@ function operations.comes_back(kind, due, queue)
     if kind == 'anew' then push(queue) end
     return
   end
-  local before, due_before, queue_before = marked()
+  local before, _, queue_before = marked()
   if before == 'anew' then kind, queue = before, queue_before end
   local scheduled = entry(queue)
   if not scheduled then
     redis.call('ZADD', SCHEDULED .. queue, due, id)
-  elseif scheduled == due_before then
-    due = due_before
+  elseif is_ours(scheduled) then
+    due = scheduled
   elseif kind == 'copy' then
     return
   else
@@ -60,6 +63,11 @@ local function starts_anew(due, queue)
   if scheduled or due == '-' then push(queue) end
 end
 
+-- Somebody has deleted the job since, and with it the call that was to come back.
+local function ends_unmarked(queue)
+  if is_ours(entry(queue)) and not redis.call('HGET', record, AGAIN) then redis.call('ZREM', SCHEDULED .. queue, id) end
+end
+
 function operations.has_ended(retries_left, queue)
   local of_run = noted()
   if of_run and of_run:sub(-#OURS) ~= OURS then redis.call('HSET', record, RUN, of_run .. OURS) end
@@ -67,6 +75,16 @@ function operations.has_ended(retries_left, queue)
   local kind, due, waits_in = marked()
   if kind == 'copy' then ends_copy(due, waits_in) end
   if kind == 'anew' then starts_anew(due, waits_in) end
+  if not kind then ends_unmarked(queue) end
+end
+
+function operations.had_ended(queue)
+  local kind, due, waits_in = marked()
+  if kind then
+    redis.call('HDEL', record, AGAIN)
+    if entry(waits_in) == due then redis.call('ZREM', SCHEDULED .. waits_in, id) end
+  end
+  if redis.call('HEXISTS', record, 'created_at') == 1 then push(queue) end
 end
 
 operations[ARGV[1]](unpack(ARGV, 9))

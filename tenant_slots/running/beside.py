@@ -5,7 +5,7 @@ and not beside the run. Both are put into RQ's registry of scheduled jobs, for a
 run tells it by itself. Either may come first, so that Redis does each in one step.
 
 RQ has one entry for a job in that registry. One that is not ours, as of a function that schedules its own next run,
-stays as it is.
+stays as it is. Ours is told by its time, as what the record says of it is gone where somebody deletes the job.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ scheduler takes it, "-" if that has an entry of others, and the queue of RQ that
 
 COPY, ANEW = "copy", "anew"
 
+FRACTION = 0.5
+"""Of the second at which ours is due: RQ schedules nothing between two seconds (2.12)."""
+
 
 def comes_back(rq_job: Job, job: TenantJob, *, is_anew: bool) -> None:
     """Another delivery of what runs as this row is to come back.
@@ -40,7 +43,7 @@ def comes_back(rq_job: Job, job: TenantJob, *, is_anew: bool) -> None:
     Raises:
         RedisError: Redis cannot be asked.
     """
-    due = int((now() + timedelta(seconds=app_settings.RESCHEDULE_DELAY)).timestamp())
+    due = int((now() + timedelta(seconds=app_settings.RESCHEDULE_DELAY)).timestamp()) + FRACTION
     _tell(rq_job, "comes_back", job.uuid, ANEW if is_anew else COPY, due, rq_job.origin)
 
 
@@ -55,6 +58,17 @@ def has_ended(rq_job: Job, job: TenantJob) -> None:
     """
     retries_left = "" if rq_job.retries_left is None else rq_job.retries_left
     _tell(rq_job, "has_ended", job.uuid, retries_left, rq_job.origin)
+
+
+def had_ended(rq_job: Job, job: TenantJob) -> None:
+    """The run was over before this delivery has said that it comes back: it comes at once, and is judged once more.
+
+    Others may have begun since, so that nobody knows any more whether it is a copy, and of what.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    _tell(rq_job, "had_ended", job.uuid, rq_job.origin)
 
 
 def waited_for(rq_job: Job) -> UUID | None:

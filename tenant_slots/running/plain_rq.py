@@ -228,7 +228,10 @@ def _beside_run(rq_job: Job, job: TenantJob) -> Retry:
     else:
         text = "RQ delivered job %s a second time while it runs; this delivery does nothing now"
         logger.warning(text, rq_job.id, extra=logs.about(job))
-    return deliveries.later(rq_job, job, is_anew=is_anew)
+    outcome = deliveries.later(rq_job, job, is_anew=is_anew)
+    if persistently(lambda: not TenantJob.objects.not_ended().filter(pk=job.pk).exists(), about=[job]):
+        beside.had_ended(rq_job, job)  # perhaps before this delivery has left its mark
+    return outcome
 
 
 def _not_started(rq_job: Job, job: TenantJob) -> Retry:

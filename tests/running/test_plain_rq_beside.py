@@ -13,7 +13,7 @@ from rq.job import Job, JobStatus
 
 from tenant_slots import rq_copies
 from tenant_slots.models import State, TenantJob
-from tenant_slots.running import beside
+from tenant_slots.running import beside, deliveries, plain_rq
 from tests import jobs
 from tests.factories import counters_match, in_rq, tenant_queue, work
 from tests.history import History
@@ -139,6 +139,70 @@ def test_a_copy_that_is_still_to_come_back_does_not_keep_what_is_enqueued_anew_f
     work()
     assert history.started() == ["nightly"] * 2, "the copy is one of the first run"
     assert queue.connection.hget(rq_job.key, beside.AGAIN) is None
+
+
+@pytest.mark.parametrize("how", [copy, anew])
+@pytest.mark.parametrize("result_ttl", [0, 500])
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_what_was_to_come_back_does_not_where_somebody_deletes_the_job_and_enqueues_its_id_anew(
+    queue: Queue, history: History, how: Callable[[Job], None], result_ttl: int, is_taken: bool
+) -> None:
+    """RQ deletes the record that says so, and leaves the entry."""
+
+    def is_replaced(rq_job: Job) -> None:
+        how(rq_job)
+        Job.fetch(rq_job.id, queue.connection).delete()
+        queue.enqueue(meets, "acme", "second", history.path, job_id=rq_job.id, result_ttl=result_ttl)
+        if is_taken:
+            assert queue.pop_job_id() == rq_job.id
+            other_delivery(rq_job, is_anew=True)
+
+    meanwhile.append(is_replaced)
+    queue.enqueue(meets, "acme", "first", history.path)
+    work_once(queue)
+    assert (scheduled(queue), in_rq()) == ({}, 1)
+    work()
+    assert history.started() == ["first", "second"]
+    assert counters_match()
+
+
+@pytest.mark.parametrize("has_asked", [False, True])
+@pytest.mark.parametrize("result_ttl", [0, 500])
+@pytest.mark.parametrize(
+    ("is_other", "runs"), [(True, ["first", "second", "third"]), pytest.param(False, ["first", "second"], id="copy")]
+)
+def test_a_delivery_that_says_it_comes_back_when_the_next_run_has_begun_comes_at_once(
+    queue: Queue, history: History, has_asked: bool, result_ttl: int, is_other: bool, runs: list[str]
+) -> None:
+    """It has found the run before that. A minute later RQ's scheduler would take a copy for what it has enqueued anew;
+    the last call would be taken for a copy of the one that runs.
+    """
+
+    def enqueue(name: str) -> None:
+        queue.enqueue(meets, "acme", name, history.path, job_id="nightly", result_ttl=result_ttl)
+
+    def finds_it_running(first: Job) -> None:
+        job = TenantJob.objects.get(state=State.RUNNING)
+        enqueue("second")
+        meanwhile.append(lambda second: says_so(second, job))
+
+    def says_so(second: Job, job: TenantJob) -> None:
+        if is_other:
+            enqueue("third")
+            assert queue.pop_job_id() == "nightly"
+        delivered = Job.fetch("nightly", queue.connection)
+        if has_asked:  # while the first one ran, for which it was enqueued anew
+            deliveries.later(delivered, job, is_anew=True)
+            beside.had_ended(delivered, job)
+        else:
+            plain_rq._beside_run(delivered, job)
+        assert (scheduled(queue), in_rq()) == ({}, 1)
+
+    meanwhile.append(finds_it_running)
+    enqueue("first")
+    work()
+    assert (history.started(), scheduled(queue), in_rq()) == (runs, {}, 0)
+    assert counters_match()
 
 
 @pytest.mark.parametrize(
