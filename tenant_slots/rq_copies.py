@@ -25,8 +25,13 @@ it stands for. Whoever ends the run adds that it has ended, see ``running/beside
 """
 
 PUT_OFF = "tenant_slots_put_off"
-"""Field of the same: when the job was put off last, as RQ says of every delivery that it ended, and for when. Where its
-turn has it enqueued, RQ takes the first away; RQ's scheduler does not.
+"""Field of the same: when the job was put off last, as RQ says of every delivery that it ended. Where its turn has it
+enqueued, RQ takes that away; RQ's scheduler does not.
+"""
+
+FRACTION = 0.75
+"""Of a second, where the entry of one that is put off stands among RQ's scheduled jobs: RQ has none between two (2.12).
+What the record says of that is gone where somebody deletes the job; if it was enqueued again before, its entry stays.
 """
 
 SEEN = "tenant_slots_copies_of_seen"
@@ -100,15 +105,14 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
     own = times_of(rq_job)
 
     def note(pipeline: Pipeline) -> None:
-        made, latest, put_off, before = _texts(rq_job, "created_at", "enqueued_at", PUT_OFF, RUN)
+        made, latest, ended, before = _texts(rq_job, "created_at", "enqueued_at", PUT_OFF, RUN)
         if not latest:
             return
-        ended, _, due = put_off.partition(" ")
         times = sorted({own.enqueued, ended, latest if made == own.made else ""} - {""})
         retries_left = NO_RETRIES if rq_job.retries_left is None else str(rq_job.retries_left)
         others = before.split()[2:] if before.startswith(str(uuid)) and not before.endswith(HAS_ENDED) else []
         run = " ".join([str(uuid), retries_left, *others, *times])
-        is_still_put_off = _is_scheduled_for(rq_job, due)
+        is_still_put_off = _is_still_put_off(rq_job)
         pipeline.multi()
         pipeline.hset(rq_job.key, mapping={RUN: run, "ended_at": ""})
         if is_still_put_off:
@@ -145,14 +149,15 @@ def has_not_begun(rq_job: Job) -> None:
     rq_job.connection.transaction(take_back, rq_job.key)
 
 
-def _is_scheduled_for(rq_job: Job, due: str) -> bool:
-    return bool(due) and rq_job.connection.zscore(_scheduled(rq_job), rq_job.id) == int(due)
+def _is_still_put_off(rq_job: Job) -> bool:
+    due = rq_job.connection.zscore(_scheduled(rq_job), rq_job.id)
+    return due is not None and due % 1 == FRACTION
 
 
-def is_put_off(rq_job: Job, due: int, pipeline: Pipeline) -> None:
+def is_put_off(rq_job: Job, pipeline: Pipeline) -> None:
     """RQ's record of it is told to be scheduled."""
     if rq_job.ended_at is not None:
-        pipeline.hset(rq_job.key, PUT_OFF, f"{utcformat(rq_job.ended_at)} {due}")
+        pipeline.hset(rq_job.key, PUT_OFF, utcformat(rq_job.ended_at))
 
 
 def keep_latest(rq_job: Job) -> None:

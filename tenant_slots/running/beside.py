@@ -43,7 +43,7 @@ def comes_back(rq_job: Job, job: TenantJob, *, is_anew: bool) -> None:
     Raises:
         RedisError: Redis cannot be asked.
     """
-    due = int((now() + timedelta(seconds=app_settings.RESCHEDULE_DELAY)).timestamp()) + FRACTION
+    due = int((now() + timedelta(seconds=app_settings.RESCHEDULE_DELAY)).timestamp()) - FRACTION
     _tell(rq_job, "comes_back", job.uuid, ANEW if is_anew else COPY, due, rq_job.origin)
 
 

@@ -127,8 +127,8 @@ def deferred(rq_job: Job, until: datetime | None = None, seconds: float | None =
         """As RQ's schedule_job, which adds the entry before all else is written (RQ 2.12)."""
         pipeline.sadd(queue.redis_queues_keys, queue.key)
         queue._persist_job(rq_job, pipeline, status=JobStatus.SCHEDULED)
-        pipeline.zadd(queue.scheduled_job_registry.key, {rq_job.id: due})
-        rq_copies.is_put_off(rq_job, due, pipeline)
+        pipeline.zadd(queue.scheduled_job_registry.key, {rq_job.id: due - 1 + rq_copies.FRACTION})
+        rq_copies.is_put_off(rq_job, pipeline)
 
     return _recorded_by(rq_job, partial(_unless_told_since, rq_job, record))
 

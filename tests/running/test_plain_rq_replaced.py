@@ -308,6 +308,25 @@ def test_a_job_that_is_put_off_and_enqueued_again_runs_once_where_its_slot_is_fr
     assert counters_match()
 
 
+@pytest.mark.parametrize("result_ttl", [0, 500])
+def test_one_that_is_put_off_enqueued_again_deleted_and_enqueued_anew_runs_once(
+    queue: Queue, history: History, result_ttl: int
+) -> None:
+    """RQ deletes of a job whose status is not scheduled what is in its list, and leaves the entry."""
+    tenant_queue("acme", max_job=0)
+    rq_job = queue.enqueue(meets, "acme", "first", history.path)
+    work()
+    TenantQueue.objects.update(max_job=1)
+    queue.enqueue(meets, "acme", "second", history.path, job_id=rq_job.id)
+    Job.fetch(rq_job.id, queue.connection).delete()
+    assert queue.scheduled_job_registry.count == 1
+    queue.enqueue(meets, "acme", "third", history.path, job_id=rq_job.id, result_ttl=result_ttl)
+    work()
+    assert (history.started(), queue.scheduled_job_registry.count) == (["third"], 0)
+    assert queue.connection.ttl(rq_job.key) == (result_ttl or -2)
+    assert counters_match()
+
+
 @pytest.mark.parametrize("is_over", [True, False])
 @pytest.mark.parametrize("is_asked", [True, pytest.param(False, id="control")])
 def test_a_delivery_is_not_put_off_where_another_one_has_begun_before_rq_is_told_so(
@@ -385,7 +404,7 @@ def test_a_job_that_is_put_off_and_goes_through_another_queue_of_rq_waits_for_wo
     """And RQ's scheduler brings it back to neither once it has run."""
     if not is_on_same_redis:
         monkeypatch.setattr(plain_rq, "_is_of_same_redis", lambda *_: False)
-        monkeypatch.setattr(rq_copies, "_is_scheduled_for", lambda *_: False)
+        monkeypatch.setattr(rq_copies, "_is_still_put_off", lambda *_: False)
     other, row = django_rq.get_queue("imports_bulk"), tenant_queue("acme", max_job=0)
     rq_job = queue.enqueue(meets, "acme", "once", history.path)
     work()
