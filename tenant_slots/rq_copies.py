@@ -321,10 +321,12 @@ def is_anothers_since(rq_job: Job, delivered: Times) -> bool:
         RedisError: Redis cannot be asked.
     """
     latest, ended, run = _texts(rq_job, "enqueued_at", "ended_at", RUN)
-    if hasattr(rq_job, CLAIM) or run.removesuffix(HAS_ENDED) == getattr(rq_job, SEEN, ""):
-        return False
     noted = _noted(run)
-    return noted is not None and (delivered.enqueued in noted.times or noted.is_copy(latest, ended))
+    if noted is None or hasattr(rq_job, CLAIM):
+        return False
+    if latest != delivered.enqueued and noted.is_copy(latest, ended):
+        return True
+    return run.removesuffix(HAS_ENDED) != getattr(rq_job, SEEN, "") and delivered.enqueued in noted.times
 
 
 def _is_another_call(rq_job: Job, delivered: Times) -> bool:

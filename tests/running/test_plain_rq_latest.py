@@ -341,3 +341,22 @@ def test_a_copy_that_is_put_off_or_made_again_is_not_written_into_rq_where_anoth
     assert history.started() == ["once"] * (not is_deleted)
     assert queue.connection.exists(rq_job.key) == int(bool(result_ttl) and not is_deleted)
     assert counters_match()
+
+
+def test_one_that_would_be_made_again_when_another_one_that_was_runs_already_is_a_copy_of_that(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has seen in RQ's record that this one has begun, which was made again at another time than its own."""
+    earlier = deliveries.earlier
+
+    def after_the_other(rq_job: Job) -> Any:
+        monkeypatch.undo()
+        queue.push_job_id("nightly")
+        work()
+        return earlier(rq_job)
+
+    monkeypatch.setattr(deliveries, "earlier", after_the_other)
+    enqueue(queue, has_a_timeout, "once", history)
+    work()
+    assert history.started() == ["once"]
+    assert counters_match()
