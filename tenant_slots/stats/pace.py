@@ -25,7 +25,7 @@ MOST_ENDS = 50
 WINDOW = timedelta(hours=1)
 """What ended before that says nothing."""
 
-SETS_THE_PACE = ("limit", "paused", "rate", "share", "resting")
+SETS_THE_PACE = ("limit", "max_job_per_key", "paused", "rate", "share", "resting")
 """What is changed: what ended before that did so at another pace, or in spite of it."""
 
 DEVIATIONS = 1.28

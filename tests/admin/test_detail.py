@@ -279,7 +279,13 @@ def after_a_rest_that_was_ended(row: TenantQueue) -> None:
 
 @pytest.mark.parametrize(
     "let_go",
-    [after_a_pause, after_a_rest_that_was_ended, lambda row: row.set_limit(7), lambda row: row.set_share(7)],
+    [
+        after_a_pause,
+        after_a_rest_that_was_ended,
+        lambda row: row.set_limit(7),
+        lambda row: row.set_share(7),
+        lambda row: row.set_max_job_per_key(7),
+    ],
 )
 def test_the_pace_counts_from_when_it_was_last_let_go(let_go: Callable[[TenantQueue], object]) -> None:
     """Its backlog has been ready for an hour, and for most of that it was held back."""
