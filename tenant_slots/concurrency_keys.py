@@ -52,11 +52,17 @@ def is_passed_over(job: TenantJob) -> bool:
     return not _is_below_cap(job.tenant_queue, job.key, held)
 
 
-def not_passed_over(jobs: TenantJobQuerySet, tenant_queue: TenantQueue) -> int:
-    """How many of these waiting jobs of a tenant queue could have a slot now, if slots were free for all."""
+def not_passed_over(jobs: TenantJobQuerySet, tenant_queue: TenantQueue, by: str) -> int:
+    """How many of these waiting jobs a later one with this key does not pass, if slots were free for all.
+
+    None of its own key, and of others as many as could have a slot now.
+    """
     held = waiting_keys.held(tenant_queue.pk)
     by_key = jobs.order_by().values_list("key").annotate(Count("pk"))
-    return sum(min(number, _room(tenant_queue, key, held.get(key, 0), number)) for key, number in by_key)
+    return sum(
+        number if key == by else min(number, _room(tenant_queue, key, held.get(key, 0), number))
+        for key, number in by_key
+    )
 
 
 def _room(tenant_queue: TenantQueue, key: str, held: int, most: int) -> int:

@@ -242,7 +242,7 @@ def _least_position(job: TenantJob, position: int, reasons: Sequence[Reason]) ->
     row = job.tenant_queue
     if row.max_job_per_key is None or position == 1 or Reason.KEY_LIMIT in reasons:
         return position
-    return 1 + concurrency_keys.not_passed_over(TenantJob.objects.ahead_of(job), row)
+    return 1 + concurrency_keys.not_passed_over(TenantJob.objects.ahead_of(job), row, job.key)
 
 
 def _pace(job: TenantJob, now: datetime) -> Pace | None:

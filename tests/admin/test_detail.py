@@ -403,6 +403,18 @@ def test_who_passes_others_may_start_before_them_or_after() -> None:
     assert "are to start, this one included: 4 to 43." in " ".join(reasons.why_waiting(waits_for))
 
 
+def test_nobody_passes_a_job_of_the_same_user() -> None:
+    row = tenant_queue(max_job=9, max_job_per_key=2)
+    for minutes in range(50):
+        ran(row, 55, minutes + 1, minutes, key="anna")
+    running_job(row, another_process("worker-7"), key="anna")
+    jobs = [waiting_job(row, key=key) for key in ["bob"] * 5 + ["anna"] * 40]
+    waits = why_waiting(jobs[-1])
+    assert isinstance(waits, Waits)
+    assert Reason.KEY_LIMIT not in waits.reasons
+    assert (waits.least_position, waits.position) == (42, 45), "two of bob's, and all of anna's"
+
+
 def test_an_estimate_is_not_sooner_than_the_rate_allows() -> None:
     row = tenant_queue(max_job=9, **rates.fields_of(rates.Rate(1, timedelta(minutes=1), 1)))
     TenantQueue.objects.update(**rates.taken(1))
