@@ -45,6 +45,7 @@ MOVE = Statement(
         **fields_of(TenantJob, NEWEST),
         "run_after": Least(from_now(Parameter("debounce", DurationField())), _LATEST),
         "state": Case(When(enqueued_at__gt=_FIRST_IN_TIME, then=Value(State.SCHEDULED)), default=F("state")),
+        "error": Value(""),
         "deferrals": Value(0),  # its time is the one that the newest call asks for, whoever has put it off before
     },
     returning=True,

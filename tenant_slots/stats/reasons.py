@@ -201,10 +201,12 @@ def _because(job: TenantJob) -> Because:
     """Whatever else puts a job off has a text of its own, so that one of a refusal is about the present time."""
     if job.error.startswith(REFUSED):
         return Because.REFUSED
-    if not job.attempt:
-        return Because.BUSY if job.deferrals else Because.ASKED
     mark = job.options.get(UNKNOWN_TASK)
-    return Because.UNKNOWN_TASK if mark and mark["attempt"] == job.attempt else Because.RETRY
+    if job.attempt and mark and mark["attempt"] == job.attempt:
+        return Because.UNKNOWN_TASK
+    if job.started_at is not None:
+        return Because.RETRY
+    return Because.BUSY if job.deferrals else Because.ASKED
 
 
 def _after_others(job: TenantJob, others: Named, now: datetime) -> AfterOthers:

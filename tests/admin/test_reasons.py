@@ -138,7 +138,7 @@ CASES: dict[str, tuple[Callable[[], TenantJob], str]] = {
     "asked for": (scheduled, "whoever enqueued it asked for that"),
     "put off": (lambda: scheduled(deferrals=2), "It is put off until"),
     "refused": (lambda: scheduled(error=f"{REFUSED}: not this one"), "The database did not let it be admitted"),
-    "retry": (lambda: scheduled(attempt=1, failures=1), "It ran, and is to run again at"),
+    "retry": (lambda: scheduled(attempt=1, failures=1, started_at=timezone.now()), "It ran, and is to run again at"),
     "unknown function": (
         lambda: scheduled(attempt=2, options={UNKNOWN_TASK: {"since": "2026-01-01T00:00:00+00:00", "attempt": 2}}),
         "does not know its function",

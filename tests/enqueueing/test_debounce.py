@@ -12,11 +12,11 @@ import pytest
 from django.db import connection, transaction
 from rq import Retry
 
-from tenant_slots import exceptions, signals, slots, tenant_job
+from tenant_slots import exceptions, signals, slots, tenant_job, transitions
 from tenant_slots.admin.reasons import why_waiting
 from tenant_slots.db import clock
 from tenant_slots.enqueueing import debounce, unique
-from tenant_slots.models import UNTIL_START, State, TenantJob, TenantQueue
+from tenant_slots.models import REFUSED, UNTIL_START, State, TenantJob, TenantQueue
 from tenant_slots.repair.sweeper import run_now
 from tenant_slots.testing import run_jobs
 from tests import jobs
@@ -148,6 +148,27 @@ def test_after_a_call_its_time_is_one_that_was_asked_for_whatever_put_it_off_bef
     jobs.index_shop.enqueue("acme", 2)
     assert "whoever enqueued it asked for that" in why_waiting(fresh(job))[0]
     assert job.deferrals == 0
+
+
+def test_nor_did_a_job_run_that_was_put_back_before_its_start() -> None:
+    row = tenant_queue()
+    job = make_due(jobs.index_shop.enqueue("acme", 1))
+    assert fresh(job).state == State.QUEUED
+    row.pause()
+    assert transitions.put_back(job)
+    jobs.index_shop.enqueue("acme", 2)
+    assert fresh(job).attempt == 1
+    assert "whoever enqueued it asked for that" in why_waiting(job)[0]
+
+
+def test_nor_does_it_wait_because_the_database_has_refused_it_once() -> None:
+    tenant_queue(max_job=0)
+    job = jobs.index_shop.enqueue("acme", 1)
+    TenantJob.objects.filter(pk=job.pk).update(error=f"{REFUSED}: not this one")
+    assert "The database did not let it be admitted" in why_waiting(fresh(job))[0]
+    jobs.index_shop.enqueue("acme", 2)
+    assert "whoever enqueued it asked for that" in why_waiting(fresh(job))[0]
+    assert job.error == ""
 
 
 def test_once_it_has_started_a_call_makes_another_job() -> None:
