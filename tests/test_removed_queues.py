@@ -54,6 +54,18 @@ def test_its_due_jobs_keep_no_others_from_being_promoted_and_offered() -> None:
     assert (fresh(gone).state, fresh(other).state) == (State.WAITING, State.QUEUED)
 
 
+def test_what_comes_due_in_an_overflow_queue_that_is_gone_goes_on_with_that_sweep() -> None:
+    """Whoever sweeps has looked for what waits there a while ago, and would not look again for minutes."""
+    job = waiting_job(tenant_queue("slow", queue="reports"), rq_queue=GONE, state=State.SCHEDULED)
+    contact = Contact()
+    with without_queue():
+        steps.leave_queues_given_up(Report(), contact)
+        age(job, run_after=1)
+        for step in (steps.promote, steps.leave_queues_given_up, steps.offer):
+            step(Report(), contact)
+    assert (fresh(job).state, job.rq_queue) == (State.QUEUED, "")
+
+
 def test_a_sweep_does_all_its_steps_and_reclaims_its_slots() -> None:
     dead = running_job(tenant_queue("gone"), dead_process())
     due = due_job("due", GONE)

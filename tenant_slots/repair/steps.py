@@ -5,6 +5,7 @@ something to do. Every change is conditional, so a step that meets a finishing j
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -246,6 +247,8 @@ def promote(report: Report, contact: Contact) -> None:
             with contact.pace.noting(part):
                 report.promoted += jobs_together(part, "promoted", promoted.add, until, contact.refused)
             promoted.offer()
+            if promoted.lack_their_queue:
+                contact.looked_for_queues_at = -math.inf  # they are moved by this sweep
             if time.monotonic() > until:
                 return
 
@@ -255,6 +258,8 @@ class _Promoted:
 
     def __init__(self) -> None:
         self._tenants: dict[str, set[tuple[int, int]]] = {}
+        self.lack_their_queue = False
+        """Whether the project has given up the overflow queue of some, see `leave_queues_given_up`."""
 
     def add(self, pks: Sequence[int]) -> int:
         """Promote these together: no tenant queue is locked for it, and a job that is locked is passed over."""
@@ -263,7 +268,9 @@ class _Promoted:
             promoted: int = (jobs & findings.due()).update(state=State.WAITING)
             own = list(jobs.values_list("rq_queue", "tenant_queue__queue", "tenant_queue").distinct())
         for rq_queue, queue, row in own:
-            self._tenants.setdefault(rq_queue_of(rq_queue, queue), set()).add((row, 0))
+            name = rq_queue_of(rq_queue, queue)
+            self._tenants.setdefault(name, set()).add((row, 0))
+            self.lack_their_queue |= rq_queue not in ("", name)
         return promoted
 
     def offer(self) -> None:
