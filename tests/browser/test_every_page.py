@@ -89,6 +89,10 @@ WAY_BACK = """() => {
     return [looks.backgroundColor, looks.color, looks.padding, link.color];
 }"""
 
+BRANDED = """{% extends "admin/base.html" %}{% load static %}
+{% block extrastyle %}{{ block.super }}<link rel="stylesheet" href="{% static 'tests/branded.css' %}">{% endblock %}
+"""
+
 SAME_NAMES = """() => {
     const places = {};
     for (const link of document.querySelectorAll("#content a[href]")) {
@@ -239,11 +243,24 @@ def test_paper_has_the_figures_and_nothing_to_click(boss: Client, open_page: Any
     expect(page.locator("#result_list :is(.field-state, .field-state_shown)").first).to_be_visible()
 
 
-def test_the_way_back_looks_the_same_on_each_page(boss: Client, open_page: Any) -> None:
+@pytest.mark.parametrize("variant", ["390", "768", "1440", "dark", "right-to-left-390"])
+def test_the_way_back_looks_the_same_on_each_page(boss: Client, open_page: Any, variant: str) -> None:
     pages = filled(boss)
-    page = open_page(boss, pages["queues"], **VARIANTS["1440"])
+    page = open_page(boss, pages["queues"], **VARIANTS[variant])
     looks = {name: page.goto(path) and page.evaluate(WAY_BACK) for name, path in pages.items()}
     assert looks == dict.fromkeys(pages, looks["queues"])
+
+
+def test_the_way_back_has_the_colours_that_a_project_gives_it(
+    boss: Client, open_page: Any, settings: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "admin").mkdir()
+    (tmp_path / "admin" / "base_site.html").write_text(BRANDED)
+    settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
+    pages = filled(boss)
+    page = open_page(boss, pages["queues"], **VARIANTS["1440"])
+    colours = {name: page.goto(path) and page.evaluate(WAY_BACK)[0] for name, path in pages.items()}
+    assert colours == dict.fromkeys(pages, "rgb(17, 34, 51)")
 
 
 def test_no_navigation_is_within_another(boss: Client, open_page: Any) -> None:
