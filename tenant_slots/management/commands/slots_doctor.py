@@ -11,6 +11,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error
 
+from tenant_slots.management.commands._output import Output
 from tenant_slots.management.commands._table import printable
 from tenant_slots.repair import doctor, liveness, sweeper
 from tenant_slots.repair.finding import Finding
@@ -46,7 +47,9 @@ class Command(BaseCommand):
         except Error as error:  # away, or without the tables or the rights to read them
             self.stderr.write(f"the database cannot be asked: {error}")
             sys.exit(2)
+        self._out = Output(self.stdout)
         self._print_json(findings, left) if as_json else self._print(findings, left)
+        self._out.end()
         if left:
             sys.exit(1)
 
@@ -55,15 +58,15 @@ class Command(BaseCommand):
             "findings": [asdict(finding) for finding in findings],
             "left": [asdict(finding) for finding in left],
         }
-        self.stdout.write(json.dumps(document, indent=2))
+        self._out.write(json.dumps(document, indent=2))
 
     def _print(self, findings: list[Finding], left: list[Finding]) -> None:
         for finding in findings:
             fixed = "" if finding in left else " (repaired)"
             parts = (finding.kind, _where(finding), finding.meaning)
-            self.stdout.write(printable(f"{': '.join(filter(None, parts))}{fixed}"))
+            self._out.write(printable(f"{': '.join(filter(None, parts))}{fixed}"))
         if not findings:
-            self.stdout.write("all is well")
+            self._out.write("all is well")
 
 
 def _where(finding: Finding) -> str:

@@ -14,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from tenant_slots import stats
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.exceptions import TenantSlotsError
+from tenant_slots.management.commands._output import Output
 from tenant_slots.management.commands._table import table
 
 HEAD = ("TENANT", "QUEUE", "IN USE", "RUNNING", "QUEUED", "WAITING", "SCHEDULED", "OLDEST WAIT", "SHARE", "PAUSED")
@@ -34,10 +35,11 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        self._out = Output(self.stdout)
         try:
             with naming_missing_tables():
                 self._show(**options)
-            while options["watch"]:
+            while options["watch"] and self._out.has_reader:
                 time.sleep(options["interval"])
                 self._show(**options)
         except KeyboardInterrupt:
@@ -49,14 +51,14 @@ class Command(BaseCommand):
     def _show(self, *, tenant: str | None, queue: str | None, json: bool, watch: bool, **_: Any) -> None:
         rows = stats.usage(tenant=tenant, queue=queue)
         if json:
-            self.stdout.write(as_json(rows, indent=None if watch else 2))
+            self._out.write(as_json(rows, indent=None if watch else 2))
         elif self.stdout.isatty():
             width, height = shutil.get_terminal_size()
             lines = as_table(rows, width)
-            self.stdout.write(CLEAR_SCREEN + "\n".join(_fitted(lines, height)) if watch else "\n".join(lines))
+            self._out.write(CLEAR_SCREEN + "\n".join(_fitted(lines, height)) if watch else "\n".join(lines))
         else:
-            self.stdout.write("\n".join(as_table(rows)))
-        self.stdout.flush()
+            self._out.write("\n".join(as_table(rows)))
+        self._out.end()
 
 
 def as_json(rows: list[stats.QueueUsage], indent: int | None = None) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from tenant_slots.conf import app_settings
+from tenant_slots.management.commands._output import Output
 from tenant_slots.management.commands._table import printable
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.sweeper import Sweeper, run_now
@@ -28,6 +29,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, loop: bool, **options: Any) -> None:
+        self._out = Output(self.stdout)
         name = f"slots_sweep {os.getpid()}"
         if not loop:
             report = run_now(name)
@@ -47,7 +49,8 @@ class Command(BaseCommand):
     def _print(self, report: Report) -> None:
         done = [f"{name} {value}" for name, value in asdict(report).items() if value and not isinstance(value, list)]
         if done or not report.failed:
-            self.stdout.write(", ".join(done) or "nothing to repair")
+            self._out.write(", ".join(done) or "nothing to repair")
+            self._out.end()
         for sentence in [*report.left, *report.failed]:
             self.stderr.write(printable(sentence))
 
