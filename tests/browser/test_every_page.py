@@ -193,6 +193,17 @@ def test_a_list_is_cut_at_no_width_of_a_screen(boss: Client, open_page: Any, nam
     assert not {width: problems for width, problems in cut.items() if problems}
 
 
+def test_nor_is_their_page_where_words_are_longer(boss: Client, open_page: Any) -> None:
+    pages = filled(boss)
+    for name in ("queues", "jobs"):
+        page = open_page(boss, pages[name], locale="de")
+        cut = {}
+        for width in range(390, 1921, 30):
+            page.set_viewport_size({"width": width, "height": 900})
+            cut[width] = [problem for problem in page.evaluate(TOO_WIDE) if problem.startswith("the page")]
+        assert not {width: problems for width, problems in cut.items() if problems}, name
+
+
 def test_beside_the_navigation_of_a_tablet_the_number_and_the_button_of_a_group_of_failures_are_in_sight(
     boss: Client, open_page: Any
 ) -> None:
