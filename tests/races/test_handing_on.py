@@ -81,7 +81,7 @@ def test_an_end_is_kept_as_its_own_although_the_next_job_was_chosen_already(
     add = KeptEndings.add
     monkeypatch.setattr(KeptEndings, "add", noted)
     monkeypatch.setattr(worker_class, "has_nothing_else_to_do", worker_class.goes_on)
-    monkeypatch.setattr(held, "LONGEST_LOOK", 4)  # until somebody has seen that it waits
+    monkeypatch.setattr(held, "LONGEST_LOOK", 20)  # until somebody has seen that it waits
     with cancels_slowly(second, is_kept):
         run(worker_class)
     assert [ending.run[0] for ending in kept] == [first.pk]

@@ -10,7 +10,7 @@ from django.db import connection
 
 from tenant_slots.models import QueueMinute
 from tenant_slots.models.queue_minute import ALL_QUEUES
-from tenant_slots.repair import minutes
+from tenant_slots.repair import minutes, row_of_all
 from tests.factories import tenant_queue
 from tests.processes import somebody_waits_for_a_lock, wait_until
 from tests.repair.test_minutes import count, ended, start_of, this_minute, total
@@ -45,6 +45,7 @@ def count_beside_another(monkeypatch: pytest.MonkeyPatch) -> int:
         original(*arguments)
 
     monkeypatch.setattr(minutes, "_store", store)
+    monkeypatch.setattr(row_of_all, "seconds_to_wait", lambda: 20)  # until somebody has seen that it waits
     count()
     others[0].join(20)
     assert not others[0].is_alive()
