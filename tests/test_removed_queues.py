@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -63,6 +63,37 @@ def test_what_comes_due_in_an_overflow_queue_that_is_gone_goes_on_with_that_swee
         age(job, run_after=1)
         for step in (steps.promote, steps.leave_queues_given_up, steps.offer):
             step(Report(), contact)
+    assert (fresh(job).state, job.rq_queue) == (State.QUEUED, "")
+
+
+def killed_in_its_overflow_queue() -> TenantJob:
+    job = running_job(tenant_queue("slow", queue="reports"), dead_process())
+    TenantJob.objects.filter(pk=job.pk).update(rq_queue=GONE)
+    return job
+
+
+def retried_by_staff() -> TenantJob:
+    job = waiting_job(tenant_queue("slow", queue="reports"), rq_queue=GONE)
+    assert job.cancel()
+    job.retry()
+    return job
+
+
+def enqueued_where_the_queue_is_still_known() -> TenantJob:
+    """By a process with the settings from before, while others are started with the new ones."""
+    return waiting_job(tenant_queue("slow", queue="reports"), rq_queue=GONE)
+
+
+@pytest.mark.parametrize(
+    "come", [killed_in_its_overflow_queue, retried_by_staff, enqueued_where_the_queue_is_still_known]
+)
+def test_so_does_whatever_else_comes_to_wait_there_with_the_sweep_after_it(come: Callable[[], TenantJob]) -> None:
+    contact = Contact()
+    with without_queue():
+        sweep_now(contact)
+        job = come()
+        for _ in range(2):
+            sweep_now(contact)
     assert (fresh(job).state, job.rq_queue) == (State.QUEUED, "")
 
 

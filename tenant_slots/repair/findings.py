@@ -198,14 +198,17 @@ class WithWork(NamedTuple):
     """There is a free slot for it."""
     beside: ByQueue
     """A job in another RQ queue has a slot of theirs."""
+    lacks_queues: bool
+    """Some jobs wait in an overflow queue that the project has given up, see `without_overflow_queue`."""
 
 
 def with_work() -> WithWork:
     """Those `beside` are read from the jobs that hold slots, which are as many as workers."""
     names = usable_queues()
-    backlogs = ["", *(name for name in _overflow_queues() if name in names)]
+    overflow_queues = list(_overflow_queues())
+    backlogs = ["", *(name for name in overflow_queues if name in names)]
     asked = (with_waiting(name) for with_waiting in (_free_with_waiting, _waiting_beside) for name in backlogs)
-    found = WithWork({}, {})
+    found = WithWork({}, {}, lacks_queues=not set(overflow_queues).issubset(names))
     for pk, queue, share, name, is_startable in next(asked).union(*asked, all=True):
         rq_queue = rq_queue_of(name, queue)
         if rq_queue in names:  # the doctor names others

@@ -309,6 +309,8 @@ def offer(report: Report, contact: Contact) -> None:
     there, and found to be full.
     """
     found = findings.with_work()
+    if found.lacks_queues:
+        contact.looked_for_queues_at = -math.inf  # the next sweep moves them
     shares.set_right(found.startable)
     for rq_queue, rows in findings.stranded_among(found.startable):
         report.admitted += len(transitions.offer_again(rq_queue, rows))
