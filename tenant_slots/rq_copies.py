@@ -218,11 +218,9 @@ def row_of_either(rq_job: Job) -> UUID | None:
     Raises:
         NoSuchJobError, RedisError: as `row_of`.
     """
-    made, latest, ended, run = _texts(rq_job, "created_at", "enqueued_at", "ended_at", RUN)
-    _require_known(rq_job, made)
-    noted = _noted(run)
-    times = [(_enqueued_at(rq_job), _ended_at(rq_job)), (latest, ended)]
-    return noted.uuid if noted and any(noted.is_copy(*each) for each in times) else None
+    noted, *latest = _latest(rq_job)
+    own = _enqueued_at(rq_job), _ended_at(rq_job)
+    return noted.uuid if noted and (noted.is_copy(*own) or noted.is_copy(*latest)) else None
 
 
 def row_of_latest(rq_job: Job) -> UUID | None:
@@ -231,10 +229,15 @@ def row_of_latest(rq_job: Job) -> UUID | None:
     Raises:
         NoSuchJobError, RedisError: as `row_of`.
     """
-    made, latest, ended, run = _texts(rq_job, "created_at", "enqueued_at", "ended_at", RUN)
+    noted, enqueued, ended = _latest(rq_job)
+    return noted.uuid if noted and enqueued and noted.is_copy(enqueued, ended) else None
+
+
+def _latest(rq_job: Job) -> tuple[Noted | None, str, str]:
+    """What the last run has noted, and when RQ's record says that the job was enqueued, and that it ended."""
+    made, enqueued, ended, run = _texts(rq_job, "created_at", "enqueued_at", "ended_at", RUN)
     _require_known(rq_job, made)
-    noted = _noted(run)
-    return noted.uuid if noted and latest and noted.is_copy(latest, ended) else None
+    return _noted(run), enqueued, ended
 
 
 def _require_known(rq_job: Job, made: str) -> None:
