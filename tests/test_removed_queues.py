@@ -54,16 +54,10 @@ def test_its_due_jobs_keep_no_others_from_being_promoted_and_offered() -> None:
     assert (fresh(gone).state, fresh(other).state) == (State.WAITING, State.QUEUED)
 
 
-def test_what_comes_due_in_an_overflow_queue_that_is_gone_goes_on_with_that_sweep() -> None:
-    """Whoever sweeps has looked for what waits there a while ago, and would not look again for minutes."""
+def due_in_its_overflow_queue() -> TenantJob:
     job = waiting_job(tenant_queue("slow", queue="reports"), rq_queue=GONE, state=State.SCHEDULED)
-    contact = Contact()
-    with without_queue():
-        steps.leave_queues_given_up(Report(), contact)
-        age(job, run_after=1)
-        for step in (steps.promote, steps.leave_queues_given_up, steps.offer):
-            step(Report(), contact)
-    assert (fresh(job).state, job.rq_queue) == (State.QUEUED, "")
+    age(job, run_after=1)
+    return job
 
 
 def killed_in_its_overflow_queue() -> TenantJob:
@@ -85,15 +79,22 @@ def enqueued_where_the_queue_is_still_known() -> TenantJob:
 
 
 @pytest.mark.parametrize(
-    "come", [killed_in_its_overflow_queue, retried_by_staff, enqueued_where_the_queue_is_still_known]
+    "come",
+    [
+        due_in_its_overflow_queue,
+        killed_in_its_overflow_queue,
+        retried_by_staff,
+        enqueued_where_the_queue_is_still_known,
+    ],
 )
-def test_so_does_whatever_else_comes_to_wait_there_with_the_sweep_after_it(come: Callable[[], TenantJob]) -> None:
+def test_what_comes_to_wait_in_an_overflow_queue_that_is_gone_goes_on_with_the_next_sweep(
+    come: Callable[[], TenantJob],
+) -> None:
     contact = Contact()
     with without_queue():
-        sweep_now(contact)
+        sweep_now(contact)  # finds nothing, which is no reason to look more seldom
         job = come()
-        for _ in range(2):
-            sweep_now(contact)
+        sweep_now(contact)
     assert (fresh(job).state, job.rq_queue) == (State.QUEUED, "")
 
 

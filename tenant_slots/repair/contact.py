@@ -32,8 +32,6 @@ class Contact:
         """Due jobs that the database does not let be promoted: the others are tried first."""
         self.looked_for_forgotten_at = -math.inf
         """When it has last looked for jobs that wait for nothing, and done what it could."""
-        self.looked_for_queues_at = -math.inf
-        """The same for jobs whose overflow queue was given up."""
         self.waits_for_claims = True
         """Not once a sweep has not come to its claim: somebody may hold that."""
         self.clock: tuple[float, float] | None = None

@@ -198,17 +198,18 @@ class WithWork(NamedTuple):
     """There is a free slot for it."""
     beside: ByQueue
     """A job in another RQ queue has a slot of theirs."""
-    lacks_queues: bool
-    """Some jobs wait in an overflow queue that the project has given up, see `without_overflow_queue`."""
 
 
-def with_work() -> WithWork:
-    """Those `beside` are read from the jobs that hold slots, which are as many as workers."""
+def with_work(overflow_queues: Iterable[str]) -> WithWork:
+    """Those `beside` are read from the jobs that hold slots, which are as many as workers.
+
+    Args:
+        overflow_queues: in which jobs wait.
+    """
     names = usable_queues()
-    overflow_queues = list(_overflow_queues())
     backlogs = ["", *(name for name in overflow_queues if name in names)]
     asked = (with_waiting(name) for with_waiting in (_free_with_waiting, _waiting_beside) for name in backlogs)
-    found = WithWork({}, {}, lacks_queues=not set(overflow_queues).issubset(names))
+    found = WithWork({}, {})
     for pk, queue, share, name, is_startable in next(asked).union(*asked, all=True):
         rq_queue = rq_queue_of(name, queue)
         if rq_queue in names:  # the doctor names others
@@ -217,7 +218,7 @@ def with_work() -> WithWork:
     return found
 
 
-def _overflow_queues() -> QuerySet[Any, str]:
+def overflow_queues() -> QuerySet[Any, str]:
     """Where jobs wait. Mostly few queues, or none: each adds two parts to the question who has work."""
     names = TenantJob.objects.waiting().filter(IN_OVERFLOW_QUEUE).order_by().values_list("rq_queue", flat=True)
     return names.distinct()
@@ -225,7 +226,7 @@ def _overflow_queues() -> QuerySet[Any, str]:
 
 def with_something_to_run() -> ByQueue:
     """Tenant queues that have a waiting job and a free slot for it, with their share, by the RQ queue of the job."""
-    return with_work().startable
+    return with_work(overflow_queues()).startable
 
 
 def _free_with_waiting(overflow_queue: str) -> QuerySet[Any, Any]:
@@ -316,9 +317,9 @@ def under_way() -> dict[str, UnderWay]:
     return found
 
 
-def without_overflow_queue() -> TenantJobQuerySet:
-    """Waiting jobs whose overflow queue the project has given up."""
-    return TenantJob.objects.waiting().filter(IN_OVERFLOW_QUEUE).exclude(rq_queue__in=["", *usable_queues()])
+def in_overflow_queues(names: Iterable[str]) -> TenantJobQuerySet:
+    """Jobs that wait in these."""
+    return TenantJob.objects.waiting().filter(IN_OVERFLOW_QUEUE, rq_queue__in=names)
 
 
 def wrong_counters() -> list[int]:

@@ -5,7 +5,6 @@ something to do. Every change is conditional, so a step that meets a finishing j
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -63,9 +62,6 @@ SECONDS_TO_END = 3
 
 SECONDS_TO_RECLAIM = 2
 """The same for the slots of owners that are gone: a whole fleet may be."""
-
-SECONDS_BETWEEN_LOOKS_FOR_QUEUES = 300
-"""The look reads the whole backlog."""
 
 NEVER_ADMITTED = (
     "it could not be admitted: SQL from outside has set its attempt to {attempt}, the highest number of that column; "
@@ -247,8 +243,6 @@ def promote(report: Report, contact: Contact) -> None:
             with contact.pace.noting(part):
                 report.promoted += jobs_together(part, "promoted", promoted.add, until, contact.refused)
             promoted.offer()
-            if promoted.lack_their_queue:
-                contact.looked_for_queues_at = -math.inf  # they are moved by this sweep
             if time.monotonic() > until:
                 return
 
@@ -258,8 +252,6 @@ class _Promoted:
 
     def __init__(self) -> None:
         self._tenants: dict[str, set[tuple[int, int]]] = {}
-        self.lack_their_queue = False
-        """Whether the project has given up the overflow queue of some, see `leave_queues_given_up`."""
 
     def add(self, pks: Sequence[int]) -> int:
         """Promote these together: no tenant queue is locked for it, and a job that is locked is passed over."""
@@ -268,9 +260,7 @@ class _Promoted:
             promoted: int = (jobs & findings.due()).update(state=State.WAITING)
             own = list(jobs.values_list("rq_queue", "tenant_queue__queue", "tenant_queue").distinct())
         for rq_queue, queue, row in own:
-            name = rq_queue_of(rq_queue, queue)
-            self._tenants.setdefault(name, set()).add((row, 0))
-            self.lack_their_queue |= rq_queue not in ("", name)
+            self._tenants.setdefault(rq_queue_of(rq_queue, queue), set()).add((row, 0))
         return promoted
 
     def offer(self) -> None:
@@ -285,22 +275,6 @@ def fail_never_admitted(report: Report, contact: Contact) -> None:
         report.reclaimed += bool(unless_locked(transitions.fail_unadmitted, job, error))
 
 
-def leave_queues_given_up(report: Report, contact: Contact) -> None:
-    """Jobs whose overflow queue the project has given up go to their tenant queue's."""
-    if time.monotonic() < contact.looked_for_queues_at + SECONDS_BETWEEN_LOOKS_FOR_QUEUES:
-        return
-    pks = list(findings.without_overflow_queue().values_list("pk", flat=True)[:ROWS_PER_STEP])
-    if not pks:
-        contact.looked_for_queues_at = time.monotonic()
-        return
-    _set_all_right(pks, contact, "moved to the queue of their tenant queue", _move_to_own_queue)
-
-
-def _move_to_own_queue(pks: Sequence[int]) -> int:
-    with unlocked(TenantJob.objects.waiting().filter(pk__in=pks)) as jobs:
-        return jobs.update(rq_queue="")
-
-
 def offer(report: Report, contact: Contact) -> None:
     """Tenants with a waiting job and a free slot: that they are in the order of tenants is forgotten with Redis.
 
@@ -308,14 +282,26 @@ def offer(report: Report, contact: Contact) -> None:
     the window all the same. Forgotten is too where else a tenant waits for a slot that it has in use: it is offered
     there, and found to be full.
     """
-    found = findings.with_work()
-    if found.lacks_queues:
-        contact.looked_for_queues_at = -math.inf  # the next sweep moves them
+    overflow_queues = set(findings.overflow_queues())
+    _leave(overflow_queues.difference(usable_queues()), contact)
+    found = findings.with_work(overflow_queues)
     shares.set_right(found.startable)
     for rq_queue, rows in findings.stranded_among(found.startable):
         report.admitted += len(transitions.offer_again(rq_queue, rows))
     for rq_queue, rows in findings.forgotten_among(found.beside):
         report.admitted += len(transitions.offer_many(rq_queue, rows))
+
+
+def _leave(queues_given_up: set[str], contact: Contact) -> None:
+    """What waits in an overflow queue that the project has given up goes to the queue of its tenant queue."""
+    if queues_given_up:
+        pks = list(findings.in_overflow_queues(queues_given_up).values_list("pk", flat=True)[:ROWS_PER_STEP])
+        _set_all_right(pks, contact, "moved to the queue of their tenant queue", _move_to_own_queue)
+
+
+def _move_to_own_queue(pks: Sequence[int]) -> int:
+    with unlocked(TenantJob.objects.waiting().filter(pk__in=pks)) as jobs:
+        return jobs.update(rq_queue="")
 
 
 def charge(report: Report, contact: Contact) -> None:
@@ -377,7 +363,6 @@ STEPS: tuple[Step, ...] = (
     end_waits,
     promote_forgotten,
     charge,
-    leave_queues_given_up,
     fail_never_admitted,
     offer,
     count_minutes,  # before what is to be counted goes

@@ -151,9 +151,9 @@ def test_a_change_that_is_told_while_a_sweep_has_read_the_share_before_it_stays(
 ) -> None:
     row = tenant_queue()
     waits(row)
-    found = findings.with_work()
+    found = findings.with_work(set())
     by_itself(row, 9)
-    monkeypatch.setattr(findings, "with_work", lambda: found)
+    monkeypatch.setattr(findings, "with_work", lambda names: found)
     sweep_now()
     assert share_in_order(row) == 9
 

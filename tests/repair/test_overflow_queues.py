@@ -20,9 +20,9 @@ pytestmark = [
 ]
 
 QUESTIONS: dict[str, Callable[[], Any]] = {
-    "which of them have waiting jobs": findings._overflow_queues,
+    "which of them have waiting jobs": findings.overflow_queues,
     "who has something to run there": lambda: findings._free_with_waiting("imports_slow"),
-    "what waits where no queue is any more": findings.without_overflow_queue,
+    "what waits where no queue is any more": lambda: findings.in_overflow_queues(["imports_slow"]),
 }
 
 

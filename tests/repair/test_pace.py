@@ -106,7 +106,7 @@ def set_right_together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ("step", "watch", "wrong"),
     [
         (steps.promote, promoted_together, {"state": State.SCHEDULED, "run_after": "2020-01-01T00:00Z"}),
-        (steps.leave_queues_given_up, moved_together, {"rq_queue": "given up"}),
+        (steps.offer, moved_together, {"rq_queue": "given up"}),
         (steps.set_times_right, set_right_together, {"state": State.FINISHED, "ended_at": None}),
     ],
 )

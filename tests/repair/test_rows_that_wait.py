@@ -112,11 +112,11 @@ def test_a_job_that_waits_keeps_no_other_from_leaving_a_queue_that_was_given_up(
     jobs = [waiting_job(tenant_queue(max_job=0), rq_queue="given up")]
     jobs += [waiting_job(jobs[0].tenant_queue, rq_queue="given up") for _ in range(2)]
     with waiting(any_change_of(jobs[1])):
-        steps.leave_queues_given_up(Report(), Contact())
+        steps.offer(Report(), Contact())
     assert [fresh(job).rq_queue for job in jobs] == ["", "given up", ""]
 
 
-@pytest.mark.parametrize("step", [steps.set_times_right, steps.leave_queues_given_up])
+@pytest.mark.parametrize("step", [steps.set_times_right, steps.offer])
 def test_where_all_wait_a_sweep_tries_for_a_second_and_leaves_the_rest(
     step: Callable[[Report, Contact], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import django_rq
@@ -20,7 +19,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.interruptions import SweepTimeout
-from tenant_slots.models import State, SweepClaim, TenantJob, TenantJobQuerySet, TenantQueue
+from tenant_slots.models import State, SweepClaim, TenantJob, TenantQueue
 from tenant_slots.releases import Admission
 from tenant_slots.repair import claims, findings, steps, sweeper
 from tenant_slots.repair.contact import Contact
@@ -257,26 +256,6 @@ def test_an_outage_while_a_worker_records_breaks_its_contact(monkeypatch: pytest
     run.end({"state": State.FINISHED})
     assert not contact.covers_a_lease()
     assert fresh(job).state == State.FINISHED
-
-
-def test_jobs_in_queues_that_were_given_up_are_looked_for_once_in_a_while_by_a_worker_that_sweeps_aside(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The look reads the whole backlog. The process of a sweep ends with it, and so does what it notes by itself."""
-    look = findings.without_overflow_queue
-
-    def noted() -> TenantJobQuerySet:
-        with (tmp_path / "looks").open("a") as file:
-            file.write("1")
-        return look()
-
-    monkeypatch.setattr(findings, "without_overflow_queue", noted)
-    worker = TenantPreforkWorker([django_rq.get_queue("imports")], connection=django_rq.get_connection("imports"))
-    for _ in range(3):
-        monkeypatch.setattr(worker.sweeper, "_due", 0.0)
-        SweepClaim.objects.all().delete()
-        worker.sweep()
-    assert (tmp_path / "looks").read_text() == "1"
 
 
 def test_an_owner_that_is_heard_of_before_it_would_be_killed_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
