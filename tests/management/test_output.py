@@ -6,16 +6,19 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TextIO
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
+from django.db import OperationalError
 
-from tenant_slots.management.commands import slots_status
+from tenant_slots.management.commands import slots_status, slots_sweep
 from tenant_slots.models import TenantQueue
-from tests.factories import tenant_queue
+from tenant_slots.repair import doctor, steps
+from tests.factories import tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,9 +33,22 @@ COMMANDS = {
 @pytest.fixture
 def nobody() -> Iterator[TextIO]:
     """A pipe whose reader has gone."""
+    with pipe_to_nobody() as stream:
+        yield stream
+
+
+@pytest.fixture
+def nobody_of_errors() -> Iterator[TextIO]:
+    """The same, written to line by line as stderr is."""
+    with pipe_to_nobody(line_by_line=True) as stream:
+        yield stream
+
+
+@contextmanager
+def pipe_to_nobody(*, line_by_line: bool = False) -> Iterator[TextIO]:
     reader, writer = os.pipe()
     os.close(reader)
-    with open(writer, "w") as stream:
+    with suppress(BrokenPipeError), open(writer, "w", buffering=1 if line_by_line else -1) as stream:
         yield stream
 
 
@@ -59,6 +75,98 @@ def test_who_watches_no_more_ends_it(nobody: TextIO, monkeypatch: pytest.MonkeyP
     call_command("slots_status", "--watch", stdout=nobody)
 
 
+@pytest.fixture
+def full_disk() -> Iterator[TextIO]:
+    with suppress(OSError), open("/dev/full", "w") as stream:
+        yield stream
+
+
+@pytest.fixture
+def full_disk_of_errors() -> Iterator[TextIO]:
+    with suppress(OSError), open("/dev/full", "w", buffering=1) as stream:
+        yield stream
+
+
+@pytest.fixture
+def one_step_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OperationalError("no such table")
+
+    monkeypatch.setattr(steps, "STEPS", [refuse, *steps.STEPS])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_disk_that_is_full_is_told_of_when_the_work_is_done(command: str, full_disk: TextIO) -> None:
+    """Or what reads a file of JSON would take half of it for all."""
+    row = tenant_queue("acme", max_job=1)
+    with pytest.raises(CommandError, match=r"could be written: .*No space left"):
+        call_command(command, *COMMANDS[command], stdout=full_disk)
+    row.refresh_from_db()
+    assert row.max_job == (5 if command == "slots_limit" else 1)
+
+
+def test_and_all_limits_of_a_file_are_set_meanwhile(tmp_path: Path, full_disk: TextIO) -> None:
+    plans = plans_of(tmp_path, 1500)  # more than a stream keeps in memory
+    with pytest.raises(CommandError, match="No space left"):
+        call_command("slots_limit", "--queue", "imports", "--tenant-file", str(plans), stdout=full_disk)
+    assert not TenantQueue.objects.exclude(max_job=7).exists()
+
+
+@pytest.mark.usefixtures("one_step_fails")
+@pytest.mark.parametrize("stream", ["nobody", "full_disk"])
+def test_whoever_sweeps_goes_on_whatever_can_be_written(
+    stream: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, errors = request.getfixturevalue(stream), request.getfixturevalue(f"{stream}_of_errors")
+    rounds: list[float] = []
+
+    def next_round(seconds: float) -> None:
+        rounds.append(seconds)
+        if len(rounds) == 2:
+            raise KeyboardInterrupt
+
+    job = waiting_job(tenant_queue())
+    monkeypatch.setattr(slots_sweep, "time", SimpleNamespace(sleep=next_round))
+    call_command("slots_sweep", "--loop", stdout=output, stderr=errors)
+    assert len(rounds) == 2
+    job.refresh_from_db()
+    assert job.state == "queued"
+
+
+@pytest.mark.usefixtures("one_step_fails")
+def test_a_single_sweep_still_says_that_a_part_of_it_failed(nobody_of_errors: TextIO) -> None:
+    with pytest.raises(SystemExit) as ended:
+        call_command("slots_sweep", stderr=nobody_of_errors)
+    assert ended.value.code == 1
+
+
+def test_a_doctor_whom_nobody_reads_still_says_that_the_database_is_away(
+    nobody_of_errors: TextIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: str) -> None:
+        raise OperationalError("the connection is closed")
+
+    monkeypatch.setattr(doctor, "findings", away)
+    with pytest.raises(SystemExit) as ended:
+        call_command("slots_doctor", stderr=nobody_of_errors)
+    assert ended.value.code == 2
+
+
+def test_wrong_lines_of_a_file_are_an_error_that_nobody_need_read(tmp_path: Path, nobody_of_errors: TextIO) -> None:
+    plans = tmp_path / "plans.csv"
+    plans.write_text("tenant,limit\nacme,many\n")
+    with pytest.raises(CommandError, match="1 line is wrong"):
+        call_command("slots_limit", "--queue", "imports", "--tenant-file", str(plans), stderr=nobody_of_errors)
+
+
+def plans_of(directory: Path, number: int) -> Path:
+    """A file that gives so many tenants, who have a limit of 1 so far, one of 7."""
+    TenantQueue.objects.bulk_create(TenantQueue(tenant=f"tenant {each}", queue="imports") for each in range(number))
+    plans = directory / "plans.csv"
+    plans.write_text("tenant,limit\n" + "".join(f"tenant {each},7\n" for each in range(number)))
+    return plans
+
+
 def in_latin_1(*command: Any) -> str:
     output = io.BytesIO()
     with io.TextIOWrapper(output, encoding="latin-1") as stream:
@@ -74,9 +182,7 @@ def test_what_a_terminal_cannot_show_is_an_escape() -> None:
 
 
 def test_and_all_limits_of_a_file_are_set_there(tmp_path: Path) -> None:
-    rows = [tenant_queue(f"tenant {number}", max_job=1) for number in range(150)]
-    plans = tmp_path / "plans.csv"
-    plans.write_text("tenant,limit\n" + "".join(f"{row.tenant},7\n" for row in rows))
+    plans = plans_of(tmp_path, 150)
     assert in_latin_1("slots_limit", "--queue", "imports", "--tenant-file", str(plans)).endswith(
         "150 changed, 0 new, 0 unchanged\n"
     )

@@ -3,36 +3,51 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from django.core.management.base import OutputWrapper
+from django.core.management.base import CommandError, OutputWrapper
 
 
 class Output:
     """Lines for whoever reads them, until he goes: as ``head`` does, which has read enough.
 
-    A character that the encoding of the terminal does not have, as an arrow in Latin-1, is written as an escape.
+    A character that the encoding of the terminal does not have, as an arrow in Latin-1, is written as an escape. What
+    cannot be written, as on a full disk, ends the command only when its work is done.
     """
 
     def __init__(self, stream: OutputWrapper) -> None:
         self._stream = stream
         self.has_reader = stream._out is not None  # closed by the shell, as by ``>&-``
+        self._problem: OSError | None = None
 
     def write(self, text: str) -> None:
-        if self.has_reader:
-            try:
-                self._stream.write(self._writable(text))
-            except BrokenPipeError:
-                self._has_gone()
+        self._do(lambda: self._stream.write(self._writable(text)))
+
+    def flush(self) -> None:
+        """What is still in memory goes out now, as far as it can."""
+        self._do(self._stream.flush)
 
     def end(self) -> None:
-        """What is still in memory goes out now: Python would complain of it at its exit, with an exit code of 120."""
+        """Python would complain of what is in memory at its exit, with an exit code of 120.
+
+        Raises:
+            CommandError: something could not be written, and nobody will read it.
+        """
+        self.flush()
+        if self._problem is not None:
+            self._has_gone()
+            raise CommandError(f"not all of the output could be written: {self._problem}")
+
+    def _do(self, something: Callable[[], None]) -> None:
         if self.has_reader:
             try:
-                self._stream.flush()
+                something()
             except BrokenPipeError:
                 self._has_gone()
+            except OSError as error:
+                self._problem = error
 
     def _writable(self, text: str) -> str:
         encoding = getattr(self._stream, "encoding", None) or "utf-8"

@@ -45,7 +45,7 @@ class Command(BaseCommand):
                 sweeper.run_now(f"slots_doctor {os.getpid()}")
                 left = doctor.findings(*check)
         except Error as error:  # away, or without the tables or the rights to read them
-            self.stderr.write(f"the database cannot be asked: {error}")
+            Output(self.stderr).write(f"the database cannot be asked: {error}")
             sys.exit(2)
         self._out = Output(self.stdout)
         self._print_json(findings, left) if as_json else self._print(findings, left)

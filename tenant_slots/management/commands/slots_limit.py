@@ -42,14 +42,15 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         _require_one_form(options)
-        self._out = Output(self.stdout)
+        self._out, self._errors = Output(self.stdout), Output(self.stderr)
         try:
             with naming_missing_tables():
                 self._set_many(**options) if options["tenant_file"] else self._set_one(**options)
         except (TenantSlotsError, row_limits.NotChanged) as error:
             raise CommandError(printable(str(error))) from error
         finally:
-            self._out.end()
+            self._out.flush()
+        self._out.end()
 
     def _set_one(self, *, tenant: str, queue: str, by: str, reason: str, **wanted: Any) -> None:
         for text in row_limits.change(tenant, queue, wanted, by=by, reason=reason):
@@ -94,7 +95,7 @@ class Command(BaseCommand):
         counts = f"{len(difference.changed)} changed, {len(difference.new)} new, {difference.unchanged} unchanged"
         self._out.write(f"would be: {counts}" if dry_run else counts)
         for problem in problems:
-            self.stderr.write(printable(f"line {problem.line}: {problem.problem}"))
+            self._errors.write(printable(f"line {problem.line}: {problem.problem}"))
 
 
 def _be_silent(one: Changed | Line) -> None: ...

@@ -29,11 +29,12 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, loop: bool, **options: Any) -> None:
-        self._out = Output(self.stdout)
+        self._out, self._errors = Output(self.stdout), Output(self.stderr)
         name = f"slots_sweep {os.getpid()}"
         if not loop:
             report = run_now(name)
             self._print(report)
+            self._out.end()
             if report.failed:
                 sys.exit(1)
             return
@@ -50,9 +51,9 @@ class Command(BaseCommand):
         done = [f"{name} {value}" for name, value in asdict(report).items() if value and not isinstance(value, list)]
         if done or not report.failed:
             self._out.write(", ".join(done) or "nothing to repair")
-            self._out.end()
+            self._out.flush()
         for sentence in [*report.left, *report.failed]:
-            self.stderr.write(printable(sentence))
+            self._errors.write(printable(sentence))
 
 
 class _End:
