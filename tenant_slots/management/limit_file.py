@@ -266,24 +266,28 @@ def _set_unless_new(row: TenantQueue, values: Mapping[str, Any], by: str, reason
         row.set_limit(values["max_job"], by=by, reason=reason)
 
 
-def _records(file: Iterable[str], problems: list[Problem]) -> Iterator[tuple[int, dict[str, str]]]:
-    reader = csv.DictReader(file, skipinitialspace=True, strict=True)
+def _records(file: Iterable[str], problems: list[Problem]) -> Iterator[tuple[int, dict[str, str] | int]]:
+    """What each line has by the names of the head; of one that does not fit it, how many columns the head has."""
+    reader = csv.reader(file, skipinitialspace=True, strict=True)
+    read = 0
     try:
-        names = [name.strip().lower() for name in reader.fieldnames or ()]
+        names = [name.strip().lower() for name in next(reader, ())]
         if missing := [name for name in (TENANT, LIMIT) if names.count(name) != 1]:
             problems.append(Problem(1, f"the head of the file must name the column {missing[0]} once: tenant,limit"))
             return
-        reader.fieldnames = names
-        for values in reader:
-            yield reader.line_num, values
-    except csv.Error as error:
-        problems.append(Problem(reader.line_num, f"this is not CSV: {error}"))
+        read = reader.line_num
+        for cells in reader:
+            read = reader.line_num
+            if cells:
+                yield read, dict(zip(names, cells, strict=True)) if len(cells) == len(names) else len(names)
+    except csv.Error as error:  # of a quote that nobody closes, the reader itself would name the end of the file
+        problems.append(Problem(read + 1, f"this is not CSV: {error}"))
 
 
-def _line(number: int, values: dict[str, str], queue: str) -> Line:
+def _line(number: int, values: dict[str, str] | int, queue: str) -> Line:
     """Raises ValueError or a TenantSlotsError for what is wrong with it."""
-    if None in values or None in values.values():
-        raise ValueError(f"it has not as many columns as the head, {len(values.keys() - {None})}")
+    if isinstance(values, int):
+        raise ValueError(f"it has not as many columns as the head, {values}")
     tenant = tenants.require_tenant(values[TENANT].strip())
     if not tenant:
         raise ValueError("the tenant is missing")

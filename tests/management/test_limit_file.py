@@ -148,9 +148,17 @@ def test_a_file_without_its_head_is_refused(plans: Any, text: str) -> None:
     assert "line 1: the head of the file must name the column" in refused(plans, text)
 
 
-@pytest.mark.parametrize("text", ['tenant,limit\n"acme,4\n', 'tenant,limit\n"ac"me,4\n'])
-def test_what_is_not_csv_is_refused(plans: Any, text: str) -> None:
-    assert "this is not CSV" in refused(plans, text)
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('"tenant" , limit\nacme,4\n', 1),
+        ('tenant,limit\n"ac"me,4\n', 2),
+        ('tenant,limit\nbeta,4\n\n"acme,4\n', 4),
+        ('tenant,limit\n"acme,4\nbeta,4\ngamma,4\n', 2),
+    ],
+)
+def test_what_is_not_csv_is_refused_by_the_line_where_it_begins(plans: Any, text: str, line: int) -> None:
+    assert f"line {line}: this is not CSV" in refused(plans, text)
 
 
 def test_a_file_that_is_not_utf8_or_missing_is_refused(plans: Any) -> None:
