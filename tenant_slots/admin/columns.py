@@ -60,7 +60,7 @@ class QueueColumns(QueueConcern):
     @admin.display(description=_("tenant"), ordering="tenant")
     def tenant_name(self, row: TenantQueue) -> Any:
         # <bdi> keeps the marks of a right-to-left name from turning its surroundings round.
-        name, plan = row.tenant or _("no tenant"), getattr(row, "plan", "")
+        name, plan = words.tenant(row), getattr(row, "plan", "")
         named = format_html('<bdi class="slots-name">{}</bdi><small class="slots-queue">{}</small>', name, row.queue)
         return format_html('{} <bdi class="slots-plan">{}</bdi>', named, plan) if plan else named
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from django.contrib import admin
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots.admin import arguments
+from tenant_slots.admin import arguments, words
 from tenant_slots.admin.words import moment
 from tenant_slots.models import TenantJob
 
@@ -16,7 +15,7 @@ from tenant_slots.models import TenantJob
 class JobFields:
     @admin.display(description=_("tenant"))
     def tenant(self, job: TenantJob) -> str:
-        return job.tenant_queue.tenant or gettext("no tenant")
+        return words.tenant(job.tenant_queue)
 
     @admin.display(description=_("queue"))
     def queue(self, job: TenantJob) -> str:

@@ -46,6 +46,14 @@ def state_of(job: TenantJob) -> Any:
     return STATES_OF_JOBS.get(job.state, job.state)
 
 
+def tenant(row: TenantQueue) -> str:
+    """Quoted where there is nothing to see of it, as of a space, so that a link has something to click."""
+    if not row.tenant:
+        return gettext("no tenant")
+    is_seen = any(mark.isprintable() and not mark.isspace() for mark in row.tenant)
+    return row.tenant if is_seen else repr(row.tenant)
+
+
 def moment(time: datetime) -> str:
     return _with_zone(formats.date_format(timezone.localtime(time), "SHORT_DATETIME_FORMAT"), time)
 

@@ -99,6 +99,16 @@ def test_a_tenants_name_is_shown_as_text_on_every_page(boss: Client) -> None:
         assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page, url
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"), [(" ", "&#x27; &#x27;"), ("\u200b\t", "&#x27;\\u200b\\t&#x27;"), ("a b", "a b")]
+)
+def test_a_tenant_of_whose_name_nothing_can_be_seen_is_quoted(boss: Client, name: str, shown: str) -> None:
+    """Or the link to it would have nothing to click."""
+    waiting_job(tenant_queue(name))
+    assert f'<bdi class="slots-name">{shown}</bdi>' in boss.get(QUEUES).content.decode()
+    assert f'<td class="field-for_whom">{shown}</td>' in boss.get(JOBS).content.decode()
+
+
 @committing
 def test_a_tenants_name_is_shown_as_text_in_messages(boss: Client) -> None:
     row = tenant_queue(HOSTILE)
