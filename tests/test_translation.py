@@ -72,6 +72,13 @@ def test_every_text_is_translated_with_the_same_placeholders() -> None:
             assert set(PLACEHOLDER.findall(text)) == set(PLACEHOLDER.findall(source)), source
 
 
+@pytest.mark.parametrize(("word", "german"), [("backlog", "Rückstau")])
+def test_one_thing_has_one_word_in_german_too(word: str, german: str) -> None:
+    with_it = [translated for source, translated in entries() if word in source.lower()]
+    assert with_it
+    assert [text for translated in with_it for text in translated if german.lower() not in text.lower()] == []
+
+
 def test_the_compiled_messages_match_their_source() -> None:
     with (MESSAGES / "django.mo").open("rb") as compiled:
         catalog = gettext.GNUTranslations(compiled)
