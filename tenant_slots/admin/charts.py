@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from django.utils.formats import number_format
+
 HEIGHT = 24
 """Of a row's little chart, in its own units; its width is a unit a point."""
 
@@ -100,10 +102,11 @@ class Chart:
     @property
     def top(self) -> float:
         """Of the axis: the next number that is easily read."""
-        if self.unit == SECONDS and self.highest > LONG_TIMES[0]:
-            return next((time for time in LONG_TIMES if time >= self.highest), self.highest)
         magnitude: float = 10 ** math.floor(math.log10(self.highest))
-        return next(step * magnitude for step in ROUND if step * magnitude > self.highest * 0.999)
+        top = next(step * magnitude for step in ROUND if step * magnitude > self.highest * 0.999)
+        if self.unit == SECONDS and top > LONG_TIMES[0]:
+            return next((time for time in LONG_TIMES if time >= self.highest), self.highest)
+        return top
 
     @property
     def axis(self) -> list[str]:
@@ -141,10 +144,10 @@ class Chart:
 
 
 def figure(value: float | None) -> str:
-    """Two digits of what is below ten, and whole numbers above: nobody reads more."""
+    """In the viewer's language: two digits of what is below ten, and whole numbers above. Nobody reads more."""
     if value is None:
         return ""
-    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+    return number_format(f"{value:.0f}" if value >= 10 else f"{value:.2g}")
 
 
 def _y(value: float, highest: float, height: int) -> str:

@@ -16,7 +16,7 @@ from django.db import connection
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
-from django.utils import timezone
+from django.utils import timezone, translation
 from rq.suspension import resume, suspend
 
 import tests.jobs  # noqa: F401  the task is known once its module is imported
@@ -371,6 +371,8 @@ def test_steps_have_gaps_too() -> None:
         (32_075, "", ["40000", "20000", "0"]),
         (0.3, "s", ["0.4 s", "0.2 s", "0"]),
         (47, "s", ["50 s", "25 s", "0"]),
+        (51, "s", ["60 s", "30 s", "0"]),
+        (61, "s", ["2 min", "1 min", "0"]),
         (570, "s", ["10 min", "5 min", "0"]),
         (7000, "s", ["2 h", "1 h", "0"]),
         (10**6, "s", ["278 h", "139 h", "0"]),
@@ -378,6 +380,14 @@ def test_steps_have_gaps_too() -> None:
 )
 def test_an_axis_ends_at_a_number_that_is_easily_read(highest: float, unit: str, axis: list[str]) -> None:
     assert Chart("x", ["then", "now"], [Series("n", "css", [None, highest])], unit=unit).axis == axis
+
+
+def test_the_figures_of_a_chart_are_in_the_viewers_language() -> None:
+    chart = Chart("x", ["then", "now"], [Series("n", "css", [0.25, 0.3])], unit="s")
+    with translation.override("de"):
+        assert (chart.axis, chart.top_label) == (["0,4 s", "0,2 s", "0"], "0,3 s")
+        assert chart.table() == [("now", ["0,3"]), ("then", ["0,25"])]
+        assert chart.lines() == [("css", "0,37.5 1,25")], "SVG has points in all languages"
 
 
 def test_an_axis_has_times_and_the_chart_its_marks(viewer: Client) -> None:
