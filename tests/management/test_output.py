@@ -15,9 +15,11 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import OperationalError
 
+from tenant_slots import signals
 from tenant_slots.management.commands import slots_status, slots_sweep
 from tenant_slots.models import TenantQueue
 from tenant_slots.repair import doctor, steps
+from tenant_slots.tenants import TENANTS_AT_ONCE
 from tests.factories import tenant_queue, waiting_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -157,6 +159,23 @@ def test_wrong_lines_of_a_file_are_an_error_that_nobody_need_read(tmp_path: Path
     plans.write_text("tenant,limit\nacme,many\n")
     with pytest.raises(CommandError, match="1 line is wrong"):
         call_command("slots_limit", "--queue", "imports", "--tenant-file", str(plans), stderr=nobody_of_errors)
+
+
+def test_each_change_of_a_file_is_told_of_before_the_next_ones_are_made(tmp_path: Path) -> None:
+    """At once also to a pipe, which Python gives some kilobytes together."""
+    plans, pipe, told_before = plans_of(tmp_path, TENANTS_AT_ONCE + 1), io.BytesIO(), []
+
+    def listen(*, tenant_queue: TenantQueue, **_: Any) -> None:
+        told_before.append(pipe.getvalue().decode().count("\n"))
+
+    signals.limit_changed.connect(listen)
+    try:
+        with io.TextIOWrapper(pipe, encoding="utf-8") as stream:
+            call_command("slots_limit", "--queue", "imports", "--tenant-file", str(plans), stdout=stream)
+    finally:
+        signals.limit_changed.disconnect(listen)
+    assert len(told_before) == TENANTS_AT_ONCE + 1
+    assert told_before[-1] == TENANTS_AT_ONCE
 
 
 def plans_of(directory: Path, number: int) -> Path:

@@ -68,7 +68,7 @@ class Command(BaseCommand):
         if dry_run:
             self._print(difference, problems, as_json, dry_run)
             return
-        tell = _be_silent if as_json else self._tell
+        tell = _be_silent if as_json else self._tell_now
         applied = limit_file.apply(difference, file_queue, by=by, reason=reason, tell=tell)
         self._print(applied.done, applied.problems, as_json, dry_run)
         if applied.away_at is not None:
@@ -82,6 +82,11 @@ class Command(BaseCommand):
         else:
             text = f"{one.tenant}: new, {one.max_job}"
         self._out.write(printable(text))
+
+    def _tell_now(self, one: Changed | Line) -> None:
+        """A pipe or a file would get hundreds of them at once, and none of the last ones if the command is killed."""
+        self._tell(one)
+        self._out.flush()
 
     def _print(self, difference: Difference, problems: list[Problem], as_json: bool, dry_run: bool) -> None:
         if as_json:
