@@ -46,6 +46,11 @@ HAS_ENDED = " ended"
 LATE_SECONDS = 10
 """For which RQ's scheduler may take at most to enqueue what it has read, of a thousand jobs at once."""
 
+MOST_OTHERS = 20
+"""Times of other deliveries that are kept as one begins: many more than are on their way at once. The row of a function
+that raises `TenantBusy` begins again and again.
+"""
+
 NO_RETRIES = "-"
 
 
@@ -93,7 +98,8 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
 
     Two times where it was enqueued again after this delivery was taken, and before it began: one that follows may say
     either, as RQ writes back at the end of a run what it has read before. Another call under the id, which this
-    delivery knows nothing of, is to run after this one.
+    delivery knows nothing of, is to run after this one. What others have said of the row stays, also where their run
+    has ended by now and this delivery is too late to begin.
 
     One that was put off and has come before, as somebody has enqueued it, is not brought back by RQ's scheduler too;
     what somebody else has scheduled is for another time. All is one transaction, for which the record must be as it was
@@ -110,7 +116,7 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
             return
         times = sorted({own.enqueued, ended, latest if made == own.made else ""} - {""})
         retries_left = NO_RETRIES if rq_job.retries_left is None else str(rq_job.retries_left)
-        others = before.split()[2:] if before.startswith(str(uuid)) and not before.endswith(HAS_ENDED) else []
+        others = before.removesuffix(HAS_ENDED).split()[2:][-MOST_OTHERS:] if before.startswith(str(uuid)) else []
         run = " ".join([str(uuid), retries_left, *others, *times])
         is_still_put_off = _is_still_put_off(rq_job)
         pipeline.multi()

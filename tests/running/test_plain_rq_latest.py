@@ -285,6 +285,53 @@ def test_a_call_whose_delivery_finds_that_one_of_the_call_before_has_just_begun_
     assert (queue.scheduled_job_registry.count, counters_match()) == (0, True)
 
 
+@pytest.mark.parametrize("is_of_the_last", [True, False])
+def test_a_delivery_that_says_that_its_row_is_its_own_when_another_one_has_run_with_that_loses_and_doubles_nothing(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, is_of_the_last: bool
+) -> None:
+    """Both have found the slot that the row has. The faster one has begun and ended before the other says so."""
+    belong_to = rq_copies.belong_to
+
+    def too_late(uuid: UUID, rq_job: Job) -> None:
+        monkeypatch.undo()
+        if is_of_the_last:
+            other = before
+            belong_to(uuid, other)
+            assert slots.start(TenantJob.objects.get(), another_process())
+            end_run(TenantJob.objects.get(), state=State.FINISHED)
+            beside.has_ended(other, TenantJob.objects.get())
+        else:
+            enqueue(queue, meets, "second", history)
+            work_once(queue)
+        belong_to(uuid, rq_job)
+
+    before = enqueue(queue, meets, "first", history)
+    if is_of_the_last:
+        before = Job.fetch("nightly", queue.connection)
+        enqueue(queue, meets, "second", history)
+        queue.pop_job_id()
+    monkeypatch.setattr(rq_copies, "belong_to", too_late)
+    work_once(queue)
+    queue.push_job_id("nightly")
+    work()
+    assert history.started() == ["second"]
+    assert (queue.scheduled_job_registry.count, in_rq(), counters_match()) == (0, 0, True)
+
+
+def test_rqs_record_of_a_job_that_begins_again_and_again_does_not_grow_for_ever(queue: Queue) -> None:
+    """As one that raises `TenantBusy` does."""
+    tenant_queue("acme", max_job=0)
+    rq_job = queue.enqueue(meets, "acme", "poll", "")
+    work()
+    job, length = TenantJob.objects.get(), 0
+    for _ in range(3):
+        length = queue.connection.hstrlen(rq_job.key, rq_copies.RUN)
+        for _ in range(rq_copies.MOST_OTHERS):
+            rq_copies.belong_to(job.uuid, rq_job)
+            beside.has_ended(rq_job, job)
+    assert queue.connection.hstrlen(rq_job.key, rq_copies.RUN) == length > 0
+
+
 @pytest.mark.parametrize("is_replaced", [True, pytest.param(False, id="control")])
 def test_a_copy_runs_nothing_where_another_one_has_run_since_it_asked_and_another_call_was_enqueued(
     queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, is_replaced: bool
