@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 from uuid import UUID
 
+from django.db import Error
 from django_rq.queues import get_result_ttl
 from redis.client import Pipeline
 from rq import Queue
@@ -293,7 +294,8 @@ def _bring_forward(job: TenantJob, given_up: list[GivenUp]) -> None:
     """Move a job that deferred itself to the end of its queue, unless RQ has forgotten it, or it has ended there.
 
     It may not be in the scheduled registry yet: RQ writes it there a few milliseconds after the job has returned. Or
-    not any more: RQ's scheduler has just taken it, and it finds its slot taken for it when it runs.
+    not any more: RQ's scheduler has just taken it, and it finds its slot taken for it when it runs. What is there once
+    it has begun is another run of it, which its function has scheduled or which waits for its end.
     """
     for pause in DEFER_PAUSES:
         try:
@@ -311,7 +313,7 @@ def _bring_forward(job: TenantJob, given_up: list[GivenUp]) -> None:
 
 
 def _brought_forward(queue: Queue, job: TenantJob) -> CameOf | None:
-    """Or what came of it in RQ.
+    """Or what came of it in RQ, if it has not begun meanwhile.
 
     Raises:
         NoSuchJobError: RQ has forgotten it.
@@ -330,17 +332,29 @@ def _brought_forward(queue: Queue, job: TenantJob) -> CameOf | None:
 def _move_to_list(queue: Queue, job: TenantJob, pipeline: Pipeline) -> Job | None:
     """As RQ's registry requeues it (2.12), but not over another call that somebody enqueues meanwhile under its id.
 
-    What RQ has of it, where it is not scheduled; else None.
+    What RQ has of it, where it is neither scheduled nor has begun; else None.
     """
     registry = queue.scheduled_job_registry
     rq_job: Job = registry.job_class.fetch(job.last_rq_id, queue.connection, queue.serializer)
-    if pipeline.zscore(registry.key, rq_job.id) is None:
-        return rq_job
+    due = pipeline.zscore(registry.key, rq_job.id)
+    if not rq_copies.is_entry_of_put_off(due):
+        if _may_have_begun(job):
+            return None
+        if due is None:
+            return rq_job
     pipeline.multi()
     pipeline.zrem(registry.key, rq_job.id)
     rq_job.started_at = rq_job.ended_at = None
     Queue(rq_job.origin, connection=queue.connection, serializer=queue.serializer)._enqueue_job(rq_job, pipeline)
     return None
+
+
+def _may_have_begun(job: TenantJob) -> bool:
+    """Whether somebody runs it, or has, or the database cannot say: RQ's scheduler and a sweep are left then."""
+    try:
+        return not TenantJob.objects.queued().filter(pk=job.pk).exists()
+    except Error:
+        return True
 
 
 def tolerant(action: Callable[[Queue], T], job: TenantJob) -> T | None:

@@ -156,7 +156,11 @@ def has_not_begun(rq_job: Job) -> None:
 
 
 def _is_still_put_off(rq_job: Job) -> bool:
-    due = rq_job.connection.zscore(_scheduled(rq_job), rq_job.id)
+    return is_entry_of_put_off(rq_job.connection.zscore(_scheduled(rq_job), rq_job.id))
+
+
+def is_entry_of_put_off(due: float | None) -> bool:
+    """Whether what RQ has scheduled for then is a job that we have put off, and that has not begun since."""
     return due is not None and due % 1 == FRACTION
 
 

@@ -11,7 +11,7 @@ import pytest
 from rq import Callback, Queue, Retry
 from rq.job import Job, JobStatus
 
-from tenant_slots import rq_copies
+from tenant_slots import dispatch, rq_copies
 from tenant_slots.models import State, TenantJob
 from tenant_slots.running import beside, deliveries, plain_rq
 from tests import jobs
@@ -221,6 +221,39 @@ def test_a_function_that_schedules_its_own_next_run_by_its_id_goes_on(
     make_due(queue, rq_job)
     work()
     assert history.started() == ["poll"] * (2 + (anew in order))
+
+
+@pytest.mark.parametrize(("how", "is_over"), [(copy, False), (schedules_itself, False), (schedules_itself, True)])
+@pytest.mark.parametrize("is_known", [True, pytest.param(False, id="control")])
+def test_what_is_scheduled_of_a_job_that_has_begun_is_not_brought_forward_for_its_turn(
+    queue: Queue,
+    history: History,
+    monkeypatch: pytest.MonkeyPatch,
+    how: Callable[[Job], None],
+    is_over: bool,
+    is_known: bool,
+) -> None:
+    """Who has given it a slot looks for it among RQ's scheduled jobs for a third of a second, while RQ's scheduler has
+    taken it from there, and a worker begins with it.
+    """
+    if not is_known:
+        monkeypatch.setattr(dispatch, "_may_have_begun", lambda job: False)
+
+    def look_for_it(rq_job: Job) -> None:
+        job = TenantJob.objects.get()
+        dispatch.push([job])
+        if job.state == State.RUNNING and queue.pop_job_id():
+            other_delivery(rq_job, is_anew=rq_copies.is_told_since(job.uuid, rq_job))
+
+    meanwhile.append(how if is_over else both(how, look_for_it))
+    rq_job = queue.enqueue(meets, "acme", "once", history.path)
+    work_once(queue)
+    if is_over:
+        look_for_it(rq_job)
+    work()
+    assert history.started() == ["once"] * (1 if is_known else 2)
+    assert len(scheduled(queue)) == int(is_known and how is schedules_itself)
+    assert counters_match()
 
 
 def test_so_does_one_of_which_a_copy_came_whose_end_nobody_tells(
