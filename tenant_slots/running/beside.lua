@@ -22,6 +22,10 @@ local function entry(queue) return redis.call('ZSCORE', SCHEDULED .. queue, id) 
 
 local function is_ours(scheduled) return scheduled and scheduled:find(FRACTION) end
 
+local function take_back(queue)
+  if is_ours(entry(queue)) then redis.call('ZREM', SCHEDULED .. queue, id) end
+end
+
 local function push(queue) redis.call('RPUSH', LIST .. queue, id) end
 
 function operations.comes_back(kind, due, queue)
@@ -42,6 +46,7 @@ function operations.comes_back(kind, due, queue)
   else
     due = '-'
   end
+  if before and queue_before ~= queue then take_back(queue_before) end
   redis.call('HSET', record, AGAIN, run .. ' ' .. kind .. ' ' .. due .. ' ' .. queue)
 end
 
@@ -65,7 +70,7 @@ end
 
 -- Somebody has deleted the job since, and with it the call that was to come back.
 local function ends_unmarked(queue)
-  if is_ours(entry(queue)) and not redis.call('HGET', record, AGAIN) then redis.call('ZREM', SCHEDULED .. queue, id) end
+  if not redis.call('HGET', record, AGAIN) then take_back(queue) end
 end
 
 function operations.has_ended(retries_left, queue)
@@ -75,7 +80,7 @@ function operations.has_ended(retries_left, queue)
   local kind, due, waits_in = marked()
   if kind == 'copy' then ends_copy(due, waits_in) end
   if kind == 'anew' then starts_anew(due, waits_in) end
-  if not kind then ends_unmarked(queue) end
+  if waits_in ~= queue then ends_unmarked(queue) end
 end
 
 function operations.had_ended(queue)

@@ -45,6 +45,12 @@ def anew(rq_job: Job) -> None:
     other_delivery(rq_job, is_anew=True)
 
 
+def is_forgotten(rq_job: Job) -> None:
+    """It waited in that one, and somebody has deleted it since."""
+    anew(rq_job)
+    Job.fetch(rq_job.id, rq_job.connection).delete()
+
+
 def schedules_itself(rq_job: Job) -> None:
     queue = django_rq.get_queue("imports")
     queue.enqueue_in(timedelta(hours=1), rq_job.func_name, *rq_job.args, job_id=rq_job.id)
@@ -89,6 +95,33 @@ def test_it_goes_to_the_queue_of_rq_that_it_was_enqueued_in(queue: Queue, histor
     queue.enqueue(meets, "acme", "nightly", history.path)
     work_once(queue)
     assert (scheduled(queue), scheduled(other), in_rq(), in_rq("reports")) == ({}, {}, 0, 1)
+
+
+@pytest.mark.parametrize("before", [copy, is_forgotten])
+@pytest.mark.parametrize("is_told", [True, False])
+def test_it_comes_back_once_where_another_delivery_waits_in_another_queue(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, before: Callable[[Job], None], is_told: bool
+) -> None:
+    """RQ's scheduler has an entry for each queue of RQ. One of a job that was deleted is told where its run ends."""
+    other = django_rq.get_queue("reports")
+
+    def anew_elsewhere(rq_job: Job) -> None:
+        before(rq_job)
+        other.enqueue(meets, *rq_job.args, job_id=rq_job.id)
+        assert other.pop_job_id() == rq_job.id
+        assert list(scheduled(queue)) == [rq_job.id]
+        other_delivery(rq_job, is_anew=True)
+
+    if not is_told:
+        monkeypatch.setattr(beside, "has_ended", lambda *_: None)
+    meanwhile.append(anew_elsewhere)
+    rq_job = queue.enqueue(meets, "acme", "nightly", history.path)
+    work_once(queue)
+    assert list(scheduled(queue)) == [rq_job.id] * (before is is_forgotten and not is_told)
+    assert (list(scheduled(other)), in_rq("reports")) == (([], 1) if is_told else ([rq_job.id], 0))
+    work()
+    assert history.started() == ["nightly"] * (1 + is_told)
+    assert counters_match()
 
 
 def test_what_was_enqueued_anew_comes_back_though_nobody_tells_the_end_of_the_run(
