@@ -98,8 +98,8 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
 
     Two times where it was enqueued again after this delivery was taken, and before it began: one that follows may say
     either, as RQ writes back at the end of a run what it has read before. Another call under the id, which this
-    delivery knows nothing of, is to run after this one. What others have said of the row stays, also where their run
-    has ended by now and this delivery is too late to begin.
+    delivery knows nothing of, is to run after this one, also where it has been put off. What others have said of the
+    row stays, also where their run has ended by now and this delivery is too late to begin.
 
     One that was put off and has come before, as somebody has enqueued it, is not brought back by RQ's scheduler too;
     what somebody else has scheduled is for another time. All is one transaction, for which the record must be as it was
@@ -114,11 +114,12 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
         made, latest, ended, before = _texts(rq_job, "created_at", "enqueued_at", PUT_OFF, RUN)
         if not latest:
             return
-        times = sorted({own.enqueued, ended, latest if made == own.made else ""} - {""})
+        is_own = made == own.made
+        times = sorted({own.enqueued, *([ended, latest] if is_own else [])} - {""})
         retries_left = NO_RETRIES if rq_job.retries_left is None else str(rq_job.retries_left)
         others = before.removesuffix(HAS_ENDED).split()[2:][-MOST_OTHERS:] if before.startswith(str(uuid)) else []
         run = " ".join([str(uuid), retries_left, *others, *times])
-        is_still_put_off = _is_still_put_off(rq_job)
+        is_still_put_off = is_own and _is_still_put_off(rq_job)
         pipeline.multi()
         pipeline.hset(rq_job.key, mapping={RUN: run, "ended_at": ""})
         if is_still_put_off:

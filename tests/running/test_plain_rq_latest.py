@@ -318,6 +318,33 @@ def test_a_delivery_that_says_that_its_row_is_its_own_when_another_one_has_run_w
     assert (queue.scheduled_job_registry.count, in_rq(), counters_match()) == (0, 0, True)
 
 
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_slow_delivery_of_a_call_that_was_replaced_leaves_the_other_one_put_off(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, begins: bool
+) -> None:
+    """It has found the slot that their row had before its tenant got a lower limit."""
+    row = tenant_queue("acme", max_job=0)
+    enqueue(queue, meets, "first", history)
+    slow = Job.fetch("nightly", queue.connection)
+    enqueue(queue, meets, "second", history)
+    work()
+    job = TenantJob.objects.get()
+    rq_copies.belong_to(job.uuid, slow)
+    if begins:
+        monkeypatch.setattr(dispatch, "DEFER_PAUSES", ())
+        row.set_limit(1)
+        assert slots.start(TenantJob.objects.get(), another_process())
+        end_run(TenantJob.objects.get(), state=State.FINISHED)
+        beside.has_ended(slow, job)
+        make_due(queue, slow)
+    else:
+        rq_copies.has_not_begun(slow)
+        row.set_limit(1)
+    work()
+    assert history.started() == ["second"]
+    assert (queue.scheduled_job_registry.count, in_rq(), counters_match()) == (0, 0, True)
+
+
 def test_rqs_record_of_a_job_that_begins_again_and_again_does_not_grow_for_ever(queue: Queue) -> None:
     """As one that raises `TenantBusy` does."""
     tenant_queue("acme", max_job=0)
