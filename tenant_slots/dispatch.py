@@ -199,22 +199,20 @@ def is_ours(rq_job_id: str) -> bool:
 
 
 def push_again(job: TenantJob) -> CameOf | None:
-    """Push a plain RQ job that its list lost, unless it has ended in RQ: what came of it.
+    """Push a plain RQ job that its list lost, unless it has begun since, or has ended in RQ: what came of it there.
 
     Raises:
         NoSuchJobError: RQ does not know it any more; its arguments were only in Redis.
         RedisError: Redis cannot be asked.
     """
     with queue_directory.reaching(job.rq_queue_name) as queue:
-        rq_job = None
-        with suppress(*NO_SUCH_JOB):
-            rq_job = queue.fetch_job(job.last_rq_id)
-        if rq_job is None:
-            raise NoSuchJobError
-        if not queue.scheduled_job_registry.remove(rq_job) and (came_of := _ended_in_rq(rq_job, job)):
-            return came_of
-        queue.push_job_id(rq_job.id)
-        return None
+        try:
+            return _brought_forward(queue, job)
+        except InvalidJobOperation:
+            queue.push_job_id(job.last_rq_id)
+            return None
+        except NO_SUCH_JOB:
+            raise NoSuchJobError from None
 
 
 def _ended_in_rq(rq_job: Job, job: TenantJob) -> CameOf | None:
