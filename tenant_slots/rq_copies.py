@@ -38,7 +38,7 @@ SEEN = "tenant_slots_copies_of_seen"
 """Attribute of a delivery: what its record says of a run, as this delivery has read it."""
 
 CLAIM = "tenant_slots_copies_of_claim"
-"""Attribute of a delivery that begins: the times that it has added to what the record says of a run."""
+"""Attribute of a delivery that begins: its row, and the times that it has added to what the record says of that."""
 
 HAS_ENDED = " ended"
 """See ``running/beside.lua``."""
@@ -125,7 +125,7 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
         if is_still_put_off:
             pipeline.zrem(_scheduled(rq_job), rq_job.id)
         rq_job.ended_at = None  # what is read of the job from now on has not been put off
-        setattr(rq_job, CLAIM, times)
+        setattr(rq_job, CLAIM, (str(uuid), times))
 
     rq_job.connection.transaction(note, rq_job.key)
 
@@ -133,17 +133,20 @@ def belong_to(uuid: UUID, rq_job: Job) -> None:
 def has_not_begun(rq_job: Job) -> None:
     """This delivery has said that the row stands for it, and did not begin: only what others have said of it counts.
 
-    They may be of another call that was enqueued under the id a moment before, so that this one is to run after it.
+    They may be of another call that was enqueued under the id a moment before, so that this one is to run after it. Or
+    another delivery of this one has begun meanwhile, with a row of its own.
 
     Raises:
         RedisError: Redis cannot be asked.
     """
-    claim = vars(rq_job).pop(CLAIM, [])
+    uuid, times = vars(rq_job).pop(CLAIM, ("", []))
 
     def take_back(pipeline: Pipeline) -> None:
         (run,) = _texts(rq_job, RUN)
+        if not run.startswith(uuid):
+            return
         words = run.split()
-        for time in claim:
+        for time in times:
             if time in words:
                 words.remove(time)
         noted = _noted(" ".join(words))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import django_rq
 import pytest
@@ -316,6 +316,21 @@ def test_a_delivery_that_says_that_its_row_is_its_own_when_another_one_has_run_w
     work()
     assert history.started() == ["second"]
     assert (queue.scheduled_job_registry.count, in_rq(), counters_match()) == (0, 0, True)
+
+
+def test_a_delivery_that_is_too_late_to_begin_takes_back_nothing_of_another_one_that_has_a_row_of_its_own(
+    queue: Queue, history: History
+) -> None:
+    """It would say that nobody has begun, and have the call run once more."""
+    slow = enqueue(queue, meets, "once", history)
+    row, another_row = uuid4(), uuid4()
+    other = Job.fetch("nightly", queue.connection)
+    assert rq_copies.row_of(slow) is None
+    rq_copies.belong_to(row, slow)
+    rq_copies.belong_to(another_row, other)
+    rq_copies.has_not_begun(slow)
+    assert rq_copies.is_anothers_since(slow, rq_copies.times_of(slow))
+    assert rq_copies.row_of(other) == another_row
 
 
 @pytest.mark.parametrize("begins", [False, True])
