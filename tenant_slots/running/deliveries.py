@@ -96,7 +96,18 @@ def copy_ignored(rq_job: Job, job: TenantJob | None) -> Retry:
         if rq_copies.is_enqueued_anew(rq_job):
             rq_job.set_status(JobStatus.QUEUED)
             return _left_as_it_was(rq_job)
+        if job is not None and _is_forgotten_by_its_run(rq_job, job):
+            return _left_as_it_was(rq_job)
     return ignored(rq_job, job)
+
+
+def _is_forgotten_by_its_run(rq_job: Job, job: TenantJob) -> bool:
+    """Whether the record goes as soon as RQ has noted the end of the run, unless another call needs it.
+
+    That may be one that looks as if this run stood for it, as its delivery has not found out yet that it cannot begin.
+    """
+    status = STATUS.get(State(job.state))
+    return status is not None and not _seconds_kept(rq_job, status)
 
 
 def again(rq_job: Job) -> Retry:

@@ -285,6 +285,39 @@ def test_a_call_whose_delivery_finds_that_one_of_the_call_before_has_just_begun_
     assert (queue.scheduled_job_registry.count, counters_match()) == (0, True)
 
 
+@pytest.mark.parametrize("result_ttl", [0, 500])
+def test_a_copy_of_a_call_whose_delivery_is_just_finding_out_that_it_cannot_begin_does_not_delete_that(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, result_ttl: int
+) -> None:
+    """RQ's record says for that moment that the run of the call before, which has ended, is of this one, too."""
+    belong_to, started = rq_copies.belong_to, plain_rq._started
+    enqueue(queue, meets, "first", history, result_ttl=result_ttl)
+    before = Job.fetch("nightly", queue.connection)
+    second = enqueue(queue, meets, "second", history, result_ttl=result_ttl)
+    assert queue.pop_job_id()
+
+    def is_said_by_both(uuid: UUID, rq_job: Job) -> None:
+        belong_to(uuid, before)
+        belong_to(uuid, rq_job)
+
+    def is_slower(run: Run, job: TenantJob) -> bool:
+        monkeypatch.undo()
+        assert slots.start(job, another_process())
+        end_run(TenantJob.objects.get(), state=State.FINISHED)
+        beside.has_ended(before, job)
+        queue.push_job_id("nightly")
+        work_once(queue)
+        assert history.started() == []
+        return started(run, job)
+
+    monkeypatch.setattr(rq_copies, "belong_to", is_said_by_both)
+    monkeypatch.setattr(plain_rq, "_started", is_slower)
+    work()
+    assert history.started() == ["second"]
+    assert queue.connection.exists(second.key) == int(bool(result_ttl))
+    assert counters_match()
+
+
 @pytest.mark.parametrize("is_of_the_last", [True, False])
 def test_a_delivery_that_says_that_its_row_is_its_own_when_another_one_has_run_with_that_loses_and_doubles_nothing(
     queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, is_of_the_last: bool
