@@ -129,15 +129,8 @@ def next_ones(tenant_queue: TenantQueue, rq_queue: str, most: int) -> list[Tenan
     never come to one.
     """
     lane = overflow_queue_of(rq_queue, tenant_queue.queue)
+    reservations = RESERVATIONS.rows(pk=tenant_queue.pk) if lane else []
     if tenant_queue.max_job_per_key is None:
-        found = first_waiting(most).rows(pk=tenant_queue.pk, rq_queue=lane)
-    else:
-        heads = concurrency_keys.heads(tenant_queue, most, lane)
-        found = HEADS.rows(pks=heads) if heads else []
-    return _in_order([found, _reservations_of(tenant_queue)]) if lane else found
-
-
-def _reservations_of(tenant_queue: TenantQueue) -> list[TenantJob]:
-    """Those that no cap of a key concerns."""
-    found = RESERVATIONS.rows(pk=tenant_queue.pk)
-    return [one for one in found if tenant_queue.max_job_per_key is None or not one.key]
+        return _in_order([first_waiting(most).rows(pk=tenant_queue.pk, rq_queue=lane), reservations])
+    heads = concurrency_keys.heads(tenant_queue, most, lane, reservations)
+    return HEADS.rows(pks=heads) if heads else []

@@ -12,7 +12,7 @@ backlog is walked along, once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable
 from contextlib import closing
 
 from django.db.models import Count
@@ -36,14 +36,21 @@ MOST_KEYS = 10_000
 """Keys that are looked for one by one after that: a tenth of a second, which a walk along a million jobs takes too."""
 
 
-def heads(tenant_queue: TenantQueue, slots: int, rq_queue: str) -> list[int]:
+def heads(tenant_queue: TenantQueue, slots: int, rq_queue: str, reservations: Collection[TenantJob] = ()) -> list[int]:
     """Primary keys of the next `slots` waiting jobs that their key's cap lets go, in their order.
 
     Args:
+        tenant_queue, slots: as told.
         rq_queue: as their rows have it.
+        reservations: others that wait, which come in their order too and are not counted. A job whose key they bring to
+            its cap is passed over.
     """
     held = Counter(waiting_keys.held(tenant_queue.pk))
-    return [head.pk for head in _heads(tenant_queue, Lane(tenant_queue.pk, rq_queue), slots, held)]
+    found = _heads(tenant_queue, Lane(tenant_queue.pk, rq_queue), slots + len(reservations), held)
+    if reservations:
+        beside = [Head(-1 - one.priority, one.pk, one.key) for one in reservations]
+        found = _below_cap(tenant_queue, sorted([*found, *beside]), len(found) + len(beside), held)
+    return [head.pk for head in found]
 
 
 def is_passed_over(job: TenantJob) -> bool:

@@ -440,6 +440,9 @@ def test_a_job_that_is_put_back_may_be_the_one_that_starts_next() -> None:
     assert counters_match()
 
 
+URGENT = {"key": "ann", "priority": 1}
+
+
 def admit_and_start(row: TenantQueue, by: Owner | None = None) -> Admission:
     return slots.admit_and_start(row.pk, row.queue, by or owner(), lambda chosen: None)
 
@@ -515,6 +518,35 @@ def test_a_reservation_whose_key_is_at_its_cap_gets_none_there_either(gets_one_f
         slots.release_and_start(ends, "imports_bulk", owner("next"), lambda job: None, state=State.FINISHED)
         assert fresh(job).state == State.RUNNING
     assert fresh(reservation).state == State.WAITING
+
+
+@pytest.mark.parametrize("gets_one_from", ["a free slot", "hand to hand"])
+def test_one_whose_key_is_below_its_cap_gets_the_next_slot_there(gets_one_from: str) -> None:
+    row = tenant_queue(max_job=1, max_job_per_key=1)
+    if gets_one_from == "a free slot":
+        reservation, job = reservation_before_job(row)
+        assert slots.admit(row.pk, "imports_bulk", 1).jobs == [reservation]
+    else:
+        ends = running_job(row, owner("another"), rq_queue="imports_bulk", key="bob")
+        reservation, job = reservation_before_job(row)
+        slots.release_and_start(ends, "imports_bulk", owner("next"), lambda job: None, state=State.FINISHED)
+    assert (fresh(reservation).state, fresh(job).state) == (State.QUEUED, State.WAITING)
+    assert counters_match()
+
+
+def reservation_before_job(row: TenantQueue) -> tuple[TenantJob, TenantJob]:
+    reservation = waiting_job(row, kind=Kind.RESERVATION, key="ann")
+    return reservation, waiting_job(row, rq_queue="imports_bulk", key="bob")
+
+
+def test_jobs_of_the_key_that_it_brings_to_its_cap_are_passed_over_there() -> None:
+    row = tenant_queue(max_job=5, max_job_per_key=2)
+    reservations = [waiting_job(row, kind=Kind.RESERVATION, key="ann") for _ in range(2)]
+    anns = [waiting_job(row, rq_queue="imports_bulk", key="ann") for _ in range(3)]
+    bobs, urgent = (waiting_job(row, rq_queue="imports_bulk", **values) for values in ({"key": "bob"}, URGENT))
+    assert slots.admit(row.pk, "imports_bulk", 2).jobs == [urgent, reservations[0], bobs]
+    assert {fresh(job).state for job in (*anns, reservations[1])} == {State.WAITING}
+    assert counters_match()
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="asks PostgreSQL for its plan")
