@@ -6,6 +6,7 @@ All of it is asked while the tenant queue is locked.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain
 
 from tenant_slots import concurrency_keys, rests
@@ -21,6 +22,11 @@ from tenant_slots.statements import (
     UNTIL_TOKEN,
     first_waiting,
 )
+
+SECONDS_TO_NEXT_LOOK = 0.5
+"""After a job was gone that was about to get a slot. Not at once: a trigger of the project may keep it from getting
+one, without a word.
+"""
 
 NANOSECONDS = 10**9
 """In a second."""
@@ -108,6 +114,22 @@ def _free(tenant_queue: TenantQueue) -> int:
         return tenant_queue.free
     ((tokens,),) = TOKENS_LEFT.lists(pk=tenant_queue.pk)
     return min(tenant_queue.free, int(tokens))
+
+
+def outcome(
+    tenant_queue: TenantQueue,
+    admission: Admission,
+    chosen: list[TenantJob],
+    jobs: list[TenantJob],
+    started: TenantJob | None = None,
+) -> Admission:
+    """What came of a choice: of the chosen ones these were admitted, and that one was started.
+
+    Where one was gone by then somebody else can have its slot, and nobody has looked who that is.
+    """
+    if len(jobs) + (started is not None) < len(chosen):
+        return Admission(jobs=jobs, started=started, is_full=True, wakes_in=SECONDS_TO_NEXT_LOOK)
+    return replace(admission, jobs=jobs, started=started, wakes_in=wakes_in(tenant_queue, admission))
 
 
 def wakes_in(tenant_queue: TenantQueue, admission: Admission) -> float | None:

@@ -72,7 +72,7 @@ def start(tenant_queue: TenantQueue, taker: Taker, freed: int = 0) -> Admission:
         taker.choosing(job)
         started = moves.start_one(tenant_queue, job, taker.owner)
     elsewhere = moves.claimed(tenant_queue, [head for head in chosen if not head.starts_where_admitted])
-    return replace(admission, jobs=elsewhere, started=started, wakes_in=backlog.wakes_in(tenant_queue, admission))
+    return backlog.outcome(tenant_queue, admission, chosen, elsewhere, started)
 
 
 def start_at_once(tenant_queue: TenantQueue, taker: Taker, heads: Heads) -> Admission:

@@ -24,6 +24,7 @@ from tenant_slots.statements import (
     CLAIMED,
     GIVE_BACK,
     GIVE_BACK_THEN,
+    GIVE_TOKEN_BACK,
     TAKE,
     TAKE_AT_RATE,
     leaving,
@@ -187,7 +188,7 @@ def start_one(tenant_queue: TenantQueue, job: TenantJob, owner: Owner) -> Tenant
     """Send `starting` for a job that was counted. None: it has vanished, and is counted no more."""
     started: TenantJob | None = next(iter(together((), starting(job, owner))[0]), None)
     if started is None:
-        GIVE_BACK.update(pk=tenant_queue.pk, slots=1)
+        _uncount(tenant_queue, 1)
     else:
         started.tenant_queue = tenant_queue
     return started
@@ -196,15 +197,22 @@ def start_one(tenant_queue: TenantQueue, job: TenantJob, owner: Owner) -> Tenant
 def claimed(tenant_queue: TenantQueue, heads: list[TenantJob]) -> list[TenantJob]:
     """Mark the heads as queued; returns those that were.
 
-    The lock does not keep anybody from deleting a job's row by SQL. The slot of such a job is given back, and the sweep
-    finds who else could have it.
+    The lock keeps nobody from deleting a job's row by SQL, or from enqueueing a debounced call that moves it.
     """
     found = _claim(heads)
     if vanished := len(heads) - len(found):
-        GIVE_BACK.update(pk=tenant_queue.pk, slots=vanished)
+        _uncount(tenant_queue, vanished)
     for job in found:
         job.tenant_queue, job.state, job.attempt = tenant_queue, State.QUEUED, job.attempt + 1
     return found
+
+
+def _uncount(tenant_queue: TenantQueue, vanished: int) -> None:
+    """Of jobs that were counted so many have no slot after all, and never start with the tokens that they took."""
+    GIVE_BACK.update(pk=tenant_queue.pk, slots=vanished)
+    if tenant_queue.rate_number is not None:
+        for _ in range(vanished):
+            GIVE_TOKEN_BACK.update(pk=tenant_queue.pk)
 
 
 def _claim(heads: list[TenantJob]) -> list[TenantJob]:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from django.db.models import F
@@ -71,11 +70,7 @@ def admit(tenant_queue_id: int, rq_queue: str, most: int = 1) -> Admission:
         heads, admission = backlog.choose(tenant_queue, rq_queue, most)
         if not moves.count(tenant_queue, 0, len(heads)):
             return Admission(is_full=True)
-        return replace(
-            admission,
-            jobs=moves.claimed(tenant_queue, heads),
-            wakes_in=backlog.wakes_in(tenant_queue, admission),
-        )
+        return backlog.outcome(tenant_queue, admission, heads, moves.claimed(tenant_queue, heads))
 
 
 def admit_and_start(tenant_queue_id: int, rq_queue: str, owner: Owner, choosing: Choosing) -> Admission:

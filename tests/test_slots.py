@@ -11,7 +11,8 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from tenant_slots import moves, slots, statements
+from tenant_slots import fair_order, moves, slots, statements, transitions
+from tenant_slots.fair_order import Turn
 from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner
 from tenant_slots.releases import Admission, Release
@@ -27,6 +28,7 @@ from tests.factories import (
     waiting_job,
 )
 from tests.plans import explained
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -403,6 +405,7 @@ def test_a_job_that_vanishes_while_a_slot_is_handed_to_it_takes_none(monkeypatch
     released = slots.release_and_start(running, "imports", owner(), delete, **outcome)
     assert released.admission
     assert released.admission.started is None
+    assert released.admission.wakes_in, "somebody else may have it"
     assert fresh(row).current_job == 0
     assert counters_match()
 
@@ -718,3 +721,21 @@ def test_a_job_that_vanishes_while_it_is_admitted_takes_no_slot(monkeypatch: pyt
     assert admit(row) == [second]
     assert fresh(row).current_job == 1
     assert counters_match()
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_the_next_one_behind_it_has_its_turn_a_moment_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has fed RQ's list for a worker that waits there has left with nothing, and no sweep has come yet."""
+    row, worker, count = tenant_queue(max_job=1), "rq:worker:one of ours", moves.count
+    first, second = waiting_job(row), waiting_job(row)
+    fair_order.take(worker, [row.queue], waits=True)
+
+    def delete_then_count(*arguments: Any) -> bool:
+        TenantJob.objects.filter(pk=first.pk).delete()
+        return count(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(moves, "count", delete_then_count)
+        assert transitions.offer(row.pk, row.queue) == []
+    assert fresh(second).state == State.WAITING
+    wait_until(lambda: isinstance(fair_order.take(worker, [row.queue], waits=False)[0], Turn))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from threading import Thread
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from tenant_slots import slots
+from tenant_slots import rates, slots
+from tenant_slots.db import clock
 from tenant_slots.enqueueing import bulk, debounce, unique
 from tenant_slots.exceptions import DuplicateNotVisible
 from tenant_slots.models import HOLDING, State, TenantJob, TenantQueue
@@ -154,6 +156,23 @@ def test_one_that_gives_out_slots_finds_it_gone_too(due: TenantJob) -> None:
     assert errors == []
     assert fresh(due).state == State.SCHEDULED
     assert counters_match()
+
+
+def test_the_token_that_it_was_to_start_with_goes_back(due: TenantJob) -> None:
+    """At a low rate the call would have to wait for another one."""
+    row, rate = due.tenant_queue, rates.Rate(1, timedelta(days=1), burst=3)
+    TenantQueue.objects.filter(pk=row.pk).update(**rates.fields_of(rate))
+    errors: list[Exception] = []
+    with transaction.atomic():
+        jobs.index_shop.enqueue("acme", 2)
+        thread = meanwhile(partial(admit, row), errors)
+        wait_until(somebody_waits_for_a_lock)
+    thread.join(20)
+    assert errors == []
+    assert fresh(due).state == State.SCHEDULED
+    bucket = rates.bucket(fresh(row), clock.now())
+    assert bucket is not None
+    assert bucket.tokens == rate.burst
 
 
 def test_a_rollback_lets_the_worker_run_the_call_before(due: TenantJob) -> None:
