@@ -49,7 +49,11 @@ def heads_of(answers: list[list[TenantJob]]) -> list[TenantJob] | None:
 
 
 def _in_order(backlogs: Iterable[list[TenantJob]]) -> list[TenantJob]:
-    return sorted(chain.from_iterable(backlogs), key=lambda job: (-job.priority, job.pk))
+    return sorted(chain.from_iterable(backlogs), key=_place)
+
+
+def _place(job: TenantJob) -> tuple[int, int]:
+    return -job.priority, job.pk
 
 
 def choose(
@@ -92,10 +96,12 @@ def goes_before_none(job: TenantJob, tenant_queue: TenantQueue) -> bool:
     if not free or (job.key and concurrency_keys.is_passed_over(job)):
         return False
     enough = 1 if job.is_reservation else free
+    reservations = _reservations_beside(tenant_queue, job.rq_queue)
     if tenant_queue.max_job_per_key is None:
-        return TenantJob.objects.ahead_of(job)[:enough].count() < free
-    heads = concurrency_keys.heads(tenant_queue, enough, job.rq_queue)
-    return job.pk in heads or (len(heads) < free and job.is_reservation)
+        before = sum(_place(one) < _place(job) for one in reservations)
+        return TenantJob.objects.ahead_of(job)[:enough].count() + before < free
+    heads = concurrency_keys.heads(tenant_queue, enough, job.rq_queue, reservations)
+    return job.pk in heads[:free] or (len(heads) < free and job.is_reservation)
 
 
 def _passes_over(tenant_queue: TenantQueue) -> bool:
@@ -147,12 +153,18 @@ def wakes_in(tenant_queue: TenantQueue, admission: Admission) -> float | None:
 def next_ones(tenant_queue: TenantQueue, rq_queue: str, most: int) -> list[TenantJob]:
     """The jobs that come next in an RQ queue, whether or not slots are free.
 
-    In an overflow queue reservations are among them, which have no other: a slot that goes from job to job there would
-    never come to one.
+    In an overflow queue reservations are among them.
     """
     lane = overflow_queue_of(rq_queue, tenant_queue.queue)
-    reservations = RESERVATIONS.rows(pk=tenant_queue.pk) if lane else []
+    reservations = _reservations_beside(tenant_queue, lane)
     if tenant_queue.max_job_per_key is None:
         return _in_order([first_waiting(most).rows(pk=tenant_queue.pk, rq_queue=lane), reservations])
     heads = concurrency_keys.heads(tenant_queue, most, lane, reservations)
     return HEADS.rows(pks=heads) if heads else []
+
+
+def _reservations_beside(tenant_queue: TenantQueue, lane: str) -> list[TenantJob]:
+    """In an overflow queue those that wait in their own, and have no other: a slot that goes from job to job there
+    would never come to one. In their own queue none, where they stand in the backlog.
+    """
+    return RESERVATIONS.rows(pk=tenant_queue.pk) if lane else []

@@ -588,6 +588,22 @@ def test_a_job_whose_worker_is_here_gets_a_free_slot() -> None:
     assert counters_match()
 
 
+@pytest.mark.parametrize("cap", [None, 1])
+def test_in_an_overflow_queue_it_leaves_that_to_a_reservation_before_it(cap: int | None) -> None:
+    row = tenant_queue(max_job=2, max_job_per_key=cap)
+    before, job, after = (waiting_job(row, **values) for values in (RESERVED, PLAIN, RESERVED))
+    assert slots.admit_this(job), "a slot is free for both"
+    other = waiting_job(row, **PLAIN | {"rq_job_id": "other"})
+    assert not slots.admit_this(other)
+    assert slots.admit_this(before)
+    assert {fresh(one).state for one in (other, after)} == {State.WAITING}
+    assert counters_match()
+
+
+RESERVED: dict[str, Any] = {"kind": Kind.RESERVATION}
+PLAIN: dict[str, Any] = {"rq_queue": "imports_bulk", "rq_job_id": "plain"}
+
+
 @pytest.mark.parametrize("change", [{"paused": True}, {"max_job": 0}])
 def test_a_job_whose_worker_is_here_waits_where_none_may_start(change: dict[str, Any]) -> None:
     row = tenant_queue(**change)
