@@ -78,10 +78,11 @@ def choose(
             break
         chosen.append(head)
     may_wait = _passes_over(tenant_queue)
-    if free and not may_wait and len(heads) <= min(most, len(chosen)):  # all that waited there
+    has_all = len(heads) <= min(most, len(chosen))  # fewer than were asked for, reservations among them or not
+    if free and not may_wait and has_all:
         return chosen, Admission()
     is_shut = free <= len(chosen)
-    is_full = is_shut or (may_wait and len(heads) <= len(chosen))
+    is_full = is_shut or (may_wait and has_all)
     return chosen, Admission(
         is_full=is_full,
         is_shut=is_shut,

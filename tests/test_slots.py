@@ -19,6 +19,7 @@ from tenant_slots.releases import Admission, Release
 from tests.factories import (
     admit,
     counters_match,
+    feed_turn,
     fresh,
     many_waiting,
     owner,
@@ -174,11 +175,28 @@ def test_nor_does_it_wait_for_a_token(more: int) -> None:
     assert (len(admission.jobs), admission.is_full, admission.wakes_in is None) == (1, bool(more), not more)
 
 
-def test_whether_more_waits_behind_a_reservation_is_not_known() -> None:
-    row = tenant_queue(max_job=3)
+@pytest.mark.parametrize("cap", [None, 1])
+def test_whether_more_waits_behind_a_reservation_is_not_known(cap: int | None) -> None:
+    row = tenant_queue(max_job=3, max_job_per_key=cap)
     waiting_job(row, kind=Kind.RESERVATION), waiting_job(row), waiting_job(row)
     admission = slots.admit(row.pk, row.queue, 1)
     assert (len(admission.jobs), admission.is_full, admission.has_more) == (2, False, True)
+
+
+@pytest.mark.usefixtures("no_workers")
+@pytest.mark.parametrize("cap", [None, 1])
+def test_the_tenant_keeps_its_place_for_the_jobs_behind_that(cap: int | None) -> None:
+    row = tenant_queue(max_job=4, max_job_per_key=cap)
+    waiting = [waiting_job(row, kind=kind) for kind in (*[Kind.RESERVATION] * 3, Kind.JOB)]
+    fair_order.offer(row.queue, [(row.pk, row.share)])
+    assert turn_of_a_worker(row) == waiting[:2]
+    assert turn_of_a_worker(row) == waiting[2:]
+
+
+def turn_of_a_worker(row: TenantQueue) -> list[TenantJob]:
+    turn, _ = fair_order.take("rq:worker:one of ours", [row.queue], waits=False)
+    assert isinstance(turn, Turn)
+    return feed_turn(turn)
 
 
 @pytest.mark.parametrize("change", [{"paused": True}, {"max_job": 0}])
