@@ -1,6 +1,6 @@
 """Who of a tenant is next: the head of its backlog in an RQ queue, as far as there are slots, tokens and no rest.
 
-All of it is asked while the tenant queue is locked.
+All of it but `first_ones` is asked while the tenant queue is locked.
 """
 
 from __future__ import annotations
@@ -162,6 +162,20 @@ def next_ones(tenant_queue: TenantQueue, rq_queue: str, most: int) -> list[Tenan
         return _in_order([first_waiting(most).rows(pk=tenant_queue.pk, rq_queue=lane), reservations])
     heads = concurrency_keys.heads(tenant_queue, most, lane, reservations)
     return HEADS.rows(pks=heads) if heads else []
+
+
+def first_ones(tenant_queue: TenantQueue, lane: str, most: int) -> list[int]:
+    """Primary keys of the first `most` of those that `next_ones` gives. Without the lock, as of now.
+
+    Args:
+        lane: the RQ queue as the jobs' rows have it.
+    """
+    reservations = _reservations_beside(tenant_queue, lane)
+    if tenant_queue.max_job_per_key is not None:
+        return concurrency_keys.heads(tenant_queue, most, lane, reservations)[:most]
+    jobs = tenant_queue.jobs.backlog().filter(rq_queue=lane).values_list("priority", "pk")[:most]
+    places = [*((-priority, pk) for priority, pk in jobs), *map(_place, reservations)]
+    return [pk for _, pk in sorted(places)[:most]]
 
 
 def _reservations_beside(tenant_queue: TenantQueue, lane: str) -> list[TenantJob]:

@@ -9,14 +9,14 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from django.db import DatabaseError
 from django.db.models import F
 from django.db.models.functions import Least
 
-from tenant_slots import concurrency_keys, logs, rests, transitions
+from tenant_slots import backlog, concurrency_keys, logs, rests, transitions
 from tenant_slots.db.clock import DatabaseNow, in_seconds
 from tenant_slots.db.compiled import among
 from tenant_slots.exceptions import InvalidOption
@@ -187,13 +187,7 @@ def _first_ones(row: TenantQueue, jobs: TenantJobQuerySet) -> list[int]:
     if not row.free or rests.seconds_left(row):
         return []
     rq_queues = jobs.order_by().values_list("rq_queue", flat=True).distinct()
-    return [pk for rq_queue in rq_queues for pk in _heads(row, rq_queue)]
-
-
-def _heads(row: TenantQueue, rq_queue: str) -> Iterable[int]:
-    if row.max_job_per_key is None:
-        return row.jobs.backlog().filter(rq_queue=rq_queue).values_list("pk", flat=True)[: row.free]
-    return concurrency_keys.heads(row, row.free, rq_queue)
+    return [pk for rq_queue in rq_queues for pk in backlog.first_ones(row, rq_queue, row.free)]
 
 
 def _defer(job: TenantJob, policy: Reschedule) -> None:

@@ -17,7 +17,7 @@ from rq.job import JobStatus
 from tenant_slots import Reschedule, exceptions, signals, slots, tenant_job, transitions
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.interruptions import EndedAtOnce
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tenant_slots.releases import Admission
 from tenant_slots.repair import asking, steps, sweeper, turns
 from tenant_slots.repair.contact import Contact
@@ -231,6 +231,20 @@ def test_what_waits_for_workers_of_another_queue_turns_no_job_away(of_keys: dict
         waiting_job(row, rq_queue="imports_slow")
     many = jobs.only_now.enqueue_many([(("acme",), {})] * 3)
     assert [fresh(job).state for job in many] == [State.QUEUED, State.WAITING, State.CANCELED]
+
+
+@pytest.mark.parametrize("of_keys", [{}, {"max_job_per_key": 3}], ids=["no limit per key", "a limit per key"])
+@pytest.mark.parametrize(("priority", "second"), [(0, State.CANCELED), (1, State.WAITING)])
+def test_a_slot_in_an_overflow_queue_is_for_the_reservation_before_a_job(
+    of_keys: dict[str, int], priority: int, second: State
+) -> None:
+    """Which gets it as soon as a worker of that queue looks."""
+    row = tenant_queue(max_job=2, **of_keys)
+    waiting_job(row, kind=Kind.RESERVATION)
+    there = {"tenant_queue": row, "task": "tests.jobs.only_now", "rq_queue": "imports_slow", "priority": priority}
+    many = [TenantJob.objects.create(**there) for _ in range(2)]
+    on_busy.turn_away(row.pk, many)
+    assert [fresh(job).state for job in many] == [State.WAITING, second]
 
 
 def test_a_process_that_does_not_know_the_function_lets_it_wait() -> None:
