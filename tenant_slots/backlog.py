@@ -96,13 +96,28 @@ def goes_before_none(job: TenantJob, tenant_queue: TenantQueue) -> bool:
     free = _free(tenant_queue)
     if not free or (job.key and concurrency_keys.is_passed_over(job)):
         return False
-    enough = 1 if job.is_reservation else free
+    if job.is_reservation:
+        return _reservation_goes_before_none(job, tenant_queue, free)
     reservations = _reservations_beside(tenant_queue, job.rq_queue)
     if tenant_queue.max_job_per_key is None:
-        before = sum(_place(one) < _place(job) for one in reservations)
-        return TenantJob.objects.ahead_of(job)[:enough].count() + before < free
-    heads = concurrency_keys.heads(tenant_queue, enough, job.rq_queue, reservations)
-    return job.pk in heads[:free] or (len(heads) < free and job.is_reservation)
+        jobs = TenantJob.objects.ahead_of(job)[:free].count()
+        return jobs + _number_before(job, reservations) < free
+    return job.pk in concurrency_keys.heads(tenant_queue, free, job.rq_queue, reservations)[:free]
+
+
+def _reservation_goes_before_none(reservation: TenantJob, tenant_queue: TenantQueue, free: int) -> bool:
+    """As `goes_before_none`, where of the jobs that wait for a worker only the next one could have a slot now. Of the
+    reservations each could.
+    """
+    reservations = RESERVATIONS.rows(pk=tenant_queue.pk)
+    if tenant_queue.max_job_per_key is None:
+        jobs = TenantJob.objects.ahead_of(reservation).jobs()[:1].count()
+        return jobs + _number_before(reservation, reservations) < free
+    return reservation.pk in concurrency_keys.heads_of(tenant_queue, reservations)[:free]
+
+
+def _number_before(job: TenantJob, reservations: list[TenantJob]) -> int:
+    return sum(_place(one) < _place(job) for one in reservations)
 
 
 def _passes_over(tenant_queue: TenantQueue) -> bool:

@@ -48,9 +48,27 @@ def heads(tenant_queue: TenantQueue, slots: int, rq_queue: str, reservations: Co
     held = Counter(waiting_keys.held(tenant_queue.pk))
     found = _heads(tenant_queue, Lane(tenant_queue.pk, rq_queue), slots + len(reservations), held)
     if reservations:
-        beside = [Head(-1 - one.priority, one.pk, one.key) for one in reservations]
-        found = _below_cap(tenant_queue, sorted([*found, *beside]), len(found) + len(beside), held)
+        found = _in_order_below_cap(tenant_queue, [*found, *_as_heads(reservations)], held)
     return [head.pk for head in found]
+
+
+def heads_of(tenant_queue: TenantQueue, reservations: Collection[TenantJob]) -> list[int]:
+    """Primary keys of those of a tenant queue's reservations that their key's cap lets go, and of the next job in its
+    own RQ queue, in their order.
+    """
+    held = Counter(waiting_keys.held(tenant_queue.pk))
+    beside = _as_heads(reservations)
+    found = _heads(tenant_queue, Lane(tenant_queue.pk, ""), 1 + len(beside), held)
+    job = [head for head in found if head not in beside][:1]
+    return [head.pk for head in _in_order_below_cap(tenant_queue, [*job, *beside], held)]
+
+
+def _as_heads(jobs: Collection[TenantJob]) -> list[Head]:
+    return [Head(-1 - job.priority, job.pk, job.key) for job in jobs]
+
+
+def _in_order_below_cap(tenant_queue: TenantQueue, jobs: list[Head], held: Counter[str]) -> list[Head]:
+    return _below_cap(tenant_queue, sorted(jobs), len(jobs), held)
 
 
 def is_passed_over(job: TenantJob) -> bool:

@@ -93,8 +93,8 @@ def admit_and_start(tenant_queue_id: int, rq_queue: str, owner: Owner, choosing:
 def admit_this(job: TenantJob) -> bool:
     """Give a free slot to a waiting job for which no worker has to be found, or whose worker is here already.
 
-    It goes before none that could have the slot: not as long as slots are free for all that are ahead of it. Only one
-    of these is looked for where a reservation asks: a worker that is about to be free takes one.
+    It goes before none that could have the slot: not as long as slots are free for all that are ahead of it. Of the
+    jobs among these only one is looked for where a reservation asks: a worker that is about to be free takes one.
     """
     with locked(job.tenant_queue_id) as tenant_queue:
         job.tenant_queue = tenant_queue

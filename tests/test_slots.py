@@ -650,6 +650,42 @@ def test_a_reservation_leaves_one_slot_to_the_jobs_that_wait_for_a_worker(free: 
     assert counters_match()
 
 
+@pytest.mark.parametrize("cap", [None, 1])
+def test_a_reservation_leaves_one_to_each_reservation_before_it(cap: int | None) -> None:
+    """Any of these may look first, and the newest ones look the most often."""
+    row = tenant_queue(max_job=3, max_job_per_key=cap)
+    first, second = waiting_job(row, **RESERVED), waiting_job(row, **RESERVED)
+    for _ in range(2):
+        waiting_job(row)
+    last = waiting_job(row, **RESERVED)
+    assert not slots.admit_this(last), "the third slot is the jobs'"
+    assert slots.admit_this(waiting_job(row, **RESERVED, priority=1))
+    assert slots.admit_this(second), "two are left, and one of them is the first one's"
+    assert slots.admit_this(first)
+    assert counters_match()
+
+
+@pytest.mark.parametrize(
+    ("ahead", "gets_one"),
+    [
+        ([{"kind": Kind.RESERVATION, "key": "ann"}], False),
+        ([{"key": "ann"}], False),
+        ([{"key": "bob"}], True),
+        ([{"key": "bob"}, {"key": "ann"}], True),  # a worker that is about to be free takes the first one
+        ([{"key": "eve"}, {"key": "bob"}], True),
+        ([{"key": "eve"}, {"key": "ann"}], False),
+    ],
+    ids=["a reservation", "a job", "of another key", "behind another key", "behind a full key", "the next one"],
+)
+def test_so_does_one_with_a_key_to_those_of_its_key(ahead: list[dict[str, Any]], gets_one: bool) -> None:
+    row = tenant_queue(max_job=5, max_job_per_key=1)
+    running_job(row, owner(), key="eve")
+    for values in ahead:
+        waiting_job(row, **values)
+    assert slots.admit_this(waiting_job(row, **RESERVED, key="ann")) is gets_one
+    assert counters_match()
+
+
 def test_a_job_whose_key_is_at_its_cap_gets_none_although_slots_are_free() -> None:
     row = tenant_queue(max_job=3, max_job_per_key=1)
     running_job(row, owner(), key="ann")
