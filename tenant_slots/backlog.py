@@ -1,6 +1,6 @@
 """Who of a tenant is next: the head of its backlog in an RQ queue, as far as there are slots, tokens and no rest.
 
-All of it but `first_ones` is asked while the tenant queue is locked.
+All of it is asked while the tenant queue is locked, by those that give slots.
 """
 
 from __future__ import annotations
@@ -97,27 +97,20 @@ def goes_before_none(job: TenantJob, tenant_queue: TenantQueue) -> bool:
     if not free or (job.key and concurrency_keys.is_passed_over(job)):
         return False
     if job.is_reservation:
-        return _reservation_goes_before_none(job, tenant_queue, free)
-    reservations = _reservations_beside(tenant_queue, job.rq_queue)
-    if tenant_queue.max_job_per_key is None:
-        jobs = TenantJob.objects.ahead_of(job)[:free].count()
-        return jobs + _number_before(job, reservations) < free
-    return job.pk in concurrency_keys.heads(tenant_queue, free, job.rq_queue, reservations)[:free]
+        return job.pk in _reservations_and_next_job(tenant_queue)[:free]
+    return job.pk in first_ones(tenant_queue, job.rq_queue, free)
 
 
-def _reservation_goes_before_none(reservation: TenantJob, tenant_queue: TenantQueue, free: int) -> bool:
-    """As `goes_before_none`, where of the jobs that wait for a worker only the next one could have a slot now. Of the
-    reservations each could.
+def _reservations_and_next_job(tenant_queue: TenantQueue) -> list[int]:
+    """Primary keys of those that could have a slot now, in their order: reservations need no worker, and of the jobs
+    that wait for one only the next one may be about to have it.
     """
     reservations = RESERVATIONS.rows(pk=tenant_queue.pk)
-    if tenant_queue.max_job_per_key is None:
-        jobs = TenantJob.objects.ahead_of(reservation).jobs()[:1].count()
-        return jobs + _number_before(reservation, reservations) < free
-    return reservation.pk in concurrency_keys.heads_of(tenant_queue, reservations)[:free]
-
-
-def _number_before(job: TenantJob, reservations: list[TenantJob]) -> int:
-    return sum(_place(one) < _place(job) for one in reservations)
+    if tenant_queue.max_job_per_key is not None:
+        return concurrency_keys.heads_of(tenant_queue, reservations)
+    own = first_waiting(1 + len(reservations)).rows(pk=tenant_queue.pk, rq_queue="")
+    job = [one for one in own if not one.is_reservation][:1]
+    return [one.pk for one in _in_order([job, reservations])]
 
 
 def _passes_over(tenant_queue: TenantQueue) -> bool:
@@ -180,7 +173,7 @@ def next_ones(tenant_queue: TenantQueue, rq_queue: str, most: int) -> list[Tenan
 
 
 def first_ones(tenant_queue: TenantQueue, lane: str, most: int) -> list[int]:
-    """Primary keys of the first `most` of those that `next_ones` gives. Without the lock, as of now.
+    """Primary keys of the first `most` of those that `next_ones` gives. Without the lock it is as of now.
 
     Args:
         lane: the RQ queue as the jobs' rows have it.

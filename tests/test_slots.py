@@ -28,7 +28,7 @@ from tests.factories import (
     tenant_queue,
     waiting_job,
 )
-from tests.plans import explained
+from tests.plans import analyze, explained, explained_sql
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db
@@ -577,6 +577,22 @@ def test_the_reservations_of_a_tenant_are_read_from_the_index_that_has_these_alo
     waiting_job(row, kind=Kind.RESERVATION)
     reservations = TenantJob.objects.reservations_to_begin().filter(tenant_queue=row).backlog()
     assert "tenant_slots_reservations" in explained(reservations)
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="asks PostgreSQL for its plan")
+@pytest.mark.parametrize("who", ["reservation", "plain job"])
+def test_who_asks_for_a_slot_itself_reads_the_head_of_the_backlog_alone(who: str) -> None:
+    """PostgreSQL expects waiting jobs everywhere in the table, and looks for a few of them in all that has ended."""
+    row = tenant_queue(max_job=4)
+    many_waiting(row, 3000, state=State.FINISHED)
+    many_waiting(row, 300)
+    asks = waiting_job(row, **RESERVED) if who == "reservation" else waiting_job(row, **PLAIN | {"rq_queue": ""})
+    analyze()
+    with CaptureQueriesContext(connection) as asked:
+        slots.admit_this(asks)
+    of_jobs = [one["sql"] for one in asked if '"tenant_slots_tenantjob"' in one["sql"] and "LIMIT" in one["sql"]]
+    assert of_jobs
+    assert not [plan for plan in map(explained_sql, of_jobs) if "Seq Scan" in plan]
 
 
 def test_the_tenants_turn_starts_the_job_and_lets_in_the_reservations_before_it() -> None:
