@@ -20,6 +20,7 @@ from tenant_slots.statements import (
     RESERVATIONS,
     TOKENS_LEFT,
     UNTIL_TOKEN,
+    first_reservations,
     first_waiting,
 )
 
@@ -97,20 +98,31 @@ def goes_before_none(job: TenantJob, tenant_queue: TenantQueue) -> bool:
     if not free or (job.key and concurrency_keys.is_passed_over(job)):
         return False
     if job.is_reservation:
-        return job.pk in _reservations_and_next_job(tenant_queue)[:free]
-    return job.pk in first_ones(tenant_queue, job.rq_queue, free)
-
-
-def _reservations_and_next_job(tenant_queue: TenantQueue) -> list[int]:
-    """Primary keys of those that could have a slot now, in their order: reservations need no worker, and of the jobs
-    that wait for one only the next one may be about to have it.
-    """
-    reservations = RESERVATIONS.rows(pk=tenant_queue.pk)
+        return job.pk in _reservations_and_next_job(tenant_queue, free)
     if tenant_queue.max_job_per_key is not None:
-        return concurrency_keys.heads_of(tenant_queue, reservations)
+        return job.pk in first_ones(tenant_queue, job.rq_queue, free)
+    return _number_ahead(job, tenant_queue, free) < free
+
+
+def _reservations_and_next_job(tenant_queue: TenantQueue, most: int) -> list[int]:
+    """Primary keys of the first `most` that could have a slot now: reservations need no worker, and of the jobs that
+    wait for one only the next one may be about to have it.
+
+    All of a tenant's reservations may ask when a slot is free, so that each reads as few as there are slots.
+    """
+    if tenant_queue.max_job_per_key is not None:
+        return concurrency_keys.heads_of(tenant_queue, RESERVATIONS.rows(pk=tenant_queue.pk))[:most]
+    reservations = first_reservations(most).rows(pk=tenant_queue.pk)
     own = first_waiting(1 + len(reservations)).rows(pk=tenant_queue.pk, rq_queue="")
     job = [one for one in own if not one.is_reservation][:1]
-    return [one.pk for one in _in_order([job, reservations])]
+    return [one.pk for one in _in_order([job, reservations])[:most]]
+
+
+def _number_ahead(job: TenantJob, tenant_queue: TenantQueue, most: int) -> int:
+    """How many go before a job: of its RQ queue no more than `most`, which are read in their order, as by its index."""
+    reservations = _reservations_beside(tenant_queue, job.rq_queue)
+    before = sum(_place(one) < _place(job) for one in reservations)
+    return before + TenantJob.objects.ahead_of(job).backlog()[:most].count()
 
 
 def _passes_over(tenant_queue: TenantQueue) -> bool:

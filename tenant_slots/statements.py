@@ -234,13 +234,27 @@ RESERVATIONS = Statement(lambda: _reservations().only(*ADMITTED, "key"))
 
 def first_waiting(number: int) -> Statement:
     """The head of a backlog: at least so many jobs, where there are as many, and less than twice as many."""
-    return _first_waiting(1 << (number - 1).bit_length())
+    return _first_waiting(_power_of_two(number))
+
+
+def first_reservations(number: int) -> Statement:
+    """As `first_waiting`, of the reservations alone."""
+    return _first_reservations(_power_of_two(number))
+
+
+def _power_of_two(number: int) -> int:
+    """A LIMIT is part of the text of a statement, of which there is one for each power up to the highest limit."""
+    return 1 << (number - 1).bit_length()
 
 
 @functools.lru_cache(maxsize=16)
 def _first_waiting(number: int) -> Statement:
-    """One for each power of two up to the highest limit: a LIMIT is part of the text of a statement."""
     return Statement(lambda: _backlog().only(*ADMITTED)[:number], prepared=True)
+
+
+@functools.lru_cache(maxsize=16)
+def _first_reservations(number: int) -> Statement:
+    return Statement(lambda: _reservations().only(*ADMITTED)[:number], prepared=True)
 
 
 HEADS = Statement(

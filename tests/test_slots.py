@@ -666,6 +666,18 @@ def test_a_reservation_leaves_one_slot_to_the_jobs_that_wait_for_a_worker(free: 
     assert counters_match()
 
 
+def test_a_reservation_reads_as_few_of_the_others_as_there_are_slots() -> None:
+    """All of them may ask when one is free."""
+    row = tenant_queue(max_job=1)
+    first, *_, last = [waiting_job(row, **RESERVED) for _ in range(20)]
+    with CaptureQueriesContext(connection) as asked:
+        assert not slots.admit_this(last)
+    limits = [int(number) for one in asked for number in re.findall(r"LIMIT (\d+)", one["sql"])]
+    assert limits
+    assert max(limits) <= 2
+    assert slots.admit_this(first)
+
+
 @pytest.mark.parametrize("cap", [None, 1])
 def test_a_reservation_leaves_one_to_each_reservation_before_it(cap: int | None) -> None:
     """Any of these may look first, and the newest ones look the most often."""
