@@ -13,6 +13,7 @@ from django.db import connection, transaction
 
 from tenant_slots import held
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.running.supervised import SupervisedRun
 from tenant_slots.workers import TenantPreforkWorker, TenantWorker
 from tenant_slots.workers.kept import Ending, KeptEndings
 from tests import jobs
@@ -35,7 +36,7 @@ def never_the_one_that_is_ended() -> None:
 
 
 @contextmanager
-def cancels_slowly(job: TenantJob, until: Event) -> Iterator[None]:
+def cancels_slowly(job: TenantJob, has_queue: Event, until: Event) -> Iterator[None]:
     """A transaction that locks a waiting job, then its tenant queue too when a worker waits for the job."""
 
     def hold() -> None:
@@ -46,6 +47,7 @@ def cancels_slowly(job: TenantJob, until: Event) -> Iterator[None]:
                 has_job.set()
                 wait_until(somebody_waits_for_this_session)
                 TenantQueue.objects.select_for_update(no_key=True).get(pk=job.tenant_queue_id)
+                has_queue.set()
                 assert until.wait(20), "no end was kept"
         finally:
             connection.close()
@@ -71,18 +73,24 @@ def test_an_end_is_kept_as_its_own_although_the_next_job_was_chosen_already(
     jobs.record.enqueue_many([(("acme", f"acme-{nth}", history.path), {}) for nth in range(2)])
     first, second = row.jobs.order_by("pk")
     kept: list[Ending] = []
-    is_kept = Event()
+    has_queue, is_kept = Event(), Event()
+
+    def then_both_are_held(run: SupervisedRun) -> None:
+        """A row that a transaction gives up is anybody's who asks before the one who waits for it has woken up."""
+        hold_again(run)
+        assert has_queue.wait(20)
 
     def noted(endings: KeptEndings, ending: Ending) -> None:
         kept.append(ending)
         add(endings, ending)
         is_kept.set()
 
-    add = KeptEndings.add
+    hold_again, add = SupervisedRun.hold_again, KeptEndings.add
+    monkeypatch.setattr(SupervisedRun, "hold_again", then_both_are_held)
     monkeypatch.setattr(KeptEndings, "add", noted)
     monkeypatch.setattr(worker_class, "has_nothing_else_to_do", worker_class.goes_on)
     monkeypatch.setattr(held, "LONGEST_LOOK", 20)  # until somebody has seen that it waits
-    with cancels_slowly(second, is_kept):
+    with cancels_slowly(second, has_queue, is_kept):
         run(worker_class)
     assert [ending.run[0] for ending in kept] == [first.pk]
     assert [ending.outcome and ending.outcome["state"] for ending in kept] == [State.FINISHED]
