@@ -125,20 +125,31 @@ def test_but_of_no_more_than_so_many(
 
 @CLASSES
 def test_and_before_one_that_lasts_is_announced(
-    worker_class: Worker, history: History, events: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    worker_class: Worker,
+    history: History,
+    events: list[tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(records, "UNTOLD_FOR", 60)
-    monkeypatch.setattr(supervisor, "ANNOUNCED_AFTER", 0.1)
-    real = worker_class.announce
+    real, hand_out, door = worker_class.announce, worker_class._hand_out, tmp_path / "door"
 
     def announce(self: Any, job: Job) -> None:
         events.append(("announced", ""))
         real(self, job)
+        door.touch()
+
+    def announced_unless_first(self: Any, *arguments: Any) -> Any:
+        if events:
+            monkeypatch.setattr(supervisor, "ANNOUNCED_AFTER", 0.1)
+        return hand_out(self, *arguments)
 
     monkeypatch.setattr(worker_class, "announce", announce)
+    monkeypatch.setattr(worker_class, "_hand_out", announced_unless_first)
     tenant_queue("a", max_job=1)
     redis_forgets()
-    jobs.record.enqueue_many([(("a", "0", history.path, 0.0), {}), (("a", "1", history.path, 0.4), {})])
+    jobs.record.enqueue("a", "0", history.path)
+    jobs.wait_for_file.enqueue("a", "1", history.path, str(door))
     run(worker_class)
     assert events[-3:] == [("told", "a"), ("announced", ""), ("told", "a")]
 
