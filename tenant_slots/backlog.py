@@ -111,7 +111,8 @@ def _reservations_and_next_job(tenant_queue: TenantQueue, most: int) -> list[int
     All of a tenant's reservations may ask when a slot is free, so that each reads as few as there are slots.
     """
     if tenant_queue.max_job_per_key is not None:
-        return concurrency_keys.heads_of(tenant_queue, RESERVATIONS.rows(pk=tenant_queue.pk))[:most]
+        reservations = RESERVATIONS.rows(pk=tenant_queue.pk)
+        return concurrency_keys.reservations_and_next_job(tenant_queue, reservations)[:most]
     reservations = first_reservations(most).rows(pk=tenant_queue.pk)
     own = first_waiting(1 + len(reservations)).rows(pk=tenant_queue.pk, rq_queue="")
     job = [one for one in own if not one.is_reservation][:1]

@@ -52,7 +52,7 @@ def heads(tenant_queue: TenantQueue, slots: int, rq_queue: str, reservations: Co
     return [head.pk for head in found]
 
 
-def heads_of(tenant_queue: TenantQueue, reservations: Collection[TenantJob]) -> list[int]:
+def reservations_and_next_job(tenant_queue: TenantQueue, reservations: Collection[TenantJob]) -> list[int]:
     """Primary keys of those of a tenant queue's reservations that their key's cap lets go, and of the next job in its
     own RQ queue, in their order.
     """

@@ -200,14 +200,14 @@ class WithWork(NamedTuple):
     """A job in another RQ queue has a slot of theirs."""
 
 
-def with_work(overflow_queues: Iterable[str]) -> WithWork:
+def with_work(lanes: Iterable[str]) -> WithWork:
     """Those `beside` are read from the jobs that hold slots, which are as many as workers.
 
     Args:
-        overflow_queues: in which jobs wait.
+        lanes: the overflow queues in which jobs wait.
     """
     names = usable_queues()
-    backlogs = ["", *(name for name in overflow_queues if name in names)]
+    backlogs = ["", *(name for name in lanes if name in names)]
     asked = (with_waiting(name) for with_waiting in (_free_with_waiting, _waiting_beside) for name in backlogs)
     found = WithWork({}, {})
     for pk, queue, share, name, is_startable in next(asked).union(*asked, all=True):
