@@ -218,7 +218,7 @@ def test_jobs_that_are_passed_over_are_read_from_the_index_of_the_backlog() -> N
     many_waiting(row, 3000, key="ann")
     many_waiting(others, 20000, key="ann")
     backlog = row.jobs.backlog().filter(rq_queue="").exclude(key__in=["ann"])
-    plan = explained(backlog.values_list("pk", "key")[:1])
+    plan = explained(backlog.values_list("pk", "key")[:1], sorts=False)
     assert "Index Only Scan using tenant_slots_backlog" in plan, plan
     assert "Sort" not in plan
 
