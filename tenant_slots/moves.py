@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from tenant_slots import locks
-from tenant_slots.conf import app_settings
+from tenant_slots import locks, tenant_rows
 from tenant_slots.db.compiled import Asked, together
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner
@@ -103,16 +102,9 @@ def leave_if_free(leaver: Leaving) -> Release:
     found = locks.update_if_free(job.tenant_queue_id, leaver.asked(), counting)
     if not found:
         return Release(None)
-    job.tenant_queue = _named_alone(job.tenant_queue)
+    row = job.tenant_queue  # whose names receivers ask for; what else was known of it is old by now
+    job.tenant_queue = tenant_rows.named(id=row.pk, tenant=row.tenant, queue=row.queue)
     return _released(leaver, found)
-
-
-def _named_alone(tenant_queue: TenantQueue) -> TenantQueue:
-    """Whoever is told of the end asks for the names. What else was known is old by now, and is read when asked for."""
-    names = ("id", "tenant", "queue")
-    values = [getattr(tenant_queue, name) for name in names]
-    named: TenantQueue = TenantQueue.from_db(app_settings.DATABASE, names, values)
-    return named
 
 
 def leave_at_once(

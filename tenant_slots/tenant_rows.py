@@ -9,9 +9,10 @@ before a job is stored. Whoever enqueues by a single statement is told of a dele
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from django.db import connections
-from django.db.models import CharField
+from django.db.models import CharField, QuerySet
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db import transactions
@@ -25,8 +26,11 @@ KEPT_IF_FREE = "FOR KEY SHARE SKIP LOCKED"
 
 
 def _of_one(lock: str = "") -> Statement:
-    tenant, queue = Parameter("tenant", CharField()), Parameter("queue", CharField())
-    return Statement(lambda: TenantQueue.objects.filter(tenant=tenant, queue=queue), lock=lock)
+    return Statement(_by_name, lock=lock)
+
+
+def _by_name() -> QuerySet[TenantQueue]:
+    return TenantQueue.objects.filter(tenant=Parameter("tenant", CharField()), queue=Parameter("queue", CharField()))
 
 
 def _of_many(lock: str = "") -> Statement:
@@ -41,6 +45,9 @@ def _by_keys(lock: str) -> Statement:
 
 
 ROW, ROW_IF_FREE, KEPT_ROW = _of_one(), _of_one(KEPT_IF_FREE), _of_one(KEPT)
+UNBOUNDED = Statement(lambda: _by_name().filter(max_waiting=None).values_list("pk"))
+"""The primary key of a tenant queue that takes any number of jobs."""
+
 ROWS, ROWS_IF_FREE = _of_many(), _of_many(KEPT_IF_FREE)
 KEYS_IF_FREE, KEPT_KEYS = _by_keys(KEPT_IF_FREE), _by_keys(KEPT)
 
@@ -58,6 +65,13 @@ def found(tenant: str, queue: str) -> TenantQueue | None:
         with transactions.bounded(app_settings.DATABASE, f"of {tenant!r} on {queue}") as rules:
             rows = KEPT_ROW.rows(rules, **by_name)
     return next(iter(rows), None)
+
+
+def named(**known: Any) -> TenantQueue:
+    """A row of which this much is known, by attribute; whatever else is asked of it is read then."""
+    names = [field.attname for field in TenantQueue._meta.concrete_fields if field.attname in known]
+    row: TenantQueue = TenantQueue.from_db(app_settings.DATABASE, names, [known[name] for name in names])
+    return row
 
 
 def found_among(tenants: Iterable[str], queue: str) -> dict[str, TenantQueue]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -309,22 +309,76 @@ class Insertion(Statement):
         self._model, self._names = model, names
 
     def _compile(self, alias: str) -> Compiled:
-        ops = connections[alias].ops
         read = self._compile_select(alias, self._build())
+        marks = ", ".join(["%s"] * len(self._names))
+        sql = f"{self._into(alias, self._names)} VALUES ({marks}) RETURNING {_read_back(alias, read)}"
+        return replace(read, sql=sql, parameters=self._given())
+
+    def _into(self, alias: str, names: Sequence[str]) -> str:
+        columns = _quoted_columns(alias, self._model)
+        return f"INSERT INTO {_quoted_table(alias, self._model)} ({', '.join(columns[name] for name in names)})"
+
+    def _given(self) -> tuple[Parameter, ...]:
         fields = {field.attname: field for field in self._model._meta.concrete_fields}
-        columns = ", ".join(ops.quote_name(str(fields[name].column)) for name in self._names)
-        values = ", ".join(["%s"] * len(self._names))
-        table = ops.quote_name(self._model._meta.db_table)
-        sql = f"INSERT INTO {table} ({columns}) VALUES ({values}) RETURNING {_read_back(alias, read)}"  # noqa: S608 - names of columns
-        return replace(read, sql=sql, parameters=tuple(Parameter(name, fields[name]) for name in self._names))
+        return tuple(Parameter(name, fields[name]) for name in self._names)
+
+
+class InsertionBeside(Insertion):
+    """An `Insertion` of a row that belongs to another one, which the same statement looks for. For PostgreSQL alone.
+
+    Args:
+        model, returned: as of `Insertion`.
+        names: the attributes that are given, and the one that gets the primary key of the other row.
+        key: which of them is that. It is read back too.
+        other: finds that primary key, by parameters that are given as well. Without one nothing is stored.
+        others: the fields of the other row that are read back after that.
+    """
+
+    def __init__(
+        self,
+        model: type[Model],
+        names: Sequence[str],
+        returned: Sequence[str],
+        *,
+        key: str,
+        other: Statement,
+        others: Sequence[str],
+    ) -> None:
+        super().__init__(model, [name for name in names if name != key], returned)
+        self._key, self._other, self._others = key, other, others
+
+    def _compile(self, alias: str) -> Compiled:
+        read, other = self._compile_select(alias, self._build()), self._other.compiled(alias)
+        marks = ", ".join(["%s"] * len(self._names))
+        key = f"{_quoted_table(alias, self._model)}.{_quoted_columns(alias, self._model)[self._key]}"
+        back = ", ".join([_read_back(alias, read), key, *self._read_of(alias, other.model, key)])
+        into = self._into(alias, [*self._names, self._key])
+        sql = f"{into} SELECT {marks}, other.* FROM ({other.sql}) other RETURNING {back}"  # noqa: S608 - names of columns
+        return replace(read, sql=sql, parameters=(*self._given(), *other.parameters))
+
+    def _read_of(self, alias: str, other: type[Model], key: str) -> Iterator[str]:
+        """What gives each of the fields of the other row that has this key."""
+        table, columns = _quoted_table(alias, other), _quoted_columns(alias, other)
+        for name in self._others:
+            yield f"(SELECT {columns[name]} FROM {table} other WHERE other.{columns['id']} = {key})"  # noqa: S608 - names of columns
+
+
+def _quoted_table(alias: str, model: type[Model]) -> str:
+    return connections[alias].ops.quote_name(model._meta.db_table)
+
+
+def _quoted_columns(alias: str, model: type[Model]) -> dict[str, str]:
+    """By attribute."""
+    quote = connections[alias].ops.quote_name
+    return {field.attname: quote(str(field.column)) for field in model._meta.concrete_fields}
 
 
 def _read_back(alias: str, read: Compiled) -> str:
     """The columns to be returned, each as its field has a SELECT read it."""
     compiler = read.model._base_manager.all().query.get_compiler(alias)
     fields = {field.attname: field for field in read.model._meta.concrete_fields}
-    quoted = [(fields[name], connections[alias].ops.quote_name(str(fields[name].column))) for name in read.columns]
-    return ", ".join(field.select_format(compiler, column, ())[0] for field, column in quoted)
+    columns = _quoted_columns(alias, read.model)
+    return ", ".join(fields[name].select_format(compiler, columns[name], ())[0] for name in read.columns)
 
 
 def execute(cursor: Any, before: Sequence[str], sql: str, parameters: list[Any]) -> None:

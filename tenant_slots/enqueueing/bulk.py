@@ -4,19 +4,23 @@ bulk_create.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from operator import attrgetter
+from typing import TypeVar
 
 from django.db import OperationalError, connections, transaction
 
 from tenant_slots import tenant_rows
 from tenant_slots.conf import app_settings
 from tenant_slots.db import copying, transactions
-from tenant_slots.db.compiled import Insertion
+from tenant_slots.db.compiled import Insertion, InsertionBeside
 from tenant_slots.db.transactions import is_open
 from tenant_slots.exceptions import TenantQueueLocked
-from tenant_slots.models import TenantJob
+from tenant_slots.models import TenantJob, TenantQueue
+
+T = TypeVar("T")
 
 COPY_FROM = 100
 """Rows from which COPY is faster; below it the extra query for the keys outweighs it."""
@@ -35,6 +39,10 @@ GIVEN = (
 COLUMNS = (*FROM_DATABASE, *GIVEN)
 
 INSERT_JOB = Insertion(TenantJob, GIVEN, FROM_DATABASE)
+
+INSERT_FOR_TENANT = InsertionBeside(
+    TenantJob, GIVEN, FROM_DATABASE, key="tenant_queue_id", other=tenant_rows.UNBOUNDED, others=["share"]
+)
 
 
 def insert(jobs: list[TenantJob]) -> None:
@@ -63,23 +71,55 @@ def _kept(jobs: list[TenantJob], *, savepoint: bool = True) -> Iterator[None]:
         yield
 
 
+def can_insert_for_tenant() -> bool:
+    """Whether `insert_for_tenant` can be used here: where it is a transaction of its own."""
+    alias = app_settings.DATABASE
+    return connections[alias].vendor == "postgresql" and not is_open(alias)
+
+
+def insert_for_tenant(job: TenantJob, tenant: str, queue: str) -> bool:
+    """Look for a tenant queue and store its new job, by one statement.
+
+    False: there is no such tenant queue, or somebody has to look first whether its backlog has room.
+
+    Raises:
+        IntegrityError, TenantQueueLocked: as `insert`.
+    """
+    values = {name: getattr(job, name) for name in GIVEN if name != "tenant_queue_id"}
+    insert = partial(INSERT_FOR_TENANT.lists, tenant=tenant, queue=queue, **values)
+    stored = _by_itself(insert, partial(tenant_rows.found, tenant, queue))
+    for job.pk, job.enqueued_at, key, share in stored:
+        job.tenant_queue = tenant_rows.named(id=key, tenant=tenant, queue=queue, share=share)
+        _is_stored(job)
+    return bool(stored)
+
+
 def _insert_by_itself(job: TenantJob) -> None:
+    _by_itself(partial(_insert_one, job), lambda: job.tenant_queue)
+
+
+def _by_itself(insert: Callable[[Sequence[str]], T], find: Callable[[], TenantQueue | None]) -> T:
     """It is a transaction then, and needs no round trips for its begin and end, nor for a lock.
 
     It waits for a tenant queue as long as we have patience. For a duplicate it waits until it is known what becomes of
     it, or as long as the project lets its statements wait.
+
+    Args:
+        insert: stores a job, and is given the statements that go before.
+        find: gives its tenant queue, if there still is one.
     """
     alias, patience = app_settings.DATABASE, transactions.patience.get()
     try:
-        _insert_one(job, transactions.impatient_by_default(alias, patience))
+        return insert(transactions.impatient_by_default(alias, patience))
     except OperationalError as error:
         if transactions.sqlstate(error) != transactions.LOCK_TIMEOUT:
             raise
-        if tenant_rows.is_locked(job.tenant_queue_id):
-            raise TenantQueueLocked(tenant_queue=job.tenant_queue, seconds=patience) from error
+        row = find()
+        if row is not None and tenant_rows.is_locked(row.pk):
+            raise TenantQueueLocked(tenant_queue=row, seconds=patience) from error
         if transactions.has_lock_timeout(alias):
             raise
-        _insert_one(job)
+        return insert(())
 
 
 def _insert_one(job: TenantJob, before: Sequence[str] = ()) -> None:

@@ -83,7 +83,9 @@ def _stored(task: TenantTask[..., Any], new_jobs: list[NewJob]) -> Stored:
         return unique.stored_once(task, new_jobs, partial(_store, task))
     if task.debounce is not None:
         return debounce.stored_or_moved(task, new_jobs, partial(_store, task))
-    tenants.though_deleted(partial(_store, task, bulk.insert, new_jobs))
+    is_one = len(new_jobs) == 1 and not task.after and bulk.can_insert_for_tenant()
+    store = partial(_store_one, task, new_jobs[0]) if is_one else partial(_store, task, bulk.insert, new_jobs)
+    tenants.though_deleted(store)
     jobs = [new.job for new in new_jobs]
     return Stored(jobs, jobs, [])
 
@@ -113,6 +115,14 @@ def _checked(task: TenantTask[..., Any], arguments: Arguments, alike: TenantJob)
         **on,
     }
     return NewJob(tenant, job_like(alike, own))
+
+
+def _store_one(task: TenantTask[..., Any], new: NewJob) -> None:
+    """As `_store`. For most of them the tenant queue need not be known before."""
+    overflow.choose(task, [new])
+    tenants.require_queue(task.queue)
+    if not bulk.insert_for_tenant(new.job, new.tenant, task.queue):
+        _store(task, bulk.insert, [new])
 
 
 def _store(task: TenantTask[..., Any], insert: unique.Insert, new_jobs: list[NewJob]) -> None:

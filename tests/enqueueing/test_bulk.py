@@ -53,15 +53,33 @@ def of_tenants(*tenants: str) -> list[Any]:
     return [((1, 2), {"tenant": tenant}) for tenant in tenants]
 
 
-def test_one_enqueue_is_one_look_and_one_transaction_of_one_statement(
-    django_assert_num_queries: DjangoAssertNumQueries,
+@pytest.mark.parametrize(
+    ("backlog", "statements"),
+    [
+        ({}, 1 if connection.vendor == "postgresql" else 2),
+        ({"max_waiting": 5}, 4 if connection.vendor == "postgresql" else 3),
+    ],
+)
+def test_one_enqueue_is_one_statement_unless_the_backlog_is_looked_at(
+    backlog: dict[str, int], statements: int, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
-    """A begin and a commit would be counted."""
-    tenant_queue("acme", queue="reports")
+    """A begin and a commit would be counted. Without PostgreSQL the tenant queue is looked for first."""
+    tenant_queue("acme", queue="reports", **backlog)
     redis_forgets()
-    with django_assert_num_queries(2):
+    with django_assert_num_queries(statements):
         job = jobs.add.enqueue(1, 2, tenant="acme")
     assert fresh(job).state == State.WAITING
+
+
+def test_one_enqueued_job_has_its_tenant_queue() -> None:
+    row = tenant_queue("acme", queue="reports", max_job=7, share=3)
+    tenant_queue("acme", queue="imports")
+    tenant_queue("other", queue="reports")
+    redis_forgets()
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    assert (job.tenant_queue, job.tenant_queue.share, job.tenant_queue.max_job) == (row, 3, 7)
+    assert (fresh(job).tenant_queue, str(job.tenant_queue)) == (row, "acme on reports")
+    assert not job._state.adding
 
 
 def test_one_enqueue_in_a_callers_transaction_leaves_it_usable_and_is_rolled_back_with_it() -> None:

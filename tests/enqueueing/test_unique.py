@@ -517,7 +517,10 @@ def test_jobs_without_the_option_pay_nothing() -> None:
         jobs.fail.enqueue("acme")
     with CaptureQueriesContext(connection) as unique:
         jobs.import_once.enqueue("acme", "b.csv")
-    assert len(unique) == len(plain) + 1, "one look"
+    looks = 2 if connection.vendor == "postgresql" else 1
+    assert len(unique) == len(plain) + looks, (
+        "for a duplicate; and for the tenant queue, which a plain one finds by the way"
+    )
     texts = [query["sql"].rpartition("; ")[2].partition("VALUES")[0] for query in plain]
     assert not [text for text in texts if "unique_key" in text.partition("WHERE")[2]]
 
