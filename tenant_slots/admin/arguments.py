@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from itertools import repeat
 from typing import Any
 
 from tenant_slots.conf import app_settings
@@ -19,9 +21,8 @@ def shown_args(job: TenantJob) -> str:
     """The positional ones, a parameter of a hidden name masked by its place."""
     if isinstance(job.args, Unreadable):
         return job.args.problem
-    names = _parameters(job)
-    hidden = [index < len(names) and is_hidden(names[index]) for index in range(len(job.args))]
-    return _shown([HIDDEN if hides else value for hides, value in zip(hidden, job.args, strict=True)])
+    named = zip(_parameters(job), job.args, strict=False)
+    return _shown([HIDDEN if is_hidden(name) else value for name, value in named])
 
 
 def shown_kwargs(job: TenantJob) -> str:
@@ -65,7 +66,12 @@ def _plain(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
-def _parameters(job: TenantJob) -> list[str]:
-    """Empty when this process does not know the function, whose positional arguments then have no names."""
+def _parameters(job: TenantJob) -> Iterator[str]:
+    """The name of the one that takes each positional argument, without end; none where no parameter would take it.
+
+    A method's object is none of the arguments. The function may be one that this process does not know.
+    """
     task = known_task_of(job)
-    return list(task.signature.parameters) if task else []
+    for parameter in list(task.signature.parameters.values())[task.is_method :] if task else ():
+        yield from repeat(parameter.name) if parameter.kind is parameter.VAR_POSITIONAL else (parameter.name,)
+    yield from repeat("")

@@ -15,10 +15,9 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-import tests.jobs  # noqa: F401  the task is known once its module is imported
 from tenant_slots import rates
 from tenant_slots.admin import queue_charts, reasons, snapshots
-from tenant_slots.admin.arguments import HIDDEN, is_hidden, shown_args
+from tenant_slots.admin.arguments import HIDDEN, as_text, is_hidden, shown_args
 from tenant_slots.admin.jobs import TenantJobAdmin
 from tenant_slots.admin.queue_charts import SPANS, Span, ticks_of
 from tenant_slots.models import JobDependency, KeptChange, Kind, State, TenantQueue
@@ -27,6 +26,8 @@ from tenant_slots.stats.reasons import Reason, Waits, why_waiting
 from tests.admin.site import JOBS, change_page, signed_in
 from tests.admin.test_limits import limit_page
 from tests.factories import admit, another_process, fresh, running_job, tenant_queue, waiting_job, worker_on_record
+from tests.jobs import import_once
+from tests.reports_app.models import Report
 
 pytestmark = pytest.mark.django_db
 
@@ -465,6 +466,18 @@ def test_a_positional_argument_is_hidden_by_the_name_of_its_parameter() -> None:
     with override_settings(TENANT_SLOTS={"HIDDEN_ARGUMENTS": ["history"]}):
         assert '"h"' not in shown_args(job)
         assert '"acme"' in shown_args(job)
+
+
+@override_settings(TENANT_SLOTS={"HIDDEN_ARGUMENTS": ["words"]})
+def test_so_is_that_of_a_method_whose_object_is_not_among_them() -> None:
+    report = Report.objects.create(tenant="acme")
+    assert shown_args(report.summarize.enqueue("s3cret")) == as_text([HIDDEN])
+
+
+@override_settings(TENANT_SLOTS={"HIDDEN_ARGUMENTS": ["parts"]})
+def test_and_each_of_those_that_a_parameter_with_an_asterisk_takes() -> None:
+    job = import_once.enqueue("acme", "feed.csv", "s3cret", "another one")
+    assert shown_args(job) == as_text(["acme", "feed.csv", HIDDEN, HIDDEN])
 
 
 @override_settings(TENANT_SLOTS={"HIDDEN_ARGUMENTS": ["iban"]})
