@@ -11,6 +11,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantJob
 from tenant_slots.models.fields import Unreadable
 from tenant_slots.tasks.registry import known_task_of
+from tenant_slots.tasks.task import TenantTask
 
 HIDDEN = "********"
 
@@ -18,10 +19,15 @@ TOO_DEEP = "it is nested too deeply to be shown"
 
 
 def shown_args(job: TenantJob) -> str:
-    """The positional ones, a parameter of a hidden name masked by its place."""
+    """The positional ones, a parameter of a hidden name masked by its place.
+
+    All are masked where this process does not know the function, which a web server may not have imported yet.
+    """
     if isinstance(job.args, Unreadable):
         return job.args.problem
-    named = zip(_parameters(job), job.args, strict=False)
+    if (task := known_task_of(job)) is None:
+        return as_text([HIDDEN] * len(job.args))
+    named = zip(_parameters(task), job.args, strict=False)
     return _shown([HIDDEN if is_hidden(name) else value for name, value in named])
 
 
@@ -66,12 +72,11 @@ def _plain(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
-def _parameters(job: TenantJob) -> Iterator[str]:
+def _parameters(task: TenantTask[..., Any]) -> Iterator[str]:
     """The name of the one that takes each positional argument, without end; none where no parameter would take it.
 
-    A method's object is none of the arguments. The function may be one that this process does not know.
+    A method's object is none of the arguments.
     """
-    task = known_task_of(job)
-    for parameter in list(task.signature.parameters.values())[task.is_method :] if task else ():
+    for parameter in list(task.signature.parameters.values())[task.is_method :]:
         yield from repeat(parameter.name) if parameter.kind is parameter.VAR_POSITIONAL else (parameter.name,)
     yield from repeat("")

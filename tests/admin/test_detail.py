@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from tenant_slots import rates
 from tenant_slots.admin import queue_charts, reasons, snapshots
-from tenant_slots.admin.arguments import HIDDEN, as_text, is_hidden, shown_args
+from tenant_slots.admin.arguments import HIDDEN, as_text, is_hidden, shown_args, shown_kwargs
 from tenant_slots.admin.jobs import TenantJobAdmin
 from tenant_slots.admin.queue_charts import SPANS, Span, ticks_of
 from tenant_slots.models import JobDependency, KeptChange, Kind, State, TenantQueue
@@ -478,6 +478,14 @@ def test_so_is_that_of_a_method_whose_object_is_not_among_them() -> None:
 def test_and_each_of_those_that_a_parameter_with_an_asterisk_takes() -> None:
     job = import_once.enqueue("acme", "feed.csv", "s3cret", "another one")
     assert shown_args(job) == as_text(["acme", "feed.csv", HIDDEN, HIDDEN])
+
+
+def test_nor_is_any_shown_of_a_function_whose_parameters_nobody_knows_here() -> None:
+    """As in a web server that imports a module only when it enqueues something of it."""
+    job = waiting_job(tenant_queue(), kwargs={"path": "feed.csv"})
+    job.task, job.args = "shop.jobs.sign_in", ["acme", "s3cret"]
+    assert shown_args(job) == as_text([HIDDEN, HIDDEN])
+    assert "feed.csv" in shown_kwargs(job)
 
 
 @override_settings(TENANT_SLOTS={"HIDDEN_ARGUMENTS": ["iban"]})
