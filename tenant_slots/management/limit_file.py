@@ -267,7 +267,10 @@ def _set_unless_new(row: TenantQueue, values: Mapping[str, Any], by: str, reason
 
 
 def _records(file: Iterable[str], problems: list[Problem]) -> Iterator[tuple[int, dict[str, str] | int]]:
-    """What each line has by the names of the head; of one that does not fit it, how many columns the head has."""
+    """What each line has by the names of the head; of one that does not fit it, how many columns the head has.
+
+    A cell may have several lines of the file: the number is that of the first one.
+    """
     reader = csv.reader(file, skipinitialspace=True, strict=True)
     read = 0
     try:
@@ -277,9 +280,9 @@ def _records(file: Iterable[str], problems: list[Problem]) -> Iterator[tuple[int
             return
         read = reader.line_num
         for cells in reader:
-            read = reader.line_num
+            begun, read = read + 1, reader.line_num
             if cells:
-                yield read, dict(zip(names, cells, strict=True)) if len(cells) == len(names) else len(names)
+                yield begun, dict(zip(names, cells, strict=True)) if len(cells) == len(names) else len(names)
     except csv.Error as error:  # of a quote that nobody closes, the reader itself would name the end of the file
         problems.append(Problem(read + 1, f"this is not CSV: {error}"))
 

@@ -161,6 +161,14 @@ def test_what_is_not_csv_is_refused_by_the_line_where_it_begins(plans: Any, text
     assert f"line {line}: this is not CSV" in refused(plans, text)
 
 
+def test_so_is_any_other_line_that_goes_on_for_several(plans: Any) -> None:
+    """As where a spreadsheet has a column of notes, and these have lines of their own."""
+    notes = '"a trial\nuntil May"'
+    errors = refused(plans, f"tenant,limit,notes\nacme,4,{notes}\nbeta,many,{notes}\nacme,5,{notes}\n")
+    assert [line.partition(":")[0] for line in errors.splitlines()] == ["line 4", "line 6"]
+    assert "is on line 2 already" in errors
+
+
 def test_a_file_that_is_not_utf8_or_missing_is_refused(plans: Any) -> None:
     assert "cannot be read" in refused(plans, "tenant,limit\nj\u00f6rg,1\n".encode("latin-1"))
     with pytest.raises(CommandError, match="cannot be read"):
