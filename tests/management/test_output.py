@@ -114,6 +114,44 @@ def test_and_all_limits_of_a_file_are_set_meanwhile(tmp_path: Path, full_disk: T
     assert not TenantQueue.objects.exclude(max_job=7).exists()
 
 
+@pytest.fixture
+def database_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: str) -> None:
+        raise OperationalError("the connection is closed")
+
+    monkeypatch.setattr(doctor, "findings", away)
+
+
+def test_wrong_lines_of_a_file_are_an_error_on_a_full_disk_too(tmp_path: Path, full_disk: TextIO) -> None:
+    plans = tmp_path / "plans.csv"
+    plans.write_text("tenant,limit\nacme,many\n")
+    with pytest.raises(CommandError, match="1 line is wrong"):
+        call_command("slots_limit", "--queue", "imports", "--tenant-file", str(plans), stdout=full_disk)
+    full_disk.flush()  # as Python does at its exit, with an exit code of 120 if that fails
+
+
+@pytest.mark.usefixtures("database_is_away")
+def test_so_is_a_database_that_is_away(full_disk_of_errors: TextIO) -> None:
+    with pytest.raises(SystemExit) as ended:
+        call_command("slots_doctor", stderr=full_disk_of_errors)
+    assert ended.value.code == 2
+    full_disk_of_errors.flush()
+
+
+@pytest.mark.usefixtures("one_step_fails")
+def test_and_a_part_of_a_sweep_that_failed(full_disk_of_errors: TextIO) -> None:
+    with pytest.raises(SystemExit) as ended:
+        call_command("slots_sweep", stderr=full_disk_of_errors)
+    assert ended.value.code == 1
+    full_disk_of_errors.flush()
+
+
+def test_whoever_has_called_a_command_writes_on_once_there_is_room_again(full_disk: TextIO) -> None:
+    with pytest.raises(CommandError, match="No space left"):
+        call_command("slots_status", stdout=full_disk)
+    assert Path(f"/proc/self/fd/{full_disk.fileno()}").readlink() == Path("/dev/full")
+
+
 @pytest.mark.usefixtures("one_step_fails")
 @pytest.mark.parametrize("stream", ["nobody", "full_disk"])
 def test_whoever_sweeps_goes_on_whatever_can_be_written(
@@ -142,13 +180,8 @@ def test_a_single_sweep_still_says_that_a_part_of_it_failed(nobody_of_errors: Te
     assert ended.value.code == 1
 
 
-def test_a_doctor_whom_nobody_reads_still_says_that_the_database_is_away(
-    nobody_of_errors: TextIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(*_: str) -> None:
-        raise OperationalError("the connection is closed")
-
-    monkeypatch.setattr(doctor, "findings", away)
+@pytest.mark.usefixtures("database_is_away")
+def test_a_doctor_whom_nobody_reads_still_says_that_the_database_is_away(nobody_of_errors: TextIO) -> None:
     with pytest.raises(SystemExit) as ended:
         call_command("slots_doctor", stderr=nobody_of_errors)
     assert ended.value.code == 2

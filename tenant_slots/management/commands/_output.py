@@ -30,14 +30,9 @@ class Output:
         self._do(self._stream.flush)
 
     def end(self) -> None:
-        """Python would complain of what is in memory at its exit, with an exit code of 120.
-
-        Raises:
-            CommandError: something could not be written, and nobody will read it.
-        """
+        """Raises CommandError: something could not be written, and nobody will read it."""
         self.flush()
         if self._problem is not None:
-            self._has_gone()
             raise CommandError(f"not all of the output could be written: {self._problem}")
 
     def _do(self, something: Callable[[], None]) -> None:
@@ -48,14 +43,34 @@ class Output:
                 self._has_gone()
             except OSError as error:
                 self._problem = error
+                self._forget()
 
     def _writable(self, text: str) -> str:
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         return text.encode(encoding, "backslashreplace").decode(encoding)
 
     def _has_gone(self) -> None:
-        """What is in memory still goes nowhere."""
+        """Whatever else is written here goes nowhere."""
         self.has_reader = False
         with suppress(OSError), open(os.devnull, "w") as nowhere:
-            stream: Any = self._stream._out  # the wrapper is a stream too, without a number of its own
-            os.dup2(nowhere.fileno(), stream.fileno())
+            os.dup2(nowhere.fileno(), self._file.fileno())
+
+    def _forget(self) -> None:
+        """What is in memory goes nowhere, as Python would complain of it at its exit, with an exit code of 120.
+
+        Only that: the stream may be the one of a process that goes on, when there is room again.
+        """
+        with suppress(OSError), open(os.devnull, "w") as nowhere:
+            number = self._file.fileno()
+            kept = os.dup(number)
+            try:
+                os.dup2(nowhere.fileno(), number, inheritable=os.get_inheritable(number))
+                self._file.flush()
+            finally:
+                os.dup2(kept, number, inheritable=os.get_inheritable(number))
+                os.close(kept)
+
+    @property
+    def _file(self) -> Any:
+        """The wrapper is a stream too, without a number of its own."""
+        return self._stream._out
