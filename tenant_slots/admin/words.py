@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -20,6 +21,9 @@ from tenant_slots.stats.states import QueueState
 from tenant_slots.validation import storable
 
 NOTHING = "\N{EN DASH}"
+
+BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Letters and a symbol that nothing is printed for: the fillers of Hangul, and Braille without a dot."""
 
 STATES = {
     QueueState.STALE: _("Stale"),
@@ -50,8 +54,12 @@ def tenant(row: TenantQueue) -> str:
     """Quoted where there is nothing to see of it, as of a space, so that a link has something to click."""
     if not row.tenant:
         return gettext("no tenant")
-    is_seen = any(mark.isprintable() and not mark.isspace() for mark in row.tenant)
-    return row.tenant if is_seen else repr(row.tenant)
+    return row.tenant if any(map(_is_seen, row.tenant)) else ascii(row.tenant)
+
+
+def _is_seen(mark: str) -> bool:
+    """A letter, number, punctuation or symbol by itself: Python also calls printable what only changes another one."""
+    return unicodedata.category(mark)[0] in "LNPS" and mark not in BLANK
 
 
 def moment(time: datetime) -> str:

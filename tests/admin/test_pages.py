@@ -100,7 +100,13 @@ def test_a_tenants_name_is_shown_as_text_on_every_page(boss: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"), [(" ", "&#x27; &#x27;"), ("\u200b\t", "&#x27;\\u200b\\t&#x27;"), ("a b", "a b")]
+    ("name", "shown"),
+    [
+        (" ", "&#x27; &#x27;"),
+        ("\u200b\t", "&#x27;\\u200b\\t&#x27;"),
+        ("\u3164\u2800\ufe0f", "&#x27;\\u3164\\u2800\\ufe0f&#x27;"),  # to Python a letter, a sign and a mark
+        ("a b", "a b"),
+    ],
 )
 def test_a_tenant_of_whose_name_nothing_can_be_seen_is_quoted(boss: Client, name: str, shown: str) -> None:
     """Or the link to it would have nothing to click."""
