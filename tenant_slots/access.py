@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import ObjectDoesNotExist, PermissionDenied
 from django.http import Http404
 
 from tenant_slots.conf import app_settings
@@ -28,8 +28,12 @@ def decision(setting: str) -> Decision:
 
 
 def is_allowed(may_view: Decision, *asked: Any) -> bool:
-    """Only True opens: what an async function returns is true as well."""
+    """Only True opens: what an async function returns is true as well.
+
+    Who is asked for a row that they do not have, as the shop of a user, is not allowed: an error would tell them that
+    there is such a job.
+    """
     try:
         return may_view(*asked) is True
-    except (PermissionDenied, Http404):
+    except (PermissionDenied, Http404, ObjectDoesNotExist):
         return False

@@ -20,7 +20,7 @@ from django.urls import reverse
 
 from tenant_slots import checks
 from tenant_slots.exceptions import InvalidSetting
-from tenant_slots.models import State, TenantJob
+from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import doctor
 from tests.factories import another_process, running_job, tenant_queue, waiting_job
 
@@ -41,6 +41,11 @@ def denies(request: HttpRequest, job: TenantJob) -> bool:
 
 def hides(request: HttpRequest, job: TenantJob) -> bool:
     raise Http404("not yours")
+
+
+def asks_for_a_row_that_is_missing(request: HttpRequest, job: TenantJob) -> bool:
+    """As ``request.user.shop`` of somebody who has none."""
+    raise TenantQueue.DoesNotExist("they have no shop")
 
 
 async def asynchronous(request: HttpRequest, job: TenantJob) -> bool:
@@ -110,7 +115,7 @@ def test_a_refused_method_is_not_cached_either(client: Client) -> None:
         assert client.post(url).headers["Cache-Control"] == "no-store"
 
 
-@pytest.mark.parametrize("decision", ["", only_acme, truthy, denies, hides])
+@pytest.mark.parametrize("decision", ["", only_acme, truthy, denies, hides, asks_for_a_row_that_is_missing])
 def test_who_may_not_see_a_job_cannot_tell_it_from_one_that_does_not_exist(client: Client, decision: Any) -> None:
     job = waiting_job(tenant_queue("other"))
     with override_settings(TENANT_SLOTS=by(decision)):
