@@ -6,12 +6,15 @@ import inspect
 import re
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 from django.core.management import call_command
 from django.dispatch import Signal
+from django.test import RequestFactory, override_settings
 
 from tenant_slots import conf, exceptions, signals, tenant_job
+from tenant_slots.access import is_allowed
 from tenant_slots.contrib.prometheus import TenantSlotsCollector
 from tenant_slots.enqueueing.ways import WaysToEnqueue
 
@@ -144,6 +147,33 @@ def test_control_a_block_in_a_list_is_one(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("2. Write it:\n\n   ```python\n   import\n   ```\n\n```python\nx = 1\n```\n")
     assert blocks(page, "python") == ["import\n", "x = 1\n"]
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "setting", "header", "form"),
+    [
+        ("production.md", "may_view_health", "PROBE_SECRET", "X-Probe", "{}"),
+        ("metrics.md", "may_view_metrics", "METRICS_SECRET", "Authorization", "Bearer {}"),
+    ],
+)
+def test_what_opens_a_view_to_a_secret_opens_it_to_nobody_while_there_is_none(
+    page: str, name: str, setting: str, header: str, form: str
+) -> None:
+    """As where the variable of the environment is not set: a header that is missing is empty too."""
+    (code,) = (block for block in blocks(ROOT / "docs" / "how-to" / page, "python") if f"def {name}" in block)
+    written: dict[str, Any] = {}
+    exec(code, written)  # noqa: S102 - our own manual
+
+    def opens(secret: str, sent: str | None) -> bool:
+        headers = {} if sent is None else {header: sent}
+        with override_settings(**{setting: secret}):
+            return is_allowed(written[name], RequestFactory().get("/", headers=headers))
+
+    assert opens("s3cret", form.format("s3cret"))
+    assert not opens("s3cret", form.format("other"))
+    assert not opens("s3cret", None)
+    assert not opens("", form.format(""))
+    assert not opens("", None)
 
 
 def test_every_page_is_reachable_from_the_readme() -> None:
