@@ -56,10 +56,14 @@ class CalledTask(TenantTask[..., Any]):
         return {**super().stored_options, attempts.MARK: own}
 
     def called_for(self, job: TenantJob) -> Callable[..., Any]:
-        function = self.function
-        if self.takes_context:
-            function = functools.partial(function, TaskContext(task_result=results.result_of(results.as_stored(job))))
-        return functools.partial(_call, self.path, function)
+        if not self.takes_context:
+            return self.function
+        context = TaskContext(task_result=results.result_of(results.as_stored(job)))
+        return functools.partial(self.function, context)
+
+    def result_of(self, call: Callable[[], Any]) -> Any:
+        result = super().result_of(call)
+        return _awaited(self.path, result) if isinstance(result, Coroutine) else _kept(self.path, result)
 
 
 def called_task(task: AnyTask, backend: BaseTaskBackend) -> CalledTask:
@@ -123,11 +127,6 @@ def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Sig
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())[takes_context:]
     return signature.replace(parameters=parameters)
-
-
-def _call(path: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    result = function(*args, **kwargs)
-    return _awaited(path, result) if isinstance(result, Coroutine) else _kept(path, result)
 
 
 async def _awaited(path: str, coroutine: Coroutine[Any, Any, Any]) -> Any:

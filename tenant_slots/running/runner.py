@@ -164,7 +164,7 @@ def _call_of(job: TenantJob) -> Callable[[], Any]:
         if unknown_tasks.put_back(job, error):
             raise
         return partial(_fail, error)
-    return lambda: function(*methods.object_of(task, job), *job.args, **job.kwargs)
+    return partial(task.result_of, lambda: function(*methods.object_of(task, job), *job.args, **job.kwargs))
 
 
 def _fail(error: Exception) -> None:

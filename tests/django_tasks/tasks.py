@@ -70,6 +70,11 @@ def fail(tenant_id: str, message: str = "no such feed") -> None:
 
 
 @task(queue_name="imports")
+def ask_partner(tenant_id: str, token: str) -> None:
+    raise ConnectionError("the partner is away")
+
+
+@task(queue_name="imports")
 def exit_at_once(tenant_id: str) -> None:
     raise SystemExit("enough")
 
