@@ -92,31 +92,37 @@ def choose(
     )
 
 
-def goes_before_none(job: TenantJob, tenant_queue: TenantQueue) -> bool:
-    """Whether a slot is free that nobody ahead of the job could have."""
+def goes_with(job: TenantJob, tenant_queue: TenantQueue) -> list[TenantJob] | None:
+    """The reservations before one that asks for a slot; they can have one too. None of other jobs.
+
+    None in place of a list where no slot is free that nobody ahead of the job could have.
+    """
     free = _free(tenant_queue)
     if not free or (job.key and concurrency_keys.is_passed_over(job)):
-        return False
+        return None
     if job.is_reservation:
-        return job.pk in _reservations_and_next_job(tenant_queue, free)
+        reservations = _reservations_with_slot(tenant_queue, free)
+        return reservations[: reservations.index(job)] if job in reservations else None
     if tenant_queue.max_job_per_key is not None:
-        return job.pk in first_ones(tenant_queue, job.rq_queue, free)
-    return _number_ahead(job, tenant_queue, free) < free
+        return [] if job.pk in first_ones(tenant_queue, job.rq_queue, free) else None
+    return [] if _number_ahead(job, tenant_queue, free) < free else None
 
 
-def _reservations_and_next_job(tenant_queue: TenantQueue, most: int) -> list[int]:
-    """Primary keys of the first `most` that could have a slot now: reservations need no worker, and of the jobs that
-    wait for one only the next one may be about to have it.
+def _reservations_with_slot(tenant_queue: TenantQueue, most: int) -> list[TenantJob]:
+    """Those among the first `most` that could have a slot now: reservations need no worker, and of the jobs that wait
+    for one only the next one may be about to have it.
 
     All of a tenant's reservations may ask when a slot is free, so that each reads as few as there are slots.
     """
     if tenant_queue.max_job_per_key is not None:
         reservations = RESERVATIONS.rows(pk=tenant_queue.pk)
-        return concurrency_keys.reservations_and_next_job(tenant_queue, reservations)[:most]
-    reservations = first_reservations(most).rows(pk=tenant_queue.pk)
-    own = first_waiting(1 + len(reservations)).rows(pk=tenant_queue.pk, rq_queue="")
-    job = [one for one in own if not one.is_reservation][:1]
-    return [one.pk for one in _in_order([job, reservations])[:most]]
+        first = concurrency_keys.reservations_and_next_job(tenant_queue, reservations)[:most]
+    else:
+        reservations = first_reservations(most).rows(pk=tenant_queue.pk)
+        own = first_waiting(1 + len(reservations)).rows(pk=tenant_queue.pk, rq_queue="")
+        job = [one for one in own if not one.is_reservation][:1]
+        first = [one.pk for one in _in_order([job, reservations])[:most]]
+    return [one for one in reservations if one.pk in first]
 
 
 def _number_ahead(job: TenantJob, tenant_queue: TenantQueue, most: int) -> int:

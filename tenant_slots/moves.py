@@ -26,6 +26,7 @@ from tenant_slots.statements import (
     GIVE_TOKEN_BACK,
     TAKE,
     TAKE_AT_RATE,
+    UNHELD,
     leaving,
 )
 
@@ -197,6 +198,14 @@ def claimed(tenant_queue: TenantQueue, heads: list[TenantJob]) -> list[TenantJob
     for job in found:
         job.tenant_queue, job.state, job.attempt = tenant_queue, State.QUEUED, job.attempt + 1
     return found
+
+
+def unheld(jobs: list[TenantJob]) -> list[TenantJob]:
+    """Those of these waiting jobs that nobody else has locked, to claim them in this transaction."""
+    if not jobs:
+        return []
+    there = {pk for (pk,) in UNHELD.lists(pks=[job.pk for job in jobs])}
+    return [job for job in jobs if job.pk in there]
 
 
 def _uncount(tenant_queue: TenantQueue, vanished: int) -> None:

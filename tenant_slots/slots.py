@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from django.db import DatabaseError
 from django.db.models import F
 
 from tenant_slots import backlog, hand_over, moves, rests
@@ -36,8 +37,9 @@ from tenant_slots.locks import locked, locked_and_asked
 from tenant_slots.models import ENDED, HOLDING, State, TenantJob, TenantJobQuerySet, TenantQueue
 from tenant_slots.moves import Leaving, NotAsExpected
 from tenant_slots.owners import Owner
+from tenant_slots.refusals import is_refusal
 from tenant_slots.releases import Admission, Release
-from tenant_slots.statements import BEAT, CLAIM, GIVE_TOKEN_BACK, START, START_IF_DUE
+from tenant_slots.statements import BEAT, GIVE_TOKEN_BACK, START, START_IF_DUE
 from tenant_slots.tasks import attempts
 
 LOCK_SECONDS = 0.2
@@ -90,20 +92,35 @@ def admit_and_start(tenant_queue_id: int, rq_queue: str, owner: Owner, choosing:
         return hand_over.start(tenant_queue, taker)
 
 
-def admit_this(job: TenantJob) -> bool:
+def admit_this(job: TenantJob) -> list[TenantJob]:
     """Give a free slot to a waiting job for which no worker has to be found, or whose worker is here already.
 
     It goes before none that could have the slot: not as long as slots are free for all that are ahead of it. Of the
     jobs among these only one is looked for where a reservation asks: a worker that is about to be free takes one.
+
+    Returns what was admitted, nothing where there is no slot for the job. The reservations before one get theirs with
+    it: if these were left free, jobs that go before all of them could take them. Not one whose row somebody holds, and
+    none where the database refuses one of them.
     """
+    if job.is_reservation:
+        try:
+            return _admit_this(job, with_others=True)
+        except DatabaseError as error:
+            if not is_refusal(error):
+                raise
+    return _admit_this(job, with_others=False)
+
+
+def _admit_this(job: TenantJob, *, with_others: bool) -> list[TenantJob]:
     with locked(job.tenant_queue_id) as tenant_queue:
         job.tenant_queue = tenant_queue
-        if not backlog.goes_before_none(job, tenant_queue) or not CLAIM.update(pk=job.pk):
-            return False
-        if not moves.count(tenant_queue, 0, 1):
+        others = backlog.goes_with(job, tenant_queue)
+        if others is None:
+            return []
+        chosen = [*(moves.unheld(others) if with_others else []), job]
+        if not moves.count(tenant_queue, 0, len(chosen)):
             raise AssertionError("a slot that was free under the row's lock is gone")
-        job.state, job.attempt = State.QUEUED, job.attempt + 1
-        return True
+        return moves.claimed(tenant_queue, chosen)
 
 
 def start(job: TenantJob, owner: Owner) -> bool:

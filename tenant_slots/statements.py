@@ -134,6 +134,15 @@ CLAIM_ALL = Statement(
 
 CLAIMED = Statement(lambda: TenantJob.objects.filter(IsOneOf("pk", PKS), state=State.QUEUED).values_list("pk"))
 
+UNHELD = Statement(
+    lambda: (
+        TenantJob.objects.select_for_update(no_key=True, skip_locked=True)
+        .filter(IsOneOf("pk", PKS), state=State.WAITING)
+        .values_list("pk")
+    )
+)
+"""Waiting jobs that nobody else has locked, and that this transaction has locked then."""
+
 UUID = Parameter("uuid", UUIDField())
 
 JOB = Statement(lambda: TenantJob.objects.filter(uuid=UUID), prepared=True)

@@ -422,14 +422,14 @@ def give_up(job: TenantJob, came_of: CameOf) -> bool:
 def admit_here(job: TenantJob) -> bool:
     """Give a waiting job a slot that starts in this process, and is therefore not pushed. False: there is none for it.
 
-    It is up to date afterwards.
+    It is up to date afterwards. Reservations that got theirs with it are started by those who wait for them.
     """
     admitted = slots.admit_this(job)
     if admitted:
-        admitted_here(job)
-    else:
+        news.send("jobs_admitted", jobs=admitted)
+    if job not in admitted:
         job.refresh_from_db(fields=["state", "attempt"])
-    return admitted
+    return job in admitted
 
 
 def admitted_here(job: TenantJob) -> None:

@@ -21,6 +21,7 @@ from tests.factories import (
     counters_match,
     feed_turn,
     fresh,
+    in_thread,
     many_waiting,
     owner,
     release_then_admit,
@@ -30,6 +31,7 @@ from tests.factories import (
 )
 from tests.plans import analyze, explained, explained_sql
 from tests.processes import wait_until
+from tests.refusals import any_change_of, refused
 
 pytestmark = pytest.mark.django_db
 
@@ -652,7 +654,7 @@ def test_it_goes_before_none_that_could_have_the_slot(free: int, gets_one: bool)
     waiting_job(row, rq_queue="imports_bulk", priority=9), waiting_job(row)
     job = waiting_job(row)
     waiting_job(row, priority=1), waiting_job(row)
-    assert slots.admit_this(job) is gets_one
+    assert bool(slots.admit_this(job)) is gets_one
     assert fresh(row).current_job == gets_one
     assert counters_match()
 
@@ -662,7 +664,7 @@ def test_a_reservation_leaves_one_slot_to_the_jobs_that_wait_for_a_worker(free: 
     row = tenant_queue(max_job=free)
     for _ in range(5):
         waiting_job(row)
-    assert slots.admit_this(waiting_job(row, kind=Kind.RESERVATION)) is gets_one
+    assert bool(slots.admit_this(waiting_job(row, kind=Kind.RESERVATION))) is gets_one
     assert counters_match()
 
 
@@ -688,8 +690,45 @@ def test_a_reservation_leaves_one_to_each_reservation_before_it(cap: int | None)
     last = waiting_job(row, **RESERVED)
     assert not slots.admit_this(last), "the third slot is the jobs'"
     assert slots.admit_this(waiting_job(row, **RESERVED, priority=1))
-    assert slots.admit_this(second), "two are left, and one of them is the first one's"
-    assert slots.admit_this(first)
+    assert slots.admit_this(second) == [first, second], "two are left, and one of them is the first one's"
+    assert counters_match()
+
+
+@pytest.mark.parametrize("of_row", [{}, {"max_job_per_key": 1}, {"rate_number": 2}], ids=["", "cap", "rate"])
+def test_the_reservations_before_one_get_theirs_with_it(of_row: dict[str, Any]) -> None:
+    """A slot that is left free for one goes to an older job in an overflow queue, and later reservations pass it."""
+    rate = {"rate_per": timedelta(hours=1), "rate_burst": 2} if "rate_number" in of_row else {}
+    row = tenant_queue(max_job=2, **of_row, **rate)
+    older = waiting_job(row, rq_queue="imports_bulk")
+    first, second = waiting_job(row, **RESERVED, key="ann"), waiting_job(row, **RESERVED)
+    assert slots.admit_this(second) == [first, second]
+    assert slots.admit(row.pk, "imports_bulk").jobs == []
+    assert {(one.state, one.attempt) for one in (first, second)} <= {(State.WAITING, 0), (State.QUEUED, 1)}
+    assert [fresh(one).state for one in (older, first, second)] == [State.WAITING, State.QUEUED, State.QUEUED]
+    assert (second.attempt, fresh(row).current_job) == (1, 2)
+    assert counters_match()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no locks on rows")
+def test_one_whose_row_somebody_holds_keeps_its_slot_free_and_nobody_waits_for_it() -> None:
+    row = tenant_queue(max_job=2)
+    first, second = waiting_job(row, **RESERVED), waiting_job(row, **RESERVED)
+    with transaction.atomic():
+        TenantJob.objects.select_for_update().get(pk=first.pk)
+        assert in_thread(lambda: slots.admit_this(second)) == [second]
+    assert slots.admit_this(first) == [first]
+    assert counters_match()
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="triggers are written in PL/pgSQL")
+def test_one_that_the_database_refuses_takes_no_slot_from_those_behind_it() -> None:
+    row = tenant_queue(max_job=3)
+    first, second, third = (waiting_job(row, **RESERVED) for _ in range(3))
+    with refused(f"{any_change_of(first)} AND NEW.state = 'queued'"):
+        assert slots.admit_this(third) == [third]
+        assert slots.admit_this(second) == [second]
+    assert slots.admit_this(first) == [first]
     assert counters_match()
 
 
@@ -710,7 +749,7 @@ def test_so_does_one_with_a_key_to_those_of_its_key(ahead: list[dict[str, Any]],
     running_job(row, owner(), key="eve")
     for values in ahead:
         waiting_job(row, **values)
-    assert slots.admit_this(waiting_job(row, **RESERVED, key="ann")) is gets_one
+    assert bool(slots.admit_this(waiting_job(row, **RESERVED, key="ann"))) is gets_one
     assert counters_match()
 
 

@@ -333,6 +333,27 @@ def test_an_interrupt_at_the_very_moment_of_admission_gives_the_slot_back(monkey
     assert (states(), fresh(row).current_job) == (["failed"], 0)
 
 
+def test_one_that_gets_its_slot_with_a_later_one_begins_and_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The later one looks first, when two slots are free."""
+    row = tenant_queue(max_job=0)
+    monkeypatch.setattr(module.Keeper, "_gets_slot", lambda *_: False)
+    told: list[list[TenantJob]] = []
+
+    def hear(*, jobs: list[TenantJob], **_: Any) -> None:
+        told.append(jobs)
+
+    with held(timeout=20) as one:
+        wait_until(lambda: states() == ["waiting"])
+        earlier, later = TenantJob.objects.get(), waiting_reservation(row, another_process())
+        TenantQueue.objects.update(max_job=2)
+        signals.jobs_admitted.connect(hear)
+        assert transitions.admit_here(later)
+        signals.jobs_admitted.disconnect(hear)
+        wait_until(one.begun.is_set)
+    assert told == [[earlier, later]]
+    assert counters_match()
+
+
 def test_a_waiting_reservation_that_is_canceled_raises() -> None:
     running_job(tenant_queue(), another_process())
     with held(timeout=30) as one:
@@ -352,8 +373,8 @@ def test_a_waiting_reservation_that_is_deleted_raises_what_a_canceled_one_does(
     tenant_queue()
     do = getattr(slots, moment)
 
-    def deleted_meanwhile(*values: Any) -> bool:
-        done: bool = do(*values) if moment == "start" else False
+    def deleted_meanwhile(*values: Any) -> Any:
+        done = do(*values) if moment == "start" else []
         TenantJob.objects.all().delete()
         return done
 
