@@ -142,6 +142,16 @@ def test_using_and_methods_of_models_can_be_enqueued_from_async_code() -> None:
     assert (one.priority, two.priority, two.args, three.args) == (3, 4, ["words"], ["many"])
 
 
+def test_async_code_has_the_name_and_the_share_of_a_new_jobs_tenant_queue_and_may_ask_for_the_rest() -> None:
+    tenant_queue(queue="reports", max_job=7, share=3)
+
+    async def enqueue() -> list[object]:
+        row = (await jobs.add.aenqueue(1, 2, tenant="acme")).tenant_queue
+        return [row.tenant, row.queue, row.share, await sync_to_async(lambda: row.max_job)()]
+
+    assert async_to_sync(enqueue)() == ["acme", "reports", 3, 7]
+
+
 @pytest.mark.parametrize("worker_class", [None, "rq.worker.SpawnWorker", "tenant_slots.workers.TenantSimpleWorker"])
 def test_real_workers_run_coroutines_within_the_limit(
     worker_class: str | None, workers: Workers, history: History, tmp_path: Path
