@@ -93,7 +93,7 @@ def choose(
 
 
 def goes_with(job: TenantJob, tenant_queue: TenantQueue) -> list[TenantJob] | None:
-    """The reservations before one that asks for a slot; they can have one too. None of other jobs.
+    """The reservations before a job that asks for a slot itself: they can have one too, and need no worker either.
 
     None in place of a list where no slot is free that nobody ahead of the job could have.
     """
@@ -103,9 +103,14 @@ def goes_with(job: TenantJob, tenant_queue: TenantQueue) -> list[TenantJob] | No
     if job.is_reservation:
         reservations = _reservations_with_slot(tenant_queue, free)
         return reservations[: reservations.index(job)] if job in reservations else None
-    if tenant_queue.max_job_per_key is not None:
-        return [] if job.pk in first_ones(tenant_queue, job.rq_queue, free) else None
-    return [] if _number_ahead(job, tenant_queue, free) < free else None
+    if tenant_queue.max_job_per_key is None:
+        return _reservations_before(job) if _number_ahead(job, tenant_queue, free) < free else None
+    first = first_ones(tenant_queue, job.rq_queue, free)
+    return [one for one in _reservations_before(job) if one.pk in first] if job.pk in first else None
+
+
+def _reservations_before(job: TenantJob) -> list[TenantJob]:
+    return [one for one in RESERVATIONS.rows(pk=job.tenant_queue_id) if _place(one) < _place(job)]
 
 
 def _reservations_with_slot(tenant_queue: TenantQueue, most: int) -> list[TenantJob]:

@@ -98,16 +98,15 @@ def admit_this(job: TenantJob) -> list[TenantJob]:
     It goes before none that could have the slot: not as long as slots are free for all that are ahead of it. Of the
     jobs among these only one is looked for where a reservation asks: a worker that is about to be free takes one.
 
-    Returns what was admitted, nothing where there is no slot for the job. The reservations before one get theirs with
-    it: if these were left free, jobs that go before all of them could take them. Not one whose row somebody holds, and
-    none where the database refuses one of them.
+    Returns what was admitted, nothing where there is no slot for the job. The reservations before it get theirs with
+    it: if these were left free, others that go before all of them could take them. Not one whose row somebody holds,
+    and none where the database refuses one of them.
     """
-    if job.is_reservation:
-        try:
-            return _admit_this(job, with_others=True)
-        except DatabaseError as error:
-            if not is_refusal(error):
-                raise
+    try:
+        return _admit_this(job, with_others=True)
+    except DatabaseError as error:
+        if not is_refusal(error):
+            raise
     return _admit_this(job, with_others=False)
 
 

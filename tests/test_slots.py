@@ -625,14 +625,25 @@ def test_a_job_whose_worker_is_here_gets_a_free_slot() -> None:
 
 
 @pytest.mark.parametrize("cap", [None, 1])
-def test_in_an_overflow_queue_it_leaves_that_to_a_reservation_before_it(cap: int | None) -> None:
+@pytest.mark.parametrize("rq_queue", ["", "imports_bulk"])
+def test_a_reservation_before_it_gets_one_with_it(cap: int | None, rq_queue: str) -> None:
+    """An older job in another overflow queue could take what is left for that."""
     row = tenant_queue(max_job=2, max_job_per_key=cap)
-    before, job, after = (waiting_job(row, **values) for values in (RESERVED, PLAIN, RESERVED))
-    assert slots.admit_this(job), "a slot is free for both"
-    other = waiting_job(row, **PLAIN | {"rq_job_id": "other"})
-    assert not slots.admit_this(other)
-    assert slots.admit_this(before)
-    assert {fresh(one).state for one in (other, after)} == {State.WAITING}
+    older = waiting_job(row, rq_queue="imports_slow")
+    before, job, after = (waiting_job(row, **values) for values in (RESERVED, PLAIN | {"rq_queue": rq_queue}, RESERVED))
+    assert slots.admit_this(job) == [before, job], "a slot is free for both"
+    assert slots.admit(row.pk, "imports_slow").jobs == []
+    assert {fresh(one).state for one in (older, after)} == {State.WAITING}
+    assert counters_match()
+
+
+@pytest.mark.parametrize("cap", [None, 1])
+def test_in_an_overflow_queue_it_leaves_the_only_slot_to_a_reservation_before_it(cap: int | None) -> None:
+    row = tenant_queue(max_job=1, max_job_per_key=cap)
+    before, job = waiting_job(row, **RESERVED), waiting_job(row, **PLAIN)
+    assert not slots.admit_this(job)
+    assert slots.admit_this(before) == [before]
+    assert (fresh(before).state, fresh(job).state) == (State.QUEUED, State.WAITING)
     assert counters_match()
 
 
