@@ -15,7 +15,7 @@ from uuid import UUID
 
 from redis.client import Pipeline
 from rq.exceptions import InvalidJobOperation, NoSuchJobError
-from rq.job import Job
+from rq.job import Job, JobStatus
 from rq.registry import ScheduledJobRegistry
 from rq.utils import as_text, str_to_date, utcformat
 
@@ -76,6 +76,10 @@ OF_A_RUN = frozenset(("last_heartbeat", "worker_name", "result", "exc_info"))
 
 META = "meta"
 """What a run may add to the record of its own call that was enqueued again; of another one it is an option."""
+
+
+ENDED = (JobStatus.FINISHED, JobStatus.FAILED, JobStatus.STOPPED)
+"""What RQ says of a run that ends. Of a call that is still to come it would mean that it is not to run any more."""
 
 
 class Told(Enum):
@@ -180,9 +184,11 @@ def keep_latest(rq_job: Job) -> None:
     RQ writes the whole record at the end of a run, and so does a function that saves its job: all that is not of the
     run itself would be that of this delivery again. And RQ has the record expire then, or deletes it, which would lose
     the job where its next run waits for its time, for a slot, or for a worker. A function may have told RQ so with the
-    very object that stands for its own run.
+    very object that stands for its own run. Nor does the record say that the job has ended: whoever gives the next run
+    its slot would take it for one that somebody has ended in RQ.
     """
     delivered, to_dict, cleanup, save_meta = times_of(rq_job), rq_job.to_dict, rq_job.cleanup, rq_job.save_meta
+    set_status = rq_job.set_status
 
     def without_what_is_anew(*args: Any, **kwargs: Any) -> dict[str, Any]:
         fields: dict[str, Any] = to_dict(*args, **kwargs)
@@ -194,10 +200,15 @@ def keep_latest(rq_job: Job) -> None:
             return {name: fields[name] for name in kept & fields.keys()}
         if told is Told.NOTHING and not is_own:
             fields.pop("enqueued_at", None)
+        if fields.get("status") in ENDED and is_scheduled(rq_job):
+            del fields["status"]
         return fields
 
+    def is_to_come() -> bool:
+        return told_since(rq_job, delivered) is Told.ANEW or is_scheduled(rq_job)
+
     def unless_anew(ttl: int | None = None, pipeline: Pipeline | None = None, *args: Any, **kwargs: Any) -> None:
-        if told_since(rq_job, delivered) is not Told.ANEW and not is_scheduled(rq_job):
+        if not is_to_come():
             try:
                 cleanup(ttl, pipeline, *args, **kwargs)
             except InvalidJobOperation:  # it is gone, but for what the end of this run has written
@@ -207,7 +218,14 @@ def keep_latest(rq_job: Job) -> None:
         if not _is_another_call(rq_job, delivered):
             save_meta()  # type: ignore[no-untyped-call]
 
+    def unless_it_is_to_come(status: JobStatus, pipeline: Pipeline | None = None) -> None:
+        if status in ENDED and is_to_come():
+            rq_job._status = status
+        else:
+            set_status(status, pipeline)
+
     rq_job.to_dict = without_what_is_anew  # type: ignore[method-assign]
+    rq_job.set_status = unless_it_is_to_come  # type: ignore[method-assign]
     rq_job.cleanup = unless_anew  # type: ignore[method-assign]
     rq_job.save_meta = unless_another_call  # type: ignore[method-assign]
 

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import django_rq
 import pytest
 from rq import Queue, Retry
-from rq.job import Job
+from rq.job import Job, JobStatus
 from rq.utils import now
 
 from tenant_slots import dispatch, rq_copies, slots, tenant_job
@@ -204,6 +204,41 @@ def keeps_its_meta(rq_job: Job) -> None:
 
 def fails(_: Job) -> None:
     raise ValueError("RQ enqueues it again")
+
+
+def cancels_another_call(rq_job: Job) -> None:
+    queue = django_rq.get_queue(rq_job.origin)
+    queue.enqueue(meets, *rq_job.args, job_id=rq_job.id).cancel()
+
+
+@pytest.mark.parametrize("ends", [fails, lambda _: None])
+@pytest.mark.parametrize(
+    ("does", "status"),
+    [
+        (lambda rq_job: enqueues_itself(rq_job), JobStatus.QUEUED),
+        (lambda rq_job: schedules_itself(rq_job), JobStatus.SCHEDULED),
+        (cancels_another_call, JobStatus.CANCELED),
+        pytest.param(lambda _: None, None, id="control"),
+    ],
+)
+def test_the_end_of_a_run_is_not_told_of_what_was_enqueued_or_canceled_meanwhile(
+    queue: Queue,
+    history: History,
+    does: Callable[[Job], None],
+    ends: Callable[[Job], None],
+    status: JobStatus | None,
+) -> None:
+    """Whoever gives it a slot, and does not find it yet, would take it for one that is not to run any more."""
+
+    def does_it_and_ends(rq_job: Job) -> None:
+        does(rq_job)
+        ends(rq_job)
+
+    meanwhile.append(does_it_and_ends)
+    rq_job = enqueue(queue, meets, "poll", history)
+    work_once(queue)
+    own = JobStatus.FAILED if ends is fails else JobStatus.FINISHED
+    assert rq_job.get_status() == (status or own)
 
 
 @pytest.mark.parametrize("does", [keeps_its_meta, Job.save, fails, pytest.param(lambda _: None, id="control")])
