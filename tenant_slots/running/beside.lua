@@ -14,7 +14,7 @@ end
 -- What another delivery has left that waits for this run.
 local function marked()
   local mark = redis.call('HGET', record, AGAIN) or ''
-  local of, kind, due, queue = mark:match('^(%S+) (%S+) (%S+) (.*)$')
+  local of, kind, due, queue = mark:match('^(%S+) (%S+) (%S+) %S+ (.*)$')
   if of == run then return kind, due, queue end
 end
 
@@ -28,7 +28,7 @@ end
 
 local function push(queue) redis.call('RPUSH', LIST .. queue, id) end
 
-function operations.comes_back(kind, due, queue)
+function operations.comes_back(kind, due, made, queue)
   local of_run = noted()
   if of_run and of_run:sub(-#OURS) == OURS then
     if kind == 'anew' then push(queue) end
@@ -47,7 +47,7 @@ function operations.comes_back(kind, due, queue)
     due = '-'
   end
   if before and queue_before ~= queue then take_back(queue_before) end
-  redis.call('HSET', record, AGAIN, run .. ' ' .. kind .. ' ' .. due .. ' ' .. queue)
+  redis.call('HSET', record, AGAIN, table.concat({run, kind, due, made, queue}, ' '))
 end
 
 local function is_retried_by_cleaning(retries_left)

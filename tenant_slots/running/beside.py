@@ -28,7 +28,7 @@ from tenant_slots.models import TenantJob
 
 AGAIN = "tenant_slots_again"
 """Field of RQ's record of a job: the run that another delivery waits for, which of the two kinds that is, when RQ's
-scheduler takes it, "-" if that has an entry of others, and the queue of RQ that it goes to.
+scheduler takes it, "-" if that has an entry of others, when the call was made, and the queue of RQ that it goes to.
 """
 
 COPY, ANEW = "copy", "anew"
@@ -44,7 +44,8 @@ def comes_back(rq_job: Job, job: TenantJob, *, is_anew: bool) -> None:
         RedisError: Redis cannot be asked.
     """
     due = int((now() + timedelta(seconds=app_settings.RESCHEDULE_DELAY)).timestamp()) - FRACTION
-    _tell(rq_job, "comes_back", job.uuid, ANEW if is_anew else COPY, due, rq_job.origin)
+    made = rq_copies.times_of(rq_job).made
+    _tell(rq_job, "comes_back", job.uuid, ANEW if is_anew else COPY, due, made, rq_job.origin)
 
 
 def has_ended(rq_job: Job, job: TenantJob) -> None:
@@ -74,7 +75,8 @@ def had_ended(rq_job: Job, job: TenantJob) -> None:
 def waited_for(rq_job: Job) -> UUID | None:
     """The row of the run that this delivery has waited for, where it is a copy that has come back.
 
-    One that is still to come back is another delivery.
+    One that is still to come back is another delivery. So is one of another call, which somebody has scheduled over the
+    entry of the copy.
 
     Raises:
         RedisError: Redis cannot be asked.
@@ -82,8 +84,10 @@ def waited_for(rq_job: Job) -> UUID | None:
     mark = rq_job.connection.hget(rq_job.key, AGAIN)
     if mark is None:
         return None
-    uuid, kind, _, origin = as_text(mark).split(" ", 3)
-    if kind != COPY or rq_job.connection.zscore(_scheduled(origin), rq_job.id) is not None:
+    uuid, kind, _, made, origin = as_text(mark).split(" ", 4)
+    if (kind, made) != (COPY, rq_copies.times_of(rq_job).made):
+        return None
+    if rq_job.connection.zscore(_scheduled(origin), rq_job.id) is not None:
         return None
     return UUID(uuid)
 

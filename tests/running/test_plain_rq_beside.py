@@ -69,6 +69,24 @@ def test_a_copy_that_came_while_it_ran_does_not_come_back(queue: Queue, history:
     assert queue.connection.hget(rq_job.key, beside.AGAIN) is None
 
 
+@pytest.mark.parametrize(("waits", "kept"), [(copy, 1), pytest.param(lambda _: None, 0, id="control")])
+def test_another_call_whose_time_comes_while_a_copy_waits_runs_after_that(
+    queue: Queue, history: History, waits: Callable[[Job], None], kept: int
+) -> None:
+    """It was scheduled over the entry of the copy, and no worker is free when RQ's scheduler puts it into the list."""
+
+    def then_another_is_due(rq_job: Job) -> None:
+        waits(rq_job)
+        assert len(scheduled(queue)) == kept
+        queue.enqueue_in(timedelta(hours=1), meets, "acme", "second", history.path, job_id=rq_job.id)
+        make_due(queue, rq_job)
+
+    meanwhile.append(then_another_is_due)
+    queue.enqueue(meets, "acme", "first", history.path)
+    work()
+    assert history.started() == ["first", "second"]
+
+
 @pytest.mark.parametrize("order", [[anew], [anew, anew], [copy, anew], [anew, copy]])
 def test_what_was_enqueued_anew_while_it_ran_runs_after_that(
     queue: Queue, history: History, order: list[Callable[[Job], None]]
