@@ -205,7 +205,8 @@ def keep_latest(rq_job: Job) -> None:
         return fields
 
     def is_to_come() -> bool:
-        return told_since(rq_job, delivered) is Told.ANEW or is_scheduled(rq_job)
+        """Not what an entry of a job that was deleted stands for, which RQ leaves in the registry of another queue."""
+        return told_since(rq_job, delivered) is Told.ANEW or (is_scheduled(rq_job) and not is_gone(rq_job))
 
     def unless_anew(ttl: int | None = None, pipeline: Pipeline | None = None, *args: Any, **kwargs: Any) -> None:
         if not is_to_come():

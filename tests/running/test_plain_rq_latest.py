@@ -206,6 +206,25 @@ def fails(_: Job) -> None:
     raise ValueError("RQ enqueues it again")
 
 
+@pytest.mark.parametrize("is_scheduled", [True, pytest.param(False, id="control")])
+def test_a_job_that_is_deleted_while_it_runs_does_not_stay_for_a_time_for_which_it_was_scheduled(
+    queue: Queue, history: History, is_scheduled: bool
+) -> None:
+    """RQ takes it only out of the registry of the queue where it was enqueued last: it would run once more then."""
+
+    def is_deleted(rq_job: Job) -> None:
+        if is_scheduled:
+            another_call_for_later(queue, history)
+        enqueue(django_rq.get_queue("reports"), meets, "third", history).delete()
+        assert queue.scheduled_job_registry.count == is_scheduled
+
+    meanwhile.append(is_deleted)
+    rq_job = enqueue(queue, meets, "first", history)
+    work()
+    assert 0 < queue.connection.ttl(rq_job.key) <= 500
+    assert history.started() == ["first"]
+
+
 def cancels_another_call(rq_job: Job) -> None:
     queue = django_rq.get_queue(rq_job.origin)
     queue.enqueue(meets, *rq_job.args, job_id=rq_job.id).cancel()
