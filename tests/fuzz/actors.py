@@ -29,6 +29,9 @@ QUEUES = ("imports", "imports_bulk")
 HOURS = 7200
 """Seconds by which RQ's scheduler is ahead: whatever is put off is due."""
 
+broken: list[str] = []
+"""What sweeps have met that must never be."""
+
 _numbers = count()
 
 
@@ -101,12 +104,20 @@ def schedule() -> None:
     scheduler.release_locks()
 
 
+def let_time_pass() -> None:
+    """Whatever waits for a time is due."""
+    TenantJob.objects.scheduled().update(run_after=in_seconds(-1))
+    TenantQueue.objects.filter(rests_until__isnull=False).update(rests_until=in_seconds(-1))
+
+
 def sweep() -> None:
     """For which nothing was admitted but a moment ago."""
     TenantJob.objects.queued().update(admitted_at=in_seconds(-60))
     sweeper = Sweeper("fuzz")
     sweeper.contact = LongContact()
-    sweeper.run((*steps.LOCAL_STEPS, *steps.STEPS))
+    report = sweeper.run((*steps.LOCAL_STEPS, *steps.STEPS))
+    broken.extend(report.failed)
+    broken.extend(["a sweep has found a counter that is wrong"] * bool(report.repaired))
 
 
 def remains() -> list[str]:
@@ -124,8 +135,8 @@ def remains() -> list[str]:
 
 def damage() -> list[str]:
     """What must be wrong at no time at all, or is told by the doctor."""
-    found = [] if counters_match() else [f"counters: {list(TenantQueue.objects.values_list('tenant', 'current_job'))}"]
-    return found + [str(finding) for finding in damage_found()]
+    wrong = [] if counters_match() else ["a counter is wrong"]
+    return [*broken, *wrong, *(str(finding) for finding in damage_found())]
 
 
 class _Everything(set[int]):

@@ -1,0 +1,34 @@
+"""Jobs of ours run once, in the slots that their tenants have, whoever does what meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from tenant_slots.models import State, TenantJob
+from tests.fuzz.game import play, seeds
+from tests.fuzz.own import Person
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time"),
+]
+
+
+@pytest.mark.parametrize("seed", seeds(5))
+def test_jobs_of_ours_run_as_often_as_they_should(seed: int) -> None:
+    played = play(seed, Person)
+    assert not played.breaches, "\n".join([*played.breaches, *played.log])
+
+
+def cancel_as_it_was(job: TenantJob) -> bool:
+    """Instead of asking for the state of the row while nobody can change it."""
+    if job.state in (State.WAITING, State.SCHEDULED):
+        TenantJob.objects.filter(pk=job.pk).update(state=State.CANCELED, ended_at=timezone.now())
+    return False
+
+
+def test_control_a_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TenantJob, "cancel", cancel_as_it_was)
+    assert any(play(seed, Person).breaches for seed in range(40))
