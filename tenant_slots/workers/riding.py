@@ -33,6 +33,7 @@ from tenant_slots.tasks import attempts
 from tenant_slots.witness import Witness
 from tenant_slots.workers.baseline import Baseline, close_ended_sessions, leave_transactions
 from tenant_slots.workers.horses import Order, Reins, Report, RQEnd, Tell
+from tenant_slots.workers.inheritance import die_with
 from tenant_slots.workers.unobserved import observed, stop_observing
 
 logger = logging.getLogger("tenant_slots")
@@ -67,7 +68,7 @@ class RidingWorker(BaseWorker):
 
     def _run_job_after_job(self, reins: Reins) -> None:
         note_sessions()
-        process, query_wrappers, jobs = os.getpid(), wrappers_of_all(), 0
+        process, worker, query_wrappers, jobs = os.getpid(), os.getppid(), wrappers_of_all(), 0
         baseline = Baseline() if self.jobs_per_horse > 1 else None
         while (order := reins.next_order()) is not None:
             jobs += isinstance(order, Order)
@@ -84,6 +85,7 @@ class RidingWorker(BaseWorker):
             reins.report(Report(ended, is_fit, self._met_outage, hears, lingers))
             if is_fit and baseline is not None:
                 baseline.restore()
+                die_with(worker)  # the kernel forgets it where a job has changed its user or group for a while
             elif not (hears or lingers):
                 return  # nobody needs it any more, and its worker waits until it has ended
 

@@ -537,6 +537,24 @@ def test_i1_i4_a_work_horse_that_the_kernel_has_spared_is_dead_before_its_job_ru
     assert (fresh(job).attempt, job.interruptions) == (2, 1)
 
 
+def test_i4_a_worker_takes_along_a_warm_work_horse_that_the_kernel_would_spare_for_an_earlier_job(
+    workers: FaultWorkers, observer: Observer, door: Path
+) -> None:
+    """That one has changed its user for a while, so that the kernel has forgotten; this one is another tenant's."""
+    workers.start(1, worker_class=ours("PreforkWorker"))
+    door.touch()
+    jobs.hold_at_large.enqueue("other", "spared", observer.path, str(door), "the kernel")
+    observer.wait_for_all()
+    door.unlink()
+    jobs.hold.enqueue("acme", "next", observer.path, str(door))
+    horse = observer.process_of("next")
+    assert horse == observer.process_of("spared")
+    workers.kill()
+    wait_until(lambda: is_gone(horse), timeout=5, message="the work-horse has outlived its worker")
+    workers.start(1, worker_class=ours("PreforkWorker"))
+    observer.process_of("next", run=2)
+
+
 def test_i2_a_canceled_job_whose_process_has_left_its_group_is_ended(
     workers: FaultWorkers, observer: Observer, door: Path, kind: str
 ) -> None:
