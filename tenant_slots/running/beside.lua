@@ -28,7 +28,7 @@ end
 
 local function push(queue) redis.call('RPUSH', LIST .. queue, id) end
 
-function operations.comes_back(kind, due, made, queue)
+function operations.comes_back(kind, due, queue)
   local of_run = noted()
   if of_run and of_run:sub(-#OURS) == OURS then
     if kind == 'anew' then push(queue) end
@@ -47,6 +47,7 @@ function operations.comes_back(kind, due, made, queue)
     due = '-'
   end
   if before and queue_before ~= queue then take_back(queue_before) end
+  local made = redis.call('HGET', record, 'created_at') or '-'
   redis.call('HSET', record, AGAIN, table.concat({run, kind, due, made, queue}, ' '))
 end
 

@@ -28,7 +28,8 @@ from tenant_slots.models import TenantJob
 
 AGAIN = "tenant_slots_again"
 """Field of RQ's record of a job: the run that another delivery waits for, which of the two kinds that is, when RQ's
-scheduler takes it, "-" if that has an entry of others, when the call was made, and the queue of RQ that it goes to.
+scheduler takes it, "-" if that has an entry of others, when the call was made that RQ has then, and the queue of RQ
+that it goes to.
 """
 
 COPY, ANEW = "copy", "anew"
@@ -44,8 +45,7 @@ def comes_back(rq_job: Job, job: TenantJob, *, is_anew: bool) -> None:
         RedisError: Redis cannot be asked.
     """
     due = int((now() + timedelta(seconds=app_settings.RESCHEDULE_DELAY)).timestamp()) - FRACTION
-    made = rq_copies.times_of(rq_job).made
-    _tell(rq_job, "comes_back", job.uuid, ANEW if is_anew else COPY, due, made, rq_job.origin)
+    _tell(rq_job, "comes_back", job.uuid, ANEW if is_anew else COPY, due, rq_job.origin)
 
 
 def has_ended(rq_job: Job, job: TenantJob) -> None:

@@ -222,7 +222,8 @@ def _too_late(task: TenantTask[..., Any], rq_job: Job, job: TenantJob, other: Te
 
 
 def _beside_run(rq_job: Job, job: TenantJob) -> Retry:
-    if is_anew := rq_copies.is_told_since(job.uuid, rq_job):
+    """A copy that RQ's scheduler has brought back while the run still goes on was enqueued anew by nobody."""
+    if is_anew := beside.waited_for(rq_job) != job.uuid and rq_copies.is_told_since(job.uuid, rq_job):
         text = "RQ was told to enqueue job %s anew while it runs; it runs again after that"
         logger.info(text, rq_job.id, extra=logs.about(job))
     else:

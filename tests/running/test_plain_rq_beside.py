@@ -69,6 +69,45 @@ def test_a_copy_that_came_while_it_ran_does_not_come_back(queue: Queue, history:
     assert queue.connection.hget(rq_job.key, beside.AGAIN) is None
 
 
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize(
+    ("comes", "runs"), [(copy, 1), (anew, 2), pytest.param(both(copy, anew), 2, id="copy and anew")]
+)
+def test_what_comes_back_while_the_run_still_goes_on_waits_on_as_what_it_is(
+    queue: Queue, history: History, comes: Callable[[Job], None], runs: int, times: int
+) -> None:
+    """RQ's scheduler brings it back after `RESCHEDULE_DELAY`, as if it had been enqueued then; a run may take hours."""
+
+    def lasts(rq_job: Job) -> None:
+        comes(rq_job)
+        for _ in range(times):
+            make_due(queue, rq_job)
+            work_once(queue)
+            assert list(scheduled(queue)) == [rq_job.id]
+
+    meanwhile.append(lasts)
+    queue.enqueue(meets, "acme", "long", history.path)
+    work()
+    assert history.started() == ["long"] * runs
+    assert (scheduled(queue), in_rq()) == ({}, 0)
+
+
+def test_a_copy_that_comes_back_hides_no_call_that_was_enqueued_meanwhile(queue: Queue, history: History) -> None:
+    """Both are in the list, and either may be taken first."""
+
+    def lasts(rq_job: Job) -> None:
+        copy(rq_job)
+        make_due(queue, rq_job)
+        queue.enqueue_job(Job.fetch(rq_job.id, rq_job.connection))
+        work_once(queue)
+        work_once(queue)
+
+    meanwhile.append(lasts)
+    queue.enqueue(meets, "acme", "long", history.path)
+    work()
+    assert history.started() == ["long"] * 2
+
+
 @pytest.mark.parametrize(("waits", "kept"), [(copy, 1), pytest.param(lambda _: None, 0, id="control")])
 def test_another_call_whose_time_comes_while_a_copy_waits_runs_after_that(
     queue: Queue, history: History, waits: Callable[[Job], None], kept: int
