@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple, Protocol
 
 import django_rq
@@ -50,6 +50,18 @@ def seeds(fewest: int) -> range:
 
 
 def play(seed: int, make_person: Callable[[random.Random], Person]) -> Played:
+    """Others are played before: the first ones have to load scripts and to learn of the servers, by further steps."""
+    _warm_up(make_person)
+    return _play(seed, make_person)
+
+
+@cache
+def _warm_up(make_person: Callable[[random.Random], Person]) -> None:
+    for seed in range(2):
+        _play(seed, make_person)
+
+
+def _play(seed: int, make_person: Callable[[random.Random], Person]) -> Played:
     _forget_all()
     chance = random.Random(seed)
     if chance.random() < 0.5:

@@ -122,7 +122,9 @@ class Person:
     def cancel(self) -> None:
         if job := self._job(State.WAITING, State.SCHEDULED, State.QUEUED):
             tenant, number = (job.args or (job.tenant_queue.tenant, PLAIN))[:2]
-            if job.cancel():
+            job.cancel()
+            job.refresh_from_db()
+            if job.state == State.CANCELED:  # and not asked to stop
                 note("canceled", tenant, number)
 
     def retry(self) -> None:
