@@ -248,10 +248,14 @@ def row_of(rq_job: Job) -> UUID | None:
 def row_of_either(rq_job: Job) -> UUID | None:
     """As `row_of`, else as `row_of_latest`: another call may have been enqueued since.
 
+    Where the job was deleted while it ran, the record that RQ writes at the end of that does not say what this delivery
+    has read before.
+
     Raises:
         NoSuchJobError, RedisError: as `row_of`.
     """
     noted, *latest = _latest(rq_job)
+    noted = noted or _noted(getattr(rq_job, SEEN, ""))
     own = _enqueued_at(rq_job), _ended_at(rq_job)
     return noted.uuid if noted and (noted.is_copy(*own) or noted.is_copy(*latest)) else None
 

@@ -19,7 +19,7 @@ from tenant_slots.running import beside, deliveries, plain_rq
 from tenant_slots.running.run import Run
 from tenant_slots.tasks.context import IN_META
 from tests import jobs
-from tests.factories import another_process, counters_match, end_run, in_rq, tenant_queue, work
+from tests.factories import another_process, counters_match, end_run, in_rq, running_job, tenant_queue, work
 from tests.history import History
 from tests.running.meeting import make_due, meanwhile, meets, work_once
 
@@ -223,6 +223,27 @@ def test_a_job_that_is_deleted_while_it_runs_does_not_stay_for_a_time_for_which_
     work()
     assert 0 < queue.connection.ttl(rq_job.key) <= 500
     assert history.started() == ["first"]
+
+
+@pytest.mark.parametrize("is_deleted", [True, pytest.param(False, id="control")])
+def test_a_slow_copy_of_a_job_that_is_deleted_while_it_runs_does_not_run(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    """RQ has a record of it again when the run has ended, without a word of the run. The copy has read of it before."""
+    rq_job = enqueue(queue, meets, "first", history)
+    job = running_job(tenant_queue("acme", max_job=5), another_process(), rq_job_id=rq_job.id)
+    rq_copies.belong_to(job.uuid, Job.fetch("nightly", queue.connection))
+
+    def and_then_it_ends(_: UUID) -> None:
+        monkeypatch.undo()
+        end_run(job, state=State.FINISHED)
+        if is_deleted:
+            queue.connection.hdel(rq_job.key, rq_copies.RUN)
+
+    monkeypatch.setattr(deliveries, "_came_of", and_then_it_ends)
+    work_once(queue)
+    assert history.started() == []
+    assert counters_match()
 
 
 def cancels_another_call(rq_job: Job) -> None:
