@@ -115,11 +115,22 @@ def again(rq_job: Job) -> Retry:
 
     As with `deferred`, that is all where somebody has canceled it, or told RQ of another call, since.
     """
+    return _recorded_by(rq_job, partial(_made_first, rq_job))
 
-    def record(queue: Queue, pipeline: Pipeline) -> None:
-        queue._enqueue_job(rq_job, pipeline=pipeline, at_front=True)
 
-    return _recorded_by(rq_job, partial(_unless_told_since, rq_job, record))
+def again_after_claim(rq_job: Job) -> Retry:
+    """As `again`, for a delivery that has said that a run stands for it, see `rq_copies.belong_to`, and did not begin.
+
+    What RQ was told by then it has said this of too. So a delivery of that may have come and gone as a copy of the run:
+    the id is pushed once more, unless it is scheduled. Where that delivery did not go, this is a copy of it.
+    """
+
+    def record(queue: Queue, *_: Any, **__: Any) -> None:
+        _made_first(rq_job, queue)
+        if rq_copies.is_enqueued_anew(rq_job) and not (_is_canceled(rq_job) or rq_copies.is_scheduled(rq_job)):
+            queue.push_job_id(rq_job.id, at_front=True)
+
+    return _recorded_by(rq_job, record)
 
 
 def deferred(rq_job: Job, until: datetime | None = None, seconds: float | None = None) -> Retry:
@@ -244,8 +255,12 @@ def _seconds_kept(rq_job: Job, status: JobStatus) -> int:
     return rq_job.get_result_ttl(DEFAULT_RESULT_TTL)
 
 
+def _made_first(rq_job: Job, queue: Queue, *_: Any, **__: Any) -> None:
+    _unless_told_since(rq_job, lambda queue, pipeline: queue._enqueue_job(rq_job, pipeline, at_front=True), queue)
+
+
 def _unless_told_since(
-    rq_job: Job, record: Callable[[Queue, Pipeline], None], queue: Queue, *_: Any, **__: Any
+    rq_job: Job, record: Callable[[Queue, Pipeline], object], queue: Queue, *_: Any, **__: Any
 ) -> None:
     """RQ writes the whole record of a job, as it was read: not over another call that is enqueued in this moment."""
     delivered = rq_copies.times_of(rq_job)

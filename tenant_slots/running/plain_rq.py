@@ -244,7 +244,9 @@ def _not_started(rq_job: Job, job: TenantJob) -> Retry:
         return _beside_run(rq_job, job)
     if not job.has_ended:
         return deliveries.deferred(rq_job)
-    return deliveries.ignored(rq_job, job) if deliveries.ended_with(rq_job, job) else deliveries.again(rq_job)
+    if deliveries.ended_with(rq_job, job):
+        return deliveries.ignored(rq_job, job)
+    return deliveries.again_after_claim(rq_job)
 
 
 def _turn_away(job: TenantJob) -> None:

@@ -393,6 +393,37 @@ def test_a_copy_of_a_call_whose_delivery_is_just_finding_out_that_it_cannot_begi
     assert counters_match()
 
 
+def test_a_call_that_is_enqueued_again_is_not_lost_where_its_delivery_was_taken_for_one_that_could_not_begin(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above; and RQ's record says for that moment that the run is also of what was enqueued again."""
+    belong_to, started = rq_copies.belong_to, plain_rq._started
+    enqueue(queue, meets, "first", history)
+    before = Job.fetch("nightly", queue.connection)
+    enqueue(queue, meets, "second", history)
+    assert queue.pop_job_id()
+
+    def is_said_by_both(uuid: UUID, rq_job: Job) -> None:
+        belong_to(uuid, before)
+        again(queue, history)
+        belong_to(uuid, rq_job)
+
+    def is_slower(run: Run, job: TenantJob) -> bool:
+        monkeypatch.undo()
+        assert slots.start(job, another_process())
+        end_run(TenantJob.objects.get(), state=State.FINISHED)
+        beside.has_ended(before, job)
+        work_once(queue)
+        assert (history.started(), in_rq("imports")) == ([], 0)
+        return started(run, job)
+
+    monkeypatch.setattr(rq_copies, "belong_to", is_said_by_both)
+    monkeypatch.setattr(plain_rq, "_started", is_slower)
+    work()
+    assert history.started() == ["second"]
+    assert counters_match()
+
+
 @pytest.mark.parametrize("is_of_the_last", [True, False])
 def test_a_delivery_that_says_that_its_row_is_its_own_when_another_one_has_run_with_that_loses_and_doubles_nothing(
     queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, is_of_the_last: bool
