@@ -55,8 +55,8 @@ def test_each_figure_is_one_of_the_results(row: list[str]) -> None:
 
 
 def test_control_a_figure_that_nobody_measured_is_found() -> None:
-    assert unmeasured(["one enqueue", "0.3 ms", "1.1 ms", "`enqueue_cost`"]) == ["1.1"]
-    assert unmeasured(["one enqueue", "0.3 ms", "1.5 ms", "`killed_job`"]) == ["0.3", "1.5"]
+    assert unmeasured(["one enqueue", "0.4 ms", "1.7 ms", "`enqueue_cost`"]) == ["1.7"]
+    assert unmeasured(["one enqueue", "0.4 ms", "1.2 ms", "`killed_job`"]) == ["0.4", "1.2"]
 
 
 def test_control_neither_a_bar_nor_what_was_measured_earlier_is_a_result() -> None:
