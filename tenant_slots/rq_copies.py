@@ -196,7 +196,7 @@ def keep_latest(rq_job: Job) -> None:
         told = told_since(rq_job, delivered)
         if told is Told.ANEW:
             kept = OF_A_RUN | ({"enqueued_at"} if is_own else set())
-            kept |= set() if _is_another_call(rq_job, delivered) else {META}
+            kept |= set() if is_another_call(rq_job, delivered.made) else {META}
             return {name: fields[name] for name in kept & fields.keys()}
         if told is Told.NOTHING and not is_own:
             fields.pop("enqueued_at", None)
@@ -216,7 +216,7 @@ def keep_latest(rq_job: Job) -> None:
                 (rq_job.connection if pipeline is None else pipeline).delete(rq_job.key)
 
     def unless_another_call() -> None:
-        if not _is_another_call(rq_job, delivered):
+        if not is_another_call(rq_job, delivered.made):
             save_meta()  # type: ignore[no-untyped-call]
 
     def unless_it_is_to_come(status: JobStatus, pipeline: Pipeline | None = None) -> None:
@@ -369,10 +369,14 @@ def is_anothers_since(rq_job: Job, delivered: Times) -> bool:
     return run.removesuffix(HAS_ENDED) != getattr(rq_job, SEEN, "") and delivered.enqueued in noted.times
 
 
-def _is_another_call(rq_job: Job, delivered: Times) -> bool:
-    """Whether RQ has one under the id of what was taken."""
-    (made,) = _texts(rq_job, "created_at")
-    return made not in ("", delivered.made)
+def is_another_call(rq_job: Job, made: str) -> bool:
+    """Whether RQ has another one under the id than that which was made then, as RQ writes it.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    (latest,) = _texts(rq_job, "created_at")
+    return latest not in ("", made)
 
 
 def is_enqueued_anew(rq_job: Job) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from redis import Redis
@@ -81,15 +81,37 @@ def waited_for(rq_job: Job) -> UUID | None:
     Raises:
         RedisError: Redis cannot be asked.
     """
+    back = _copy_that_is_back(rq_job)
+    return back.run if back and back.made == rq_copies.times_of(rq_job).made else None
+
+
+def has_copy_of_newer_call(rq_job: Job, job: TenantJob) -> bool:
+    """Whether a copy of what RQ has now has come back, which waits for this run, and another call is delivered here.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    back = _copy_that_is_back(rq_job)
+    if back is None or back.run != job.uuid or back.made == rq_copies.times_of(rq_job).made:
+        return False
+    return not rq_copies.is_another_call(rq_job, back.made)
+
+
+class _Copy(NamedTuple):
+    run: UUID
+    """The row of the run that it waits for."""
+    made: str
+    """When the call was made."""
+
+
+def _copy_that_is_back(rq_job: Job) -> _Copy | None:
     mark = rq_job.connection.hget(rq_job.key, AGAIN)
     if mark is None:
         return None
     uuid, kind, _, made, origin = as_text(mark).split(" ", 4)
-    if (kind, made) != (COPY, rq_copies.times_of(rq_job).made):
+    if kind != COPY or rq_job.connection.zscore(_scheduled(origin), rq_job.id) is not None:
         return None
-    if rq_job.connection.zscore(_scheduled(origin), rq_job.id) is not None:
-        return None
-    return UUID(uuid)
+    return _Copy(UUID(uuid), made)
 
 
 def forget(rq_job: Job) -> None:

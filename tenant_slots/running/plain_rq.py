@@ -222,7 +222,12 @@ def _too_late(task: TenantTask[..., Any], rq_job: Job, job: TenantJob, other: Te
 
 
 def _beside_run(rq_job: Job, job: TenantJob) -> Retry:
-    """A copy that RQ's scheduler has brought back while the run still goes on was enqueued anew by nobody."""
+    """A copy that RQ's scheduler has brought back while the run still goes on was enqueued anew by nobody.
+
+    Nor is it the call that a slow delivery of the one before takes it for. That one has nothing to come back for.
+    """
+    if beside.has_copy_of_newer_call(rq_job, job):
+        return deliveries.ignored(rq_job, job)
     if is_anew := beside.waited_for(rq_job) != job.uuid and rq_copies.is_told_since(job.uuid, rq_job):
         text = "RQ was told to enqueue job %s anew while it runs; it runs again after that"
         logger.info(text, rq_job.id, extra=logs.about(job))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import django_rq
@@ -89,6 +90,26 @@ def test_what_comes_back_while_the_run_still_goes_on_waits_on_as_what_it_is(
     queue.enqueue(meets, "acme", "long", history.path)
     work()
     assert history.started() == ["long"] * runs
+    assert (scheduled(queue), in_rq()) == ({}, 0)
+
+
+def test_a_copy_that_is_back_is_no_new_call_to_a_slow_delivery_of_the_call_before(
+    queue: Queue, history: History
+) -> None:
+    """That has found the same row, and is too late to begin."""
+
+    def before_comes_too(rq_job: Job) -> None:
+        copy(rq_job)
+        make_due(queue, rq_job)
+        plain_rq._beside_run(before, TenantJob.objects.get())
+
+    enqueue = partial(queue.enqueue, meets, job_id="nightly")
+    before = enqueue("acme", "first", history.path)
+    assert queue.pop_job_id()
+    enqueue("acme", "second", history.path)
+    meanwhile.append(before_comes_too)
+    work()
+    assert history.started() == ["second"]
     assert (scheduled(queue), in_rq()) == ({}, 0)
 
 
